@@ -1,0 +1,89 @@
+# `make train` and `make test` need git's clone, make and Python >= 3.11; all else goes into .venv.
+
+PYTHON ?= python3
+SEED ?= 1
+TORCH ?=
+ARGS ?=
+JOBS ?= 2
+
+VENV := .venv
+PY := $(VENV)/bin/python
+DEBUG := $(filter-out 0,$(FASTPPO_DEBUG))
+STAMP := $(VENV)/installed$(if $(DEBUG),-debug)
+LOG := build/install.log
+WHAT := -e ".[test]" -c constraints.txt
+
+ifeq ($(TORCH),cpu)
+  INSTALL := $(PY) -m uv pip install --quiet --python $(PY) --torch-backend=cpu $(WHAT)
+else ifeq ($(TORCH),)
+  INSTALL := PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --disable-pip-version-check --log $(LOG) $(WHAT)
+else
+  $(error TORCH=$(TORCH) is unknown; fix: make TORCH=cpu, or leave it out)
+endif
+
+.PHONY: help train test slow bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make train    train LunarLander-v3 on the CPU     (SEED=1, ARGS=\"--env_name=CartPole-v1\")"
+	@echo "make test     run the fast tests                  (JOBS=2, ARGS=\"-k gae\")"
+	@echo "make slow     run the learning tests and the full matrix"
+	@echo "make bench    measure training steps per second beside Stable-Baselines3"
+	@echo "make clean    remove all that make has made, except runs/"
+	@echo
+	@echo "The first of them sets up .venv: PYTHON=python3.12 chooses its Python, TORCH=cpu takes"
+	@echo "PyTorch's CPU build (200 MB instead of about 3 GB), FASTPPO_DEBUG=1 builds with checks."
+
+train: $(STAMP)
+	@$(PY) main.py --seed=$(SEED) $(ARGS)
+
+test: $(STAMP)
+	@$(PY) -m pytest -q -n $(JOBS) $(ARGS)
+
+slow: $(STAMP)
+	@$(PY) -m pytest -q -n $(JOBS) -m slow $(ARGS)
+
+bench: $(STAMP)
+	@$(PY) -m pip install --quiet --disable-pip-version-check stable-baselines3==2.9.2 -c constraints.txt
+	@$(PY) bench/throughput.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info fastppo/_kernels.*.so fastppo/_cells.*.so
+	rm -rf .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A venv without pip is one whose making was interrupted: pip comes last, so it is the target.
+$(VENV)/bin/pip:
+	@rm -rf $(VENV)
+	@if $(PYTHON) -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	then \
+	    echo "venv      $(VENV), $$($(PYTHON) --version)"; \
+	    $(PYTHON) -m venv $(VENV); \
+	elif command -v uv >/dev/null; then \
+	    echo "venv      $(VENV), made by uv ($(PYTHON) is older than 3.11 or lacks venv)"; \
+	    uv venv --quiet --seed --python '>=3.11' $(VENV); \
+	elif $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    echo "error: $(PYTHON) cannot make a virtual environment: its venv package is missing" >&2; \
+	    echo "  fix: sudo apt install python3-venv" >&2; exit 1; \
+	else \
+	    echo "error: $(PYTHON) is missing or older than Python 3.11" >&2; \
+	    echo "  fix: make PYTHON=python3.12 ...   (or any newer one that is installed)" >&2; exit 1; \
+	fi
+
+# The stamp goes first and comes back last: an interrupted install is done again.
+$(STAMP): setup.py pyproject.toml constraints.txt $(wildcard csrc/*) | $(VENV)/bin/pip
+	@rm -f $(VENV)/installed*
+	@mkdir -p build && rm -f $(LOG)
+	@echo "install   fastppo and what it needs (the first time minutes, most of it PyTorch)"
+ifeq ($(TORCH),cpu)
+	@$(PY) -m pip install --quiet --disable-pip-version-check uv
+endif
+	@$(INSTALL)
+	@if $(PY) -c 'import fastppo._cells, fastppo._kernels' 2>/dev/null; then \
+	    echo "kernels   compiled"; \
+	else \
+	    echo "kernels   not compiled: fastppo will run in one process, slower"; \
+	    sed -nE 's/^[^ ]+ +(.*(error:|building extension).*)/  \1/p' $(LOG) | cut -c 1-110 | head -n 4; \
+	    echo "  fix: sudo apt install build-essential python3-dev && touch setup.py, then make again"; \
+	fi
+	@touch $@

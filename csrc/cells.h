@@ -1,0 +1,35 @@
+/* Cells: 128-byte aligned words in shared memory on which processes wait for each other.
+ *
+ * A cell is written by one process and read by many; there are no locks, so a process that is
+ * killed leaves nothing locked. Waiting is: spin for a budget of nanoseconds, yield once, then
+ * sleep on the word itself (futex) in slices, so that the caller can look after signals and deaths.
+ */
+#ifndef FASTPPO_CELLS_H
+#define FASTPPO_CELLS_H
+
+#include <stdint.h>
+
+#define FASTPPO_CELL_BYTES 128
+
+typedef struct {
+    uint32_t value;    /* a generation: only ever counts up (modulo 2^32) */
+    uint32_t sleepers; /* how many sleep on `value` */
+    int32_t step;      /* where the writer stands: step of the rollout, */
+    int32_t env;       /* environment, */
+    int32_t state;     /* and what it is doing */
+    uint8_t pad[FASTPPO_CELL_BYTES - 20];
+} fastppo_cell;
+
+/* Publish `value` after every store before it, and wake all who sleep on the cell. */
+void fastppo_post(fastppo_cell *cell, uint32_t value);
+
+/* Add one to a cell that several processes write (the hint word), and wake its sleeper. */
+void fastppo_hint(fastppo_cell *cell);
+
+/* The published value; every load after it sees what was stored before the post. */
+uint32_t fastppo_value(fastppo_cell *cell);
+
+/* 1 as soon as the cell's value is no longer `seen`; 0 once `slice_ns` have passed. */
+int fastppo_wait_change(fastppo_cell *cell, uint32_t seen, int64_t spin_ns, int64_t slice_ns);
+
+#endif

@@ -1,0 +1,77 @@
+"""Cells in shared memory: post a generation, wait for one. See cells.h for the protocol."""
+
+from libc.stdint cimport int64_t, uint32_t, uintptr_t
+
+cdef extern from "cells.h" nogil:
+    ctypedef struct fastppo_cell:
+        uint32_t value
+        int step
+        int env
+        int state
+    int FASTPPO_CELL_BYTES
+    void fastppo_post(fastppo_cell *cell, uint32_t value)
+    void fastppo_hint(fastppo_cell *cell)
+    uint32_t fastppo_value(fastppo_cell *cell)
+    int fastppo_wait_change(fastppo_cell *cell, uint32_t seen, int64_t spin_ns, int64_t slice_ns)
+
+CELL_BYTES = FASTPPO_CELL_BYTES
+
+
+cdef class Cell:
+    """One cell of shared memory: `Cell(bytes)` over 128 aligned bytes, uint8 and C-contiguous."""
+
+    cdef fastppo_cell *_cell
+    cdef object _owner
+
+    def __init__(self, unsigned char[::1] memory):
+        if memory.shape[0] != FASTPPO_CELL_BYTES or <uintptr_t>&memory[0] % FASTPPO_CELL_BYTES:
+            raise ValueError("a cell is 128 aligned bytes")
+        self._owner = memory.base
+        self._cell = <fastppo_cell *>&memory[0]
+
+    def clear(self):
+        """Set everything to zero; only before anybody else looks."""
+        self._cell.value = self._cell.step = self._cell.env = self._cell.state = 0
+        (<uint32_t *>self._cell)[1] = 0  # sleepers
+
+    def post(self, uint32_t value):
+        """Publish `value` after every store before it and wake who sleeps on it."""
+        with nogil:
+            fastppo_post(self._cell, value)
+
+    def hint(self):
+        """Count one up and wake the sleeper; several processes may do this to one cell."""
+        with nogil:
+            fastppo_hint(self._cell)
+
+    def value(self):
+        """The value published last."""
+        return fastppo_value(self._cell)
+
+    def wait_change(self, uint32_t seen, int64_t spin_ns, int64_t slice_ns):
+        """True once the value is not `seen` any more, False after `slice_ns` or a signal."""
+        cdef int changed
+        if fastppo_value(self._cell) != seen:
+            return True
+        with nogil:
+            changed = fastppo_wait_change(self._cell, seen, spin_ns, slice_ns)
+        return bool(changed)
+
+    def at(self, int step, int env):
+        """Note where the writer stands; costs nothing, read by whoever reports its death."""
+        self._cell.step = step
+        self._cell.env = env
+
+    @property
+    def where(self):
+        """(step, env, state) as last noted."""
+        return self._cell.step, self._cell.env, self._cell.state
+
+    @property
+    def state(self):
+        """What the writer is doing, an int of the caller's choosing."""
+        return self._cell.state
+
+    @state.setter
+    def state(self, int state):
+        self._cell.state = state

@@ -1,0 +1,196 @@
+/* The torch-free actor: a batch of rows through the layers of a plan.
+ *
+ * A row's bits do not depend on the batch around it: SIMD lanes run over independent outputs,
+ * inputs are summed in index order with explicit fma, and a short last block has rows of zeros.
+ */
+#include "mlp.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "fastmath.h"
+
+#define OBS_LIMIT 10.0f
+#define MAX_OFFSET ((int64_t)1 << 40)
+
+typedef float Vec __attribute__((vector_size(32)));
+
+static int64_t padded(int64_t width) { return (width + LANES - 1) / LANES * LANES; }
+
+/* The buffer a layer writes: columns of the output go through one of their own. */
+static int64_t slot(const int64_t *layer) { return layer[DST] < 0 ? MAX_BUFFERS : layer[DST]; }
+
+/* What is wrong with one layer, given the buffers written before it. */
+static const char *layer_fault(const int64_t *layer, const Layout *layout) {
+    if (layer[SRC] < 0 || layer[SRC] >= MAX_BUFFERS || layer[DST] < -1 || layer[DST] == 0 ||
+        layer[DST] >= MAX_BUFFERS || layer[DST] == layer[SRC])
+        return "a layer names a buffer that it cannot";
+    if (layer[N_IN] < 1 || layer[N_IN] > MAX_FLOATS || layer[N_OUT] < 1 ||
+        layer[N_OUT] > MAX_FLOATS)
+        return "a layer is empty, or wider than 6144";
+    if (layout->width[layer[SRC]] != layer[N_IN])
+        return "a layer reads a buffer of another width, or one not written yet";
+    if (layer[W_OFFSET] < 0 || layer[B_OFFSET] < 0 || layer[W_OFFSET] > MAX_OFFSET ||
+        layer[B_OFFSET] > MAX_OFFSET)
+        return "an offset lies outside the parameters";
+    if (layer[ACTIVATION] < NONE || layer[ACTIVATION] >= ACTIVATIONS)
+        return "an activation is not one of 0 none, 1 tanh, 2 relu, 3 elu";
+    return NULL;
+}
+
+/* Give every buffer its place: as wide as the widest layer that writes to it. */
+static void place(const int64_t *plan, int64_t layers, Layout *layout) {
+    int64_t widest[MAX_BUFFERS + 1] = {0};
+    widest[0] = padded(layout->inputs);
+    for (int64_t i = 0; i < layers; i++) {
+        const int64_t *layer = plan + i * PLAN_COLUMNS;
+        widest[slot(layer)] = most(widest[slot(layer)], padded(layer[N_OUT]));
+    }
+    for (int i = 0; i <= MAX_BUFFERS; i++) {
+        layout->start[i] = layout->floats;
+        layout->floats += widest[i];
+    }
+}
+
+const char *mlp_layout(const int64_t *plan, int64_t layers, Layout *layout) {
+    memset(layout, 0, sizeof *layout);
+    if (layers < 1) return "the plan has no layer";
+    layout->inputs = layout->width[0] = plan[N_IN];
+    for (int64_t i = 0; i < layers; i++) {
+        const int64_t *layer = plan + i * PLAN_COLUMNS;
+        const char *fault = layer_fault(layer, layout);
+        if (fault) return fault;
+        int64_t in = layer[N_IN], out = layer[N_OUT];
+        layout->width[slot(layer)] = out;
+        layout->outputs += layer[DST] < 0 ? out : 0;
+        layout->packed += padded(out) * (in + 1);
+        layout->params = most(layout->params, layer[W_OFFSET] + in * out);
+        layout->params = most(layout->params, layer[B_OFFSET] + out);
+    }
+    place(plan, layers, layout);
+    if (layout->floats > MAX_FLOATS) return "the layers of one row need more than 6144 floats";
+    return NULL;
+}
+
+/* One tile: the bias of sixteen outputs, then for every input its weight to each of them. */
+static float *pack_tile(const int64_t *layer, const float *params, int64_t first, float *packed) {
+    int64_t in = layer[N_IN], live = layer[N_OUT] - first;
+    const float *weight = params + layer[W_OFFSET] + first * in;
+    const float *bias = params + layer[B_OFFSET] + first;
+    for (int64_t lane = 0; lane < LANES; lane++) {
+        packed[lane] = lane < live ? bias[lane] : 0.0f;
+        for (int64_t i = 0; i < in; i++)
+            packed[(i + 1) * LANES + lane] = lane < live ? weight[lane * in + i] : 0.0f;
+    }
+    return packed + (in + 1) * LANES;
+}
+
+void mlp_pack(const int64_t *plan, int64_t layers, const float *params, float *packed) {
+    for (int64_t i = 0; i < layers; i++, plan += PLAN_COLUMNS)
+        for (int64_t first = 0; first < plan[N_OUT]; first += LANES)
+            packed = pack_tile(plan, params, first, packed);
+}
+
+ALWAYS_INLINE void activate(float *y, int64_t n, int64_t activation) {
+    if (activation == TANH)
+        for (int64_t i = 0; i < n; i++) y[i] = fast_tanh(y[i]);
+    else if (activation == RELU)
+        for (int64_t i = 0; i < n; i++) y[i] = choose(y[i] < 0.0f, 0.0f, y[i]);
+    else if (activation == ELU)
+        for (int64_t i = 0; i < n; i++) y[i] = fast_elu(y[i]);
+}
+
+/* sum += x * w. gcc 12 makes one instruction of this loop, but only on a variable with a name of
+ * its own: indexed sums (sum[r][j]) end in memory or in scalars, at a tenth of the speed. */
+ALWAYS_INLINE void multiply_add(float x, const Vec *w, Vec *sum) {
+    for (int i = 0; i < 8; i++) (*sum)[i] = fma32(x, (*w)[i], (*sum)[i]);
+}
+
+ALWAYS_INLINE void store(const Vec *left, const Vec *right, float *y) {
+    memcpy(y, left, sizeof *left);
+    memcpy(y + 8, right, sizeof *right);
+}
+
+/* y [4 16] = bias + sum over i of x [4 n_in] weight. The sums of rows a b c d stay in registers,
+ * eight of them, which is what covers the latency of fma. */
+ALWAYS_INLINE void tile(const float *restrict w, const float *restrict x, int64_t x_stride,
+                        int64_t n_in, float *restrict y, int64_t y_stride) {
+    Vec left, right;
+    memcpy(&left, w, sizeof left);
+    memcpy(&right, w + 8, sizeof right);
+    Vec a0 = left, b0 = left, c0 = left, d0 = left, a1 = right, b1 = right, c1 = right, d1 = right;
+    for (int64_t i = 0; i < n_in; i++) {
+        w += LANES;
+        memcpy(&left, w, sizeof left);
+        memcpy(&right, w + 8, sizeof right);
+        float a = x[i], b = x[x_stride + i], c = x[2 * x_stride + i], d = x[3 * x_stride + i];
+        multiply_add(a, &left, &a0);
+        multiply_add(a, &right, &a1);
+        multiply_add(b, &left, &b0);
+        multiply_add(b, &right, &b1);
+        multiply_add(c, &left, &c0);
+        multiply_add(c, &right, &c1);
+        multiply_add(d, &left, &d0);
+        multiply_add(d, &right, &d1);
+    }
+    store(&a0, &a1, y);
+    store(&b0, &b1, y + y_stride);
+    store(&c0, &c1, y + 2 * y_stride);
+    store(&d0, &d1, y + 3 * y_stride);
+}
+
+/* One layer of a block, x to y; returns where the weights of the following layer begin. */
+ALWAYS_INLINE const float *run_layer(const int64_t *layer, const float *w, const float *x,
+                                     int64_t live, float *y) {
+    int64_t in = layer[N_IN], in_stride = padded(in), out_stride = padded(layer[N_OUT]);
+    for (int64_t first = 0; first < layer[N_OUT]; first += LANES) {
+        tile(w, x, in_stride, in, y + first, out_stride);
+        w += (in + 1) * LANES;
+    }
+    activate(y, live * out_stride, layer[ACTIVATION]);
+    return w;
+}
+
+/* x [ROWS ...] = clip((obs - mean) * scale, -10, 10), or obs as they are; 0 from row `live` on. */
+ALWAYS_INLINE void read_obs(const float *mean, const float *scale, const float *obs, int64_t inputs,
+                            int64_t live, float *x) {
+    int64_t stride = padded(inputs);
+    for (int64_t r = 0; r < ROWS; r++, x += stride, obs += inputs) {
+        if (r >= live)
+            for (int64_t i = 0; i < inputs; i++) x[i] = 0.0f;
+        else if (mean)
+            for (int64_t i = 0; i < inputs; i++)
+                x[i] = clamp((obs[i] - mean[i]) * scale[i], -OBS_LIMIT, OBS_LIMIT);
+        else
+            memcpy(x, obs, (size_t)inputs * sizeof *x);
+    }
+}
+
+/* Rows `first` .. `first + live - 1` of the batch, through every layer. */
+ALWAYS_INLINE void mlp_block_body(const int64_t *plan, int64_t layers, const Layout *layout,
+                                  const float *packed, const float *mean, const float *scale,
+                                  const float *obs, int64_t live, float *out) {
+    _Alignas(64) float scratch[ROWS * MAX_FLOATS];
+    read_obs(mean, scale, obs, layout->inputs, live, scratch);
+    for (int64_t i = 0, column = 0; i < layers; i++, plan += PLAN_COLUMNS) {
+        float *y = scratch + ROWS * layout->start[slot(plan)];
+        packed = run_layer(plan, packed, scratch + ROWS * layout->start[plan[SRC]], live, y);
+        if (plan[DST] >= 0) continue;
+        for (int64_t r = 0; r < live; r++)
+            memcpy(out + r * layout->outputs + column, y + r * padded(plan[N_OUT]),
+                   (size_t)plan[N_OUT] * sizeof *y);
+        column += plan[N_OUT];
+    }
+}
+
+DISPATCH(mlp_block,
+         (const int64_t *plan, int64_t layers, const Layout *layout, const float *packed,
+          const float *mean, const float *scale, const float *obs, int64_t live, float *out),
+         (plan, layers, layout, packed, mean, scale, obs, live, out))
+
+void mlp_forward(const int64_t *plan, int64_t layers, const Layout *layout, const float *packed,
+                 const float *mean, const float *scale, const float *obs, int64_t n, float *out) {
+    for (int64_t row = 0; row < n; row += ROWS)
+        mlp_block(plan, layers, layout, packed, mean, scale, obs + row * layout->inputs,
+                  n - row < ROWS ? n - row : ROWS, out + row * layout->outputs);
+}

@@ -1,0 +1,27 @@
+/* What is computed over a whole rollout: advantages, discounted returns, moments, and a check.
+ *
+ * Time-major arrays [t e]; lanes run over environments or columns, sums in index order.
+ */
+#ifndef FASTPPO_RETURNS_H
+#define FASTPPO_RETURNS_H
+
+#include <stdint.h>
+
+/* adv[t] = delta[t] + gamma lam adv[t + 1], the second term 0 where term | trunc. */
+void gae(const float *rew, const float *val, const float *nxt, const uint8_t *term,
+         const uint8_t *trunc, int64_t steps, int64_t envs, double gamma, double lam, float *adv);
+
+/* g = gamma g + rew, out[t] = g, g = 0 where ended; g starts at and ends in carry [e]. */
+void discounted(const float *rew, const uint8_t *ended, int64_t steps, int64_t envs, double gamma,
+                double *carry, double *out);
+
+/* Merge the rows of x [rows columns] into count [1], mean and m2 [columns]. */
+void merge_moments_f32(const float *x, int64_t rows, int64_t columns, double *count, double *mean,
+                       double *m2);
+void merge_moments_f64(const double *x, int64_t rows, int64_t columns, double *count, double *mean,
+                       double *m2);
+
+/* The index of the first NaN or infinity of x [n], or -1. */
+int64_t first_nonfinite(const float *x, int64_t n);
+
+#endif

@@ -1,0 +1,213 @@
+"""Who acts: each class is an Actor for Serial, and none of them knows torch.
+
+Local: the compiled policy on the arena's parameters, in whatever process the environments are.
+Central: a policy that infers for whole groups, in the main process. Waiting: its other end, in a
+worker. Random: chance, for the rollout that sets the observation moments.
+"""
+
+from typing import NamedTuple, Protocol, Sequence
+
+import numpy as np
+from gymnasium.spaces import Space
+
+from . import kernels
+from .arena import Arena
+from .kernels import Purpose
+from .spaces import noise_size, random_actions, to_env
+
+
+class Actor(Protocol):
+    """Who chooses the actions of a Serial: the compiled policy, torch, chance, or another process."""
+
+    def start(self, iteration: int) -> None:
+        """A rollout begins (or goes on after an interrupt)."""
+
+    def act(self, t: int, group: range) -> list:
+        """The environment actions of step t for the environments of `group`."""
+
+    def cut(self, t: int, e: int) -> None:
+        """Environment e was truncated at step t; its last observation is in fin[e]."""
+
+    def finish(self, t: int) -> None:
+        """The last step is taken and obs[t], the row after it, is there."""
+
+
+class Recipe(NamedTuple):
+    """What the compiled policy must know of a network: its layers, and where its log std stands."""
+
+    plan: np.ndarray  # i64 [layers 7], see kernels.forward
+    log_std: int | None  # offset into the flat parameters, or None for a categorical head
+
+
+class Noise:
+    """The random numbers of actions: uniform for Discrete, normal for Box, counted by steps."""
+
+    def __init__(self, space: Space, seed: int, first: int, count: int):
+        self.draw = kernels.uniform if space.dtype.kind == "i" else kernels.normal
+        self.seed, self.first = seed, first
+        self.out = np.empty((count, noise_size(space)), np.float32)
+
+    def at(self, step: int, purpose: Purpose = Purpose.ACT) -> np.ndarray:
+        """The numbers [e k] of acting step `step`; the array is reused."""
+        self.draw(self.seed, purpose, self.first, step, self.out)
+        return self.out
+
+
+class Local:
+    """The compiled policy for environments [first, last): forward, sample, log-probability, value."""
+
+    def __init__(self, arena: Arena, first: int, last: int, recipe: Recipe, space: Space, seed: int):
+        part = slice(first, last)
+        self.steps, count = len(arena["raw"]), last - first
+        self.obs = list(arena["obs"][:, part].reshape(self.steps + 1, count, -1))
+        self.fin = arena["fin"][part].reshape(count, -1)
+        self.act_rows, self.logp, self.val = (list(arena[n][:, part]) for n in ("act", "logp", "val"))
+        self.nxt, self.term, self.trunc = (arena[n][:, part] for n in ("nxt", "term", "trunc"))
+        self.params = arena["params"]
+        self.mean, self.scale = (arena[n] if len(arena[n]) else None for n in ("mean", "scale"))
+        self.recipe, self.noise, self.to_env = recipe, Noise(space, seed, first, count), to_env(space)
+        self.packed = np.empty(kernels.packed_size(recipe.plan), np.float32)
+        width = int(recipe.plan[recipe.plan[:, 1] < 0, 3].sum())  # action parameters, then the value
+        self.out, self.one = np.empty((count, width), "f4"), np.empty((1, width), "f4")
+        self.heads = self.out[:, :-1]
+
+    def start(self, iteration: int) -> None:
+        """Take the parameters as they are now."""
+        kernels.pack(self.recipe.plan, self.params, self.packed)
+        self.first_step = iteration * self.steps
+        at, size = self.recipe.log_std, self.noise.out.shape[1]
+        self.log_std = None if at is None else self.params[at:at + size]
+
+    def act(self, t: int, group: range) -> list:
+        """Forward, sample and record for all environments of the slice at once."""
+        self._forward(self.obs[t], self.out)
+        act, noise = self.act_rows[t], self.noise.at(self.first_step + t)
+        if self.log_std is None:
+            kernels.sample_categorical(self.heads, noise[:, 0], act, self.logp[t])
+        else:
+            kernels.sample_gaussian(self.heads, self.log_std, noise, act, self.logp[t])
+        self.val[t][:] = self.out[:, -1]
+        return self.to_env(act)
+
+    def cut(self, t: int, e: int) -> None:
+        """The value of the true final observation, at once."""
+        self._forward(self.fin[e:e + 1], self.one)
+        self.nxt[t, e] = self.one[0, -1]
+
+    def finish(self, t: int) -> None:
+        """The values of the observations after the last step."""
+        self._forward(self.obs[t], self.out)
+        going_on = ~(self.term[t - 1] | self.trunc[t - 1])
+        self.nxt[t - 1, going_on] = self.out[going_on, -1]
+
+    def _forward(self, obs: np.ndarray, out: np.ndarray) -> None:
+        kernels.forward(self.recipe.plan, self.packed, self.mean, self.scale, obs, out)
+
+
+class Central:
+    """A policy that infers for a whole group of environments at once, always in the same groups."""
+
+    def __init__(self, arena: Arena, policy, groups: Sequence[range], space: Space, seed: int):
+        self.arena, self.policy, self.groups = arena, policy, groups
+        self.steps, self.to_env = len(arena["raw"]), to_env(space)
+        self.noise = {group: Noise(space, seed, group.start, len(group)) for group in groups}
+
+    def start(self, iteration: int) -> None:
+        """Count noise from this rollout's first step."""
+        self.first_step = iteration * self.steps
+
+    def act(self, t: int, group: range) -> list:
+        """Infer, and hand the actions to an environment of this process."""
+        self.infer(t, group)
+        return self.to_env(self.arena["act"][t, group.start:group.stop])
+
+    def infer(self, t: int, group: range) -> None:
+        """Fill act, logp and val [t group]; repeating it changes nothing."""
+        part = slice(group.start, group.stop)
+        if t:
+            self._bootstrap(t - 1, part)
+        noise = self.noise[group].at(self.first_step + t)
+        record = self.policy.act(self.arena["obs"][t, part], noise)
+        for name, value in zip(("act", "logp", "val"), record):
+            self.arena[name][t, part] = value
+
+    def cut(self, t: int, e: int) -> None:
+        """Nothing yet: values of final observations are inferred for the group together."""
+
+    def finish(self, t: int) -> None:
+        """The values of the observations after the last step."""
+        ended = self.arena["term"][t - 1] | self.arena["trunc"][t - 1]
+        for group in self.groups:
+            part = slice(group.start, group.stop)
+            self._bootstrap(t - 1, part)
+            value = self.policy.value(self.arena["obs"][t, part])
+            self.arena["nxt"][t - 1, part] = np.where(
+                ended[part], self.arena["nxt"][t - 1, part], value)
+
+    def _bootstrap(self, t: int, part: slice) -> None:
+        """V(final observation) where step t truncated; done once, for `fin` is soon another's."""
+        nxt, cut = self.arena["nxt"][t, part], self.arena["trunc"][t, part]
+        cut = cut & ~self.arena["term"][t, part] & np.isnan(nxt)
+        if cut.any():
+            nxt[cut] = self.policy.value(self.arena["fin"][part])[cut]
+
+
+def first_turn(iteration: int, steps: int, groups: int) -> int:
+    """The count at which a rollout's turns begin: one a group step, and one for its end."""
+    return iteration * (steps * groups + 1)
+
+
+class Waiting:
+    """The worker's end of Central: says what it has stepped, waits for the main process's actions.
+
+    `turns` offers stepped(count) and wait(group number, count). Count first + k + 1 says, from the
+    worker, that k groups are stepped and, from the main process, that group step k may be taken.
+    """
+
+    def __init__(self, arena: Arena, first: int, last: int, groups: Sequence[range], space: Space,
+                 turns):
+        self.act_rows, self.groups = list(arena["act"][:, first:last]), list(groups)
+        self.to_env, self.turns = to_env(space), turns
+
+    def start(self, iteration: int) -> None:
+        """Count turns from this rollout's first step."""
+        self.count = first_turn(iteration, len(self.act_rows), len(self.groups))
+
+    def act(self, t: int, group: range) -> list:
+        """Wait for the actions of one group."""
+        self.count += 1
+        self.turns.stepped(self.count)
+        self.turns.wait(self.groups.index(group), self.count)
+        return self.to_env(self.act_rows[t][group.start:group.stop])
+
+    def cut(self, t: int, e: int) -> None:
+        """Nothing: the main process sees it in the arena."""
+
+    def finish(self, t: int) -> None:
+        """Say that the last group is stepped."""
+        self.turns.stepped(self.count + 1)
+
+
+class Random:
+    """Uniformly random legal actions, recorded nowhere."""
+
+    def __init__(self, space: Space, seed: int, first: int, count: int):
+        self.seed, self.first, self.count = seed, first, count
+        self.draw, self.to_env = random_actions(space), to_env(space)
+        self.u, self.z = (np.empty((count, noise_size(space)), np.float32) for _ in "uz")
+
+    def start(self, iteration: int) -> None:
+        """Nothing to prepare."""
+
+    def act(self, t: int, group: range) -> list:
+        """Actions that depend on seed, environment and step alone."""
+        kernels.uniform(self.seed, Purpose.WARMUP, self.first, 2 * t, self.u)
+        kernels.normal(self.seed, Purpose.WARMUP, self.first, 2 * t + 1, self.z)
+        part = slice(group.start, group.stop)
+        return self.to_env(self.draw(self.u[part], self.z[part]))
+
+    def cut(self, t: int, e: int) -> None:
+        """Nothing to value."""
+
+    def finish(self, t: int) -> None:
+        """Nothing to add."""

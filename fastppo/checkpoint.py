@@ -1,0 +1,125 @@
+"""A policy as one safetensors file: weights, observation moments, spaces and settings; no pickle.
+
+Text stands in the file's metadata as JSON, arrays as tensors, a SHA-256 over all tensors beside
+them. Writing is atomic: a reader sees the old file or the new one, never half of one.
+"""
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete, Space
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from .config import Config
+from .errors import CheckpointError
+from .models import build_policy
+from .policy import Policy
+
+FORMAT = "fastppo policy 1"
+
+
+def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None:
+    """Write a policy to `path`; raises CheckpointError where that cannot be done."""
+    tensors = {name: value.detach().cpu().contiguous() for name, value in policy.state_dict().items()}
+    spaces = {}
+    for name, space in (("obs_space", policy.obs_space), ("act_space", policy.act_space)):
+        spaces[name], bounds = _described(space)
+        tensors |= {f"{name}.{bound}": torch.from_numpy(value) for bound, value in bounds.items()}
+    tensors = {name: value.clone() for name, value in tensors.items()}
+    metadata = {"format": FORMAT, "sha256": _digest(tensors), **spaces,
+                "config": json.dumps(asdict(config), default=repr)}
+    _write(Path(path), save(tensors, metadata))
+
+
+def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
+    """The policy in a file; one with a network of your own needs that class as `model`.
+
+    Nothing is imported or run because the file says so. Raises CheckpointError where the file is
+    missing, damaged, or not a policy.
+    """
+    tensors, metadata = _read(Path(path))
+    config = _config(metadata["config"], model, path)
+    spaces = [_space(json.loads(metadata[name]), name, tensors) for name in ("obs_space", "act_space")]
+    policy = build_policy(*spaces, config, model)
+    try:
+        policy.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path} does not fit the model: {error}",
+                              "pass the class it was trained with: load(path, model=MyNet)") from error
+    policy.set_moments(policy.moments)  # brings their float32 snapshot up to date
+    return policy.to(device)
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(partial, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise CheckpointError(f"cannot write {path}: {error.strerror}",
+                              "free some space, or save to another place") from error
+
+
+def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    if not path.is_file():
+        raise CheckpointError(f"there is no file {path}", "look at the path; runs are under runs/")
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is not a safetensors file, or is damaged: {error}",
+                              "use another copy of it") from error
+    if metadata.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is not a policy of this version of fastppo"
+                              f" (its format is {metadata.get('format')!r})", "ppo.save(path) writes one")
+    if metadata.get("sha256") != _digest(tensors):
+        raise CheckpointError(f"{path} is damaged: its checksum is wrong", "use another copy of it")
+    return tensors, metadata
+
+
+def _digest(tensors: dict[str, torch.Tensor]) -> str:
+    sha = hashlib.sha256()
+    for name in sorted(tensors):
+        array = tensors[name].numpy()
+        sha.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()
+
+
+def _config(text: str, model: Any, path) -> Config:
+    stored, known = json.loads(text), {field.name for field in fields(Config)}
+    stored["hidden_sizes"] = tuple(stored["hidden_sizes"])
+    if stored["model"] != "mlp":
+        if model is None:
+            raise CheckpointError(f"{path} holds a model of your own, {stored['model']}",
+                                  "load(path, model=MyNet) with the class it was trained with")
+        stored["model"] = model
+    return Config(**{name: value for name, value in stored.items() if name in known})
+
+
+def _described(space: Space) -> tuple[str, dict[str, np.ndarray]]:
+    if isinstance(space, Discrete):
+        return json.dumps({"n": int(space.n), "start": int(space.start)}), {}
+    bounds = {"low": np.array(space.low), "high": np.array(space.high)}  # keeps shape ()
+    return json.dumps({"dtype": space.dtype.str}), bounds
+
+
+def _space(text: dict, name: str, tensors: dict[str, torch.Tensor]) -> Space:
+    """The space described by `text`; its bounds are taken out of `tensors`."""
+    if "n" in text:
+        return Discrete(text["n"], start=text["start"])
+    low, high = (tensors.pop(f"{name}.{bound}").numpy() for bound in ("low", "high"))
+    return Box(low, high, low.shape, np.dtype(text["dtype"]))

@@ -1,0 +1,182 @@
+"""Every choice of a run: one frozen, flat, validated dataclass, which is also the command line.
+
+`None` (or "auto") means: resolved once when the trainer is built, and visible in `ppo.config`.
+Where a default has a source it stands at the end of the field's text in brackets; the table of all
+of them is docs/config.md.
+"""
+
+import difflib
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Optional
+
+from .errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of a run; unknown or impossible ones raise ConfigError at birth."""
+
+    env_name: str = "LunarLander-v3"
+    """Environment: a Gymnasium id, `package:Id-v0`, or `module:callable` [the first life's default]"""
+    env_kwargs: Optional[dict[str, Any]] = None
+    """Keyword arguments for the environment; JSON on the command line"""
+    max_episode_steps: Optional[int] = None
+    """Steps after which an episode is truncated; none: the environment's own limit"""
+    preset: str = "auto"
+    """Settings for a family of environments: auto (looked up by env_name), none, or a name from
+    fastppo.presets; whatever is given beside it wins"""
+    seed: Optional[int] = None
+    """Seed of everything random, 0 to 2**63 - 1; none: drawn, printed and stored"""
+    total_steps: int = 1_000_000
+    """Environment steps (after frame skip) at which training ends [CleanRL ppo_continuous_action]"""
+
+    model: Any = "auto"
+    """Network: auto (looks at the observation), mlp, cnn; in Python also a class called with
+    (observation space, action space)"""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Units of each hidden layer [Schulman 2017, section 6.1]"""
+    activation: Literal["tanh", "relu", "elu"] = "tanh"
+    """Nonlinearity of the hidden layers [Schulman 2017, section 6.1]"""
+    shared_critic: bool = False
+    """Actor and critic share their hidden layers [off: CleanRL ppo.py]"""
+    log_std_init: float = 0.0
+    """Initial log standard deviation of Box actions, nats [CleanRL ppo_continuous_action]"""
+
+    num_envs: int = 16
+    """Environments stepped side by side, E [rl-zoo ppo.yml, LunarLander]"""
+    num_steps: int = 128
+    """Steps of each environment per iteration, T [baselines ppo2]"""
+    num_workers: Optional[int] = None
+    """Processes that step environments; 0: the main process; none: one a usable core"""
+    acting: Literal["auto", "local", "central"] = "auto"
+    """Who chooses actions: every process for itself (local), or the main process for all (central);
+    auto: local where the compiled kernel serves the network"""
+    step_timeout: float = 300.0
+    """Seconds one environment step may take before its worker is killed; 0: any time"""
+    reset_timeout: float = 600.0
+    """Seconds starting or resetting environments may take before the worker is killed; 0: any time"""
+
+    gamma: float = 0.99
+    """Discount per step, 0 to 1 [Schulman 2017, table 3]"""
+    gae_lambda: float = 0.95
+    """Lambda of generalised advantage estimation, 0 to 1 [Schulman 2017, table 3]"""
+    reward_scale: float = 1.0
+    """Factor on every reward before anything else"""
+    clip_rewards: bool = False
+    """Train on the sign of rewards [on for Atari: Mnih 2015]"""
+    norm_rewards: bool = False
+    """Divide rewards by the running std of the discounted return [baselines VecNormalize]"""
+    reward_limit: float = 10.0
+    """Largest magnitude of a reward after normalisation; used with norm_rewards [baselines]"""
+    norm_obs: bool = True
+    """Normalise observations by their running moments [baselines VecNormalize]"""
+    norm_advantages: Literal["minibatch", "rollout", "none"] = "minibatch"
+    """Where advantages are brought to mean 0 and std 1 [37 details, number 7]"""
+
+    epochs: int = 10
+    """Passes over each rollout [Schulman 2017, table 3]"""
+    num_minibatches: int = 4
+    """Minibatches per pass [baselines ppo2]"""
+    lr: float = 3e-4
+    """Learning rate of Adam at the first iteration [Schulman 2017, table 3]"""
+    anneal_lr: bool = True
+    """Learning rate falls linearly to zero over total_steps [37 details, number 4]"""
+    adam_eps: float = 1e-5
+    """Epsilon of Adam [37 details, number 3]"""
+    clip_range: float = 0.2
+    """Clipping of the probability ratio, above 0 [Schulman 2017, table 3]"""
+    clip_range_vf: Optional[float] = None
+    """Clipping of the value's change; none: off [Engstrom 2020, Andrychowicz 2021: no gain]"""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus [Schulman 2017, table 3]"""
+    value_coef: float = 0.5
+    """Weight of the value loss [baselines ppo2]"""
+    max_grad_norm: float = 0.5
+    """Largest Euclidean norm of the whole gradient [baselines ppo2]"""
+    target_kl: Optional[float] = None
+    """Skip the remaining epochs when one's mean KL exceeds 1.5 times this; none: never [SB3]"""
+
+    device: str = "cpu"
+    """Device of the learner: cpu, cuda, cuda:1, ..., or auto (cuda where there is one)"""
+    torch_threads: Optional[int] = None
+    """Torch's threads while acting and updating; none: 1, networks this small gain from no more"""
+
+    eval_episodes: int = 100
+    """Deterministic episodes played by the command when training has ended; 0: none"""
+    logger: Literal["none", "wandb"] = "none"
+    """Where metrics go beside the CSV file of the command"""
+    wandb_project: str = "fastppo"
+    """Project name for wandb"""
+    progress: Literal["auto", "lines", "none"] = "auto"
+    """What is printed while training; auto: lines from the command, nothing when embedded"""
+    run_dir: Optional[str] = None
+    """Folder for the run's files; none: a new one under runs/ for the command, no files when embedded"""
+
+    def __post_init__(self):
+        for field, holds, wanted in _RULES:
+            value = getattr(self, field)
+            if (value is not None or default_of(field) is not None) and not holds(value):
+                raise ConfigError(f"{field} is {value!r}, but must be {wanted}",
+                                  f"--{field}={default_of(field)}")
+        if self.num_minibatches > self.num_envs * self.num_steps:
+            rows = self.num_envs * self.num_steps
+            raise ConfigError(
+                f"num_minibatches {self.num_minibatches} is more than the {rows} rows of a rollout"
+                f" (num_envs {self.num_envs} x num_steps {self.num_steps})",
+                f"--num_minibatches={min(rows, 4)}")
+
+    def replace(self, **changes) -> "Config":
+        """This Config with some fields changed; an unknown name raises ConfigError."""
+        check_names(changes)
+        return replace(self, **changes)
+
+
+def check_names(names) -> None:
+    """Raise ConfigError for the first name that is no field of Config, with the nearest one."""
+    known = [field.name for field in fields(Config)]
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.5)
+            fix = f"did you mean {near[0]}?" if near else "python main.py --help lists them all"
+            raise ConfigError(f"there is no setting {name!r}", fix)
+
+
+def default_of(name: str) -> Any:
+    """The default of a field."""
+    return next(field.default for field in fields(Config) if field.name == name)
+
+
+def _number(value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _whole(low: int):
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+
+def _among(*names):
+    return lambda value: value in names, "one of " + ", ".join(map(str, names))
+
+
+_RULES = [(name, *rule) for names, rule in (
+    ("num_envs num_steps epochs num_minibatches total_steps torch_threads max_episode_steps",
+     (_whole(1), "a whole number, 1 or more")),
+    ("num_workers eval_episodes", (_whole(0), "a whole number, 0 or more")),
+    ("seed", (lambda x: _whole(0)(x) and x < 2**63, "a whole number from 0 to 2**63 - 1")),
+    ("lr adam_eps clip_range clip_range_vf max_grad_norm target_kl reward_limit",
+     (lambda x: _number(x) and x > 0, "a finite number above 0")),
+    ("entropy_coef value_coef step_timeout reset_timeout",
+     (lambda x: _number(x) and x >= 0, "a finite number, 0 or more")),
+    ("gamma gae_lambda", (lambda x: _number(x) and 0 <= x <= 1, "a number from 0 to 1")),
+    ("reward_scale log_std_init", (_number, "a finite number")),
+    ("shared_critic clip_rewards norm_rewards norm_obs anneal_lr", _among(True, False)),
+    ("norm_advantages", _among("minibatch", "rollout", "none")),
+    ("acting", _among("auto", "local", "central")),
+    ("activation", _among("tanh", "relu", "elu")),
+    ("logger", _among("none", "wandb")),
+    ("progress", _among("auto", "lines", "none")),
+    ("model", (lambda x: callable(x) or x in ("auto", "mlp", "cnn"), "auto, mlp, cnn or a class")),
+    ("hidden_sizes", (lambda x: isinstance(x, tuple) and all(map(_whole(1), x)),
+                      "a tuple of whole numbers, 1 or more, such as (64, 64)")),
+) for name in names.split()]

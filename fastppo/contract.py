@@ -1,0 +1,46 @@
+"""What an environment's answers must be, and the error that says which of them was not."""
+
+import traceback
+
+import gymnasium as gym
+import numpy as np
+
+from .errors import EnvError
+from .spaces import castable
+
+REWARD_MAX = float(np.finfo(np.float32).max)
+
+
+def reward(rew) -> float:
+    """`rew` as a float; raises ValueError for what is not one finite real number in float32."""
+    if rew is None or isinstance(rew, (str, bytes)) or np.ndim(rew) or not np.isreal(rew):
+        raise ValueError(f"the reward is {rew!r}, not a number")
+    if not abs(float(rew)) <= REWARD_MAX:
+        raise ValueError(f"the reward is {float(rew)}, not finite in float32")
+    return float(rew)
+
+
+def observation(obs, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """`obs` as an array of its space's shape that `dtype` can keep; raises ValueError otherwise."""
+    array = np.asarray(obs)
+    if array.shape != shape:
+        raise ValueError(f"the observation has shape {array.shape}, its space {shape}")
+    if array.dtype not in castable(dtype):
+        raise ValueError(f"the observation is {array.dtype}, which {dtype} does not keep")
+    return array
+
+
+def fault(where: str, field: str, error: BaseException) -> EnvError:
+    """The error for an environment that failed in `field`, with its own traceback as text."""
+    trace = "".join(traceback.format_exception(error)) if error.__traceback__ else ""
+    return EnvError(f"{where} failed in {field}: {type(error).__name__}: {error}\n{trace}".rstrip(),
+                    "num_workers=0 runs it in this process, under a debugger if you like")
+
+
+def close(envs: list[gym.Env]) -> None:
+    """Close and forget all of `envs`; what they raise is printed and stops nobody."""
+    while envs:
+        try:
+            envs.pop().close()
+        except Exception:  # a user's close may raise anything
+            traceback.print_exc()

@@ -1,0 +1,70 @@
+"""Who is on board: the arena of a run, its environments, and who acts for them."""
+
+import torch
+from gymnasium.spaces import Space
+
+from .actors import Central, Local
+from .arena import Arena, Spec
+from .collect import Collector
+from .config import Config
+from .envs import Source
+from .flat import Flat, trained
+from .policy import Policy
+from .processes import Team, shared_spec
+from .spaces import action_store, observation_store
+from .vecenv import Serial, Views
+from .workers import Workers, jobs
+
+
+def arena_of(config: Config, policy: Policy) -> Arena:
+    """The shared block of a run: rollout, parameters, snapshot of the moments, cells."""
+    moments = ("<f4", (len(policy.shift),))
+    return Arena({
+        **rollout_spec(policy.obs_space, policy.act_space, config.num_steps, config.num_envs),
+        "params": ("<f4", (sum(param.numel() for param in trained(policy)),)),
+        "mean": moments, "scale": moments,
+        **shared_spec(config.num_workers, len(groups_of(config.num_envs)))})
+
+
+def rollout_spec(obs_space: Space, act_space: Space, steps: int, envs: int) -> Spec:
+    """The arrays of a rollout and of its episodes' ends, by name."""
+    obs, act, te = observation_store(obs_space), action_store(act_space), (steps, envs)
+    scalars = dict.fromkeys(("logp", "val", "raw", "rew", "nxt", "adv", "ret"), ("<f4", te))
+    return {"obs": (obs.dtype, (steps + 1, envs, *obs.shape)), "fin": (obs.dtype, (envs, *obs.shape)),
+            "act": (act.dtype, (*te, *act.shape)), **scalars,
+            **dict.fromkeys(("term", "trunc", "valid"), ("|b1", te)),
+            "total": ("<f8", te), "length": ("<i8", te)}
+
+
+def flat_of(policy: Policy, arena: Arena) -> Flat:
+    """The policy's parameters as one vector; on the CPU it and the moments' snapshot are the arena's."""
+    if policy.count.device.type != "cpu":
+        return Flat(policy)
+    for name, buffer in (("mean", "shift"), ("scale", "scale")):
+        place = torch.from_numpy(arena[name])
+        place.copy_(getattr(policy, buffer))
+        setattr(policy, buffer, place)
+    return Flat(policy, torch.from_numpy(arena["params"]))
+
+
+def board(arena: Arena, source: Source, policy: Policy, flat: Flat,
+          config: Config) -> Collector:
+    """The Collector of a run: its environments in this process or in workers, and their actor."""
+    seed, space, groups = config.seed, policy.act_space, groups_of(config.num_envs)
+    recipe = policy.recipe(flat.offsets) if config.acting == "local" else None
+    central = Central(arena, policy, groups, space, seed) if recipe is None else None
+    if config.num_workers:
+        todo = jobs(source.factories, arena, config.num_workers, groups, recipe, space, seed)
+        team = Team(todo, arena, len(groups), config.step_timeout, config.reset_timeout)
+        vec = Workers(team, config.num_steps, central)
+    else:
+        actor = central or Local(arena, 0, config.num_envs, recipe, space, seed)
+        vec = Serial(source.factories, Views.of(arena, 0, config.num_envs), actor, seed,
+                     groups=groups if central else ())
+    return Collector(arena, vec, policy, config)
+
+
+def groups_of(envs: int) -> list[range]:
+    """Two halves of the environments, so that one infers while the other steps."""
+    halves = [range(0, envs // 2), range(envs // 2, envs)]
+    return [half for half in halves if half]

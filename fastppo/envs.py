@@ -1,0 +1,150 @@
+"""From an id or a callable to environments: factories that can travel, and what each is checked for."""
+
+import difflib
+import importlib
+from typing import Any, Callable, Sequence
+
+import gymnasium as gym
+
+from .config import Config, default_of
+from .errors import ConfigError, EnvError
+
+Factory = Callable[[], gym.Env]
+
+
+class SpecFactory:
+    """Makes the environment of a resolved EnvSpec; an id is looked up once, in the main process."""
+
+    def __init__(self, spec: gym.envs.registration.EnvSpec, limit: int | None, kwargs: dict):
+        self.spec, self.limit, self.kwargs = spec, limit, kwargs
+
+    def __call__(self) -> gym.Env:
+        # Gymnasium's passive checker is our own check's twin, and costs on every step.
+        return gym.make(self.spec, max_episode_steps=self.limit, disable_env_checker=True,
+                        **self.kwargs)
+
+
+class CallFactory:
+    """Makes an environment by calling a class or function of the user's, with a time limit if asked."""
+
+    def __init__(self, make: Callable[..., gym.Env], limit: int | None, kwargs: dict):
+        self.make, self.limit, self.kwargs = make, limit, kwargs
+
+    def __call__(self) -> gym.Env:
+        env = self.make(**self.kwargs)
+        if not isinstance(env, gym.Env):
+            raise EnvError(f"{self.make!r} returned {type(env).__name__}, not a gymnasium.Env",
+                           "return an environment made by gymnasium.make or a gymnasium.Env subclass")
+        return gym.wrappers.TimeLimit(env, self.limit) if self.limit else env
+
+
+class FreshWorld(gym.Wrapper):
+    """BipedalWalker in a new Box2D world at every reset.
+
+    Gymnasium keeps the world between episodes, and its contact solver's memory with it: then an
+    episode is no function of its seed and actions (observations differ from about step 90).
+    """
+
+    def reset(self, **kwargs):
+        """Like the environment's own reset, in a world without a past."""
+        import Box2D
+        walker = self.unwrapped
+        walker._destroy()  # the old world's bodies, which the walker would else look for in the new
+        walker.world = Box2D.b2World()
+        return self.env.reset(**kwargs)
+
+
+class Source:
+    """The environments a trainer was given: one factory each, their spaces, and the Config for them.
+
+    `env` is an id, class, callable, or list of callables. One environment is made here, to read its
+    spaces. Raises ConfigError where num_envs contradicts a list.
+    """
+
+    def __init__(self, env: Any, config: Config):
+        self.config = config
+        if isinstance(env, (list, tuple)):
+            self.factories = [self._factory(one) for one in env]
+            self.config = agreeing(config, "num_envs", len(env), "callables in the list")
+        else:
+            self.factories = [self._factory(config.env_name if env is None else env)]
+            self.factories *= config.num_envs
+        probe, = build(self.factories[:1])
+        self.obs_space, self.act_space = probe.observation_space, probe.action_space
+        probe.close()
+
+    def _factory(self, env: Any) -> Factory:
+        return factory(env, self.config.max_episode_steps, self.config.env_kwargs)
+
+
+def agreeing(config: Config, name: str, value: int, what: str) -> Config:
+    """`config` with `name` as the environments have it; ConfigError if another number was asked for."""
+    asked = getattr(config, name)
+    if asked not in (value, default_of(name)):
+        raise ConfigError(f"{name} is {asked}, but there are {value} {what}", f"leave {name} out")
+    return config.replace(**{name: value})
+
+
+def factory(env: Any, limit: int | None = None, kwargs: dict | None = None) -> Factory:
+    """The factory of a Gymnasium id, `package:Id-v0`, `module:callable`, class or callable.
+
+    `limit` is the length in steps at which episodes are truncated (none: the environment's own).
+    Raises ConfigError for an id nobody registered, naming the nearest one.
+    """
+    if isinstance(env, str):
+        found = _called(env)
+        if found is None:
+            return SpecFactory(_spec(env), limit, kwargs or {})
+        env = found
+    if not callable(env):
+        raise ConfigError(f"an environment is an id, a class or a callable, not {env!r}",
+                          'PPO("CartPole-v1") or PPO(lambda: MyEnv())')
+    return CallFactory(env, limit, kwargs or {})
+
+
+def build(factories: Sequence[Factory]) -> list[gym.Env]:
+    """The environments of `factories`; raises EnvError if two are one and the same object."""
+    envs = [prepared(make()) for make in factories]
+    if len({id(env.unwrapped) for env in envs}) < len(envs):
+        raise EnvError("the environment's factory returned the same object twice",
+                       "make a new environment at every call: PPO(lambda: MyEnv())")
+    return envs
+
+
+def prepared(env: gym.Env) -> gym.Env:
+    """`env` as episodes need it: a function of seed and actions."""
+    kind = type(env.unwrapped)
+    walker = kind.__module__ == "gymnasium.envs.box2d.bipedal_walker"
+    return FreshWorld(env) if walker else env
+
+
+def _called(name: str) -> Callable | None:
+    """What `module:callable` names, or None if `name` is an environment's id."""
+    module, colon, attribute = name.partition(":")
+    if not colon or not attribute.replace(".", "").isidentifier():
+        return None
+    found = _imported(module, name)
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    return found if callable(found) else None
+
+
+def _imported(module: str, name: str):
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"env_name {name!r}: cannot import {module!r} ({error})",
+                          "run it where that module can be imported, or install it") from error
+
+
+def _spec(name: str) -> gym.envs.registration.EnvSpec:
+    module, colon, _ = name.partition(":")
+    if colon:
+        _imported(module, name)
+    try:
+        return gym.spec(name.partition(":")[2] if colon else name)
+    except gym.error.Error as error:
+        near = difflib.get_close_matches(name, gym.registry, 1, 0.4)
+        raise ConfigError(f"there is no environment {name!r}",
+                          f"--env_name={near[0]}" if near else
+                          "install and import its package: --env_name=package:Id-v0") from error

@@ -1,0 +1,79 @@
+"""Episodes with a frozen policy: an exact number of them, the same ones every time."""
+
+import math
+from typing import NamedTuple, Sequence
+
+import numpy as np
+
+from . import kernels
+from .actors import Noise
+from .envs import Factory, build
+from .kernels import Purpose
+from .policy import Policy
+
+MAX_ENVS = 16  # played side by side
+
+
+class Evaluation(NamedTuple):
+    """Returns of whole episodes, undiscounted, as the environment gave them."""
+
+    mean: float
+    std: float  # over episodes, ddof 1; NaN for one
+    ci95: float  # half the 95 % interval of the mean, normal approximation
+    returns: np.ndarray  # f64 [episodes]
+    lengths: np.ndarray  # i64 [episodes], steps
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f} ± {self.ci95:.1f} ({len(self.returns)} episodes)"
+
+
+def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: int,
+             deterministic: bool = True) -> Evaluation:
+    """Play episodes 0 .. episodes - 1 of the evaluation's own seeds in environments of its own.
+
+    Environment i of n plays episodes i, i + n, ...: a fixed share, so that short episodes do not
+    count more than long ones. Nothing of training is touched.
+    """
+    envs = build(factories[:min(episodes, MAX_ENVS)])
+    players = [Player(env, range(i, episodes, len(envs)), seed) for i, env in enumerate(envs)]
+    returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
+    try:
+        while active := [player for player in players if player.playing()]:
+            obs = np.stack([player.obs for player in active])
+            noise = None if deterministic else np.concatenate([p.noise(policy) for p in active])
+            for player, action in zip(active, policy.predict(obs, deterministic, noise)):
+                player.step(action)
+                returns[player.episode], lengths[player.episode] = player.total, player.length
+    finally:
+        for env in envs:
+            env.close()
+    std = float(returns.std(ddof=1)) if episodes > 1 else math.nan
+    return Evaluation(float(returns.mean()), std, 1.96 * std / math.sqrt(episodes), returns, lengths)
+
+
+class Player:
+    """One environment going through its share of the episodes."""
+
+    def __init__(self, env, episodes: range, seed: int):
+        self.env, self.left, self.seed, self.over = env, iter(episodes), seed, True
+
+    def playing(self) -> bool:
+        """Whether there is a step to take; begins the next episode where one is over."""
+        if self.over:
+            self.episode = next(self.left, None)
+            if self.episode is None:
+                return False
+            seed = kernels.episode_seed(self.seed, Purpose.EVALUATE, 0, self.episode)
+            self.obs, _ = self.env.reset(seed=seed)
+            self.over, self.total, self.length = False, 0.0, 0
+        return True
+
+    def noise(self, policy: Policy) -> np.ndarray:
+        """The random numbers [1 k] of this step of this episode."""
+        return Noise(policy.act_space, self.seed, self.episode + 1, 1).at(
+            self.length, Purpose.EVALUATE)
+
+    def step(self, action) -> None:
+        """Take one step and count it."""
+        self.obs, rew, term, trunc, _ = self.env.step(action)
+        self.total, self.length, self.over = self.total + float(rew), self.length + 1, term or trunc

@@ -1,0 +1,48 @@
+"""All trained parameters of a network as views of one vector, all gradients as views of another.
+
+So clipping is one norm, Adam one fused step, data parallelism would be one all-reduce, and the
+compiled policy reads the same memory.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from .errors import ModelError
+
+
+class Flat:
+    """The vector `values` f32 [q], its gradient `grad`, and `offsets`: id(parameter) -> its place.
+
+    `place` may be memory of the caller's to put the values into (the arena's); the order is that of
+    named_parameters. Raises ModelError for a parameter that is not float32.
+    """
+
+    def __init__(self, net: nn.Module, place: Tensor | None = None):
+        self.net, params = net, trained(net)
+        sizes, self.offsets = [param.numel() for param in params], {}
+        self.values = torch.empty(sum(sizes), device=params[0].device) if place is None else place
+        self.grad = self.values.grad = torch.zeros_like(self.values)
+        for i, param in enumerate(params):
+            self.offsets[id(param)] = start = sum(sizes[:i])
+            part = slice(start, start + sizes[i])
+            self.values[part] = param.detach().reshape(-1)
+            param.data = self.values[part].view_as(param)
+            param.grad = self.grad[part].view_as(param)
+
+    def check(self) -> None:
+        """Raise ModelError where the network no longer uses the vector."""
+        start = self.values.data_ptr()
+        for param in trained(self.net):
+            if param.data_ptr() != start + 4 * self.offsets.get(id(param), -1):
+                raise ModelError("the model replaced a parameter after it was built",
+                                 "change parameters in place: param.data.copy_(value)")
+
+
+def trained(net: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are updated, each once, in the order of named_parameters."""
+    params = [param for _, param in net.named_parameters() if param.requires_grad]
+    for param in params:
+        if param.dtype != torch.float32:
+            raise ModelError(f"the model has a parameter of {param.dtype}, not torch.float32",
+                             "call model.float(), or freeze it with requires_grad_(False)")
+    return params

@@ -1,0 +1,275 @@
+"""The fast twins of reference.py, one signature each; picks what this machine has.
+
+Compiled (csrc/) where the extension was built, else numba for all but the actor. Same names,
+parameters and meaning as reference.py, with the arrays to fill as last parameters; the dtypes and
+axes they must have stand in `ARRAYS` and are checked here, once. A misfit is a KernelError.
+"""
+
+import numpy as np
+
+from .errors import KernelError
+from .reference import Purpose
+
+try:
+    import fastppo._kernels as _twin
+
+    COMPILED = True
+except ModuleNotFoundError:  # a broken extension is an ImportError, and meant to be seen
+    import fastppo.numba_twins as _twin
+
+    COMPILED = False
+
+__all__ = ["ARRAYS", "COMPILED", "Purpose", "backend", "discounted", "episode_seed", "forward"]
+__all__ += ["first_nonfinite", "gae", "merge_moments", "normal", "pack", "packed_size"]
+__all__ += ["permutation", "sample_categorical", "sample_gaussian", "uniform", "word"]
+
+# dtype and axes of every array; * it is written, ~ its rows may lie apart, ... any shape.
+ARRAYS = {
+    "gae": {
+        "rew": "float32 t e",
+        "val": "float32 t e",
+        "nxt": "float32 t e",
+        "term": "bool t e",
+        "trunc": "bool t e",
+        "adv": "*float32 t e",
+    },
+    "discounted": {
+        "rew": "float32 t e",
+        "ended": "bool t e",
+        "carry": "*float64 e",
+        "out": "*float64 t e",
+    },
+    "merge_moments": {
+        "x": "float32|float64 n o",
+        "count": "*float64 1",
+        "mean": "*float64 o",
+        "m2": "*float64 o",
+    },
+    "uniform": {"out": "*float32 e k"},
+    "normal": {"out": "*float32 e k"},
+    "permutation": {"out": "*int64 n"},
+    "packed_size": {"plan": "int64 l 7"},
+    "pack": {"plan": "int64 l 7", "params": "float32 q", "packed": "*float32 s"},
+    "forward": {
+        "plan": "int64 l 7",
+        "packed": "float32 s",
+        "mean": "float32 o",
+        "scale": "float32 o",
+        "obs": "float32 n o",
+        "out": "*float32 n p",
+    },
+    "sample_categorical": {
+        "logits": "~float32 n k",
+        "u": "float32 n",
+        "act": "*int64 n",
+        "logp": "*float32 n",
+    },
+    "sample_gaussian": {
+        "mean": "~float32 n a",
+        "log_std": "float32 a",
+        "z": "float32 n a",
+        "act": "*float32 n a",
+        "logp": "*float32 n",
+    },
+    "first_nonfinite": {"x": "float32 ..."},
+}
+
+_REFUSALS = (ValueError, TypeError, OverflowError, BufferError)
+
+
+def _fits(array, mark, dtypes, axes, sizes):
+    """Whether `array` is what a line of ARRAYS says; notes axes met first in `sizes`."""
+    if not isinstance(array, np.ndarray) or str(array.dtype) not in dtypes:
+        return False
+    if axes != ["..."]:
+        if array.ndim != len(axes):
+            return False
+        for axis, size in zip(axes, array.shape, strict=True):
+            if size != (int(axis) if axis.isdigit() else sizes.setdefault(axis, size)):
+                return False
+    rows = array[:1] if mark == "~" else array
+    return rows.flags.c_contiguous and (mark != "*" or array.flags.writeable)
+
+
+def _check(kernel, **arrays):
+    """Raise the KernelError that names the first of `arrays` that is not as ARRAYS says."""
+    sizes = {}
+    for name, array in arrays.items():
+        dtypes, *axes = ARRAYS[kernel][name].split()
+        mark = dtypes[0] if dtypes[0] in "*~" else ""
+        dtypes = dtypes.lstrip("*~").split("|")
+        known = dict(sizes)
+        if not _fits(array, mark, dtypes, axes, sizes):
+            raise _misfit(f"{kernel}: {name}", array, mark, dtypes, axes, known)
+
+
+def _misfit(what, array, mark, dtypes, axes, sizes):
+    """The KernelError for one array: what it is, what was wanted."""
+    got = f"{type(array).__name__}"
+    if isinstance(array, np.ndarray):
+        strided = "" if array.flags.c_contiguous else "strided "
+        locked = "" if array.flags.writeable or mark != "*" else "read-only "
+        got = f"{locked}{strided}{array.dtype} {array.shape}"
+    layout = "row-contiguous" if mark == "~" else "C-contiguous"
+    shape = ", ".join(str(sizes.get(axis, axis)) for axis in axes) + "," * (len(axes) == 1)
+    wanted = f"{'writable ' * (mark == '*')}{layout} {' or '.join(dtypes)} array"
+    return KernelError(f"{what} is {got}, wanted a {wanted} of shape ({shape})")
+
+
+def _refusal(kernel, bad, **arrays):
+    """The error for a kernel's own refusal `bad`; raises a more exact one where ARRAYS knows it."""
+    if isinstance(bad, KernelError):
+        raise bad
+    _check(kernel, **arrays)
+    return KernelError(f"{kernel}: {bad}")
+
+
+def _compiled(kernel):
+    """The extension, or the KernelError that says how to get it."""
+    if hasattr(_twin, kernel):
+        return _twin
+    raise KernelError(
+        f"{kernel} has no numba twin and the compiled extension is not installed",
+        fix="install a C compiler and Python's headers, then `pip install -e .`; or num_workers=0",
+    )
+
+
+def backend():
+    """Which twin runs: "compiled" or "numba"."""
+    return "compiled" if COMPILED else "numba"
+
+
+def gae(rew, val, nxt, term, trunc, gamma, lam, adv):
+    """A_t = sum over k >= t of (gamma lam)^(k-t) delta_k, while t's own episode lasts.
+
+    Fills adv [t e]. nxt [t e] is the value of the successor before any reset, NaN where term.
+    """
+    _check("gae", rew=rew, val=val, nxt=nxt, term=term, trunc=trunc, adv=adv)
+    _twin.gae(rew, val, nxt, term.view("u1"), trunc.view("u1"), gamma, lam, adv)
+
+
+def discounted(rew, ended, gamma, carry, out):
+    """g_t = sum over k <= t of gamma^(t-k) rew_k, over the steps since t's own episode began.
+
+    Fills out [t e] and leaves in carry [e] what the next rollout goes on with: g, 0 where ended.
+    """
+    _check("discounted", rew=rew, ended=ended, carry=carry, out=out)
+    _twin.discounted(rew, ended.view("u1"), gamma, carry, out)
+
+
+def merge_moments(x, count, mean, m2):
+    """Count, mean and sum of squared deviations of all rows seen so far, x [n o] the newest.
+
+    Updates count [1], mean and m2 [o] in place; variance is m2 / count. At count 0 they become
+    exactly x's, whatever mean and m2 held. Source: Chan, Golub, LeVeque 1979.
+    """
+    _check("merge_moments", x=x, count=count, mean=mean, m2=m2)
+    _twin.merge_moments(x, count, mean, m2)
+
+
+def uniform(seed, purpose, env0, step, out):
+    """Uniforms in [0, 1), [e k]: (word0 >> 8) 2^-24 at component k of environment env0 + e."""
+    try:
+        _twin.uniform(seed, purpose, env0, step, out)
+    except _REFUSALS as bad:
+        raise _refusal("uniform", bad, out=out) from bad
+
+
+def normal(seed, purpose, env0, step, out):
+    """Standard normals [e k]: sqrt(-2 ln u1) cos(2 pi u2), with u1 in (0, 1] and u2 in [0, 1)."""
+    try:
+        _twin.normal(seed, purpose, env0, step, out)
+    except _REFUSALS as bad:
+        raise _refusal("normal", bad, out=out) from bad
+
+
+def word(seed, purpose, env, step, component=0):
+    """The first word of Philox at (component, step modulo 2^32, env, purpose), below 2^32."""
+    try:
+        return _twin.word(seed, purpose, env, step, component)
+    except _REFUSALS as bad:
+        raise _refusal("word", bad) from bad
+
+
+def episode_seed(seed, purpose, env, episode):
+    """The seed of an environment's episode: the upper 31 bits of its word, an int in [0, 2^31)."""
+    return word(seed, purpose, env, episode) >> 1
+
+
+def permutation(seed, iteration, epoch, out):
+    """A permutation of 0 .. n-1: from the last place down, each swaps with one at or below it.
+
+    Fills out i64 [n], n < 2^32; another for every iteration and epoch.
+    """
+    try:
+        _twin.permutation(seed, iteration, epoch, out)
+    except _REFUSALS as bad:
+        raise _refusal("permutation", bad, out=out) from bad
+
+
+def packed_size(plan):
+    """The number of floats `pack` writes for a plan, i64 [l 7].
+
+    A row a layer, in execution order: (src, dst, n_in, n_out, w_offset, b_offset, activation).
+    Buffer 0 is the normalised observation, 1..63 are the plan's own, dst -1 appends columns to the
+    output; offsets point into the flat parameters (weight [n_out n_in], bias [n_out]); activation
+    is 0 none, 1 tanh, 2 relu, 3 elu. One row's buffers may hold 6144 floats, padded to 16 each.
+    """
+    try:
+        return _compiled("packed_size").packed_size(plan)
+    except _REFUSALS as bad:
+        raise _refusal("packed_size", bad, plan=plan) from bad
+
+
+def pack(plan, params, packed):
+    """Copy the flat params f32 [q] to packed f32 [packed_size(plan)], the order `forward` reads."""
+    try:
+        _compiled("pack").pack(plan, params, packed)
+    except _REFUSALS as bad:
+        raise _refusal("pack", bad, plan=plan, params=params, packed=packed) from bad
+
+
+def forward(plan, packed, mean, scale, obs, out):
+    """out [n p] = the plan's networks at clip((obs - mean) * scale, -10, 10), obs f32 [n o].
+
+    mean and scale, f32 [o], may both be None: obs then enter as they are, unclipped. A row's bits
+    do not depend on the rows beside it. torch's Linear, Tanh, ReLU and ELU are the definition.
+    """
+    try:
+        _compiled("forward").forward(plan, packed, mean, scale, obs, out)
+    except _REFUSALS as bad:
+        norm = {} if mean is None or scale is None else {"mean": mean, "scale": scale}
+        raise _refusal("forward", bad, plan=plan, packed=packed, **norm, obs=obs, out=out) from bad
+
+
+def sample_categorical(logits, u, act, logp):
+    """act = the first i whose cumulative softmax probability exceeds u, logp = its log-probability.
+
+    logits f32 [n k], possibly a slice of columns; u f32 [n]. Fills act i64 [n] and logp f32 [n].
+    The last index of any probability where rounding leaves none; NaN logits give a NaN logp.
+    """
+    try:
+        _compiled("sample_categorical").sample_categorical(logits, u, act, logp)
+    except _REFUSALS as bad:
+        raise _refusal("sample_categorical", bad, logits=logits, u=u, act=act, logp=logp) from bad
+
+
+def sample_gaussian(mean, log_std, z, act, logp):
+    """act = mean + exp(log_std) z, logp = the sum of its components' log densities.
+
+    mean f32 [n a], possibly a slice of columns; log_std f32 [a]; z f32 [n a].
+    Fills act f32 [n a] and logp f32 [n].
+    """
+    try:
+        _compiled("sample_gaussian").sample_gaussian(mean, log_std, z, act, logp)
+    except _REFUSALS as bad:
+        arrays = {"mean": mean, "log_std": log_std, "z": z, "act": act, "logp": logp}
+        raise _refusal("sample_gaussian", bad, **arrays) from bad
+
+
+def first_nonfinite(x):
+    """The flat index of the first NaN or infinity of x, of any shape, or -1."""
+    try:
+        return _twin.first_nonfinite(x)
+    except _REFUSALS as bad:
+        raise _refusal("first_nonfinite", bad, x=x) from bad

@@ -1,0 +1,133 @@
+"""PPO: collect, update, report, until the steps are done. Start reading here.
+
+    while step < total:
+        rollout = collect()        T steps of E environments, advantages and returns
+        stats = update(rollout)    epochs of clipped minibatch steps
+"""
+
+import logging
+import os
+from typing import Any, Callable, NamedTuple, Sequence
+
+from . import evaluate as evaluation
+from .checkpoint import save_policy
+from .collect import Rollout
+from .crew import arena_of, board, flat_of
+from .envs import Source
+from .errors import ClosedError
+from .learner import Learner
+from .models import build_policy, torch_threads
+from .report import Clock, Episodes, explained_variance, sinks_of
+from .settings import configured, resolved
+
+Callback = Callable[["PPO", dict[str, float]], Any]
+
+
+class Progress(NamedTuple):
+    """How far a run is; replaced whole, so that an interrupt never sees half of it."""
+
+    iteration: int = 0  # rollouts collected
+    step: int = 0  # valid rows in them
+    begin: int = 0  # step at which the last one began
+
+
+class PPO:
+    """Proximal policy optimisation [Schulman 2017, arXiv:1707.06347] on an environment.
+
+    `env`: a Gymnasium id, class, callable, list of callables, or a gymnasium VectorEnv; `settings`:
+    fields of Config by name. Nothing is printed or written unless `run_dir`, `logger` or `progress`
+    is given. Raises subclasses of fastppo.Error for what cannot be; close() it, or use `with`.
+    """
+
+    def __init__(self, env: Any = None, **settings):
+        self.collector, self.sinks = None, []
+        source = Source(env, configured(env, settings))
+        self.config = config = resolved(source.config, source.obs_space, source.act_space)
+        self.policy = build_policy(source.obs_space, source.act_space, config).to(config.device)
+        self.source, self.arena = source, arena_of(config, self.policy)
+        flat = flat_of(self.policy, self.arena)
+        self.learner = Learner(self.policy, config, flat)
+        self.progress, self.total, self.rollout = Progress(), config.total_steps, None
+        self.clock, self.episodes = Clock(), Episodes()
+        self.sinks = sinks_of(config)
+        self.collector = board(self.arena, source, self.policy, flat, config)
+
+    @property
+    def step(self) -> int:
+        """Environment steps collected so far."""
+        return self.progress.step
+
+    def learn(self, total_steps: int | None = None, callbacks: Sequence[Callback] = ()) -> "PPO":
+        """Train until `step` has reached `total_steps` (default: the Config's), in whole iterations.
+
+        After each, callbacks get (ppo, stats); one that returns False ends training. Interrupted,
+        the next call goes on with the same rollout.
+        """
+        self.total = self.config.total_steps if total_steps is None else int(total_steps)
+        if self.step >= self.total:
+            logging.getLogger("fastppo").warning(
+                "%d steps are done already, of %d asked for: nothing to do", self.step, self.total)
+        while self.step < self.total:
+            stats = self._iterate()
+            if any([sink(self, stats) is False for sink in (*self.sinks, *callbacks)]):
+                break
+        return self
+
+    def collect(self) -> Rollout:
+        """Take num_steps steps in every environment; its tensors are good until the next call."""
+        self._open()
+        iteration, step, _ = self.progress
+        with self.clock("collect"), torch_threads(self.config.torch_threads):
+            self.rollout = self.collector.collect(iteration)
+        self.progress = Progress(iteration + 1, step + int(self.rollout.valid.sum()), step)
+        return self.rollout
+
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        """Train on a rollout; returns the losses as floats, means over minibatches."""
+        self._open()
+        with self.clock("update"), torch_threads(self.config.torch_threads):
+            stats = self.learner.update(rollout, self.lr, self.progress.iteration - 1)
+        return stats | {"losses/explained_variance": explained_variance(rollout)}
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the iteration that began last."""
+        done = min(self.progress.begin / self.total, 1.0) if self.config.anneal_lr else 0.0
+        return self.config.lr * (1.0 - done)
+
+    def evaluate(self, episodes: int = 100, deterministic: bool = True) -> evaluation.Evaluation:
+        """Play episodes in environments of their own; always the same ones, training is untouched."""
+        with torch_threads(self.config.torch_threads):
+            return evaluation.evaluate(self.policy, self.source.factories, self.config.seed,
+                                       episodes, deterministic)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the policy, with everything `fastppo.load` needs, to a safetensors file."""
+        save_policy(self.policy, self.config, path)
+
+    def close(self) -> None:
+        """Stop the workers and close the sinks; twice is fine."""
+        if self.collector is not None:
+            self.collector.vec.close()
+            self.arena.close()
+        while self.sinks:
+            self.sinks.pop().close()
+        self.collector = None
+
+    def __enter__(self) -> "PPO":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def _iterate(self) -> dict[str, float]:
+        """One iteration with its metrics; a rollout that an interrupt left without update goes first."""
+        fresh = self.learner.finished == self.progress.iteration - 1
+        rollout = self.collect() if fresh else self.rollout
+        self.episodes.take(self.arena["total"], self.arena["length"])
+        stats = self.update(rollout) | self.episodes.stats()
+        return stats | {"charts/learning_rate": self.lr} | self.clock.stats(self.step)
+
+    def _open(self) -> None:
+        if self.collector is None:
+            raise ClosedError("this PPO has been closed", "make a new one, or load what you saved")

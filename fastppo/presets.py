@@ -1,0 +1,26 @@
+"""Settings per environment family, as data: what differs from Config's defaults.
+
+A preset is looked up by the environment's id without its version; whatever is given beside it wins.
+Sources: our own measurements (bench/LOG.md), starting from the shapes of rl-zoo3's ppo.yml.
+"""
+
+from typing import Any
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "lunarlander": dict(num_envs=64, num_steps=64, epochs=16, num_minibatches=8, lr=2e-3,
+                        gamma=0.99, gae_lambda=0.95, entropy_coef=0.01, reward_scale=0.1,
+                        norm_obs=False, total_steps=400_000),
+    "cartpole": dict(num_envs=16, num_steps=32, epochs=10, num_minibatches=8, lr=2e-3, gamma=0.98,
+                     gae_lambda=0.9, reward_scale=0.1, norm_obs=False, total_steps=100_000),
+}
+
+FAMILIES: dict[str, str] = {
+    "LunarLander": "lunarlander", "LunarLanderContinuous": "lunarlander", "CartPole": "cartpole",
+}
+
+
+def preset_of(env_name: str, preset: str = "auto") -> dict[str, Any]:
+    """The settings of a preset's name; of "auto", those of the environment's family, if it has one."""
+    if preset == "auto":
+        preset = FAMILIES.get(env_name.rpartition(":")[2].rpartition("-v")[0], "none")
+    return {} if preset == "none" else dict(PRESETS[preset])

@@ -1,0 +1,356 @@
+"""Worker processes: starting, commanding, watching and stopping them.
+
+A command is a word in the arena and a new generation in the `go` cell; a worker answers by posting
+that generation in its own `done` cell, and touches the `hint` cell on which the main process sleeps.
+There are no locks and no messages per step, so a worker that is killed leaves nothing behind.
+"""
+
+import json
+import logging
+import os
+import pickle
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import Any, Callable, NamedTuple, Sequence
+
+import numpy as np
+
+from .arena import Arena, Spec
+from .errors import ClosedError, ConfigError, WorkerError
+
+CLOSE, BEGIN, WARMUP, ROLLOUT = range(4)
+FAILED = 1  # state of a `done` cell whose worker has written into its slot of `errors`
+ERROR_BYTES = 65_536
+SLICE_NS = 50_000_000  # longest sleep before looking at signals, deaths and hangs
+SPIN_NS = 50_000  # spinning before sleeping, where every worker has a core of its own
+CLOSE_SECONDS = 3.0
+NOTE_SECONDS = 30.0
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
+                 "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS")
+
+log = logging.getLogger("fastppo")
+
+
+class Job(NamedTuple):
+    """What one worker does: `make(arena, note, turns)` gives an object with warmup, begin, rollout."""
+
+    make: Callable[..., Any]
+    spec: Spec
+    index: int
+    first: int  # its first environment
+
+
+def usable_cores() -> int:
+    """Cores this process may use: its affinity, or what its cgroup's quota pays for."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(cores, -(-int(quota) // int(period))))
+    except (OSError, ValueError):  # no cgroup, or no quota ("max")
+        return cores
+
+
+def shared_spec(workers: int, groups: int) -> Spec:
+    """The arrays through which `workers` processes and the main one talk."""
+    return {"cells": ("u1", (2 + groups + 2 * workers, 128)), "command": ("<i8", (2,)),
+            "errors": ("u1", (workers, ERROR_BYTES))}
+
+
+class Cells:
+    """The cells of an arena by their role; the same view on both sides."""
+
+    def __init__(self, arena: Arena, groups: int):
+        from ._cells import Cell  # the extension; without it there are no workers
+        cells = [Cell(row) for row in arena["cells"]]
+        self.go, self.hint = cells[:2]
+        self.turns = cells[2:2 + groups]
+        workers = cells[2 + groups:]
+        self.done, self.stepped = workers[:len(workers) // 2], workers[len(workers) // 2:]
+
+
+def behind(value: int, target: int) -> bool:
+    """Whether the counter `value` has not reached `target`, both modulo 2**32."""
+    return 0 < (target - value) & 0xFFFFFFFF < 1 << 31
+
+
+def work(payload: bytes, arena_fd: int, parent: int) -> None:
+    """A worker's life: make what the job says, then obey commands until CLOSE."""
+    job, groups, spin = pickle.loads(payload)
+    arena = Arena(job.spec, arena_fd)
+    cells = Cells(arena, groups)
+    done = cells.done[job.index]
+    done.at(-1, 0)
+    turns = Turns(cells, job.index, spin, parent)
+    try:
+        serial = job.make(arena, done.at, turns)
+        obey = {BEGIN: serial.begin, WARMUP: serial.warmup, ROLLOUT: serial.rollout}
+        generation = 0
+        while True:
+            done.post(generation)
+            cells.hint.hint()
+            generation = turns.next(cells.go, generation + 1, 0)
+            command, argument = arena["command"].tolist()
+            if command == CLOSE:
+                break
+            obey[command](argument)
+        serial.close()
+    except BaseException as error:  # whatever it is, it must reach the main process as text
+        _leave_word(arena["errors"][job.index], error)
+        done.state = FAILED
+        cells.hint.hint()
+        os._exit(1)
+
+
+def _leave_word(slot: np.ndarray, error: BaseException) -> None:
+    fix = getattr(error, "fix", "")
+    what = getattr(error, "what", None) or "".join(traceback.format_exception(error))
+    word = json.dumps([what[:ERROR_BYTES // 8], fix]).encode()
+    slot[:4] = np.frombuffer(len(word).to_bytes(4, "little"), np.uint8)
+    slot[4:4 + len(word)] = np.frombuffer(word, np.uint8)
+
+
+class Turns:
+    """A worker's side of waiting: for commands, and for the main process's actions."""
+
+    def __init__(self, cells: Cells, index: int, spin: int, parent: int):
+        self.cells, self.mine, self.spin, self.parent = cells, cells.stepped[index], spin, parent
+
+    def next(self, cell, target: int, spin: int) -> int:
+        """Sleep until `cell` reaches `target`, or for ever dead if the main process has died."""
+        while behind(value := cell.value(), target):
+            if not cell.wait_change(value, spin, SLICE_NS) and os.getppid() != self.parent:
+                os._exit(1)
+        return value
+
+    def stepped(self, count: int) -> None:
+        """Say that `count` groups have been stepped since the run began."""
+        self.mine.post(count & 0xFFFFFFFF)
+        self.cells.hint.hint()
+
+    def wait(self, group: int, count: int) -> None:
+        """Wait until the main process has released group step `count`."""
+        self.next(self.cells.turns[group], count & 0xFFFFFFFF, self.spin)
+
+
+class Team:
+    """The workers of a run, as the main process sees them; `close()` always returns."""
+
+    def __init__(self, jobs: Sequence[Job], arena: Arena, groups: int, step_timeout: float,
+                 reset_timeout: float):
+        arena["cells"].fill(0)
+        arena["errors"].fill(0)
+        self.arena, self.cells = arena, Cells(arena, groups)
+        self.step_timeout, self.reset_timeout = step_timeout, reset_timeout
+        self.order, self.closed = (0, CLOSE, 0), False
+        spin = SPIN_NS if len(jobs) <= usable_cores() else 0
+        self.workers: list[Worker] = []
+        self._finalizer = weakref.finalize(self, _kill, self.workers)
+        for job in jobs:
+            self.workers.append(Worker(arena.fd, job.index, job.first))
+        for worker, job in zip(self.workers, jobs):
+            worker.send(_portable((job, groups, spin)))
+        self.moves = [(None, time.monotonic())] * len(jobs)
+        self.noted = False
+
+    def run(self, command: int, argument: int = 0) -> None:
+        """Have every worker do `command`, and wait for its end."""
+        self.post(command, argument)
+        self.wait(self.cells.done, self.order[0])
+
+    def post(self, command: int, argument: int = 0) -> None:
+        """Give a command without waiting for its end.
+
+        The last command given once more is still the same one: so a call that was interrupted
+        anywhere can simply be made again.
+        """
+        self._open()
+        if (command, argument) != self.order[1:]:
+            self.order = self.order[0] + 1, command, argument
+        self.arena["command"][:] = command, argument
+        self.cells.go.post(self.order[0] & 0xFFFFFFFF)
+
+    def wait(self, cells: Sequence, target: int) -> None:
+        """Sleep until every worker's cell has reached `target`; raise WorkerError if one cannot."""
+        self._open()
+        target &= 0xFFFFFFFF
+        self.moves = [(None, time.monotonic())] * len(self.workers)
+        while True:
+            seen = self.cells.hint.value()
+            self._raise_faults()
+            late = [w for w, cell in enumerate(cells) if behind(cell.value(), target)]
+            if not late:
+                return
+            if not self.cells.hint.wait_change(seen, 0, SLICE_NS):
+                self._look_after(late)
+
+    def close(self) -> None:
+        """Ask, then terminate, then kill; twice is fine."""
+        if self.closed:
+            return
+        self.closed = True
+        busy = any(behind(cell.value(), self.order[0]) for cell in self.cells.done)
+        self.arena["command"][:] = CLOSE, 0
+        self.cells.go.post(self.order[0] + 1 & 0xFFFFFFFF)
+        deadline = time.monotonic() + (0.0 if busy else CLOSE_SECONDS)
+        for worker in self.workers:
+            worker.end(deadline)
+        self._finalizer()
+
+    def _open(self) -> None:
+        if self.closed:
+            raise ClosedError("the worker processes have been closed", "make a new trainer")
+
+    def _raise_faults(self) -> None:
+        told = [w for w, cell in enumerate(self.cells.done) if cell.state == FAILED]
+        if told:
+            words = [_read_word(self.arena["errors"][w]) for w in told]
+            self._fail("\n".join(what for what, _ in words), words[0][1])
+
+    def _look_after(self, late: Sequence[int]) -> None:
+        for w in late:
+            code = self.workers[w].process.poll()
+            if code is not None:
+                self._raise_faults()
+                self._fail(*self._obituary(w, code))
+            self._check_time(w)
+
+    def _check_time(self, w: int) -> None:
+        """Raise for a worker that has stood at the same environment step for too long."""
+        stamp, now = (self.cells.done[w].where, self.cells.stepped[w].value()), time.monotonic()
+        if stamp != self.moves[w][0]:
+            self.moves[w] = stamp, now
+            return
+        step, env, _ = stamp[0]
+        limit = self.step_timeout if step >= 0 else self.reset_timeout
+        waited, where = now - self.moves[w][1], self._where(w)
+        if NOTE_SECONDS < waited and not self.noted:
+            self.noted = True
+            log.warning("still waiting for %s since %.0f s", where, waited)
+        if 0 < limit < waited:
+            self.workers[w].process.send_signal(signal.SIGUSR1)
+            time.sleep(0.2)
+            name = "step_timeout" if step >= 0 else "reset_timeout"
+            self._fail(f"{where} has not answered for {waited:.1f} s ({name} is {limit:g})"
+                       + self.workers[w].last_words(), f"--{name}=0 waits for ever")
+
+    def _where(self, w: int) -> str:
+        step, env, _ = self.cells.done[w].where
+        doing = f"step {step} of its episode" if step >= 0 else "reset"
+        return f"worker {w} (environment {self.workers[w].first + env}, {doing})"
+
+    def _obituary(self, w: int, code: int) -> tuple[str, str]:
+        if code >= 0:
+            return (f"{self._where(w)} exited with code {code}" + self.workers[w].last_words(),
+                    "look for sys.exit or os._exit in the environment")
+        name = signal.Signals(-code).name
+        fix = {"SIGKILL": "usually the machine ran out of memory: fewer --num_envs or --num_workers",
+               "SIGBUS": "usually memory or a disk was full",
+               "SIGSEGV": "a fault in the environment's native code: --num_workers=1 to isolate it",
+               }.get(name, "run the environment alone to find out why")
+        return f"{self._where(w)} was killed by {name}" + self.workers[w].last_words(), fix
+
+    def _fail(self, what: str, fix: str) -> None:
+        self.closed = True
+        self._finalizer()
+        raise WorkerError(what, fix)
+
+
+class Worker:
+    """One process, our ends of its socket, lifeline and output."""
+
+    def __init__(self, arena_fd: int, index: int, first: int):
+        self.first, self.output = first, deque(maxlen=200)
+        self.channel, theirs = socket.socketpair()
+        lifeline, self.lifeline = os.pipe()
+        fds = (theirs.fileno(), arena_fd, lifeline)
+        command = [sys.executable, "-P", str(Path(__file__).with_name("worker.py")),
+                   *map(str, fds), str(os.getpid())]
+        try:
+            self.process = subprocess.Popen(
+                command, pass_fds=fds, env=_environment(), stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        except OSError as error:
+            raise ConfigError(f"cannot start worker {index}: {error}",
+                              "--num_workers=0, or fewer of them") from error
+        finally:
+            theirs.close()
+            os.close(lifeline)
+        self.reader = threading.Thread(target=_read_lines, args=(self,), daemon=True)
+        self.reader.start()
+
+    def send(self, message: bytes) -> None:
+        """Give the worker its place and its job; a dead one is noticed by who waits for it."""
+        package = str(Path(__file__).parent.parent)
+        path = [*sys.path, *([] if package in sys.path else [package])]
+        place = json.dumps({"path": path, "argv": sys.argv}).encode()
+        try:
+            for part in (place, message):
+                self.channel.sendall(len(part).to_bytes(8, "little") + part)
+        except OSError:
+            pass
+        self.channel.close()
+
+    def last_words(self) -> str:
+        """What the process wrote last, as lines to append to an error."""
+        self.reader.join(0.5 if self.process.poll() is not None else 0.0)
+        text = "\n".join(list(self.output)[-60:])
+        return f"\nits last output:\n{text}" if text else ""
+
+    def end(self, deadline: float) -> None:
+        """Wait for the process to end until `deadline`, then make it."""
+        try:
+            self.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _kill(workers: Sequence[Worker]) -> None:
+    for worker in workers:
+        if worker.process.poll() is None:
+            worker.process.kill()
+    for worker in workers:
+        worker.process.wait()
+        if worker.lifeline >= 0:
+            os.close(worker.lifeline)
+            worker.lifeline = -1
+
+
+def _read_lines(worker: Worker) -> None:
+    """Pass on whole lines of what a worker writes, and remember the last ones."""
+    with worker.process.stdout as stream:
+        for line in iter(lambda: stream.readline(4096), b""):
+            text = line.decode(errors="replace").rstrip("\n")
+            worker.output.append(text)
+            print(text, file=sys.stderr, flush=True)
+
+
+def _environment() -> dict[str, str]:
+    """The environment variables of a worker: one thread a library, and no credentials."""
+    kept = {name: value for name, value in os.environ.items() if not SECRET.search(name)}
+    return kept | dict.fromkeys(THREAD_LIMITS, "1") | {"PYTHONUNBUFFERED": "1"}
+
+
+def _portable(job: Any) -> bytes:
+    import cloudpickle
+    try:
+        return cloudpickle.dumps(job)
+    except Exception as error:  # pickling runs the user's own code
+        raise ConfigError(f"the environment's factory cannot be sent to a worker: {error}",
+                          "make what it needs inside the factory, or use num_workers=0") from error
+
+
+def _read_word(slot: np.ndarray) -> tuple[str, str]:
+    size = int.from_bytes(slot[:4].tobytes(), "little")
+    what, fix = json.loads(slot[4:4 + size].tobytes())
+    return what, fix

@@ -1,0 +1,87 @@
+"""From what was asked for to a resolved Config: presets, the machine, and what the spaces allow."""
+
+import os
+import secrets
+from typing import Any
+
+import torch
+from gymnasium.spaces import Space
+
+from . import kernels
+from .config import Config, check_names, default_of
+from .errors import ConfigError, ModelError
+from .presets import PRESETS, preset_of
+from .processes import usable_cores
+from .spaces import action_store, observation_store
+
+
+def configured(env: Any, asked: dict[str, Any]) -> Config:
+    """The Config of the settings `asked` for `env`, over its preset, over the defaults."""
+    check_names(asked)
+    name = asked.get("env_name", default_of("env_name")) if env is None else named(env)
+    preset = asked.get("preset", "auto")
+    if preset not in ("auto", "none", *PRESETS):
+        raise ConfigError(f"there is no preset {preset!r}",
+                          f"--preset=auto, none or one of {', '.join(PRESETS)}")
+    return Config(**{**preset_of(name, preset), **asked, "env_name": name})
+
+
+def named(env: Any) -> str:
+    """What to call an environment that was given as `env`."""
+    if isinstance(env, (list, tuple)):
+        return named(env[0]) if env else "nothing"
+    return env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
+
+
+def resolved(config: Config, obs_space: Space, act_space: Space) -> Config:
+    """`config` with every None and "auto" decided; raises for what these spaces cannot have."""
+    observation_store(obs_space)
+    action_store(act_space)
+    config = config.replace(
+        seed=secrets.randbits(31) if config.seed is None else config.seed,
+        model=_model(config.model, obs_space), device=_device(config.device),
+        torch_threads=config.torch_threads or 1)
+    config = config.replace(num_workers=_workers(config))
+    return config.replace(acting=_acting(config, obs_space))
+
+
+def _model(model: Any, obs_space: Space) -> Any:
+    image = len(obs_space.shape) == 3 and observation_store(obs_space).dtype == "|u1"
+    if model == "cnn" or model == "auto" and image:
+        why = "" if image else f"; and observations of shape {obs_space.shape} are no images"
+        raise ModelError(f"model=cnn is not there yet{why}",
+                         "--model=mlp takes any Box, an image as one long vector")
+    return "mlp" if model == "auto" else model
+
+
+def _device(device: str) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise ConfigError(f"device is {device!r}, which torch does not know", "--device=cpu") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        why = (f"this torch ({torch.__version__}) was built without CUDA" if not torch.version.cuda
+               else "no NVIDIA GPU or driver is visible")
+        raise ConfigError(f"--device={device}, but {why}", "--device=cpu")
+    return device
+
+
+def _workers(config: Config) -> int:
+    if not kernels.COMPILED or os.name == "nt":
+        if config.num_workers:
+            raise ConfigError("worker processes need the compiled extension, which is not here",
+                              "install a C compiler, then pip install -e . ; or --num_workers=0")
+        return 0
+    asked = usable_cores() if config.num_workers is None else config.num_workers
+    return min(asked, config.num_envs)
+
+
+def _acting(config: Config, obs_space: Space) -> str:
+    serves = (kernels.COMPILED and config.model == "mlp" and config.device == "cpu"
+              and observation_store(obs_space).dtype == "<f4")
+    if config.acting == "local" and not serves:
+        raise ConfigError("acting=local needs the compiled extension, a built-in MLP on the CPU and"
+                          " float observations", "--acting=central")
+    return "local" if config.acting != "central" and serves else "central"

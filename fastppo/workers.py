@@ -1,0 +1,95 @@
+"""Workers: Serials on slices of the environments, each in a process of its own.
+
+Worker w of W steps environments [E*w//W, E*(w+1)//W) into the same arrays that the main process
+sees whole; nothing else distinguishes it from a Serial in the main process.
+"""
+
+from functools import partial
+from typing import Sequence
+
+from gymnasium.spaces import Space
+
+from .actors import Central, Local, Recipe, Waiting, first_turn
+from .arena import Arena
+from .envs import Factory
+from .processes import BEGIN, ROLLOUT, WARMUP, Job, Team
+from .vecenv import Serial, Views
+
+
+class Workers:
+    """Serials on slices of the environments in other processes; the same calls, the same arrays.
+
+    `central` infers for them between their steps; None where they act for themselves.
+    """
+
+    def __init__(self, team: Team, steps: int, central: Central | None):
+        self.team, self.steps, self.central, self.served = team, steps, central, (-1, 0)
+
+    def warmup(self, steps: int) -> None:
+        """See Serial.warmup."""
+        self.team.run(WARMUP, steps)
+
+    def begin(self) -> None:
+        """See Serial.begin."""
+        self.team.run(BEGIN)
+
+    def rollout(self, iteration: int) -> None:
+        """See Serial.rollout."""
+        self.team.post(ROLLOUT, iteration)
+        if self.central:
+            self.central.start(iteration)
+            self._serve(first_turn(iteration, self.steps, len(self.central.groups)))
+        self.team.run(ROLLOUT, iteration)
+        if self.central:
+            self.central.finish(self.steps)
+
+    def close(self) -> None:
+        """Stop the processes; always returns, twice is fine."""
+        self.team.close()
+
+    def _serve(self, first: int) -> None:
+        """Infer for one group while the other one steps."""
+        groups, cells = self.central.groups, self.team.cells
+        turns = self.steps * len(groups)
+        for k in range(self.served[1] if self.served[0] == first else 0, turns):
+            t, g = divmod(k, len(groups))
+            self.team.wait(cells.stepped, first + 1 + max(0, k - len(groups) + 1))
+            self.central.infer(t, groups[g])
+            cells.turns[g].post(first + k + 1 & 0xFFFFFFFF)
+            self.served = first, k + 1
+
+
+def slices(envs: int, workers: int) -> list[tuple[int, int]]:
+    """(first, last) environment of each worker."""
+    return [(envs * w // workers, envs * (w + 1) // workers) for w in range(workers)]
+
+
+def jobs(factories: Sequence[Factory], arena: Arena, workers: int, groups: Sequence[range],
+         recipe: Recipe | None, space: Space, seed: int) -> list[Job]:
+    """What each worker is to make: a Serial on its slice, acting by `recipe` or waiting for it."""
+    todo = []
+    for w, (first, last) in enumerate(slices(len(factories), workers)):
+        make = partial(serial_on_slice, factories[first:last], first, groups, recipe, space, seed,
+                       w)
+        todo.append(Job(make, arena.spec, w, first))
+    return todo
+
+
+def serial_on_slice(factories: Sequence[Factory], first: int, groups: Sequence[range],
+                    recipe: Recipe | None, space: Space, seed: int, worker: int,
+                    arena: Arena, note, turns) -> Serial:
+    """Runs in the worker: its Serial, with the actor that it needs."""
+    last = first + len(factories)
+    if recipe is None:
+        groups = [_within(group, first, last) for group in groups]
+        actor = Waiting(arena, first, last, groups, space, turns)
+    else:
+        groups, actor = (), Local(arena, first, last, recipe, space, seed)
+    return Serial(factories, Views.of(arena, first, last), actor, seed, first, groups, note,
+                  f"worker {worker}, ")
+
+
+def _within(group: range, first: int, last: int) -> range:
+    """The part of `group` in [first, last), counted from first."""
+    start = min(max(group.start, first), last)
+    return range(start - first, min(max(group.stop, start), last) - first)

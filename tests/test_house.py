@@ -1,0 +1,128 @@
+"""The rules of the house, as tests: sizes, arrows, docstrings, and what a worker may import."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = sorted((ROOT / "fastppo").glob("*.py"))
+CORE = ("ppo", "learner", "collect", "policy", "vecenv", "reference", "config")
+CEILING, LONGEST = 600, 40
+
+# A module may import those of later rows only (and nothing else of the package).
+ROWS = """
+    cli
+    ppo vector
+    crew settings report
+    evaluate checkpoint learner
+    models collect
+    policy workers native flat
+    heads nets vecenv presets
+    contract
+    actors processes
+    envs
+    spaces arena kernels
+    numba_twins
+    config reference
+    errors
+""".split("\n")
+RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
+WORKER = ("worker", "processes", "workers", "vecenv", "contract", "actors", "envs", "spaces", "kernels", "arena",
+          "errors", "config", "reference")
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def code_lines(path: Path) -> int:
+    """Lines of logic: no blanks, comments, docstrings, imports' continuation counted as lines are."""
+    tree, skipped = parsed(path), set()
+    for node in ast.walk(tree):
+        for child in getattr(node, "body", []) if isinstance(getattr(node, "body", 0), list) else []:
+            if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) \
+                    and isinstance(child.value.value, str):
+                skipped |= set(range(child.lineno, child.end_lineno + 1))
+        if isinstance(node, ast.ClassDef) and node.name == "Config":
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign):
+                    skipped |= set(range(field.lineno, field.end_lineno + 1))
+    return sum(1 for number, line in enumerate(path.read_text().splitlines(), 1)
+               if number not in skipped and line.strip() and not line.strip().startswith("#"))
+
+
+def test_the_core_is_small():
+    sizes = {name: code_lines(ROOT / "fastppo" / f"{name}.py") for name in CORE}
+    assert sum(sizes.values()) <= CEILING, sizes
+
+
+@pytest.mark.parametrize("path", PACKAGE + [ROOT / "main.py", ROOT / "setup.py"], ids=lambda p: p.stem)
+def test_no_python_function_is_long(path):
+    long = {node.name: node.end_lineno - node.lineno + 1 for node in ast.walk(parsed(path))
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    assert {name: size for name, size in long.items() if size > LONGEST} == {}
+
+
+def c_functions(text: str):
+    """(first line, length) of every function body that starts with a brace at a line's end."""
+    lines = text.splitlines()
+    start = None
+    for number, line in enumerate(lines):
+        if start is None and re.match(r"^[A-Za-z_].*\(.*", line) and not line.rstrip().endswith(";"):
+            start = number
+        elif start is not None and line.startswith("}"):
+            yield lines[start], number - start + 1
+            start = None
+        elif start is not None and line.rstrip().endswith(";") and not line.startswith((" ", "\t")):
+            start = None
+
+
+def test_no_c_function_is_long():
+    found = [(path.name, *one) for path in sorted((ROOT / "csrc").glob("*.[ch]"))
+             for one in c_functions(path.read_text())]
+    assert len(found) > 20
+    assert [one for one in found if one[2] > LONGEST] == []
+
+
+@pytest.mark.parametrize("path", PACKAGE, ids=lambda path: path.stem)
+def test_imports_point_down(path):
+    if path.stem in ("__init__", "worker"):
+        return
+    for node in ast.walk(parsed(path)):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.level:
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fastppo."):
+            names = [node.module.split(".")[1]]
+        elif isinstance(node, ast.Import):
+            names = [a.name.split(".")[1] for a in node.names if a.name.startswith("fastppo.")]
+        for name in names:
+            if not name.startswith("_"):
+                assert RANK[name] > RANK[path.stem], f"{path.stem} imports {name}, not below it"
+
+
+@pytest.mark.parametrize("path", PACKAGE + [ROOT / "main.py"], ids=lambda path: path.stem)
+def test_every_public_name_has_a_docstring(path):
+    tree = parsed(path)
+    assert ast.get_docstring(tree), path
+    for holder in [tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))]:
+        for node in holder.body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+                assert ast.get_docstring(node), f"{path.stem}.{node.name}"
+
+
+def test_a_worker_imports_neither_torch_nor_numba():
+    code = ("import sys; from fastppo import workers, worker, actors;"
+            "print([m for m in ('torch', 'numba', 'cloudpickle') if m in sys.modules])")
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_importing_the_package_is_light():
+    code = "import sys, fastppo; print([m for m in ('torch', 'numpy', 'gymnasium') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
