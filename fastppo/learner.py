@@ -12,7 +12,7 @@ from . import kernels
 from .collect import Rollout
 from .config import Config
 from .errors import Error
-from .flat import Flat
+from .flat import Adam, Flat
 
 STATS = ("policy_loss", "value_loss", "entropy", "approx_kl", "old_approx_kl", "clipfrac",
          "grad_norm")
@@ -71,7 +71,7 @@ class Learner:
 
     def __init__(self, policy: nn.Module, config: Config, flat: Flat):
         self.policy, self.config, self.flat = policy, config, flat
-        self.adam = torch.optim.Adam([flat.values], config.lr, eps=config.adam_eps, fused=True)
+        self.adam = Adam(flat, config.adam_eps)
         self.finished = -1  # the last iteration whose update is whole
 
     def update(self, rollout: Rollout, lr: float, iteration: int) -> dict[str, float]:
@@ -81,15 +81,14 @@ class Learner:
         finite (Error), everything is as it was before.
         """
         self.flat.check()
-        adam, moments = self.adam.state[self.flat.values], self.policy.moments
-        before = self.flat.values.clone(), {k: v.clone() for k, v in adam.items()}
+        values, adam, moments = self.flat.values.clone(), self.adam.state, self.policy.moments
         try:
             stats = self._epochs(rollout, lr, iteration)
             self.policy.learn_moments(rollout.obs[:-1][rollout.valid].numpy())
             self.finished = iteration
         except BaseException:
-            self.flat.values.copy_(before[0])
-            self.adam.state[self.flat.values] = before[1]
+            self.flat.values.copy_(values)
+            self.adam.restore(adam)
             self.policy.set_moments(moments)
             raise
         return stats
@@ -98,7 +97,7 @@ class Learner:
         batch, config = flattened(rollout, self.flat.values.device), self.config
         if config.norm_advantages == "rollout":
             batch = batch._replace(adv=normalised(batch.adv))
-        rows, self.adam.param_groups[0]["lr"] = len(batch.adv), lr
+        rows, self.adam.lr = len(batch.adv), lr
         if rows < config.num_minibatches:
             raise Error(f"{config.num_minibatches} minibatches of only {rows} valid rows",
                         f"--num_minibatches={max(1, rows)}")
@@ -116,10 +115,12 @@ class Learner:
         return dict(zip(names, stats.tolist())) | {"losses/epochs": float(len(means))}
 
     def _epoch(self, batch: Batch, order: Tensor) -> Tensor:
+        """The mean statistics of one pass over the shuffled samples, a minibatch after the other."""
         count, rows = self.config.num_minibatches, len(order)
-        parts = [order[rows * i // count:rows * (i + 1) // count] for i in range(count)]
-        return torch.stack([self._minibatch(Batch(*(x[part] for x in batch)))
-                            for part in parts]).mean(0)
+        shuffled = Batch(*(x[order] for x in batch))
+        return torch.stack([self._minibatch(Batch(*(
+            x[rows * i // count:rows * (i + 1) // count] for x in shuffled)))
+            for i in range(count)]).mean(0)
 
     def _minibatch(self, batch: Batch) -> Tensor:
         if self.config.norm_advantages == "minibatch":

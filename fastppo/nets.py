@@ -41,7 +41,7 @@ class MLP(nn.Module):
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """(action parameters [b p], value [b]) of observations [b ...], flattened."""
-        obs = obs.flatten(1)
+        obs = obs.reshape(len(obs), -1)  # flatten(1) has nothing to flatten in scalars [b]
         hidden = self.actor_body(obs)
         valued = hidden if self.critic_body is self.actor_body else self.critic_body(obs)
         return self.actor(hidden), self.critic(valued)[:, 0]

@@ -63,7 +63,8 @@ def to_env(space: Space) -> Callable[[np.ndarray], list[Any]]:
     low, high = space.low.reshape(-1), space.high.reshape(-1)
 
     def box(act: np.ndarray) -> list[Any]:
-        return list(np.clip(act, low, high).astype(dtype).reshape(len(act), *shape))
+        actions = np.clip(act, low, high).astype(dtype).reshape(len(act), *shape)
+        return list(actions) if shape else [row.reshape(()) for row in actions[:, None]]
     return box
 
 

@@ -1,0 +1,18 @@
+"""Save a policy, load it elsewhere, and let it act: the normaliser is inside, no trainer needed."""
+
+import gymnasium as gym
+
+from fastppo import PPO, load
+
+with PPO("CartPole-v1", seed=1, total_steps=50_000, progress="lines") as ppo:
+    ppo.learn()
+    ppo.save("cartpole.safetensors")
+
+policy = load("cartpole.safetensors")
+env = gym.make("CartPole-v1")
+obs, _ = env.reset(seed=0)
+total, over = 0.0, False
+while not over:
+    obs, reward, terminated, truncated, _ = env.step(policy.predict(obs))
+    total, over = total + reward, terminated or truncated
+print("return", total)
