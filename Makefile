@@ -8,6 +8,7 @@ JOBS ?= 2
 
 VENV := .venv
 PY := $(VENV)/bin/python
+PIP := PYTHONWARNINGS=ignore $(PY) -m pip --quiet --disable-pip-version-check
 DEBUG := $(filter-out 0,$(FASTPPO_DEBUG))
 STAMP := $(VENV)/installed$(if $(DEBUG),-debug)
 LOG := build/install.log
@@ -16,7 +17,7 @@ WHAT := -e ".[test]" -c constraints.txt
 ifeq ($(TORCH),cpu)
   INSTALL := $(PY) -m uv pip install --quiet --python $(PY) --torch-backend=cpu $(WHAT)
 else ifeq ($(TORCH),)
-  INSTALL := PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --disable-pip-version-check --log $(LOG) $(WHAT)
+  INSTALL := $(PIP) --log $(LOG) install $(WHAT)
 else
   $(error TORCH=$(TORCH) is unknown; fix: make TORCH=cpu, or leave it out)
 endif
@@ -44,7 +45,7 @@ slow: $(STAMP)
 	@$(PY) -m pytest -q -n $(JOBS) -m slow $(ARGS)
 
 bench: $(STAMP)
-	@$(PY) -m pip install --quiet --disable-pip-version-check stable-baselines3==2.9.2 -c constraints.txt
+	@$(PIP) install stable-baselines3==2.9.2 -c constraints.txt
 	@$(PY) bench/throughput.py $(ARGS)
 
 clean:
@@ -76,14 +77,15 @@ $(STAMP): setup.py pyproject.toml constraints.txt $(wildcard csrc/*) | $(VENV)/b
 	@mkdir -p build && rm -f $(LOG)
 	@echo "install   fastppo and what it needs (the first time minutes, most of it PyTorch)"
 ifeq ($(TORCH),cpu)
-	@$(PY) -m pip install --quiet --disable-pip-version-check uv
+	@$(PIP) install uv
 endif
 	@$(INSTALL)
 	@if $(PY) -c 'import fastppo._cells, fastppo._kernels' 2>/dev/null; then \
 	    echo "kernels   compiled"; \
 	else \
 	    echo "kernels   not compiled: fastppo will run in one process, slower"; \
-	    sed -nE 's/^[^ ]+ +(.*(error:|building extension).*)/  \1/p' $(LOG) | cut -c 1-110 | head -n 4; \
-	    echo "  fix: sudo apt install build-essential python3-dev && touch setup.py, then make again"; \
+	    sed -nE 's/^[^ ]+ +(.*(error:|building extension).*)/  \1/p' $(LOG) 2>/dev/null \
+	        | cut -c 1-100 | head -n 4; \
+	    echo "  fix: sudo apt install build-essential python3-dev, touch setup.py, make again"; \
 	fi
 	@touch $@

@@ -16,8 +16,9 @@ typedef struct {
     uint32_t sleepers; /* how many sleep on `value` */
     int32_t step;      /* where the writer stands: step of the rollout, */
     int32_t env;       /* environment, */
-    int32_t state;     /* and what it is doing */
-    uint8_t pad[FASTPPO_CELL_BYTES - 20];
+    int32_t state;     /* and what it is doing; */
+    uint32_t ticks;    /* counts its notes of that: one that stands still has stopped */
+    uint8_t pad[FASTPPO_CELL_BYTES - 24];
 } fastppo_cell;
 
 /* Publish `value` after every store before it, and wake all who sleep on the cell. */

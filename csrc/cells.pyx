@@ -8,6 +8,7 @@ cdef extern from "cells.h" nogil:
         int step
         int env
         int state
+        uint32_t ticks
     int FASTPPO_CELL_BYTES
     void fastppo_post(fastppo_cell *cell, uint32_t value)
     void fastppo_hint(fastppo_cell *cell)
@@ -32,7 +33,7 @@ cdef class Cell:
     def clear(self):
         """Set everything to zero; only before anybody else looks."""
         self._cell.value = self._cell.step = self._cell.env = self._cell.state = 0
-        (<uint32_t *>self._cell)[1] = 0  # sleepers
+        (<uint32_t *>self._cell)[1] = self._cell.ticks = 0  # 1: sleepers
 
     def post(self, uint32_t value):
         """Publish `value` after every store before it and wake who sleeps on it."""
@@ -61,11 +62,12 @@ cdef class Cell:
         """Note where the writer stands; costs nothing, read by whoever reports its death."""
         self._cell.step = step
         self._cell.env = env
+        self._cell.ticks += 1
 
     @property
     def where(self):
-        """(step, env, state) as last noted."""
-        return self._cell.step, self._cell.env, self._cell.state
+        """(step, env) as last noted, and how many notes there were, modulo 2^32."""
+        return self._cell.step, self._cell.env, self._cell.ticks
 
     @property
     def state(self):

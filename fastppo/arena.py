@@ -8,6 +8,7 @@ import math
 import mmap
 import os
 import tempfile
+import weakref
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class Arena:
     def __init__(self, spec: Spec, fd: int | None = None):
         self.spec = spec
         self.fd = _create(spec) if fd is None else fd
+        self._finalizer = weakref.finalize(self, os.close, self.fd)
         self._map = mmap.mmap(self.fd, size_of(spec))
         self._arrays = {name: np.ndarray(shape, dtype, self._map, at)
                         for name, (dtype, shape, at) in _places(spec).items()}
@@ -44,10 +46,8 @@ class Arena:
 
     def close(self) -> None:
         """Give up the descriptor; the memory goes when its last array does. Twice is fine."""
-        self._arrays = {}
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        self._arrays, self._map = {}, None
+        self._finalizer()
 
 
 def size_of(spec: Spec) -> int:

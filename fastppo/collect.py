@@ -51,7 +51,7 @@ class Returns:
             self.start = iteration, self.state
         carry, count, mean, m2 = state = tuple(x.copy() for x in self.start[1])
         out = np.empty(rew.shape)
-        kernels.discounted(rew, ended, gamma, carry, out)
+        kernels.discounted(np.where(valid, rew, np.float32(0)), ended, gamma, carry, out)
         kernels.merge_moments(out.T[valid.T].reshape(-1, 1), count, mean, m2)
         self.state = state
         return float(1 / np.sqrt(m2[0] / count[0] + EPSILON))
@@ -97,7 +97,7 @@ def finish(arena: Arena, config: Config, returns: Returns, iteration: int) -> Ro
     val, nxt, raw, rew, term, trunc, valid, adv = (
         arena[name] for name in ("val", "nxt", "raw", "rew", "term", "trunc", "valid", "adv"))
     ended = term | trunc
-    nxt[:-1] = np.where(ended[:-1], nxt[:-1], val[1:])
+    nxt[:-1] = np.where((ended | ~valid)[:-1], nxt[:-1], val[1:])
     rew[:] = raw * np.float32(config.reward_scale)
     if config.clip_rewards:
         np.sign(rew, out=rew)

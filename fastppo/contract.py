@@ -2,13 +2,13 @@
 
 import traceback
 
-import gymnasium as gym
 import numpy as np
 
 from .errors import EnvError
 from .spaces import castable
 
 REWARD_MAX = float(np.finfo(np.float32).max)
+WORDS_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 
 
 def reward(rew) -> float:
@@ -30,17 +30,37 @@ def observation(obs, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return array
 
 
-def fault(where: str, field: str, error: BaseException) -> EnvError:
-    """The error for an environment that failed in `field`, with its own traceback as text."""
+def fault(where: str, field: str, error: BaseException,
+          fix: str = "num_workers=0 runs it in this process, under a debugger if you like") -> EnvError:
+    """The error for an environment that failed in `field`, with its own traceback as text.
+
+    A Ctrl-C is no fault of the environment's and is raised as it is.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        raise error
     trace = "".join(traceback.format_exception(error)) if error.__traceback__ else ""
-    return EnvError(f"{where} failed in {field}: {type(error).__name__}: {error}\n{trace}".rstrip(),
-                    "num_workers=0 runs it in this process, under a debugger if you like")
+    what = f"{where} failed in {field}: {_words(error)}\n{shortened(trace, TRACE_MAX)}".rstrip()
+    return EnvError(what.encode(errors="backslashreplace").decode(), fix)
 
 
-def close(envs: list[gym.Env]) -> None:
+def shortened(text: str, limit: int) -> str:
+    """`text`, or its beginning and its end where it is longer than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit // 2]}\n[{len(text) - limit} characters left out]\n{text[-(limit // 2):]}"
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return shortened(f"{type(error).__name__}: {error}", WORDS_MAX)
+    except Exception:  # a user's __str__ may raise anything
+        return f"{type(error).__name__}, whose text cannot be had"
+
+
+def close(envs: list) -> None:
     """Close and forget all of `envs`; what they raise is printed and stops nobody."""
     while envs:
         try:
             envs.pop().close()
-        except Exception:  # a user's close may raise anything
+        except (Exception, SystemExit):  # a user's close may raise anything
             traceback.print_exc()

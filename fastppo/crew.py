@@ -9,6 +9,7 @@ from .collect import Collector
 from .config import Config
 from .envs import Source
 from .flat import Flat, trained
+from .native import Native
 from .policy import Policy
 from .processes import Team, shared_spec
 from .spaces import action_store, observation_store
@@ -51,6 +52,9 @@ def board(arena: Arena, source: Source, policy: Policy, flat: Flat,
           config: Config) -> Collector:
     """The Collector of a run: its environments in this process or in workers, and their actor."""
     seed, space, groups = config.seed, policy.act_space, groups_of(config.num_envs)
+    if source.vector is not None:
+        central = Central(arena, policy, [range(config.num_envs)], space, seed)
+        return Collector(arena, Native(source.vector, arena, central, seed), policy, config)
     recipe = policy.recipe(flat.offsets) if config.acting == "local" else None
     central = Central(arena, policy, groups, space, seed) if recipe is None else None
     if config.num_workers:

@@ -5,9 +5,11 @@ import importlib
 from typing import Any, Callable, Sequence
 
 import gymnasium as gym
+from gymnasium.vector import VectorEnv
 
-from .config import Config, default_of
-from .errors import ConfigError, EnvError
+from . import contract
+from .config import Config
+from .errors import ConfigError, EnvError, Error
 
 Factory = Callable[[], gym.Env]
 
@@ -55,34 +57,55 @@ class FreshWorld(gym.Wrapper):
 
 
 class Source:
-    """The environments a trainer was given: one factory each, their spaces, and the Config for them.
+    """The environments a trainer was given: their factories, their spaces, and the Config for them.
 
-    `env` is an id, class, callable, or list of callables. One environment is made here, to read its
-    spaces. Raises ConfigError where num_envs contradicts a list.
+    `env` is an id, class, callable, list of callables, or a VectorEnv: then `vector` is that, and
+    there are no factories. Else one environment is made here, to read its spaces and metadata.
     """
 
     def __init__(self, env: Any, config: Config):
-        self.config = config
-        if isinstance(env, (list, tuple)):
-            self.factories = [self._factory(one) for one in env]
-            self.config = agreeing(config, "num_envs", len(env), "callables in the list")
-        else:
-            self.factories = [self._factory(config.env_name if env is None else env)]
-            self.factories *= config.num_envs
-        probe, = build(self.factories[:1])
-        self.obs_space, self.act_space = probe.observation_space, probe.action_space
-        probe.close()
+        self.config = config.replace(**decided(env))
+        if isinstance(env, VectorEnv):
+            self.vector, self.factories, self.metadata = env, [], env.metadata
+            self.obs_space, self.act_space = env.single_observation_space, env.single_action_space
+            return
+        several, env = isinstance(env, (list, tuple)), config.env_name if env is None else env
+        self.vector = None
+        self.factories = ([self._factory(one) for one in env] if several
+                          else [self._factory(env)] * config.num_envs)
+        probes = build(self.factories[:1])
+        self.obs_space, self.act_space = probes[0].observation_space, probes[0].action_space
+        self.metadata = dict(probes[0].metadata)
+        contract.close(probes)
+
+    def to_play(self, env: Any = None) -> list[Factory]:
+        """The factories of environments to evaluate in: of `env`, or else the run's own."""
+        if env is not None:
+            return [factory(env)] * self.config.num_envs
+        if not self.factories:
+            raise ConfigError("evaluation plays in environments of its own, and a VectorEnv cannot"
+                              " be copied", 'evaluate(env="CartPole-v1"), with an id or a callable')
+        return self.factories
 
     def _factory(self, env: Any) -> Factory:
         return factory(env, self.config.max_episode_steps, self.config.env_kwargs)
 
 
-def agreeing(config: Config, name: str, value: int, what: str) -> Config:
-    """`config` with `name` as the environments have it; ConfigError if another number was asked for."""
-    asked = getattr(config, name)
-    if asked not in (value, default_of(name)):
-        raise ConfigError(f"{name} is {asked}, but there are {value} {what}", f"leave {name} out")
-    return config.replace(**{name: value})
+def decided(env: Any) -> dict[str, Any]:
+    """The settings that `env` decides by itself: a list its length, a VectorEnv how it is made."""
+    if isinstance(env, VectorEnv):
+        return {"num_envs": env.num_envs, "num_workers": 0, "acting": "central",
+                "max_episode_steps": None, "env_kwargs": None}
+    return {"num_envs": len(env)} if isinstance(env, (list, tuple)) else {}
+
+
+def check_agreement(env: Any, asked: dict[str, Any]) -> None:
+    """Raise ConfigError for the first setting in `asked` that `env` has decided otherwise."""
+    whose = "a VectorEnv that is made" if isinstance(env, VectorEnv) else "a list of callables"
+    for name, value in decided(env).items():
+        if asked.get(name) not in (None, "auto", value):
+            raise ConfigError(f"{name} is {asked[name]!r}, but {whose} has decided it: {value!r}",
+                              f"leave {name} out")
 
 
 def factory(env: Any, limit: int | None = None, kwargs: dict | None = None) -> Factory:
@@ -102,13 +125,27 @@ def factory(env: Any, limit: int | None = None, kwargs: dict | None = None) -> F
     return CallFactory(env, limit, kwargs or {})
 
 
-def build(factories: Sequence[Factory]) -> list[gym.Env]:
-    """The environments of `factories`; raises EnvError if two are one and the same object."""
-    envs = [prepared(make()) for make in factories]
+def build(factories: Sequence[Factory], first: int = 0, name: str = "") -> list[gym.Env]:
+    """The environments of `factories`, the first one being number `first` of worker `name`.
+
+    Raises EnvError for a factory that raises, and if two environments are one and the same object.
+    """
+    envs = [_made(make, f"environment {first + i} ({name}before its first episode)")
+            for i, make in enumerate(factories)]
     if len({id(env.unwrapped) for env in envs}) < len(envs):
         raise EnvError("the environment's factory returned the same object twice",
                        "make a new environment at every call: PPO(lambda: MyEnv())")
     return envs
+
+
+def _made(make: Factory, where: str) -> gym.Env:
+    try:
+        return prepared(make())
+    except Error:
+        raise
+    except BaseException as error:  # a user's constructor may raise anything
+        raise contract.fault(where, "its constructor", error,
+                             "call its factory alone until that works") from error
 
 
 def prepared(env: gym.Env) -> gym.Env:

@@ -5,7 +5,7 @@ from typing import NamedTuple, Sequence
 
 import numpy as np
 
-from . import kernels
+from . import contract, kernels
 from .actors import Noise
 from .envs import Factory, build
 from .kernels import Purpose
@@ -45,8 +45,7 @@ def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: 
                 player.step(action)
                 returns[player.episode], lengths[player.episode] = player.total, player.length
     finally:
-        for env in envs:
-            env.close()
+        contract.close(envs)
     std = float(returns.std(ddof=1)) if episodes > 1 else math.nan
     return Evaluation(float(returns.mean()), std, 1.96 * std / math.sqrt(episodes), returns, lengths)
 

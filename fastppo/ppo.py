@@ -9,12 +9,12 @@ import logging
 import os
 from typing import Any, Callable, NamedTuple, Sequence
 
-from . import evaluate as evaluation
 from .checkpoint import save_policy
 from .collect import Rollout
 from .crew import arena_of, board, flat_of
 from .envs import Source
 from .errors import ClosedError
+from .evaluate import Evaluation, evaluate
 from .learner import Learner
 from .models import build_policy, torch_threads
 from .report import Clock, Episodes, explained_variance, sinks_of
@@ -48,8 +48,7 @@ class PPO:
         flat = flat_of(self.policy, self.arena)
         self.learner = Learner(self.policy, config, flat)
         self.progress, self.total, self.rollout = Progress(), config.total_steps, None
-        self.clock, self.episodes = Clock(), Episodes()
-        self.sinks = sinks_of(config)
+        self.clock, self.episodes, self.sinks = Clock(), Episodes(), sinks_of(config)
         self.collector = board(self.arena, source, self.policy, flat, config)
 
     @property
@@ -64,13 +63,14 @@ class PPO:
         the next call goes on with the same rollout.
         """
         self.total = self.config.total_steps if total_steps is None else int(total_steps)
-        if self.step >= self.total:
+        if self.step >= self.total and not self._pending:
             logging.getLogger("fastppo").warning(
                 "%d steps are done already, of %d asked for: nothing to do", self.step, self.total)
-        while self.step < self.total:
+        while self.step < self.total or self._pending:
             stats = self._iterate()
             if any([sink(self, stats) is False for sink in (*self.sinks, *callbacks)]):
                 break
+        self.total = self.config.total_steps
         return self
 
     def collect(self) -> Rollout:
@@ -95,11 +95,14 @@ class PPO:
         done = min(self.progress.begin / self.total, 1.0) if self.config.anneal_lr else 0.0
         return self.config.lr * (1.0 - done)
 
-    def evaluate(self, episodes: int = 100, deterministic: bool = True) -> evaluation.Evaluation:
-        """Play episodes in environments of their own; always the same ones, training is untouched."""
+    def evaluate(self, episodes: int = 100, deterministic: bool = True, env=None) -> Evaluation:
+        """Play episodes in environments of their own; always the same ones, training is untouched.
+
+        `env`: an id or callable to play in, for a run whose environments came as a VectorEnv.
+        """
         with torch_threads(self.config.torch_threads):
-            return evaluation.evaluate(self.policy, self.source.factories, self.config.seed,
-                                       episodes, deterministic)
+            return evaluate(self.policy, self.source.to_play(env), self.config.seed, episodes,
+                            deterministic)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the policy, with everything `fastppo.load` needs, to a safetensors file."""
@@ -122,11 +125,14 @@ class PPO:
 
     def _iterate(self) -> dict[str, float]:
         """One iteration with its metrics; a rollout that an interrupt left without update goes first."""
-        fresh = self.learner.finished == self.progress.iteration - 1
-        rollout = self.collect() if fresh else self.rollout
+        rollout = self.rollout if self._pending else self.collect()
+        stats = self.update(rollout) | {"charts/learning_rate": self.lr}
         self.episodes.take(self.arena["total"], self.arena["length"])
-        stats = self.update(rollout) | self.episodes.stats()
-        return stats | {"charts/learning_rate": self.lr} | self.clock.stats(self.step)
+        return stats | self.episodes.stats() | self.clock.stats(self.step)
+
+    @property
+    def _pending(self) -> bool:
+        return self.learner.finished < self.progress.iteration - 1
 
     def _open(self) -> None:
         if self.collector is None:

@@ -5,6 +5,7 @@ that generation in its own `done` cell, and touches the `hint` cell on which the
 There are no locks and no messages per step, so a worker that is killed leaves nothing behind.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -16,7 +17,6 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections import deque
 from pathlib import Path
@@ -24,15 +24,21 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
 
+from . import contract, kernels
 from .arena import Arena, Spec
-from .errors import ClosedError, ConfigError, WorkerError
+from .errors import ClosedError, ConfigError, Error, WorkerError
 
-CLOSE, BEGIN, WARMUP, ROLLOUT = range(4)
+# What a worker can be told: a method of what its job made, called with the command's argument.
+COMMANDS = "close", "begin", "warmup", "rollout", "step", "take", "give", "ask"
+CLOSE, BEGIN, WARMUP, ROLLOUT, STEP, TAKE, GIVE, ASK = range(len(COMMANDS))
+STARTING, RESET = -2, -1  # in a `done` cell, instead of a step
 FAILED = 1  # state of a `done` cell whose worker has written into its slot of `errors`
 ERROR_BYTES = 65_536
 SLICE_NS = 50_000_000  # longest sleep before looking at signals, deaths and hangs
 SPIN_NS = 50_000  # spinning before sleeping, where every worker has a core of its own
 CLOSE_SECONDS = 3.0
+TOGETHER_SECONDS = 0.05  # faults of several workers this near to each other are told as one
+STACK_SECONDS = 2.0  # waiting for the stack of a worker that hangs
 NOTE_SECONDS = 30.0
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
@@ -42,7 +48,7 @@ log = logging.getLogger("fastppo")
 
 
 class Job(NamedTuple):
-    """What one worker does: `make(arena, note, turns)` gives an object with warmup, begin, rollout."""
+    """What one worker does: `make(arena, note, turns)` gives an object with methods of COMMANDS."""
 
     make: Callable[..., Any]
     spec: Spec
@@ -58,6 +64,19 @@ def usable_cores() -> int:
         return max(1, min(cores, -(-int(quota) // int(period))))
     except (OSError, ValueError):  # no cgroup, or no quota ("max")
         return cores
+
+
+def worker_count(asked: int | None, envs: int) -> int:
+    """How many workers step `envs` environments where `asked` are asked for; None: one a core.
+
+    0 is the main process. Raises ConfigError where this machine cannot have any.
+    """
+    if not kernels.COMPILED or os.name == "nt":
+        if asked:
+            raise ConfigError("worker processes need the compiled extension, which is not here",
+                              "install a C compiler, then pip install -e . ; or --num_workers=0")
+        return 0
+    return min(usable_cores() if asked is None else asked, envs)
 
 
 def shared_spec(workers: int, groups: int) -> Spec:
@@ -85,15 +104,12 @@ def behind(value: int, target: int) -> bool:
 
 def work(payload: bytes, arena_fd: int, parent: int) -> None:
     """A worker's life: make what the job says, then obey commands until CLOSE."""
-    job, groups, spin = pickle.loads(payload)
-    arena = Arena(job.spec, arena_fd)
+    spec, index, groups, spin, make = pickle.loads(payload)
+    arena = Arena(spec, arena_fd)
     cells = Cells(arena, groups)
-    done = cells.done[job.index]
-    done.at(-1, 0)
-    turns = Turns(cells, job.index, spin, parent)
+    done, turns = cells.done[index], Turns(cells, index, spin, parent)
     try:
-        serial = job.make(arena, done.at, turns)
-        obey = {BEGIN: serial.begin, WARMUP: serial.warmup, ROLLOUT: serial.rollout}
+        made = pickle.loads(make)(arena, done.at, turns)
         generation = 0
         while True:
             done.post(generation)
@@ -102,19 +118,22 @@ def work(payload: bytes, arena_fd: int, parent: int) -> None:
             command, argument = arena["command"].tolist()
             if command == CLOSE:
                 break
-            obey[command](argument)
-        serial.close()
+            getattr(made, COMMANDS[command])(argument)
+        made.close()
     except BaseException as error:  # whatever it is, it must reach the main process as text
-        _leave_word(arena["errors"][job.index], error)
+        _leave_word(arena["errors"][index], index, error)
         done.state = FAILED
         cells.hint.hint()
         os._exit(1)
 
 
-def _leave_word(slot: np.ndarray, error: BaseException) -> None:
-    fix = getattr(error, "fix", "")
-    what = getattr(error, "what", None) or "".join(traceback.format_exception(error))
-    word = json.dumps([what[:ERROR_BYTES // 8], fix]).encode()
+def _leave_word(slot: np.ndarray, index: int, error: BaseException) -> None:
+    if not isinstance(error, Error):
+        error = contract.fault(f"worker {index}", "its start", error)
+    what, word = error.what, b""
+    while not 0 < len(word) <= ERROR_BYTES - 4:  # how long it gets depends on the characters
+        word = json.dumps([what, error.fix], ensure_ascii=False).encode(errors="backslashreplace")
+        what = contract.shortened(what, len(what) // 2)
     slot[:4] = np.frombuffer(len(word).to_bytes(4, "little"), np.uint8)
     slot[4:4 + len(word)] = np.frombuffer(word, np.uint8)
 
@@ -155,12 +174,21 @@ class Team:
         spin = SPIN_NS if len(jobs) <= usable_cores() else 0
         self.workers: list[Worker] = []
         self._finalizer = weakref.finalize(self, _kill, self.workers)
-        for job in jobs:
-            self.workers.append(Worker(arena.fd, job.index, job.first))
-        for worker, job in zip(self.workers, jobs):
-            worker.send(_portable((job, groups, spin)))
+        for cell in self.cells.done:
+            cell.at(STARTING, 0)
+        try:
+            self._start(jobs, groups, spin)
+        except BaseException:
+            self._finalizer()
+            raise
         self.moves = [(None, time.monotonic())] * len(jobs)
         self.noted = False
+
+    def _start(self, jobs: Sequence[Job], groups: int, spin: int) -> None:
+        for job in jobs:
+            self.workers.append(Worker(self.arena.fd, job.index, job.first))
+        for worker, job in zip(self.workers, jobs):
+            worker.send(pickle.dumps((job.spec, job.index, groups, spin, _portable(job.make))))
 
     def run(self, command: int, argument: int = 0) -> None:
         """Have every worker do `command`, and wait for its end."""
@@ -202,27 +230,37 @@ class Team:
         self.arena["command"][:] = CLOSE, 0
         self.cells.go.post(self.order[0] + 1 & 0xFFFFFFFF)
         deadline = time.monotonic() + (0.0 if busy else CLOSE_SECONDS)
-        for worker in self.workers:
-            worker.end(deadline)
-        self._finalizer()
+        try:
+            for worker in self.workers:
+                worker.end(deadline)
+        finally:
+            self._finalizer()
 
     def _open(self) -> None:
         if self.closed:
             raise ClosedError("the worker processes have been closed", "make a new trainer")
 
     def _raise_faults(self) -> None:
-        told = [w for w, cell in enumerate(self.cells.done) if cell.state == FAILED]
-        if told:
-            words = [_read_word(self.arena["errors"][w]) for w in told]
-            self._fail("\n".join(what for what, _ in words), words[0][1])
+        if any(cell.state == FAILED for cell in self.cells.done):
+            self._raise_all()
 
     def _look_after(self, late: Sequence[int]) -> None:
+        if any(self.workers[w].process.poll() is not None for w in late):
+            self._raise_all()
         for w in late:
-            code = self.workers[w].process.poll()
-            if code is not None:
-                self._raise_faults()
-                self._fail(*self._obituary(w, code))
             self._check_time(w)
+
+    def _raise_all(self) -> None:
+        """Raise one error for all workers that have failed or died, or do so in this moment."""
+        time.sleep(TOGETHER_SECONDS)
+        told = [story for story in map(self._story, range(len(self.workers))) if story]
+        self._fail("\n".join(what for what, _ in told), told[0][1])
+
+    def _story(self, w: int) -> tuple[str, str] | None:
+        if self.cells.done[w].state == FAILED:
+            return _read_word(self.arena["errors"][w])
+        code = self.workers[w].process.poll()
+        return None if code is None else self._obituary(w, code)
 
     def _check_time(self, w: int) -> None:
         """Raise for a worker that has stood at the same environment step for too long."""
@@ -237,15 +275,14 @@ class Team:
             self.noted = True
             log.warning("still waiting for %s since %.0f s", where, waited)
         if 0 < limit < waited:
-            self.workers[w].process.send_signal(signal.SIGUSR1)
-            time.sleep(0.2)
+            self.workers[w].show_stack()
             name = "step_timeout" if step >= 0 else "reset_timeout"
             self._fail(f"{where} has not answered for {waited:.1f} s ({name} is {limit:g})"
                        + self.workers[w].last_words(), f"--{name}=0 waits for ever")
 
     def _where(self, w: int) -> str:
         step, env, _ = self.cells.done[w].where
-        doing = f"step {step} of its episode" if step >= 0 else "reset"
+        doing = {STARTING: "starting", RESET: "reset"}.get(step, f"step {step} of its episode")
         return f"worker {w} (environment {self.workers[w].first + env}, {doing})"
 
     def _obituary(self, w: int, code: int) -> tuple[str, str]:
@@ -280,6 +317,8 @@ class Worker:
                 command, pass_fds=fds, env=_environment(), stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         except OSError as error:
+            self.channel.close()
+            os.close(self.lifeline)
             raise ConfigError(f"cannot start worker {index}: {error}",
                               "--num_workers=0, or fewer of them") from error
         finally:
@@ -292,7 +331,7 @@ class Worker:
         """Give the worker its place and its job; a dead one is noticed by who waits for it."""
         package = str(Path(__file__).parent.parent)
         path = [*sys.path, *([] if package in sys.path else [package])]
-        place = json.dumps({"path": path, "argv": sys.argv}).encode()
+        place = json.dumps({"path": path, "argv": sys.argv}, default=str).encode()
         try:
             for part in (place, message):
                 self.channel.sendall(len(part).to_bytes(8, "little") + part)
@@ -303,16 +342,25 @@ class Worker:
     def last_words(self) -> str:
         """What the process wrote last, as lines to append to an error."""
         self.reader.join(0.5 if self.process.poll() is not None else 0.0)
-        text = "\n".join(list(self.output)[-60:])
+        text = "\n".join(list(self.output))[-ERROR_BYTES // 4:]
         return f"\nits last output:\n{text}" if text else ""
 
+    def show_stack(self) -> None:
+        """Have the process write where its Python stands, and wait until that is here."""
+        self.process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + STACK_SECONDS
+        while "most recent call first" not in self.last_words() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.1)
+
     def end(self, deadline: float) -> None:
-        """Wait for the process to end until `deadline`, then make it."""
+        """Wait for the process to end until `deadline`, then make it; and for what it still wrote."""
         try:
             self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self.reader.join(0.5)
 
 
 def _kill(workers: Sequence[Worker]) -> None:
@@ -321,6 +369,7 @@ def _kill(workers: Sequence[Worker]) -> None:
             worker.process.kill()
     for worker in workers:
         worker.process.wait()
+        worker.channel.close()
         if worker.lifeline >= 0:
             os.close(worker.lifeline)
             worker.lifeline = -1
@@ -332,7 +381,9 @@ def _read_lines(worker: Worker) -> None:
         for line in iter(lambda: stream.readline(4096), b""):
             text = line.decode(errors="replace").rstrip("\n")
             worker.output.append(text)
-            print(text, file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
+                sys.stderr.write(text + "\n")  # at once: two workers' lines must not mix
+                sys.stderr.flush()
 
 
 def _environment() -> dict[str, str]:

@@ -1,43 +1,48 @@
 """What a run says about itself: its clock, its metrics, and the sinks that take them.
 
-A sink is a callback, `sink(ppo, stats)` once an iteration, with a `close()`. Metric names are
-CleanRL's; docs/metrics.md says what each one means.
+A sink is a callback, `sink(ppo, stats)` once an iteration, with a `close()`; none of them raises
+while a run trains. Metric names are CleanRL's; docs/metrics.md says what each one means.
 """
 
 import csv
 import json
+import logging
+import math
 import os
-import sys
 import time
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from .collect import Rollout
 from .config import Config
 from .errors import ConfigError
+from .processes import SECRET
+from .sinks_wandb import Wandb, check_wandb, note
 
 WINDOW = 100  # finished episodes that charts/episodic_return is the mean of
 LINE_SECONDS = 5.0
+FIRST_SECONDS = 1.0
 
 
 class Clock:
-    """Seconds spent in each named part: `with clock("update"): ...`."""
+    """Seconds spent in each named part: `with clock("update"): ...`; `part` is the one under way."""
 
     def __init__(self):
         self.seconds: dict[str, float] = {}
+        self.part = ""
 
     @contextmanager
     def __call__(self, part: str):
         """Count the time inside the block to `part`."""
-        start = time.monotonic()
+        start, self.part = time.monotonic(), part
         try:
             yield
         finally:
+            self.part = ""
             self.seconds[part] = self.seconds.get(part, 0.0) + time.monotonic() - start
 
     def stats(self, step: int) -> dict[str, float]:
@@ -87,109 +92,127 @@ class Sink(Protocol):
 
 
 class Lines:
-    """A line of plain text every few seconds, and at the end."""
+    """A line of plain text after a second, then every few seconds, and at the end."""
 
     def __init__(self):
-        self.last, self.line = time.monotonic() - LINE_SECONDS + 1, ""
+        self.due, self.line = time.monotonic() + FIRST_SECONDS, ""
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Print a line if the last one is long enough ago."""
-        shown = f"{stats['charts/episodic_return']:8.1f}" if "charts/episodic_return" in stats \
-            else "     ..."
-        self.line = (f"step {ppo.step:>9,} / {ppo.total:,}   return {shown}   "
-                     f"{stats['charts/SPS']:8,.0f} steps/s   kl {stats['losses/approx_kl']:.4f}   "
-                     f"explained variance {stats['losses/explained_variance']:.2f}")
-        if time.monotonic() - self.last > LINE_SECONDS:
+        self.line = line(ppo.step, ppo.total, stats)
+        if time.monotonic() >= self.due:
             self._print()
 
     def close(self) -> None:
-        """Print the last line."""
+        """Print the last line, if it has not been."""
         self._print()
 
     def _print(self) -> None:
         if self.line:
             print(self.line, flush=True)
-        self.line, self.last = "", time.monotonic()
+        self.line, self.due = "", time.monotonic() + LINE_SECONDS
+
+
+def line(step: int, total: int, stats: dict[str, float]) -> str:
+    """One line of progress: how far, how good, how fast, how healthy, and how long still."""
+    value, wide = stats.get("charts/episodic_return"), len(f"{total:,}")
+    shown = "       -" if value is None else f"{value:8.1f}"
+    left = max(0, total - step) / stats["charts/SPS"]
+    return (f"step {step:{wide},} / {total:,} {min(1.0, step / total):4.0%}   return {shown}   "
+            f"{stats['charts/SPS']:7,.0f} steps/s   kl {stats['losses/approx_kl']:.4f}   "
+            f"ev {stats['losses/explained_variance']:5.2f}   "
+            f"left {math.ceil(left) // 60}:{math.ceil(left) % 60:02d}")
 
 
 class Csv:
-    """metrics.csv and config.json in a run's folder; columns are known from the first iteration on."""
+    """A table with a row for every iteration; a metric that comes late gets a column of its own.
 
-    def __init__(self, run_dir: Path, config: Config):
-        run_dir.mkdir(parents=True, exist_ok=True)
-        (run_dir / "config.json").write_text(json.dumps(asdict(config), indent=2, default=repr) + "\n")
-        self.file = open(run_dir / "metrics.csv", "w", newline="")
-        self.writer: csv.DictWriter | None = None
+    An older table at `path` is replaced, and the log says so. A disk that fills up is noted, once,
+    and the run goes on. Raises ConfigError where the file cannot be made.
+    """
 
-    def __call__(self, ppo, stats: dict[str, float]) -> None:
-        """Write a row; metrics without a value yet are empty."""
-        if self.writer is None:
-            late = ("charts/episodic_return", "charts/episodic_length", "charts/episodes")
-            names = ["global_step", *dict.fromkeys([*late, *stats])]
-            self.writer = csv.DictWriter(self.file, names, extrasaction="ignore")
-            self.writer.writeheader()
-        self.writer.writerow({"global_step": ppo.step, **stats})
-        self.file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self.file.close()
-
-
-class Wandb:
-    """Metrics to Weights & Biases, online or offline; what goes wrong there never stops a run."""
-
-    def __init__(self, config: Config, run_dir: Path | None):
+    def __init__(self, path: Path):
+        if path.exists():
+            logging.getLogger("fastppo").warning("%s of an earlier run is replaced", path)
+        self.path, self.lost = path, False
+        self.names = ["global_step", "charts/episodic_return", "charts/episodic_length",
+                      "charts/episodes"]
         try:
-            import wandb
-        except ImportError as error:
-            raise ConfigError("--logger=wandb needs the package wandb",
-                              'pip install "fastppo[wandb]"') from error
-        folder = run_dir or Path(".")
-        folder.mkdir(parents=True, exist_ok=True)
-        settings = dict(project=config.wandb_project, dir=str(folder), name=folder.name or None,
-                        config=json.loads(json.dumps(asdict(config), default=repr)),
-                        settings=wandb.Settings(console="off", save_code=False, init_timeout=20))
-        self.run = _wandb_run(wandb, settings)
+            self._rewrite([])
+        except OSError as error:
+            raise unwritable(path, error) from error
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
-        """Log one iteration."""
-        if self.run is None:
+        """Write a row; metrics without a value are empty."""
+        if self.lost:
             return
+        row = {"global_step": ppo.step, **stats}
+        late = [name for name in row if name not in self.names]
         try:
-            self.run.log({"global_step": ppo.step, **stats}, step=ppo.step)
-        except Exception as error:  # whatever a logger does, training goes on
-            _note(f"wandb: {error}; logging there has stopped")
-            self.run = None
+            if late:
+                self._widen(late)
+            with open(self.path, "a", newline="", encoding="utf-8") as file:
+                csv.DictWriter(file, self.names).writerow(row)
+        except OSError as error:
+            self.lost = True
+            note(f"{self.path}: {error.strerror}; metrics from step {ppo.step:,} on are lost")
 
     def close(self) -> None:
-        """Finish the run."""
-        if self.run is not None:
-            self.run.finish()
+        """Nothing is open between two rows."""
+
+    def _widen(self, late: list[str]) -> None:
+        with open(self.path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        self.names += late
+        self._rewrite(rows)
+
+    def _rewrite(self, rows: list[dict]) -> None:
+        """Write the whole table; a reader sees the old one or this one."""
+        partial = self.path.with_name(f".{self.path.name}.part")
+        with open(partial, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, self.names)
+            writer.writeheader()
+            writer.writerows(rows)
+        os.replace(partial, self.path)
 
 
-def _wandb_run(wandb, settings: dict):
-    mode = os.environ.get("WANDB_MODE")
-    if mode is None and not (os.environ.get("WANDB_API_KEY") or wandb.api.api_key):
-        _note(f"wandb: not logged in; writing offline to {settings['dir']}/wandb"
-              " (later: wandb sync)")
-        mode = "offline"
-    for attempt in dict.fromkeys((mode, "offline")):
-        try:
-            return wandb.init(mode=attempt, **settings)
-        except Exception as error:  # no network, no account, a full disk
-            _note(f"wandb: {error}; " + ("going on without it" if attempt == "offline"
-                                         else "writing offline"))
-    return None
+def public(config: Config) -> dict[str, Any]:
+    """A Config as plain JSON values, without what looks like a password in env_kwargs."""
+    plain = json.loads(json.dumps(vars(config), default=repr))
+    return plain | {"env_kwargs": _without_secrets(plain["env_kwargs"])}
 
 
-def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr, flush=True)
+def _without_secrets(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {key: _without_secrets(held, key) for key, held in value.items()}
+    return "***" if isinstance(value, str) and SECRET.search(name) else value
+
+
+def unwritable(path: Path, error: OSError) -> ConfigError:
+    """The error for a run's folder that cannot be written."""
+    return ConfigError(f"cannot write {path}: {error.strerror}", "--run_dir=another/folder")
+
+
+def folder_of(config: Config) -> Path | None:
+    """The folder a Config asks for, made if need be and with config.json in it; or None."""
+    if config.run_dir is None:
+        return None
+    folder = Path(config.run_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(public(config), indent=2)
+        (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    return folder
 
 
 def sinks_of(config: Config) -> list[Sink]:
     """The sinks a Config asks for."""
-    folder = Path(config.run_dir) if config.run_dir else None
-    return [*([Csv(folder, config)] if folder else []),
-            *([Wandb(config, folder)] if config.logger == "wandb" else []),
-            *([Lines()] if config.progress == "lines" else [])]
+    if config.logger == "wandb":
+        check_wandb()
+    folder = folder_of(config)
+    sinks: list[Sink] = [Csv(folder / "metrics.csv")] if folder else []
+    if config.logger == "wandb":
+        sinks.append(Wandb(config.wandb_project, folder or Path("."), public(config)))
+    return sinks + ([Lines()] if config.progress == "lines" else [])

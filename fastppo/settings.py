@@ -1,6 +1,5 @@
 """From what was asked for to a resolved Config: presets, the machine, and what the spaces allow."""
 
-import os
 import secrets
 from typing import Any
 
@@ -9,15 +8,17 @@ from gymnasium.spaces import Space
 
 from . import kernels
 from .config import Config, check_names, default_of
+from .envs import check_agreement
 from .errors import ConfigError, ModelError
 from .presets import PRESETS, preset_of
-from .processes import usable_cores
+from .processes import worker_count
 from .spaces import action_store, observation_store
 
 
 def configured(env: Any, asked: dict[str, Any]) -> Config:
     """The Config of the settings `asked` for `env`, over its preset, over the defaults."""
     check_names(asked)
+    check_agreement(env, asked)
     name = asked.get("env_name", default_of("env_name")) if env is None else named(env)
     preset = asked.get("preset", "auto")
     if preset not in ("auto", "none", *PRESETS):
@@ -41,7 +42,7 @@ def resolved(config: Config, obs_space: Space, act_space: Space) -> Config:
         seed=secrets.randbits(31) if config.seed is None else config.seed,
         model=_model(config.model, obs_space), device=_device(config.device),
         torch_threads=config.torch_threads or 1)
-    config = config.replace(num_workers=_workers(config))
+    config = config.replace(num_workers=worker_count(config.num_workers, config.num_envs))
     return config.replace(acting=_acting(config, obs_space))
 
 
@@ -66,16 +67,6 @@ def _device(device: str) -> str:
                else "no NVIDIA GPU or driver is visible")
         raise ConfigError(f"--device={device}, but {why}", "--device=cpu")
     return device
-
-
-def _workers(config: Config) -> int:
-    if not kernels.COMPILED or os.name == "nt":
-        if config.num_workers:
-            raise ConfigError("worker processes need the compiled extension, which is not here",
-                              "install a C compiler, then pip install -e . ; or --num_workers=0")
-        return 0
-    asked = usable_cores() if config.num_workers is None else config.num_workers
-    return min(asked, config.num_envs)
 
 
 def _acting(config: Config, obs_space: Space) -> str:

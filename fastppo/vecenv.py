@@ -58,7 +58,7 @@ class Serial:
 
     def __init__(self, factories: Sequence[Factory], views: Views, actor: Actor, seed: int,
                  first: int = 0, groups: Sequence[range] = (), note=None, name: str = ""):
-        self.envs = build(factories)
+        self.envs = build(factories, first, name)
         self.views, self.actor, self.seed, self.first, self.name = views, actor, seed, first, name
         self.groups = groups or [range(len(factories))]
         self.rows = list(views.obs)  # indexing a list costs a fifth of indexing the array
@@ -113,18 +113,19 @@ class Serial:
             obs, rew, term, trunc, _ = self.envs[e].step(action)
             if not isinstance(rew, float) or not abs(rew) <= contract.REWARD_MAX:
                 rew = contract.reward(rew)
-            ended = bool(term or trunc)
+            term, trunc = bool(term), bool(trunc)
+            ended = term or trunc
             self._keep(self.views.fin if ended else self.rows[t + 1], e, obs)
-        except (Exception, SystemExit) as error:
-            raise self._fault(e, "step()", error) from error
+        except BaseException as error:
+            raise self._fault(e, episode, length, "step()", error) from error
         self.views.raw[t, e] = rew
         if self.keep_log and length < REPLAY_LIMIT:
             log.append(action)
         if not ended:
             self.clocks[e] = Clock(episode, length + 1, total + rew, t + 1, log)
             return
-        self._check(self.views.fin[e:e + 1], e)
-        self.views.term[t, e], self.views.trunc[t, e] = bool(term), bool(trunc)
+        self._check(self.views.fin[e:e + 1], e, (episode, length, "step()"))
+        self.views.term[t, e], self.views.trunc[t, e] = term, trunc
         self.views.total[t, e], self.views.length[t, e] = total + rew, length + 1
         if trunc and not term:
             actor.cut(t, e)
@@ -136,9 +137,9 @@ class Serial:
         try:
             obs, _ = self.envs[e].reset(seed=self._seed(e, episode))
             self._keep(self.rows[t], e, obs)
-        except (Exception, SystemExit) as error:
-            raise self._fault(e, "reset()", error) from error
-        self._check(self.rows[t][e:e + 1], e)
+        except BaseException as error:
+            raise self._fault(e, episode, 0, "reset()", error) from error
+        self._check(self.rows[t][e:e + 1], e, (episode, 0, "reset()"))
         self.clocks[e] = Clock(episode, 0, 0.0, t, [])
 
     def _restore(self, e: int) -> None:
@@ -160,17 +161,21 @@ class Serial:
             self.dtype = obs.dtype
         row[e] = obs
 
-    def _check(self, rows: np.ndarray, first: int = 0) -> None:
-        """Raise EnvError for the first number in rows [e ...] that is not finite."""
+    def _check(self, rows: np.ndarray, first: int = 0, place: tuple | None = None) -> None:
+        """Raise EnvError for the first number in rows [e ...] that is not finite.
+
+        `place` is (episode, step, call) that returned them; none: each one's last step.
+        """
         if rows.dtype == np.float32 and (at := kernels.first_nonfinite(rows)) >= 0:
-            e, place = divmod(at, max(1, rows[0].size))
-            bad = ValueError(f"observation[{place}] is {rows.reshape(-1)[at]} in float32")
-            raise self._fault(first + e, "an observation", bad)
+            e, index = divmod(at, max(1, rows[0].size))
+            bad = ValueError(f"observation[{index}] is {rows.reshape(-1)[at]} in float32")
+            clock = self.clocks[first + e]
+            place = place or (clock.episode, clock.length - 1, "step()")
+            raise self._fault(first + e, *place, bad)
 
     def _seed(self, e: int, episode: int) -> int:
         return kernels.episode_seed(self.seed, kernels.Purpose.ENV_SEED, self.first + e, episode)
 
-    def _fault(self, e: int, field: str, error: BaseException) -> EnvError:
-        episode, length = (self.clocks[e] or (0, 0))[:2]
-        where = f"{self.name}seed {self._seed(e, episode)}, episode {episode}, step {length}"
+    def _fault(self, e: int, episode: int, step: int, field: str, error: BaseException):
+        where = f"{self.name}seed {self._seed(e, episode)}, episode {episode}, step {step}"
         return contract.fault(f"environment {self.first + e} ({where})", field, error)

@@ -22,9 +22,9 @@ ROWS = """
     models collect
     policy workers native flat
     heads nets vecenv presets
-    contract
     actors processes
     envs
+    contract
     spaces arena kernels
     numba_twins
     config reference

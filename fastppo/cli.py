@@ -1,0 +1,228 @@
+"""The command: from argv to a trained, saved and evaluated policy, and what is said on the way.
+
+    read argv -> first line -> import torch -> banner -> learn -> save -> evaluate -> last line
+
+Exit codes: 0; 2 for what was asked and cannot be; 1 for what went wrong; 130 and 143 where Ctrl-C or
+SIGTERM ended it; 141 where nobody reads the output any more.
+"""
+
+import importlib.util
+import itertools
+import json
+import math
+import os
+import secrets
+import sys
+import time
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Iterator, Sequence
+
+from . import __version__, arguments
+from .arguments import Request, slug
+from .errors import ConfigError, Error, ModelError, SpaceError
+from .fields import shown
+from .interrupts import Interrupts, Stop
+from .sinks_wandb import check_wandb
+
+BEGAN = time.monotonic()
+MODEL, SUMMARY = "model.safetensors", "summary.json"
+USAGE = (ConfigError, ModelError, SpaceError)
+NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and slower; to get it:"
+                " install a C compiler and Python's headers, then pip install -e .")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Do what `argv` (default: the process's) asks for; SystemExit unless all went well."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that has no ± must not cost a run
+    with Interrupts() as interrupts:
+        try:
+            run(arguments.read(sys.argv[1:] if argv is None else argv), interrupts)
+        except Stop:
+            raise SystemExit(interrupts.code) from None
+        except Error as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            code = 2 if isinstance(error, USAGE) else 1
+            raise SystemExit(interrupts.code if interrupts.signum else code) from None
+        except BrokenPipeError:  # python main.py | head
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            raise SystemExit(141) from None
+
+
+def run(request: Request, interrupts: Interrupts) -> None:
+    """Train, save and evaluate what was asked for, in a folder of its own."""
+    config = request.config
+    if config.logger == "wandb":
+        check_wandb()
+    seed = secrets.randbits(31) if config.seed is None else config.seed
+    progress = "lines" if config.progress == "auto" else config.progress
+    with new_folder(config.run_dir, f"{slug(config.env_name)}__{seed}") as folder:
+        say(*first_lines(request, seed, folder))
+        from .ppo import PPO
+        with PPO(**request.asked | {"seed": seed, "run_dir": str(folder), "progress": progress}) as ppo:
+            say(*banner(ppo, request))
+            sinks = list(ppo.sinks)
+            summary = train(ppo, folder, interrupts)
+        if config.eval_episodes:
+            evaluate(ppo, folder, summary)
+    if any(getattr(sink, "hung", False) for sink in sinks):
+        sys.stdout.flush()
+        os._exit(0)  # a usual exit would wait for wandb once more
+
+
+@contextmanager
+def new_folder(run_dir: str | None, name: str) -> Iterator[Path]:
+    """A folder that no other run has, by default runs/{name}__{now}; unused, it is gone again.
+
+    Raises ConfigError where `run_dir` holds another run or cannot be made.
+    """
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    folder = Path(run_dir or f"runs/{name}__{stamp}")
+    several = (folder.with_name(f"{folder.name}-{i}") for i in itertools.count(2))
+    if run_dir and folder.is_dir() and any(folder.iterdir()):
+        free = next(path for path in several if not path.exists())
+        raise ConfigError(f"the folder {run_dir} is not empty: it may hold another run",
+                          f"--run_dir={free}")
+    try:
+        while folder.exists() and not run_dir:
+            folder = next(several)
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=bool(run_dir))
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {folder}: {error.strerror}",
+                          "--run_dir=another/folder") from error
+    try:
+        yield folder
+    finally:
+        for path in made:
+            if not path.is_dir() or any(path.iterdir()):
+                break
+            path.rmdir()
+
+
+def first_lines(request: Request, seed: int, folder: Path) -> list[str]:
+    """What is known before torch is imported: what is missing, what will run, and where to."""
+    compiled = importlib.util.find_spec("fastppo._kernels") is not None
+    over = f"preset {request.preset} ({len(request.changes)} settings)" if request.changes \
+        else "no preset"
+    line = f"fastppo {__version__}   {request.config.env_name}   {over}   seed {seed}   {folder}"
+    return [line] if compiled else [NO_EXTENSION, line]
+
+
+def banner(ppo, request: Request) -> list[str]:
+    """What was chosen, a line each."""
+    from . import kernels
+    config, policy = ppo.config, ppo.policy
+    size = sum(param.numel() for param in policy.parameters())
+    place = f"{config.num_workers} workers" if config.num_workers else "the main process"
+    plural = "s" if config.torch_threads > 1 else ""
+    changed = " ".join(f"{name}={shown(value)}" for name, value in request.changes.items())
+    return [
+        f"env       observations {_space(policy.obs_space)}, actions {_space(policy.act_space)}",
+        *([f"preset    {request.preset}: {changed}"] if changed else []),
+        f"model     {_network(policy, config)}, {size:,} parameters"
+        + ", observations normalised" * policy.norm_obs,
+        f"acting    {config.acting}; {config.num_envs} environments in {place}",
+        f"device    {config.device}, {config.torch_threads} torch thread{plural}",
+        f"kernels   {kernels.backend()}",
+    ]
+
+
+def train(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
+    """Learn, and save whatever the end of it is; returns the run's summary.
+
+    A signal ends it after the iteration, or at once where that is still being collected.
+    """
+    started, ended = time.monotonic(), "error"
+    interrupts.at_once = lambda: ppo.clock.part == "collect"
+    try:
+        ppo.learn(callbacks=[lambda *_: not interrupts.signum])
+        ended = "done"
+    except Stop:
+        pass
+    finally:
+        seconds = time.monotonic() - started
+        interrupts.at_once = lambda: False
+        ended = "signal" if interrupts.signum else ended
+        model = _saved(ppo, folder)
+        summary = summarised(ppo, ended, started - BEGAN, seconds, model)
+        write(folder, summary)
+        ppo.close()  # its sinks have the last word on training
+        say(result(summary, model))
+        interrupts.at_once = lambda: True
+    if interrupts.signum:
+        raise Stop
+    return summary
+
+
+def evaluate(ppo, folder: Path, summary: dict[str, Any]) -> None:
+    """Play the episodes of the evaluation, and say what came of it."""
+    found = ppo.evaluate(ppo.config.eval_episodes)
+    held = {"mean": found.mean, "std": found.std, "ci95": found.ci95,
+            "episodes": len(found.returns), "length": float(found.lengths.mean())}
+    write(folder, summary | {"evaluation": held})
+    say(f"evaluation return {found}")
+
+
+def summarised(ppo, ended: str, startup: float, seconds: float, model: Path | None
+               ) -> dict[str, Any]:
+    """What summary.json says of a run."""
+    from . import kernels
+    from .collect import WARMUP_STEPS
+    config, recent = ppo.config, ppo.episodes.stats()
+    warmup = config.num_envs * min(config.num_steps, WARMUP_STEPS) if ppo.policy.norm_obs else 0
+    return {"env_name": config.env_name, "seed": config.seed, "ended": ended, "steps": ppo.step,
+            "iterations": ppo.learner.finished + 1, "episodes": ppo.episodes.count,
+            "seconds": seconds, "startup_seconds": startup, "steps_per_second": ppo.step / seconds,
+            "warmup_steps": warmup, "episodic_return": recent.get("charts/episodic_return"),
+            "evaluation": None, "model": model and model.name, "kernels": kernels.backend(),
+            "version": __version__}
+
+
+def result(summary: dict[str, Any], model: Path | None) -> str:
+    """The line on how training ended."""
+    word = {"done": "trained", "signal": "stopped", "error": "failed"}[summary["ended"]]
+    if model is None:
+        return f"{word:9} before the first iteration was whole: there is no model"
+    return (f"{word:9} {summary['steps']:,} steps in {summary['seconds']:.1f} s (start-up"
+            f" {summary['startup_seconds']:.1f} s beside), {summary['steps_per_second']:,.0f} steps/s"
+            f"   {model}")
+
+
+def write(folder: Path, summary: dict[str, Any]) -> None:
+    """Put the summary into a run's folder; what is not finite becomes null."""
+    text = json.dumps(_finite(summary), indent=2, allow_nan=False)
+    (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
+
+
+def say(*lines: str) -> None:
+    """Print lines, at once."""
+    print(*lines, sep="\n", flush=True)
+
+
+def _saved(ppo, folder: Path) -> Path | None:
+    """Where the policy of the last whole iteration was saved; None before the first one."""
+    if ppo.learner.finished < 0:
+        return None
+    ppo.save(folder / MODEL)
+    return folder / MODEL
+
+
+def _network(policy, config) -> str:
+    from .heads import size
+    widths = "-".join(map(str, (math.prod(policy.row), *config.hidden_sizes)))
+    return f"{config.model} {widths}-{{{size(policy.act_space)},1}} {config.activation}"
+
+
+def _space(space) -> str:
+    name = type(space).__name__
+    return f"{name}{space.shape} {space.dtype}" if name == "Box" else str(space)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(held) for name, held in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

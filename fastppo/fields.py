@@ -1,0 +1,156 @@
+"""Config's fields as people read and type them: type, default, unit, meaning, and text -> value.
+
+--help and docs/config.md are made from this. Nothing here imports torch, gymnasium or numpy.
+"""
+
+import ast
+import functools
+import inspect
+import json
+import re
+from dataclasses import fields
+from decimal import Decimal
+from types import UnionType
+from typing import Any, Callable, Literal, NamedTuple, Sequence, Union, get_args, get_origin
+
+from .config import Config
+from .errors import ConfigError
+
+# The first field of each group.
+SECTIONS = {"env_name": "environment", "model": "network", "num_envs": "rollout",
+            "gamma": "returns", "epochs": "update", "device": "machine", "eval_episodes": "output"}
+
+UNITS = {"max_episode_steps": "steps", "total_steps": "steps", "hidden_sizes": "units",
+         "log_std_init": "nats", "num_envs": "environments", "num_steps": "steps",
+         "num_workers": "processes", "step_timeout": "s", "reset_timeout": "s",
+         "reward_limit": "standard deviations", "target_kl": "nats", "epochs": "passes",
+         "num_minibatches": "minibatches", "torch_threads": "threads", "eval_episodes": "episodes"}
+
+NAMES = {int: "INT", float: "FLOAT", bool: "BOOL", str: "TEXT", Any: "TEXT",
+         tuple[int, ...]: "INT,...", dict[str, Any]: "JSON"}
+POWERS = {"": 0, "k": 3, "m": 6, "g": 9}
+SWITCHES = {"true": True, "yes": True, "on": True, "1": True,
+            "false": False, "no": False, "off": False, "0": False}
+
+
+class Setting(NamedTuple):
+    """One field of Config."""
+
+    name: str
+    kind: Any  # its type without None
+    optional: bool  # whether None is a value
+    default: Any
+    text: str  # its meaning, in one line
+    source: str  # of the default; "" where it has none
+    section: str
+
+    @property
+    def unit(self) -> str:
+        """The unit of its values; "" where they have none."""
+        return UNITS.get(self.name, "")
+
+    @property
+    def type(self) -> str:
+        """What its values look like: INT, FLOAT|none, tanh|relu, ..."""
+        choices = get_origin(self.kind) is Literal
+        plain = "|".join(get_args(self.kind)) if choices else NAMES[self.kind]
+        return plain + "|none" * self.optional
+
+    @property
+    def fix(self) -> str:
+        """What always works."""
+        default = shown(self.default)
+        return f"leave --{self.name} out" if self.default is None else f"--{self.name}={default}"
+
+    def read(self, text: str) -> Any:
+        """The value that `text` stands for; raises ConfigError where it stands for none."""
+        if self.optional and text.lower() == "none":
+            return None
+        try:
+            return reader(self.kind)(text)
+        except ValueError as error:
+            raise ConfigError(f'{self.name} is "{text}", but must be {error}', self.fix) from None
+
+
+@functools.cache
+def settings() -> dict[str, Setting]:
+    """Every field of Config by name, with the text that stands below it in the source."""
+    body = ast.parse(inspect.getsource(Config)).body[0].body
+    texts = {one.target.id: " ".join(below.value.value.split())
+             for one, below in zip(body, body[1:]) if isinstance(one, ast.AnnAssign)}
+    found, section = {}, ""
+    for one in fields(Config):
+        text, source = re.fullmatch(r"(.*?)(?: \[([^]]*)\])?", texts[one.name]).groups("")
+        optional = get_origin(one.type) in (Union, UnionType)
+        kind = get_args(one.type)[0] if optional else one.type
+        section = SECTIONS.get(one.name, section)
+        found[one.name] = Setting(one.name, kind, optional, one.default, text, source, section)
+    return found
+
+
+def shown(value: Any) -> str:
+    """A value as it would be typed: 1_000_000, 64,64, none, ..."""
+    if value is None or isinstance(value, (bool, str)):
+        return "none" if value is None else str(value)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return f"{value:_}" if isinstance(value, int) else f"{value:g}" \
+        if isinstance(value, float) else json.dumps(value)
+
+
+def reader(kind: Any) -> Callable[[str], Any]:
+    """The function from a text to a value of `kind`; its ValueErrors say what must be there."""
+    if get_origin(kind) is Literal:
+        return functools.partial(_choice, choices=get_args(kind))
+    return {int: whole, float: _number, bool: switch, tuple[int, ...]: _sizes,
+            dict[str, Any]: _object}.get(kind, str)
+
+
+def whole(text: str) -> int:
+    """A whole number: 16, 1_000, 1e6, 10M or 500k; raises ValueError for 1.5."""
+    match = re.fullmatch(r"(.*?)([kmg]?)", text.strip().lower(), re.DOTALL)
+    try:
+        value = Decimal(match[1]).scaleb(POWERS[match[2]])
+        if value.is_finite() and value.adjusted() < 30 and value == int(value):
+            return int(value)
+    except ArithmeticError:  # no number, or none that a machine could hold
+        pass
+    raise ValueError("a whole number, such as 16, 1e6, 10M or 500k")
+
+
+def switch(text: str) -> bool:
+    """True or False, also as yes/no, on/off, 1/0; raises ValueError for anything else."""
+    if text.lower() not in SWITCHES:
+        raise ValueError("True or False")
+    return SWITCHES[text.lower()]
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("a number, such as 0.5 or 3e-4") from None
+
+
+def _choice(text: str, choices: Sequence[str]) -> str:
+    if text not in choices:
+        raise ValueError("one of " + ", ".join(choices))
+    return text
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(whole(part) for part in re.split(r"[,\s]+", text.strip("()[] ,")) if part)
+    except ValueError:
+        raise ValueError("whole numbers, such as 64,64") from None
+
+
+def _object(text: str) -> dict[str, Any]:
+    wanted = """a JSON object, such as '{"name": 1}'"""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{wanted} ({error})") from None
+    if not isinstance(value, dict):
+        raise ValueError(wanted)
+    return value

@@ -1,0 +1,216 @@
+"""Environments that come as one vector environment: Gymnasium's own, or a simulator's on the GPU.
+
+No workers: the main process acts for all of them at once. What an end looks like is the mode in
+`metadata["autoreset_mode"]`:
+
+    NEXT_STEP  obs[t+1] is the final observation; row t+1 is no step but the reset: not valid
+    SAME_STEP  obs[t+1] is the reset's already, the final observation is in info["final_obs"]
+    DISABLED   obs[t+1] is the final observation until we reset by a mask, within the same step
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from . import contract, kernels
+from .actors import Actor, Central, Random
+from .arena import POISON, Arena
+from .errors import ConfigError, EnvError, SpaceError
+from .kernels import Purpose
+from .vecenv import WARMUP_EPISODE
+
+
+class Stand(NamedTuple):
+    """Where the environments stand; replaced whole, so that an interrupt never sees half a step."""
+
+    t: int  # the next step of the rollout
+    over: np.ndarray  # bool [e] ended, and the next step is the reset (NEXT_STEP)
+    cut: np.ndarray  # bool [e] of these, those whose truncation is yet to be entered
+    total: np.ndarray  # f64 [e] rewards and
+    length: np.ndarray  # i64 [e] steps of the episodes under way
+
+
+class Native:
+    """A vector environment behind the calls of a Serial, writing the same arrays of the arena.
+
+    It promises less: seeded once, by `begin`; its past cannot be played again, so after an interrupt
+    inside its own step all episodes under way count as truncated and new ones begin. It stays the
+    caller's, and open. Raises ConfigError for an unknown autoreset mode.
+    """
+
+    def __init__(self, env: VectorEnv, arena: Arena, central: Central, seed: int):
+        self.env, self.arena, self.central, self.seed = env, arena, central, seed
+        self.rows, self.steps, self.count = list(arena["obs"]), len(arena["raw"]), env.num_envs
+        self.mode = mode_of(env)
+        self.follow = {AutoresetMode.NEXT_STEP: self._wait, AutoresetMode.SAME_STEP: self._final,
+                       AutoresetMode.DISABLED: self._reset_some}[self.mode]
+        if env.action_space.shape != (self.count, *env.single_action_space.shape):
+            raise SpaceError(f"{env} batches its actions as {env.action_space}",
+                             "gymnasium.vector.utils.batch_space(single_action_space, num_envs)")
+        self.stand, self.under_way, self.busy = self._fresh(0), None, False
+
+    def warmup(self, steps: int) -> None:
+        """See Serial.warmup."""
+        self.begin(WARMUP_EPISODE)
+        actor = Random(self.env.single_action_space, self.seed, 0, self.count)
+        self._run(WARMUP_EPISODE, actor, steps)
+
+    def begin(self, episode: int = 0) -> None:
+        """Seed and reset the environments, once for all their episodes."""
+        seed = kernels.episode_seed(self.seed, Purpose.ENV_SEED, 0, episode)
+        self.rows[-1][:] = self._observed(self._reset(seed=seed))
+        self.stand, self.under_way, self.busy = self._fresh(0), None, False
+
+    def rollout(self, iteration: int) -> None:
+        """Take T steps in every environment; the same iteration given again goes on with it."""
+        self.central.start(iteration)
+        self._run(iteration, self.central, self.steps)
+
+    def close(self) -> None:
+        """Nothing: the vector environment is closed by whoever made it."""
+
+    def _run(self, iteration: int, actor: Actor, steps: int) -> None:
+        if iteration != self.under_way:
+            self.rows[0][:] = self.rows[-1]
+            self.stand, self.under_way = self.stand._replace(t=0), iteration
+        if self.busy:
+            self._start_anew()
+        for t in range(self.stand.t, steps):
+            actions = actor.act(t, range(self.count))
+            self._settle(t, self.arena["val"][t])
+            self._step(t, actions)
+        actor.finish(steps)
+        self._settle(steps, self.arena["nxt"][steps - 1])
+
+    def _settle(self, t: int, val: np.ndarray) -> None:
+        """Enter what NEXT_STEP tells a step late: `val` [e], of the final observations in obs[t]."""
+        _, over, cut, _, _ = self.stand
+        if t:
+            nxt, trunc, term = (self.arena[n][t - 1] for n in ("nxt", "trunc", "term"))
+            nxt[cut & ~term] = val[cut & ~term]
+            trunc[cut] = True
+            nxt[~self.arena["valid"][t - 1]] = np.nan
+        if t < self.steps:
+            self.arena["valid"][t, over] = False
+            for name in ("act", "logp", "val", "nxt"):
+                row = self.arena[name][t]
+                row[over] = POISON[row.dtype.kind]
+
+    def _step(self, t: int, actions: list) -> None:
+        _, over, _, total, length = self.stand
+        self.busy = True
+        space = self.env.action_space
+        obs, rew, term, trunc, info = self._called(
+            self.env.step, np.asarray(actions, space.dtype).reshape(space.shape))
+        rew = self._rewards(rew, over)
+        term, trunc = (self._flags(flags) & ~over for flags in (term, trunc))
+        ended, total, length = term | trunc, np.where(over, 0.0, total + rew), length + ~over
+        late, obs = self.follow(self._observed(obs), term, trunc, info)
+        self.rows[t + 1][:] = obs
+        for name, row in (("raw", np.where(over, np.nan, rew)), ("term", term),
+                          ("trunc", trunc & ~late), ("total", np.where(ended, total, np.nan)),
+                          ("length", np.where(ended, length, 0))):
+            self.arena[name][t] = row
+        self.stand = Stand(t + 1, ended & late, trunc & late, np.where(ended, 0.0, total),
+                           np.where(ended, 0, length))
+        self.busy = False
+
+    def _wait(self, obs, term, trunc, info) -> tuple[bool, np.ndarray]:
+        return True, obs
+
+    def _final(self, obs, term, trunc, info) -> tuple[bool, np.ndarray]:
+        cut = np.flatnonzero(trunc & ~term)
+        if len(cut):
+            if "final_obs" not in info:
+                raise EnvError(f"{self.env} truncated episodes without info['final_obs'], although"
+                               f" its autoreset mode is {self.mode}", "mend the vector environment")
+            self.arena["fin"][cut] = self._observed(
+                np.stack([np.asarray(info["final_obs"][e]) for e in cut]), cut)
+        return False, obs
+
+    def _reset_some(self, obs, term, trunc, info) -> tuple[bool, np.ndarray]:
+        ended = term | trunc
+        if ended.any():
+            self.arena["fin"][ended] = obs[ended]
+            first = self._observed(self._reset(options={"reset_mask": ended.copy()}))
+            obs = np.where(ended.reshape(-1, *[1] * (obs.ndim - 1)), first, obs)
+        return False, obs
+
+    def _start_anew(self) -> None:
+        """Cut every episode under way at the last whole step, and begin new ones."""
+        t, total, length = self.stand.t, self.stand.total, self.stand.length
+        obs, term, trunc, valid = (self.arena[n] for n in ("obs", "term", "trunc", "valid"))
+        if t:
+            cut = valid[t - 1] & ~(term[t - 1] | trunc[t - 1])
+            self.arena["fin"][cut] = obs[t, cut]
+            told = cut & (length > 0)
+            self.arena["total"][t - 1, told] = total[told]
+            self.arena["length"][t - 1, told] = length[told]
+            trunc[t - 1, cut] = True
+        valid[t:] = True
+        self.rows[t][:] = self._observed(self._reset())
+        self.stand, self.busy = self._fresh(t), False
+
+    def _fresh(self, t: int) -> Stand:
+        never = np.zeros(self.count, bool)
+        return Stand(t, never, never, np.zeros(self.count), np.zeros(self.count, np.int64))
+
+    def _reset(self, **how):
+        return self._called(self.env.reset, **how)[0]
+
+    def _called(self, method, *args, **kwargs):
+        try:
+            return method(*args, **kwargs)
+        except BaseException as error:
+            raise self._fault(f"{method.__name__}()", error) from error
+
+    def _observed(self, obs, which=None) -> np.ndarray:
+        """`obs` [e ...] as stored, checked; `which` environments they are of (default: all)."""
+        which, store = range(self.count) if which is None else which, self.rows[0]
+        try:
+            rows = contract.observation(obs, (len(which), *store.shape[1:]), store.dtype)
+        except Exception as error:  # converting runs the environment's own code
+            raise self._fault("its observations", error) from error
+        with np.errstate(over="ignore"):
+            rows = np.array(rows, store.dtype, order="C")
+        if rows.dtype == np.float32 and (at := kernels.first_nonfinite(rows)) >= 0:
+            e, place = divmod(at, max(1, rows[0].size))
+            raise self._fault("an observation", ValueError(
+                f"observation[{place}] of environment {which[e]} is {rows.reshape(-1)[at]}"))
+        return rows
+
+    def _rewards(self, rew, over: np.ndarray) -> np.ndarray:
+        try:
+            rew = np.where(over, 0.0, np.asarray(rew, np.float64))
+            if rew.shape != (self.count,):
+                raise ValueError(f"the rewards have shape {rew.shape}, not ({self.count},)")
+            if not (good := np.abs(rew) <= contract.REWARD_MAX).all():
+                e = int(good.argmin())
+                raise ValueError(f"the reward of environment {e} is {rew[e]}, not finite in float32")
+        except Exception as error:
+            raise self._fault("its rewards", error) from error
+        return rew
+
+    def _flags(self, flags) -> np.ndarray:
+        flags = np.asarray(flags, bool)
+        if flags.shape != (self.count,):
+            raise self._fault("its ends", ValueError(f"they have shape {flags.shape}, not"
+                                                     f" ({self.count},)"))
+        return flags
+
+    def _fault(self, field: str, error: BaseException) -> EnvError:
+        where = f"{self.env} (run's seed {self.seed}, rollout {self.under_way}, step {self.stand.t})"
+        return contract.fault(where, field, error, "run the vector environment alone to find out why")
+
+
+def mode_of(env: VectorEnv) -> AutoresetMode:
+    """What `env` does where an episode ends; raises ConfigError where its metadata do not say."""
+    mode = env.metadata.get("autoreset_mode")
+    try:
+        return AutoresetMode(mode)
+    except ValueError as error:
+        raise ConfigError(
+            f"{env} has the autoreset mode {mode!r} in its metadata, which is none of Gymnasium's",
+            "env.metadata = {**env.metadata, 'autoreset_mode': gymnasium.vector.AutoresetMode"
+            ".NEXT_STEP}, or whichever it is") from error

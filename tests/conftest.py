@@ -1,0 +1,39 @@
+"""What every test file has: trainers that are closed for it, on tiny and quiet settings."""
+
+import pytest
+import torch
+
+from fastppo import PPO
+
+TINY = {
+    "preset": "none",
+    "seed": 1,
+    "num_workers": 0,
+    "num_envs": 4,
+    "num_steps": 8,
+    "epochs": 1,
+    "num_minibatches": 1,
+    "hidden_sizes": (8,),
+}
+
+
+@pytest.fixture
+def trainer():
+    """A function that makes a PPO of tiny size, over which settings go; closed after the test."""
+    made = []
+
+    def make(env, **settings) -> PPO:
+        made.append(PPO(env, **{**TINY, **settings}))
+        return made[-1]
+
+    yield make
+    for ppo in made:
+        ppo.close()
+
+
+@pytest.fixture(autouse=True)
+def torch_as_it_was():
+    """Torch's global settings are the same after a test as before it."""
+    before = torch.get_num_threads(), torch.get_default_dtype()
+    yield
+    assert (torch.get_num_threads(), torch.get_default_dtype()) == before

@@ -1,0 +1,233 @@
+"""Tiny environments for tests, and a witness that plays a rollout again, step by step.
+
+Each probe of learning has one lesson; its optimum and its values are known exactly. Workers import
+this module by name.
+"""
+
+from typing import NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from fastppo import kernels
+from fastppo.kernels import Purpose
+from fastppo.spaces import to_env
+
+ONE = Box(-1e3, 1e3, (1,), np.float32)
+
+
+class Chance(gym.Env):
+    """Random observations of a space, random rewards, and ends of all kinds after random steps.
+
+    Every answer depends on seed, step and action, which must be one of the space's.
+    """
+
+    def __init__(self, obs_space=ONE, act_space=None, ends=0.3):
+        self.observation_space = obs_space
+        self.action_space = Discrete(3) if act_space is None else act_space
+        self.ends = ends
+
+    def reset(self, *, seed=None, options=None):
+        """The first observation of the episode that `seed` names."""
+        super().reset(seed=seed)
+        return self._obs(0.0), {}
+
+    def step(self, action):
+        """Draw everything; the action moves observation and reward a little."""
+        assert self.action_space.contains(action), action
+        push = float(np.tanh(np.sum(action)))
+        term, trunc = self.np_random.random(2) < self.ends
+        return self._obs(push), self.np_random.normal() + push, bool(term), bool(trunc), {}
+
+    def _obs(self, push):
+        space, rng = self.observation_space, self.np_random
+        if space.dtype == np.uint8:
+            return rng.integers(0, 256, space.shape, np.uint8)
+        if space.dtype == np.bool_:
+            return rng.random(space.shape) < 0.5
+        return np.asarray(rng.normal(3.0, 2.0, space.shape) + push, space.dtype)
+
+
+class Counting(gym.Env):
+    """Observation: steps taken in this episode; +1 a step; `length` steps, then cut or ended."""
+
+    observation_space = ONE
+    action_space = Discrete(2)
+
+    def __init__(self, length=5, truncated=True):
+        self.length, self.truncated = length, truncated
+
+    def reset(self, *, seed=None, options=None):
+        """Count from 0."""
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        """Count one more."""
+        self.steps += 1
+        over = self.steps == self.length
+        obs = np.full(1, self.steps, np.float32)
+        return obs, 1.0, over and not self.truncated, over and self.truncated, {}
+
+
+class Golden(Counting):
+    """Episodes of three steps, the first of which shows 0 to 3, the second 4 to 7, and so on."""
+
+    def __init__(self, truncated):
+        super().__init__(3, truncated)
+        self.number = -1
+
+    def reset(self, *, seed=None, options=None):
+        """From 0, then from 4, ..."""
+        self.number += 1
+        obs, info = super().reset(seed=seed)
+        return obs + 4 * self.number, info
+
+    def step(self, action):
+        """One more."""
+        obs, *rest = super().step(action)
+        return obs + 4 * self.number, *rest
+
+
+class Constant(Counting):
+    """As Counting, but blind: the observation is always 0, so every state has one value."""
+
+    def reset(self, *, seed=None, options=None):
+        """Nothing to see."""
+        obs, info = super().reset(seed=seed)
+        return obs * 0, info
+
+    def step(self, action):
+        """Nothing to see."""
+        obs, *rest = super().step(action)
+        return obs * 0, *rest
+
+
+class TwoStep(Counting):
+    """Sees 0, then 1; one reward at the end of the second step, where it still sees 1."""
+
+    def __init__(self):
+        super().__init__(2, truncated=False)
+
+    def step(self, action):
+        """Nothing, then the reward."""
+        _, _, term, *rest = super().step(action)
+        return np.ones(1, np.float32), float(term), term, *rest
+
+
+class OneStep(gym.Env):
+    """One action, one reward, over: `reward(obs, action)`; obs is one of `sees`, by chance."""
+
+    observation_space = ONE
+
+    def __init__(self, reward, act_space=None, sees=(-1.0, 1.0)):
+        self.reward, self.sees = reward, sees
+        self.action_space = Discrete(2) if act_space is None else act_space
+
+    def reset(self, *, seed=None, options=None):
+        """One of the observations, by chance."""
+        super().reset(seed=seed)
+        self.obs = float(self.np_random.choice(self.sees))
+        return np.full(1, self.obs, np.float32), {}
+
+    def step(self, action):
+        """The reward and the end, which looks as the beginning did."""
+        obs = np.full(1, self.obs, np.float32)
+        return obs, float(self.reward(self.obs, action)), True, False, {}
+
+
+class Signs(gym.Env):
+    """Which of two normal numbers x is larger? +1 if right, else 0; seen as scale * x + offset."""
+
+    observation_space = Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = Discrete(2)
+
+    def __init__(self, scale=1.0, offset=0.0):
+        self.scale, self.offset = scale, offset
+
+    def reset(self, *, seed=None, options=None):
+        """Two numbers."""
+        super().reset(seed=seed)
+        return self._look(), {}
+
+    def step(self, action):
+        """Right or wrong, and the next two; the episode is over after one in eight steps."""
+        right = float(action == (self.x[0] > self.x[1]))
+        return self._look(), right, bool(self.np_random.random() < 1 / 8), False, {}
+
+    def _look(self):
+        self.x = self.np_random.normal(size=2)
+        return self.scale * self.x + self.offset
+
+
+class NextStep(gym.Wrapper):
+    """An episode's end as a NEXT_STEP vector environment shows it to who does not mask it.
+
+    After an end comes one row that is no step: it shows the final observation, ignores the action,
+    gives 0 and leads to the first observation of the next episode.
+    """
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.last = None
+
+    def reset(self, *, seed=None, options=None):
+        """The final observation of the episode that has ended, if one has."""
+        self.first, info = self.env.reset(seed=seed)
+        self.waiting = self.last is not None
+        return (self.last if self.waiting else self.first), info
+
+    def step(self, action):
+        """The step, or the row between two episodes."""
+        if self.waiting:
+            self.waiting = False
+            return self.first, 0.0, False, False, {}
+        obs, rew, term, trunc, info = self.env.step(action)
+        self.last = obs
+        return obs, rew, term, trunc, info
+
+
+class Record(NamedTuple):
+    """What a Witness saw, as in a Rollout; `fin` and `total` are of the episodes that ended."""
+
+    obs: np.ndarray  # [t+1 e ...]
+    fin: np.ndarray  # [t e ...]
+    raw: np.ndarray  # f64 [t e]
+    term: np.ndarray  # [t e]
+    trunc: np.ndarray  # [t e]
+    total: np.ndarray  # f64 [t e]
+
+
+class Witness:
+    """The environments of a run again, each stepped alone through the actions of its rollouts."""
+
+    def __init__(self, make, envs: int, seed: int):
+        self.envs, self.seed = [make() for _ in range(envs)], seed
+        self.episodes, self.totals = [0] * envs, [0.0] * envs
+        self.obs = [self._reset(e) for e in range(envs)]
+
+    def follow(self, act: np.ndarray) -> Record:
+        """Play the stored actions [t e ...]."""
+        steps, envs = act.shape[:2]
+        shape, dtype = self.envs[0].observation_space.shape, np.asarray(self.obs[0]).dtype
+        fin = np.zeros((steps, envs, *shape), dtype)
+        raw, total = np.zeros((steps, envs)), np.full((steps, envs), np.nan)
+        term, trunc = np.zeros((steps, envs), bool), np.zeros((steps, envs), bool)
+        seen = [np.stack(self.obs)]
+        for t in range(steps):
+            for e, action in enumerate(to_env(self.envs[0].action_space)(act[t])):
+                obs, raw[t, e], term[t, e], trunc[t, e], _ = self.envs[e].step(action)
+                self.totals[e] += raw[t, e]
+                if term[t, e] or trunc[t, e]:
+                    fin[t, e], total[t, e], self.totals[e] = obs, self.totals[e], 0.0
+                    self.episodes[e] += 1
+                    obs = self._reset(e)
+                self.obs[e] = obs
+            seen.append(np.stack(self.obs))
+        return Record(np.stack(seen), fin, raw, term, trunc, total)
+
+    def _reset(self, e: int):
+        seed = kernels.episode_seed(self.seed, Purpose.ENV_SEED, e, self.episodes[e])
+        return self.envs[e].reset(seed=seed)[0]
