@@ -1,4 +1,4 @@
-"""The command: `python main.py --env_name=LunarLander-v3 --seed=1`; `--help` lists every setting."""
+"""The command: `python main.py --env_name=LunarLander-v3 --seed=1`; `--help` lists the rest."""
 
 from fastppo.cli import main
 

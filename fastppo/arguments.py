@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, Sequence
 
 from .config import Config
 from .errors import ConfigError
-from .fields import Setting, settings, shown, SWITCHES
+from .fields import SWITCHES, Setting, settings, shown
 from .presets import PRESETS, preset_of
 
 # Names of the first life. Two are no settings of their own: `computed` says what they come to.
@@ -36,7 +36,6 @@ CLEANRL: dict[str, str | tuple[str, str]] = {
 
 HELP = """\
 Train PPO on a Gymnasium environment, then evaluate it; files go to runs/.
-
   BOOL    --flag, --no-flag or --flag=True
   INT     16, 1_000, 1e6, 10M or 500k; none, where it is offered, is no value
   names   with underscores or hyphens; these are understood too:
@@ -249,6 +248,6 @@ def _answer(flag: Flag) -> ConfigError:
 
 def _unknown(name: str) -> ConfigError:
     known = [*settings(), *COMPUTED, *ALIASES]
-    near = difflib.get_close_matches(name.lstrip("-").removeprefix("no_"), known, 1, 0.5)
+    near = difflib.get_close_matches(name.lstrip("-").removeprefix("no_"), known, 1)
     return ConfigError(f'there is no setting "{name}"', f"did you mean --{near[0]}?" if near else
                        "python main.py --help lists them all")

@@ -1,13 +1,14 @@
 """A policy as one safetensors file: weights, observation moments, spaces and settings; no pickle.
 
-Text stands in the file's metadata as JSON, arrays as tensors, a SHA-256 over all tensors beside
+Text stands in the file's metadata as JSON, arrays as tensors, a SHA-256 over all of both beside
 them. Writing is atomic: a reader sees the old file or the new one, never half of one.
 """
 
+import contextlib
 import hashlib
 import json
 import os
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,9 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None
         spaces[name], bounds = _described(space)
         tensors |= {f"{name}.{bound}": torch.from_numpy(value) for bound, value in bounds.items()}
     tensors = {name: value.clone() for name, value in tensors.items()}
-    metadata = {"format": FORMAT, "sha256": _digest(tensors), **spaces,
-                "config": json.dumps(asdict(config), default=repr)}
+    choices = {field.name: getattr(config, field.name) for field in fields(config)}
+    metadata = {"format": FORMAT, **spaces, "config": json.dumps(choices, default=repr)}
+    metadata["sha256"] = _digest(tensors, metadata)
     _write(Path(path), save(tensors, metadata))
 
 
@@ -45,8 +47,13 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
     missing, damaged, or not a policy.
     """
     tensors, metadata = _read(Path(path))
-    config = _config(metadata["config"], model, path)
-    spaces = [_space(json.loads(metadata[name]), name, tensors) for name in ("obs_space", "act_space")]
+    try:
+        config = _config(metadata["config"], model, path)
+        spaces = [_space(json.loads(metadata[name]), name, tensors)
+                  for name in ("obs_space", "act_space")]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} holds settings or spaces that make no sense: {error!r}",
+                              "ppo.save(path) writes one that does") from error
     policy = build_policy(*spaces, config, model)
     try:
         policy.load_state_dict(tensors)
@@ -58,18 +65,20 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
 
 
 def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise CheckpointError(f"cannot write {path}: {error.strerror}",
                               "free some space, or save to another place") from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -85,17 +94,16 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a policy of this version of fastppo"
                               f" (its format is {metadata.get('format')!r})", "ppo.save(path) writes one")
-    if metadata.get("sha256") != _digest(tensors):
+    if metadata.pop("sha256", "") != _digest(tensors, metadata):
         raise CheckpointError(f"{path} is damaged: its checksum is wrong", "use another copy of it")
     return tensors, metadata
 
 
-def _digest(tensors: dict[str, torch.Tensor]) -> str:
-    sha = hashlib.sha256()
-    for name in sorted(tensors):
-        array = tensors[name].numpy()
-        sha.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        sha.update(np.ascontiguousarray(array).tobytes())
+def _digest(tensors: dict[str, torch.Tensor], texts: dict[str, str]) -> str:
+    sha = hashlib.sha256(json.dumps(sorted(texts.items())).encode())
+    for name, tensor in sorted(tensors.items()):
+        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        sha.update(tensor.reshape(-1, 1).view(torch.uint8).numpy())  # bfloat16 too
     return sha.hexdigest()
 
 

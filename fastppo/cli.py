@@ -2,8 +2,8 @@
 
     read argv -> first line -> import torch -> banner -> learn -> save -> evaluate -> last line
 
-Exit codes: 0; 2 for what was asked and cannot be; 1 for what went wrong; 130 and 143 where Ctrl-C or
-SIGTERM ended it; 141 where nobody reads the output any more.
+Exit codes: 0; 2 for what was asked and cannot be; 1 for what went wrong; 130 and 143 where Ctrl-C
+or SIGTERM ended it; 141 where nobody reads the output any more.
 """
 
 import importlib.util
@@ -62,7 +62,8 @@ def run(request: Request, interrupts: Interrupts) -> None:
     with new_folder(config.run_dir, f"{slug(config.env_name)}__{seed}") as folder:
         say(*first_lines(request, seed, folder))
         from .ppo import PPO
-        with PPO(**request.asked | {"seed": seed, "run_dir": str(folder), "progress": progress}) as ppo:
+        decided = {"seed": seed, "run_dir": str(folder), "progress": progress}
+        with PPO(**{**request.asked, **decided}) as ppo:
             say(*banner(ppo, request))
             sinks = list(ppo.sinks)
             summary = train(ppo, folder, interrupts)
@@ -160,7 +161,11 @@ def train(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
 
 def evaluate(ppo, folder: Path, summary: dict[str, Any]) -> None:
     """Play the episodes of the evaluation, and say what came of it."""
-    found = ppo.evaluate(ppo.config.eval_episodes)
+    try:
+        found = ppo.evaluate(ppo.config.eval_episodes)
+    except Stop:
+        say(f"stopped   during the evaluation   {folder / MODEL}")
+        raise
     held = {"mean": found.mean, "std": found.std, "ci95": found.ci95,
             "episodes": len(found.returns), "length": float(found.lengths.mean())}
     write(folder, summary | {"evaluation": held})
@@ -187,9 +192,9 @@ def result(summary: dict[str, Any], model: Path | None) -> str:
     word = {"done": "trained", "signal": "stopped", "error": "failed"}[summary["ended"]]
     if model is None:
         return f"{word:9} before the first iteration was whole: there is no model"
-    return (f"{word:9} {summary['steps']:,} steps in {summary['seconds']:.1f} s (start-up"
-            f" {summary['startup_seconds']:.1f} s beside), {summary['steps_per_second']:,.0f} steps/s"
-            f"   {model}")
+    return (f"{word:9} {summary['steps']:,} steps in {summary['seconds']:.1f} s"
+            f" (start-up {summary['startup_seconds']:.1f} s beside),"
+            f" {summary['steps_per_second']:,.0f} steps/s   {model}")
 
 
 def write(folder: Path, summary: dict[str, Any]) -> None:

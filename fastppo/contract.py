@@ -30,6 +30,12 @@ def observation(obs, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return array
 
 
+def nonfinite(rows: np.ndarray, at: int) -> tuple[int, ValueError]:
+    """The environment whose number at the flat index `at` of rows [e ...] is not finite, and why."""
+    e, index = divmod(at, max(1, rows[0].size))
+    return e, ValueError(f"observation[{index}] is {rows.reshape(-1)[at]} in float32")
+
+
 def fault(where: str, field: str, error: BaseException,
           fix: str = "num_workers=0 runs it in this process, under a debugger if you like") -> EnvError:
     """The error for an environment that failed in `field`, with its own traceback as text.

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to stop: the first one is granted when it suits, the second at once."""
+"""Ctrl-C and SIGTERM as a wish to stop: the first is granted when it suits, the second at once."""
 
 import os
 import signal

@@ -122,6 +122,7 @@ class Learner:
             x[rows * i // count:rows * (i + 1) // count] for x in shuffled)))
             for i in range(count)]).mean(0)
 
+    @torch.enable_grad()  # whatever the host script has set
     def _minibatch(self, batch: Batch) -> Tensor:
         if self.config.norm_advantages == "minibatch":
             batch = batch._replace(adv=normalised(batch.adv))

@@ -36,16 +36,17 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
     """
     generator = torch.Generator().manual_seed(kernels.word(config.seed, Purpose.INIT, 0, 0))
     inputs, outputs = math.prod(obs_space.shape), size(act_space)
-    if config.model == "mlp":
-        net = MLP(inputs, outputs, config.hidden_sizes, config.activation, config.shared_critic,
-                  generator)
-    else:
-        with torch.random.fork_rng(devices=[]):  # a user's model draws from torch's own generator
-            torch.manual_seed(generator.initial_seed())
+    with torch.random.fork_rng(devices=[]):  # layers draw from the generator that is the host's
+        torch.manual_seed(generator.initial_seed())
+        if config.model == "mlp":
+            net = MLP(inputs, outputs, config.hidden_sizes, config.activation, config.shared_critic,
+                      generator)
+        else:
             net = (model or config.model)(obs_space, act_space)
-    policy = Policy(obs_space, act_space, net, config.norm_obs, config.log_std_init, config.seed)
-    _check_outputs(policy, outputs)
-    return policy.eval()
+        policy = Policy(obs_space, act_space, net, config.norm_obs, config.log_std_init,
+                        config.seed).eval()
+        _check_outputs(policy, outputs)
+    return policy
 
 
 def _check_outputs(policy: Policy, outputs: int) -> None:

@@ -182,9 +182,10 @@ class Native:
 
     def _rewards(self, rew, over: np.ndarray) -> np.ndarray:
         try:
-            rew = np.where(over, 0.0, np.asarray(rew, np.float64))
+            rew = np.asarray(rew, np.float64)
             if rew.shape != (self.count,):
                 raise ValueError(f"the rewards have shape {rew.shape}, not ({self.count},)")
+            rew = np.where(over, 0.0, rew)
             if not (good := np.abs(rew) <= contract.REWARD_MAX).all():
                 e = int(good.argmin())
                 raise ValueError(f"the reward of environment {e} is {rew[e]}, not finite in float32")

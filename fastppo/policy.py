@@ -94,11 +94,13 @@ class Policy(nn.Module):
 
     def set_moments(self, values: Sequence[Tensor]) -> None:
         """Replace the moments, and the float32 snapshot of them that everybody reads."""
-        for buffer, value in zip((self.count, self.mean, self.m2), values):
+        count, mean, m2 = values
+        if self.norm_obs and count.item() > 0:
+            self.shift.copy_(mean)
+            self.scale.copy_((m2 / count + EPSILON).rsqrt())
+        # The count last: interrupted before it, the first moments are still to be set.
+        for buffer, value in ((self.mean, mean), (self.m2, m2), (self.count, count)):
             buffer.copy_(value)
-        if self.norm_obs and self.count.item() > 0:
-            self.shift.copy_(self.mean)
-            self.scale.copy_((self.m2 / self.count + EPSILON).rsqrt())
 
     def learn_moments(self, obs: np.ndarray) -> None:
         """Merge observations [n ...] into the moments; the network sees them from now on."""
@@ -129,4 +131,4 @@ class Policy(nn.Module):
             raise ModelError(f"an observation of shape {rows.shape} does not fit the space's"
                              f" {self.row}", f"pass shape {self.row} or a batch of them")
         rows = rows[None] if single else rows
-        return np.ascontiguousarray(rows, observation_store(self.obs_space).dtype), single
+        return np.require(rows, observation_store(self.obs_space).dtype, "CW"), single

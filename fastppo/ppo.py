@@ -17,7 +17,7 @@ from .errors import ClosedError
 from .evaluate import Evaluation, evaluate
 from .learner import Learner
 from .models import build_policy, torch_threads
-from .report import Clock, Episodes, explained_variance, sinks_of
+from .report import Clock, Episodes, explained_variance, sinks_of, stops
 from .settings import configured, resolved
 
 Callback = Callable[["PPO", dict[str, float]], Any]
@@ -68,7 +68,7 @@ class PPO:
                 "%d steps are done already, of %d asked for: nothing to do", self.step, self.total)
         while self.step < self.total or self._pending:
             stats = self._iterate()
-            if any([sink(self, stats) is False for sink in (*self.sinks, *callbacks)]):
+            if any([stops(sink(self, stats)) for sink in (*self.sinks, *callbacks)]):
                 break
         self.total = self.config.total_steps
         return self

@@ -29,7 +29,7 @@ FIRST_SECONDS = 1.0
 
 
 class Clock:
-    """Seconds spent in each named part: `with clock("update"): ...`; `part` is the one under way."""
+    """Seconds spent in each named part: `with clock("update"): ...`; `part` is the one now."""
 
     def __init__(self):
         self.seconds: dict[str, float] = {}
@@ -75,10 +75,15 @@ class Episodes:
 
 
 def explained_variance(rollout: Rollout) -> float:
-    """1 - var(ret - val) / var(ret) over valid rows: 1 is a perfect critic; 0 where ret is constant."""
+    """1 - var(ret - val) / var(ret) over valid rows: 1 for a perfect critic, 0 for constant ret."""
     ret, val = rollout.ret[rollout.valid].double(), rollout.val[rollout.valid].double()
     variance = ret.var(correction=0).item()
     return 1 - (ret - val).var(correction=0).item() / variance if variance > 0 else 0.0
+
+
+def stops(answer) -> bool:
+    """Whether a callback's answer asks to end training: False, also as numpy compares."""
+    return isinstance(answer, (bool, np.bool_)) and not answer
 
 
 class Sink(Protocol):

@@ -26,34 +26,26 @@ class Wandb:
 
     def __init__(self, project: str, folder: Path, config: dict[str, Any]):
         self.hung, self.full = False, False
-        self.rows: queue.Queue = queue.Queue(WAITING)
+        self.rows: queue.SimpleQueue = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._live, args=(project, folder, config),
                                        name="wandb", daemon=True)
         self.thread.start()
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
-        """Put one iteration in the queue; where that is full, it is left out."""
-        self._put((ppo.step, {"global_step": ppo.step, **stats}))
+        """Put one iteration in the queue; where that is too long, it is left out."""
+        if self.rows.qsize() < WAITING:
+            self.rows.put((ppo.step, {"global_step": ppo.step, **stats}))
+        elif not self.full and self.thread.is_alive():
+            self.full = True
+            note("wandb does not keep up and misses some iterations; metrics.csv has them all")
 
     def close(self) -> None:
         """Wait for the last rows to go out, not for ever."""
-        while self.rows.full() and self.thread.is_alive():
-            self.rows.get()
-        self._put(None)
+        self.rows.put(None)
         self.thread.join(FINISH_SECONDS)
         if self.thread.is_alive():
             self.hung = True
             note(f"wandb did not finish within {FINISH_SECONDS:g} s and was left behind")
-
-    def _put(self, row) -> None:
-        if not self.thread.is_alive():
-            return
-        try:
-            self.rows.put_nowait(row)
-        except queue.Full:
-            if not self.full:
-                note("wandb does not keep up: it misses some iterations, metrics.csv has them all")
-            self.full = True
 
     def _live(self, project: str, folder: Path, config: dict[str, Any]) -> None:
         try:
@@ -67,14 +59,14 @@ class Wandb:
 
 
 def begun(project: str, folder: Path, config: dict[str, Any]):
-    """A run of wandb's: online, else offline; raises what wandb raises where it cannot be either."""
+    """A run of wandb's: online, else offline; raises what wandb raises where neither can be."""
     import wandb
     asked = os.environ.get("WANDB_MODE")
     mode = asked or ("online" if _account(wandb) else "offline")
     if mode == "offline":
         note(f"wandb: {'WANDB_MODE is offline' if asked else 'not logged in'}; writing to"
              f" {folder}/wandb (later: wandb sync {folder}/wandb/offline-run-*)")
-    given = {"project": project, "dir": str(folder), "name": folder.resolve().name, "config": config,
+    given = {"project": project, "dir": str(folder), "name": folder.name or None, "config": config,
              "settings": wandb.Settings(console="off", silent=True, save_code=False,
                                         disable_git=True, init_timeout=20)}
     try:
@@ -83,7 +75,7 @@ def begun(project: str, folder: Path, config: dict[str, Any]):
         if mode == "offline":
             raise
         note(f"wandb: {_short(error)}; going on offline")
-        run = wandb.init(mode="offline", **given)
+        return wandb.init(mode="offline", **given)
     if mode == "online" and getattr(run, "url", None):
         note(f"wandb: {run.url}")
     return run
@@ -105,9 +97,10 @@ def note(text: str) -> None:
 
 
 def _account(wandb) -> bool:
+    wandb.setup(wandb.Settings(silent=True))
     try:
         return bool(wandb.login(prompt=False, verify=False))
-    except TypeError:  # an older version, which asks on the terminal
+    except TypeError:  # an older version, whose login would ask on the terminal
         return bool(wandb.api.api_key)
 
 

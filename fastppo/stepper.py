@@ -65,6 +65,14 @@ def assembled(space: Space, values: Iterator) -> Any:
     return next(values)
 
 
+def elements(leaf: Leaf, rows: np.ndarray) -> list:
+    """The rows of an array as elements of their space: fresh arrays, numbers only for Discrete."""
+    fresh = rows.copy()
+    if leaf.space.shape or isinstance(leaf.space, Discrete):
+        return list(fresh)
+    return [row.reshape(()) for row in fresh[:, None]]
+
+
 def arrays_of(plan: Plan, envs: int) -> Spec:
     """The arrays of a vector environment: obs0, obs1, ... are the leaves of its observations."""
     obs, act = leaves(plan.obs_space), leaves(plan.act_space)
@@ -94,7 +102,7 @@ class Stepper:
         self.envs, count = build(factories, first, name), len(factories)
         self.plan, self.first, self.name = plan, first, name
         self.note = note or (lambda step, env: None)
-        self.leaves = leaves(plan.obs_space)
+        self.leaves, self.act_leaves = leaves(plan.obs_space), leaves(plan.act_space)
         self.obs, self.act, self.fin = (views(arena, n, first, first + count)
                                         for n in ("obs", "act", "fin"))
         self.rew, self.term, self.trunc = (arena[n][first:first + count]
@@ -137,10 +145,14 @@ class Stepper:
                 return results, self.fault(e, repr(name), error).what
         return results, ""
 
-    def set(self, name: str, values: Sequence) -> None:
-        """Give every environment its own value of an attribute."""
-        for env, value in zip(self.envs, values):
-            env.set_wrapper_attr(name, value)
+    def set(self, name: str, values: Sequence) -> tuple[list, str]:
+        """Give every environment its own value of an attribute; the same reply as that of `call`."""
+        for e, (env, value) in enumerate(zip(self.envs, values)):
+            try:
+                env.set_wrapper_attr(name, value)
+            except Exception as error:  # as above
+                return [], self.fault(e, repr(name), error).what
+        return [], ""
 
     def close(self) -> None:
         """Close the environments; what they raise now is printed and no longer stops anybody."""
@@ -215,7 +227,7 @@ class Stepper:
 
     def _actions(self) -> list:
         """The environments' actions, fresh, so that one may keep its own."""
-        columns = [list(rows.copy()) for rows in self.act]
+        columns = [elements(leaf, rows) for leaf, rows in zip(self.act_leaves, self.act)]
         if isinstance(self.plan.act_space, (Dict, Tuple)):
             return [assembled(self.plan.act_space, iter(row)) for row in zip(*columns)]
         return columns[0]

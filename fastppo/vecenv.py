@@ -167,11 +167,9 @@ class Serial:
         `place` is (episode, step, call) that returned them; none: each one's last step.
         """
         if rows.dtype == np.float32 and (at := kernels.first_nonfinite(rows)) >= 0:
-            e, index = divmod(at, max(1, rows[0].size))
-            bad = ValueError(f"observation[{index}] is {rows.reshape(-1)[at]} in float32")
-            clock = self.clocks[first + e]
-            place = place or (clock.episode, clock.length - 1, "step()")
-            raise self._fault(first + e, *place, bad)
+            e, bad = contract.nonfinite(rows, at)
+            episode, length = self.clocks[first + e][:2]
+            raise self._fault(first + e, *(place or (episode, length - 1, "step()")), bad)
 
     def _seed(self, e: int, episode: int) -> int:
         return kernels.episode_seed(self.seed, kernels.Purpose.ENV_SEED, self.first + e, episode)

@@ -19,10 +19,10 @@ from gymnasium.vector.utils import batch_space
 from .arena import Arena
 from .config import Config, default_of
 from .envs import Source, check_agreement
-from .errors import ConfigError, EnvError, Error
+from .errors import ConfigError, EnvError
 from .letters import Away, Here, talk_spec
 from .processes import worker_count
-from .stepper import Plan, Stepper, Told, arrays_of, assembled, leaves, views
+from .stepper import Plan, Stepper, Told, arrays_of, assembled, elements, leaves, views
 
 
 def make_vec(env: Any, num_envs: int | None = None, num_workers: int | None = None,
@@ -82,7 +82,7 @@ class SharedVectorEnv(VectorEnv):
                                                      for space in plan[:2])
         self._obs, self._fin, self._act = (views(arena, name) for name in ("obs", "fin", "act"))
         self._rew, self._term, self._trunc = (arena[name] for name in ("rew", "term", "trunc"))
-        self._act_leaves = leaves(plan.act_space)
+        self._obs_leaves, self._act_leaves = (leaves(space) for space in plan[:2])
         self._waiting = np.ones(self.num_envs, bool)  # who must be reset before the next step
         self._pending = False
         self._end = weakref.finalize(self, _shut, crew, arena)
@@ -136,12 +136,7 @@ class SharedVectorEnv(VectorEnv):
         if name in ("reset", "step", "close"):
             raise ConfigError(f"{name!r} cannot be called on single environments",
                               f"use the vector environment's own {name}()")
-        results = []
-        for part, error in self._ask("call", [(name, args, kwargs)] * len(self.crew.slices)):
-            if error:
-                raise EnvError(error, "the environments are as they were left: reset() or close()")
-            results += part
-        return tuple(results)
+        return self._replies("call", [(name, args, kwargs)] * len(self.crew.slices))
 
     def get_attr(self, name: str) -> tuple:
         """The attribute `name` of every environment."""
@@ -154,11 +149,17 @@ class SharedVectorEnv(VectorEnv):
         if len(each) != self.num_envs:
             raise ConfigError(f"{len(each)} values for {self.num_envs} environments",
                               "a value for each of them, or one that is no list or tuple")
-        self._ask("set", [(name, each[a:b]) for a, b in self.crew.slices])
+        self._replies("set", [(name, each[a:b]) for a, b in self.crew.slices])
 
     def close_extras(self, **kwargs) -> None:
         """Stop the workers; always returns."""
         self._end()
+
+    def __enter__(self) -> "SharedVectorEnv":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
 
     @property
     def np_random_seed(self) -> tuple:
@@ -183,10 +184,18 @@ class SharedVectorEnv(VectorEnv):
     def _ask(self, method: str, letters: list[tuple]) -> list:
         return self._guarded(partial(self.crew.ask, method, letters))
 
+    def _replies(self, method: str, letters: list[tuple]) -> tuple:
+        results = []
+        for part, error in self._ask(method, letters):
+            if error:
+                raise EnvError(error, "the environments are as that left them: reset() or close()")
+            results += part
+        return tuple(results)
+
     def _guarded(self, call):
         try:
             return call()
-        except Error:
+        except EnvError:
             self.close()
             raise
         except BaseException:  # an interrupt
@@ -239,10 +248,13 @@ class SharedVectorEnv(VectorEnv):
         for e in sorted({*told, *ended}):
             final, info = told.get(e, ({}, {}))
             if e in ended:
-                last = assembled(self.single_observation_space, (rows[e].copy() for rows in self._fin))
-                infos = self._add_info(infos, {"final_obs": last, "final_info": final}, e)
+                infos = self._add_info(infos, {"final_obs": self._final(e), "final_info": final}, e)
             infos = self._add_info(infos, info, e)
         return infos
+
+    def _final(self, e: int) -> Any:
+        return assembled(self.single_observation_space, (
+            elements(leaf, rows[e:e + 1])[0] for leaf, rows in zip(self._obs_leaves, self._fin)))
 
 
 def _shut(crew: Here | Away, arena: Arena) -> None:

@@ -138,55 +138,28 @@ class OneStep(gym.Env):
         return obs, float(self.reward(self.obs, action)), True, False, {}
 
 
-class Signs(gym.Env):
-    """Which of two normal numbers x is larger? +1 if right, else 0; seen as scale * x + offset."""
+class Above(gym.Env):
+    """Is a normal number x above 0.5? +1 if right, else 0; x is seen as scale * x + offset."""
 
-    observation_space = Box(-np.inf, np.inf, (2,), np.float64)
+    observation_space = Box(-np.inf, np.inf, (1,), np.float64)
     action_space = Discrete(2)
 
     def __init__(self, scale=1.0, offset=0.0):
         self.scale, self.offset = scale, offset
 
     def reset(self, *, seed=None, options=None):
-        """Two numbers."""
+        """A number."""
         super().reset(seed=seed)
         return self._look(), {}
 
     def step(self, action):
-        """Right or wrong, and the next two; the episode is over after one in eight steps."""
-        right = float(action == (self.x[0] > self.x[1]))
+        """Right or wrong, and the next number; one step in eight is the last."""
+        right = float(action == (self.x[0] > 0.5))
         return self._look(), right, bool(self.np_random.random() < 1 / 8), False, {}
 
     def _look(self):
-        self.x = self.np_random.normal(size=2)
+        self.x = self.np_random.normal(size=1)
         return self.scale * self.x + self.offset
-
-
-class NextStep(gym.Wrapper):
-    """An episode's end as a NEXT_STEP vector environment shows it to who does not mask it.
-
-    After an end comes one row that is no step: it shows the final observation, ignores the action,
-    gives 0 and leads to the first observation of the next episode.
-    """
-
-    def __init__(self, env):
-        super().__init__(env)
-        self.last = None
-
-    def reset(self, *, seed=None, options=None):
-        """The final observation of the episode that has ended, if one has."""
-        self.first, info = self.env.reset(seed=seed)
-        self.waiting = self.last is not None
-        return (self.last if self.waiting else self.first), info
-
-    def step(self, action):
-        """The step, or the row between two episodes."""
-        if self.waiting:
-            self.waiting = False
-            return self.first, 0.0, False, False, {}
-        obs, rew, term, trunc, info = self.env.step(action)
-        self.last = obs
-        return obs, rew, term, trunc, info
 
 
 class Record(NamedTuple):

@@ -16,6 +16,8 @@ CEILING, LONGEST = 600, 40
 # A module may import those of later rows only (and nothing else of the package).
 ROWS = """
     cli
+    arguments interrupts
+    fields
     ppo vector
     crew settings report
     evaluate checkpoint learner
@@ -26,7 +28,7 @@ ROWS = """
     envs
     contract
     spaces arena kernels
-    numba_twins
+    numba_twins sinks_wandb
     config reference
     errors
 """.split("\n")

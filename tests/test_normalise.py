@@ -1,4 +1,4 @@
-"""Observation moments and reward scaling: what they are, when they change, and who is never counted."""
+"""Observation moments and reward scaling: what they are, when they change, what never counts."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Rollouts: the policy that judges is the policy that acted, and advantages are what they should be."""
+"""Rollouts: who judges is who acted, and advantages are what they should be by definition."""
 
 import itertools
 from functools import partial

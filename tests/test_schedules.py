@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 import pytest
 from envs_for_tests import Chance, Constant
 
@@ -111,9 +112,9 @@ def test_a_callback_that_returns_false_ends_training_after_all_have_been_called(
     assert ppo.step == 64
 
 
-def test_only_false_ends_training(trainer):
-    for answer in (None, 0, "", []):
-        assert trainer(Constant).learn(64, callbacks=[lambda *_, a=answer: a]).step == 64
+def test_only_false_ends_training_also_as_numpy_says_it(trainer):
+    for answer, steps in ((None, 64), (0, 64), ("", 64), (True, 64), (False, 32), (np.False_, 32)):
+        assert trainer(Constant).learn(64, callbacks=[lambda *_, a=answer: a]).step == steps
 
 
 def test_the_step_rate_and_the_shares_of_time_come_with_every_iteration(trainer):

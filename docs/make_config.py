@@ -1,0 +1,75 @@
+"""Writes docs/config.md from Config and the presets: python docs/make_config.py"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from fastppo.fields import Setting, settings, shown  # noqa: E402
+from fastppo.presets import FAMILIES, PRESETS  # noqa: E402
+
+PAGE = Path(__file__).with_name("config.md")
+INTRO = """\
+# Settings
+
+<!-- Written by docs/make_config.py; a test compares it with the code. -->
+
+The fields of `fastppo.Config`: keyword arguments of `PPO(...)`, and flags of the command with two
+hyphens in front (`num_envs=32`, `--num_envs=32`). The `none` of `INT|none` is Python's `None`; what
+it and `auto` come to is decided when the trainer is built, and then stands in `ppo.config` and in
+the run's `config.json`.
+
+On the command line hyphens are as good as underscores; a switch (BOOL) is `--flag`, `--no-flag` or
+`--flag=True`; a whole number (INT) may be written `16`, `1_000`, `1e6`, `10M` or `500k`, so `1.5`
+is an error; of a flag that is given twice the last one counts. To see the same list with the
+defaults of an environment's preset: `python main.py --env_name=CartPole-v1 --help`.
+
+Older names are understood too: `--env` (`env_name`), `--lam` (`gae_lambda`), `--epsilon`
+(`clip_range`), `--ppo_epochs` (`epochs`), `--num_batches` (`num_minibatches`), `--value_loss_coef`
+(`value_coef`). Two are computed: `--num_iterations=n` is `total_steps` in rollouts, n x num_envs x
+num_steps with whatever the preset says of those; `--name=x` is `run_dir=runs/x`. A setting given
+under two names is an error, and so is one of CleanRL's names: that error says ours.
+"""
+HEAD = """
+## {}
+
+| setting | type | default | unit | meaning | source of the default |
+|---|---|---|---|---|---|
+"""
+FAMILY = """
+## Presets
+
+A preset is a set of defaults for a family of environments, looked up by the environment's id
+(`--preset=auto`) or named (`--preset=cartpole`); `--preset=none` is none. What you give yourself
+wins, also where it is the usual default.
+
+| preset | for | what it changes |
+|---|---|---|
+"""
+
+
+def page() -> str:
+    """The text of docs/config.md."""
+    parts, section = [INTRO], ""
+    for setting in settings().values():
+        if setting.section != section:
+            section = setting.section
+            parts.append(HEAD.format(section.capitalize()))
+        parts.append(row(setting))
+    parts.append(FAMILY)
+    for name, values in PRESETS.items():
+        ids = ", ".join(env for env, preset in FAMILIES.items() if preset == name)
+        changes = " ".join(f"`{key}={shown(value)}`" for key, value in values.items())
+        parts.append(f"| `{name}` | {ids} | {changes} |\n")
+    return "".join(parts)
+
+
+def row(setting: Setting) -> str:
+    """The line of the table for one setting."""
+    cells = (f"`{setting.name}`", setting.type, f"`{shown(setting.default)}`", setting.unit,
+             setting.text, setting.source)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,147 @@
+"""The arena: every array aligned and poisoned, nothing named, and too much memory refused in words."""
+
+import gc
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastppo import PPO, arena
+from fastppo.arena import ALIGN, Arena, size_of
+from fastppo.errors import ConfigError
+
+SPEC = {"f": ("<f4", (3, 5)), "d": ("<f8", (2,)), "i": ("<i8", (7, 1)), "u": ("|u1", (129,)),
+        "b": ("|b1", (4, 3)), "one": ("<f4", ()), "none": ("<f4", (0,))}
+
+
+@pytest.fixture
+def block():
+    made = Arena(SPEC)
+    yield made
+    made.close()
+
+
+def test_every_array_has_its_dtype_and_shape_and_is_aligned_and_apart(block):
+    ends = []
+    for name, (dtype, shape) in SPEC.items():
+        array = block[name]
+        assert (array.dtype.str, array.shape) == (dtype, shape) and name in block
+        assert array.ctypes.data % ALIGN == 0 or not array.size
+        assert array.flags.c_contiguous and array.flags.writeable
+        if array.size:
+            ends.append((array.ctypes.data, array.ctypes.data + array.nbytes))
+    assert all(end <= start for (_, end), (start, _) in zip(ends, ends[1:]))
+    assert "other" not in block
+
+
+def test_memory_is_born_poisoned(block):
+    assert np.isnan(block["f"]).all() and np.isnan(block["d"]).all() and np.isnan(block["one"])
+    assert (block["i"] == -1).all() and (block["u"] == 255).all() and block["b"].all()
+
+
+names = st.text("abcdefgh", min_size=1, max_size=4)
+arrays = st.tuples(st.sampled_from(["<f4", "<f8", "<i8", "|u1", "|b1"]),
+                   st.lists(st.integers(1, 9), max_size=3).map(tuple))
+
+
+@given(st.dictionaries(names, arrays, min_size=1, max_size=6))
+def test_arrays_of_any_spec_never_share_a_byte(spec):
+    made = Arena(spec)
+    for name in spec:
+        made[name].view("u1" if made[name].ndim else made[name].dtype)
+        made[name].fill(0)
+    for name, (dtype, _) in spec.items():
+        made[name].fill(1)
+        others = [other for other in spec if other != name]
+        assert all(not made[other].any() for other in others)
+        made[name].fill(0)
+    assert size_of(spec) % ALIGN == 0 and os.fstat(made.fd).st_size == size_of(spec)
+    made.close()
+
+
+def test_a_block_is_attached_by_descriptor_and_not_poisoned_again(block):
+    block["f"][:] = 3
+    other = Arena(SPEC, os.dup(block.fd))
+    assert (other["f"] == 3).all()
+    other["i"][0] = 9
+    assert block["i"][0, 0] == 9
+    other.close()
+    assert (block["f"] == 3).all()
+
+
+def test_another_process_sees_the_same_memory(block):
+    code = ("import json, sys; from fastppo.arena import Arena\n"
+            "spec = {k: (d, tuple(s)) for k, (d, s) in json.loads(sys.argv[2]).items()}\n"
+            "Arena(spec, int(sys.argv[1]))['f'][1, 2] = 42\n")
+    subprocess.run([sys.executable, "-c", code, str(block.fd), json.dumps(SPEC)],
+                   pass_fds=[block.fd], check=True)
+    assert block["f"][1, 2] == 42
+
+
+def test_the_block_has_no_name_and_only_its_owner_may_open_it():
+    before = set(os.listdir("/dev/shm"))
+    made = Arena(SPEC)
+    assert stat.S_IMODE(os.fstat(made.fd).st_mode) == 0o600
+    assert not os.get_inheritable(made.fd)
+    assert os.fstat(made.fd).st_nlink == 0
+    assert set(os.listdir("/dev/shm")) <= before
+    made.close()
+
+
+def test_the_memory_is_allocated_before_it_is_used():
+    made = Arena({"big": ("|u1", (1 << 22,))})
+    assert os.fstat(made.fd).st_blocks * 512 >= 1 << 22
+    made.close()
+
+
+def test_closing_twice_is_fine_and_a_forgotten_block_gives_its_descriptors_back():
+    before = len(os.listdir("/proc/self/fd"))
+    for closed in (True, False):
+        made = Arena(SPEC)
+        if closed:
+            made.close()
+            made.close()
+        del made
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_arrays_taken_before_close_stay_readable(block):
+    array = block["f"]
+    block.close()
+    assert np.isnan(array).all()
+
+
+def test_more_than_the_machine_has_is_refused_with_the_largest_arrays_and_a_number_that_fits(monkeypatch):
+    def tried(envs):
+        return PPO("CartPole-v1", num_envs=envs, num_steps=512, num_workers=0, preset="none", seed=1)
+    monkeypatch.setattr(arena, "_free_memory", lambda: 4 << 20)
+    with pytest.raises(ConfigError) as caught:
+        tried(512)
+    text = str(caught.value)
+    assert "MiB of shared memory (obs 4 MiB, " in text and "but 4 MiB are free" in text
+    fitting = int(re.search(r"--num_envs=(\d+)", text)[1])
+    assert 8 < fitting < 512
+    tried(fitting).close()
+
+
+def test_memory_the_system_refuses_is_the_same_error(monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(ConfigError, match="MiB of shared memory"):
+        Arena(SPEC)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_free_memory_is_what_the_machine_and_the_cgroup_leave():
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < arena._free_memory() <= total

@@ -1,0 +1,195 @@
+"""Cells: what is posted is seen, who waits is woken, counters wrap, and nobody sleeps past a signal."""
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from fault_envs import guard, holds
+
+from fastppo import _cells
+from fastppo.processes import behind
+
+LONG = 5_000_000_000  # ns; a guard, never waited out
+
+
+def cells(count, memory=None):
+    """Cells side by side, zeroed."""
+    memory = mmap.mmap(-1, 128 * count) if memory is None else memory
+    made = [_cells.Cell(row) for row in np.frombuffer(memory, np.uint8).reshape(-1, 128)[:count]]
+    for cell in made:
+        cell.clear()
+    return made
+
+
+def test_a_cell_is_128_aligned_bytes():
+    assert _cells.CELL_BYTES == 128
+    block = np.frombuffer(mmap.mmap(-1, 512), np.uint8)
+    _cells.Cell(block[128:256])
+    for wrong in (block[:127], block[:256], block[64:192], block[::2][:128]):
+        with pytest.raises(ValueError):
+            _cells.Cell(wrong)
+    with pytest.raises((ValueError, TypeError)):
+        _cells.Cell(np.zeros(32, np.float32))
+
+
+def test_a_cell_keeps_its_memory_alive():
+    cell, = cells(1)
+    cell.post(7)
+    junk = [np.ones(128, np.uint8) for _ in range(100)]
+    assert cell.value() == 7 and len(junk) == 100
+
+
+def test_what_is_posted_is_seen_through_every_view_of_the_memory():
+    memory = mmap.mmap(-1, 128)
+    mine, = cells(1, memory)
+    theirs = _cells.Cell(np.frombuffer(memory, np.uint8))
+    mine.post(5)
+    mine.state = -3
+    assert theirs.value() == 5 and theirs.state == -3
+    theirs.hint()
+    assert mine.value() == 6
+
+
+def test_clear_sets_everything_to_zero():
+    cell, = cells(1)
+    cell.post(5)
+    cell.at(3, 4)
+    cell.state = 2
+    cell.clear()
+    assert (cell.value(), cell.where, cell.state) == (0, (0, 0, 0), 0)
+
+
+def test_every_note_of_a_place_can_be_told_from_the_one_before():
+    cell, = cells(1)
+    cell.at(0, 3)
+    first = cell.where
+    cell.at(0, 3)
+    assert first[:2] == cell.where[:2] == (0, 3) and first != cell.where
+
+
+@pytest.mark.parametrize("spin", [0, 50_000])
+def test_waiting_ends_at_once_where_the_value_is_another_already(spin):
+    cell, = cells(1)
+    cell.post(1)
+    with guard():
+        assert cell.wait_change(0, spin, 1000 * LONG)
+
+
+@pytest.mark.parametrize("spin", [0, 100, 10_000_000])
+def test_waiting_ends_with_its_slice(spin):
+    cell, = cells(1)
+    assert not cell.wait_change(0, spin, 1_000_000)
+    assert not cell.wait_change(0, spin, 0)
+
+
+@pytest.mark.parametrize("act", [lambda cell: cell.post(1), lambda cell: cell.hint()])
+def test_who_sleeps_is_woken(act):
+    cell, = cells(1)
+    timer = threading.Timer(0.05, act, [cell])
+    timer.start()
+    with guard():
+        assert cell.wait_change(0, 0, 1000 * LONG)
+    timer.join()
+
+
+def test_all_who_sleep_are_woken():
+    cell, woken = *cells(1), []
+    sleepers = [threading.Thread(target=lambda: woken.append(cell.wait_change(0, 0, 1000 * LONG)))
+                for _ in range(4)]
+    for sleeper in sleepers:
+        sleeper.start()
+    time.sleep(0.05)
+    with guard():
+        cell.post(1)
+        for sleeper in sleepers:
+            sleeper.join()
+    assert woken == [True] * 4
+
+
+def test_a_signal_ends_the_wait_and_its_handler_runs():
+    cell, = cells(1)
+    timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
+    with guard(), pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
+        while True:  # as the main process waits: in slices
+            cell.wait_change(0, 0, 50_000_000)
+    timer.cancel()
+
+
+def test_a_slice_ends_early_when_a_signal_comes():
+    cell, = cells(1)
+    seen = []
+    before = signal.signal(signal.SIGUSR2, lambda *_: seen.append(1))
+    try:
+        threading.Timer(0.1, signal.pthread_kill, [threading.main_thread().ident, signal.SIGUSR2]).start()
+        with guard():
+            assert not cell.wait_change(0, 0, 1000 * LONG)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert seen == [1]
+
+
+def test_counters_wrap_at_two_to_the_32():
+    cell, = cells(1)
+    cell.post(2**32 - 1)
+    cell.hint()
+    assert cell.value() == 0
+    with pytest.raises(OverflowError):
+        cell.post(2**32)
+
+
+@pytest.mark.parametrize("value, target, late", [
+    (0, 0, False), (0, 1, True), (1, 0, False), (5, 5, False), (2**32 - 1, 0, True),
+    (2**32 - 1, 2**32 - 1, False), (2**32 - 2, 3, True), (3, 2**32 - 2, False),
+    (7, 2**32 + 7, False), (7, 2**32 + 8, True), (0, 2**31 - 1, True)])
+def test_behind_compares_counters_modulo_two_to_the_32(value, target, late):
+    assert behind(value, target) is late
+
+
+PONG = """
+import mmap, sys
+import numpy as np
+from fastppo._cells import Cell
+memory = mmap.mmap(int(sys.argv[1]), 256)
+ping, pong = (Cell(row) for row in np.frombuffer(memory, np.uint8).reshape(2, 128))
+for i in range(1, 10_001):
+    while ping.value() != i + 2**32 - 5000 & 0xFFFFFFFF:
+        ping.wait_change(ping.value(), int(sys.argv[2]), 50_000_000)
+    pong.post(i)
+"""
+
+
+@pytest.mark.parametrize("spin", [0, 20_000])
+def test_two_processes_play_ping_pong_ten_thousand_times(spin):
+    fd = os.memfd_create("pong")
+    os.ftruncate(fd, 256)
+    ping, pong = cells(2, mmap.mmap(fd, 256))
+    ping.post(2**32 - 5000)
+    other = subprocess.Popen([sys.executable, "-c", PONG, str(fd), str(spin)], pass_fds=[fd])
+    with other, guard(30):
+        for i in range(1, 10_001):
+            ping.post(i + 2**32 - 5000 & 0xFFFFFFFF)  # wraps half-way
+            while (value := pong.value()) != i:
+                assert value == i - 1
+                if not pong.wait_change(value, spin, 50_000_000):
+                    assert other.poll() in (None, 0)
+    os.close(fd)
+    assert other.returncode == 0
+
+
+def test_no_hint_of_several_writers_is_lost():
+    cell, = cells(1)
+    writers = [threading.Thread(target=lambda: [cell.hint() for _ in range(5000)]) for _ in range(4)]
+    for writer in writers:
+        writer.start()
+    with guard():
+        assert holds(lambda: cell.wait_change(20_000, 0, 0) is False or cell.value() == 20_000)
+        for writer in writers:
+            writer.join()
+    assert cell.value() == 20_000

@@ -1,0 +1,487 @@
+"""The command: what argv may look like, what is said and written, and how it ends."""
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import types
+from pathlib import Path
+
+import pytest
+
+from fastppo import Config, arguments, cli, interrupts, load, processes, sinks_wandb
+from fastppo.errors import ConfigError
+from fastppo.fields import settings, shown
+from fastppo.learner import Learner
+from fastppo.presets import PRESETS
+
+MAIN = Path(__file__).parent.parent / "main.py"
+TINY = ["--preset=none", "--num_workers=0", "--num_envs=4", "--num_steps=8", "--epochs=1",
+        "--num_minibatches=1", "--hidden_sizes=8", "--total_steps=96", "--eval_episodes=2"]
+CARTPOLE = ["--env_name=CartPole-v1", *TINY]
+
+ENVS = '''
+import os
+import signal
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+
+class Plain(gym.Env):
+    """Fails, or sends itself a signal, at a step of its life."""
+    observation_space, action_space = Box(-1, 1, (2,)), Discrete(2)
+
+    def __init__(self, fails=-1, signum=0, at=-1):
+        self.fails, self.signum, self.at, self.steps = fails, signum, at, 0
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == self.fails:
+            raise RuntimeError("a bug in the environment")
+        if self.steps == self.at:
+            os.kill(os.getpid(), self.signum)
+        return np.zeros(2, np.float32), 1.0, self.steps % 5 == 0, False, {}
+
+class DictObs(Plain):
+    observation_space = Dict({"a": Box(-1, 1, (2,))})
+
+class ManyActions(Plain):
+    action_space = MultiDiscrete([2, 3])
+'''
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Every test has an empty working directory, and a module `shop` with environments."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "shop.py").write_text(ENVS)
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+@pytest.fixture
+def command(capsys):
+    """A function from argv to (exit code, stdout, stderr) of the command in this process."""
+    def run(*argv):
+        code = 0
+        try:
+            cli.main(argv)
+        except SystemExit as end:
+            code = end.code
+        return code, *capsys.readouterr()
+    return run
+
+
+def only_run() -> Path:
+    folder, = Path("runs").iterdir()
+    return folder
+
+
+def asked(*argv):
+    return arguments.read(argv).asked
+
+
+# argv
+
+@pytest.mark.parametrize("argv, wanted", [
+    (["--num_envs=8"], {"num_envs": 8}),
+    (["--num-envs", "8"], {"num_envs": 8}),
+    (["--total_steps=1e6"], {"total_steps": 1_000_000}),
+    (["--total_steps=10M"], {"total_steps": 10_000_000}),
+    (["--total-steps", "500k"], {"total_steps": 500_000}),
+    (["--total_steps=1_000"], {"total_steps": 1000}),
+    (["--total_steps=1.5e3"], {"total_steps": 1500}),
+    (["--lr=1e6"], {"lr": 1e6}),
+    (["--log_std_init", "-1.5"], {"log_std_init": -1.5}),
+    (["--norm-rewards"], {"norm_rewards": True}),
+    (["--norm_rewards=True"], {"norm_rewards": True}),
+    (["--norm_rewards", "false"], {"norm_rewards": False}),
+    (["--no-norm-obs"], {"norm_obs": False}),
+    (["--no_norm_obs"], {"norm_obs": False}),
+    (["--norm_obs", "--no-norm-obs"], {"norm_obs": False}),
+    (["--hidden_sizes=64,32"], {"hidden_sizes": (64, 32)}),
+    (["--hidden_sizes", "64", "32"], {"hidden_sizes": (64, 32)}),
+    (["--hidden_sizes=(64, 32)"], {"hidden_sizes": (64, 32)}),
+    (["--env_kwargs", '{"a": [1, "x"]}'], {"env_kwargs": {"a": [1, "x"]}}),
+    (["--target_kl=none"], {"target_kl": None}),
+    (["--seed=1", "--seed=2"], {"seed": 2}),
+    (["--env=CartPole-v1", "--lam=0.9", "--epsilon=0.3"],
+     {"env_name": "CartPole-v1", "gae_lambda": 0.9, "clip_range": 0.3}),
+    (["--ppo_epochs=3", "--num-batches=2", "--value_loss_coef=1"],
+     {"epochs": 3, "num_minibatches": 2, "value_coef": 1.0}),
+    (["--name=my first run"], {"run_dir": "runs/my-first-run"}),
+])
+def test_settings_are_read_as_people_type_them(argv, wanted):
+    found = asked(*argv)
+    assert found == wanted
+    assert [type(value) for value in found.values()] == [type(value) for value in wanted.values()]
+
+
+def test_every_setting_can_be_given_as_it_is_shown():
+    defaults = {name: setting.default for name, setting in settings().items()}
+    assert asked(*(f"--{name}={shown(value)}" for name, value in defaults.items())) == defaults
+
+
+def test_what_is_given_wins_over_the_preset_also_where_it_is_the_default():
+    request = arguments.read(["--env_name=CartPole-v1", f"--lr={Config.lr}"])
+    assert request.asked["lr"] == request.config.lr == Config.lr != PRESETS["cartpole"]["lr"]
+    assert request.config.gamma == PRESETS["cartpole"]["gamma"]
+    assert "lr" not in request.changes and request.preset == "cartpole"
+
+
+def test_a_preset_that_is_named_holds_for_any_environment():
+    assert arguments.read(["--env_name=Acrobot-v1", "--preset=cartpole"]).preset == "cartpole"
+    assert arguments.read(["--env_name=CartPole-v1", "--preset=none"]).config == Config(
+        env_name="CartPole-v1", preset="none")
+
+
+def test_iterations_are_counted_in_the_presets_rollouts():
+    steps = PRESETS["cartpole"]["num_steps"]
+    found = asked("--num_iterations=10", "--env=CartPole-v1", "--num_envs=3")
+    assert found["total_steps"] == 10 * 3 * steps
+
+
+@pytest.mark.parametrize("argv, what, fix", [
+    (["--num_env=3"], 'no setting "num_env"', "did you mean --num_envs?"),
+    (["--xyzzy"], 'no setting "xyzzy"', "python main.py --help"),
+    (["-seed=1"], 'no setting "-seed"', "did you mean --seed?"),
+    (["CartPole-v1"], '"CartPole-v1" is no setting', "--env_name=CartPole-v1"),
+    (["--seed"], "--seed takes one value", "leave --seed out"),
+    (["--seed", "1", "2"], '--seed takes one value, not "1 2"', "leave --seed out"),
+    (["--num_envs=1.5"], 'num_envs is "1.5", but must be a whole number', "--num_envs=16"),
+    (["--num_envs=1e99999999"], "must be a whole number", "--num_envs=16"),
+    (["--num_envs=nan"], "must be a whole number", "--num_envs=16"),
+    (["--lr=fast"], 'lr is "fast", but must be a number', "--lr=0.0003"),
+    (["--norm_obs=maybe"], "must be True or False", "--norm_obs=True"),
+    (["--no-norm_obs=True"], "--no-norm_obs takes no value", "--norm_obs=False"),
+    (["--activation=gelu"], "one of tanh, relu, elu", "--activation=tanh"),
+    (["--hidden_sizes=64,x"], "whole numbers, such as 64,64", "--hidden_sizes=64,64"),
+    (["--env_kwargs={a: 1}"], "must be a JSON object", "leave --env_kwargs out"),
+    (["--env_kwargs=[1]"], "must be a JSON object", "leave --env_kwargs out"),
+    (["--preset=cartpol"], 'no preset "cartpol"', "--preset=cartpole"),
+    (["--lam=0.9", "--gae_lambda=0.9"], "two names of one setting", "give --gae_lambda alone"),
+    (["--num_iterations=1", "--total_steps=9"], "both say", "give --total_steps alone"),
+    (["--name=a", "--run_dir=b"], "both say", "give --run_dir alone"),
+    (["--num_iterations=1.5"], "num_iterations", "--num_iterations=100"),
+    (["--env-id=CartPole-v1"], "--env-id is a name of CleanRL's", "--env_name=CartPole-v1"),
+    (["--total-timesteps", "1000"], "CleanRL's", "--total_steps=1000"),
+    (["--learning-rate=1e-3"], "CleanRL's", "--lr=1e-3"),
+    (["--update-epochs=4"], "CleanRL's", "--epochs=4"),
+    (["--clip-coef=0.1"], "CleanRL's", "--clip_range=0.1"),
+    (["--ent-coef=0.1"], "CleanRL's", "--entropy_coef=0.1"),
+    (["--vf-coef=0.1"], "CleanRL's", "--value_coef=0.1"),
+    (["--wandb-project-name=x"], "CleanRL's", "--wandb_project=x"),
+    (["--track"], "CleanRL's", "--logger=wandb"),
+    (["--no-track"], "CleanRL's", "--logger=none"),
+    (["--no-norm-adv"], "CleanRL's", "--norm_advantages=none"),
+    (["--cuda=False"], "CleanRL's", "--device=cpu"),
+])
+def test_what_cannot_be_meant_is_refused_with_a_fix(argv, what, fix):
+    with pytest.raises(ConfigError) as caught:
+        arguments.read(argv)
+    assert what in caught.value.what
+    assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize("name, ours", list(arguments.CLEANRL.items()))
+def test_every_answer_to_a_name_of_cleanrls_is_one_that_works(name, ours):
+    for text in ours if isinstance(ours, tuple) else [f"--{ours}=1"]:
+        if text.startswith("--"):
+            arguments.read([text])
+
+
+# what is refused, and how
+
+@pytest.mark.parametrize("argv, what, fix", [
+    (["--env_name=LunaLander-v3"], "no environment 'LunaLander-v3'", "--env_name=LunarLander-v3"),
+    (["--env_name=nowhere:Env"], "cannot import 'nowhere'", ""),
+    (["--env_name=shop:Nothing"], "shop", ""),
+    (["--env_name=shop:DictObs"], "Dict('a': Box", "FlattenObservation"),
+    (["--env_name=shop:ManyActions"], "MultiDiscrete", ""),
+    (["--env_name=CartPole-v1", "--model=cnn"], "cnn", "--model=mlp"),
+    (["--env_name=CartPole-v1", "--device=cuda:99"], "cuda", "--device=cpu"),
+    (["--num_envs=0"], "num_envs is 0", "--num_envs=16"),
+    (["--num_envs=2", "--num_steps=2", "--num_minibatches=5"], "more than the 4 rows",
+     "--num_minibatches=4"),
+    (["--gamma=1.5"], "gamma is 1.5", "--gamma=0.99"),
+    (["--lr=0"], "lr is 0.0", "--lr=0.0003"),
+    (["--lr=nan"], "lr is nan", "--lr=0.0003"),
+    (["--preset=nope"], 'no preset "nope"', "--preset="),
+])
+def test_bad_input_is_one_error_with_a_fix_before_any_worker_starts(command, monkeypatch, argv,
+                                                                    what, fix):
+    monkeypatch.setattr(processes, "Worker", None)
+    code, out, err = command(*argv, "--num_workers=2")
+    assert code == 2
+    assert re.fullmatch(r"error: .+\n  fix: .+\n", err), err
+    assert what in err and fix in err.splitlines()[1]
+    assert list(Path().iterdir()) == []  # it leaves nothing behind
+
+
+def test_a_typing_error_ends_the_process_with_exit_code_2_and_no_traceback():
+    done = subprocess.run([sys.executable, MAIN, "--num_env=3"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == 'error: there is no setting "num_env"\n  fix: did you mean --num_envs?\n'
+
+
+def test_an_unexpected_exception_keeps_its_traceback(command, monkeypatch):
+    def broken(*args):
+        raise ZeroDivisionError("our own bug")
+    monkeypatch.setattr(Learner, "update", broken)
+    with pytest.raises(ZeroDivisionError, match="our own bug"):
+        command(*CARTPOLE)
+
+
+# --help
+
+def test_help_imports_neither_torch_nor_gymnasium_nor_numpy():
+    code = ("import sys; from fastppo import cli\ntry: cli.main(['--help'])\nexcept SystemExit:"
+            "\n print([m for m in ('torch', 'gymnasium', 'numpy') if m in sys.modules])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_lists_every_setting_with_type_default_and_meaning(command):
+    code, out, err = command("--help", "--preset=none")
+    assert (code, err) == (0, "")
+    text = re.sub(r"[\s│]+", " ", out)
+    for setting in settings().values():
+        assert f"--{setting.name} {setting.type}" in text
+        default = f"{shown(setting.default)} {setting.unit}".strip()
+        if setting.default is None:
+            default = "none"
+        assert f"{setting.text} (default: {default})" in text
+
+
+def test_help_shows_the_preset_of_the_environment_that_is_named(command):
+    _, out, _ = command("-h", "--env_name=CartPole-v1")
+    steps = PRESETS["cartpole"]["num_steps"]
+    assert f"(default: {steps} steps by preset cartpole, else {Config.num_steps})" in \
+        re.sub(r"[\s│]+", " ", out)
+
+
+def test_a_reader_that_has_left_is_no_error():
+    with subprocess.Popen([sys.executable, MAIN, "--help"], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == ("", 141)
+
+
+# a whole run
+
+def test_the_last_line_is_the_evaluation_and_the_one_before_it_the_training(command):
+    code, out, err = command(*CARTPOLE, "--seed=1")
+    assert (code, err) == (0, "")
+    *_, trained, last = out.splitlines()
+    assert re.fullmatch(r"evaluation return -?\d+\.\d ± \d+\.\d \(2 episodes\)", last)
+    assert re.fullmatch(r"trained   96 steps in \d+\.\d s \(start-up \d+\.\d s beside\),"
+                        r" [\d,]+ steps/s   runs/\S+/model.safetensors", trained)
+
+
+def test_a_run_leaves_model_metrics_settings_and_summary_in_its_own_folder(command):
+    command(*CARTPOLE, "--seed=7")
+    folder = only_run()
+    assert re.fullmatch(r"CartPole-v1__7__\d{8}-\d{6}", folder.name)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "config.json", "metrics.csv", "model.safetensors", "summary.json"]
+    assert load(folder / "model.safetensors").predict([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["seed"], summary["steps"], summary["ended"]) == (7, 96, "done")
+    assert summary["evaluation"]["episodes"] == 2 and summary["seconds"] > 0
+    assert summary["warmup_steps"] == 32  # 8 random steps of each environment
+    settings_of_it = json.loads((folder / "config.json").read_text())
+    assert settings_of_it["seed"] == 7 and settings_of_it["acting"] in ("local", "central")
+
+
+def test_without_a_setting_lunarlander_is_trained_with_its_preset():
+    request = arguments.read([])
+    assert (request.config.env_name, request.preset) == ("LunarLander-v3", "lunarlander")
+
+
+def test_a_seed_that_is_not_given_is_drawn_printed_and_stored(command):
+    _, out, _ = command(*CARTPOLE, "--eval_episodes=0")
+    seed = int(re.search(r"seed (\d+)", out)[1])
+    assert json.loads((only_run() / "summary.json").read_text())["seed"] == seed
+    assert f"__{seed}__" in only_run().name
+    assert out.splitlines()[-1].startswith("trained")  # and no evaluation was asked for
+
+
+def test_the_banner_says_what_was_chosen(command):
+    _, out, _ = command("--env_name=CartPole-v1", *TINY[1:], "--seed=1", "--lr=1e-3")
+    preset = PRESETS["cartpole"]
+    for text in ("observations Box(4,) float32, actions Discrete(2)", "mlp 4-8-{2,1} tanh, 107 ",
+                 f"preset    cartpole: gamma={preset['gamma']}", "4 environments in the main proc",
+                 "cpu, 1 torch thread", "kernels   "):
+        assert text in out
+    assert "lr=" not in out
+
+
+def test_the_first_line_comes_before_torch_and_says_where_the_files_go():
+    code = ("import sys; from fastppo import cli\n"
+            "def say(*lines): print(lines[0], 'torch' in sys.modules); sys.exit()\n"
+            "cli.say = say; cli.main(['--seed=5'])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"fastppo \S+   LunarLander-v3   preset lunarlander \(\d+ settings\)"
+                        r"   seed 5   runs/LunarLander-v3__5__\S+ False\n", done.stdout)
+
+
+def test_without_the_extension_the_first_line_says_so_and_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fastppo._kernels", None)
+    first, _ = cli.first_lines(arguments.read([]), 1, Path("runs/x"))
+    assert first.startswith("kernels   numba") and "one process" in first
+    assert "install a C compiler" in first
+
+
+def test_a_terminal_without_plus_minus_gets_a_question_mark(monkeypatch):
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    cli.main([*CARTPOLE, "--seed=1"])
+    terminal.seek(0)
+    assert re.search(r"evaluation return \S+ \? \S+ \(2 episodes\)\n$", terminal.read())
+
+
+def test_wandb_that_hangs_costs_neither_the_last_line_nor_the_exit_code(command, monkeypatch):
+    free, codes = threading.Event(), []
+    fake = types.ModuleType("wandb")
+    fake.setup = fake.Settings = lambda *_, **settings: free.wait()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    monkeypatch.setattr(sinks_wandb, "FINISH_SECONDS", 0.05)
+    monkeypatch.setattr(cli.os, "_exit", codes.append)
+    code, out, err = command(*CARTPOLE, "--logger=wandb")
+    free.set()
+    assert out.splitlines()[-1].startswith("evaluation return")
+    assert (codes, err.count("note: ")) == ([0], 1)
+
+
+def test_wandb_that_is_missing_is_said_before_anything_else(command, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    code, out, err = command(*CARTPOLE, "--logger=wandb")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[1] == '  fix: pip install "fastppo[wandb]"'
+
+
+# folders
+
+def test_a_folder_that_holds_something_is_refused_with_a_free_name(command):
+    Path("mine").mkdir()
+    Path("mine/notes.txt").touch()
+    Path("mine-2").mkdir()
+    code, _, err = command(*CARTPOLE, "--run_dir=mine")
+    assert code == 2 and "mine is not empty" in err and "fix: --run_dir=mine-3" in err
+    assert os.listdir("mine") == ["notes.txt"]
+
+
+def test_an_empty_folder_is_used(command):
+    Path("mine").mkdir()
+    assert command(*CARTPOLE, "--run_dir=mine")[0] == 0
+    assert Path("mine/model.safetensors").is_file()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(command):
+    Path("file").touch()
+    code, _, err = command(*CARTPOLE, "--run_dir=file/run")
+    assert code == 2 and "cannot make the folder file/run" in err
+
+
+def test_two_runs_of_one_second_have_two_folders():
+    with cli.new_folder(None, "x__1") as one, cli.new_folder(None, "x__1") as two:
+        assert one != two and one.is_dir() and two.is_dir()
+    assert not Path("runs").exists()  # nothing was put into them
+
+
+# how a run ends early
+
+def test_a_fault_of_the_environment_is_exit_code_1_and_leaves_the_last_whole_iteration(command):
+    code, out, err = command("--env_name=shop:Plain", *TINY, "--no-norm-obs",
+                             '--env_kwargs={"fails": 12}')
+    assert code == 1
+    assert err.startswith("error: environment 0") and "a bug in the environment" in err
+    assert out.splitlines()[-1].startswith("failed    32 steps")
+    load(only_run() / "model.safetensors")
+    assert json.loads((only_run() / "summary.json").read_text())["ended"] == "error"
+
+
+@pytest.mark.parametrize("at, steps", [(4, None), (12, 32)])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_collecting_at_once_and_keeps_the_last_whole_iteration(
+        command, signum, at, steps):
+    before = signal.getsignal(signum)
+    code, out, err = command("--env_name=shop:Plain", *TINY, "--no-norm-obs",
+                             f'--env_kwargs={{"signum": {int(signum)}, "at": {at}}}')
+    assert (code, err) == (128 + signum, "")
+    assert signal.getsignal(signum) == before
+    last = out.splitlines()[-1]
+    assert last.startswith(f"stopped   {steps} steps" if steps else "stopped   before the first")
+    assert (only_run() / "model.safetensors").exists() == bool(steps)
+    assert json.loads((only_run() / "summary.json").read_text())["ended"] == "signal"
+
+
+def test_a_signal_while_updating_lets_the_iteration_end(command, monkeypatch):
+    update = Learner.update
+
+    def interrupted(*args):
+        os.kill(os.getpid(), signal.SIGINT)
+        return update(*args)
+    monkeypatch.setattr(Learner, "update", interrupted)
+    code, out, _ = command(*CARTPOLE)
+    assert code == 130
+    assert out.splitlines()[-1].startswith("stopped   32 steps")
+    assert json.loads((only_run() / "summary.json").read_text())["iterations"] == 1
+
+
+def test_a_signal_while_evaluating_ends_it_and_names_the_model(command):
+    code, out, _ = command("--env_name=shop:Plain", *TINY, "--no-norm-obs", "--total_steps=32",
+                           f'--env_kwargs={{"signum": {int(signal.SIGINT)}, "at": 9}}',
+                           "--eval_episodes=8")
+    assert code == 130
+    assert re.fullmatch(r"stopped   during the evaluation   runs/.*model.safetensors",
+                        out.splitlines()[-1])
+
+
+def test_the_second_signal_ends_the_process_at_once(monkeypatch):
+    codes = []
+    monkeypatch.setattr(interrupts.os, "_exit", codes.append)
+    with interrupts.Interrupts() as stopping:
+        stopping.at_once = lambda: False
+        os.kill(os.getpid(), signal.SIGINT)
+        assert (stopping.code, codes) == (130, [])
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert codes == [143]
+
+
+def test_handlers_are_the_main_threads_business():
+    before = signal.getsignal(signal.SIGINT)
+
+    def elsewhere():
+        with interrupts.Interrupts():
+            seen.append(signal.getsignal(signal.SIGINT))
+    seen = []
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+def test_a_real_process_with_workers_stops_on_sigterm_and_leaves_nobody():
+    command = [sys.executable, MAIN, "--env_name=CartPole-v1", "--num_workers=2", "--run_dir=run",
+               "--total_steps=100M", "--num_envs=4"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          process_group=0) as process:
+        while not process.stdout.readline().startswith("step"):
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=10)
+    assert process.returncode == 143 and "Traceback" not in err
+    assert out.splitlines()[-1].startswith("stopped")
+    load("run/model.safetensors")
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)

@@ -1,0 +1,135 @@
+"""Config: what it refuses and with which words, and that its documents say what it is."""
+
+import dataclasses
+import runpy
+from pathlib import Path
+
+import pytest
+
+from fastppo import Config
+from fastppo.arguments import ALIASES, CLEANRL, COMPUTED
+from fastppo.config import check_names
+from fastppo.errors import ConfigError
+from fastppo.fields import SECTIONS, UNITS, settings, shown
+from fastppo.presets import FAMILIES, PRESETS, preset_of
+from fastppo.settings import configured
+
+DOCS = Path(__file__).parent.parent / "docs"
+NAMES = [field.name for field in dataclasses.fields(Config)]
+
+
+def test_the_defaults_are_valid_and_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().lr = 1.0
+
+
+@pytest.mark.parametrize("name, bad", [
+    ("num_envs", 0), ("num_envs", 1.0), ("num_envs", True), ("num_envs", None), ("num_steps", -1),
+    ("epochs", 0), ("num_minibatches", 0), ("total_steps", 0), ("torch_threads", 0),
+    ("max_episode_steps", 0), ("num_workers", -1), ("eval_episodes", -1), ("seed", -1),
+    ("seed", 2**63), ("seed", 1.5), ("lr", 0.0), ("lr", -1e-3), ("lr", float("nan")),
+    ("lr", float("inf")), ("lr", "fast"), ("lr", None), ("adam_eps", 0.0), ("clip_range", 0.0),
+    ("clip_range_vf", 0.0), ("max_grad_norm", 0.0), ("target_kl", 0.0), ("reward_limit", 0.0),
+    ("entropy_coef", -0.1), ("value_coef", -0.1), ("step_timeout", -1.0), ("reset_timeout", -1.0),
+    ("gamma", 1.01), ("gamma", -0.01), ("gamma", float("nan")), ("gae_lambda", 2),
+    ("reward_scale", float("inf")), ("log_std_init", float("nan")), ("norm_obs", "yes"),
+    ("norm_obs", None), ("clip_rewards", 2), ("norm_advantages", "batch"), ("acting", "remote"),
+    ("activation", "gelu"), ("logger", "tensorboard"), ("progress", "bar"), ("model", "vit"),
+    ("model", 3), ("hidden_sizes", [64]), ("hidden_sizes", (64, 0)), ("hidden_sizes", 64),
+])
+def test_a_value_that_cannot_be_is_refused_by_name_with_a_fix(name, bad):
+    with pytest.raises(ConfigError) as caught:
+        Config(**{name: bad})
+    assert caught.value.what.startswith(f"{name} is {bad!r}, but must be ")
+    assert caught.value.fix.startswith(f"--{name}=")
+
+
+@pytest.mark.parametrize("name, good", [
+    ("gamma", 0), ("gamma", 1), ("gae_lambda", 0.0), ("gae_lambda", 1.0), ("seed", 0),
+    ("seed", 2**63 - 1), ("num_workers", 0), ("eval_episodes", 0), ("entropy_coef", 0),
+    ("step_timeout", 0), ("hidden_sizes", ()), ("hidden_sizes", (1,)), ("target_kl", None),
+    ("clip_range_vf", 0.2), ("model", dict), ("reward_scale", -1.0),
+])
+def test_the_edge_of_what_can_be_is_taken(name, good):
+    assert getattr(Config(**{name: good}), name) == good
+
+
+def test_more_minibatches_than_rows_are_refused_with_the_arithmetic():
+    assert Config(num_envs=2, num_steps=3, num_minibatches=6).num_minibatches == 6
+    with pytest.raises(ConfigError, match=r"7 is more than the 6 rows .*num_envs 2 x num_steps 3"):
+        Config(num_envs=2, num_steps=3, num_minibatches=7)
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one():
+    with pytest.raises(ConfigError, match="did you mean num_envs"):
+        check_names(["lr", "num_env"])
+    with pytest.raises(ConfigError, match="did you mean num_envs"):
+        Config().replace(num_env=3)
+    with pytest.raises(ConfigError, match="--help lists them all"):
+        check_names(["zzz"])
+
+
+def test_replace_checks_the_whole_again():
+    assert Config().replace(gamma=0.5).gamma == 0.5
+    with pytest.raises(ConfigError, match="more than the 4 rows"):
+        Config(num_minibatches=5).replace(num_envs=2, num_steps=2)
+
+
+def test_a_preset_holds_valid_settings_and_every_family_has_one():
+    for values in PRESETS.values():
+        assert set(values) <= set(NAMES)
+        Config(**values)
+    assert set(FAMILIES.values()) <= set(PRESETS)
+
+
+@pytest.mark.parametrize("env_name, preset, wanted", [
+    ("LunarLander-v3", "auto", "lunarlander"), ("LunarLanderContinuous-v3", "auto", "lunarlander"),
+    ("package:CartPole-v7", "auto", "cartpole"), ("Acrobot-v1", "cartpole", "cartpole"),
+])
+def test_a_preset_is_looked_up_by_the_id_without_its_version(env_name, preset, wanted):
+    assert preset_of(env_name, preset) == PRESETS[wanted]
+
+
+@pytest.mark.parametrize("env_name, preset", [
+    ("CartPole-v1", "none"), ("Acrobot-v1", "auto"), ("CartPole", "auto"), ("my:CartPole", "auto")])
+def test_an_environment_without_a_preset_has_the_defaults(env_name, preset):
+    assert preset_of(env_name, preset) == {}
+
+
+def test_what_is_given_wins_over_the_preset():
+    config = configured("CartPole-v1", {"lr": Config.lr})
+    assert config.lr == Config.lr != PRESETS["cartpole"]["lr"]
+    assert config.gamma == PRESETS["cartpole"]["gamma"]
+    assert configured("CartPole-v1", {"preset": "none"}).gamma == Config.gamma
+
+
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(ConfigError, match="there is no preset 'pong'"):
+        configured("CartPole-v1", {"preset": "pong"})
+
+
+def test_every_field_says_what_it_means_in_a_known_section():
+    for name, setting in settings().items():
+        assert setting.text and setting.text[0].isupper() and setting.section, name
+        assert not setting.text.endswith("."), name
+    assert list(settings()) == NAMES
+
+
+def test_tables_about_settings_name_only_settings():
+    ours = [name for name in CLEANRL.values() if isinstance(name, str)]
+    for table in (SECTIONS, UNITS, ALIASES.values(), COMPUTED.values()):
+        assert set(table) <= set(NAMES)
+    assert set(ours) <= {*NAMES, *COMPUTED}
+    assert not set(NAMES) & {*ALIASES, *COMPUTED, *CLEANRL}
+
+
+def test_a_value_is_shown_as_it_is_typed():
+    assert [shown(value) for value in (1_000_000, 3e-4, 1e-5, 2.0, True, None, "mlp", (64, 64),
+                                       {"a": 1})] == [
+        "1_000_000", "0.0003", "1e-05", "2", "True", "none", "mlp", "64,64", '{"a": 1}']
+
+
+def test_the_page_of_settings_is_what_config_says():
+    script = runpy.run_path(str(DOCS / "make_config.py"))
+    assert script["PAGE"].read_text(encoding="utf-8") == script["page"](), \
+        "run: python docs/make_config.py"

@@ -1,0 +1,299 @@
+"""Ctrl-C at any point: the next call goes on with the same rollout, and not one bit differs."""
+
+import linecache
+import os
+import random
+import signal
+import sys
+import threading
+
+import gymnasium as gym
+import pytest
+import torch
+from envs_for_tests import Chance
+from fault_envs import guard
+
+import fastppo
+from fastppo import PPO
+
+SETTINGS = dict(preset="none", seed=5, num_envs=3, num_steps=10, num_minibatches=2, epochs=1,
+                hidden_sizes=(4,), norm_rewards=True)
+FOLDER = os.path.dirname(fastppo.__file__)
+TIMED = ("charts/SPS", "time/collect", "time/update")
+WAYS = [(0, "local"), (0, "central"), (2, "local"), (2, "central")]
+
+
+class Interruption:
+    """Raises KeyboardInterrupt once, before line number `at` of those run in `modules`."""
+
+    def __init__(self, at, modules):
+        self.left, self.lines, self.place = at, 0, None
+        self.files = {os.path.join(FOLDER, f"{name}.py") for name in modules.split()}
+
+    def __enter__(self):
+        sys.settrace(self.call)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+    def call(self, frame, event, arg):
+        """Look at the lines of our modules' functions only."""
+        return self.line if frame.f_code.co_filename in self.files else None
+
+    def line(self, frame, event, arg):
+        """Count lines; at the one asked for, interrupt."""
+        place = frame.f_code.co_filename, frame.f_lineno
+        # A tracer can strike between a block and its __exit__, where no signal is looked at.
+        if event == "line" and not linecache.getline(*place).lstrip().startswith("with "):
+            self.lines += 1
+            if self.lines == self.left:
+                self.place = f"{os.path.basename(place[0])}:{place[1]}"
+                raise KeyboardInterrupt
+        return self.line
+
+
+def snapshot(ppo, stats):
+    """Everything an iteration has made, as things that can be compared."""
+    state = {name: value.numpy().tobytes() for name, value in ppo.policy.state_dict().items()}
+    arrays = {name: array.numpy().tobytes() for name, array in zip(ppo.rollout._fields, ppo.rollout)}
+    numbers = {name: value for name, value in stats.items() if name not in TIMED}
+    return {**state, **{f"rollout.{name}": value for name, value in arrays.items()}, **numbers,
+            "adam": ppo.learner.adam.steps, "step": ppo.step}
+
+
+def iteration(ppo):
+    """One iteration by learn, which goes on with an interrupted one."""
+    seen = []
+    ppo.learn(10**6, [lambda ppo, stats: seen.append(snapshot(ppo, stats)) or False])
+    return seen[0] if seen else None
+
+
+def undisturbed(env, workers, acting, count):
+    with guard(30), PPO(env, num_workers=workers, acting=acting, **SETTINGS) as ppo:
+        return [iteration(ppo) for _ in range(count)]
+
+
+def lines_of(env, workers, acting, modules):
+    """How many lines of `modules` the second iteration runs."""
+    with guard(30), PPO(env, num_workers=workers, acting=acting, **SETTINGS) as ppo:
+        iteration(ppo)
+        with Interruption(-1, modules) as counted:
+            iteration(ppo)
+    return counted.lines
+
+
+def interrupted(ppo, at, modules):
+    """An iteration with an interrupt before line `at`, and the place it struck."""
+    with Interruption(at, modules) as strike:
+        try:
+            return iteration(ppo), strike.place
+        except KeyboardInterrupt:
+            pass
+    return iteration(ppo), strike.place
+
+
+def differing(made, wanted):
+    return [name for name in wanted if made.get(name) != wanted[name]]
+
+
+def assert_interrupts_change_nothing(env, workers, acting, modules, points):
+    """Interrupt one iteration after the other, at `points` places spread over it."""
+    total = lines_of(env, workers, acting, modules)
+    wanted = undisturbed(env, workers, acting, 2 * points)
+    struck = set()
+    with guard(60), PPO(env, num_workers=workers, acting=acting, **SETTINGS) as ppo:
+        for i in range(points):
+            made, place = interrupted(ppo, 1 + i * total // points, modules)
+            assert made is not None, place
+            # An interrupt after the update's last line finds an iteration that is done.
+            assert differing(made, wanted[ppo.progress.iteration - 1]) == [], (i, place)
+            struck.add(place)
+    assert ppo.progress.iteration < points + 6
+    assert len(struck) > min(points, 12) // 2
+
+
+ROLLOUT = "vecenv collect workers processes actors contract"
+UPDATE = "learner flat policy collect"
+
+
+@pytest.mark.parametrize("workers, acting", WAYS)
+def test_an_interrupt_anywhere_in_a_rollout_changes_no_bit(workers, acting):
+    assert_interrupts_change_nothing("CartPole-v1", workers, acting, ROLLOUT, 24)
+
+
+def test_an_interrupt_anywhere_in_an_update_changes_no_bit():
+    assert_interrupts_change_nothing("Pendulum-v1", 0, "local", UPDATE, 40)
+
+
+def test_an_interrupt_between_the_parts_of_an_iteration_changes_nothing_learnt():
+    total = lines_of("CartPole-v1", 0, "local", "ppo")
+    wanted = undisturbed("CartPole-v1", 0, "local", 2 * total)
+    with guard(30), PPO("CartPole-v1", num_workers=0, **SETTINGS) as ppo:
+        for at in range(1, total + 1):
+            made, place = interrupted(ppo, at, "ppo")
+            # One after the update may cost a line of metrics, with the episodes it would have shown.
+            late = [name for name in differing(made, wanted[ppo.progress.iteration - 1])
+                    if not name.startswith("charts/episod")]
+            assert late == [], place
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("modules", [ROLLOUT, UPDATE])
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", Chance])
+@pytest.mark.parametrize("workers, acting", WAYS)
+def test_an_interrupt_at_any_of_many_places_changes_no_bit(workers, acting, env, modules):
+    assert_interrupts_change_nothing(env, workers, acting, modules, 300)
+
+
+@pytest.mark.parametrize("workers, acting", [(0, "local"), (0, "central"), (1, "local")])
+def test_an_interrupt_in_the_warm_up_or_the_first_reset_changes_no_bit(workers, acting):
+    modules = "vecenv collect workers processes policy" if not workers else "collect workers processes"
+    with PPO("CartPole-v1", num_workers=workers, acting=acting, **SETTINGS) as ppo:
+        with Interruption(-1, modules) as counted:
+            wanted = iteration(ppo)
+    points = 16 if not workers else 5
+    for i in range(points):
+        with guard(), PPO("CartPole-v1", num_workers=workers, acting=acting, **SETTINGS) as ppo:
+            made, place = interrupted(ppo, 1 + i * counted.lines // (2 * points), modules)
+            assert differing(made, wanted) == [], place
+
+
+@pytest.mark.parametrize("name", ["mean", "m2", "count", "shift", "scale"])
+def test_an_interrupt_among_the_first_moments_changes_no_bit(name, monkeypatch):
+    wanted = undisturbed("CartPole-v1", 0, "local", 1)[0]
+    with PPO("CartPole-v1", num_workers=0, **SETTINGS) as ppo:
+        buffer = getattr(ppo.policy, name)
+
+        def once(original=buffer.copy_):
+            def strike(value):
+                del buffer.copy_
+                original(value)
+                raise KeyboardInterrupt
+            buffer.copy_ = strike
+        once()
+        with pytest.raises(KeyboardInterrupt):
+            iteration(ppo)
+        assert differing(iteration(ppo), wanted) == []
+
+
+class Struck(gym.Wrapper):
+    """An environment in whose n-th call (of `step` or `reset`) Ctrl-C is pressed, once."""
+
+    def __init__(self, call, at, before):
+        super().__init__(gym.make("CartPole-v1", max_episode_steps=6))
+        self.call, self.left, self.before = call, at, before
+
+    def strike(self, call):
+        """Press Ctrl-C if it is time."""
+        self.left -= call == self.call
+        if not self.left and call == self.call:
+            raise KeyboardInterrupt
+
+    def step(self, action):
+        return self.around("step", lambda: self.env.step(action))
+
+    def reset(self, **kwargs):
+        return self.around("reset", lambda: self.env.reset(**kwargs))
+
+    def around(self, name, call):
+        """Strike before the world has moved, or after."""
+        if self.before:
+            self.strike(name)
+        reply = call()
+        if not self.before:
+            self.strike(name)
+        return reply
+
+
+@pytest.mark.parametrize("acting", ["local", "central"])
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("call, ats", [("step", (1, 9, 11, 16, 17, 25)), ("reset", (1, 2, 3, 4, 6))])
+def test_an_interrupt_inside_an_environment_changes_no_bit(call, ats, before, acting):
+    def run(at):
+        makers = [lambda: Struck(call, 0, before), lambda: Struck(call, at, before),
+                  lambda: Struck(call, 0, before)]
+        seen, strikes = [], 0
+        with guard(), PPO(makers, num_workers=0, acting=acting, **SETTINGS) as ppo:
+            while len(seen) < 3:
+                try:
+                    seen.append(iteration(ppo))
+                except KeyboardInterrupt:
+                    strikes += 1
+            return seen, strikes
+    wanted, none = run(0)
+    assert none == 0
+    for at in ats:
+        made, strikes = run(at)
+        assert strikes == 1
+        assert [differing(one, two) for one, two in zip(made, wanted)] == [[], [], []], at
+
+
+def test_an_exception_in_a_callback_loses_nothing():
+    wanted = undisturbed("CartPole-v1", 0, "local", 3)[2]
+    for error in (KeyboardInterrupt, ValueError):
+        def fail(ppo, stats, error=error):
+            raise error
+        with PPO("CartPole-v1", num_workers=0, **SETTINGS) as ppo:
+            for _ in range(2):
+                with pytest.raises(error):
+                    ppo.learn(10**6, [fail])
+            assert differing(iteration(ppo), wanted) == []
+
+
+@pytest.mark.parametrize("workers, acting", [(0, "local"), (2, "local"), (2, "central")])
+def test_a_loop_of_your_own_goes_on_after_an_interrupt(workers, acting):
+    def rollouts(at):
+        made = []
+        with guard(), PPO("CartPole-v1", num_workers=workers, acting=acting, **SETTINGS) as ppo:
+            for i in range(3):
+                try:
+                    with Interruption(at * (i == 1) or -1, ROLLOUT):
+                        rollout = ppo.collect()
+                except KeyboardInterrupt:
+                    rollout = ppo.collect()
+                try:
+                    with Interruption(at * (i == 2) or -1, "learner flat"):
+                        stats = ppo.update(rollout)
+                except KeyboardInterrupt:
+                    stats = ppo.update(rollout)
+                made.append(snapshot(ppo, stats))
+        return made
+    wanted = rollouts(-1)
+    for at in (9, 40):
+        assert [differing(one, two) for one, two in zip(rollouts(at), wanted)] == [[], [], []]
+
+
+def test_an_error_inside_update_leaves_everything_as_it_was(monkeypatch):
+    with PPO("CartPole-v1", num_workers=0, **SETTINGS) as ppo:
+        iteration(ppo)
+        rollout = ppo.collect()
+        before = snapshot(ppo, {}), ppo.learner.adam.state[1].clone()
+        broken = rollout._replace(adv=torch.full_like(rollout.adv, float("nan")))
+        with pytest.raises(fastppo.Error, match="gradient is not finite"):
+            ppo.update(broken)
+        assert differing(snapshot(ppo, {}), before[0]) == []
+        assert torch.equal(ppo.learner.adam.state[1], before[1])
+        assert all(param.isfinite().all() for param in ppo.policy.parameters())
+        assert ppo.update(rollout)["losses/policy_loss"] == pytest.approx(0, abs=1)
+
+
+@pytest.mark.parametrize("workers, acting", WAYS)
+def test_a_real_ctrl_c_at_any_moment_changes_no_bit(workers, acting):
+    count = 12
+    wanted = undisturbed("CartPole-v1", workers, acting, 2 * count)
+    chance, strikes = random.Random(3), 0
+    with guard(30), PPO("CartPole-v1", num_workers=workers, acting=acting, **SETTINGS) as ppo:
+        for _ in range(count):
+            timer = threading.Timer(chance.random() * 0.015, os.kill, [os.getpid(), signal.SIGINT])
+            made = None
+            try:
+                timer.start()
+                made = iteration(ppo)
+                timer.join()
+            except KeyboardInterrupt:
+                strikes += 1
+                timer.join()
+            made = made or iteration(ppo)
+            assert differing(made, wanted[ppo.progress.iteration - 1]) == []
+    assert strikes
