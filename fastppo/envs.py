@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import sys
 from typing import Any, Callable, Sequence
 
 import gymnasium as gym
@@ -141,8 +142,11 @@ def build(factories: Sequence[Factory], first: int = 0, name: str = "") -> list[
 def _made(make: Factory, where: str) -> gym.Env:
     try:
         return prepared(make())
-    except Error:
+    except (Error, KeyboardInterrupt):
         raise
+    except gym.error.DependencyNotInstalled as error:
+        raise ConfigError(f"the environment needs a package that is not installed: {error}",
+                          "install it; for MuJoCo: pip install \"fastppo[mujoco]\"") from error
     except BaseException as error:  # a user's constructor may raise anything
         raise contract.fault(where, "its constructor", error,
                              "call its factory alone until that works") from error
@@ -163,6 +167,10 @@ def _called(name: str) -> Callable | None:
     found = _imported(module, name)
     for part in attribute.split("."):
         found = getattr(found, part, None)
+    if found is None and attribute not in gym.registry:
+        near = difflib.get_close_matches(attribute, dir(sys.modules[module]), 1, 0.4)
+        raise ConfigError(f"there is no {attribute!r} in {module}",
+                          f"--env_name={module}:{near[0]}" if near else f"define it in {module}")
     return found if callable(found) else None
 
 

@@ -24,7 +24,8 @@ class Evaluation(NamedTuple):
     lengths: np.ndarray  # i64 [episodes], steps
 
     def __str__(self) -> str:
-        return f"{self.mean:.1f} ± {self.ci95:.1f} ({len(self.returns)} episodes)"
+        noun = "episode" if len(self.returns) == 1 else "episodes"
+        return f"{self.mean:.1f} ± {self.ci95:.1f} ({len(self.returns)} {noun})"
 
 
 def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: int,

@@ -24,7 +24,7 @@ SLOT_BYTES = 1 << 18
 def talk_spec(workers: int) -> Spec:
     """The arrays through which Away and its workers talk."""
     return {**shared_spec(workers, 0), "slot": ("|u1", (workers, SLOT_BYTES)),
-            "letter": ("<i8", (workers, 2))}  # bytes of the letter, or of its part; the part's number
+            "letter": ("<i8", (workers, 2))}  # bytes of the letter, or of its part; its number
 
 
 class Here:

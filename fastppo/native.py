@@ -34,9 +34,9 @@ class Stand(NamedTuple):
 class Native:
     """A vector environment behind the calls of a Serial, writing the same arrays of the arena.
 
-    It promises less: seeded once, by `begin`; its past cannot be played again, so after an interrupt
-    inside its own step all episodes under way count as truncated and new ones begin. It stays the
-    caller's, and open. Raises ConfigError for an unknown autoreset mode.
+    It promises less: it is seeded once, by `begin`; its past cannot be played again, so after an
+    interrupt inside its own step all episodes under way count as truncated, and new ones begin. It
+    stays the caller's, and open. Raises ConfigError for an unknown autoreset mode.
     """
 
     def __init__(self, env: VectorEnv, arena: Arena, central: Central, seed: int):
@@ -84,7 +84,7 @@ class Native:
         self._settle(steps, self.arena["nxt"][steps - 1])
 
     def _settle(self, t: int, val: np.ndarray) -> None:
-        """Enter what NEXT_STEP tells a step late: `val` [e], of the final observations in obs[t]."""
+        """Enter what NEXT_STEP tells a step late: `val` [e], of the final observations obs[t]."""
         _, over, cut, _, _ = self.stand
         if t:
             nxt, trunc, term = (self.arena[n][t - 1] for n in ("nxt", "trunc", "term"))
@@ -188,7 +188,7 @@ class Native:
             rew = np.where(over, 0.0, rew)
             if not (good := np.abs(rew) <= contract.REWARD_MAX).all():
                 e = int(good.argmin())
-                raise ValueError(f"the reward of environment {e} is {rew[e]}, not finite in float32")
+                raise ValueError(f"that of environment {e} is {rew[e]}, not finite in float32")
         except Exception as error:
             raise self._fault("its rewards", error) from error
         return rew
@@ -201,8 +201,8 @@ class Native:
         return flags
 
     def _fault(self, field: str, error: BaseException) -> EnvError:
-        where = f"{self.env} (run's seed {self.seed}, rollout {self.under_way}, step {self.stand.t})"
-        return contract.fault(where, field, error, "run the vector environment alone to find out why")
+        where = f"{self.env} (seed {self.seed}, rollout {self.under_way}, step {self.stand.t})"
+        return contract.fault(where, field, error, "run the vector environment alone to see why")
 
 
 def mode_of(env: VectorEnv) -> AutoresetMode:

@@ -49,7 +49,11 @@ class PPO:
         self.learner = Learner(self.policy, config, flat)
         self.progress, self.total, self.rollout = Progress(), config.total_steps, None
         self.clock, self.episodes, self.sinks = Clock(), Episodes(), sinks_of(config)
-        self.collector = board(self.arena, source, self.policy, flat, config)
+        try:
+            self.collector = board(self.arena, source, self.policy, flat, config)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def step(self) -> int:

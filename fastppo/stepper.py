@@ -116,7 +116,8 @@ class Stepper:
             if plan.seed is not None:
                 env.action_space.seed(self._seed(e, 0))
 
-    def reset(self, seeds: Sequence[int | None], mask: Sequence[bool], options: dict | None) -> Told:
+    def reset(self, seeds: Sequence[int | None], mask: Sequence[bool],
+              options: dict | None) -> Told:
         """Begin an episode in every environment of `mask`."""
         told = {}
         for e in range(len(mask)):
@@ -135,7 +136,7 @@ class Stepper:
         return told
 
     def call(self, name: str, args: Sequence, kwargs: dict) -> tuple[list, str]:
-        """(what every environment's attribute is or returns, the text of an error if there was one)."""
+        """(what every environment's attribute is or returns, the text of an error or nothing)."""
         results = []
         for e, env in enumerate(self.envs):
             try:
@@ -146,7 +147,7 @@ class Stepper:
         return results, ""
 
     def set(self, name: str, values: Sequence) -> tuple[list, str]:
-        """Give every environment its own value of an attribute; the same reply as that of `call`."""
+        """Give every environment its own value of an attribute; replies as `call` does."""
         for e, (env, value) in enumerate(zip(self.envs, values)):
             try:
                 env.set_wrapper_attr(name, value)
@@ -233,7 +234,7 @@ class Stepper:
         return columns[0]
 
     def _check(self, start: int, stop: int) -> None:
-        """Raise EnvError for the first number of the observations [start, stop) that is not finite."""
+        """Raise EnvError for the first number of observations [start, stop) that is not finite."""
         for rows, leaf in zip(self.obs, self.leaves):
             if (at := first_nonfinite(rows[start:stop])) >= 0:
                 e, place = divmod(at, max(1, rows[0].size))
@@ -245,8 +246,8 @@ class Stepper:
         env = self.envs[e]
         for ours, its in zip(self.plan, (env.observation_space, env.action_space)):
             if ours != its:
-                raise SpaceError(f"environment {self.first + e} has the space {its}, where the first"
-                                 f" one has {ours}", "wrap the environments until they agree")
+                raise SpaceError(f"environment {self.first + e} has the space {its}, where the"
+                                 f" first one has {ours}", "wrap them until they agree")
 
 
 def first_nonfinite(rows: np.ndarray) -> int:

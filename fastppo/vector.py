@@ -1,6 +1,6 @@
 """make_vec: a gymnasium VectorEnv over our own workers, for whoever wants the environments alone.
 
-    step_async: actions -> arena, a word to the workers   step_wait: observations, rewards, ends, infos
+    step_async: actions -> arena, a word to the workers      step_wait: what they answered
 
 Call order, spaces, seeds, autoreset modes, masks and infos are Gymnasium's (vector_env.py, 1.4).
 """
@@ -11,8 +11,13 @@ from functools import partial
 from typing import Any, Sequence
 
 import numpy as np
-from gymnasium.error import (AlreadyPendingCallError, ClosedEnvironmentError, InvalidAction,
-                             NoAsyncCallError, ResetNeeded)
+from gymnasium.error import (
+    AlreadyPendingCallError,
+    ClosedEnvironmentError,
+    InvalidAction,
+    NoAsyncCallError,
+    ResetNeeded,
+)
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -27,14 +32,16 @@ from .stepper import Plan, Stepper, Told, arrays_of, assembled, elements, leaves
 
 def make_vec(env: Any, num_envs: int | None = None, num_workers: int | None = None,
              seed: int | None = None, autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-             copy: bool = True, max_episode_steps: int | None = None, env_kwargs: dict | None = None,
+             copy: bool = True, max_episode_steps: int | None = None,
+             env_kwargs: dict | None = None,
              step_timeout: float = default_of("step_timeout"),
              reset_timeout: float = default_of("reset_timeout")) -> "SharedVectorEnv":
     """A gymnasium VectorEnv of `env`: an id, class or callable, or a list of callables.
 
     `num_workers`: processes that step (default: one a core; 0: this one). `copy=False` returns the
-    same observation arrays at every step. With `seed`, episode k of environment i is always the same
-    one, as in training; without, `reset(seed=...)` seeds as Gymnasium does.
+    same observation arrays at every step. With `seed`, episode k of environment i is always the
+    same one, as in training; without, `reset(seed=...)` seeds as Gymnasium does. Timeouts are in
+    seconds. Raises fastppo.Error for what cannot be.
     """
     if isinstance(env, VectorEnv):
         raise ConfigError("this is a VectorEnv already", "use it as it is")
@@ -48,12 +55,8 @@ def make_vec(env: Any, num_envs: int | None = None, num_workers: int | None = No
     plan = Plan(source.obs_space, source.act_space, _mode(autoreset_mode), seed)
     workers = worker_count(num_workers, num_envs)
     arena = Arena({**arrays_of(plan, num_envs), **(talk_spec(workers) if workers else {})})
-    try:
-        crew = (Away(source.factories, plan, arena, workers, step_timeout, reset_timeout)
-                if workers else Here(Stepper(source.factories, plan, arena)))
-    except BaseException:
-        arena.close()
-        raise
+    crew = (Away(source.factories, plan, arena, workers, step_timeout, reset_timeout) if workers
+            else Here(Stepper(source.factories, plan, arena)))
     return SharedVectorEnv(crew, plan, arena, source.metadata, copy)
 
 
@@ -61,8 +64,8 @@ def _mode(mode: AutoresetMode | str) -> AutoresetMode:
     try:
         return AutoresetMode(mode)
     except ValueError as error:
-        raise ConfigError(f"there is no autoreset mode {mode!r}",
-                          "gymnasium.vector.AutoresetMode.NEXT_STEP, SAME_STEP or DISABLED") from error
+        known = "gymnasium.vector.AutoresetMode.NEXT_STEP, SAME_STEP or DISABLED"
+        raise ConfigError(f"there is no autoreset mode {mode!r}", known) from error
 
 
 class SharedVectorEnv(VectorEnv):
@@ -104,7 +107,7 @@ class SharedVectorEnv(VectorEnv):
         return self._observed(), infos
 
     def step(self, actions) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One step in every environment: observations, rewards f64, terminations, truncations, infos."""
+        """(observations, rewards f64 [e], terminations [e], truncations [e], infos) of one step."""
         self.step_async(actions)
         return self.step_wait()
 
@@ -112,8 +115,8 @@ class SharedVectorEnv(VectorEnv):
         """Begin a step with a batch of actions, an element of `action_space`."""
         self._idle("step")
         if self._waiting.any():
-            raise ResetNeeded(f"environment {self._waiting.argmax()} must be reset before it can step:"
-                              " reset() all of them, or some by options={'reset_mask': ...}")
+            raise ResetNeeded(f"environment {self._waiting.argmax()} cannot step before a reset():"
+                              " of all of them, or of some by options={'reset_mask': ...}")
         self._put(actions)
         self.crew.post()
         self._pending = True
@@ -143,7 +146,7 @@ class SharedVectorEnv(VectorEnv):
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of every environment: to one value, or to a list or tuple with each one's."""
+        """Set an attribute of every environment: to one value, or to a list or tuple of each's."""
         self._idle(name)
         each = values if isinstance(values, (list, tuple)) else [values] * self.num_envs
         if len(each) != self.num_envs:
@@ -222,7 +225,7 @@ class SharedVectorEnv(VectorEnv):
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
             raise TypeError(f"options['reset_mask'] is {mask!r}, but must be {wanted}")
         if mask.shape != (self.num_envs,) or not mask.any():
-            raise ConfigError(f"options['reset_mask'] is {mask!r}", f"pass {wanted}, one of them True")
+            raise ConfigError(f"options['reset_mask'] is {mask!r}", f"{wanted}, one of them True")
         return mask, rest
 
     def _put(self, actions) -> None:

@@ -40,6 +40,20 @@ class Calm(gym.Env):
         return self.observed(), float(action), ends and not cut, ends and cut, {}
 
 
+class Seeded(Calm):
+    """Says in its observation which seed began the episode, in two halves that float32 keeps."""
+
+    def __init__(self):
+        super().__init__(4)
+
+    def reset(self, *, seed=None, options=None):
+        self.seed = seed
+        return super().reset(seed=seed)
+
+    def observed(self):
+        return np.array(divmod(self.seed, 1 << 16), np.float32)
+
+
 class Faulty(Calm):
     """Calm until step `at` of episode `episode` (both from 0), where `fault(self)` is the answer.
 

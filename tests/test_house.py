@@ -21,9 +21,9 @@ ROWS = """
     ppo vector
     crew settings report
     evaluate checkpoint learner
-    models collect
+    models collect letters
     policy workers native flat
-    heads nets vecenv presets
+    heads nets vecenv presets stepper
     actors processes
     envs
     contract

@@ -70,7 +70,7 @@ def iteration(ppo):
 
 
 def undisturbed(env, workers, acting, count):
-    with guard(30), PPO(env, num_workers=workers, acting=acting, **SETTINGS) as ppo:
+    with guard(300), PPO(env, num_workers=workers, acting=acting, **SETTINGS) as ppo:
         return [iteration(ppo) for _ in range(count)]
 
 
@@ -100,9 +100,9 @@ def differing(made, wanted):
 def assert_interrupts_change_nothing(env, workers, acting, modules, points):
     """Interrupt one iteration after the other, at `points` places spread over it."""
     total = lines_of(env, workers, acting, modules)
-    wanted = undisturbed(env, workers, acting, 2 * points)
+    wanted = undisturbed(env, workers, acting, points + 6)
     struck = set()
-    with guard(60), PPO(env, num_workers=workers, acting=acting, **SETTINGS) as ppo:
+    with guard(300), PPO(env, num_workers=workers, acting=acting, **SETTINGS) as ppo:
         for i in range(points):
             made, place = interrupted(ppo, 1 + i * total // points, modules)
             assert made is not None, place
@@ -119,7 +119,7 @@ UPDATE = "learner flat policy collect"
 
 @pytest.mark.parametrize("workers, acting", WAYS)
 def test_an_interrupt_anywhere_in_a_rollout_changes_no_bit(workers, acting):
-    assert_interrupts_change_nothing("CartPole-v1", workers, acting, ROLLOUT, 24)
+    assert_interrupts_change_nothing("CartPole-v1", workers, acting, ROLLOUT, 16)
 
 
 def test_an_interrupt_anywhere_in_an_update_changes_no_bit():
@@ -143,16 +143,16 @@ def test_an_interrupt_between_the_parts_of_an_iteration_changes_nothing_learnt()
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", Chance])
 @pytest.mark.parametrize("workers, acting", WAYS)
 def test_an_interrupt_at_any_of_many_places_changes_no_bit(workers, acting, env, modules):
-    assert_interrupts_change_nothing(env, workers, acting, modules, 300)
+    assert_interrupts_change_nothing(env, workers, acting, modules, 150)
 
 
-@pytest.mark.parametrize("workers, acting", [(0, "local"), (0, "central"), (1, "local")])
+@pytest.mark.parametrize("workers, acting", [(0, "local"), (1, "local")])
 def test_an_interrupt_in_the_warm_up_or_the_first_reset_changes_no_bit(workers, acting):
     modules = "vecenv collect workers processes policy" if not workers else "collect workers processes"
     with PPO("CartPole-v1", num_workers=workers, acting=acting, **SETTINGS) as ppo:
         with Interruption(-1, modules) as counted:
             wanted = iteration(ppo)
-    points = 16 if not workers else 5
+    points = 16 if not workers else 3
     for i in range(points):
         with guard(), PPO("CartPole-v1", num_workers=workers, acting=acting, **SETTINGS) as ppo:
             made, place = interrupted(ppo, 1 + i * counted.lines // (2 * points), modules)
@@ -160,7 +160,7 @@ def test_an_interrupt_in_the_warm_up_or_the_first_reset_changes_no_bit(workers, 
 
 
 @pytest.mark.parametrize("name", ["mean", "m2", "count", "shift", "scale"])
-def test_an_interrupt_among_the_first_moments_changes_no_bit(name, monkeypatch):
+def test_an_interrupt_among_the_first_moments_changes_no_bit(name):
     wanted = undisturbed("CartPole-v1", 0, "local", 1)[0]
     with PPO("CartPole-v1", num_workers=0, **SETTINGS) as ppo:
         buffer = getattr(ppo.policy, name)
@@ -241,7 +241,7 @@ def test_an_exception_in_a_callback_loses_nothing():
             assert differing(iteration(ppo), wanted) == []
 
 
-@pytest.mark.parametrize("workers, acting", [(0, "local"), (2, "local"), (2, "central")])
+@pytest.mark.parametrize("workers, acting", [(0, "local"), (1, "central")])
 def test_a_loop_of_your_own_goes_on_after_an_interrupt(workers, acting):
     def rollouts(at):
         made = []
@@ -260,7 +260,7 @@ def test_a_loop_of_your_own_goes_on_after_an_interrupt(workers, acting):
                 made.append(snapshot(ppo, stats))
         return made
     wanted = rollouts(-1)
-    for at in (9, 40):
+    for at in (9, 40) if not workers else (25,):
         assert [differing(one, two) for one, two in zip(rollouts(at), wanted)] == [[], [], []]
 
 
@@ -278,14 +278,15 @@ def test_an_error_inside_update_leaves_everything_as_it_was(monkeypatch):
         assert ppo.update(rollout)["losses/policy_loss"] == pytest.approx(0, abs=1)
 
 
-@pytest.mark.parametrize("workers, acting", WAYS)
+@pytest.mark.parametrize("workers, acting", [(0, "central"), (2, "local")])
 def test_a_real_ctrl_c_at_any_moment_changes_no_bit(workers, acting):
-    count = 12
+    count = 10
     wanted = undisturbed("CartPole-v1", workers, acting, 2 * count)
     chance, strikes = random.Random(3), 0
     with guard(30), PPO("CartPole-v1", num_workers=workers, acting=acting, **SETTINGS) as ppo:
         for _ in range(count):
-            timer = threading.Timer(chance.random() * 0.015, os.kill, [os.getpid(), signal.SIGINT])
+            timer = threading.Timer(chance.random() * 0.015, signal.pthread_kill,
+                                    [threading.main_thread().ident, signal.SIGINT])
             made = None
             try:
                 timer.start()

@@ -111,7 +111,7 @@ def test_whole_updates_equal_an_independent_float64_computation(
     trainer, space, norm_advantages, clip_range_vf, max_grad_norm
 ):
     make = partial(Chance, Box(-9, 9, (3,), np.float32), SPACES[space])
-    ppo = trainer(make, epochs=3, num_minibatches=3, num_steps=10, entropy_coef=0.02, lr=3e-3,
+    ppo = trainer(make, epochs=2, num_minibatches=3, num_steps=10, entropy_coef=0.02, lr=5e-3,
                   value_coef=0.7, clip_range=0.02, clip_range_vf=clip_range_vf, gamma=0.9,
                   max_grad_norm=max_grad_norm, norm_advantages=norm_advantages,
                   norm_obs=norm_advantages != "none", shared_critic=norm_advantages == "rollout")

@@ -89,7 +89,7 @@ def gamma_is_ignored(monkeypatch):
 
 
 def of_other_rows(monkeypatch, names, move):
-    """Samples have some fields, `names`, of other rows than the rest: those of move(field [t e])."""
+    """Samples have some fields, `names`, of other rows than the rest: of move(field [t e])."""
     def change(real):
         def flattened(rollout, device):
             moved = {name: move(getattr(rollout, name)) for name in names}

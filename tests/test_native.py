@@ -48,7 +48,7 @@ def diaries(make, envs=3, mode=NEXT_STEP):
 
 
 def assert_is_what_happened(ppo, rollout, vec):
-    """The valid rows of a rollout are the last pages of the diaries, values of successors included."""
+    """The valid rows of a rollout are the last pages of the diaries, and nxt and adv follow."""
     for e, env in enumerate(vec.envs):
         valid = rollout.valid[:, e].numpy()
         pages = env.steps[len(env.steps) - valid.sum():]
@@ -60,8 +60,8 @@ def assert_is_what_happened(ppo, rollout, vec):
         np.testing.assert_array_equal(kept["trunc"], trunc)
         nxt = np.where(term, np.nan, ppo.policy.value(led_to))
         np.testing.assert_allclose(kept["nxt"], nxt, rtol=1e-5, atol=1e-6)
-        adv = reference.gae(*(kept[name][:, None] for name in ("rew", "val", "nxt", "term", "trunc")),
-                            ppo.config.gamma, ppo.config.gae_lambda)
+        columns = (kept[name][:, None] for name in ("rew", "val", "nxt", "term", "trunc"))
+        adv = reference.gae(*columns, ppo.config.gamma, ppo.config.gae_lambda)
         np.testing.assert_allclose(kept["adv"], adv[:, 0], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(kept["ret"], adv[:, 0] + kept["val"], rtol=1e-4, atol=1e-5)
 
@@ -155,7 +155,8 @@ def test_episodes_are_counted_by_their_own_steps_and_rewards(trainer, mode):
 @MODES
 def test_reward_scaling_skips_rows_that_are_no_step(trainer, mode):
     vec = diaries(Chance, mode=mode)
-    ppo = trainer(vec, num_envs=3, num_steps=STEPS, norm_obs=False, norm_rewards=True, reward_limit=99)
+    ppo = trainer(vec, num_envs=3, num_steps=STEPS, norm_obs=False, norm_rewards=True,
+                  reward_limit=99)
     for _ in range(2):
         rollout = ppo.collect()
     raw = [[page[2] for page in env.steps] for env in vec.envs]
@@ -219,14 +220,14 @@ def test_ours_and_a_wrapped_one_can_be_trained_on_and_do_the_same(trainer):
     ({"num_envs": 16}, "num_envs is 16.*2"), ({"num_workers": 1}, "num_workers is 1.*0"),
     ({"acting": "local"}, "central"), ({"max_episode_steps": 9}, "max_episode_steps"),
     ({"env_kwargs": {"n": 1}}, "env_kwargs")])
-def test_a_setting_that_the_vector_environment_has_decided_otherwise_is_refused(trainer, setting, text):
+def test_a_setting_that_the_environment_has_decided_otherwise_is_refused(trainer, setting, text):
     vec = diaries(Counting, 2)
     with pytest.raises(ConfigError, match=text):
         trainer(vec, **{"num_envs": 2, **setting})
     assert trainer(vec, num_envs=2, num_workers=0, acting="central").config.num_envs == 2
 
 
-@pytest.mark.parametrize("metadata", [{}, {"autoreset_mode": "Sometimes"}, {"autoreset_mode": None}])
+@pytest.mark.parametrize("metadata", [{}, {"autoreset_mode": "Often"}, {"autoreset_mode": None}])
 def test_an_unknown_autoreset_mode_is_refused(trainer, metadata):
     vec = diaries(Counting, 2)
     vec.metadata = metadata
@@ -280,7 +281,7 @@ def spoilt(obs, e=1):
 BENDS = {"raises": (raised(RuntimeError("boom")), r"step\(\): RuntimeError: boom"),
          "NaN": (lambda o, *rest: (spoilt(o), *rest), "environment 1 is nan"),
          "shape": (lambda o, *rest: (o[:, None], *rest), r"shape \(2, 1, 1\)"),
-         "rewards": (lambda o, r, *rest: (o, [1.0, np.inf], *rest), "reward of environment 1 is inf"),
+         "rewards": (lambda o, r, *rest: (o, [1.0, np.inf], *rest), "environment 1 is inf"),
          "one reward": (lambda o, r, *rest: (o, [1.0], *rest), "rewards have shape"),
          "ends": (lambda o, r, d, *rest: (o, r, True, *rest), r"shape \(\)")}
 

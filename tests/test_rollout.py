@@ -167,6 +167,17 @@ def test_a_rollout_is_what_a_witness_sees_and_its_advantages_follow_by_definitio
     assert kinds == {0, 1, 2, 3, ("at the end", True), ("at the end", False)}
 
 
+@pytest.mark.parametrize("acting", ["local", "central"])
+@pytest.mark.parametrize(("envs", "steps"), [(1, 1), (1, 24), (5, 1)])
+def test_one_environment_and_one_step_are_enough(trainer, envs, steps, acting):
+    ppo = trainer(CHANCE, acting=acting, num_envs=envs, num_steps=steps, norm_rewards=True)
+    for rollout, seen in witnessed(ppo, CHANCE, 12):
+        np.testing.assert_array_equal(rollout.obs, seen.obs)
+        assert_successors(ppo, rollout, seen)
+        assert_advantages(ppo, rollout)
+        assert np.isfinite(rollout.adv).all()
+
+
 @whoever_acts
 def test_episode_returns_are_the_float64_sums_of_what_the_environment_gave(
     trainer, workers, acting

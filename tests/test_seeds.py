@@ -3,27 +3,13 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from fault_envs import Calm
+from fault_envs import Calm, Seeded
 
 from fastppo import PPO, kernels
 from fastppo.errors import ConfigError
 from fastppo.kernels import Purpose
 
 TINY = dict(preset="none", num_steps=12, num_minibatches=1, epochs=1, hidden_sizes=(4,), norm_obs=False)
-
-
-class Seeded(Calm):
-    """Says in its observation which seed began the episode, in two halves that float32 keeps."""
-
-    def __init__(self):
-        super().__init__(4)
-
-    def reset(self, *, seed=None, options=None):
-        self.seed = seed
-        return super().reset(seed=seed)
-
-    def observed(self):
-        return np.array(divmod(self.seed, 1 << 16), np.float32)
 
 
 def seeds_of(rollout):

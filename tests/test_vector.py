@@ -2,17 +2,24 @@
 
 import copy
 import gc
+import itertools
+import os
 import threading
-import weakref
+import time
 from functools import partial
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from envs_for_tests import Chance
-from fault_envs import Faulty, children, nothing_left, observing, paying, raising
-from gymnasium.error import (AlreadyPendingCallError, ClosedEnvironmentError, InvalidAction,
-                             NoAsyncCallError, ResetNeeded)
+from fault_envs import Faulty, killed_by, nothing_left, observing, paying, raising
+from gymnasium.error import (
+    AlreadyPendingCallError,
+    ClosedEnvironmentError,
+    InvalidAction,
+    NoAsyncCallError,
+    ResetNeeded,
+)
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -30,7 +37,7 @@ F, T = False, True
 
 
 class Script(gym.Env):
-    """Observation: (episode, step); reward: the step; `length` steps, then `term` or a truncation."""
+    """Observation: (episode, step); reward: the step; `length` steps, then `term` or truncated."""
 
     observation_space = Box(0, 99, (2,), np.float64)
     action_space = Discrete(2)
@@ -45,7 +52,8 @@ class Script(gym.Env):
 
     def step(self, action):
         self.count += 1
-        over, info = self.count == self.length, {"part": {"at": self.count}, "word": "x" * self.count}
+        over = self.count == self.length
+        info = {"part": {"at": self.count}, "word": "x" * self.count}
         return (np.array([self.episode, self.count], float), self.count, over and self.term,
                 over and not self.term, info if self.talks else {})
 
@@ -53,9 +61,10 @@ class Script(gym.Env):
 class Sampled(gym.Env):
     """Observations drawn from any space; actions must be of theirs; `length` steps."""
 
-    def __init__(self, obs_space, act_space=Discrete(2), length=3):
+    def __init__(self, obs_space, act_space=None, length=3):
         self.observation_space = copy.deepcopy(obs_space)  # has its own generator
-        self.action_space, self.length = act_space, length
+        self.action_space = Discrete(2) if act_space is None else act_space
+        self.length = length
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -376,7 +385,8 @@ def test_actions_that_do_not_fit_are_refused_before_any_step(vec, actions):
 # ---- partial resets ----------------------------------------------------------------------------
 
 BAD_MASKS = {"list": ([True, False], TypeError), "numbers": (np.array([1, 0]), TypeError),
-             "too long": (np.array([T, F, F]), ValueError), "nobody": (np.array([F, F]), ValueError)}
+             "too long": (np.array([T, F, F]), ValueError),
+             "nobody": (np.array([F, F]), ValueError)}
 
 
 @pytest.mark.parametrize("mask, error", BAD_MASKS.values(), ids=BAD_MASKS)
@@ -515,8 +525,8 @@ def test_a_fault_names_its_place_and_ends_the_environment(vec, workers, fault, t
         env = vec(makes, num_workers=workers)
         env.reset(seed=20)
         env.step([0] * 3), env.step([0] * 3)
-        with pytest.raises(EnvError, match=r"(?s)environment 1 \(.*seed 21, episode 0, step [23]\).*"
-                           + text) as caught:
+        place = r"(?s)environment 1 \(.*seed 21, episode 0, step [23]\).*"
+        with pytest.raises(EnvError, match=place + text) as caught:
             env.step([0] * 3)
         assert isinstance(caught.value, fastppo.Error) and env.closed
         with pytest.raises(ClosedEnvironmentError):
@@ -597,15 +607,42 @@ def test_close_leaves_nothing_and_may_come_twice(workers):
         assert env.closed
 
 
-def test_an_environment_that_is_dropped_closes_itself():
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_environment_that_is_dropped_closes_itself(workers):
+    gc.collect()
+    before = os.listdir("/proc/self/fd")
     with nothing_left():
-        env = make_vec(SCRIPTS, num_workers=1)
+        env = make_vec(SCRIPTS, num_workers=workers)
         env.reset()
-        assert children()
-        gone = weakref.ref(env)
+        assert len(os.listdir("/proc/self/fd")) > len(before)
         del env
         gc.collect()
-        assert gone() is None
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+class Guarded(Script):
+    """Notes when it is closed."""
+
+    closings = 0
+
+    def close(self):
+        Guarded.closings += 1
+
+
+def test_the_environments_of_a_dropped_one_are_closed():
+    make_vec(Guarded, num_envs=3, num_workers=0).reset()
+    gc.collect()
+    assert Guarded.closings == 4  # and the one whose spaces were read
+
+
+def test_a_killed_worker_is_reported_and_leaves_nothing(vec):
+    with nothing_left():
+        env = vec([partial(Faulty, killed_by(9), 1, 0 if e == 3 else 9) for e in range(4)],
+                  num_workers=2)
+        env.reset()
+        env.step([0] * 4)
+        with pytest.raises(EnvError, match=r"worker 1 \(environment 3, step 1.*SIGKILL"):
+            env.step([0] * 4)
 
 
 def test_a_constructor_that_raises_is_named_and_leaves_nothing(vec):
@@ -636,14 +673,18 @@ def test_time_limit_and_arguments_reach_the_environments(vec):
 
 # ---- interrupts --------------------------------------------------------------------------------
 
-def interrupted_once(call):
-    """`call`, of which the first one ends in a KeyboardInterrupt."""
-    first = [True]
+def interrupted(call, *numbers):
+    """`call`, interrupted at its calls of those numbers: before it, or (minus) after it."""
+    count = itertools.count(1)
 
     def wrapped(*args, **kwargs):
-        if first and first.pop():
+        number = next(count)
+        if number in numbers:
             raise KeyboardInterrupt
-        return call(*args, **kwargs)
+        reply = call(*args, **kwargs)
+        if -number in numbers:
+            raise KeyboardInterrupt
+        return reply
     return wrapped
 
 
@@ -651,10 +692,11 @@ def test_a_step_in_workers_that_was_interrupted_can_be_waited_for_again(vec, mon
     env = vec([partial(Talker, large)] * 2, num_workers=2)
     env.reset()
     env.step([0, 0])
-    for place in ("wait", "run"):
-        monkeypatch.setattr(env.crew.team, place, interrupted_once(getattr(env.crew.team, place)))
+    team = env.crew.team  # a wait, then a run (a post and a wait) for each part of the letters
+    monkeypatch.setattr(team, "wait", interrupted(team.wait, 1, -2))
+    monkeypatch.setattr(team, "run", interrupted(team.run, 1, -3))
     env.step_async([0, 0])
-    for _ in range(2):
+    for _ in range(4):
         with pytest.raises(KeyboardInterrupt):
             env.step_wait()
     obs, *_, info = env.step_wait()
@@ -665,7 +707,7 @@ def test_a_step_in_workers_that_was_interrupted_can_be_waited_for_again(vec, mon
 def test_a_reset_in_workers_that_was_interrupted_can_be_made_again(vec, monkeypatch):
     env = vec(SCRIPTS, num_workers=2)
     env.reset()
-    monkeypatch.setattr(env.crew.team, "run", interrupted_once(env.crew.team.run))
+    monkeypatch.setattr(env.crew.team, "run", interrupted(env.crew.team.run, 1))
     with pytest.raises(KeyboardInterrupt):
         env.reset()
     with pytest.raises(ResetNeeded):
@@ -674,12 +716,28 @@ def test_a_reset_in_workers_that_was_interrupted_can_be_made_again(vec, monkeypa
     assert traced(env, 1)[0][1] == [1, 1]
 
 
+class Slow(Script):
+    """Takes its time to say its name."""
+
+    def name(self):
+        time.sleep(0.3)
+        return "slow"
+
+
+def test_a_call_that_was_interrupted_is_over_before_the_next_one_begins(vec, monkeypatch):
+    env = vec([partial(Slow, 2), partial(Slow, 3)], num_workers=2)
+    env.reset()
+    monkeypatch.setattr(env.crew.team, "wait", interrupted(env.crew.team.wait, 2))
+    with pytest.raises(KeyboardInterrupt):
+        env.call("name")
+    assert env.get_attr("length") == (2, 3)
+
+
 def test_a_step_in_this_process_that_was_interrupted_wants_a_reset(vec):
-    env = vec([partial(Script, 9), partial(Faulty, raising(KeyboardInterrupt), 1, 0)][:1] * 2,
-              num_workers=0)
+    env = vec(partial(Script, 9), num_envs=2, num_workers=0)
     env.reset()
     inner = env.crew.stepper.envs[1]
-    inner.step = interrupted_once(inner.step)
+    inner.step = interrupted(inner.step, 1)
     with pytest.raises(KeyboardInterrupt):
         env.step([0, 0])
     with pytest.raises(ResetNeeded):
