@@ -1,5 +1,8 @@
 """What an environment's answers must be, and the error that says which of them was not."""
 
+import logging
+import pickle
+import random
 import traceback
 
 import numpy as np
@@ -8,6 +11,9 @@ from .errors import EnvError
 from .spaces import castable
 
 REWARD_MAX = float(np.finfo(np.float32).max)
+REPLAY_LIMIT = 100_000  # steps of an episode that can be played again after an interrupt
+
+log = logging.getLogger("fastppo")
 WORDS_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 
 
@@ -70,3 +76,29 @@ def close(envs: list) -> None:
             envs.pop().close()
         except (Exception, SystemExit):  # a user's close may raise anything
             traceback.print_exc()
+
+
+def replay(env, seed: int, actions: list, length: int) -> None:
+    """Bring `env` to step `length` of the episode `seed`, of which `actions` were taken."""
+    if length > REPLAY_LIMIT:
+        raise EnvError(f"an environment was interrupted in step {length} of its episode: only"
+                       f" {REPLAY_LIMIT} can be played again", "train anew, or with workers")
+    env.reset(seed=seed)
+    del actions[length:]
+    for action in actions:
+        env.step(action)
+
+
+def global_noise() -> tuple[bytes, ...]:
+    """The state of the generators that all of a process shares: random's and numpy's."""
+    return tuple(map(pickle.dumps, (random.getstate(), np.random.get_state())))
+
+
+def check_global_noise(before: tuple[bytes, ...], name: str) -> None:
+    """Say so, once, where environments have drawn from a shared generator since `before`."""
+    drawn = [which for which, was, now in zip(("random", "numpy.random"), before, global_noise())
+             if was != now]
+    if drawn:
+        log.warning("%san environment draws from the global generator of %s: the same seed will not"
+                    " give the same run; draw from self.np_random instead", name,
+                    " and ".join(drawn))

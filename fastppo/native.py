@@ -125,8 +125,7 @@ class Native:
             if "final_obs" not in info:
                 raise EnvError(f"{self.env} truncated episodes without info['final_obs'], although"
                                f" its autoreset mode is {self.mode}", "mend the vector environment")
-            self.arena["fin"][cut] = self._observed(
-                np.stack([np.asarray(info["final_obs"][e]) for e in cut]), cut)
+            self.arena["fin"][cut] = self._observed([info["final_obs"][e] for e in cut], cut)
         return False, obs
 
     def _reset_some(self, obs, term, trunc, info) -> tuple[bool, np.ndarray]:

@@ -22,7 +22,7 @@ class MLP(nn.Module):
                  activation: str = "tanh", shared_critic: bool = False,
                  generator: torch.Generator | None = None):
         super().__init__()
-        widths = [inputs, *hidden_sizes]
+        self.inputs, widths = inputs, [inputs, *hidden_sizes]
 
         def layer(wide: int, out: int, gain: float) -> nn.Linear:
             linear = nn.Linear(wide, out)
@@ -41,7 +41,7 @@ class MLP(nn.Module):
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """(action parameters [b p], value [b]) of observations [b ...], flattened."""
-        obs = obs.reshape(len(obs), -1)  # flatten(1) has nothing to flatten in scalars [b]
+        obs = obs.reshape(len(obs), self.inputs)
         hidden = self.actor_body(obs)
         valued = hidden if self.critic_body is self.actor_body else self.critic_body(obs)
         return self.actor(hidden), self.critic(valued)[:, 0]

@@ -17,7 +17,6 @@ from .arena import Arena
 from .envs import Factory, build
 from .errors import EnvError
 
-REPLAY_LIMIT = 100_000  # steps of an episode that can be played again after an interrupt
 WARMUP_EPISODE = -1  # training's episodes are 0, 1, 2, ...; those before it count down
 
 
@@ -76,6 +75,7 @@ class Serial:
     def begin(self, episode: int = 0) -> None:
         """Reset every environment into its episode `episode`, from which the next rollout starts."""
         self.busy, self.under_way, self.clocks = -1, None, [None] * len(self.envs)
+        self.noise = contract.global_noise()
         for e, env in enumerate(self.envs):
             env.action_space.seed(self._seed(e, 0))
             self._reset(e, episode, len(self.views.raw))
@@ -84,6 +84,8 @@ class Serial:
         """Take T steps in every environment; the same iteration given again goes on with it."""
         self.actor.start(iteration)
         self._run(iteration, self.actor, len(self.views.raw))
+        if iteration == 0:
+            contract.check_global_noise(self.noise, self.name)
 
     def close(self) -> None:
         """Close the environments; what they raise now is printed and no longer stops anybody."""
@@ -119,7 +121,7 @@ class Serial:
         except BaseException as error:
             raise self._fault(e, episode, length, "step()", error) from error
         self.views.raw[t, e] = rew
-        if self.keep_log and length < REPLAY_LIMIT:
+        if self.keep_log and length < contract.REPLAY_LIMIT:
             log.append(action)
         if not ended:
             self.clocks[e] = Clock(episode, length + 1, total + rew, t + 1, log)
@@ -144,14 +146,8 @@ class Serial:
 
     def _restore(self, e: int) -> None:
         """Bring an environment that was interrupted inside a call back to where its clock stands."""
-        clock = self.clocks[e]
-        if clock.length > REPLAY_LIMIT:
-            raise EnvError(f"environment {self.first + e} was interrupted in step {clock.length} of"
-                           f" an episode: only {REPLAY_LIMIT} can be played again", "start anew")
-        self.envs[e].reset(seed=self._seed(e, clock.episode))
-        del clock.log[clock.length:]
-        for action in clock.log:
-            self.envs[e].step(action)
+        episode, length, _, _, log = self.clocks[e]
+        contract.replay(self.envs[e], self._seed(e, episode), log, length)
         self.busy = -1
 
     def _keep(self, row: np.ndarray, e: int, obs) -> None:

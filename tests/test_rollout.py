@@ -134,7 +134,8 @@ def assert_successors(ppo, rollout, seen):
     nxt, val, near = rollout.nxt.numpy(), rollout.val.numpy(), dict(rtol=1e-5, atol=1e-5)
     cut, goes_on = seen.trunc & ~seen.term, ~(seen.term | seen.trunc)
     assert np.isnan(nxt[seen.term]).all()
-    np.testing.assert_allclose(nxt[cut], ppo.policy.value(seen.fin[cut]), **near)
+    for final, value in zip(seen.fin[cut], nxt[cut], strict=True):
+        np.testing.assert_allclose(value, ppo.policy.value(final), **near)
     np.testing.assert_array_equal(nxt[:-1][goes_on[:-1]], val[1:][goes_on[:-1]])
     behind = ppo.policy.value(seen.obs[-1])
     np.testing.assert_allclose(nxt[-1][goes_on[-1]], behind[goes_on[-1]], **near)

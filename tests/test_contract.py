@@ -1,0 +1,60 @@
+"""What an environment's answers must be, and what is said where one draws from shared generators."""
+
+import random
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from fastppo import PPO, contract
+
+SIZES = dict(num_envs=2, num_steps=8, num_minibatches=1, epochs=1, num_workers=0, preset="none")
+
+
+class Shared(gym.Env):
+    """Draws its rewards from whatever it is told to."""
+
+    observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2)
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), float(self.draw(self)), False, False, {}
+
+
+@pytest.mark.parametrize("rew", [1, 1.5, np.float64(2), np.float32(3), np.int64(4), True, np.array(5)])
+def test_one_real_number_is_a_reward(rew):
+    assert contract.reward(rew) == float(rew)
+
+
+@pytest.mark.parametrize("rew", [None, "1", b"1", [1.0], np.array([1.0]), np.nan, np.inf, 1e39, 1j])
+def test_anything_else_is_not(rew):
+    with pytest.raises(ValueError, match="the reward is"):
+        contract.reward(rew)
+
+
+@pytest.mark.parametrize(("draw", "named"), [(lambda env: np.random.rand(), "numpy.random"),
+                                             (lambda env: random.random(), "of random")])
+def test_an_environment_that_draws_from_a_shared_generator_is_named_once(draw, named, caplog):
+    state = random.getstate(), np.random.get_state()
+    try:
+        with PPO(lambda: Shared(draw), **SIZES) as ppo:
+            ppo.collect()
+            assert named in caplog.text
+            caplog.clear()
+            ppo.collect()
+            assert caplog.text == ""
+    finally:
+        random.setstate(state[0])
+        np.random.set_state(state[1])
+
+
+def test_one_that_draws_from_its_own_is_not(caplog):
+    with PPO(lambda: Shared(lambda env: env.np_random.random()), **SIZES) as ppo:
+        ppo.collect()
+    assert caplog.text == ""
