@@ -10,7 +10,7 @@ from gymnasium.vector import VectorEnv
 
 from . import contract
 from .config import Config
-from .errors import ConfigError, EnvError, Error
+from .errors import ConfigError, EnvError, Error, SpaceError
 
 Factory = Callable[[], gym.Env]
 
@@ -74,8 +74,8 @@ class Source:
         self.vector = None
         self.factories = ([self._factory(one) for one in env] if several
                           else [self._factory(env)] * config.num_envs)
-        probes = build(self.factories[:1])
-        self.obs_space, self.act_space = probes[0].observation_space, probes[0].action_space
+        probes = build(self.factories if several else self.factories[:1])
+        self.obs_space, self.act_space = _spaces(probes)
         self.metadata = dict(probes[0].metadata)
         contract.close(probes)
 
@@ -90,6 +90,16 @@ class Source:
 
     def _factory(self, env: Any) -> Factory:
         return factory(env, self.config.max_episode_steps, self.config.env_kwargs)
+
+
+def _spaces(envs: Sequence[gym.Env]) -> tuple[gym.Space, gym.Space]:
+    """The two spaces that all of `envs` have; SpaceError for one that has others."""
+    wanted, *others = [(env.observation_space, env.action_space) for env in envs]
+    for i, found in enumerate(others, 1):
+        if found != wanted:
+            raise SpaceError(f"environment {i} of the list has the spaces {found}, the first one"
+                             f" {wanted}", "give environments with the same spaces")
+    return wanted
 
 
 def decided(env: Any) -> dict[str, Any]:

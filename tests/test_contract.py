@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fastppo import PPO, contract
+from fastppo.errors import SpaceError
 
 SIZES = dict(num_envs=2, num_steps=8, num_minibatches=1, epochs=1, num_workers=0, preset="none")
 
@@ -58,3 +59,8 @@ def test_one_that_draws_from_its_own_is_not(caplog):
     with PPO(lambda: Shared(lambda env: env.np_random.random()), **SIZES) as ppo:
         ppo.collect()
     assert caplog.text == ""
+
+
+def test_a_list_whose_environments_differ_in_their_spaces_is_refused():
+    with pytest.raises(SpaceError, match="environment 1 of the list"):
+        PPO([lambda: gym.make("CartPole-v1"), lambda: gym.make("Acrobot-v1")])

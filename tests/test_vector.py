@@ -550,7 +550,7 @@ def test_a_fault_in_a_worker_comes_with_its_number_and_traceback(vec):
 def test_a_hanging_environment_ends_at_the_step_timeout(vec):
     with nothing_left():
         hang = partial(Faulty, lambda env: threading.Event().wait(60), 1, 0)
-        env = vec(hang, num_envs=2, num_workers=2, step_timeout=0.3)
+        env = vec(hang, num_envs=2, num_workers=2, step_timeout=1.0)
         env.reset()
         env.step([0, 0])
         with pytest.raises(EnvError, match="step_timeout"):
