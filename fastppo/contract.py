@@ -37,14 +37,14 @@ def observation(obs, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def nonfinite(rows: np.ndarray, at: int) -> tuple[int, ValueError]:
-    """The environment whose number at the flat index `at` of rows [e ...] is not finite, and why."""
+    """The environment whose number at the flat index `at` of rows [e ...] is not finite; why."""
     e, index = divmod(at, max(1, rows[0].size))
     return e, ValueError(f"observation[{index}] is {rows.reshape(-1)[at]} in float32")
 
 
 def fault(where: str, field: str, error: BaseException,
-          fix: str = "num_workers=0 runs it in this process, under a debugger if you like") -> EnvError:
-    """The error for an environment that failed in `field`, with its own traceback as text.
+          fix: str = "num_workers=0 runs it in this process, under a debugger if you like"):
+    """The EnvError for an environment that failed in `field`, with its own traceback as text.
 
     A Ctrl-C is no fault of the environment's and is raised as it is.
     """

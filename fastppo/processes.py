@@ -354,7 +354,7 @@ class Worker:
         time.sleep(0.1)
 
     def end(self, deadline: float) -> None:
-        """Wait for the process to end until `deadline`, then make it; and for what it still wrote."""
+        """Wait for the process to end until `deadline`, then make it; and for its last lines."""
         try:
             self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:

@@ -15,7 +15,6 @@ from . import contract, kernels
 from .actors import Actor, Random
 from .arena import Arena
 from .envs import Factory, build
-from .errors import EnvError
 
 WARMUP_EPISODE = -1  # training's episodes are 0, 1, 2, ...; those before it count down
 

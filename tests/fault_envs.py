@@ -1,4 +1,4 @@
-"""Environments that go wrong on purpose, a crew of workers without torch, and who is still alive."""
+"""Environments that go wrong on purpose, a crew of workers without torch, and who is alive."""
 
 import contextlib
 import ctypes
@@ -85,7 +85,8 @@ class Witness(Calm):
         super().__init__()
         if "fastppo.ppo" in sys.modules:
             return
-        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MY_API_KEY", "GH_TOKEN", "A_SECRET", "PLAIN")
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MY_API_KEY", "GH_TOKEN", "A_SECRET",
+                 "PLAIN")
         found = {name: os.environ.get(name) for name in names}
         Path(path).write_text(json.dumps({
             **found, "stdin": sys.stdin.read(), "cwd": os.getcwd(), "argv": sys.argv,
@@ -224,7 +225,7 @@ def holds(condition, seconds: float = 10.0) -> bool:
 
 @contextlib.contextmanager
 def nothing_left():
-    """Fails where the block leaves a process, a descriptor's worth of shared memory, or hangs."""
+    """Fails where the block leaves a process or named shared memory, or hangs."""
     before, names = children(), set(os.listdir("/dev/shm"))
     with guard():
         yield

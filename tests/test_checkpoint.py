@@ -4,25 +4,25 @@ import json
 import os
 import threading
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from envs_for_tests import Chance
+from gymnasium.spaces import Box, Discrete
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fastppo import PPO, load
-from fastppo.errors import CheckpointError, Error
+from fastppo.errors import CheckpointError
 
-TINY = dict(preset="none", seed=1, num_envs=2, num_steps=8, num_minibatches=1, epochs=1, num_workers=0,
-            hidden_sizes=(4,))
+TINY = dict(preset="none", seed=1, num_envs=2, num_steps=8, num_minibatches=1, epochs=1,
+            num_workers=0, hidden_sizes=(4,))
 SPACES = {
-    "vectors": (gym.spaces.Box(-np.inf, np.inf, (3,), np.float32), gym.spaces.Discrete(3, start=-1)),
-    "float64": (gym.spaces.Box(-5.0, 5.0, (2, 2), np.float64),
-                gym.spaces.Box(np.array([-1, 0], np.float32), np.array([1, np.inf], np.float32))),
-    "scalars": (gym.spaces.Box(-1.0, 1.0, (), np.float64), gym.spaces.Box(-2.0, 2.0, (), np.float64)),
-    "bytes": (gym.spaces.Box(0, 255, (4, 2), np.uint8), gym.spaces.Discrete(2)),
+    "vectors": (Box(-np.inf, np.inf, (3,), np.float32), Discrete(3, start=-1)),
+    "float64": (Box(-5.0, 5.0, (2, 2), np.float64),
+                Box(np.array([-1, 0], np.float32), np.array([1, np.inf], np.float32))),
+    "scalars": (Box(-1.0, 1.0, (), np.float64), Box(-2.0, 2.0, (), np.float64)),
+    "bytes": (Box(0, 255, (4, 2), np.uint8), Discrete(2)),
 }
 
 
@@ -67,7 +67,8 @@ def test_a_loaded_policy_is_the_saved_one_bit_for_bit(name, tmp_path):
         assert torch.equal(again.state_dict()[key], value), key
     assert np.array_equal(again.value(obs), ppo.policy.value(obs))
     for deterministic in (True, False):
-        assert np.array_equal(again.predict(obs, deterministic), ppo.policy.predict(obs, deterministic))
+        acts = [policy.predict(obs, deterministic) for policy in (again, ppo.policy)]
+        assert np.array_equal(*acts)
     assert not again.training
 
 
@@ -88,7 +89,7 @@ def test_a_write_that_fails_keeps_the_old_file(saved, monkeypatch, broken):
         raise OSError(28, "No space left on device")
     monkeypatch.setattr(os, broken, full)
     with PPO(lambda: Chance(*SPACES["vectors"]), **TINY) as ppo:
-        with pytest.raises(CheckpointError, match="cannot write .*policy.*No space left.*\n  fix: "):
+        with pytest.raises(CheckpointError, match="cannot write .*No space left.*\n  fix: "):
             ppo.save(path)
     assert path.read_bytes() == old and os.listdir(path.parent) == ["policy.safetensors"]
 
@@ -187,8 +188,8 @@ def test_texts_that_make_no_sense_are_refused(saved, changes):
         load(saved[1])
 
 
-@pytest.mark.parametrize("name, value", [("lr", -1.0), ("hidden_sizes", [5]), ("model", "os.system"),
-                                         ("model", "cnn")])
+@pytest.mark.parametrize("name, value", [
+    ("lr", -1.0), ("hidden_sizes", [5]), ("model", "os.system"), ("model", "cnn")])
 def test_settings_that_do_not_fit_the_weights_are_refused(saved, name, value):
     with safe_open(saved[1], "pt") as file:
         config = json.loads(file.metadata()["config"])
@@ -245,7 +246,7 @@ def test_a_file_holds_no_pickle_and_loading_imports_nothing(saved, monkeypatch):
         return real(name, *args)
     monkeypatch.setattr(builtins, "__import__", watched)
     load(saved[1])
-    assert "os.system" not in seen and not [name for name in seen if "test" in name or "env" in name]
+    assert [name for name in seen if "test" in name or "env" in name] == []
 
 
 def test_a_loaded_policy_outlives_its_trainer_and_its_file(saved):
@@ -253,5 +254,4 @@ def test_a_loaded_policy_outlives_its_trainer_and_its_file(saved):
     again = load(path)
     path.write_bytes(b"gone")
     path.unlink()
-    assert np.isfinite(again.value(rows(policy))).all()
-    assert isinstance(Error("x"), Exception)
+    assert np.array_equal(again.value(rows(policy)), policy.value(rows(policy)))

@@ -1,4 +1,4 @@
-"""fastppo inside somebody else's program: every public verb, and nothing of the host's is touched."""
+"""fastppo in somebody else's program: every public verb, and nothing of the host's is touched."""
 
 import gc
 import logging
@@ -21,8 +21,8 @@ import fastppo
 from fastppo import PPO, Error, load
 from fastppo.errors import ClosedError, ConfigError, ModelError
 
-TINY = dict(preset="none", seed=1, num_envs=4, num_steps=16, num_minibatches=2, epochs=1, num_workers=0,
-            hidden_sizes=(8,))
+TINY = dict(preset="none", seed=1, num_envs=4, num_steps=16, num_minibatches=2, epochs=1,
+            num_workers=0, hidden_sizes=(8,))
 
 
 def weights(ppo):
@@ -30,7 +30,8 @@ def weights(ppo):
 
 
 def test_the_public_names_are_there_and_no_others():
-    assert {"PPO", "Config", "load", "make_vec", "Error", "Rollout", "Evaluation"} <= set(dir(fastppo))
+    promised = {"PPO", "Config", "load", "make_vec", "Error", "Rollout", "Evaluation"}
+    assert promised <= set(dir(fastppo))
     for name in fastppo.__all__:
         assert getattr(fastppo, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
@@ -80,7 +81,8 @@ def test_every_callback_is_called_even_where_the_first_one_ends_training():
 
 @pytest.mark.parametrize("env", [
     Calm, lambda: Calm(3), [Calm, lambda: Calm(4)], "fault_envs:Calm", "CartPole-v1",
-    lambda: gym.make("CartPole-v1")], ids=["class", "lambda", "list", "module:callable", "id", "made"])
+    lambda: gym.make("CartPole-v1")],
+    ids=["class", "lambda", "list", "module:callable", "id", "made"])
 def test_an_environment_is_given_as_whatever_makes_it(env):
     settings = TINY | dict(num_envs=2)
     with PPO(env, **settings) as ppo:
@@ -204,8 +206,9 @@ def test_sampled_actions_differ_and_likeliest_ones_do_not():
 def test_what_was_trained_is_there_after_close():
     with PPO(Calm, **(TINY | dict(num_workers=1))) as ppo:
         rollout = ppo.learn(64).collect()
+        kept = rollout.obs.clone()
     ppo.close()
-    assert rollout.obs[0, 0].tolist() == rollout.obs[0, 0].tolist()
+    assert torch.equal(rollout.obs, kept)
     assert ppo.policy.predict(np.zeros(2)) in (0, 1)
     assert ppo.evaluate(2).returns.shape == (2,)
     for verb in (ppo.collect, lambda: ppo.update(rollout), lambda: ppo.learn(10_000)):
@@ -217,7 +220,8 @@ def test_saving_and_loading_are_one_line_each(tmp_path):
     with PPO("CartPole-v1", **TINY) as ppo:
         ppo.learn(64).save(tmp_path / "policy.safetensors")
         obs = ppo.rollout.obs[0].numpy()
-    assert np.array_equal(load(tmp_path / "policy.safetensors").predict(obs), ppo.policy.predict(obs))
+    policy = load(tmp_path / "policy.safetensors")
+    assert np.array_equal(policy.predict(obs), ppo.policy.predict(obs))
 
 
 # Two at once
@@ -232,9 +236,9 @@ def test_two_trainers_side_by_side_are_each_as_if_alone():
         with ppo:
             alone.append(weights(ppo.learn(192)))
     both = made(1)
-    for steps in (64, 128, 192):
+    for _ in range(3):
         rollouts = [ppo.collect() for ppo in both]
-        for ppo, rollout in zip(both, rollouts):
+        for ppo, rollout in zip(both, rollouts, strict=True):
             ppo.total = 192
             ppo.update(rollout)
     assert [weights(ppo) for ppo in both] == alone

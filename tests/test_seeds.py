@@ -1,4 +1,4 @@
-"""Seeds: every episode of every environment has its own, and nothing but the run's seed decides it."""
+"""Seeds: every episode of every environment has its own, and the run's seed alone decides it."""
 
 import gymnasium as gym
 import numpy as np
@@ -9,7 +9,8 @@ from fastppo import PPO, kernels
 from fastppo.errors import ConfigError
 from fastppo.kernels import Purpose
 
-TINY = dict(preset="none", num_steps=12, num_minibatches=1, epochs=1, hidden_sizes=(4,), norm_obs=False)
+TINY = dict(preset="none", num_steps=12, num_minibatches=1, epochs=1, hidden_sizes=(4,),
+            norm_obs=False)
 
 
 def seeds_of(rollout):
