@@ -97,7 +97,7 @@ def _spaces(envs: Sequence[gym.Env]) -> tuple[gym.Space, gym.Space]:
     wanted, *others = [(env.observation_space, env.action_space) for env in envs]
     for i, found in enumerate(others, 1):
         if found != wanted:
-            raise SpaceError(f"environment {i} of the list has the spaces {found}, the first one"
+            raise SpaceError(f"environment {i} has the spaces {found}, the first one"
                              f" {wanted}", "give environments with the same spaces")
     return wanted
 

@@ -62,5 +62,5 @@ def test_one_that_draws_from_its_own_is_not(caplog):
 
 
 def test_a_list_whose_environments_differ_in_their_spaces_is_refused():
-    with pytest.raises(SpaceError, match="environment 1 of the list"):
+    with pytest.raises(SpaceError, match="environment 1 has the spaces"):
         PPO([lambda: gym.make("CartPole-v1"), lambda: gym.make("Acrobot-v1")])
