@@ -8,7 +8,7 @@ worker. Random: chance, for the rollout that sets the observation moments.
 from typing import NamedTuple, Protocol, Sequence
 
 import numpy as np
-from gymnasium.spaces import Space
+from gymnasium.spaces import Discrete, Space
 
 from . import kernels
 from .arena import Arena
@@ -43,7 +43,7 @@ class Noise:
     """The random numbers of actions: uniform for Discrete, normal for Box, counted by steps."""
 
     def __init__(self, space: Space, seed: int, first: int, count: int):
-        self.draw = kernels.uniform if space.dtype.kind == "i" else kernels.normal
+        self.draw = kernels.uniform if isinstance(space, Discrete) else kernels.normal
         self.seed, self.first = seed, first
         self.out = np.empty((count, noise_size(space)), np.float32)
 

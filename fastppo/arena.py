@@ -50,6 +50,16 @@ class Arena:
         self._finalizer()
 
 
+def above_stdio(fd: int) -> int:
+    """`fd`, moved above 0, 1 and 2: where a host has those closed, a child's own would replace it."""
+    if fd > 2:
+        return fd
+    import fcntl
+    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(fd)
+    return moved
+
+
 def size_of(spec: Spec) -> int:
     """Bytes of the block that `spec` describes."""
     return max(ALIGN, sum(_padded(dtype, shape) for dtype, shape in spec.values()))
@@ -76,7 +86,7 @@ def _create(spec: Spec) -> int:
         with tempfile.TemporaryFile() as file:
             file.truncate(size)
             return os.dup(file.fileno())
-    fd = os.memfd_create("fastppo", os.MFD_CLOEXEC)
+    fd = above_stdio(os.memfd_create("fastppo", os.MFD_CLOEXEC))
     try:
         os.fchmod(fd, 0o600)
         os.posix_fallocate(fd, 0, size)

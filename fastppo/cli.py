@@ -55,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def run(request: Request, interrupts: Interrupts) -> None:
     """Train, save and evaluate what was asked for, in a folder of its own."""
     config = request.config
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv; last, so that it hides nothing
     if config.logger == "wandb":
         check_wandb()
     seed = secrets.randbits(31) if config.seed is None else config.seed

@@ -107,7 +107,11 @@ def decided(env: Any) -> dict[str, Any]:
     if isinstance(env, VectorEnv):
         return {"num_envs": env.num_envs, "num_workers": 0, "acting": "central",
                 "max_episode_steps": None, "env_kwargs": None}
-    return {"num_envs": len(env)} if isinstance(env, (list, tuple)) else {}
+    if not isinstance(env, (list, tuple)):
+        return {}
+    if not env:
+        raise ConfigError("the list of environments is empty", "PPO([lambda: MyEnv(), ...])")
+    return {"num_envs": len(env)}
 
 
 def check_agreement(env: Any, asked: dict[str, Any]) -> None:
@@ -199,7 +203,9 @@ def _spec(name: str) -> gym.envs.registration.EnvSpec:
     try:
         return gym.spec(name.partition(":")[2] if colon else name)
     except gym.error.Error as error:
-        near = difflib.get_close_matches(name, gym.registry, 1, 0.4)
+        space = name.rpartition("/")[0]  # the nearest name is one of the same namespace
+        near = difflib.get_close_matches(
+            name, [known for known in gym.registry if known.rpartition("/")[0] == space], 1, 0.4)
         raise ConfigError(f"there is no environment {name!r}",
                           f"--env_name={near[0]}" if near else
                           "install and import its package: --env_name=package:Id-v0") from error

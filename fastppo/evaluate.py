@@ -8,8 +8,10 @@ import numpy as np
 from . import contract, kernels
 from .actors import Noise
 from .envs import Factory, build
+from .errors import ConfigError
 from .kernels import Purpose
 from .policy import Policy
+from .spaces import observation_store
 
 MAX_ENVS = 16  # played side by side
 
@@ -24,8 +26,9 @@ class Evaluation(NamedTuple):
     lengths: np.ndarray  # i64 [episodes], steps
 
     def __str__(self) -> str:
-        noun = "episode" if len(self.returns) == 1 else "episodes"
-        return f"{self.mean:.1f} ± {self.ci95:.1f} ({len(self.returns)} {noun})"
+        if len(self.returns) == 1:
+            return f"{self.mean:.1f} (1 episode)"
+        return f"{self.mean:.1f} ± {self.ci95:.1f} ({len(self.returns)} episodes)"
 
 
 def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: int,
@@ -35,6 +38,8 @@ def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: 
     Environment i of n plays episodes i, i + n, ...: a fixed share, so that short episodes do not
     count more than long ones. Nothing of training is touched.
     """
+    if episodes < 1:
+        raise ConfigError(f"episodes is {episodes}, but must be 1 or more", "evaluate(episodes=100)")
     envs = build(factories[:min(episodes, MAX_ENVS)])
     players = [Player(env, range(i, episodes, len(envs)), seed) for i, env in enumerate(envs)]
     returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
@@ -52,10 +57,11 @@ def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: 
 
 
 class Player:
-    """One environment going through its share of the episodes."""
+    """One environment going through its share of the episodes; its faults are EnvErrors."""
 
     def __init__(self, env, episodes: range, seed: int):
         self.env, self.left, self.seed, self.over = env, iter(episodes), seed, True
+        self.store = observation_store(env.observation_space)
 
     def playing(self) -> bool:
         """Whether there is a step to take; begins the next episode where one is over."""
@@ -63,9 +69,11 @@ class Player:
             self.episode = next(self.left, None)
             if self.episode is None:
                 return False
-            seed = kernels.episode_seed(self.seed, Purpose.EVALUATE, 0, self.episode)
-            self.obs, _ = self.env.reset(seed=seed)
             self.over, self.total, self.length = False, 0.0, 0
+            try:
+                self._see(self.env.reset(seed=self._seed())[0])
+            except BaseException as error:
+                raise self._fault("reset()", error) from error
         return True
 
     def noise(self, policy: Policy) -> np.ndarray:
@@ -75,5 +83,25 @@ class Player:
 
     def step(self, action) -> None:
         """Take one step and count it."""
-        self.obs, rew, term, trunc, _ = self.env.step(action)
-        self.total, self.length, self.over = self.total + float(rew), self.length + 1, term or trunc
+        try:
+            obs, rew, term, trunc, _ = self.env.step(action)
+            self.total, self.over = self.total + contract.reward(rew), bool(term or trunc)
+            self._see(obs)
+        except BaseException as error:
+            raise self._fault("step()", error) from error
+        self.length += 1
+
+    def _see(self, obs) -> None:
+        """Keep an observation, as training would: ValueError for what its space does not say."""
+        obs = contract.observation(obs, self.store.shape, np.dtype(self.store.dtype))
+        self.obs = obs.astype(self.store.dtype)
+        if not np.isfinite(self.obs).all():
+            raise ValueError("the observation has numbers that are not finite in float32")
+
+    def _seed(self) -> int:
+        return kernels.episode_seed(self.seed, Purpose.EVALUATE, 0, self.episode)
+
+    def _fault(self, field: str, error: BaseException):
+        where = f"evaluation, seed {self._seed()}, episode {self.episode}, step {self.length}"
+        return contract.fault(f"an environment ({where})", field, error,
+                              f"play it alone: env.reset(seed={self._seed()})")

@@ -22,7 +22,7 @@ class Flat:
     def __init__(self, net: nn.Module, place: Tensor | None = None):
         self.net, params = net, trained(net)
         sizes, self.offsets = [param.numel() for param in params], {}
-        self.values = torch.empty(sum(sizes), device=params[0].device) if place is None else place
+        self.values = params[0].new_empty(sum(sizes)) if place is None else place
         self.grad = self.values.grad = torch.zeros_like(self.values)
         for i, param in enumerate(params):
             self.offsets[id(param)] = start = sum(sizes[:i])
@@ -77,6 +77,8 @@ class Adam:
 def trained(net: nn.Module) -> list[nn.Parameter]:
     """The parameters that are updated, each once, in the order of named_parameters."""
     params = [param for _, param in net.named_parameters() if param.requires_grad]
+    if not params:
+        raise ModelError("the model has no parameters to train", "give it layers with weights")
     for param in params:
         if param.dtype != torch.float32:
             raise ModelError(f"the model has a parameter of {param.dtype}, not torch.float32",

@@ -47,7 +47,7 @@ class Gaussian(nn.Module):
     def __init__(self, size: int, log_std_init: float):
         super().__init__()
         self.size = size
-        self.log_std = nn.Parameter(torch.full((size,), float(log_std_init)))
+        self.log_std = nn.Parameter(torch.full((size,), float(log_std_init), dtype=torch.float32))
 
     def sample(self, mean: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(act [b a], logp [b]) from standard normal noise [b a]."""

@@ -25,7 +25,7 @@ class MLP(nn.Module):
         self.inputs, widths = inputs, [inputs, *hidden_sizes]
 
         def layer(wide: int, out: int, gain: float) -> nn.Linear:
-            linear = nn.Linear(wide, out)
+            linear = nn.Linear(wide, out, dtype=torch.float32)
             nn.init.orthogonal_(linear.weight, gain, generator=generator)
             nn.init.zeros_(linear.bias)
             return linear

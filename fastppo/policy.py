@@ -37,8 +37,8 @@ class Policy(nn.Module):
         size = math.prod(self.row) if self.norm_obs else 0
         for name, value in (("count", np.zeros(1)), ("mean", np.zeros(size)), ("m2", np.zeros(size))):
             self.register_buffer(name, torch.from_numpy(value))
-        self.register_buffer("shift", torch.zeros(size), persistent=False)
-        self.register_buffer("scale", torch.ones(size), persistent=False)
+        self.register_buffer("shift", torch.zeros(size, dtype=torch.float32), persistent=False)
+        self.register_buffer("scale", torch.ones(size, dtype=torch.float32), persistent=False)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """(action parameters [b p], value [b]) of stored observations [b ...]."""

@@ -5,7 +5,6 @@
         stats = update(rollout)    epochs of clipped minibatch steps
 """
 
-import logging
 import os
 from typing import Any, Callable, NamedTuple, Sequence
 
@@ -17,7 +16,7 @@ from .errors import ClosedError
 from .evaluate import Evaluation, evaluate
 from .learner import Learner
 from .models import build_policy, torch_threads
-from .report import Clock, Episodes, explained_variance, sinks_of, stops
+from .report import Clock, Episodes, explained_variance, log, sinks_of, stops
 from .settings import configured, resolved
 
 Callback = Callable[["PPO", dict[str, float]], Any]
@@ -68,13 +67,15 @@ class PPO:
         """
         self.total = self.config.total_steps if total_steps is None else int(total_steps)
         if self.step >= self.total and not self._pending:
-            logging.getLogger("fastppo").warning(
-                "%d steps are done already, of %d asked for: nothing to do", self.step, self.total)
-        while self.step < self.total or self._pending:
-            stats = self._iterate()
-            if any([stops(sink(self, stats)) for sink in (*self.sinks, *callbacks)]):
-                break
-        self.total = self.config.total_steps
+            log.warning("%d steps are done already, of %d asked for: nothing to do",
+                        self.step, self.total)
+        try:
+            while self.step < self.total or self._pending:
+                stats = self._iterate()
+                if any([stops(sink(self, stats)) for sink in (*self.sinks, *callbacks)]):
+                    break
+        finally:
+            self.total = self.config.total_steps
         return self
 
     def collect(self) -> Rollout:

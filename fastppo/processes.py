@@ -25,7 +25,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 import numpy as np
 
 from . import contract, kernels
-from .arena import Arena, Spec
+from .arena import Arena, Spec, above_stdio
 from .errors import ClosedError, ConfigError, Error, WorkerError
 
 # What a worker can be told: a method of what its job made, called with the command's argument.
@@ -307,9 +307,10 @@ class Worker:
 
     def __init__(self, arena_fd: int, index: int, first: int):
         self.first, self.output = first, deque(maxlen=200)
-        self.channel, theirs = socket.socketpair()
-        lifeline, self.lifeline = os.pipe()
-        fds = (theirs.fileno(), arena_fd, lifeline)
+        ends = [above_stdio(end.detach()) for end in socket.socketpair()]
+        self.channel, theirs = socket.socket(fileno=ends[0]), ends[1]
+        lifeline, self.lifeline = map(above_stdio, os.pipe())
+        fds = (theirs, arena_fd, lifeline)
         command = [sys.executable, "-P", str(Path(__file__).with_name("worker.py")),
                    *map(str, fds), str(os.getpid())]
         try:
@@ -322,7 +323,7 @@ class Worker:
             raise ConfigError(f"cannot start worker {index}: {error}",
                               "--num_workers=0, or fewer of them") from error
         finally:
-            theirs.close()
+            os.close(theirs)
             os.close(lifeline)
         self.reader = threading.Thread(target=_read_lines, args=(self,), daemon=True)
         self.reader.start()

@@ -23,6 +23,7 @@ from .errors import ConfigError
 from .processes import SECRET
 from .sinks_wandb import Wandb, check_wandb, note
 
+log = logging.getLogger("fastppo")
 WINDOW = 100  # finished episodes that charts/episodic_return is the mean of
 LINE_SECONDS = 5.0
 FIRST_SECONDS = 1.0

@@ -62,6 +62,8 @@ def _device(device: str) -> str:
         kind = torch.device(device).type
     except RuntimeError as error:
         raise ConfigError(f"device is {device!r}, which torch does not know", "--device=cpu") from error
+    if kind not in ("cpu", "cuda"):
+        raise ConfigError(f"device is {device!r}, but only cpu and cuda are served", "--device=cpu")
     if kind == "cuda" and not torch.cuda.is_available():
         why = (f"this torch ({torch.__version__}) was built without CUDA" if not torch.version.cuda
                else "no NVIDIA GPU or driver is visible")

@@ -1,13 +1,15 @@
 """What an environment's answers must be, and what is said where one draws from shared generators."""
 
 import random
+import subprocess
+import sys
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
 from fastppo import PPO, contract
-from fastppo.errors import SpaceError
+from fastppo.errors import ConfigError, EnvError, SpaceError
 
 SIZES = dict(num_envs=2, num_steps=8, num_minibatches=1, epochs=1, num_workers=0, preset="none")
 
@@ -64,3 +66,53 @@ def test_one_that_draws_from_its_own_is_not(caplog):
 def test_a_list_whose_environments_differ_in_their_spaces_is_refused():
     with pytest.raises(SpaceError, match="environment 1 has the spaces"):
         PPO([lambda: gym.make("CartPole-v1"), lambda: gym.make("Acrobot-v1")])
+
+
+def test_an_action_space_of_unsigned_integers_samples_like_any_other_discrete():
+    class Unsigned(Shared):
+        action_space = gym.spaces.Discrete(4, dtype=np.uint8)
+
+    class Signed(Shared):
+        action_space = gym.spaces.Discrete(4)
+
+    acts = []
+    for make in (Unsigned, Signed):
+        with PPO(lambda make=make: make(lambda env: 0.0), seed=3, **SIZES) as ppo:
+            acts.append(ppo.collect().act.numpy().copy())
+    assert len(set(acts[0].ravel().tolist())) > 1
+    np.testing.assert_array_equal(*acts)
+
+
+@pytest.mark.parametrize("draw", [lambda env: None, lambda env: 1 / 0, lambda env: np.nan])
+def test_a_fault_during_evaluation_is_one_error_that_names_the_episode(draw):
+    with PPO(lambda: Shared(draw), seed=3, **SIZES) as ppo:
+        with pytest.raises(EnvError, match=r"evaluation, seed \d+, episode 0, step 0\) failed in step"):
+            ppo.evaluate(2)
+        with pytest.raises(ConfigError, match="episodes is 0"):
+            ppo.evaluate(0)
+
+
+def test_a_rate_is_full_again_after_a_learn_that_was_interrupted():
+    def stop(ppo, stats):
+        raise KeyboardInterrupt
+
+    with PPO(lambda: Shared(lambda env: 0.0), total_steps=1600, **SIZES) as ppo:
+        with pytest.raises(KeyboardInterrupt):
+            ppo.learn(16, callbacks=[stop])
+        ppo.collect()
+        assert ppo.lr == pytest.approx(ppo.config.lr * 0.99)
+
+
+def test_devices_nobody_serves_are_refused():
+    with pytest.raises(ConfigError, match="only cpu and cuda"):
+        PPO("CartPole-v1", device="meta")
+
+
+def test_workers_start_where_the_standard_streams_are_closed(tmp_path):
+    script = tmp_path / "quiet.py"
+    script.write_text("from fastppo import PPO\n"
+                      "with PPO('CartPole-v1', num_envs=2, num_steps=8, num_minibatches=1, epochs=1,"
+                      " num_workers=2) as ppo:\n    ppo.collect()\n")
+    for closed in ("<&-", ">&-", "2>&-"):
+        done = subprocess.run(["sh", "-c", f"exec '{sys.executable}' '{script}' {closed}"], timeout=60)
+        assert done.returncode == 0, closed
