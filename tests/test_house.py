@@ -33,8 +33,6 @@ ROWS = """
     errors
 """.split("\n")
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
-WORKER = ("worker", "processes", "workers", "vecenv", "contract", "actors", "envs", "spaces", "kernels", "arena",
-          "errors", "config", "reference")
 
 
 def parsed(path: Path) -> ast.Module:
@@ -88,6 +86,32 @@ def test_no_c_function_is_long():
              for one in c_functions(path.read_text())]
     assert len(found) > 20
     assert [one for one in found if one[2] > LONGEST] == []
+
+
+def test_no_cython_function_is_long():
+    for path in sorted((ROOT / "csrc").glob("*.p[yx]*")):
+        lines = path.read_text().splitlines() + ["end"]
+        starts = [i for i, line in enumerate(lines) if re.match(r"(    )?(cp?def|def) .*\(", line)]
+        for start in starts:
+            depth = len(lines[start]) - len(lines[start].lstrip())
+            end = next(i for i, line in enumerate(lines[start + 1:], start + 1)
+                       if line.strip() and len(line) - len(line.lstrip()) <= depth)
+            assert end - start <= LONGEST + 2, f"{path.name}: {lines[start]}"  # blank lines after it
+
+
+def test_nothing_is_written_twice():
+    """No five lines of code in a row, over 100 characters together, stand in two places."""
+    seen = {}
+    for path in [*PACKAGE, *sorted((ROOT / "csrc").glob("*.[chp]*"))]:
+        lines = [(number, " ".join(line.split())) for number, line in
+                 enumerate(path.read_text().splitlines(), 1)]
+        lines = [one for one in lines if len(one[1]) > 3 and not one[1].startswith(
+            ("import ", "from ", "#include", "#", "cdef extern", "*", "/*"))]
+        for i in range(len(lines) - 4):
+            run = tuple(text for _, text in lines[i:i + 5])
+            place = f"{path.name}:{lines[i][0]}"
+            if sum(map(len, run)) > 100:
+                assert seen.setdefault(run, place) == place, f"{seen[run]} and {place}"
 
 
 @pytest.mark.parametrize("path", PACKAGE, ids=lambda path: path.stem)
