@@ -40,17 +40,24 @@ ALWAYS_INLINE float clamp(float x, float low, float high) {
 }
 ALWAYS_INLINE float power_of_two(int32_t n) { return as_float(((uint32_t)n + 127u) << 23); }
 
-/* exp(x) - 1 - and n such that exp(x) = 2^n (1 + the value returned); |x| < 2^20. */
-ALWAYS_INLINE float expm1_reduced(float x, int32_t *n) {
+/* r and n such that x = n ln 2 + r; |x| < 2^20. */
+ALWAYS_INLINE float reduced(float x, int32_t *n) {
     float t = fma32(x, LOG2E, ROUNDER), k = t - ROUNDER;
     *n = (int32_t)(as_bits(t) - as_bits(ROUNDER));
-    float r = fma32(k, -LN2_LOW, fma32(k, -LN2_HIGH, x));
+    return fma32(k, -LN2_LOW, fma32(k, -LN2_HIGH, x));
+}
+
+/* exp(r) - 1 for a reduced r. */
+ALWAYS_INLINE float expm1_polynomial(float r) {
     float p = fma32(r, 1.3814610e-3f, 8.3687101e-3f);
     p = fma32(r, p, 4.1668389e-2f);
     p = fma32(r, p, 1.6666521e-1f);
     p = fma32(r, p, 4.9999994e-1f);
     return fma32(r * r, p, r);
 }
+
+/* exp(x) - 1 - and n such that exp(x) = 2^n (1 + the value returned); |x| < 2^20. */
+ALWAYS_INLINE float expm1_reduced(float x, int32_t *n) { return expm1_polynomial(reduced(x, n)); }
 
 /* e^x, relative error < 2e-7; 0 below -104, +inf above 88.73, subnormals kept. */
 ALWAYS_INLINE float fast_exp(float x) {
@@ -61,13 +68,17 @@ ALWAYS_INLINE float fast_exp(float x) {
 }
 
 /* tanh(x), relative error < 3e-7, exactly odd: with t = exp(-2|x|) - 1 it is -t / (2 + t). */
+ALWAYS_INLINE float tanh_argument(float x) {
+    return at_most(as_float(as_bits(x) & 0x7fffffffu), 10.0f) * -2.0f;
+}
+ALWAYS_INLINE float tanh_result(float x, float p, int32_t n) {
+    float scale = power_of_two(n), t = fma32(scale, p, scale - 1.0f);
+    return as_float(as_bits(-t / (2.0f + t)) | (as_bits(x) & 0x80000000u));
+}
 ALWAYS_INLINE float fast_tanh(float x) {
     int32_t n;
-    float size = as_float(as_bits(x) & 0x7fffffffu);
-    float p = expm1_reduced(at_most(size, 10.0f) * -2.0f, &n);
-    float scale = power_of_two(n);
-    float t = fma32(scale, p, scale - 1.0f);
-    return as_float(as_bits(-t / (2.0f + t)) | (as_bits(x) & 0x80000000u));
+    float p = expm1_reduced(tanh_argument(x), &n);
+    return tanh_result(x, p, n);
 }
 
 /* e^x - 1 for x <= 0, else x: torch's ELU with alpha 1. */

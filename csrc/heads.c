@@ -2,8 +2,7 @@
 #include "heads.h"
 
 #include "fastmath.h"
-
-#define HALF_LOG_TWO_PI 0.918938533f
+#include "likelihood.h"
 
 enum { CHUNK = 64 }; /* rows sampled together, so that exp and log run over many at once */
 
@@ -66,11 +65,13 @@ ALWAYS_INLINE void sample_gaussian_body(const float *mean, int64_t stride, const
                                         float *logp) {
     for (int64_t r = 0; r < n; r++) logp[r] = 0.0f;
     for (int64_t i = 0; i < k; i++) {
-        float std = fast_exp(log_std[i]), peak = -log_std[i] - HALF_LOG_TWO_PI;
+        Normal normal = normal_of(log_std[i]);
+        float std = fast_exp(log_std[i]);
         for (int64_t r = 0; r < n; r++) {
-            float noise = z[r * k + i];
-            act[r * k + i] = fma32(std, noise, mean[r * stride + i]);
-            logp[r] += fma32(-0.5f * noise, noise, peak);
+            float centre = mean[r * stride + i], drawn = fma32(std, z[r * k + i], centre);
+            act[r * k + i] = drawn;
+            /* Of what is stored, not of the noise: whoever learns from it has no noise. */
+            logp[r] += log_density(normal, deviation(normal, drawn, centre));
         }
     }
 }

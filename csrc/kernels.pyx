@@ -255,3 +255,6 @@ def first_nonfinite(x):
     finally:
         PyBuffer_Release(&view)
     return at
+
+
+include "update.pxi"

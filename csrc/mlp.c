@@ -8,12 +8,12 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "dense.h"
 #include "fastmath.h"
+#include "lanes.h"
 
 #define OBS_LIMIT 10.0f
 #define MAX_OFFSET ((int64_t)1 << 40)
-
-typedef float Vec __attribute__((vector_size(32)));
 
 static int64_t padded(int64_t width) { return (width + LANES - 1) / LANES * LANES; }
 
@@ -91,63 +91,16 @@ void mlp_pack(const int64_t *plan, int64_t layers, const float *params, float *p
             packed = pack_tile(plan, params, first, packed);
 }
 
-ALWAYS_INLINE void activate(float *y, int64_t n, int64_t activation) {
-    if (activation == TANH)
-        for (int64_t i = 0; i < n; i++) y[i] = fast_tanh(y[i]);
-    else if (activation == RELU)
-        for (int64_t i = 0; i < n; i++) y[i] = choose(y[i] < 0.0f, 0.0f, y[i]);
-    else if (activation == ELU)
-        for (int64_t i = 0; i < n; i++) y[i] = fast_elu(y[i]);
-}
-
-/* sum += x * w. gcc 12 makes one instruction of this loop, but only on a variable with a name of
- * its own: indexed sums (sum[r][j]) end in memory or in scalars, at a tenth of the speed. */
-ALWAYS_INLINE void multiply_add(float x, const Vec *w, Vec *sum) {
-    for (int i = 0; i < 8; i++) (*sum)[i] = fma32(x, (*w)[i], (*sum)[i]);
-}
-
-ALWAYS_INLINE void store(const Vec *left, const Vec *right, float *y) {
-    memcpy(y, left, sizeof *left);
-    memcpy(y + 8, right, sizeof *right);
-}
-
-/* y [4 16] = bias + sum over i of x [4 n_in] weight. The sums of rows a b c d stay in registers,
- * eight of them, which is what covers the latency of fma. */
-ALWAYS_INLINE void tile(const float *restrict w, const float *restrict x, int64_t x_stride,
-                        int64_t n_in, float *restrict y, int64_t y_stride) {
-    Vec left, right;
-    memcpy(&left, w, sizeof left);
-    memcpy(&right, w + 8, sizeof right);
-    Vec a0 = left, b0 = left, c0 = left, d0 = left, a1 = right, b1 = right, c1 = right, d1 = right;
-    for (int64_t i = 0; i < n_in; i++) {
-        w += LANES;
-        memcpy(&left, w, sizeof left);
-        memcpy(&right, w + 8, sizeof right);
-        float a = x[i], b = x[x_stride + i], c = x[2 * x_stride + i], d = x[3 * x_stride + i];
-        multiply_add(a, &left, &a0);
-        multiply_add(a, &right, &a1);
-        multiply_add(b, &left, &b0);
-        multiply_add(b, &right, &b1);
-        multiply_add(c, &left, &c0);
-        multiply_add(c, &right, &c1);
-        multiply_add(d, &left, &d0);
-        multiply_add(d, &right, &d1);
-    }
-    store(&a0, &a1, y);
-    store(&b0, &b1, y + y_stride);
-    store(&c0, &c1, y + 2 * y_stride);
-    store(&d0, &d1, y + 3 * y_stride);
-}
-
 /* One layer of a block, x to y; returns where the weights of the following layer begin. */
 ALWAYS_INLINE const float *run_layer(const int64_t *layer, const float *w, const float *x,
                                      int64_t live, float *y) {
     int64_t in = layer[N_IN], in_stride = padded(in), out_stride = padded(layer[N_OUT]);
     for (int64_t first = 0; first < layer[N_OUT]; first += LANES) {
-        tile(w, x, in_stride, in, y + first, out_stride);
+        Walk weights = {w + LANES, 0, LANES}, rows = {x, in_stride, 1}, biases = {w, 0, 0};
+        wide_tile(weights, rows, in, biases, y + first, out_stride);
         w += (in + 1) * LANES;
     }
-    activate(y, live * out_stride, layer[ACTIVATION]);
+    dense_activate(y, live * out_stride, layer[ACTIVATION]);
     return w;
 }
 

@@ -99,6 +99,9 @@ class Config:
 
     device: str = "cpu"
     """Device of the learner: cpu, cuda, cuda:1, ..., or auto (cuda where there is one)"""
+    learner: Literal["auto", "kernel", "torch"] = "auto"
+    """Who computes the update: the compiled kernel or torch; auto: the kernel where it serves, which
+    is a built-in MLP on float observations on the CPU [bench/LOG.md]"""
     torch_threads: Optional[int] = None
     """Torch's threads while acting and updating; none: 1, networks this small gain from no more"""
 
@@ -173,6 +176,7 @@ _RULES = [(name, *rule) for names, rule in (
     ("shared_critic clip_rewards norm_rewards norm_obs anneal_lr", _among(True, False)),
     ("norm_advantages", _among("minibatch", "rollout", "none")),
     ("acting", _among("auto", "local", "central")),
+    ("learner", _among("auto", "kernel", "torch")),
     ("activation", _among("tanh", "relu", "elu")),
     ("logger", _among("none", "wandb")),
     ("progress", _among("auto", "lines", "none")),

@@ -9,6 +9,8 @@ from .collect import Collector
 from .config import Config
 from .envs import Source
 from .flat import Flat, trained
+from .kernel_learner import KernelLearner
+from .learner import Learner
 from .native import Native
 from .policy import Policy
 from .processes import Team, shared_spec
@@ -46,6 +48,11 @@ def flat_of(policy: Policy, arena: Arena) -> Flat:
         place.copy_(getattr(policy, buffer))
         setattr(policy, buffer, place)
     return Flat(policy, torch.from_numpy(arena["params"]))
+
+
+def learner_of(policy: Policy, config: Config, flat: Flat) -> Learner:
+    """The learner a resolved Config asks for."""
+    return (KernelLearner if config.learner == "kernel" else Learner)(policy, config, flat)
 
 
 def board(arena: Arena, source: Source, policy: Policy, flat: Flat,

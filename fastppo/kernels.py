@@ -5,6 +5,8 @@ parameters and meaning as reference.py, with the arrays to fill as last paramete
 axes they must have stand in `ARRAYS` and are checked here, once. A misfit is a KernelError.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from .errors import KernelError
@@ -22,6 +24,7 @@ except ModuleNotFoundError:  # a broken extension is an ImportError, and meant t
 __all__ = ["ARRAYS", "COMPILED", "Purpose", "backend", "discounted", "episode_seed", "forward"]
 __all__ += ["first_nonfinite", "gae", "merge_moments", "normal", "pack", "packed_size"]
 __all__ += ["permutation", "sample_categorical", "sample_gaussian", "uniform", "word"]
+__all__ += ["Memory", "Samples", "Terms", "Update", "update_memory"]
 
 # dtype and axes of every array; * it is written, ~ its rows may lie apart, ... any shape.
 ARRAYS = {
@@ -74,6 +77,29 @@ ARRAYS = {
     "first_nonfinite": {"x": "float32 ..."},
 }
 
+# The same of an Update, which keeps its arrays; a categorical head's act is int64 n.
+_UPDATE = {
+    "plan": "int64 l 7",
+    "params": "*float32 q",
+    "exp_avg": "*float32 q",
+    "exp_avg_sq": "*float32 q",
+    "grads": "*float32 8 s",
+    "sums": "*float64 8 6",
+    "work": "*float32 w",
+    "obs": "float32 n o",
+    "act": "float32 n a",
+    "logp": "float32 n",
+    "val": "float32 n",
+    "adv": "float32 n",
+    "ret": "float32 n",
+    "mean": "float32 o",
+    "scale": "float32 o",
+    "order": "int64 m",
+    "stats": "*float32 7",
+}
+
+_LINES = ARRAYS | {"update": _UPDATE, "discrete update": _UPDATE | {"act": "int64 n"}}
+
 _REFUSALS = (ValueError, TypeError, OverflowError, BufferError)
 
 
@@ -95,7 +121,7 @@ def _check(kernel, **arrays):
     """Raise the KernelError that names the first of `arrays` that is not as ARRAYS says."""
     sizes = {}
     for name, array in arrays.items():
-        dtypes, *axes = ARRAYS[kernel][name].split()
+        dtypes, *axes = _LINES[kernel][name].split()
         mark = dtypes[0] if dtypes[0] in "*~" else ""
         dtypes = dtypes.lstrip("*~").split("|")
         known = dict(sizes)
@@ -273,3 +299,113 @@ def first_nonfinite(x):
         return _twin.first_nonfinite(x)
     except _REFUSALS as bad:
         raise _refusal("first_nonfinite", bad, x=x) from bad
+
+
+class Memory(NamedTuple):
+    """What an Update writes; all of it the caller's, none of it read before it is written but the
+    first three.
+    """
+
+    params: np.ndarray  # f32 [q] the flat parameters
+    exp_avg: np.ndarray  # f32 [q] Adam's first moments
+    exp_avg_sq: np.ndarray  # f32 [q] Adam's second moments
+    grads: np.ndarray  # f32 [8 s] gradients of shards, s >= q; row 0: that of the last minibatch
+    sums: np.ndarray  # f64 [8 6] statistics of shards
+    work: np.ndarray  # f32 [w] scratch
+
+
+class Samples(NamedTuple):
+    """What an Update reads: samples of a rollout, and the normaliser's snapshot or twice None."""
+
+    obs: np.ndarray  # f32 [n o]
+    act: np.ndarray  # i64 [n], or f32 [n a]
+    logp: np.ndarray  # f32 [n], as all that follow
+    val: np.ndarray
+    adv: np.ndarray
+    ret: np.ndarray
+    mean: np.ndarray | None = None  # f32 [o]
+    scale: np.ndarray | None = None  # f32 [o], 1 / std
+
+
+class Terms(NamedTuple):
+    """The coefficients of an Update, named as in Config; norm_advantages: per minibatch or not."""
+
+    clip_range: float
+    clip_range_vf: float | None
+    entropy_coef: float
+    value_coef: float
+    max_grad_norm: float
+    norm_advantages: bool
+    betas: tuple[float, float]
+    adam_eps: float
+
+
+def update_memory(plan, log_std, params, exp_avg, exp_avg_sq):
+    """A Memory for the networks of `plan`, with scratch of its own beside the arrays given.
+
+    log_std: where the Gaussian head's stands in params, None for a categorical one.
+    """
+    try:
+        count, floats = _compiled("update_sizes").update_sizes(plan, log_std)
+    except _REFUSALS as bad:
+        raise _refusal("update", bad, plan=plan) from bad
+    row = -(-count // 16) * 16
+    grads, work = _aligned(8 * row).reshape(8, row), _aligned(floats)
+    return Memory(params, exp_avg, exp_avg_sq, grads, np.zeros((8, 6)), work)
+
+
+def _aligned(size):
+    """Zeros, f32 [size], from the beginning of a cache line: reads across two lines cost twice."""
+    block = np.zeros(size + 16, np.float32)
+    first = -block.ctypes.data % 64 // block.itemsize
+    return block[first : first + size]
+
+
+class Update:
+    """Clipped minibatch steps of PPO in place, on networks of a plan with one action head.
+
+    The twin of learner.Learner, which is the definition: gradients and weights equal torch's
+    within 1e-5. `minibatch` is begin, then every shard in any order, then finish; the bits depend
+    on neither the order nor on who computed which shard. Arrays must stay where they are meanwhile.
+    """
+
+    def __init__(self, plan, log_std, memory, samples, order, terms):
+        """order i64 [m]: rows of samples, each minibatch a slice of it. Misfits: KernelError."""
+        try:
+            self._twin = _compiled("Update").Update(plan, log_std, memory, samples, order, terms)
+        except _REFUSALS as bad:
+            arrays = {"plan": plan, **memory._asdict(), **samples._asdict(), "order": order}
+            given = {name: array for name, array in arrays.items() if array is not None}
+            head = "discrete update" if log_std is None else "update"
+            raise _refusal(head, bad, **given) from bad
+
+    def minibatch(self, first, last, step, lr, stats):
+        """One Adam step, its number `step` counted from 1, on the samples order[first:last].
+
+        Fills stats f32 [7] in the order of learner.STATS; the norm is that before clipping.
+        """
+        try:
+            self._twin.minibatch(first, last, step, lr, stats)
+        except _REFUSALS as bad:
+            raise _refusal("update", bad, stats=stats) from bad
+
+    def begin(self, first, last):
+        """Take the samples order[first:last] and the parameters; returns the number of shards."""
+        try:
+            return self._twin.begin(first, last)
+        except _REFUSALS as bad:
+            raise _refusal("update", bad) from bad
+
+    def shard(self, shard):
+        """Write one shard's gradient and statistics into its rows of memory.grads and .sums."""
+        try:
+            self._twin.shard(shard)
+        except _REFUSALS as bad:
+            raise _refusal("update", bad) from bad
+
+    def finish(self, step, lr, stats):
+        """Add up the shards, clip, take the Adam step and fill stats, as `minibatch` does."""
+        try:
+            self._twin.finish(step, lr, stats)
+        except _REFUSALS as bad:
+            raise _refusal("update", bad, stats=stats) from bad

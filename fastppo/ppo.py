@@ -10,11 +10,10 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 from .checkpoint import save_policy
 from .collect import Rollout
-from .crew import arena_of, board, flat_of
+from .crew import arena_of, board, flat_of, learner_of
 from .envs import Source
 from .errors import ClosedError
 from .evaluate import Evaluation, evaluate
-from .learner import Learner
 from .models import build_policy, torch_threads
 from .report import Clock, Episodes, explained_variance, log, sinks_of, stops
 from .settings import configured, resolved
@@ -45,7 +44,7 @@ class PPO:
         self.policy = build_policy(source.obs_space, source.act_space, config).to(config.device)
         self.source, self.arena = source, arena_of(config, self.policy)
         flat = flat_of(self.policy, self.arena)
-        self.learner = Learner(self.policy, config, flat)
+        self.learner = learner_of(self.policy, config, flat)
         self.progress, self.total, self.rollout = Progress(), config.total_steps, None
         self.clock, self.episodes, self.sinks = Clock(), Episodes(), sinks_of(config)
         try:

@@ -43,7 +43,10 @@ def resolved(config: Config, obs_space: Space, act_space: Space) -> Config:
         model=_model(config.model, obs_space), device=_device(config.device),
         torch_threads=config.torch_threads or 1)
     config = config.replace(num_workers=worker_count(config.num_workers, config.num_envs))
-    return config.replace(acting=_acting(config, obs_space))
+    serves = (kernels.COMPILED and config.model == "mlp" and config.device == "cpu"
+              and observation_store(obs_space).dtype == "<f4")
+    return config.replace(acting=_compiled(config, "acting", serves, "local", "central"),
+                          learner=_compiled(config, "learner", serves, "kernel", "torch"))
 
 
 def _model(model: Any, obs_space: Space) -> Any:
@@ -71,10 +74,10 @@ def _device(device: str) -> str:
     return device
 
 
-def _acting(config: Config, obs_space: Space) -> str:
-    serves = (kernels.COMPILED and config.model == "mlp" and config.device == "cpu"
-              and observation_store(obs_space).dtype == "<f4")
-    if config.acting == "local" and not serves:
-        raise ConfigError("acting=local needs the compiled extension, a built-in MLP on the CPU and"
-                          " float observations", "--acting=central")
-    return "local" if config.acting != "central" and serves else "central"
+def _compiled(config: Config, name: str, serves: bool, compiled: str, general: str) -> str:
+    """What the choice `name` comes to: `compiled` where the compiled policy serves, else `general`."""
+    asked = getattr(config, name)
+    if asked == compiled and not serves:
+        raise ConfigError(f"{name}={compiled} needs the compiled extension, a built-in MLP on the CPU"
+                          " and float observations", f"--{name}={general}")
+    return compiled if asked in ("auto", compiled) and serves else general

@@ -18,12 +18,15 @@ TINY = {
 
 
 @pytest.fixture
-def trainer():
-    """A function that makes a PPO of tiny size, over which settings go; closed after the test."""
-    made = []
+def trainer(request):
+    """A function that makes a PPO of tiny size, over which settings go; closed after the test.
+
+    A test file that looks into torch's learner says so by `LEARNER = "torch"`.
+    """
+    made, learner = [], getattr(request.module, "LEARNER", "auto")
 
     def make(env, **settings) -> PPO:
-        made.append(PPO(env, **{**TINY, **settings}))
+        made.append(PPO(env, **{**TINY, "learner": learner, **settings}))
         return made[-1]
 
     yield make

@@ -14,6 +14,7 @@ from gymnasium.spaces import Box, Discrete
 from fastppo import Config, Error, learner, reference
 from fastppo.learner import STATS, Batch, normalised, policy_loss, total_loss, value_loss
 
+LEARNER = "torch"  # the definition; test_update.py holds the compiled one to it
 SPACES = {"Discrete": Discrete(3), "Box": Box(-1, 1, (2,), np.float32)}
 
 

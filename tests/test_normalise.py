@@ -13,6 +13,7 @@ from fastppo import kernels, learner, load
 from fastppo.kernels import Purpose
 from fastppo.policy import Policy
 
+LEARNER = "torch"  # whose inside is watched here
 VECTOR = Box(-np.inf, np.inf, (3,), np.float32)
 FAR = np.array([1e4, -3.0, 0.0]), np.array([1.0, 1e-3, 1e3])  # mean and std of each number
 

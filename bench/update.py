@@ -1,0 +1,108 @@
+"""One minibatch of the update: the compiled learner beside torch's, and the limit of this core.
+
+    python bench/update.py --sizes 64 256 512 1024 --hidden 64 64 --rounds 5
+
+Both learners make the passes of an update over the same samples in turns, on one thread. Prints the
+median microseconds per minibatch of each with the spread, their ratio, and the share of the limit:
+the networks' exact FLOPs over the fp32 GEMM peak of one core, measured between the rounds. Only
+the ratios may be quoted; absolute figures are this machine's and this hour's.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from fastppo import Config
+from fastppo.flat import Flat
+from fastppo.kernel_learner import KernelLearner
+from fastppo.learner import Batch, Learner
+from fastppo.nets import MLP
+from fastppo.policy import Policy
+
+
+def learner_of(kind: type[Learner], options: argparse.Namespace, count: int) -> Learner:
+    """A learner for `count` minibatches a pass, always with the same weights."""
+    generator = torch.Generator().manual_seed(1)
+    net = MLP(options.inputs, options.actions, options.hidden, options.activation,
+              options.shared, generator)
+    space = Discrete(options.actions)
+    if options.box:
+        space = Box(-1, 1, (options.actions,), np.float32)
+    policy = Policy(Box(-np.inf, np.inf, (options.inputs,), np.float32), space, net)
+    config = Config(seed=1, num_minibatches=count, clip_range_vf=None, entropy_coef=0.01)
+    learner = kind(policy, config, Flat(policy))
+    learner.adam.lr = 1e-6
+    return learner
+
+
+def batch_of(policy: Policy, options: argparse.Namespace, rows: int) -> Batch:
+    """Samples as a rollout would have recorded them."""
+    obs, noise = torch.randn(rows, options.inputs), torch.rand(rows, policy.head.size)
+    with torch.no_grad():
+        params, val = policy(obs)
+        act, logp = policy.head.sample(params, noise if options.box else noise[:, :1])
+    adv = torch.randn(rows)
+    return Batch(obs, act, logp, val, adv, val + adv)
+
+
+def flops_of(plan: np.ndarray) -> int:
+    """Exact multiplications and additions of forward and backward for one sample."""
+    products = plan[:, 2] * plan[:, 3]
+    return int(2 * (2 * products.sum() + products[plan[:, 0] > 0].sum()))
+
+
+def seconds(run: Callable[[], object], repeats: int = 1) -> float:
+    """Wall time of one run, of `repeats`."""
+    start = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - start) / repeats
+
+
+def measure(options: argparse.Namespace, size: int) -> tuple[list[float], list[float], float]:
+    """(microseconds per minibatch with the kernel, with torch, the limit's) of the rounds."""
+    count = max(1, options.rows // size)
+    learners = [learner_of(kind, options, count) for kind in (KernelLearner, Learner)]
+    batch, order = batch_of(learners[0].policy, options, count * size), torch.randperm(count * size)
+    flops, a, times, peak = flops_of(learners[0].recipe.plan), torch.randn(512, 512), ([], []), 0.0
+    for turn in range(options.rounds + 1):
+        peak = max(peak, 2 * 512**3 / seconds(lambda: a @ a, 5))
+        for learner, mine in zip(learners, times, strict=True):
+            spent = seconds(partial(learner._epoch, batch, order), options.passes) / count * 1e6
+            mine += [spent] * (turn > 0)  # the first round is warm-up
+    return *times, flops * size / peak * 1e6
+
+
+def main() -> None:
+    """Print one line a minibatch size."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256, 512, 1024])
+    parser.add_argument("--hidden", type=int, nargs="+", default=[64, 64])
+    parser.add_argument("--activation", default="tanh")
+    parser.add_argument("--inputs", type=int, default=8)
+    parser.add_argument("--actions", type=int, default=4)
+    parser.add_argument("--box", action="store_true", help="a Gaussian head, else a categorical")
+    parser.add_argument("--shared", action="store_true", help="actor and critic share their trunk")
+    parser.add_argument("--rows", type=int, default=2048, help="samples of one pass")
+    parser.add_argument("--passes", type=int, default=10, help="passes of one update")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    print("samples  kernel us (spread)     torch us (spread)      torch/kernel  limit us  share")
+    for size in options.sizes:
+        kernel, torchs, limit = measure(options, size)
+        mine, theirs = statistics.median(kernel), statistics.median(torchs)
+        print(f"{size:7}  {mine:8.1f} ({min(kernel):.1f}-{max(kernel):.1f})".ljust(32)
+              + f"{theirs:8.1f} ({min(torchs):.1f}-{max(torchs):.1f})".ljust(23)
+              + f"{theirs / mine:12.1f} {limit:9.1f} {limit / mine:6.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
