@@ -130,7 +130,7 @@ def banner(ppo, request: Request) -> list[str]:
         + ", observations normalised" * policy.norm_obs,
         f"acting    {config.acting}; {config.num_envs} environments in {place}",
         f"device    {config.device}, {config.torch_threads} torch thread{plural}",
-        f"kernels   {kernels.backend()}",
+        f"kernels   {kernels.backend()}; learner {config.learner}",
     ]
 
 
