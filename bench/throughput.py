@@ -4,7 +4,7 @@
 
 Every figure comes from a fresh process that trains for `--steps` environment steps; the first
 iteration is warm-up and not counted. Prints the median of the rounds, their spread, and the ratio
-of the medians, which is all that may be quoted: absolute figures are this machine's and this hour's.
+of the medians, which is all that may be quoted: absolute figures are of one machine at one hour.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def run_fastppo(env: str, steps: int) -> float:
 
 
 def run_sb3(env: str, steps: int) -> float:
-    """Steps per second of Stable-Baselines3 on its DummyVecEnv, the faster one for such environments."""
+    """Steps per second of Stable-Baselines3 on its DummyVecEnv, here its faster one."""
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback

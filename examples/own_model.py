@@ -1,4 +1,4 @@
-"""Your own network: a class called with the two spaces, `forward(obs) -> (action parameters, value)`."""
+"""Your own network: called with both spaces, its forward(obs) -> (action parameters, value)."""
 
 import torch
 from torch import nn

@@ -17,7 +17,7 @@ from .spaces import noise_size, random_actions, to_env
 
 
 class Actor(Protocol):
-    """Who chooses the actions of a Serial: the compiled policy, torch, chance, or another process."""
+    """Who chooses a Serial's actions: the compiled policy, torch, chance, or another process."""
 
     def start(self, iteration: int) -> None:
         """A rollout begins (or goes on after an interrupt)."""
@@ -54,20 +54,23 @@ class Noise:
 
 
 class Local:
-    """The compiled policy for environments [first, last): forward, sample, log-probability, value."""
+    """The compiled policy for environments [first, last): forward, sample, logp, value."""
 
-    def __init__(self, arena: Arena, first: int, last: int, recipe: Recipe, space: Space, seed: int):
+    def __init__(self, arena: Arena, first: int, last: int, recipe: Recipe, space: Space,
+                 seed: int):
         part = slice(first, last)
         self.steps, count = len(arena["raw"]), last - first
         self.obs = list(arena["obs"][:, part].reshape(self.steps + 1, count, -1))
         self.fin = arena["fin"][part].reshape(count, -1)
-        self.act_rows, self.logp, self.val = (list(arena[n][:, part]) for n in ("act", "logp", "val"))
+        self.act_rows, self.logp, self.val = (
+            list(arena[n][:, part]) for n in ("act", "logp", "val"))
         self.nxt, self.term, self.trunc = (arena[n][:, part] for n in ("nxt", "term", "trunc"))
         self.params = arena["params"]
         self.mean, self.scale = (arena[n] if len(arena[n]) else None for n in ("mean", "scale"))
-        self.recipe, self.noise, self.to_env = recipe, Noise(space, seed, first, count), to_env(space)
+        self.recipe, self.to_env = recipe, to_env(space)
+        self.noise = Noise(space, seed, first, count)
         self.packed = np.empty(kernels.packed_size(recipe.plan), np.float32)
-        width = int(recipe.plan[recipe.plan[:, 1] < 0, 3].sum())  # action parameters, then the value
+        width = int(recipe.plan[recipe.plan[:, 1] < 0, 3].sum())  # action parameters, then value
         self.out, self.one = np.empty((count, width), "f4"), np.empty((1, width), "f4")
         self.heads = self.out[:, :-1]
 

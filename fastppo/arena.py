@@ -51,7 +51,7 @@ class Arena:
 
 
 def above_stdio(fd: int) -> int:
-    """`fd`, moved above 0, 1 and 2: where a host has those closed, a child's own would replace it."""
+    """`fd`, moved above 0, 1 and 2: where those are closed, a child's own would replace it."""
     if fd > 2:
         return fd
     import fcntl

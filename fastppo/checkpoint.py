@@ -28,7 +28,7 @@ FORMAT = "fastppo policy 1"
 
 def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None:
     """Write a policy to `path`; raises CheckpointError where that cannot be done."""
-    tensors = {name: value.detach().cpu().contiguous() for name, value in policy.state_dict().items()}
+    tensors = {name: x.detach().cpu().contiguous() for name, x in policy.state_dict().items()}
     spaces = {}
     for name, space in (("obs_space", policy.obs_space), ("act_space", policy.act_space)):
         spaces[name], bounds = _described(space)
@@ -58,8 +58,9 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
     try:
         policy.load_state_dict(tensors)
     except RuntimeError as error:
-        raise CheckpointError(f"{path} does not fit the model: {error}",
-                              "pass the class it was trained with: load(path, model=MyNet)") from error
+        what = f"{path} does not fit the model: {error}"
+        fix = "pass the class it was trained with: load(path, model=MyNet)"
+        raise CheckpointError(what, fix) from error
     policy.set_moments(policy.moments)  # brings their float32 snapshot up to date
     return policy.to(device)
 
@@ -93,7 +94,8 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
                               "use another copy of it") from error
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a policy of this version of fastppo"
-                              f" (its format is {metadata.get('format')!r})", "ppo.save(path) writes one")
+                              f" (its format is {metadata.get('format')!r})",
+                              "ppo.save(path) writes one")
     if metadata.pop("sha256", "") != _digest(tensors, metadata):
         raise CheckpointError(f"{path} is damaged: its checksum is wrong", "use another copy of it")
     return tensors, metadata

@@ -18,7 +18,7 @@ WARMUP_STEPS = 128  # longest random rollout from which observation moments star
 
 
 class Rollout(NamedTuple):
-    """The record of one iteration: tensors [t e ...] over shared memory, good until the next one."""
+    """The record of one iteration: tensors [t e ...] in shared memory, good until the next one."""
 
     obs: Tensor  # [t+1 e ...] seen before acting
     act: Tensor  # i64 [t e] or f32 [t e a], unclipped
@@ -65,7 +65,7 @@ class Collector:
         self.returns, self.begun, self.prepared = Returns(config.num_envs), False, -1
 
     def collect(self, iteration: int) -> Rollout:
-        """The rollout of `iteration`; asked for again after an interrupt, the same one, finished."""
+        """The rollout of `iteration`; asked for again after an interrupt, the same, finished."""
         if not self.begun:
             self._begin()
         if self.prepared != iteration:
@@ -93,7 +93,7 @@ def prepare(arena: Arena) -> None:
 
 
 def finish(arena: Arena, config: Config, returns: Returns, iteration: int) -> Rollout:
-    """Everything that follows from what the environments and the policy wrote: nxt, rew, adv, ret."""
+    """All that follows from what the environments and the policy wrote: nxt, rew, adv, ret."""
     val, nxt, raw, rew, term, trunc, valid, adv = (
         arena[name] for name in ("val", "nxt", "raw", "rew", "term", "trunc", "valid", "adv"))
     ended = term | trunc

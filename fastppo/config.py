@@ -8,7 +8,7 @@ of them is docs/config.md.
 import difflib
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Optional
+from typing import Any, Literal
 
 from .errors import ConfigError
 
@@ -18,18 +18,20 @@ class Config:
     """The settings of a run; unknown or impossible ones raise ConfigError at birth."""
 
     env_name: str = "LunarLander-v3"
-    """Environment: a Gymnasium id, `package:Id-v0`, or `module:callable` [the first life's default]"""
-    env_kwargs: Optional[dict[str, Any]] = None
+    """Environment: a Gymnasium id, `package:Id-v0`, or `module:callable`
+    [the first life's default]"""
+    env_kwargs: dict[str, Any] | None = None
     """Keyword arguments for the environment; JSON on the command line"""
-    max_episode_steps: Optional[int] = None
+    max_episode_steps: int | None = None
     """Steps after which an episode is truncated; none: the environment's own limit"""
     preset: str = "auto"
     """Settings for a family of environments: auto (looked up by env_name), none, or a name from
     fastppo.presets; whatever is given beside it wins"""
-    seed: Optional[int] = None
+    seed: int | None = None
     """Seed of everything random, 0 to 2**63 - 1; none: drawn, printed and stored"""
     total_steps: int = 1_000_000
-    """Environment steps (after frame skip) at which training ends [CleanRL ppo_continuous_action]"""
+    """Environment steps (after frame skip) at which training ends
+    [CleanRL ppo_continuous_action]"""
 
     model: Any = "auto"
     """Network: auto (looks at the observation), mlp, cnn; in Python also a class called with
@@ -47,7 +49,7 @@ class Config:
     """Environments stepped side by side, E [rl-zoo ppo.yml, LunarLander]"""
     num_steps: int = 128
     """Steps of each environment per iteration, T [baselines ppo2]"""
-    num_workers: Optional[int] = None
+    num_workers: int | None = None
     """Processes that step environments; 0: the main process; none: one a usable core"""
     acting: Literal["auto", "local", "central"] = "auto"
     """Who chooses actions: every process for itself (local), or the main process for all (central);
@@ -55,7 +57,8 @@ class Config:
     step_timeout: float = 300.0
     """Seconds one environment step may take before its worker is killed; 0: any time"""
     reset_timeout: float = 600.0
-    """Seconds starting or resetting environments may take before the worker is killed; 0: any time"""
+    """Seconds starting or resetting environments may take before the worker is killed; 0: any
+    time"""
 
     gamma: float = 0.99
     """Discount per step, 0 to 1 [Schulman 2017, table 3]"""
@@ -86,7 +89,7 @@ class Config:
     """Epsilon of Adam [37 details, number 3]"""
     clip_range: float = 0.2
     """Clipping of the probability ratio, above 0 [Schulman 2017, table 3]"""
-    clip_range_vf: Optional[float] = None
+    clip_range_vf: float | None = None
     """Clipping of the value's change; none: off [Engstrom 2020, Andrychowicz 2021: no gain]"""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus [Schulman 2017, table 3]"""
@@ -94,15 +97,15 @@ class Config:
     """Weight of the value loss [baselines ppo2]"""
     max_grad_norm: float = 0.5
     """Largest Euclidean norm of the whole gradient [baselines ppo2]"""
-    target_kl: Optional[float] = None
+    target_kl: float | None = None
     """Skip the remaining epochs when one's mean KL exceeds 1.5 times this; none: never [SB3]"""
 
     device: str = "cpu"
     """Device of the learner: cpu, cuda, cuda:1, ..., or auto (cuda where there is one)"""
     learner: Literal["auto", "kernel", "torch"] = "auto"
-    """Who computes the update: the compiled kernel or torch; auto: the kernel where it serves, which
-    is a built-in MLP on float observations on the CPU [bench/LOG.md]"""
-    torch_threads: Optional[int] = None
+    """Who computes the update: the compiled kernel or torch; auto: the kernel where it serves,
+    which is a built-in MLP on float observations on the CPU [bench/LOG.md]"""
+    torch_threads: int | None = None
     """Torch's threads while acting and updating; none: 1, networks this small gain from no more"""
 
     eval_episodes: int = 100
@@ -113,8 +116,9 @@ class Config:
     """Project name for wandb"""
     progress: Literal["auto", "lines", "none"] = "auto"
     """What is printed while training; auto: lines from the command, nothing when embedded"""
-    run_dir: Optional[str] = None
-    """Folder for the run's files; none: a new one under runs/ for the command, no files when embedded"""
+    run_dir: str | None = None
+    """Folder for the run's files; none: a new one under runs/ for the command, no files when
+    embedded"""
 
     def __post_init__(self):
         for field, holds, wanted in _RULES:

@@ -33,14 +33,15 @@ def rollout_spec(obs_space: Space, act_space: Space, steps: int, envs: int) -> S
     """The arrays of a rollout and of its episodes' ends, by name."""
     obs, act, te = observation_store(obs_space), action_store(act_space), (steps, envs)
     scalars = dict.fromkeys(("logp", "val", "raw", "rew", "nxt", "adv", "ret"), ("<f4", te))
-    return {"obs": (obs.dtype, (steps + 1, envs, *obs.shape)), "fin": (obs.dtype, (envs, *obs.shape)),
+    return {"obs": (obs.dtype, (steps + 1, envs, *obs.shape)),
+            "fin": (obs.dtype, (envs, *obs.shape)),
             "act": (act.dtype, (*te, *act.shape)), **scalars,
             **dict.fromkeys(("term", "trunc", "valid"), ("|b1", te)),
             "total": ("<f8", te), "length": ("<i8", te)}
 
 
 def flat_of(policy: Policy, arena: Arena) -> Flat:
-    """The policy's parameters as one vector; on the CPU it and the moments' snapshot are the arena's."""
+    """The parameters as one vector; on the CPU it and the moments' snapshot are the arena's."""
     if policy.count.device.type != "cpu":
         return Flat(policy)
     for name, buffer in (("mean", "shift"), ("scale", "scale")):

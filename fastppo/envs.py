@@ -1,4 +1,4 @@
-"""From an id or a callable to environments: factories that can travel, and what each is checked for."""
+"""From an id or a callable to environments: factories that can travel, and their checks."""
 
 import difflib
 import importlib
@@ -28,7 +28,7 @@ class SpecFactory:
 
 
 class CallFactory:
-    """Makes an environment by calling a class or function of the user's, with a time limit if asked."""
+    """Makes an environment by calling the user's class or function, with a time limit if asked."""
 
     def __init__(self, make: Callable[..., gym.Env], limit: int | None, kwargs: dict):
         self.make, self.limit, self.kwargs = make, limit, kwargs
@@ -37,7 +37,8 @@ class CallFactory:
         env = self.make(**self.kwargs)
         if not isinstance(env, gym.Env):
             raise EnvError(f"{self.make!r} returned {type(env).__name__}, not a gymnasium.Env",
-                           "return an environment made by gymnasium.make or a gymnasium.Env subclass")
+                           "return an environment made by gymnasium.make or a gymnasium.Env "
+                           "subclass")
         return gym.wrappers.TimeLimit(env, self.limit) if self.limit else env
 
 

@@ -13,7 +13,7 @@
 
 
 class Error(Exception):
-    """Base of every error fastppo raises on purpose: `what` happened, and the `fix` if there is one."""
+    """Base of every error raised on purpose: `what` happened, and the `fix` if there is one."""
 
     def __init__(self, what: str, fix: str = ""):
         self.what, self.fix = what, fix

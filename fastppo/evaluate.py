@@ -39,7 +39,8 @@ def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: 
     count more than long ones. Nothing of training is touched.
     """
     if episodes < 1:
-        raise ConfigError(f"episodes is {episodes}, but must be 1 or more", "evaluate(episodes=100)")
+        raise ConfigError(f"episodes is {episodes}, but must be 1 or more",
+                          "evaluate(episodes=100)")
     envs = build(factories[:min(episodes, MAX_ENVS)])
     players = [Player(env, range(i, episodes, len(envs)), seed) for i, env in enumerate(envs)]
     returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
@@ -53,7 +54,8 @@ def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: 
     finally:
         contract.close(envs)
     std = float(returns.std(ddof=1)) if episodes > 1 else math.nan
-    return Evaluation(float(returns.mean()), std, 1.96 * std / math.sqrt(episodes), returns, lengths)
+    half = 1.96 * std / math.sqrt(episodes)
+    return Evaluation(float(returns.mean()), std, half, returns, lengths)
 
 
 class Player:

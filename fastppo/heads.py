@@ -40,7 +40,7 @@ class Categorical(nn.Module):
 
 
 class Gaussian(nn.Module):
-    """Independent normals around the means [b a], with one log std a component, free of the state."""
+    """Independent normals around means [b a], with one log std a component, free of the state."""
 
     act_dtype = torch.float32
 

@@ -109,13 +109,13 @@ class Learner:
                 break
         stats = torch.stack(means).mean(0)
         if not torch.isfinite(stats[-1]):
-            raise Error("the gradient is not finite; the weights are as they were before the update",
-                        "check the environment's rewards, or lower --lr")
+            raise Error("the gradient is not finite; the weights are as they were before the "
+                        "update", "check the environment's rewards, or lower --lr")
         names = (f"losses/{name}" for name in STATS)
         return dict(zip(names, stats.tolist())) | {"losses/epochs": float(len(means))}
 
     def _epoch(self, batch: Batch, order: Tensor) -> Tensor:
-        """The mean statistics of one pass over the shuffled samples, a minibatch after the other."""
+        """The mean statistics of one pass over the shuffled samples, minibatch by minibatch."""
         count, rows = self.config.num_minibatches, len(order)
         shuffled = Batch(*(x[order] for x in batch))
         return torch.stack([self._minibatch(Batch(*(

@@ -1,4 +1,4 @@
-"""From a Config to a policy: which network, with which first weights, and does it fit its spaces."""
+"""From a Config to a policy: which network, which first weights, and does it fit its spaces."""
 
 import math
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Networks: from observations to (action parameters, value), and what the compiled twin must know."""
+"""Networks: observations to (action parameters, value), and what the compiled twin must know."""
 
 import math
 from typing import Sequence

@@ -1,4 +1,4 @@
-"""The policy: normaliser, network and action head in one module, from raw observations to actions."""
+"""The policy: normaliser, network and action head as one module, raw observations to actions."""
 
 import math
 from typing import Sequence
@@ -35,8 +35,8 @@ class Policy(nn.Module):
         self.norm_obs = norm_obs and store.dtype == "<f4"
         self.net, self.head = net, head_of(act_space, log_std_init)
         size = math.prod(self.row) if self.norm_obs else 0
-        for name, value in (("count", np.zeros(1)), ("mean", np.zeros(size)), ("m2", np.zeros(size))):
-            self.register_buffer(name, torch.from_numpy(value))
+        for name, x in (("count", np.zeros(1)), ("mean", np.zeros(size)), ("m2", np.zeros(size))):
+            self.register_buffer(name, torch.from_numpy(x))
         self.register_buffer("shift", torch.zeros(size, dtype=torch.float32), persistent=False)
         self.register_buffer("scale", torch.ones(size, dtype=torch.float32), persistent=False)
 

@@ -59,7 +59,7 @@ class PPO:
         return self.progress.step
 
     def learn(self, total_steps: int | None = None, callbacks: Sequence[Callback] = ()) -> "PPO":
-        """Train until `step` has reached `total_steps` (default: the Config's), in whole iterations.
+        """Train until `step` reaches `total_steps` (default: the Config's), in whole iterations.
 
         After each, callbacks get (ppo, stats); one that returns False ends training. Interrupted,
         the next call goes on with the same rollout.
@@ -128,7 +128,7 @@ class PPO:
         self.close()
 
     def _iterate(self) -> dict[str, float]:
-        """One iteration with its metrics; a rollout that an interrupt left without update goes first."""
+        """One iteration and its metrics; a rollout an interrupt left without update goes first."""
         rollout = self.rollout if self._pending else self.collect()
         stats = self.update(rollout) | {"charts/learning_rate": self.lr}
         self.episodes.take(self.arena["total"], self.arena["length"])

@@ -1,8 +1,9 @@
 """Worker processes: starting, commanding, watching and stopping them.
 
 A command is a word in the arena and a new generation in the `go` cell; a worker answers by posting
-that generation in its own `done` cell, and touches the `hint` cell on which the main process sleeps.
-There are no locks and no messages per step, so a worker that is killed leaves nothing behind.
+that generation in its own `done` cell, and touches the `hint` cell on which the main process
+sleeps. There are no locks and no messages per step, so a worker that is killed leaves nothing
+behind.
 """
 
 import contextlib
@@ -58,7 +59,8 @@ class Job(NamedTuple):
 
 def usable_cores() -> int:
     """Cores this process may use: its affinity, or what its cgroup's quota pays for."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    bound = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return max(1, min(cores, -(-int(quota) // int(period))))
@@ -290,10 +292,11 @@ class Team:
             return (f"{self._where(w)} exited with code {code}" + self.workers[w].last_words(),
                     "look for sys.exit or os._exit in the environment")
         name = signal.Signals(-code).name
-        fix = {"SIGKILL": "usually the machine ran out of memory: fewer --num_envs or --num_workers",
-               "SIGBUS": "usually memory or a disk was full",
-               "SIGSEGV": "a fault in the environment's native code: --num_workers=1 to isolate it",
-               }.get(name, "run the environment alone to find out why")
+        fix = {
+            "SIGKILL": "usually the machine ran out of memory: fewer --num_envs or --num_workers",
+            "SIGBUS": "usually memory or a disk was full",
+            "SIGSEGV": "a fault in the environment's native code: --num_workers=1 to isolate it",
+        }.get(name, "run the environment alone to find out why")
         return f"{self._where(w)} was killed by {name}" + self.workers[w].last_words(), fix
 
     def _fail(self, what: str, fix: str) -> None:

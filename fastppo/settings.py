@@ -64,7 +64,8 @@ def _device(device: str) -> str:
     try:
         kind = torch.device(device).type
     except RuntimeError as error:
-        raise ConfigError(f"device is {device!r}, which torch does not know", "--device=cpu") from error
+        what = f"device is {device!r}, which torch does not know"
+        raise ConfigError(what, "--device=cpu") from error
     if kind not in ("cpu", "cuda"):
         raise ConfigError(f"device is {device!r}, but only cpu and cuda are served", "--device=cpu")
     if kind == "cuda" and not torch.cuda.is_available():
@@ -75,9 +76,9 @@ def _device(device: str) -> str:
 
 
 def _compiled(config: Config, name: str, serves: bool, compiled: str, general: str) -> str:
-    """What the choice `name` comes to: `compiled` where the compiled policy serves, else `general`."""
+    """What the choice `name` comes to: `compiled` where the compiled one serves, else `general`."""
     asked = getattr(config, name)
     if asked == compiled and not serves:
-        raise ConfigError(f"{name}={compiled} needs the compiled extension, a built-in MLP on the CPU"
-                          " and float observations", f"--{name}={general}")
+        raise ConfigError(f"{name}={compiled} needs the compiled extension, a built-in MLP on the "
+                          "CPU and float observations", f"--{name}={general}")
     return compiled if asked in ("auto", compiled) and serves else general

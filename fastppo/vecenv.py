@@ -72,7 +72,7 @@ class Serial:
         self._run(WARMUP_EPISODE, actor, steps)
 
     def begin(self, episode: int = 0) -> None:
-        """Reset every environment into its episode `episode`, from which the next rollout starts."""
+        """Reset every environment into its episode `episode`; the next rollout starts there."""
         self.busy, self.under_way, self.clocks = -1, None, [None] * len(self.envs)
         self.noise = contract.global_noise()
         for e, env in enumerate(self.envs):
@@ -144,7 +144,7 @@ class Serial:
         self.clocks[e] = Clock(episode, 0, 0.0, t, [])
 
     def _restore(self, e: int) -> None:
-        """Bring an environment that was interrupted inside a call back to where its clock stands."""
+        """Bring an environment interrupted inside a call back to where its clock stands."""
         episode, length, _, _, log = self.clocks[e]
         contract.replay(self.envs[e], self._seed(e, episode), log, length)
         self.busy = -1

@@ -1,4 +1,4 @@
-"""What an environment's answers must be, and what is said where one draws from shared generators."""
+"""What an environment's answers must be, and what is said of draws from shared generators."""
 
 import random
 import subprocess
@@ -30,7 +30,8 @@ class Shared(gym.Env):
         return np.zeros(2, np.float32), float(self.draw(self)), False, False, {}
 
 
-@pytest.mark.parametrize("rew", [1, 1.5, np.float64(2), np.float32(3), np.int64(4), True, np.array(5)])
+@pytest.mark.parametrize("rew", [
+    1, 1.5, np.float64(2), np.float32(3), np.int64(4), True, np.array(5)])
 def test_one_real_number_is_a_reward(rew):
     assert contract.reward(rew) == float(rew)
 
@@ -86,7 +87,8 @@ def test_an_action_space_of_unsigned_integers_samples_like_any_other_discrete():
 @pytest.mark.parametrize("draw", [lambda env: None, lambda env: 1 / 0, lambda env: np.nan])
 def test_a_fault_during_evaluation_is_one_error_that_names_the_episode(draw):
     with PPO(lambda: Shared(draw), seed=3, **SIZES) as ppo:
-        with pytest.raises(EnvError, match=r"evaluation, seed \d+, episode 0, step 0\) failed in step"):
+        place = r"evaluation, seed \d+, episode 0, step 0\) failed in step"
+        with pytest.raises(EnvError, match=place):
             ppo.evaluate(2)
         with pytest.raises(ConfigError, match="episodes is 0"):
             ppo.evaluate(0)
@@ -111,8 +113,9 @@ def test_devices_nobody_serves_are_refused():
 def test_workers_start_where_the_standard_streams_are_closed(tmp_path):
     script = tmp_path / "quiet.py"
     script.write_text("from fastppo import PPO\n"
-                      "with PPO('CartPole-v1', num_envs=2, num_steps=8, num_minibatches=1, epochs=1,"
-                      " num_workers=2) as ppo:\n    ppo.collect()\n")
+                      "with PPO('CartPole-v1', num_envs=2, num_steps=8, num_minibatches=1, "
+                      "epochs=1, num_workers=2) as ppo:\n    ppo.collect()\n")
     for closed in ("<&-", ">&-", "2>&-"):
-        done = subprocess.run(["sh", "-c", f"exec '{sys.executable}' '{script}' {closed}"], timeout=60)
+        command = f"exec '{sys.executable}' '{script}' {closed}"
+        done = subprocess.run(["sh", "-c", command], timeout=60)
         assert done.returncode == 0, closed

@@ -41,10 +41,11 @@ def parsed(path: Path) -> ast.Module:
 
 
 def code_lines(path: Path) -> int:
-    """Lines of logic: no blanks, comments, docstrings, imports' continuation counted as lines are."""
+    """Lines of logic: no blanks, comments or docstrings; continuation lines count."""
     tree, skipped = parsed(path), set()
     for node in ast.walk(tree):
-        for child in getattr(node, "body", []) if isinstance(getattr(node, "body", 0), list) else []:
+        body = getattr(node, "body", None)
+        for child in body if isinstance(body, list) else []:
             if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) \
                     and isinstance(child.value.value, str):
                 skipped |= set(range(child.lineno, child.end_lineno + 1))
@@ -61,7 +62,8 @@ def test_the_core_is_small():
     assert sum(sizes.values()) <= CEILING, sizes
 
 
-@pytest.mark.parametrize("path", PACKAGE + [ROOT / "main.py", ROOT / "setup.py"], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", PACKAGE + [ROOT / "main.py", ROOT / "setup.py"],
+                         ids=lambda path: path.stem)
 def test_no_python_function_is_long(path):
     long = {node.name: node.end_lineno - node.lineno + 1 for node in ast.walk(parsed(path))
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
@@ -73,12 +75,13 @@ def c_functions(text: str):
     lines = text.splitlines()
     start = None
     for number, line in enumerate(lines):
-        if start is None and re.match(r"^[A-Za-z_].*\(.*", line) and not line.rstrip().endswith(";"):
+        ends = line.rstrip().endswith(";")
+        if start is None and re.match(r"^[A-Za-z_].*\(.*", line) and not ends:
             start = number
         elif start is not None and line.startswith("}"):
             yield lines[start], number - start + 1
             start = None
-        elif start is not None and line.rstrip().endswith(";") and not line.startswith((" ", "\t")):
+        elif start is not None and ends and not line.startswith((" ", "\t")):
             start = None
 
 
@@ -97,7 +100,8 @@ def test_no_cython_function_is_long():
             depth = len(lines[start]) - len(lines[start].lstrip())
             end = next(i for i, line in enumerate(lines[start + 1:], start + 1)
                        if line.strip() and len(line) - len(line.lstrip()) <= depth)
-            assert end - start <= LONGEST + 2, f"{path.name}: {lines[start]}"  # blank lines after it
+            # Two more: the blank lines after it.
+            assert end - start <= LONGEST + 2, f"{path.name}: {lines[start]}"
 
 
 def test_nothing_is_written_twice():
@@ -149,6 +153,7 @@ def test_a_worker_imports_neither_torch_nor_numba():
 
 
 def test_importing_the_package_is_light():
-    code = "import sys, fastppo; print([m for m in ('torch', 'numpy', 'gymnasium') if m in sys.modules])"
+    code = ("import sys, fastppo;"
+            "print([m for m in ('torch', 'numpy', 'gymnasium') if m in sys.modules])")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"

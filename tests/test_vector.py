@@ -103,7 +103,7 @@ def assert_same(ours, theirs):
         assert list(ours) == list(theirs)
         for key in theirs:
             assert_same(ours[key], theirs[key])
-    elif isinstance(theirs, tuple) or getattr(theirs, "dtype", None) == object:
+    elif isinstance(theirs, tuple) or getattr(theirs, "dtype", None) == "O":
         assert type(ours) is type(theirs) and len(ours) == len(theirs)
         for one, other in zip(ours, theirs):
             assert_same(one, other)
