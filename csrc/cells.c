@@ -76,6 +76,13 @@ void fastppo_hint(fastppo_cell *cell) {
     if (atomic_load(word(&cell->sleepers))) wake_all(&cell->value);
 }
 
+int64_t fastppo_claim(fastppo_cell *cell) {
+    uint32_t value = atomic_load(word(&cell->value));
+    while ((value & 15) < (value >> 4 & 15))
+        if (atomic_compare_exchange_weak(word(&cell->value), &value, value + 1)) return value;
+    return -1;
+}
+
 uint32_t fastppo_value(fastppo_cell *cell) { return atomic_load(word(&cell->value)); }
 
 static int spin_until_change(fastppo_cell *cell, uint32_t seen, int64_t until) {

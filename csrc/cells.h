@@ -1,7 +1,7 @@
 /* Cells: 128-byte aligned words in shared memory on which processes wait for each other.
  *
- * A cell is written by one process and read by many; there are no locks, so a process that is
- * killed leaves nothing locked. Waiting is: spin for a budget of nanoseconds, yield once, then
+ * A cell is written by one process and read by many, or by many with one atomic operation; there
+ * are no locks, so a process that is killed leaves nothing locked. Waiting is: spin for a budget of nanoseconds, yield once, then
  * sleep on the word itself (futex) in slices, so that the caller can look after signals and deaths.
  */
 #ifndef FASTPPO_CELLS_H
@@ -26,6 +26,11 @@ void fastppo_post(fastppo_cell *cell, uint32_t value);
 
 /* Add one to a cell that several processes write (the hint word), and wake its sleeper. */
 void fastppo_hint(fastppo_cell *cell);
+
+/* A round of work in one cell: `pieces` (at most 15) that anybody may claim, each once. What is
+ * posted for round r is r << 8 | pieces << 4, and claiming counts the last four bits up. Returns the
+ * value claimed, or -1 if nothing is left. */
+int64_t fastppo_claim(fastppo_cell *cell);
 
 /* The published value; every load after it sees what was stored before the post. */
 uint32_t fastppo_value(fastppo_cell *cell);

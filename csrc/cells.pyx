@@ -12,6 +12,7 @@ cdef extern from "cells.h" nogil:
     int FASTPPO_CELL_BYTES
     void fastppo_post(fastppo_cell *cell, uint32_t value)
     void fastppo_hint(fastppo_cell *cell)
+    int64_t fastppo_claim(fastppo_cell *cell)
     uint32_t fastppo_value(fastppo_cell *cell)
     int fastppo_wait_change(fastppo_cell *cell, uint32_t seen, int64_t spin_ns, int64_t slice_ns)
 
@@ -44,6 +45,13 @@ cdef class Cell:
         """Count one up and wake the sleeper; several processes may do this to one cell."""
         with nogil:
             fastppo_hint(self._cell)
+
+    def claim(self):
+        """Take one piece of the round posted here, as round << 8 | pieces << 4 | piece; -1: none.
+
+        A round r of `pieces` is posted as r << 8 | pieces << 4.
+        """
+        return fastppo_claim(self._cell)
 
     def value(self):
         """The value published last."""

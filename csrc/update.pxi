@@ -99,8 +99,9 @@ cdef class Update:
         if totals.rows != MAX_SHARDS or totals.columns != SUMS:
             raise ValueError(f"sums is {totals.rows, totals.columns}, wanted {MAX_SHARDS, SUMS}")
         self.params = <float *>floats(params, n, OUT)
-        self.exp_avg = <float *>floats(exp_avg, n, OUT)
-        self.exp_avg_sq = <float *>floats(exp_avg_sq, n, OUT)
+        if exp_avg is not None:
+            self.exp_avg = <float *>floats(exp_avg, n, OUT)
+            self.exp_avg_sq = <float *>floats(exp_avg_sq, n, OUT)
         self.grads, self.stride, self.sums = <float *>rows.data, rows.columns, <double *>totals.data
         self.work = <float *>floats(work, self.network.floats, OUT)
 
@@ -160,6 +161,8 @@ cdef class Update:
         cdef double norm
         if step < 1 or not self.part.rows:
             raise ValueError(f"no minibatch has begun, or its step {step} is below 1")
+        if self.exp_avg == NULL:
+            raise ValueError("the memory has no moments of Adam to finish with")
         self.adam.lr = lr
         with nogil:
             norm = update_reduce(self.grads, self.stride, shards, n)

@@ -14,6 +14,7 @@ from .learner import Learner
 from .native import Native
 from .policy import Policy
 from .processes import Team, shared_spec
+from .shards import Share, Together, helpers, shards_spec
 from .spaces import action_store, observation_store
 from .vecenv import Serial, Views
 from .workers import Workers, jobs
@@ -21,11 +22,11 @@ from .workers import Workers, jobs
 
 def arena_of(config: Config, policy: Policy) -> Arena:
     """The shared block of a run: rollout, parameters, snapshot of the moments, cells."""
-    moments = ("<f4", (len(policy.shift),))
+    moments, params = ("<f4", (len(policy.shift),)), sum(x.numel() for x in trained(policy))
+    shared = shards_spec(params, config.num_envs * config.num_steps) if _shares(config) else {}
     return Arena({
         **rollout_spec(policy.obs_space, policy.act_space, config.num_steps, config.num_envs),
-        "params": ("<f4", (sum(param.numel() for param in trained(policy)),)),
-        "mean": moments, "scale": moments,
+        "params": ("<f4", (params,)), "mean": moments, "scale": moments, **shared,
         **shared_spec(config.num_workers, len(groups_of(config.num_envs)))})
 
 
@@ -56,19 +57,27 @@ def learner_of(policy: Policy, config: Config, flat: Flat) -> Learner:
     return (KernelLearner if config.learner == "kernel" else Learner)(policy, config, flat)
 
 
-def board(arena: Arena, source: Source, policy: Policy, flat: Flat,
+def _shares(config: Config) -> bool:
+    """Whether workers compute shards of the update."""
+    return config.learner == "kernel" and helpers(config.num_workers) > 0
+
+
+def board(arena: Arena, source: Source, policy: Policy, learner: Learner,
           config: Config) -> Collector:
     """The Collector of a run: its environments in this process or in workers, and their actor."""
     seed, space, groups = config.seed, policy.act_space, groups_of(config.num_envs)
     if source.vector is not None:
         central = Central(arena, policy, [range(config.num_envs)], space, seed)
         return Collector(arena, Native(source.vector, arena, central, seed), policy, config)
-    recipe = policy.recipe(flat.offsets) if config.acting == "local" else None
+    recipe = policy.recipe(learner.flat.offsets) if config.acting == "local" else None
     central = Central(arena, policy, groups, space, seed) if recipe is None else None
     if config.num_workers:
-        todo = jobs(source.factories, arena, config.num_workers, groups, recipe, space, seed)
+        share = Share(learner.recipe, learner.terms, policy.norm_obs) if _shares(config) else None
+        todo = jobs(source.factories, arena, config.num_workers, groups, recipe, space, seed, share)
         team = Team(todo, arena, len(groups), config.step_timeout, config.reset_timeout)
         vec = Workers(team, config.num_steps, central)
+        if share:
+            learner.share(Together(team, arena, policy.norm_obs))
     else:
         actor = central or Local(arena, 0, config.num_envs, recipe, space, seed)
         vec = Serial(source.factories, Views.of(arena, 0, config.num_envs), actor, seed,

@@ -8,17 +8,26 @@ import torch
 from torch import Tensor, nn
 
 from . import kernels
+from .collect import Rollout
 from .config import Config
 from .errors import ModelError
 from .flat import Adam, Flat
 from .learner import STATS, Batch, Learner
 from .policy import Policy
+from .shards import Alone, Together, shared_memory
 
 
 def serves(policy: nn.Module, flat: Flat) -> bool:
     """Whether the compiled learner can train this policy: a built-in MLP, in the CPU's memory."""
     return (kernels.COMPILED and isinstance(policy, Policy) and flat.values.device.type == "cpu"
             and policy.recipe(flat.offsets) is not None)
+
+
+def terms_of(config: Config) -> kernels.Terms:
+    """The coefficients of the loss and of Adam, as the compiled update takes them."""
+    return kernels.Terms(
+        config.clip_range, config.clip_range_vf, config.entropy_coef, config.value_coef,
+        config.max_grad_norm, config.norm_advantages == "minibatch", Adam.BETAS, config.adam_eps)
 
 
 class KernelLearner(Learner):
@@ -35,19 +44,25 @@ class KernelLearner(Learner):
         self.recipe = policy.recipe(flat.offsets)
         self.memory = kernels.update_memory(
             *self.recipe, flat.values.numpy(), self.adam.mean.numpy(), self.adam.square.numpy())
-        self.terms = kernels.Terms(
-            config.clip_range, config.clip_range_vf, config.entropy_coef, config.value_coef,
-            config.max_grad_norm, config.norm_advantages == "minibatch", Adam.BETAS, self.adam.eps)
+        self.terms, self.shards = terms_of(config), Alone()
+
+    def share(self, shards: Together) -> None:
+        """From now on compute minibatches together with workers: the same bits, sooner."""
+        self.shards, self.memory = shards, shared_memory(self.memory, shards.arena)
+
+    def _epochs(self, rollout: Rollout, lr: float, iteration: int) -> dict[str, float]:
+        with self.shards.session():
+            return super()._epochs(rollout, lr, iteration)
 
     def _epoch(self, batch: Batch, order: Tensor) -> Tensor:
         """The mean statistics of one pass over the shuffled samples, minibatch after minibatch."""
-        count, rows = self.config.num_minibatches, len(order)
-        update = kernels.Update(*self.recipe, self.memory, self._samples(batch), order.numpy(),
-                                self.terms)
+        count, rows, samples = self.config.num_minibatches, len(order), self._samples(batch)
+        shards = self.shards.among(samples, order.numpy())
+        update = kernels.Update(*self.recipe, self.memory, samples, order.numpy(), self.terms)
         stats = np.empty((count, len(STATS)), np.float32)
         for i in range(count):
             self.adam.steps += 1
-            update.minibatch(rows * i // count, rows * (i + 1) // count, self.adam.steps,
+            shards.minibatch(update, rows * i // count, rows * (i + 1) // count, self.adam.steps,
                              self.adam.lr, stats[i])
         return torch.from_numpy(stats).mean(0)
 

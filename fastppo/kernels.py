@@ -24,7 +24,9 @@ except ModuleNotFoundError:  # a broken extension is an ImportError, and meant t
 __all__ = ["ARRAYS", "COMPILED", "Purpose", "backend", "discounted", "episode_seed", "forward"]
 __all__ += ["first_nonfinite", "gae", "merge_moments", "normal", "pack", "packed_size"]
 __all__ += ["permutation", "sample_categorical", "sample_gaussian", "uniform", "word"]
-__all__ += ["Memory", "Samples", "Terms", "Update", "update_memory"]
+__all__ += ["Memory", "Samples", "Terms", "Update", "update_memory", "MAX_SHARDS"]
+
+MAX_SHARDS = 8  # of a minibatch, as csrc/update.h has it
 
 # dtype and axes of every array; * it is written, ~ its rows may lie apart, ... any shape.
 ARRAYS = {
@@ -343,15 +345,16 @@ class Terms(NamedTuple):
 def update_memory(plan, log_std, params, exp_avg, exp_avg_sq):
     """A Memory for the networks of `plan`, with scratch of its own beside the arrays given.
 
-    log_std: where the Gaussian head's stands in params, None for a categorical one.
+    log_std: where the Gaussian head's stands in params, None for a categorical one. Without Adam's
+    moments (None twice) it serves for shards alone, and `finish` is refused.
     """
     try:
         count, floats = _compiled("update_sizes").update_sizes(plan, log_std)
     except _REFUSALS as bad:
         raise _refusal("update", bad, plan=plan) from bad
     row = -(-count // 16) * 16
-    grads, work = _aligned(8 * row).reshape(8, row), _aligned(floats)
-    return Memory(params, exp_avg, exp_avg_sq, grads, np.zeros((8, 6)), work)
+    grads, work = _aligned(MAX_SHARDS * row).reshape(MAX_SHARDS, row), _aligned(floats)
+    return Memory(params, exp_avg, exp_avg_sq, grads, np.zeros((MAX_SHARDS, 6)), work)
 
 
 def _aligned(size):

@@ -48,7 +48,7 @@ class PPO:
         self.progress, self.total, self.rollout = Progress(), config.total_steps, None
         self.clock, self.episodes, self.sinks = Clock(), Episodes(), sinks_of(config)
         try:
-            self.collector = board(self.arena, source, self.policy, flat, config)
+            self.collector = board(self.arena, source, self.policy, self.learner, config)
         except BaseException:
             self.close()
             raise

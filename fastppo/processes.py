@@ -30,8 +30,8 @@ from .arena import Arena, Spec, above_stdio
 from .errors import ClosedError, ConfigError, Error, WorkerError
 
 # What a worker can be told: a method of what its job made, called with the command's argument.
-COMMANDS = "close", "begin", "warmup", "rollout", "step", "take", "give", "ask"
-CLOSE, BEGIN, WARMUP, ROLLOUT, STEP, TAKE, GIVE, ASK = range(len(COMMANDS))
+COMMANDS = "close", "begin", "warmup", "rollout", "update", "step", "take", "give", "ask"
+CLOSE, BEGIN, WARMUP, ROLLOUT, UPDATE, STEP, TAKE, GIVE, ASK = range(len(COMMANDS))
 STARTING, RESET = -2, -1  # in a `done` cell, instead of a step
 FAILED = 1  # state of a `done` cell whose worker has written into its slot of `errors`
 ERROR_BYTES = 65_536
@@ -83,7 +83,7 @@ def worker_count(asked: int | None, envs: int) -> int:
 
 def shared_spec(workers: int, groups: int) -> Spec:
     """The arrays through which `workers` processes and the main one talk."""
-    return {"cells": ("u1", (2 + groups + 2 * workers, 128)), "command": ("<i8", (2,)),
+    return {"cells": ("u1", (4 + groups + 2 * workers, 128)), "command": ("<i8", (2,)),
             "errors": ("u1", (workers, ERROR_BYTES))}
 
 
@@ -93,9 +93,9 @@ class Cells:
     def __init__(self, arena: Arena, groups: int):
         from ._cells import Cell  # the extension; without it there are no workers
         cells = [Cell(row) for row in arena["cells"]]
-        self.go, self.hint = cells[:2]
-        self.turns = cells[2:2 + groups]
-        workers = cells[2 + groups:]
+        self.go, self.hint, self.round, self.finished = cells[:4]
+        self.turns = cells[4:4 + groups]
+        workers = cells[4 + groups:]
         self.done, self.stepped = workers[:len(workers) // 2], workers[len(workers) // 2:]
 
 
@@ -149,9 +149,13 @@ class Turns:
     def next(self, cell, target: int, spin: int) -> int:
         """Sleep until `cell` reaches `target`, or for ever dead if the main process has died."""
         while behind(value := cell.value(), target):
-            if not cell.wait_change(value, spin, SLICE_NS) and os.getppid() != self.parent:
-                os._exit(1)
+            self.pause(cell, value, spin)
         return value
+
+    def pause(self, cell, value: int, spin: int) -> None:
+        """Sleep while `cell` has `value`, for a slice at most; end with one's parent."""
+        if not cell.wait_change(value, spin, SLICE_NS) and os.getppid() != self.parent:
+            os._exit(1)
 
     def stepped(self, count: int) -> None:
         """Say that `count` groups have been stepped since the run began."""
@@ -183,8 +187,8 @@ class Team:
         except BaseException:
             self._finalizer()
             raise
-        self.moves = [(None, time.monotonic())] * len(jobs)
         self.noted = False
+        self.watch()
 
     def _start(self, jobs: Sequence[Job], groups: int, spin: int) -> None:
         for job in jobs:
@@ -213,7 +217,7 @@ class Team:
         """Sleep until every worker's cell has reached `target`; raise WorkerError if one cannot."""
         self._open()
         target &= 0xFFFFFFFF
-        self.moves = [(None, time.monotonic())] * len(self.workers)
+        self.watch()
         while True:
             seen = self.cells.hint.value()
             self._raise_faults()
@@ -221,7 +225,7 @@ class Team:
             if not late:
                 return
             if not self.cells.hint.wait_change(seen, 0, SLICE_NS):
-                self._look_after(late)
+                self.look_after(late)
 
     def close(self) -> None:
         """Ask, then terminate, then kill; twice is fine."""
@@ -246,7 +250,13 @@ class Team:
         if any(cell.state == FAILED for cell in self.cells.done):
             self._raise_all()
 
-    def _look_after(self, late: Sequence[int]) -> None:
+    def watch(self) -> None:
+        """Begin to count the time that workers stand still."""
+        self.moves = [(None, time.monotonic())] * len(self.workers)
+
+    def look_after(self, late: Sequence[int]) -> None:
+        """Raise WorkerError if one of the workers `late` has failed, died, or stood still."""
+        self._raise_faults()
         if any(self.workers[w].process.poll() is not None for w in late):
             self._raise_all()
         for w in late:

@@ -13,6 +13,7 @@ from .actors import Central, Local, Recipe, Waiting, first_turn
 from .arena import Arena
 from .envs import Factory
 from .processes import BEGIN, ROLLOUT, WARMUP, Job, Team
+from .shards import Hand, Idle, Share, helpers
 from .vecenv import Serial, Views
 
 
@@ -59,25 +60,36 @@ class Workers:
             self.served = first, k + 1
 
 
+class Member(Serial):
+    """A worker's Serial, with a hand for the update."""
+
+    def __init__(self, hand: Hand | Idle, *serial):
+        super().__init__(*serial)
+        self.update = hand.update
+
+
 def slices(envs: int, workers: int) -> list[tuple[int, int]]:
     """(first, last) environment of each worker."""
     return [(envs * w // workers, envs * (w + 1) // workers) for w in range(workers)]
 
 
 def jobs(factories: Sequence[Factory], arena: Arena, workers: int, groups: Sequence[range],
-         recipe: Recipe | None, space: Space, seed: int) -> list[Job]:
-    """What each worker is to make: a Serial on its slice, acting by `recipe` or waiting for it."""
+         recipe: Recipe | None, space: Space, seed: int, share: Share | None = None) -> list[Job]:
+    """What each worker is to make: a Serial on its slice, acting by `recipe` or waiting for it.
+
+    With a `share` as many as there are cores for help with updates, too.
+    """
     todo = []
     for w, (first, last) in enumerate(slices(len(factories), workers)):
         make = partial(serial_on_slice, factories[first:last], first, groups, recipe, space, seed,
-                       w)
+                       w, share if w < helpers(workers) else None)
         todo.append(Job(make, arena.spec, w, first))
     return todo
 
 
 def serial_on_slice(factories: Sequence[Factory], first: int, groups: Sequence[range],
                     recipe: Recipe | None, space: Space, seed: int, worker: int,
-                    arena: Arena, note, turns) -> Serial:
+                    share: Share | None, arena: Arena, note, turns) -> Member:
     """Runs in the worker: its Serial, with the actor that it needs."""
     last = first + len(factories)
     if recipe is None:
@@ -85,7 +97,8 @@ def serial_on_slice(factories: Sequence[Factory], first: int, groups: Sequence[r
         actor = Waiting(arena, first, last, groups, space, turns)
     else:
         groups, actor = (), Local(arena, first, last, recipe, space, seed)
-    return Serial(factories, Views.of(arena, first, last), actor, seed, first, groups, note,
+    hand = Hand(arena, share, turns) if share else Idle()
+    return Member(hand, factories, Views.of(arena, first, last), actor, seed, first, groups, note,
                   f"worker {worker}, ")
 
 

@@ -197,3 +197,29 @@ def test_no_hint_of_several_writers_is_lost():
     for writer in writers:
         writer.join()
     assert cell.value() == 20_000
+
+
+def test_every_piece_of_a_round_is_claimed_once_by_several_claimants():
+    board, = cells(1)
+    for number in range(200):
+        board.post(number << 8 | 13 << 4)
+        taken = [[], [], []]
+
+        def take(mine):
+            while (claimed := board.claim()) >= 0:
+                mine.append(claimed)
+
+        threads = [threading.Thread(target=take, args=(mine,)) for mine in taken]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        want = [number << 8 | 13 << 4 | piece for piece in range(13)]
+        assert sorted(sum(taken, [])) == want
+
+
+def test_a_round_without_pieces_has_nothing_to_claim():
+    board, = cells(1)
+    for value in (0, 1, 5 << 8, 5 << 8 | 3 << 4 | 3):
+        board.post(value)
+        assert board.claim() == -1 and board.value() == value

@@ -24,6 +24,7 @@ ROWS = """
     evaluate checkpoint learner
     models collect letters
     policy workers native flat
+    shards
     heads nets vecenv presets stepper
     actors processes
     envs

@@ -1,0 +1,174 @@
+"""Shards: workers compute parts of the update, which changes no bit, however it goes."""
+
+import os
+import signal
+import time
+
+import pytest
+from fault_envs import guard, nothing_left
+
+from fastppo import kernels, shards
+from fastppo.errors import WorkerError
+from fastppo.shards import Alone, Together
+
+SIZES = dict(num_envs=6, num_steps=48, num_minibatches=2, epochs=2)  # shards: 4 a minibatch
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    """As many helpers as asked for, whatever cores this machine has."""
+    return lambda count: monkeypatch.setattr(shards, "usable_cores", lambda: count)
+
+
+@pytest.fixture
+def lazy(monkeypatch):
+    """A function: from now on the main process computes a shard only after helpers claimed one."""
+    def be(ppo):
+        computed, shard, cell = [], kernels.Update.shard, ppo.learner.shards.round
+
+        def late(update, number):
+            while not computed and (cell.value() & 15) < 2:
+                time.sleep(1e-4)
+            computed.append(number)
+            shard(update, number)
+
+        monkeypatch.setattr(kernels.Update, "shard", late)
+        return computed
+    return be
+
+
+def learnt(ppo):
+    adam = ppo.learner.adam
+    return [x.numpy().tobytes() for x in (ppo.learner.flat.values, adam.mean, adam.square)]
+
+
+def trained(ppo, iterations=2):
+    for _ in range(iterations):
+        stats = ppo.update(ppo.collect())
+    return learnt(ppo), stats
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_what_helpers_compute_are_the_same_bits(trainer, cores, lazy, env):
+    want = trained(trainer(env, **SIZES))
+    cores(3)
+    ppo = trainer(env, **SIZES, num_workers=2)
+    computed = lazy(ppo)
+    with guard(20):
+        got = trained(ppo)
+    assert got == want
+    assert ppo.learner.shards.rounds == 8
+    assert len(computed) < 8 * 4  # the helpers had at least the one that was waited for
+
+
+@pytest.mark.parametrize("cores_here, workers, helping", [
+    (1, 2, 0), (2, 1, 1), (2, 2, 1), (3, 2, 2), (8, 2, 2)])
+def test_helpers_are_those_for_whom_the_main_process_leaves_a_core(
+        trainer, cores, cores_here, workers, helping):
+    cores(cores_here)
+    learner = trainer("CartPole-v1", **SIZES, num_workers=workers).learner
+    assert type(learner.shards) is (Together if helping else Alone)
+    assert not helping or learner.shards.helpers == helping
+
+
+def test_a_rollout_of_the_callers_own_is_learnt_from_and_not_the_arenas(trainer, cores):
+    cores(2)
+    ppos = trainer("CartPole-v1", **SIZES), trainer("CartPole-v1", **SIZES, num_workers=1)
+    for ppo in ppos:
+        rollout = ppo.collect()
+        ppo.update(rollout._replace(adv=-rollout.adv))
+    assert learnt(ppos[0]) == learnt(ppos[1])
+    assert ppos[1].learner.shards.rounds == 0
+
+
+@pytest.mark.parametrize("how", ["rollout", "none"])
+def test_every_normalisation_of_advantages_gives_the_same_bits(trainer, cores, how):
+    cores(2)
+    one, two = (trained(trainer("CartPole-v1", **SIZES, num_workers=n, norm_advantages=how))
+                for n in (0, 1))
+    assert one == two
+
+
+@pytest.mark.parametrize("call", ["begin", "finish"])
+@pytest.mark.parametrize("at", [1, 4])
+def test_an_interrupt_among_helpers_leaves_no_trace(trainer, cores, monkeypatch, call, at):
+    cores(2)
+    whole = trained(trainer("CartPole-v1", **SIZES, num_workers=1))
+    ppo, left, method = trainer("CartPole-v1", **SIZES, num_workers=1), [at], getattr(
+        kernels.Update, call)
+
+    def interrupted(*args):
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return method(*args)
+
+    rollout, before = ppo.collect(), learnt(ppo)
+    with guard(20):
+        monkeypatch.setattr(kernels.Update, call, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ppo.update(rollout)
+        assert learnt(ppo) == before
+        monkeypatch.undo()
+        ppo.update(rollout)
+        assert trained(ppo, 1) == whole
+
+
+def test_an_interrupt_while_helpers_are_dismissed_does_not_hang_the_next_update(
+        trainer, cores, monkeypatch):
+    cores(2)
+    whole = trained(trainer("CartPole-v1", **SIZES, num_workers=1))
+    ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
+    rollout, dismiss = ppo.collect(), Together._dismiss
+
+    def interrupted(self):
+        if self.rounds:
+            raise KeyboardInterrupt
+        dismiss(self)
+
+    monkeypatch.setattr(Together, "_dismiss", interrupted)
+    with guard(20):
+        with pytest.raises(KeyboardInterrupt):
+            ppo.update(rollout)
+        monkeypatch.undo()
+        ppo.update(rollout)
+        assert trained(ppo, 1) == whole
+
+
+def test_a_helper_killed_in_the_update_is_an_error_and_the_weights_are_as_before(
+        trainer, cores, monkeypatch):
+    cores(2)
+    ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
+    rollout, before = ppo.collect(), learnt(ppo)
+    claim, worker = ppo.learner.shards.round.claim, ppo.learner.shards.team.workers[0]
+
+    class Fatal:
+        """The round's cell, at whose first claim the helper dies with a shard in its hands."""
+
+        def __getattr__(self, name):
+            return getattr(cell, name)
+
+        def claim(self):
+            if worker.process.poll() is None:
+                os.kill(worker.process.pid, signal.SIGSTOP)
+                claim()  # as if by the helper, which will never finish it
+                os.kill(worker.process.pid, signal.SIGKILL)
+            return claim()
+
+    cell, ppo.learner.shards.round = ppo.learner.shards.round, Fatal()
+    with guard(10), pytest.raises(WorkerError, match="killed by SIGKILL"):
+        ppo.update(rollout)
+    assert learnt(ppo) == before
+    ppo.close()
+    nothing_left()
+
+
+def test_after_its_workers_have_died_a_trainer_can_still_update(trainer, cores):
+    cores(2)
+    ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
+    rollout = ppo.collect()
+    ppo.learner.shards.team.close()
+    want = trainer("CartPole-v1", **SIZES)
+    want.update(want.collect())
+    ppo.update(rollout)
+    assert learnt(ppo) == learnt(want)
