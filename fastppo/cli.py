@@ -120,7 +120,8 @@ def banner(ppo, request: Request) -> list[str]:
     from . import kernels
     config, policy = ppo.config, ppo.policy
     size = sum(param.numel() for param in policy.parameters())
-    place = f"{config.num_workers} workers" if config.num_workers else "the main process"
+    place = {"native": "one vector environment", "envpool": "EnvPool"}.get(config.vec) or (
+        f"{config.num_workers} workers" if config.num_workers else "the main process")
     plural = "s" if config.torch_threads > 1 else ""
     changed = " ".join(f"{name}={shown(value)}" for name, value in request.changes.items())
     return [

@@ -51,6 +51,9 @@ class Config:
     """Steps of each environment per iteration, T [baselines ppo2]"""
     num_workers: int | None = None
     """Processes that step environments; 0: the main process; none: one a usable core"""
+    vec: Literal["auto", "workers", "native", "envpool"] = "auto"
+    """Who steps: our workers, or one vector environment in the main process: the id's own (native:
+    its `vector_entry_point`) or EnvPool's; auto: workers, except where a VectorEnv is handed in"""
     acting: Literal["auto", "local", "central"] = "auto"
     """Who chooses actions: every process for itself (local), or the main process for all (central);
     auto: local where the compiled kernel serves the network"""
@@ -179,8 +182,8 @@ _RULES = [(name, *rule) for names, rule in (
     ("reward_scale log_std_init", (_number, "a finite number")),
     ("shared_critic clip_rewards norm_rewards norm_obs anneal_lr", _among(True, False)),
     ("norm_advantages", _among("minibatch", "rollout", "none")),
-    ("acting", _among("auto", "local", "central")),
-    ("learner", _among("auto", "kernel", "torch")),
+    ("acting", _among("auto", "local", "central")), ("learner", _among("auto", "kernel", "torch")),
+    ("vec", _among("auto", "workers", "native", "envpool")),
     ("activation", _among("tanh", "relu", "elu")),
     ("logger", _among("none", "wandb")),
     ("progress", _among("auto", "lines", "none")),

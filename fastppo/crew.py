@@ -65,10 +65,8 @@ def _shares(config: Config) -> bool:
 def board(arena: Arena, source: Source, policy: Policy, learner: Learner,
           config: Config) -> Collector:
     """The Collector of a run: its environments in this process or in workers, and their actor."""
-    seed, space, groups = config.seed, policy.act_space, groups_of(config.num_envs)
-    if source.vector is not None:
-        central = Central(arena, policy, [range(config.num_envs)], space, seed)
-        return Collector(arena, Native(source.vector, arena, central, seed), policy, config)
+    seed, space, native = config.seed, policy.act_space, source.vector is not None
+    groups = [range(config.num_envs)] if native else groups_of(config.num_envs)
     recipe = policy.recipe(learner.flat.offsets) if config.acting == "local" else None
     central = Central(arena, policy, groups, space, seed) if recipe is None else None
     if config.num_workers:
@@ -80,8 +78,9 @@ def board(arena: Arena, source: Source, policy: Policy, learner: Learner,
             learner.share(Together(team, arena, policy.norm_obs))
     else:
         actor = central or Local(arena, 0, config.num_envs, recipe, space, seed)
-        vec = Serial(source.factories, Views.of(arena, 0, config.num_envs), actor, seed,
-                     groups=groups if central else ())
+        vec = (Native(source.vector, arena, actor, seed, source.owned) if native else
+               Serial(source.factories, Views.of(arena, 0, config.num_envs), actor, seed,
+                      groups=groups if central else ()))
     return Collector(arena, vec, policy, config)
 
 

@@ -63,7 +63,10 @@ class Source:
 
     `env` is an id, class, callable, list of callables, or a VectorEnv: then `vector` is that, and
     there are no factories. Else one environment is made here, to read its spaces and metadata.
+    `owned`: whether `vector` is closed with the trainer; one that was handed in is not.
     """
+
+    owned = False
 
     def __init__(self, env: Any, config: Config):
         self.config = config.replace(**decided(env))
@@ -106,7 +109,7 @@ def _spaces(envs: Sequence[gym.Env]) -> tuple[gym.Space, gym.Space]:
 def decided(env: Any) -> dict[str, Any]:
     """The settings that `env` decides by itself: a list its length, a VectorEnv how it is made."""
     if isinstance(env, VectorEnv):
-        return {"num_envs": env.num_envs, "num_workers": 0, "acting": "central",
+        return {"num_envs": env.num_envs, "num_workers": 0, "vec": "native",
                 "max_episode_steps": None, "env_kwargs": None}
     if not isinstance(env, (list, tuple)):
         return {}

@@ -1,7 +1,7 @@
 """Environments that come as one vector environment: Gymnasium's own, or a simulator's on the GPU.
 
-No workers: the main process acts for all of them at once. What an end looks like is the mode in
-`metadata["autoreset_mode"]`:
+No workers: the main process acts for all of them at once, by the compiled policy where it serves.
+What an end looks like is the mode in `metadata["autoreset_mode"]`:
 
     NEXT_STEP  obs[t+1] is the final observation; row t+1 is no step but the reset: not valid
     SAME_STEP  obs[t+1] is the reset's already, the final observation is in info["final_obs"]
@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from . import contract, kernels
-from .actors import Actor, Central, Random
+from .actors import Actor, Random
 from .arena import POISON, Arena
 from .errors import ConfigError, EnvError, SpaceError
 from .kernels import Purpose
@@ -36,11 +36,11 @@ class Native:
 
     It promises less: it is seeded once, by `begin`; its past cannot be played again, so after an
     interrupt inside its own step all episodes under way count as truncated, and new ones begin. It
-    stays the caller's, and open. Raises ConfigError for an unknown autoreset mode.
+    is closed with us only if it is `owned`. Raises ConfigError for an unknown autoreset mode.
     """
 
-    def __init__(self, env: VectorEnv, arena: Arena, central: Central, seed: int):
-        self.env, self.arena, self.central, self.seed = env, arena, central, seed
+    def __init__(self, env: VectorEnv, arena: Arena, actor: Actor, seed: int, owned: bool = False):
+        self.env, self.arena, self.actor, self.seed, self.owned = env, arena, actor, seed, owned
         self.rows, self.steps, self.count = list(arena["obs"]), len(arena["raw"]), env.num_envs
         self.mode = mode_of(env)
         self.follow = {AutoresetMode.NEXT_STEP: self._wait, AutoresetMode.SAME_STEP: self._final,
@@ -64,11 +64,13 @@ class Native:
 
     def rollout(self, iteration: int) -> None:
         """Take T steps in every environment; the same iteration given again goes on with it."""
-        self.central.start(iteration)
-        self._run(iteration, self.central, self.steps)
+        self.actor.start(iteration)
+        self._run(iteration, self.actor, self.steps)
 
     def close(self) -> None:
-        """Nothing: the vector environment is closed by whoever made it."""
+        """Close the vector environment if it is ours; whoever handed one in closes that."""
+        if self.owned:
+            contract.close([self.env])
 
     def _run(self, iteration: int, actor: Actor, steps: int) -> None:
         if iteration != self.under_way:
@@ -77,11 +79,20 @@ class Native:
         if self.busy:
             self._start_anew()
         for t in range(self.stand.t, steps):
+            self._cut(actor, t)
             actions = actor.act(t, range(self.count))
             self._settle(t, self.arena["val"][t])
             self._step(t, actions)
+        self._cut(actor, steps)
         actor.finish(steps)
         self._settle(steps, self.arena["nxt"][steps - 1])
+
+    def _cut(self, actor: Actor, t: int) -> None:
+        """Tell the actor whom step t - 1 truncated: before the next one takes their `fin`."""
+        if t and (trunc := self.arena["trunc"][t - 1]).any():
+            term, nxt = self.arena["term"][t - 1], self.arena["nxt"][t - 1]
+            for e in np.flatnonzero(trunc & ~term & np.isnan(nxt)):
+                actor.cut(t - 1, e)
 
     def _settle(self, t: int, val: np.ndarray) -> None:
         """Enter what NEXT_STEP tells a step late: `val` [e], of the final observations obs[t]."""

@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 from .checkpoint import save_policy
 from .collect import Rollout
 from .crew import arena_of, board, flat_of, learner_of
-from .envs import Source
+from .engines import source_of
 from .errors import ClosedError
 from .evaluate import Evaluation, evaluate
 from .models import build_policy, torch_threads
@@ -39,7 +39,7 @@ class PPO:
 
     def __init__(self, env: Any = None, **settings):
         self.collector, self.sinks = None, []
-        source = Source(env, configured(env, settings))
+        source = source_of(env, configured(env, settings))
         self.config = config = resolved(source.config, source.obs_space, source.act_space)
         self.policy = build_policy(source.obs_space, source.act_space, config).to(config.device)
         self.source, self.arena = source, arena_of(config, self.policy)

@@ -41,7 +41,8 @@ def resolved(config: Config, obs_space: Space, act_space: Space) -> Config:
     config = config.replace(
         seed=secrets.randbits(31) if config.seed is None else config.seed,
         model=_model(config.model, obs_space), device=_device(config.device),
-        torch_threads=config.torch_threads or 1)
+        torch_threads=config.torch_threads or 1,
+        vec="workers" if config.vec == "auto" else config.vec)
     config = config.replace(num_workers=worker_count(config.num_workers, config.num_envs))
     serves = (kernels.COMPILED and config.model == "mlp" and config.device == "cpu"
               and observation_store(obs_space).dtype == "<f4")

@@ -19,7 +19,7 @@ ROWS = """
     arguments interrupts
     fields
     ppo vector
-    crew settings report
+    crew settings report engines
     kernel_learner
     evaluate checkpoint learner
     models collect letters

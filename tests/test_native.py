@@ -15,6 +15,7 @@ from fastppo.errors import ConfigError, EnvError, SpaceError
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 MODES = pytest.mark.parametrize("mode", AutoresetMode)
+ACTING = pytest.mark.parametrize("acting", ["local", "central"])
 STEPS = 12
 
 
@@ -78,10 +79,13 @@ def assert_the_rest_is_poison(rollout):
 # ---- rollouts ----------------------------------------------------------------------------------
 
 @MODES
+@ACTING
 @pytest.mark.parametrize("norm", [False, True])
-def test_valid_rows_and_advantages_are_those_of_the_steps_that_were_taken(trainer, mode, norm):
+def test_valid_rows_and_advantages_are_those_of_the_steps_that_were_taken(
+        trainer, mode, acting, norm):
     vec = diaries(Chance, mode=mode)
-    ppo = trainer(vec, num_envs=3, num_steps=STEPS, norm_obs=norm, num_minibatches=2)
+    ppo = trainer(vec, num_envs=3, num_steps=STEPS, norm_obs=norm, num_minibatches=2,
+                  acting=acting)
     for _ in range(4):
         rollout = ppo.collect()
         assert_is_what_happened(ppo, rollout, vec)
@@ -92,8 +96,9 @@ def test_valid_rows_and_advantages_are_those_of_the_steps_that_were_taken(traine
 
 
 @MODES
-def test_the_first_minibatch_has_ratio_one(trainer, mode):
-    ppo = trainer(diaries(Chance, mode=mode), num_envs=3, num_steps=STEPS)
+@ACTING
+def test_the_first_minibatch_has_ratio_one(trainer, mode, acting):
+    ppo = trainer(diaries(Chance, mode=mode), num_envs=3, num_steps=STEPS, acting=acting)
     for _ in range(3):
         rollout = ppo.collect()
         batch = learner.flattened(rollout, torch.device("cpu"))
@@ -101,6 +106,17 @@ def test_the_first_minibatch_has_ratio_one(trainer, mode):
             ratio = (ppo.policy.judge(batch.obs, batch.act)[0] - batch.logp).exp()
         assert len(ratio) == rollout.valid.sum() and (ratio - 1).abs().max() < 1e-5
         assert abs(ppo.update(rollout)["losses/approx_kl"]) < 1e-5
+
+
+@MODES
+def test_both_learners_do_the_same_with_rows_that_are_no_step(trainer, mode):
+    weights = []
+    for name in ("kernel", "torch"):
+        ppo = trainer(diaries(Chance, mode=mode), num_envs=3, num_steps=STEPS, learner=name,
+                      acting="local", epochs=2, num_minibatches=3)
+        ppo.update(ppo.collect())
+        weights.append(ppo.learner.flat.values.numpy().copy())
+    np.testing.assert_allclose(*weights, atol=1e-5)
 
 
 def transitions(trainer, mode):
@@ -199,7 +215,8 @@ def test_any_space_that_training_serves_comes_through(trainer, name):
 def test_whatever_gymnasium_makes_can_be_trained_on(trainer, how):
     vec = gym.make_vec("CartPole-v1", 4, how)
     ppo = trainer(vec, num_envs=4, num_steps=32)
-    assert (ppo.config.num_workers, ppo.config.acting) == (0, "central")
+    config = ppo.config
+    assert (config.vec, config.num_workers, config.acting) == ("native", 0, "local")
     ppo.learn(512)
     assert ppo.step >= 512 and ppo.episodes.count > 5
     ppo.close()
@@ -218,13 +235,13 @@ def test_ours_and_a_wrapped_one_can_be_trained_on_and_do_the_same(trainer):
 
 @pytest.mark.parametrize("setting, text", [
     ({"num_envs": 16}, "num_envs is 16.*2"), ({"num_workers": 1}, "num_workers is 1.*0"),
-    ({"acting": "local"}, "central"), ({"max_episode_steps": 9}, "max_episode_steps"),
-    ({"env_kwargs": {"n": 1}}, "env_kwargs")])
+    ({"vec": "workers"}, "vec is 'workers'.*native"), ({"vec": "envpool"}, "vec is 'envpool'"),
+    ({"max_episode_steps": 9}, "max_episode_steps"), ({"env_kwargs": {"n": 1}}, "env_kwargs")])
 def test_a_setting_that_the_environment_has_decided_otherwise_is_refused(trainer, setting, text):
     vec = diaries(Counting, 2)
     with pytest.raises(ConfigError, match=text):
         trainer(vec, **{"num_envs": 2, **setting})
-    assert trainer(vec, num_envs=2, num_workers=0, acting="central").config.num_envs == 2
+    assert trainer(vec, num_envs=2, num_workers=0, vec="native").config.num_envs == 2
 
 
 @pytest.mark.parametrize("metadata", [{}, {"autoreset_mode": "Often"}, {"autoreset_mode": None}])
@@ -309,11 +326,12 @@ def test_actions_that_are_no_batch_of_the_single_ones_are_refused(trainer):
 
 
 @MODES
+@ACTING
 @pytest.mark.parametrize("at", [1, 2, 6, STEPS])
-def test_an_interrupt_inside_its_step_cuts_the_episodes_and_goes_on(trainer, mode, at):
+def test_an_interrupt_inside_its_step_cuts_the_episodes_and_goes_on(trainer, mode, acting, at):
     vec = diaries(lambda: Chance(ends=0.1), mode=mode)
     bent = Bent(vec, raised(KeyboardInterrupt), at)
-    ppo = trainer(bent, num_envs=3, num_steps=STEPS, norm_obs=False)
+    ppo = trainer(bent, num_envs=3, num_steps=STEPS, norm_obs=False, acting=acting)
     with pytest.raises(KeyboardInterrupt):
         ppo.collect()
     for env, pages in zip(vec.envs, bent.pages):
@@ -326,16 +344,21 @@ def test_an_interrupt_inside_its_step_cuts_the_episodes_and_goes_on(trainer, mod
 
 
 @MODES
-def test_an_interrupt_between_steps_changes_nothing(trainer, mode, monkeypatch):
+@ACTING
+@pytest.mark.parametrize("late", [False, True])
+def test_an_interrupt_between_steps_changes_nothing(trainer, mode, acting, late):
     def weights(interrupts):
-        ppo = trainer(diaries(Chance, mode=mode), num_envs=3, num_steps=STEPS, num_minibatches=2)
-        act, left = ppo.policy.act, list(interrupts)
+        ppo = trainer(diaries(Chance, mode=mode), num_envs=3, num_steps=STEPS, num_minibatches=2,
+                      acting=acting)
+        actor = ppo.collector.vec.actor
+        act, left = actor.act, list(interrupts)
 
-        def sometimes(obs, noise):
+        def sometimes(t, group):
+            actions = act(t, group) if late else None
             if left and left.pop(0):
                 raise KeyboardInterrupt
-            return act(obs, noise)
-        ppo.policy.act = sometimes
+            return actions if late else act(t, group)
+        actor.act = sometimes
         while ppo.step < 100:
             try:
                 ppo.update(ppo.collect())

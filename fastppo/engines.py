@@ -1,0 +1,156 @@
+"""Vector environments made from an id, where the setting `vec` asks for one.
+
+    native    the id's own `vector_entry_point`, by gymnasium.make_vec
+    envpool   EnvPool's environment of that id, imported only here and only when it is asked for
+
+What they say and do is then any VectorEnv's business (native.py). Evaluation plays in Gymnasium's
+environment of the same id: what an engine simulates otherwise shows there.
+"""
+
+import difflib
+import warnings
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Iterator
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from . import kernels
+from .config import Config
+from .envs import Factory, Source, SpecFactory, factory
+from .errors import ConfigError
+from .kernels import Purpose
+from .processes import usable_cores
+
+SEEDS = 2**31  # EnvPool's are int32, and environment i has the seed + i
+
+
+def source_of(env: Any, config: Config) -> Source:
+    """The environments of a run: those of `env`, or made as one vector environment by `vec`."""
+    made = config.vec in ("native", "envpool") and not isinstance(env, VectorEnv)
+    return Made(env, config) if made else Source(env, config)
+
+
+class Made(Source):
+    """The environments of an id as one vector environment, made by the engine that `vec` names."""
+
+    owned = True
+
+    def __init__(self, env: Any, config: Config):
+        if config.num_workers:
+            raise ConfigError(f"num_workers is {config.num_workers}, but vec={config.vec} steps all"
+                              " environments in one process", "leave num_workers out")
+        if env is not None and not isinstance(env, str):
+            raise ConfigError(f"vec={config.vec} makes environments by their id, not from {env!r}",
+                              "--vec=workers")
+        make = {"native": entry_point, "envpool": Pool}[config.vec]
+        self.config, self.factories = config.replace(num_workers=0), []
+        self.vector = make(config.env_name, config.num_envs, options(config))
+        self.metadata = self.vector.metadata
+        self.obs_space = self.vector.single_observation_space
+        self.act_space = self.vector.single_action_space
+
+    def to_play(self, env: Any = None) -> list[Factory]:
+        """The factories of Gymnasium's environment of the same id, or of `env`."""
+        return super().to_play(env) if env is not None else (
+            [self._factory(self.config.env_name)] * self.config.num_envs)
+
+
+def options(config: Config) -> dict[str, Any]:
+    """What an engine is asked for beside the id and the number of environments."""
+    limit = config.max_episode_steps
+    return (config.env_kwargs or {}) | ({} if limit is None else {"max_episode_steps": limit})
+
+
+def entry_point(name: str, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:
+    """The vector environment that the id `name` brings itself; ConfigError where it has none."""
+    made = factory(name)
+    if not isinstance(made, SpecFactory) or made.spec.vector_entry_point is None:
+        raise ConfigError(f"vec=native, but {name} has no vector environment of its own (no "
+                          "vector_entry_point)", "--vec=workers")
+    try:
+        return gym.make_vec(made.spec, num_envs, "vector_entry_point", **kwargs)
+    except Exception as error:  # an environment's constructor may raise anything
+        raise ConfigError(f"the vector environment of {name} cannot be made with {kwargs}:"
+                          f" {type(error).__name__}: {error}", "--vec=workers") from error
+
+
+def envpool() -> ModuleType:
+    """The module; ConfigError where it is not installed or cannot be imported."""
+    try:
+        import envpool as module
+    except ImportError as error:
+        raise ConfigError(f"vec=envpool needs EnvPool, which cannot be imported ({error})",
+                          'pip install "fastppo[envpool]"; or --vec=workers') from error
+    return module
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without warnings: EnvPool gives float32 spaces their bounds in float64."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+class Pool(VectorEnv):
+    """EnvPool's environments of one id, with batched spaces, and seeded by `reset`.
+
+    EnvPool takes its seed when it is made: `reset(seed=...)` makes it anew. So does the next reset
+    after a step that was interrupted, of which EnvPool may still hold the answers. An episode that
+    ends by itself in the very step of its time limit counts as truncated, EnvPool tells no more.
+    Results do not depend on its threads, one a usable core.
+    """
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def __init__(self, name: str, num_envs: int, kwargs: dict[str, Any]):
+        self.module, self.name, self.num_envs = envpool(), name.rpartition(":")[2], num_envs
+        self.kwargs = {"num_envs": num_envs, "num_threads": min(usable_cores(), num_envs), **kwargs}
+        self.pool, self.seed, self.count, self.under_way = None, 0, 0, False
+        with quiet():
+            spec = self._made("make_spec")
+            spaces = spec.gymnasium_observation_space, spec.gymnasium_action_space
+        self.single_observation_space, self.single_action_space = spaces
+        self.observation_space, self.action_space = (batch_space(space, num_envs)
+                                                     for space in spaces)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Begin new episodes in all environments: with a seed the same ones every time."""
+        if seed is not None:
+            self.seed, self.count = seed, 0
+        if seed is not None or self.under_way or self.pool is None:
+            fresh = kernels.episode_seed(self.seed, Purpose.ENV_SEED, 0, self.count)
+            self.pool = self._made("make_gymnasium", seed=fresh % (SEEDS - self.num_envs))
+            self.count, self.under_way = self.count + 1, False
+        with quiet():
+            return self.pool.reset()[0], {}
+
+    def step(self, actions: np.ndarray):
+        """(observations, rewards [e], terminations [e], truncations [e], {}) of one step."""
+        self.under_way = True
+        obs, rew, term, trunc, _ = self.pool.step(actions)
+        self.under_way = False
+        return obs, rew, term, trunc, {}
+
+    def close_extras(self, **kwargs) -> None:
+        """End EnvPool's threads."""
+        if self.pool is not None:
+            self.pool.close()
+
+    def _made(self, make: str, **kwargs):
+        """What the module's function `make` returns; ConfigError for an id it does not know."""
+        known = self.module.list_all_envs()
+        if self.name not in known:
+            near = difflib.get_close_matches(self.name, known, 1, 0.4)
+            other = f"; or --env_name={near[0]}, if that will do" if near else ""
+            raise ConfigError(f"EnvPool {self.module.__version__} has no {self.name}",
+                              "--vec=workers" + other)
+        try:
+            return getattr(self.module, make)(self.name, **self.kwargs, **kwargs)
+        except Exception as error:
+            raise ConfigError(f"EnvPool cannot make {self.name} with {self.kwargs}:"
+                              f" {type(error).__name__}: {error}", "--vec=workers") from error
