@@ -20,7 +20,8 @@ from gymnasium.vector.utils import batch_space
 
 from . import kernels
 from .config import Config
-from .envs import Factory, Source, SpecFactory, factory
+from .contract import log
+from .envs import Source, SpecFactory, factory
 from .errors import ConfigError
 from .kernels import Purpose
 from .processes import usable_cores
@@ -52,11 +53,11 @@ class Made(Source):
         self.metadata = self.vector.metadata
         self.obs_space = self.vector.single_observation_space
         self.act_space = self.vector.single_action_space
-
-    def to_play(self, env: Any = None) -> list[Factory]:
-        """The factories of Gymnasium's environment of the same id, or of `env`."""
-        return super().to_play(env) if env is not None else (
-            [self._factory(self.config.env_name)] * self.config.num_envs)
+        try:
+            self.factories = [self._factory(self.config.env_name)] * self.config.num_envs
+        except ConfigError as error:
+            log.warning("%s: evaluation, which plays in Gymnasium's environment, needs another: "
+                        "evaluate(env=...) or --eval_episodes=0", error.what)
 
 
 def options(config: Config) -> dict[str, Any]:

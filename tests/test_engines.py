@@ -186,7 +186,7 @@ def make(kind, name, **kwargs):
 def pools(monkeypatch):
     """The pools that a module called envpool, which is put in place of any other, has made."""
     module = types.SimpleNamespace(
-        __version__="1.2.5", list_all_envs=lambda: ["CartPole-v1", "Chance-v0"],
+        __version__="1.2.5", list_all_envs=lambda: ["CartPole-v1", "Chance-v0", "Own-v2"],
         make_spec=partial(make, FakeSpec), make_gymnasium=partial(make, FakePool))
     monkeypatch.setitem(sys.modules, "envpool", module)
     monkeypatch.setattr(FakePool, "made", [])
@@ -228,6 +228,16 @@ def test_training_on_a_pool_is_a_function_of_the_seed(trainer, pools):
     first, same, other = map(learnt, made)
     assert first.equal(same) and not first.equal(other)
     assert [pool.closed for pool in pools].count(True) == 3
+
+
+def test_an_id_of_envpools_alone_can_be_trained_on_but_evaluation_needs_another(
+        trainer, pools, caplog):
+    ppo = trainer("Own-v2", vec="envpool")
+    assert "evaluate(env=...) or --eval_episodes=0" in caplog.text
+    ppo.collect()
+    with pytest.raises(ConfigError, match="evaluation plays in environments of its own"):
+        ppo.evaluate(2)
+    assert len(ppo.evaluate(2, env=Chance).returns) == 2
 
 
 def test_after_an_interrupt_inside_a_step_another_pool_goes_on(trainer, pools):
