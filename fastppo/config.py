@@ -124,11 +124,14 @@ class Config:
     embedded"""
 
     def __post_init__(self):
+        for field in fields(self):
+            object.__setattr__(self, field.name, plain(getattr(self, field.name)))
         for field, holds, wanted in _RULES:
             value = getattr(self, field)
             if (value is not None or default_of(field) is not None) and not holds(value):
+                typed = str(default_of(field)).strip("()").replace(" ", "").lower()
                 raise ConfigError(f"{field} is {value!r}, but must be {wanted}",
-                                  f"--{field}={default_of(field)}")
+                                  f"--{field}={typed}")
         if self.num_minibatches > self.num_envs * self.num_steps:
             rows = self.num_envs * self.num_steps
             raise ConfigError(
@@ -150,6 +153,13 @@ def check_names(names) -> None:
             near = difflib.get_close_matches(name, known, 1, 0.5)
             fix = f"did you mean {near[0]}?" if near else "python main.py --help lists them all"
             raise ConfigError(f"there is no setting {name!r}", fix)
+
+
+def plain(value: Any) -> Any:
+    """`value` with numbers of numpy as Python's own, and a list as a tuple."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(plain, value))
+    return value.item() if hasattr(value, "item") and getattr(value, "shape", 0) == () else value
 
 
 def default_of(name: str) -> Any:
@@ -189,5 +199,5 @@ _RULES = [(name, *rule) for names, rule in (
     ("progress", _among("auto", "lines", "none")),
     ("model", (lambda x: callable(x) or x in ("auto", "mlp", "cnn"), "auto, mlp, cnn or a class")),
     ("hidden_sizes", (lambda x: isinstance(x, tuple) and all(map(_whole(1), x)),
-                      "a tuple of whole numbers, 1 or more, such as (64, 64)")),
+                      "whole numbers, 1 or more, such as 64,64")),
 ) for name in names.split()]

@@ -35,7 +35,7 @@ def test_the_defaults_are_valid_and_frozen():
     ("reward_scale", float("inf")), ("log_std_init", float("nan")), ("norm_obs", "yes"),
     ("norm_obs", None), ("clip_rewards", 2), ("norm_advantages", "batch"), ("acting", "remote"),
     ("activation", "gelu"), ("logger", "tensorboard"), ("progress", "bar"), ("model", "vit"),
-    ("model", 3), ("hidden_sizes", [64]), ("hidden_sizes", (64, 0)), ("hidden_sizes", 64),
+    ("model", 3), ("hidden_sizes", (64.0,)), ("hidden_sizes", (64, 0)), ("hidden_sizes", 64),
 ])
 def test_a_value_that_cannot_be_is_refused_by_name_with_a_fix(name, bad):
     with pytest.raises(ConfigError) as caught:
