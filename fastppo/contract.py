@@ -7,13 +7,17 @@ import traceback
 
 import numpy as np
 
-from .errors import EnvError
-from .spaces import castable
+from . import kernels
+from .errors import EnvError, InputError
+from .spaces import Store, keeps
 
 REWARD_MAX = float(np.finfo(np.float32).max)
+FIRST = "worker 0, "  # the name of the worker that speaks for all
+FLAGS = bool, np.bool_
 REPLAY_LIMIT = 100_000  # steps of an episode that can be played again after an interrupt
 
 log = logging.getLogger("fastppo")
+ANSWERS = {"step()": "(obs, reward, terminated, truncated, info)", "reset()": "(obs, info)"}
 WORDS_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 
 
@@ -31,9 +35,46 @@ def observation(obs, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     array = np.asarray(obs)
     if array.shape != shape:
         raise ValueError(f"the observation has shape {array.shape}, its space {shape}")
-    if array.dtype not in castable(dtype):
+    if not keeps(dtype, array.dtype):
         raise ValueError(f"the observation is {array.dtype}, which {dtype} does not keep")
     return array
+
+
+def flag(value, name: str) -> bool:
+    """`value` as a bool; raises ValueError for what is none, None above all."""
+    if isinstance(value, FLAGS):
+        return bool(value)
+    if value is None or isinstance(value, (str, bytes)) or np.ndim(value) or value not in (0, 1):
+        raise ValueError(f"{name} is {value!r}, not True or False")
+    return bool(value)
+
+
+def batch(obs, store: Store) -> tuple[np.ndarray, bool]:
+    """`obs`, one observation or a batch of any size, as stored rows [b ...]; whether it was one.
+
+    Raises InputError for another shape, and for a dtype that training would refuse.
+    """
+    row, dtype = store.shape, np.dtype(store.dtype)
+    fix = f"an array of {dtype} and shape {row}, or a batch of them"
+    try:
+        array = np.asarray(obs)
+    except Exception as error:  # a ragged list, a tensor elsewhere, or an object of the user's
+        raise InputError(f"the observation is no array: {error}", fix) from error
+    single = array.ndim == len(row)
+    if array.ndim - len(row) not in (0, 1) or array.shape[array.ndim - len(row):] != row:
+        raise InputError(f"an observation of shape {array.shape} does not fit the space's {row}",
+                         fix)
+    if not keeps(dtype, array.dtype):
+        raise InputError(f"the observation is {array.dtype}, which {dtype} does not keep", fix)
+    with np.errstate(over="ignore"):
+        return np.require(array[None] if single else array, dtype, "CW"), single
+
+
+def check_finite(rows: np.ndarray) -> None:
+    """Raise InputError for the first number of stored observations [b ...] that is not finite."""
+    if rows.dtype == np.float32 and (at := kernels.first_nonfinite(rows)) >= 0:
+        row, why = nonfinite(rows, at)
+        raise InputError(f"{why}, in row {row}", "look where it comes from: training refuses it")
 
 
 def nonfinite(rows: np.ndarray, at: int) -> tuple[int, ValueError]:
@@ -50,9 +91,24 @@ def fault(where: str, field: str, error: BaseException,
     """
     if isinstance(error, KeyboardInterrupt):
         raise error
+    fix = _old_api(field, error) or fix
     trace = "".join(traceback.format_exception(error)) if error.__traceback__ else ""
     what = f"{where} failed in {field}: {_words(error)}\n{shortened(trace, TRACE_MAX)}".rstrip()
     return EnvError(what.encode(errors="backslashreplace").decode(), fix)
+
+
+def _old_api(field: str, error: BaseException) -> str:
+    """The fix for an answer of another length than Gymnasium's, which we or its wrappers unpack."""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    ours = trace and trace.tb_frame.f_globals.get("__name__", "").startswith(("fastppo", "gymnas"))
+    wanted = ANSWERS.get(field)
+    if not (wanted and ours and isinstance(error, (ValueError, TypeError))
+            and "unpack" in str(error)):
+        return ""
+    return (f"{field} must return {wanted}; for the old API of gym, before 0.26, there is"
+            " shimmy.GymV21CompatibilityV0(env=env)")
 
 
 def shortened(text: str, limit: int) -> str:
@@ -95,10 +151,12 @@ def global_noise() -> tuple[bytes, ...]:
 
 
 def check_global_noise(before: tuple[bytes, ...], name: str) -> None:
-    """Say so, once, where environments have drawn from a shared generator since `before`."""
+    """Say so where environments have drawn from a shared generator since `before`.
+
+    Of several workers only the first speaks, so that a run says it once.
+    """
     drawn = [which for which, was, now in zip(("random", "numpy.random"), before, global_noise())
              if was != now]
-    if drawn:
-        log.warning("%san environment draws from the global generator of %s: the same seed will not"
-                    " give the same run; draw from self.np_random instead", name,
-                    " and ".join(drawn))
+    if drawn and name in ("", FIRST):
+        log.warning("an environment draws from the global generator of %s: the same seed will not"
+                    " give the same run; draw from self.np_random instead", " and ".join(drawn))

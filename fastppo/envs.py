@@ -8,7 +8,7 @@ from typing import Any, Callable, Sequence
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
-from . import contract
+from . import contract, remedies
 from .config import Config
 from .errors import ConfigError, EnvError, Error, SpaceError
 
@@ -164,10 +164,14 @@ def _made(make: Factory, where: str) -> gym.Env:
         raise
     except gym.error.DependencyNotInstalled as error:
         raise ConfigError(f"the environment needs a package that is not installed: {error}",
-                          "install it; for MuJoCo: pip install \"fastppo[mujoco]\"") from error
+                          remedies.dependency(f"{_entry(make)} {error}")) from error
     except BaseException as error:  # a user's constructor may raise anything
         raise contract.fault(where, "its constructor", error,
                              "call its factory alone until that works") from error
+
+
+def _entry(make: Factory) -> Any:
+    return make.spec.entry_point if isinstance(make, SpecFactory) else make
 
 
 def prepared(env: gym.Env) -> gym.Env:
@@ -197,7 +201,7 @@ def _imported(module: str, name: str):
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(f"env_name {name!r}: cannot import {module!r} ({error})",
-                          "run it where that module can be imported, or install it") from error
+                          remedies.dependency(module)) from error
 
 
 def _spec(name: str) -> gym.envs.registration.EnvSpec:
@@ -211,5 +215,7 @@ def _spec(name: str) -> gym.envs.registration.EnvSpec:
         near = difflib.get_close_matches(
             name, [known for known in gym.registry if known.rpartition("/")[0] == space], 1, 0.4)
         raise ConfigError(f"there is no environment {name!r}",
-                          f"--env_name={near[0]}" if near else
-                          "install and import its package: --env_name=package:Id-v0") from error
+                          remedies.package(name) or (
+                              f"--env_name={near[0]}" if near else
+                              "install and import its package: --env_name=package:Id-v0")
+                          ) from error

@@ -4,6 +4,7 @@
     |- ConfigError        a setting that cannot be right               (also a ValueError)
     |- SpaceError         an observation or action space not served     (also a ValueError)
     |- ModelError         a network that does not fit its spaces        (also a ValueError)
+    |- InputError         what a call of predict, value or update cannot take (also a ValueError)
     |- KernelError        a kernel called with the wrong array          (also a ValueError)
     |- CheckpointError    a file that cannot be read or written
     |- EnvError           an environment that broke its contract
@@ -30,6 +31,10 @@ class SpaceError(Error, ValueError):
 
 class ModelError(Error, ValueError):
     """A network that does not fit its spaces, or whose parameters changed after construction."""
+
+
+class InputError(Error, ValueError):
+    """Something handed to predict, value or update that does not fit the policy's spaces."""
 
 
 class KernelError(Error, ValueError):

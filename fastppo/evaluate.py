@@ -1,6 +1,7 @@
 """Episodes with a frozen policy: an exact number of them, the same ones every time."""
 
 import math
+from numbers import Integral
 from typing import NamedTuple, Sequence
 
 import numpy as np
@@ -38,8 +39,8 @@ def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: 
     Environment i of n plays episodes i, i + n, ...: a fixed share, so that short episodes do not
     count more than long ones. Nothing of training is touched.
     """
-    if episodes < 1:
-        raise ConfigError(f"episodes is {episodes}, but must be 1 or more",
+    if not isinstance(episodes, Integral) or episodes < 1:
+        raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
                           "evaluate(episodes=100)")
     envs = build(factories[:min(episodes, MAX_ENVS)])
     players = [Player(env, range(i, episodes, len(envs)), seed) for i, env in enumerate(envs)]
@@ -73,7 +74,8 @@ class Player:
                 return False
             self.over, self.total, self.length = False, 0.0, 0
             try:
-                self._see(self.env.reset(seed=self._seed())[0])
+                obs, _ = self.env.reset(seed=self._seed())
+                self._see(obs)
             except BaseException as error:
                 raise self._fault("reset()", error) from error
         return True
@@ -87,7 +89,8 @@ class Player:
         """Take one step and count it."""
         try:
             obs, rew, term, trunc, _ = self.env.step(action)
-            self.total, self.over = self.total + contract.reward(rew), bool(term or trunc)
+            ends = contract.flag(term, "terminated"), contract.flag(trunc, "truncated")
+            self.total, self.over = self.total + contract.reward(rew), any(ends)
             self._see(obs)
         except BaseException as error:
             raise self._fault("step()", error) from error
@@ -96,7 +99,8 @@ class Player:
     def _see(self, obs) -> None:
         """Keep an observation, as training would: ValueError for what its space does not say."""
         obs = contract.observation(obs, self.store.shape, np.dtype(self.store.dtype))
-        self.obs = obs.astype(self.store.dtype)
+        with np.errstate(over="ignore"):
+            self.obs = obs.astype(self.store.dtype)
         if not np.isfinite(self.obs).all():
             raise ValueError("the observation has numbers that are not finite in float32")
 

@@ -8,7 +8,7 @@ What an end looks like is the mode in `metadata["autoreset_mode"]`:
     DISABLED   obs[t+1] is the final observation until we reset by a mask, within the same step
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Sequence
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -113,7 +113,7 @@ class Native:
         self.busy = True
         space = self.env.action_space
         obs, rew, term, trunc, info = self._called(
-            self.env.step, np.asarray(actions, space.dtype).reshape(space.shape))
+            "step", 5, np.asarray(actions, space.dtype).reshape(space.shape))
         rew = self._rewards(rew, over)
         term, trunc = (self._flags(flags) & ~over for flags in (term, trunc))
         ended, total, length = term | trunc, np.where(over, 0.0, total + rew), length + ~over
@@ -167,13 +167,17 @@ class Native:
         return Stand(t, never, never, np.zeros(self.count), np.zeros(self.count, np.int64))
 
     def _reset(self, **how):
-        return self._called(self.env.reset, **how)[0]
+        return self._called("reset", 2, **how)[0]
 
-    def _called(self, method, *args, **kwargs):
+    def _called(self, name: str, count: int, *args, **kwargs) -> Sequence:
+        """The `count` parts of what the vector environment's method `name` returns."""
         try:
-            return method(*args, **kwargs)
+            *parts, last = getattr(self.env, name)(*args, **kwargs)
+            if len(parts) != count - 1:
+                raise ValueError(f"{len(parts) + 1} values to unpack, expected {count}")
+            return *parts, last
         except BaseException as error:
-            raise self._fault(f"{method.__name__}()", error) from error
+            raise self._fault(f"{name}()", error) from error
 
     def _observed(self, obs, which=None) -> np.ndarray:
         """`obs` [e ...] as stored, checked; `which` environments they are of (default: all)."""
@@ -204,11 +208,11 @@ class Native:
         return rew
 
     def _flags(self, flags) -> np.ndarray:
-        flags = np.asarray(flags, bool)
-        if flags.shape != (self.count,):
-            raise self._fault("its ends", ValueError(f"they have shape {flags.shape}, not"
-                                                     f" ({self.count},)"))
-        return flags
+        flags = np.asarray(flags)
+        if flags.shape != (self.count,) or flags.dtype.kind not in "biuf":
+            raise self._fault("its ends", ValueError(f"they are {flags.dtype} of shape"
+                                                     f" {flags.shape}, not bool ({self.count},)"))
+        return flags.astype(bool)
 
     def _fault(self, field: str, error: BaseException) -> EnvError:
         where = f"{self.env} (seed {self.seed}, rollout {self.under_way}, step {self.stand.t})"

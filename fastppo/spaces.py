@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
 from .errors import SpaceError
+from .remedies import flattening, mapping
 
 
 class Store(NamedTuple):
@@ -20,12 +21,11 @@ class Store(NamedTuple):
     shape: tuple[int, ...]
 
 
-def observation_store(space: Space) -> Store:
+def observation_store(space: Space, env_name: str = "") -> Store:
     """uint8 and bool as they are, any other Box as float32; raises SpaceError for other spaces."""
     if not isinstance(space, Box):
-        raise SpaceError(
-            f"observations of the space {_short(space)} are not served yet, only Box",
-            "flatten them: PPO(lambda: gymnasium.wrappers.FlattenObservation(gymnasium.make(...)))")
+        raise SpaceError(f"observations of the space {_short(space)} are not served yet, only Box",
+                         flattening(space, env_name))
     if math.prod(space.shape) == 0:
         raise SpaceError(f"observations of the space {_short(space)} are empty",
                          "return at least one number, such as np.zeros(1, np.float32)")
@@ -33,21 +33,19 @@ def observation_store(space: Space) -> Store:
     return Store(space.dtype.str if kept else "<f4", space.shape)
 
 
-def action_store(space: Space) -> Store:
+def action_store(space: Space, env_name: str = "") -> Store:
     """int64 scalars for Discrete, one flat float32 row for Box; SpaceError for other spaces."""
     if isinstance(space, Discrete):
         return Store("<i8", ())
     if isinstance(space, Box) and space.dtype.kind == "f" and math.prod(space.shape):
         return Store("<f4", (math.prod(space.shape),))
-    raise SpaceError(
-        f"actions of the space {_short(space)} are not served yet, only Discrete and floating Box",
-        "map them: gymnasium.wrappers.TransformAction(env, func, gymnasium.spaces.Discrete(n))")
+    raise SpaceError(f"actions of the space {_short(space)} are not served yet, only Discrete and"
+                     " floating Box", mapping(space, env_name))
 
 
-def castable(dtype: np.dtype) -> frozenset[np.dtype]:
-    """The dtypes an observation may have to be kept as `dtype` without surprise."""
-    kinds = {"|u1": "?B", "|b1": "?"}.get(np.dtype(dtype).str, "?bBhHiIlLqQefd")
-    return frozenset(map(np.dtype, kinds))
+def keeps(dtype: np.dtype, given: np.dtype) -> bool:
+    """Whether observations of `given`, in any byte order, are kept as `dtype` without surprise."""
+    return given.char in {"|u1": "?B", "|b1": "?"}.get(np.dtype(dtype).str, "?bBhHiIlLqQefdg")
 
 
 def to_env(space: Space) -> Callable[[np.ndarray], list[Any]]:
@@ -66,6 +64,11 @@ def to_env(space: Space) -> Callable[[np.ndarray], list[Any]]:
         actions = np.clip(act, low, high).astype(dtype).reshape(len(act), *shape)
         return list(actions) if shape else [row.reshape(()) for row in actions[:, None]]
     return box
+
+
+def stacked(space: Space, actions: list) -> np.ndarray:
+    """The environment's actions, any number of them, as one array [n ...] of the space's dtype."""
+    return np.array(actions, space.dtype).reshape(-1, *space.shape)
 
 
 def random_actions(space: Space) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:

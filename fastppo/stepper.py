@@ -171,7 +171,8 @@ class Stepper:
             if not isinstance(rew, float) or not abs(rew) <= contract.REWARD_MAX:
                 rew = contract.reward(rew)
             self._keep(e, obs, info)
-            term, trunc = bool(term), bool(trunc)
+            if not isinstance(term, contract.FLAGS) or not isinstance(trunc, contract.FLAGS):
+                term, trunc = contract.flag(term, "terminated"), contract.flag(trunc, "truncated")
         except BaseException as error:
             raise self.fault(e, "step()", error) from error
         self.length[e] += 1

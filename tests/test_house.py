@@ -29,10 +29,11 @@ ROWS = """
     actors processes
     envs
     contract
+    fingerprint
     spaces arena kernels
     numba_twins sinks_wandb
     config reference
-    errors
+    errors remedies
 """.split("\n")
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 

@@ -1,0 +1,83 @@
+"""What helps where an environment is not served as it is: code and commands that can be pasted."""
+
+import importlib.util
+import math
+
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+
+FILE = "my_env"  # the module in which a wrapped environment is to stand
+FLAT = Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+ATARI = "ALE/"  # the namespace of ale-py's environments
+EXTRAS = {"ale_py": 'pip install "fastppo[atari]"', "mujoco": 'pip install "fastppo[mujoco]"',
+          "box2d": 'pip install Box2D (where that has no wheel: "fastppo[box2d-source]")',
+          "envpool": 'pip install "fastppo[envpool]"'}
+
+
+def flattening(space: Space, env_name: str) -> str:
+    """How to make the observations of an environment one flat Box."""
+    if _flat(space):
+        return _wrapped(env_name, ["return gymnasium.wrappers.FlattenObservation(env)"])
+    return _wrapped(env_name, [
+        "# to_array: your function from its observation to an array of 4 numbers",
+        'space = gymnasium.spaces.Box(-float("inf"), float("inf"), (4,))',
+        "return gymnasium.wrappers.TransformObservation(env, to_array, space)"])
+
+
+def mapping(space: Space, env_name: str) -> str:
+    """How to give an environment Discrete or floating actions in place of its own."""
+    if isinstance(space, Box):
+        lines = ["old = env.action_space",
+                 'space = gymnasium.spaces.Box(old.low.astype("f4"), old.high.astype("f4"))',
+                 "func = lambda action: numpy.rint(action).astype(old.dtype)"]
+    elif isinstance(space, (MultiDiscrete, MultiBinary)):
+        multi = isinstance(space, MultiDiscrete)
+        sizes = space.nvec.reshape(-1).tolist() if multi else [2] * math.prod(space.shape)
+        start = " + old.start" if multi and space.start.any() else ""
+        lines = [f"old, sizes = env.action_space, {sizes}",
+                 f"space = gymnasium.spaces.Discrete({math.prod(sizes)})",
+                 "func = lambda action: numpy.array(numpy.unravel_index(action, sizes),"
+                 f" old.dtype).reshape(old.shape){start}"]
+    else:
+        lines = ["# func: your function from a whole number to an action of the environment",
+                 "space = gymnasium.spaces.Discrete(4)"]
+    return _wrapped(env_name, [*lines, "return gymnasium.wrappers.TransformAction(env, func,"
+                                       " space)"])
+
+
+def package(env_name: str) -> str:
+    """How to get the package that an environment nobody registered comes from; "" if unknown."""
+    if ":" in env_name or not (env_name.startswith(ATARI) or "NoFrameskip" in env_name):
+        return ""
+    flag = f"--env_name=ale_py:{env_name}"
+    return flag if importlib.util.find_spec("ale_py") else f"{EXTRAS['ale_py']}, then {flag}"
+
+
+def dependency(module: str) -> str:
+    """How to get what `module`, or an environment's entry point in it, could not import."""
+    found = [command for word, command in EXTRAS.items() if word in module.lower()]
+    return found[0] if found else "run it where that can be imported, or install it"
+
+
+def _flat(space: Space) -> bool:
+    """Whether Gymnasium flattens `space` to a Box."""
+    if isinstance(space, (Dict, Tuple)):
+        return all(map(_flat, space.values() if isinstance(space, Dict) else space))
+    return isinstance(space, FLAT)
+
+
+def _wrapped(env_name: str, lines: list[str]) -> str:
+    """A module with the function `make`, whose last lines wrap `env`; and how to train on it."""
+    module, colon, attribute = env_name.partition(":")
+    callable_ = colon and attribute.isidentifier()
+    if callable_:
+        made = f"{attribute}()"
+    elif "-v" in env_name and "<" not in env_name:
+        made = f'gymnasium.make("{env_name}")'
+    else:  # a class or function of the user's, or nothing known
+        made = f"{env_name if env_name.isidentifier() else 'MyEnv'}()"
+    text = ["import gymnasium", *["import numpy"] * ("numpy." in str(lines)),
+            *[f"from {module} import {attribute}"] * bool(callable_), "",
+            "def make():", f"    env = {made}", *(f"    {line}" for line in lines)]
+    code = "\n".join(f"    {line}".rstrip() for line in text)
+    return (f"wrap it, in a file {FILE}.py:\n\n{code}\n\n"
+            f"  then --env_name={FILE}:make, or in Python: PPO(make)")
