@@ -1,16 +1,19 @@
 """Who is on board: the arena of a run, its environments, and who acts for them."""
 
+import numpy as np
 import torch
 from gymnasium.spaces import Space
 
 from .actors import Central, Local
 from .arena import Arena, Spec
-from .collect import Collector
+from .collect import Collector, Rollout
 from .config import Config
 from .envs import Source
+from .errors import InputError
 from .flat import Flat, trained
 from .kernel_learner import KernelLearner
 from .learner import Learner
+from .models import own_torch
 from .native import Native
 from .policy import Policy
 from .processes import Team, shared_spec
@@ -41,6 +44,29 @@ def rollout_spec(obs_space: Space, act_space: Space, steps: int, envs: int) -> S
             "total": ("<f8", te), "length": ("<i8", te)}
 
 
+def check_rollout(rollout: Rollout, policy: Policy, iterations: int) -> None:
+    """Raise InputError for what no update can be made from after `iterations` rollouts.
+
+    A rollout of other spaces, with a field missing, of another shape or dtype, or not on the CPU.
+    """
+    fix = "ppo.update(ppo.collect())"
+    if not isinstance(rollout, Rollout):
+        raise InputError(f"update was given {type(rollout).__name__}, not a Rollout", fix)
+    if not iterations:
+        raise InputError("update was given a rollout before this trainer has collected one", fix)
+    axes = getattr(rollout.raw, "shape", ())
+    spec = rollout_spec(policy.obs_space, policy.act_space, *(axes if len(axes) == 2 else (0, 0)))
+    for name, x in zip(Rollout._fields, rollout):
+        dtype, shape = np.dtype(spec[name][0]).name, spec[name][1]
+        wanted = f"cpu torch.{dtype} {list(shape)}"
+        got = (f"{x.device} {x.dtype} {list(x.shape)}" if isinstance(x, torch.Tensor)
+               else type(x).__name__)
+        if got != wanted:
+            raise InputError(f"the {name} of this rollout is {got}, where this trainer's is"
+                             f" {wanted}", fix)
+
+
+@own_torch()
 def flat_of(policy: Policy, arena: Arena) -> Flat:
     """The parameters as one vector; on the CPU it and the moments' snapshot are the arena's."""
     if policy.count.device.type != "cpu":
@@ -52,6 +78,7 @@ def flat_of(policy: Policy, arena: Arena) -> Flat:
     return Flat(policy, torch.from_numpy(arena["params"]))
 
 
+@own_torch()
 def learner_of(policy: Policy, config: Config, flat: Flat) -> Learner:
     """The learner a resolved Config asks for."""
     return (KernelLearner if config.learner == "kernel" else Learner)(policy, config, flat)

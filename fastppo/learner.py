@@ -101,7 +101,7 @@ class Learner:
         if rows < config.num_minibatches:
             raise Error(f"{config.num_minibatches} minibatches of only {rows} valid rows",
                         f"--num_minibatches={max(1, rows)}")
-        order, means = torch.empty(rows, dtype=torch.int64), []
+        order, means = torch.empty(rows, dtype=torch.int64, device="cpu"), []
         for epoch in range(config.epochs):
             kernels.permutation(config.seed, iteration, epoch, order.numpy())
             means.append(self._epoch(batch, order.to(batch.adv.device)))

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import torch
 from gymnasium.spaces import Space
+from torch import Tensor, nn
 
 from . import kernels
 from .config import Config
@@ -13,22 +14,37 @@ from .heads import size
 from .kernels import Purpose
 from .nets import MLP
 from .policy import Policy
-from .spaces import observation_store
 
 TORCH = {"<f4": torch.float32, "|u1": torch.uint8, "|b1": torch.bool}
 
 
 @contextmanager
 def torch_threads(count: int):
-    """Torch's intra-op threads inside the block; what the host script had is put back."""
-    before = torch.get_num_threads()
+    """Torch's intra-op threads inside the block, and no inference mode: training needs its tensors.
+
+    What the host script had is put back. Its default device holds: an environment's own torch, or a
+    model's forward, may count on it.
+    """
+    before, grad = torch.get_num_threads(), torch.is_grad_enabled()
     torch.set_num_threads(count)
     try:
-        yield
+        with torch.inference_mode(False), torch.set_grad_enabled(grad):
+            yield
     finally:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def own_torch():
+    """Torch as a fresh interpreter has it, for building and files, whatever the host script set.
+
+    The CPU is the default device, gradients are recorded, tensors are no inference tensors.
+    """
+    with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+@own_torch()
 def build_policy(obs_space: Space, act_space: Space, config: Config, model=None) -> Policy:
     """The policy of a resolved Config; `model` is a class of the user's, or None for the built-in.
 
@@ -42,19 +58,44 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
             net = MLP(inputs, outputs, config.hidden_sizes, config.activation, config.shared_critic,
                       generator)
         else:
-            net = (model or config.model)(obs_space, act_space)
+            net = _own(model or config.model, obs_space, act_space)
         policy = Policy(obs_space, act_space, net, config.norm_obs, config.log_std_init,
                         config.seed).eval()
         _check_outputs(policy, outputs)
     return policy
 
 
+def _own(model, obs_space: Space, act_space: Space) -> nn.Module:
+    """The network that a class of the user's makes."""
+    fix = "a torch.nn.Module subclass, whose __init__ takes (obs_space, act_space)"
+    try:
+        net = model(obs_space, act_space)
+    except Exception as error:  # a user's constructor may raise anything
+        raise ModelError(f"{model!r} failed when called with the two spaces:"
+                         f" {type(error).__name__}: {error}", fix) from error
+    if not isinstance(net, nn.Module):
+        raise ModelError(f"{model!r} returned {type(net).__name__}, not a network", fix)
+    return net
+
+
 def _check_outputs(policy: Policy, outputs: int) -> None:
     """Run the network on a batch of two, which also materialises lazy layers."""
-    store = observation_store(policy.obs_space)
-    with torch.no_grad():
-        made = policy(torch.zeros(2, *store.shape, dtype=TORCH[store.dtype]))
-    shapes = [tuple(getattr(out, "shape", ())) for out in made] if isinstance(made, tuple) else made
-    if shapes != [(2, outputs), (2,)]:
-        raise ModelError(f"forward(obs [2 ...]) of the model returned {shapes}",
-                         f"return (action parameters [2, {outputs}], value [2])")
+    store, fix = policy.store, f"return (action parameters [2, {outputs}], value [2]), both float"
+    try:
+        with torch.no_grad():
+            made = policy(torch.zeros(2, *store.shape, dtype=TORCH[store.dtype]))
+    except Exception as error:  # a user's forward may raise anything
+        raise ModelError(f"forward(obs {[2, *store.shape]}) of the model failed:"
+                         f" {type(error).__name__}: {error}", fix) from error
+    several = isinstance(made, (tuple, list))
+    told = ", ".join(map(_shape, made)) if several else _shape(made)
+    if not several or told != f"float [2, {outputs}], float [2]":
+        raise ModelError(f"forward(obs {[2, *store.shape]}) of the model returned"
+                         f" {f'({told})' if several else told}", fix)
+
+
+def _shape(out) -> str:
+    if not isinstance(out, Tensor):
+        return type(out).__name__
+    kind = "float" if out.is_floating_point() else str(out.dtype).removeprefix("torch.")
+    return f"{kind} {list(out.shape)}"

@@ -8,13 +8,12 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
 
-from . import kernels
+from . import contract, kernels
 from .actors import Noise, Recipe
-from .errors import ModelError
 from .heads import head_of
 from .kernels import Purpose
 from .nets import MLP
-from .spaces import observation_store, to_env
+from .spaces import observation_store, stacked, to_env
 
 OBS_LIMIT = 10.0  # standard deviations [baselines VecNormalize]
 EPSILON = 1e-8
@@ -30,7 +29,7 @@ class Policy(nn.Module):
                  log_std_init: float = 0.0, seed: int = 0):
         super().__init__()
         self.obs_space, self.act_space, self.seed, self.draws = obs_space, act_space, seed, 0
-        store = observation_store(obs_space)
+        self.store = store = observation_store(obs_space)
         self.row, self.scaled = store.shape, store.dtype == "|u1"
         self.norm_obs = norm_obs and store.dtype == "<f4"
         self.net, self.head = net, head_of(act_space, log_std_init)
@@ -65,8 +64,11 @@ class Policy(nn.Module):
 
     @torch.inference_mode()
     def value(self, obs) -> np.ndarray:
-        """The value f32 of one raw observation, or [b] of a batch."""
-        rows, single = self._rows(obs)
+        """The value f32 of one raw observation, or [b] of a batch; of one with NaN it is NaN.
+
+        Raises InputError for what training would refuse: another shape, a dtype that is not kept.
+        """
+        rows, single = contract.batch(obs, self.store)
         val = self(self._tensor(rows))[1].cpu().numpy()
         return val[0] if single else val
 
@@ -75,9 +77,11 @@ class Policy(nn.Module):
         """The environment's action for one raw observation, or an array of them for a batch.
 
         Deterministic: the likeliest action; else sampled with `noise` [b k], by default numbers
-        counted from the policy's first call.
+        counted from the policy's first call. Raises InputError as `value` does, and for what is not
+        finite.
         """
-        rows, single = self._rows(obs)
+        rows, single = contract.batch(obs, self.store)
+        contract.check_finite(rows)
         params = self(self._tensor(rows))[0]
         if deterministic:
             act = self.head.mode(params)
@@ -85,7 +89,7 @@ class Policy(nn.Module):
             noise = self._noise(len(rows)) if noise is None else noise
             act = self.head.sample(params, self._tensor(noise))[0]
         actions = to_env(self.act_space)(act.cpu().numpy())
-        return actions[0] if single else np.stack(actions)
+        return actions[0] if single else stacked(self.act_space, actions)
 
     @property
     def moments(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -122,13 +126,3 @@ class Policy(nn.Module):
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.count.device)
-
-    def _rows(self, obs) -> tuple[np.ndarray, bool]:
-        """`obs` as stored rows [b ...], and whether it was a single one."""
-        rows = np.asarray(obs)
-        single = rows.ndim == len(self.row)
-        if rows.shape[rows.ndim - len(self.row):] != self.row or rows.ndim > len(self.row) + 1:
-            raise ModelError(f"an observation of shape {rows.shape} does not fit the space's"
-                             f" {self.row}", f"pass shape {self.row} or a batch of them")
-        rows = rows[None] if single else rows
-        return np.require(rows, observation_store(self.obs_space).dtype, "CW"), single

@@ -10,13 +10,13 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 from .checkpoint import save_policy
 from .collect import Rollout
-from .crew import arena_of, board, flat_of, learner_of
+from .crew import arena_of, board, check_rollout, flat_of, learner_of
 from .engines import source_of
 from .errors import ClosedError
 from .evaluate import Evaluation, evaluate
 from .models import build_policy, torch_threads
 from .report import Clock, Episodes, explained_variance, log, sinks_of, stops
-from .settings import configured, resolved
+from .settings import configured, resolved, whole
 
 Callback = Callable[["PPO", dict[str, float]], Any]
 
@@ -64,7 +64,7 @@ class PPO:
         After each, callbacks get (ppo, stats); one that returns False ends training. Interrupted,
         the next call goes on with the same rollout.
         """
-        self.total = self.config.total_steps if total_steps is None else int(total_steps)
+        self.total = self.config.total_steps if total_steps is None else whole(total_steps)
         if self.step >= self.total and not self._pending:
             log.warning("%d steps are done already, of %d asked for: nothing to do",
                         self.step, self.total)
@@ -89,6 +89,7 @@ class PPO:
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Train on a rollout; returns the losses as floats, means over minibatches."""
         self._open()
+        check_rollout(rollout, self.policy, self.progress.iteration)
         with self.clock("update"), torch_threads(self.config.torch_threads):
             stats = self.learner.update(rollout, self.lr, self.progress.iteration - 1)
         return stats | {"losses/explained_variance": explained_variance(rollout)}

@@ -1,6 +1,8 @@
 """From what was asked for to a resolved Config: presets, the machine, and what the spaces allow."""
 
+import math
 import secrets
+from numbers import Real
 from typing import Any
 
 import torch
@@ -22,8 +24,8 @@ def configured(env: Any, asked: dict[str, Any]) -> Config:
     name = asked.get("env_name", default_of("env_name")) if env is None else named(env)
     preset = asked.get("preset", "auto")
     if preset not in ("auto", "none", *PRESETS):
-        raise ConfigError(f"there is no preset {preset!r}",
-                          f"--preset=auto, none or one of {', '.join(PRESETS)}")
+        raise ConfigError(f"there is no preset {preset!r}, only auto, none,"
+                          f" {', '.join(PRESETS)}", "--preset=auto")
     return Config(**{**preset_of(name, preset), **asked, "env_name": name})
 
 
@@ -34,10 +36,19 @@ def named(env: Any) -> str:
     return env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
 
 
+def whole(total: Any) -> int:
+    """`total` environment steps as an int; ConfigError for what is no whole number, 0 or more."""
+    if isinstance(total, bool) or not isinstance(total, Real) or not 0 <= total < math.inf \
+            or total != int(total):
+        raise ConfigError(f"learn was asked for {total!r} steps, but they must be a whole number,"
+                          " 0 or more", "ppo.learn(1_000_000)")
+    return int(total)
+
+
 def resolved(config: Config, obs_space: Space, act_space: Space) -> Config:
     """`config` with every None and "auto" decided; raises for what these spaces cannot have."""
-    observation_store(obs_space)
-    action_store(act_space)
+    observation_store(obs_space, config.env_name)
+    action_store(act_space, config.env_name)
     config = config.replace(
         seed=secrets.randbits(31) if config.seed is None else config.seed,
         model=_model(config.model, obs_space), device=_device(config.device),
