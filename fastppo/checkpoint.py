@@ -5,6 +5,7 @@ them. Writing is atomic: a reader sees the old file or the new one, never half o
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -20,12 +21,14 @@ from safetensors.torch import save
 
 from .config import Config
 from .errors import CheckpointError
-from .models import build_policy
+from .fingerprint import fingerprint
+from .models import build_policy, own_torch
 from .policy import Policy
 
 FORMAT = "fastppo policy 1"
 
 
+@own_torch()
 def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None:
     """Write a policy to `path`; raises CheckpointError where that cannot be done."""
     tensors = {name: x.detach().cpu().contiguous() for name, x in policy.state_dict().items()}
@@ -35,11 +38,13 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None
         tensors |= {f"{name}.{bound}": torch.from_numpy(value) for bound, value in bounds.items()}
     tensors = {name: value.clone() for name, value in tensors.items()}
     choices = {field.name: getattr(config, field.name) for field in fields(config)}
-    metadata = {"format": FORMAT, **spaces, "config": json.dumps(choices, default=repr)}
+    metadata = {"format": FORMAT, **spaces, "config": json.dumps(choices, default=repr),
+                "fingerprint": json.dumps(fingerprint(config.torch_threads or 1))}
     metadata["sha256"] = _digest(tensors, metadata)
     _write(Path(path), save(tensors, metadata))
 
 
+@own_torch()
 def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
     """The policy in a file; one with a network of your own needs that class as `model`.
 
@@ -66,6 +71,9 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
 
 
 def _write(path: Path, data: bytes) -> None:
+    if not path.name or path.is_dir():
+        raise CheckpointError(f"cannot write {path}: it is a directory",
+                              f'ppo.save("{path / "policy.safetensors"}")')
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,10 +84,23 @@ def _write(path: Path, data: bytes) -> None:
         os.replace(partial, path)
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {error.strerror}",
-                              "free some space, or save to another place") from error
+                              _remedy(path, error.errno)) from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _remedy(path: Path, number: int | None) -> str:
+    """What helps against the errno of a write to `path` that failed."""
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return f"free some space in {path.parent.absolute()}, or save to another disk"
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"save where you may write, such as {Path.home() / path.name}"
+    if number in (errno.EEXIST, errno.ENOTDIR):
+        return f"one of the folders of {path.parent} is a file: save to another folder"
+    if number == errno.ENAMETOOLONG:
+        return "choose a shorter name"
+    return "save to another place"
 
 
 def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -123,7 +144,9 @@ def _config(text: str, model: Any, path) -> Config:
 def _described(space: Space) -> tuple[str, dict[str, np.ndarray]]:
     if isinstance(space, Discrete):
         return json.dumps({"n": int(space.n), "start": int(space.start)}), {}
-    bounds = {"low": np.array(space.low), "high": np.array(space.high)}  # keeps shape ()
+    kept = np.dtype(np.float64) if space.dtype.char == "g" else space.dtype.newbyteorder("=")
+    with np.errstate(over="ignore"):  # a bound that only longdouble has is as good as none
+        bounds = {name: np.array(getattr(space, name), kept) for name in ("low", "high")}
     return json.dumps({"dtype": space.dtype.str}), bounds
 
 
@@ -131,5 +154,6 @@ def _space(text: dict, name: str, tensors: dict[str, torch.Tensor]) -> Space:
     """The space described by `text`; its bounds are taken out of `tensors`."""
     if "n" in text:
         return Discrete(text["n"], start=text["start"])
-    low, high = (tensors.pop(f"{name}.{bound}").numpy() for bound in ("low", "high"))
-    return Box(low, high, low.shape, np.dtype(text["dtype"]))
+    dtype = np.dtype(text["dtype"])
+    low, high = (tensors.pop(f"{name}.{bound}").numpy().astype(dtype) for bound in ("low", "high"))
+    return Box(low, high, low.shape, dtype)

@@ -180,6 +180,7 @@ def summarised(ppo, ended: str, startup: float, seconds: float, model: Path | No
     """What summary.json says of a run."""
     from . import kernels
     from .collect import WARMUP_STEPS
+    from .fingerprint import fingerprint
     config, recent = ppo.config, ppo.episodes.stats()
     warmup = config.num_envs * min(config.num_steps, WARMUP_STEPS) if ppo.policy.norm_obs else 0
     return {"env_name": config.env_name, "seed": config.seed, "ended": ended, "steps": ppo.step,
@@ -187,7 +188,7 @@ def summarised(ppo, ended: str, startup: float, seconds: float, model: Path | No
             "seconds": seconds, "startup_seconds": startup, "steps_per_second": ppo.step / seconds,
             "warmup_steps": warmup, "episodic_return": recent.get("charts/episodic_return"),
             "evaluation": None, "model": model and model.name, "kernels": kernels.backend(),
-            "version": __version__}
+            "version": __version__, "fingerprint": fingerprint(config.torch_threads)}
 
 
 def result(summary: dict[str, Any], model: Path | None) -> str:

@@ -1,5 +1,6 @@
 """A saved policy comes back bit for bit, and no other file comes back at all."""
 
+import errno
 import json
 import os
 import threading
@@ -14,6 +15,7 @@ from safetensors.torch import save_file
 
 from fastppo import PPO, load
 from fastppo.errors import CheckpointError
+from fastppo.fingerprint import fingerprint
 
 TINY = dict(preset="none", seed=1, num_envs=2, num_steps=8, num_minibatches=1, epochs=1,
             num_workers=0, hidden_sizes=(4,))
@@ -23,6 +25,9 @@ SPACES = {
                 Box(np.array([-1, 0], np.float32), np.array([1, np.inf], np.float32))),
     "scalars": (Box(-1.0, 1.0, (), np.float64), Box(-2.0, 2.0, (), np.float64)),
     "bytes": (Box(0, 255, (4, 2), np.uint8), Discrete(2)),
+    "swapped": (Box(-5.0, 5.0, (3,), np.dtype(">f8")), Box(-2.0, np.inf, (2,), np.dtype(">f4"))),
+    "long": (Box(-5.0, 5.0, (3,), np.longdouble), Box(-2.0, 2.0, (2,), np.longdouble)),
+    "small": (Box(-5, 5, (3,), np.dtype(">i2")), Discrete(2)),
 }
 
 
@@ -70,6 +75,56 @@ def test_a_loaded_policy_is_the_saved_one_bit_for_bit(name, tmp_path):
         acts = [policy.predict(obs, deterministic) for policy in (again, ppo.policy)]
         assert np.array_equal(*acts)
     assert not again.training
+
+
+def test_bounds_that_only_longdouble_has_are_saved_as_none(tmp_path):
+    far = np.longdouble("1e4000")
+    space = Box(np.full(2, -far), np.full(2, 0.1, np.longdouble), (2,), np.longdouble)
+    with PPO(lambda: Chance(space), **TINY) as ppo:
+        ppo.save(tmp_path / "policy.safetensors")
+    again = load(tmp_path / "policy.safetensors").obs_space
+    assert again.dtype == np.longdouble and np.allclose(again.high.astype(float), 0.1)
+    assert (again.low <= -1e300).all()
+
+
+def test_a_file_says_under_which_fingerprint_it_was_made_and_loads_under_any(saved, monkeypatch):
+    policy, path = saved
+    with safe_open(path, "pt") as file:
+        held = json.loads(file.metadata()["fingerprint"])
+    assert held == fingerprint(1)
+    assert {"machine", "cpu_flags", "fastppo", "torch", "numpy", "gymnasium", "kernels",
+            "torch_cpu", "torch_threads", "precision"} == set(held)
+    assert held["precision"] == "fp32" and held["torch"] == torch.__version__
+    monkeypatch.setattr("fastppo.checkpoint.fingerprint", lambda threads: {"machine": "another"})
+    with PPO(lambda: Chance(*SPACES["vectors"]), **TINY) as ppo:
+        ppo.save(path)
+    monkeypatch.undo()
+    assert load(path).seed == 1
+
+
+@pytest.mark.parametrize(("code", "said"), [
+    (errno.ENOSPC, "free some space"), (errno.EDQUOT, "free some space"),
+    (errno.EACCES, "where you may write"), (errno.EROFS, "where you may write"),
+    (errno.ENAMETOOLONG, "shorter name"), (errno.EIO, "another place")])
+def test_the_fix_of_a_write_that_fails_fits_the_reason(tmp_path, monkeypatch, code, said):
+    def failing(*_):
+        raise OSError(code, os.strerror(code))
+    monkeypatch.setattr(os, "fsync", failing)
+    with PPO(lambda: Chance(*SPACES["vectors"]), **TINY) as ppo:
+        with pytest.raises(CheckpointError, match=f"{os.strerror(code)}\n  fix: .*{said}"):
+            ppo.save(tmp_path / "policy.safetensors")
+
+
+def test_a_directory_is_no_file_to_save_to(tmp_path):
+    (tmp_path / "file").write_text("")
+    with PPO(lambda: Chance(*SPACES["vectors"]), **TINY) as ppo:
+        for place in ("", tmp_path):
+            with pytest.raises(CheckpointError, match="is a directory\n  fix: ppo.save") as caught:
+                ppo.save(place)
+        eval(caught.value.fix, {"ppo": ppo})
+        with pytest.raises(CheckpointError, match="is a file: save to another folder"):
+            ppo.save(tmp_path / "file" / "policy.safetensors")
+    assert load(tmp_path / "policy.safetensors").seed == 1
 
 
 def test_saving_again_replaces_the_file_and_leaves_no_other(saved):

@@ -206,7 +206,7 @@ def test_every_answer_to_a_name_of_cleanrls_is_one_that_works(name, ours):
     (["--env_name=nowhere:Env"], "cannot import 'nowhere'", ""),
     (["--env_name=shop:Nothing"], "shop", ""),
     (["--env_name=shop:DictObs"], "Dict('a': Box", "FlattenObservation"),
-    (["--env_name=shop:ManyActions"], "MultiDiscrete", ""),
+    (["--env_name=shop:ManyActions"], "MultiDiscrete", "--env_name=my_env:make"),
     (["--env_name=CartPole-v1", "--model=cnn"], "cnn", "--model=mlp"),
     (["--env_name=CartPole-v1", "--device=cuda:99"], "cuda", "--device=cpu"),
     (["--num_envs=0"], "num_envs is 0", "--num_envs=16"),
@@ -222,8 +222,9 @@ def test_bad_input_is_one_error_with_a_fix_before_any_worker_starts(command, mon
     monkeypatch.setattr(processes, "Worker", None)
     code, out, err = command(*argv, "--num_workers=2")
     assert code == 2
-    assert re.fullmatch(r"error: .+\n  fix: .+\n", err), err
-    assert what in err and fix in err.splitlines()[1]
+    lines = "[\\s\\S]+" if "wrap it, in a file" in err else ".+"  # a file's text, to be pasted
+    assert re.fullmatch(rf"error: .+\n  fix: {lines}\n", err) and "Traceback" not in err, err
+    assert what in err and fix in err.partition("\n")[2]
     assert list(Path().iterdir()) == []  # it leaves nothing behind
 
 
@@ -295,6 +296,7 @@ def test_a_run_leaves_model_metrics_settings_and_summary_in_its_own_folder(comma
         "config.json", "metrics.csv", "model.safetensors", "summary.json"]
     assert load(folder / "model.safetensors").predict([0.0, 0.0, 0.0, 0.0]) in (0, 1)
     summary = json.loads((folder / "summary.json").read_text())
+    assert summary["fingerprint"]["precision"] == "fp32" and summary["fingerprint"]["torch"]
     assert (summary["seed"], summary["steps"], summary["ended"]) == (7, 96, "done")
     assert summary["evaluation"]["episodes"] == 2 and summary["seconds"] > 0
     assert summary["warmup_steps"] == 32  # 8 random steps of each environment

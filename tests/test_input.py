@@ -1,0 +1,399 @@
+"""What is handed in from outside: every misfit is an Error that says what, why and what to do."""
+
+import json
+import sys
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from envs_for_tests import Chance
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
+
+from fastppo import PPO, Config, arguments, config, contract, load, make_vec
+from fastppo.envs import SpecFactory, build, factory
+from fastppo.errors import ConfigError, EnvError, InputError, ModelError, SpaceError
+from fastppo.spaces import action_store, observation_store
+
+BYTES = Box(0, 255, (3,), np.uint8)
+WIDE = Box(-9.0, 9.0, (2, 3), np.float64)
+
+
+# Observations
+
+@pytest.mark.parametrize("act_space", [Discrete(3, start=5), Box(-1, 1, (2, 2), np.float64),
+                                       Box(-1, 1, (), np.float32)], ids=str)
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_no_observations_get_no_actions_and_no_values(trainer, act_space, deterministic):
+    policy, none = trainer(lambda: Chance(WIDE, act_space)).policy, np.zeros((0, 2, 3))
+    actions = policy.predict(none, deterministic)
+    assert actions.shape == (0, *act_space.shape) and actions.dtype == act_space.dtype
+    assert policy.value(none).shape == (0,)
+
+
+@pytest.mark.parametrize("obs", ["left", None, [[1.0], [2.0, 3.0]], {"a": 1}, np.zeros((2, 3), "O"),
+                                 np.zeros((2, 3), complex), np.zeros(6), [], np.zeros((0, 3)),
+                                 np.zeros((1, 1, 2, 3))], ids=repr)
+def test_an_observation_that_is_no_array_of_the_space_is_refused(trainer, obs):
+    policy = trainer(lambda: Chance(WIDE)).policy
+    for ask in (policy.predict, policy.value):
+        with pytest.raises(InputError, match=r"\n  fix: .*shape \(2, 3\)"):
+            ask(obs)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e39])
+def test_a_number_that_is_not_finite_gets_no_action(trainer, bad):
+    policy, obs = trainer(lambda: Chance(WIDE)).policy, np.zeros((4, 2, 3))
+    obs[2, 1, 1] = bad
+    with pytest.raises(InputError, match=r"observation\[4\] is (nan|inf).*row 2\n  fix: "):
+        policy.predict(obs)
+
+
+def test_bytes_are_not_made_of_floats_or_of_wider_integers(trainer):
+    policy = trainer(lambda: Chance(BYTES)).policy
+    for obs in (np.full(3, 0.7), np.full(3, 300), [1, 2, 3]):
+        with pytest.raises(InputError, match="which uint8 does not keep\n  fix: "):
+            policy.predict(obs)
+    assert policy.predict(np.full(3, 200, np.uint8)) in (0, 1, 2)
+
+
+# The verbs
+
+@pytest.mark.parametrize("total", ["a", -5, 1.5, True, None.__class__, float("nan"), float("inf")])
+def test_learn_takes_a_whole_number_of_steps(trainer, total):
+    ppo = trainer(Chance)
+    with pytest.raises(ConfigError, match=r"whole number.*\n  fix: ppo.learn\(1_000_000\)"):
+        ppo.learn(total)
+    assert ppo.learn(1e1).step == ppo.learn(np.int64(32)).step == 32
+
+
+@pytest.mark.parametrize("episodes", ["a", 1.5, 0])
+def test_evaluate_takes_a_whole_number_of_episodes(trainer, episodes):
+    with pytest.raises(ConfigError, match="episodes is .*whole number"):
+        trainer(Chance).evaluate(episodes)
+
+
+def test_update_takes_a_rollout_of_the_same_spaces(trainer):
+    ppo, other = trainer(Chance), trainer(lambda: Chance(WIDE, Box(-1, 1, (2,), np.float32)))
+    rollout = ppo.collect()
+    for wrong, said in ((None, "given NoneType"), (tuple(rollout), "given tuple"),
+                        (other.collect(), "the obs of this rollout is"),
+                        (rollout._replace(raw=None), "the obs of this rollout is"),
+                        (rollout._replace(adv=None), "the adv of this rollout is NoneType"),
+                        (rollout._replace(rew=rollout.rew.double()), "the rew .*float64")):
+        with pytest.raises(InputError, match=f"{said}.*\n  fix: ppo.update"):
+            ppo.update(wrong)
+    with pytest.raises(InputError, match="before this trainer has collected"):
+        trainer(Chance).update(rollout)
+    ppo.update(type(rollout)(*(x.clone() for x in rollout)))
+
+
+def net(answer):
+    """A model whose forward returns answer(obs)."""
+    class Net(torch.nn.Module):
+        def __init__(self, *spaces):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 4)
+
+        def forward(self, obs):
+            return answer(self.layer(obs))
+    return Net
+
+
+@pytest.mark.parametrize(("answer", "said"), [
+    (lambda out: 5, "returned int"), (lambda out: None, "returned NoneType"),
+    (lambda out: out, r"returned float \[2, 4\]"),
+    (lambda out: (out[:, :3], out), r"returned \(float \[2, 3\], float \[2, 4\]\)"),
+    (lambda out: (out[:, :3], 0.0), r"returned \(float \[2, 3\], float\)"),
+    (lambda out: (out[:, :3].long(), out[:, 3]), r"returned \(int64 \[2, 3\], float \[2\]\)"),
+    (lambda out: 1 / 0, "failed: ZeroDivisionError"), (lambda out: out @ out, "failed: Runtime")])
+def test_a_model_whose_forward_is_wrong_is_told_what_to_return(trainer, answer, said):
+    with pytest.raises(ModelError, match=rf"{said}[^\n]*\n  fix: return \(action"):
+        trainer(Chance, model=net(answer))
+
+
+@pytest.mark.parametrize("model", [lambda: None, lambda *spaces: None, lambda *spaces: 1 / 0])
+def test_a_model_that_cannot_be_made_is_refused(trainer, model):
+    with pytest.raises(ModelError, match="\n  fix: a torch.nn.Module subclass"):
+        trainer(Chance, model=model)
+
+
+# Settings
+
+def test_numbers_of_numpy_and_lists_are_settings_as_pythons_own_are():
+    ours = Config(num_envs=16, lr=0.5, norm_obs=True, hidden_sizes=(8, 4), gamma=0.5, seed=3)
+    theirs = Config(num_envs=np.int64(16), lr=np.float32(0.5), norm_obs=np.True_,
+                    hidden_sizes=[np.int32(8), 4], gamma=np.array(0.5), seed=np.uint8(3))
+    assert theirs == ours
+    assert json.dumps(vars(theirs)) == json.dumps(vars(ours))
+    assert list(map(type, vars(theirs).values())) == list(map(type, vars(ours).values()))
+    assert ours.replace(lr=np.float64(0.5)) == ours
+    with pytest.raises(ConfigError, match=r"num_envs is 0"):
+        Config(num_envs=np.int64(0))
+    with pytest.raises(ConfigError, match=r"hidden_sizes is \(0,\)"):
+        Config(hidden_sizes=[0])
+
+
+@pytest.mark.parametrize("name", sorted({name for name, *_ in config._RULES}))
+def test_the_fix_of_every_rule_works_on_the_command_line(name):
+    with pytest.raises(ConfigError) as caught:
+        Config(**{name: 3 if name == "model" else object})
+    fix = caught.value.fix
+    assert fix.startswith(f"--{name}=") and not set(fix) & set(" ()'\"N")
+    assert getattr(arguments.read([fix]).config, name) == config.default_of(name)
+
+
+# Spaces and packages
+
+def pasted(error, tmp_path, monkeypatch, name):
+    """The module that the fix of `error` shows, imported; and the flag below it."""
+    text = error.fix.partition(".py:\n\n")[2]
+    code, flag = text.partition("\n\n  then ")[::2]
+    code = "\n".join(line.removeprefix("    ") for line in code.splitlines())
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return flag.partition(",")[0].replace("my_env", name)
+
+
+class Odd(gym.Env):
+    """Spaces of any kind; only actions of its own are taken."""
+
+    def __init__(self, obs_space=BYTES, act_space=None):
+        self.observation_space, self.action_space = obs_space, act_space or Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        """One of the space."""
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        """One more."""
+        assert self.action_space.contains(action), action
+        return self.observation_space.sample(), 1.0, False, False, {}
+
+
+SPACES = [{"obs_space": Discrete(3)}, {"obs_space": Tuple([Discrete(2), BYTES])},
+          {"act_space": MultiDiscrete([2, 3], start=[1, 0])}, {"act_space": MultiBinary((2, 2))},
+          {"act_space": Box(0, 9, (2,), np.int64)}]
+
+
+@pytest.mark.parametrize("spaces", SPACES, ids=str)
+def test_the_fix_of_a_space_that_is_not_served_can_be_pasted(
+        trainer, tmp_path, monkeypatch, spaces):
+    monkeypatch.setitem(gym.registry, "Odd-v0", gym.envs.registration.EnvSpec(
+        "Odd-v0", entry_point=lambda: Odd(**spaces)))
+    with pytest.raises(SpaceError, match="Odd-v0") as caught:
+        trainer("Odd-v0")
+    flag = pasted(caught.value, tmp_path, monkeypatch, f"odd_{SPACES.index(spaces)}")
+    assert flag.startswith("--env_name=")
+    env_name = arguments.read([flag, "--preset=none"]).config.env_name
+    assert trainer(env_name, max_episode_steps=5).learn(64).step == 64
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("FrozenLake-v1", 'gymnasium.make("FrozenLake-v1")'), ("mod.ule:make_it", "make_it()"),
+    ("mod:Id-v0", 'gymnasium.make("mod:Id-v0")'), ("MyEnv", "env = MyEnv()"),
+    ("test.<locals>.Other", "env = MyEnv()"), ("", "env = MyEnv()")])
+def test_the_fix_of_a_space_names_the_environment_that_was_asked_for(name, said):
+    for store, space in ((observation_store, Text(3)), (action_store, Text(3))):
+        with pytest.raises(SpaceError) as caught:
+            store(space, name)
+        assert said in caught.value.fix and "--env_name=my_env:make" in caught.value.fix
+        code = caught.value.fix.partition(".py:\n\n")[2].partition("\n\n  then")[0]
+        compile(code.replace("\n    ", "\n").removeprefix("    "), "fix", "exec")
+
+
+def test_an_id_whose_package_is_missing_names_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for name in ("ALE/Pong-v5", "PongNoFrameskip-v4", "ale_py:ALE/Pong-v5"):
+        with pytest.raises(ConfigError, match=r'\n  fix: pip install "fastppo\[atari\]"'):
+            factory(name)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    if "ALE/Pong-v5" not in gym.registry:
+        with pytest.raises(ConfigError, match="fix: --env_name=ale_py:ALE/Pong-v5"):
+            factory("ALE/Pong-v5")
+
+
+def test_an_environment_whose_dependency_is_missing_names_what_to_install():
+    def missing():
+        raise gym.error.DependencyNotInstalled("no engine")
+    spec = gym.envs.registration.EnvSpec("A-v0", entry_point=missing)
+    for entry, said in (("gymnasium.envs.mujoco.a:B", r'pip install "fastppo\[mujoco\]"'),
+                        ("gymnasium.envs.box2d:B", "pip install Box2D"), ("a:B", "install it")):
+        make = SpecFactory(spec, None, {})
+        spec.entry_point = entry
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(ConfigError, match=said):
+            patch.setattr(gym, "make", lambda *_, **__: missing())
+            build([make])
+
+
+# Answers of environments
+
+class Says(Odd):
+    """Gives any answer to reset or to step."""
+
+    def __init__(self, reset=None, step=None, **spaces):
+        super().__init__(**spaces)
+        self.says = reset, step
+
+    def reset(self, *, seed=None, options=None):
+        """What it was told to, or the usual."""
+        answer = super().reset(seed=seed)
+        return self.says[0](*answer) if self.says[0] else answer
+
+    def step(self, action):
+        """What it was told to, or the usual."""
+        answer = super().step(action)
+        return self.says[1](*answer) if self.says[1] else answer
+
+
+OLD = [{"step": lambda obs, rew, term, trunc, info: (obs, rew, term, info)},
+       {"step": lambda *answer: answer[:2]}, {"step": lambda *answer: None},
+       {"reset": lambda obs, info: obs}, {"reset": lambda obs, info: None}]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("says", OLD)
+def test_answers_of_the_old_api_are_recognised(trainer, says, wrapped):
+    name = next(iter(says))
+    ppo = trainer(lambda: Says(**says), max_episode_steps=9 if wrapped else None)
+    for ask in (ppo.collect, lambda: ppo.evaluate(1)):
+        with pytest.raises(EnvError, match=rf"{name}\(\) must return .*old API of gym"):
+            ask()
+
+
+def test_an_unpacking_error_of_the_environments_own_is_not_taken_for_the_old_api(trainer):
+    def broken(*answer):
+        first, second = answer
+    with pytest.raises(EnvError, match="to unpack") as caught:
+        trainer(lambda: Says(step=broken)).collect()
+    assert "old API" not in str(caught.value)
+
+
+@pytest.mark.parametrize("vector", [gym.vector.SyncVectorEnv, None])
+def test_a_vector_environment_of_the_old_api_is_recognised(trainer, vector):
+    env = gym.vector.SyncVectorEnv([lambda: Odd()] * 2)
+    step = env.step
+    env.step = lambda actions: step(actions)[:4] if vector else None
+    with pytest.raises(EnvError, match=r"step\(\) must return .*old API of gym"):
+        trainer(env, num_envs=2).collect()
+
+
+@pytest.mark.parametrize("value", [True, False, np.True_, np.array(False), 1, 0, np.int64(1)])
+def test_a_truth_value_is_a_flag(value):
+    assert contract.flag(value, "term") is bool(value)
+
+
+@pytest.mark.parametrize("value", [None, "False", 2, {}, [True], np.array([True]), np.nan])
+def test_anything_else_is_no_flag(value):
+    with pytest.raises(ValueError, match="terminated is .*, not True or False"):
+        contract.flag(value, "terminated")
+
+
+def test_an_end_that_is_none_is_a_fault_in_evaluation_vectors_and_native(trainer):
+    def none(obs, rew, term, trunc, info):
+        return obs, rew, None, None, info
+    with pytest.raises(EnvError, match="terminated is None"):
+        trainer(lambda: Says(step=none), max_episode_steps=9).evaluate(1)
+    env = make_vec(lambda: Says(step=none), num_envs=2, num_workers=0)
+    env.reset()
+    with pytest.raises(EnvError, match="terminated is None"):
+        env.step(np.zeros(2, np.int64))
+    native = gym.vector.SyncVectorEnv([lambda: Odd()] * 2)
+    step = native.step
+    native.step = lambda actions: (*step(actions)[:2], np.array([None] * 2), None, {})
+    with pytest.raises(EnvError, match="its ends: ValueError: they are object"):
+        trainer(native, num_envs=2).collect()
+
+
+def test_a_number_beyond_float32_is_one_error_without_a_warning_beside_it(trainer):
+    huge = {"reset": lambda obs, info: (np.full((2, 3), 1e300), info), "obs_space": WIDE}
+    policy = trainer(lambda: Chance(WIDE)).policy
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(EnvError, match="not finite in float32"):
+            trainer(lambda: Says(**huge)).evaluate(1)
+        with pytest.raises(InputError, match="is inf in float32"):
+            policy.predict(np.full((2, 3), 1e300))
+
+
+def test_noise_from_a_shared_generator_is_said_once_by_all_workers_together(trainer, capfd):
+    class Noisy(gym.Env):  # local, so that it travels by value
+        observation_space, action_space = Box(-1, 1, (2,)), Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action):
+            return np.zeros(2, np.float32), np.random.rand(), False, False, {}
+
+    ppo = trainer(Noisy, num_workers=2)
+    ppo.collect()
+    ppo.collect()
+    ppo.close()
+    assert capfd.readouterr().err.count("global generator of numpy.random") == 1
+
+
+# The host's torch
+
+HOSTS = {"meta": lambda: torch.device("meta"), "inference": torch.inference_mode,
+         "no_grad": torch.no_grad}
+GLOBALS = torch.get_default_device, torch.is_grad_enabled, torch.is_inference_mode_enabled
+
+
+def lived(tmp_path, model, acting):
+    """The life of a trainer from birth to its file: weights, actions, value."""
+    with PPO(lambda: Chance(WIDE), model=model, preset="none", seed=1, num_envs=4, num_steps=8,
+             acting=acting, num_minibatches=2, epochs=1, num_workers=0, hidden_sizes=(4,)) as ppo:
+        ppo.update(ppo.collect())
+        ppo.learn(64)
+        ppo.evaluate(2)
+        ppo.save(tmp_path / "policy.safetensors")
+        again = load(tmp_path / "policy.safetensors", model=None if model == "mlp" else model)
+        obs = np.ones((3, 2, 3))
+        return [ppo.learner.flat.values.numpy().tolist(), ppo.policy.predict(obs).tolist(),
+                again.predict(obs, deterministic=False).tolist(), again.value(obs).tolist()]
+
+
+class Wide(torch.nn.Module):
+    """A network of a user's."""
+
+    def __init__(self, obs_space, act_space):
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 4)
+
+    def forward(self, obs):
+        """Three logits and the value."""
+        out = self.layer(obs.flatten(1))
+        return out[:, :3], out[:, 3]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize(("model", "acting"), [
+    ("mlp", "local"), ("mlp", "central"), (Wide, "auto")])
+def test_what_the_host_script_has_set_in_torch_changes_nothing(tmp_path, host, model, acting):
+    plain = lived(tmp_path, model, acting)
+    with HOSTS[host]():
+        before = [ask() for ask in GLOBALS]
+        assert lived(tmp_path, model, acting) == plain
+        assert [ask() for ask in GLOBALS] == before
+
+
+def test_a_default_device_that_was_set_for_good_changes_nothing(tmp_path):
+    plain = lived(tmp_path, "mlp", "auto")
+    torch.set_default_device("meta")
+    try:
+        assert lived(tmp_path, "mlp", "auto") == plain
+        assert torch.get_default_device().type == "meta"
+    finally:
+        torch.set_default_device(None)
+
+
+def test_an_environment_keeps_the_hosts_gradients_off(trainer):
+    seen = []
+    with torch.no_grad():
+        trainer(lambda: Says(step=lambda *answer: (seen.append(torch.is_grad_enabled()), answer)[1])
+                ).collect()
+    assert set(seen) == {False}
