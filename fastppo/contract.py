@@ -40,7 +40,7 @@ def observation(obs, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return array
 
 
-def flag(value, name: str) -> bool:
+def flag(value, name: str = "terminated or truncated") -> bool:
     """`value` as a bool; raises ValueError for what is none, None above all."""
     if isinstance(value, FLAGS):
         return bool(value)
