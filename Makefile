@@ -13,6 +13,8 @@ DEBUG := $(filter-out 0,$(FASTPPO_DEBUG))
 STAMP := $(VENV)/installed$(if $(DEBUG),-debug)
 LOG := build/install.log
 WHAT := -e ".[test]" -c constraints.txt
+SANE := build/sanitize
+TOUCH_C := $(addprefix tests/test_,kernels.py update.py cells.py rollout.py workers.py normalise.py)
 
 ifeq ($(TORCH),cpu)
   INSTALL := $(PY) -m uv pip install --quiet --python $(PY) --torch-backend=cpu $(WHAT)
@@ -22,13 +24,14 @@ else
   $(error TORCH=$(TORCH) is unknown; fix: make TORCH=cpu, or leave it out)
 endif
 
-.PHONY: help train test slow bench clean
+.PHONY: help train test slow sanitize bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make train    train LunarLander-v3 on the CPU     (SEED=1, ARGS=\"--env_name=CartPole-v1\")"
 	@echo "make test     run the fast tests                  (JOBS=2, ARGS=\"-k gae\")"
 	@echo "make slow     run the learning tests and the full matrix"
+	@echo "make sanitize run the tests of the C under the address and undefined sanitizers"
 	@echo "make bench    measure training steps per second beside Stable-Baselines3"
 	@echo "make clean    remove all that make has made, except runs/"
 	@echo
@@ -43,6 +46,22 @@ test: $(STAMP)
 
 slow: $(STAMP)
 	@$(PY) -m pytest -q -n $(JOBS) -m slow $(ARGS)
+
+# A build of its own beside the usual one. libasan must be there before anything else is, libstdc++
+# before torch throws; leaks are not looked for, because Python itself has some.
+sanitize: $(STAMP)
+	@rm -rf $(SANE) && mkdir -p $(SANE)
+	@$(PIP) install "cython>=3.1" "setuptools>=77"
+	@FASTPPO_SANITIZE=address,undefined $(PY) setup.py -q build --build-base $(SANE)/temp \
+	    --build-lib $(SANE)/lib >$(SANE)/build.log 2>&1 || { cat $(SANE)/build.log; exit 1; }
+	@preload=$$(ldd $(SANE)/lib/fastppo/_kernels.*.so | awk '/libasan|libstdc/ {print $$3}'); \
+	if [ -z "$$preload" ]; then \
+	    echo "error: the sanitizers' libraries are missing; see $(SANE)/build.log" >&2; \
+	    echo "  fix: sudo apt install gcc libasan8 libubsan1" >&2; exit 1; \
+	fi; \
+	PYTHONPATH=$(CURDIR)/$(SANE)/lib ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(echo $$preload)" \
+	    UBSAN_OPTIONS=print_stacktrace=1 \
+	    $(PY) -P -m pytest -q --capture=sys -n $(JOBS) $(TOUCH_C) $(ARGS)
 
 bench: $(STAMP)
 	@$(PIP) install stable-baselines3==2.9.2 -c constraints.txt

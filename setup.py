@@ -1,7 +1,8 @@
 """Builds fastppo._kernels and fastppo._cells from csrc/; pyproject.toml says everything else.
 
 Both are optional: where Cython, a C compiler or Python's headers are missing the install succeeds
-and fastppo runs in pure Python, saying so. FASTPPO_DEBUG=1 builds with bounds checks and -O1 -g.
+and fastppo runs in pure Python, saying so. FASTPPO_DEBUG=1 builds with bounds checks and -O1 -g,
+FASTPPO_SANITIZE=address,undefined under the compiler's sanitizers too (`make sanitize`).
 """
 
 import contextlib
@@ -13,7 +14,9 @@ from glob import glob
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-DEBUG = os.environ.get("FASTPPO_DEBUG", "0") not in ("", "0")
+SANITIZE = os.environ.get("FASTPPO_SANITIZE", "")
+DEBUG = bool(SANITIZE) or os.environ.get("FASTPPO_DEBUG", "0") not in ("", "0")
+KIND = "-sanitize" if SANITIZE else "-debug" if DEBUG else ""
 
 # Debug adds checks only: wraparound and cdivision would change what the code means.
 DIRECTIVES = {
@@ -27,6 +30,11 @@ DIRECTIVES = {
 # No fusing: a result must not depend on which compiler saw a multiply beside an add.
 STRICT = ["-std=c11", "-ffp-contract=off", "-fno-math-errno"]
 FLAGS = STRICT + (["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3"])
+
+# No recovering: what a sanitizer finds must end the test. No wrapping, which Python's own flags ask
+# for: an overflow would be defined, and not found.
+CHECKED = [f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all", "-fno-wrapv"]
+CHECKED = CHECKED if SANITIZE else []
 
 
 class BuildExt(build_ext):
@@ -49,7 +57,8 @@ def extension(pyx):
         [pyx],
         include_dirs=["csrc"],
         libraries=["m"] if posix else [],
-        extra_compile_args=FLAGS if posix else [],
+        extra_compile_args=FLAGS + CHECKED if posix else [],
+        extra_link_args=CHECKED[:1] if posix else [],
     )
 
 
@@ -69,7 +78,7 @@ def extensions():
         return []
     built = cythonize(
         [extension(pyx) for pyx in sorted(glob(os.path.join("csrc", "*.pyx")))],
-        build_dir=os.path.join("build", "cython"),
+        build_dir=os.path.join("build", "cython" + KIND),  # builds of two kinds may run at once
         compiler_directives=DIRECTIVES,
         force=True,
     )
@@ -81,7 +90,7 @@ def extensions():
     return built
 
 
-# Always from scratch: timestamps do not know that FASTPPO_DEBUG, Cython or the compiler changed.
+# Always from scratch: timestamps do not know that the environment, Cython or the compiler changed.
 setup(
     ext_modules=extensions(),
     cmdclass={"build_ext": BuildExt},

@@ -85,6 +85,15 @@ int64_t fastppo_claim(fastppo_cell *cell) {
 
 uint32_t fastppo_value(fastppo_cell *cell) { return atomic_load(word(&cell->value)); }
 
+/* Release and acquire: a worker that failed has written its error before it says so. */
+void fastppo_set_state(fastppo_cell *cell, int32_t state) {
+    atomic_store_explicit((_Atomic int32_t *)&cell->state, state, memory_order_release);
+}
+
+int32_t fastppo_state(fastppo_cell *cell) {
+    return atomic_load_explicit((_Atomic int32_t *)&cell->state, memory_order_acquire);
+}
+
 static int spin_until_change(fastppo_cell *cell, uint32_t seen, int64_t until) {
     do {
         for (int i = 0; i < 32; i++) {

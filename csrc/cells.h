@@ -35,6 +35,10 @@ int64_t fastppo_claim(fastppo_cell *cell);
 /* The published value; every load after it sees what was stored before the post. */
 uint32_t fastppo_value(fastppo_cell *cell);
 
+/* Say what the writer is doing; whoever reads it sees what was stored before. */
+void fastppo_set_state(fastppo_cell *cell, int32_t state);
+int32_t fastppo_state(fastppo_cell *cell);
+
 /* 1 as soon as the cell's value is no longer `seen`; 0 once `slice_ns` have passed. */
 int fastppo_wait_change(fastppo_cell *cell, uint32_t seen, int64_t spin_ns, int64_t slice_ns);
 

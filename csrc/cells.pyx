@@ -1,6 +1,6 @@
 """Cells in shared memory: post a generation, wait for one. See cells.h for the protocol."""
 
-from libc.stdint cimport int64_t, uint32_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uintptr_t
 
 cdef extern from "cells.h" nogil:
     ctypedef struct fastppo_cell:
@@ -14,6 +14,8 @@ cdef extern from "cells.h" nogil:
     void fastppo_hint(fastppo_cell *cell)
     int64_t fastppo_claim(fastppo_cell *cell)
     uint32_t fastppo_value(fastppo_cell *cell)
+    void fastppo_set_state(fastppo_cell *cell, int32_t state)
+    int32_t fastppo_state(fastppo_cell *cell)
     int fastppo_wait_change(fastppo_cell *cell, uint32_t seen, int64_t spin_ns, int64_t slice_ns)
 
 CELL_BYTES = FASTPPO_CELL_BYTES
@@ -79,9 +81,9 @@ cdef class Cell:
 
     @property
     def state(self):
-        """What the writer is doing, an int of the caller's choosing."""
-        return self._cell.state
+        """What the writer is doing, an int of the caller's choosing, set after all it is about."""
+        return fastppo_state(self._cell)
 
     @state.setter
     def state(self, int state):
-        self._cell.state = state
+        fastppo_set_state(self._cell, state)
