@@ -4,32 +4,38 @@ Linux: a memfd (mode 0600, allocated up front, so that a full machine is an erro
 SIGBUS later); elsewhere an unlinked temporary file. It has no name: nothing can be left behind.
 """
 
+import bisect
 import math
 import mmap
 import os
 import tempfile
 import weakref
+from typing import Callable
 
 import numpy as np
 
 from .errors import ConfigError
+from .machine import free_memory
 
 ALIGN = 128  # bytes; two x86 cache lines, so that neighbours never share one
 POISON = {"f": np.nan, "i": -1, "u": 255, "b": True}
 
 Spec = dict[str, tuple[str, tuple[int, ...]]]  # name -> (dtype, shape)
+Remedy = Callable[[int], str]  # free bytes -> the fix for what needs more
 
 
 class Arena:
     """Arrays by name (`arena["obs"]`) over one shared block laid out by `spec`.
 
     `Arena(spec)` makes the block, `Arena(spec, fd)` maps one that another process made.
-    Raises ConfigError where the machine has less memory than the arrays need.
+    Raises ConfigError, with the `remedy`, where the machine has less memory free than the arrays
+    need and `beside`: bytes that whoever uses them will ask for.
     """
 
-    def __init__(self, spec: Spec, fd: int | None = None):
+    def __init__(self, spec: Spec, fd: int | None = None, beside: int = 0,
+                 remedy: Remedy = lambda free: "ask for less, or free memory"):
         self.spec = spec
-        self.fd = _create(spec) if fd is None else fd
+        self.fd = _create(spec, beside, remedy) if fd is None else fd
         self._finalizer = weakref.finalize(self, os.close, self.fd)
         self._map = mmap.mmap(self.fd, size_of(spec))
         self._arrays = {name: np.ndarray(shape, dtype, self._map, at)
@@ -77,11 +83,18 @@ def _places(spec: Spec) -> dict[str, tuple[str, tuple[int, ...], int]]:
     return places
 
 
-def _create(spec: Spec) -> int:
-    size = size_of(spec)
-    free = _free_memory()
-    if size > free:
-        raise _too_large(spec, size, free)
+def fitting(need: Callable[[int], int], free: int, below: int) -> int:
+    """The largest n in [0, below) of which need(n) bytes, growing with n, leave a tenth of `free`.
+
+    What does not fit at all is 0.
+    """
+    return max(0, bisect.bisect_right(range(1, below), free * 9 // 10, key=need))
+
+
+def _create(spec: Spec, beside: int, remedy: Remedy) -> int:
+    size, free = size_of(spec), free_memory()
+    if size + beside > free:
+        raise _too_large(spec, beside, free, remedy)
     if not hasattr(os, "memfd_create"):
         with tempfile.TemporaryFile() as file:
             file.truncate(size)
@@ -92,30 +105,17 @@ def _create(spec: Spec) -> int:
         os.posix_fallocate(fd, 0, size)
     except OSError as error:
         os.close(fd)
-        raise _too_large(spec, size, free) from error
+        raise _too_large(spec, beside, min(free, size), remedy) from error
     return fd
 
 
-def _too_large(spec: Spec, size: int, free: int) -> ConfigError:
+def _too_large(spec: Spec, beside: int, free: int, remedy: Remedy) -> ConfigError:
     largest = sorted(spec, key=lambda name: -_padded(*spec[name]))[:3]
-    named = ", ".join(f"{name} {_padded(*spec[name]) / 2**20:,.0f} MiB" for name in largest)
-    envs = spec["raw"][1][1] if "raw" in spec else 1
-    fit = max(1, int(envs * free * 0.8 / size))
-    return ConfigError(f"the rollout needs {size / 2**20:,.0f} MiB of shared memory ({named}, ...),"
-                       f" but {free / 2**20:,.0f} MiB are free", f"--num_envs={fit}")
+    named = ", ".join(f"{name} {_mib(_padded(*spec[name]))}" for name in largest)
+    rest = f" and about {_mib(beside)} beside" * bool(beside)
+    return ConfigError(f"the rollout needs {_mib(size_of(spec))} of shared memory ({named}, ...)"
+                       f"{rest}, but {_mib(free)} are free", remedy(free))
 
 
-def _free_memory() -> int:
-    """Bytes this process can still have: the machine's, or what its cgroup leaves."""
-    free = [2**63]
-    try:
-        with open("/proc/meminfo") as file:
-            lines = dict(line.split(":") for line in file)
-        free.append(int(lines["MemAvailable"].split()[0]) * 1024)
-        with open("/sys/fs/cgroup/memory.max") as file:
-            limit = file.read().strip()
-        with open("/sys/fs/cgroup/memory.current") as file:
-            free.append(int(limit) - int(file.read()))
-    except (OSError, KeyError, ValueError):  # not Linux, no cgroup, or no limit ("max")
-        pass
-    return min(free)
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.0f} MiB"

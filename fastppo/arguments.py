@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, Sequence
 from .config import Config
 from .errors import ConfigError
 from .fields import SWITCHES, Setting, settings, shown
-from .presets import PRESETS, preset_of
+from .presets import BY_PRESET, PRESETS, preset_of
 
 # Names of the first life. Two are no settings of their own: `computed` says what they come to.
 ALIASES = {"env": "env_name", "lam": "gae_lambda", "epsilon": "clip_range", "ppo_epochs": "epochs",
@@ -69,6 +69,8 @@ def read(argv: Sequence[str]) -> Request:
     given = by_setting(flags(argv))
     texts = {name: text_of(flag) for name, flag in given.items()
              if name not in ("help", *COMPUTED)}
+    texts = {name: text for name, text in texts.items()
+             if name not in BY_PRESET or text.lower() != "auto"}
     preset, changes = preset_for(texts)
     values = parsed(texts, preset, changes, "help" in given)
     asked = {name: values[name] for name in texts}

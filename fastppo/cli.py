@@ -122,6 +122,7 @@ def banner(ppo, request: Request) -> list[str]:
     size = sum(param.numel() for param in policy.parameters())
     place = {"native": "one vector environment", "envpool": "EnvPool"}.get(config.vec) or (
         f"{config.num_workers} workers" if config.num_workers else "the main process")
+    place += ", as measured" * (request.asked.get("num_workers") == "auto")
     plural = "s" if config.torch_threads > 1 else ""
     changed = " ".join(f"{name}={shown(value)}" for name, value in request.changes.items())
     return [
@@ -129,7 +130,8 @@ def banner(ppo, request: Request) -> list[str]:
         *([f"preset    {request.preset}: {changed}"] if changed else []),
         f"model     {_network(policy, config)}, {size:,} parameters"
         + ", observations normalised" * policy.norm_obs,
-        f"acting    {config.acting}; {config.num_envs} environments in {place}",
+        f"acting    {config.acting}; {config.num_envs} environments x {config.num_steps} steps in"
+        f" {place}",
         f"device    {config.device}, {config.torch_threads} torch thread{plural}",
         f"kernels   {kernels.backend()}; learner {config.learner}",
     ]

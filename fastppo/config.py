@@ -46,11 +46,14 @@ class Config:
     """Initial log standard deviation of Box actions, nats [CleanRL ppo_continuous_action]"""
 
     num_envs: int = 16
-    """Environments stepped side by side, E [rl-zoo ppo.yml, LunarLander]"""
+    """Environments stepped side by side, E; auto: the preset's, else the default
+    [rl-zoo ppo.yml, LunarLander]"""
     num_steps: int = 128
-    """Steps of each environment per iteration, T [baselines ppo2]"""
-    num_workers: int | None = None
-    """Processes that step environments; 0: the main process; none: one a usable core"""
+    """Steps of each environment per iteration, T; auto: the preset's, else the default
+    [baselines ppo2]"""
+    num_workers: int | Literal["auto"] | None = None
+    """Processes that step environments; 0: the main process; none: one a usable core; auto: that or
+    0, whichever a short measurement says is faster, for the results are the same"""
     vec: Literal["auto", "workers", "native", "envpool"] = "auto"
     """Who steps: our workers, or one vector environment in the main process: the id's own (native:
     its `vector_entry_point`) or EnvPool's; auto: workers, except where a VectorEnv is handed in"""
@@ -182,7 +185,8 @@ def _among(*names):
 _RULES = [(name, *rule) for names, rule in (
     ("num_envs num_steps epochs num_minibatches total_steps torch_threads max_episode_steps",
      (_whole(1), "a whole number, 1 or more")),
-    ("num_workers eval_episodes", (_whole(0), "a whole number, 0 or more")),
+    ("eval_episodes", (_whole(0), "a whole number, 0 or more")),
+    ("num_workers", (lambda x: x == "auto" or _whole(0)(x), "a whole number, 0 or more, or auto")),
     ("seed", (lambda x: _whole(0)(x) and x < 2**63, "a whole number from 0 to 2**63 - 1")),
     ("lr adam_eps clip_range clip_range_vf max_grad_norm target_kl reward_limit",
      (lambda x: _number(x) and x > 0, "a finite number above 0")),
@@ -195,8 +199,7 @@ _RULES = [(name, *rule) for names, rule in (
     ("acting", _among("auto", "local", "central")), ("learner", _among("auto", "kernel", "torch")),
     ("vec", _among("auto", "workers", "native", "envpool")),
     ("activation", _among("tanh", "relu", "elu")),
-    ("logger", _among("none", "wandb")),
-    ("progress", _among("auto", "lines", "none")),
+    ("logger", _among("none", "wandb")), ("progress", _among("auto", "lines", "none")),
     ("model", (lambda x: callable(x) or x in ("auto", "mlp", "cnn"), "auto, mlp, cnn or a class")),
     ("hidden_sizes", (lambda x: isinstance(x, tuple) and all(map(_whole(1), x)),
                       "whole numbers, 1 or more, such as 64,64")),

@@ -1,5 +1,7 @@
 """Who is on board: the arena of a run, its environments, and who acts for them."""
 
+from functools import partial
+
 import numpy as np
 import torch
 from gymnasium.spaces import Space
@@ -11,6 +13,7 @@ from .config import Config
 from .envs import Source
 from .errors import InputError
 from .flat import Flat, trained
+from .forecast import beside, remedy
 from .kernel_learner import KernelLearner
 from .learner import Learner
 from .models import own_torch
@@ -23,14 +26,23 @@ from .vecenv import Serial, Views
 from .workers import Workers, jobs
 
 
-def arena_of(config: Config, policy: Policy) -> Arena:
-    """The shared block of a run: rollout, parameters, snapshot of the moments, cells."""
+def arena_of(config: Config, policy: Policy, source: Source) -> Arena:
+    """The shared block of a run; a ConfigError says which setting fits where this one does not."""
+    def spec_of(config: Config) -> Spec:
+        return arena_spec(config, policy)
+    spec, one_id = spec_of(config), len(set(map(id, source.factories))) == 1
+    return Arena(spec, beside=beside(config, spec),
+                 remedy=partial(remedy, config, spec_of, one_id))
+
+
+def arena_spec(config: Config, policy: Policy) -> Spec:
+    """The arrays of a run: rollout, parameters, snapshot of the moments, cells, shards."""
     moments, params = ("<f4", (len(policy.shift),)), sum(x.numel() for x in trained(policy))
     shared = shards_spec(params, config.num_envs * config.num_steps) if _shares(config) else {}
-    return Arena({
+    return {
         **rollout_spec(policy.obs_space, policy.act_space, config.num_steps, config.num_envs),
         "params": ("<f4", (params,)), "mean": moments, "scale": moments, **shared,
-        **shared_spec(config.num_workers, len(groups_of(config.num_envs)))})
+        **shared_spec(config.num_workers, len(groups_of(config.num_envs)))}
 
 
 def rollout_spec(obs_space: Space, act_space: Space, steps: int, envs: int) -> Spec:

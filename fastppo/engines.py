@@ -24,7 +24,7 @@ from .contract import log
 from .envs import Source, SpecFactory, factory
 from .errors import ConfigError
 from .kernels import Purpose
-from .processes import usable_cores
+from .machine import usable_cores
 
 SEEDS = 2**31  # EnvPool's are int32, and environment i has the seed + i
 

@@ -11,6 +11,7 @@ from gymnasium.vector import VectorEnv
 from . import contract, remedies
 from .config import Config
 from .errors import ConfigError, EnvError, Error, SpaceError
+from .measure import step_seconds
 
 Factory = Callable[[], gym.Env]
 
@@ -62,11 +63,12 @@ class Source:
     """The environments a trainer was given: their factories, their spaces, and the Config for them.
 
     `env` is an id, class, callable, list of callables, or a VectorEnv: then `vector` is that, and
-    there are no factories. Else one environment is made here, to read its spaces and metadata.
+    there are no factories. Else one environment is made here, to read its spaces and metadata;
+    and, for num_workers="auto", to measure the seconds that a step of it takes, `step_seconds`.
     `owned`: whether `vector` is closed with the trainer; one that was handed in is not.
     """
 
-    owned = False
+    owned, step_seconds = False, 0.0
 
     def __init__(self, env: Any, config: Config):
         self.config = config.replace(**decided(env))
@@ -81,6 +83,8 @@ class Source:
         probes = build(self.factories if several else self.factories[:1])
         self.obs_space, self.act_space = _spaces(probes)
         self.metadata = dict(probes[0].metadata)
+        if self.config.num_workers == "auto":
+            self.step_seconds = step_seconds(probes[0])
         contract.close(probes)
 
     def to_play(self, env: Any = None) -> list[Factory]:

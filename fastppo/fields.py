@@ -15,6 +15,7 @@ from typing import Any, Callable, Literal, NamedTuple, Sequence, Union, get_args
 
 from .config import Config
 from .errors import ConfigError
+from .presets import BY_PRESET
 
 # The first field of each group.
 SECTIONS = {"env_name": "environment", "model": "network", "num_envs": "rollout",
@@ -28,6 +29,7 @@ UNITS = {"max_episode_steps": "steps", "total_steps": "steps", "hidden_sizes": "
 
 NAMES = {int: "INT", float: "FLOAT", bool: "BOOL", str: "TEXT", Any: "TEXT",
          tuple[int, ...]: "INT,...", dict[str, Any]: "JSON"}
+AUTO = *BY_PRESET, "num_workers"  # numbers that can be left to a rule or to measurement
 POWERS = {"": 0, "k": 3, "m": 6, "g": 9}
 SWITCHES = {"true": True, "yes": True, "on": True, "1": True,
             "false": False, "no": False, "off": False, "0": False}
@@ -54,7 +56,7 @@ class Setting(NamedTuple):
         """What its values look like: INT, FLOAT|none, tanh|relu, ..."""
         choices = get_origin(self.kind) is Literal
         plain = "|".join(get_args(self.kind)) if choices else NAMES[self.kind]
-        return plain + "|none" * self.optional
+        return plain + "|auto" * (self.name in AUTO) + "|none" * self.optional
 
     @property
     def fix(self) -> str:
@@ -66,6 +68,8 @@ class Setting(NamedTuple):
         """The value that `text` stands for; raises ConfigError where it stands for none."""
         if self.optional and text.lower() == "none":
             return None
+        if self.name in AUTO and text.lower() == "auto":
+            return "auto"
         try:
             return reader(self.kind)(text)
         except ValueError as error:

@@ -40,9 +40,9 @@ class PPO:
     def __init__(self, env: Any = None, **settings):
         self.collector, self.sinks = None, []
         source = source_of(env, configured(env, settings))
-        self.config = config = resolved(source.config, source.obs_space, source.act_space)
+        self.config = config = resolved(source)
         self.policy = build_policy(source.obs_space, source.act_space, config).to(config.device)
-        self.source, self.arena = source, arena_of(config, self.policy)
+        self.source, self.arena = source, arena_of(config, self.policy, source)
         flat = flat_of(self.policy, self.arena)
         self.learner = learner_of(self.policy, config, flat)
         self.progress, self.total, self.rollout = Progress(), config.total_steps, None

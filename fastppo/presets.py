@@ -14,6 +14,9 @@ PRESETS: dict[str, dict[str, Any]] = {
                      gae_lambda=0.9, reward_scale=0.1, norm_obs=False, total_steps=100_000),
 }
 
+# Where "auto" is by rule, because it changes learning: the preset's value, else the default.
+BY_PRESET = "num_envs", "num_steps"
+
 FAMILIES: dict[str, str] = {
     "LunarLander": "lunarlander", "LunarLanderContinuous": "lunarlander", "CartPole": "cartpole",
 }

@@ -28,6 +28,7 @@ import numpy as np
 from . import contract, kernels
 from .arena import Arena, Spec, above_stdio
 from .errors import ClosedError, ConfigError, Error, WorkerError
+from .machine import usable_cores
 
 # What a worker can be told: a method of what its job made, called with the command's argument.
 COMMANDS = "close", "begin", "warmup", "rollout", "update", "step", "take", "give", "ask"
@@ -57,22 +58,15 @@ class Job(NamedTuple):
     first: int  # its first environment
 
 
-def usable_cores() -> int:
-    """Cores this process may use: its affinity, or what its cgroup's quota pays for."""
-    bound = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, min(cores, -(-int(quota) // int(period))))
-    except (OSError, ValueError):  # no cgroup, or no quota ("max")
-        return cores
-
-
-def worker_count(asked: int | None, envs: int) -> int:
+def worker_count(asked: int | str | None, envs: int, pays: Callable[[int], bool]) -> int:
     """How many workers step `envs` environments where `asked` are asked for; None: one a core.
 
-    0 is the main process. Raises ConfigError where this machine cannot have any.
+    0 is the main process; "auto" that or one a core, as `pays(workers)` says. Raises ConfigError
+    where this machine cannot have any.
     """
+    if asked == "auto":
+        most = worker_count(None, envs, pays)
+        return most if pays(most) else 0
     if not kernels.COMPILED or os.name == "nt":
         if asked:
             raise ConfigError("worker processes need the compiled extension, which is not here",

@@ -2,6 +2,7 @@
 
 import math
 import secrets
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -10,9 +11,10 @@ from gymnasium.spaces import Space
 
 from . import kernels
 from .config import Config, check_names, default_of
-from .envs import check_agreement
+from .envs import Source, check_agreement
 from .errors import ConfigError, ModelError
-from .presets import PRESETS, preset_of
+from .measure import pays
+from .presets import BY_PRESET, PRESETS, preset_of
 from .processes import worker_count
 from .spaces import action_store, observation_store
 
@@ -20,6 +22,8 @@ from .spaces import action_store, observation_store
 def configured(env: Any, asked: dict[str, Any]) -> Config:
     """The Config of the settings `asked` for `env`, over its preset, over the defaults."""
     check_names(asked)
+    asked = {name: value for name, value in asked.items()
+             if name not in BY_PRESET or value != "auto"}
     check_agreement(env, asked)
     name = asked.get("env_name", default_of("env_name")) if env is None else named(env)
     preset = asked.get("preset", "auto")
@@ -45,20 +49,22 @@ def whole(total: Any) -> int:
     return int(total)
 
 
-def resolved(config: Config, obs_space: Space, act_space: Space) -> Config:
-    """`config` with every None and "auto" decided; raises for what these spaces cannot have."""
+def resolved(source: Source) -> Config:
+    """The Config for `source` with every None and "auto" decided; raises for impossible spaces."""
+    config, obs_space = source.config, source.obs_space
     observation_store(obs_space, config.env_name)
-    action_store(act_space, config.env_name)
+    action_store(source.act_space, config.env_name)
     config = config.replace(
         seed=secrets.randbits(31) if config.seed is None else config.seed,
         model=_model(config.model, obs_space), device=_device(config.device),
         torch_threads=config.torch_threads or 1,
         vec="workers" if config.vec == "auto" else config.vec)
-    config = config.replace(num_workers=worker_count(config.num_workers, config.num_envs))
     serves = (kernels.COMPILED and config.model == "mlp" and config.device == "cpu"
               and observation_store(obs_space).dtype == "<f4")
-    return config.replace(acting=_compiled(config, "acting", serves, "local", "central"),
-                          learner=_compiled(config, "learner", serves, "kernel", "torch"))
+    config = config.replace(acting=_compiled(config, "acting", serves, "local", "central"),
+                            learner=_compiled(config, "learner", serves, "kernel", "torch"))
+    return config.replace(num_workers=worker_count(
+        config.num_workers, config.num_envs, partial(pays, source.step_seconds, config)))
 
 
 def _model(model: Any, obs_space: Space) -> Any:

@@ -17,7 +17,8 @@ from . import kernels
 from .actors import Recipe
 from .arena import Arena, Spec
 from .kernels import Memory, Samples, Terms, Update
-from .processes import SLICE_NS, SPIN_NS, UPDATE, Team, Turns, behind, usable_cores
+from .machine import usable_cores
+from .processes import SLICE_NS, SPIN_NS, UPDATE, Team, Turns, behind
 
 PAUSE, OVER = 0, 1  # rounds without pieces: another one follows; there is none any more
 

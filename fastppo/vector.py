@@ -21,16 +21,17 @@ from gymnasium.error import (
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from .arena import Arena
+from .arena import Arena, Spec, fitting, size_of
 from .config import Config, default_of
 from .envs import Source, check_agreement
 from .errors import ConfigError, EnvError
 from .letters import Away, Here, talk_spec
+from .measure import pays
 from .processes import worker_count
 from .stepper import Plan, Stepper, Told, arrays_of, assembled, elements, leaves, views
 
 
-def make_vec(env: Any, num_envs: int | None = None, num_workers: int | None = None,
+def make_vec(env: Any, num_envs: int | None = None, num_workers: int | str | None = None,
              seed: int | None = None, autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
              copy: bool = True, max_episode_steps: int | None = None,
              env_kwargs: dict | None = None,
@@ -38,7 +39,8 @@ def make_vec(env: Any, num_envs: int | None = None, num_workers: int | None = No
              reset_timeout: float = default_of("reset_timeout")) -> "SharedVectorEnv":
     """A gymnasium VectorEnv of `env`: an id, class or callable, or a list of callables.
 
-    `num_workers`: processes that step (default: one a core; 0: this one). `copy=False` returns the
+    `num_workers`: processes that step (default: one a core; 0: this one; "auto": measured, for a
+    million steps). `copy=False` returns the
     same observation arrays at every step. With `seed`, episode k of environment i is always the
     same one, as in training; without, `reset(seed=...)` seeds as Gymnasium does. Timeouts are in
     seconds. Raises fastppo.Error for what cannot be.
@@ -51,13 +53,23 @@ def make_vec(env: Any, num_envs: int | None = None, num_workers: int | None = No
                 "max_episode_steps": max_episode_steps, "env_kwargs": env_kwargs,
                 "step_timeout": step_timeout, "reset_timeout": reset_timeout}
     check_agreement(env, settings)
-    source = Source(env, Config(num_minibatches=1, **settings))
+    source = Source(env, Config(num_minibatches=1, num_steps=1, acting="local", **settings))
     plan = Plan(source.obs_space, source.act_space, _mode(autoreset_mode), seed)
-    workers = worker_count(num_workers, num_envs)
-    arena = Arena({**arrays_of(plan, num_envs), **(talk_spec(workers) if workers else {})})
+    workers = worker_count(num_workers, num_envs, partial(pays, source.step_seconds, source.config))
+    arena = _arena(plan, num_envs, workers)
     crew = (Away(source.factories, plan, arena, workers, step_timeout, reset_timeout) if workers
             else Here(Stepper(source.factories, plan, arena)))
     return SharedVectorEnv(crew, plan, arena, source.metadata, copy)
+
+
+def _arena(plan: Plan, envs: int, workers: int) -> Arena:
+    def spec(envs: int) -> Spec:
+        return {**arrays_of(plan, envs), **(talk_spec(workers) if workers else {})}
+
+    def remedy(free: int) -> str:
+        fit = fitting(lambda n: size_of(spec(n)), free, envs)
+        return f"num_envs={fit}" if fit else "free memory"
+    return Arena(spec(envs), remedy=remedy)
 
 
 def _mode(mode: AutoresetMode | str) -> AutoresetMode:

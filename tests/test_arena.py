@@ -9,12 +9,13 @@ import stat
 import subprocess
 import sys
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastppo import PPO, arena
+from fastppo import PPO, arena, make_vec
 from fastppo.arena import ALIGN, Arena, size_of
 from fastppo.errors import ConfigError
 
@@ -119,17 +120,72 @@ def test_arrays_taken_before_close_stay_readable(block):
     assert np.isnan(array).all()
 
 
-def test_too_much_memory_is_refused_with_the_largest_arrays_and_a_number_that_fits(monkeypatch):
-    def tried(envs):
-        return PPO("CartPole-v1", num_envs=envs, num_steps=512, num_workers=0, preset="none")
-    monkeypatch.setattr(arena, "_free_memory", lambda: 4 << 20)
+def tried(envs=512, env="CartPole-v1", **settings):
+    PPO(env, **{"num_envs": envs, "num_steps": 512, "num_workers": 0, "preset": "none",
+                **settings}).close()
+
+
+def refusal(free, monkeypatch, make=tried, **settings) -> ConfigError:
+    """What `make` is told where `free` bytes are free."""
+    monkeypatch.setattr(arena, "free_memory", lambda: free)
     with pytest.raises(ConfigError) as caught:
-        tried(512)
-    text = str(caught.value)
-    assert "MiB of shared memory (obs 4 MiB, " in text and "but 4 MiB are free" in text
-    fitting = int(re.search(r"--num_envs=(\d+)", text)[1])
-    assert 8 < fitting < 512
-    tried(fitting).close()
+        make(**settings)
+    return caught.value
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"learner": "torch"}, {"hidden_sizes": (256, 256), "learner": "torch"}, {"epochs": 1},
+    {"num_minibatches": 512 * 16}])
+def test_too_much_memory_is_refused_with_the_largest_arrays_and_a_number_that_fits(
+        monkeypatch, settings):
+    error = refusal(16 << 20, monkeypatch, **settings)
+    assert "MiB of shared memory (obs 4 MiB, " in error.what
+    assert error.what.endswith("MiB beside, but 16 MiB are free")
+    fitting = int(re.fullmatch(r"--num_envs=(\d+)", error.fix)[1])
+    assert 4 < fitting < 512
+    tried(fitting, **settings)
+    with pytest.raises(ConfigError, match="are free"):
+        tried(fitting + fitting // 4 + 1, **settings)
+
+
+def test_the_fix_is_fewer_steps_where_the_environments_are_given_or_too_few(monkeypatch):
+    listed = [lambda: gym.make("CartPole-v1")] * 2 + [lambda: gym.make("CartPole-v1")]
+    for settings in ({"env": listed, "envs": 3}, {"envs": 1}):
+        error = refusal(2 << 20, monkeypatch, num_steps=65536, **settings)
+        steps = int(re.fullmatch(r"--num_steps=(\d+)", error.fix)[1])
+        assert 1024 < steps < 65536
+        tried(num_steps=steps, **settings)
+
+
+def test_minibatches_must_have_their_rows_in_what_is_proposed(monkeypatch):
+    error = refusal(2 << 20, monkeypatch, num_minibatches=512 * 512)
+    assert error.fix.startswith("free memory")
+
+
+def test_where_not_even_one_environment_fits_nothing_is_promised(monkeypatch):
+    assert refusal(1000, monkeypatch).fix.startswith("free memory")
+
+
+def test_workers_own_memory_is_forecast(monkeypatch):
+    error = refusal(48 << 20, monkeypatch, envs=4, num_steps=8, num_workers=2)
+    assert re.search("about 6[45] MiB beside", error.what) and error.fix == "--num_workers=0"
+    tried(4, num_steps=8, num_workers=0)
+
+
+def test_a_vector_environment_that_is_too_large_is_told_a_number_that_fits(monkeypatch):
+    def vector(envs=4096):
+        make_vec("CartPole-v1", num_envs=envs, num_workers=0).close()
+    error = refusal(64 << 10, monkeypatch, vector)
+    fitting = int(re.fullmatch(r"num_envs=(\d+)", error.fix)[1])
+    assert 64 < fitting < 4096
+    vector(fitting)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 60), st.integers(0, 2000), st.integers(1, 200))
+def test_what_fits_is_the_largest_number_that_leaves_a_tenth(free, each, fixed, below):
+    found = arena.fitting(lambda n: fixed + each * n, free, below)
+    assert found == max((n for n in range(1, below) if 10 * (fixed + each * n) <= 9 * free),
+                        default=0)
 
 
 def test_memory_the_system_refuses_is_the_same_error(monkeypatch):
@@ -140,8 +196,3 @@ def test_memory_the_system_refuses_is_the_same_error(monkeypatch):
     with pytest.raises(ConfigError, match="MiB of shared memory"):
         Arena(SPEC)
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_free_memory_is_what_the_machine_and_the_cgroup_leave():
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert 0 < arena._free_memory() <= total

@@ -321,7 +321,7 @@ def test_the_banner_says_what_was_chosen(command):
     _, out, _ = command("--env_name=CartPole-v1", *TINY[1:], "--seed=1", "--lr=1e-3")
     preset = PRESETS["cartpole"]
     for text in ("observations Box(4,) float32, actions Discrete(2)", "mlp 4-8-{2,1} tanh, 107 ",
-                 f"preset    cartpole: gamma={preset['gamma']}", "4 environments in the main proc",
+                 f"preset    cartpole: gamma={preset['gamma']}", "4 environments x 8 steps in the",
                  "cpu, 1 torch thread", "kernels   "):
         assert text in out
     assert "lr=" not in out

@@ -114,7 +114,7 @@ def test_the_command_takes_it_and_its_banner_says_so(capsys, tmp_path):
               "--num_steps=8", "--epochs=1", "--hidden_sizes=8", "--total_steps=64",
               "--eval_episodes=2", f"--run_dir={tmp_path / 'run'}"])
     said = capsys.readouterr().out
-    assert "acting    local; 4 environments in one vector environment\n" in said
+    assert "acting    local; 4 environments x 8 steps in one vector environment\n" in said
     assert "evaluation return" in said
 
 

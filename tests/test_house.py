@@ -25,14 +25,14 @@ ROWS = """
     models collect letters
     policy workers native flat
     shards
-    heads nets vecenv presets stepper
+    heads nets vecenv presets stepper forecast
     actors processes
     envs
-    contract
+    contract measure
     fingerprint
     spaces arena kernels
     numba_twins sinks_wandb
-    config reference
+    config reference machine
     errors remedies
 """.split("\n")
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}

@@ -1,0 +1,89 @@
+"""Whether workers pay: what a step of the environment costs, beside what workers cost.
+
+Results are the same bits for any number of workers, so measuring this changes speed alone.
+"""
+
+import math
+import random
+import sys
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Iterator
+
+import gymnasium as gym
+import numpy as np
+
+from . import kernels
+from .config import Config
+from .kernels import Purpose
+from .spaces import noise_size, random_actions, to_env
+
+MOST_STEPS, MOST_SECONDS = 300, 0.05  # of measuring, whichever is first
+ACTIONS = 64
+
+# Seconds, measured: bench/workers.py, bench/LOG.md.
+START = 0.25  # until the workers are up
+WAKE = 200e-6  # for the workers and the main process to hand over to each other once
+OWN = 3e-6  # our own work on a step, local acting
+
+
+def step_seconds(env: gym.Env) -> float:
+    """Seconds that a step of `env` takes under random actions, with its share of the resets.
+
+    At most 300 steps or 50 ms, or two steps if they take longer. The process's shared generators
+    are left as they were; infinite where the environment fails, which its run will tell better.
+    """
+    try:
+        with _shared_noise_kept():
+            return _measured(env)
+    except (Exception, SystemExit):  # an environment may raise anything
+        return math.inf
+
+
+def pays(step: float, config: Config, workers: int) -> bool:
+    """Whether a run whose environment's step takes `step` seconds is faster with `workers`.
+
+    What they save is their share of the stepping; what they cost is their start, and handing over:
+    once a rollout where they act for themselves, once a step and group of environments elsewhere.
+    """
+    if workers < 2:
+        return False
+    local = config.acting == "local"
+    rollouts = -(-config.total_steps // (config.num_envs * config.num_steps))
+    rows = rollouts * config.num_envs * config.num_steps
+    turns = 1 if local else config.num_steps * min(2, config.num_envs)
+    saved = rows * (step + OWN * local) * (1 - 1 / workers)
+    return saved > START + rollouts * turns * WAKE
+
+
+def _measured(env: gym.Env) -> float:
+    space = env.action_space
+    u, z = (np.empty((ACTIONS, noise_size(space)), np.float32) for _ in "uz")
+    kernels.uniform(0, Purpose.WARMUP, 0, 0, u)
+    kernels.normal(0, Purpose.WARMUP, 0, 1, z)
+    actions = to_env(space)(random_actions(space)(u, z))
+    env.reset(seed=0)
+    env.step(actions[0])  # the first step may load or compile what the others only use
+    env.reset(seed=0)
+    begun, steps, seconds = perf_counter(), 0, 0.0
+    while steps < MOST_STEPS and seconds < MOST_SECONDS:
+        _, _, term, trunc, _ = env.step(actions[steps % ACTIONS])
+        steps += 1
+        if term or trunc:
+            env.reset(seed=steps)
+        seconds = perf_counter() - begun
+    return seconds / steps
+
+
+@contextmanager
+def _shared_noise_kept() -> Iterator[None]:
+    """Put back the generators that all of a process shares, torch's too if it is there."""
+    torch = sys.modules.get("torch")
+    before = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        if torch:
+            torch.set_rng_state(before[2])
