@@ -19,8 +19,10 @@ cdef extern from "returns.h" nogil:
     void c_gae "gae"(const float *rew, const float *val, const float *nxt, const uint8_t *term,
                      const uint8_t *trunc, int64_t steps, int64_t envs, double gamma, double lam,
                      float *adv)
-    void c_discounted "discounted"(const float *rew, const uint8_t *ended, int64_t steps,
-                                   int64_t envs, double gamma, double *carry, double *out)
+    void discounted_f32(const float *rew, const uint8_t *ended, int64_t steps, int64_t envs,
+                        double gamma, double *carry, double *out)
+    void discounted_f64(const double *rew, const uint8_t *ended, int64_t steps, int64_t envs,
+                        double gamma, double *carry, double *out)
     void merge_moments_f32(const float *x, int64_t rows, int64_t columns, double *count,
                            double *mean, double *m2)
     void merge_moments_f64(const double *x, int64_t rows, int64_t columns, double *count,
@@ -66,17 +68,32 @@ def gae(const float[:, ::1] rew not None, const float[:, ::1] val not None,
                   gamma, lam, &adv[0, 0])
 
 
-def discounted(const float[:, ::1] rew not None, const uint8_t[:, ::1] ended not None,
-               double gamma, double[::1] carry not None, double[:, ::1] out not None):
-    cdef int64_t steps = rew.shape[0], envs = rew.shape[1]
-    if steps and envs:
-        with nogil:
-            c_discounted(&rew[0, 0], &ended[0, 0], steps, envs, gamma, &carry[0], &out[0, 0])
-
-
 ctypedef fused real:
     float
     double
+
+
+cdef void sum_discounted(const real[:, ::1] rew, const uint8_t[:, ::1] ended, double gamma,
+                         double[::1] carry, double[:, ::1] out) noexcept nogil:
+    cdef int64_t steps = rew.shape[0], envs = rew.shape[1]
+    if real is float:
+        discounted_f32(&rew[0, 0], &ended[0, 0], steps, envs, gamma, &carry[0], &out[0, 0])
+    else:
+        discounted_f64(&rew[0, 0], &ended[0, 0], steps, envs, gamma, &carry[0], &out[0, 0])
+
+
+def discounted(rew, const uint8_t[:, ::1] ended not None, double gamma,
+               double[::1] carry not None, double[:, ::1] out not None):
+    cdef const float[:, ::1] single
+    cdef const double[:, ::1] double_
+    if rew.size and rew.itemsize == 4:
+        single = rew
+        with nogil:
+            sum_discounted(single, ended, gamma, carry, out)
+    elif rew.size:
+        double_ = rew
+        with nogil:
+            sum_discounted(double_, ended, gamma, carry, out)
 
 
 cdef void merge_rows(const real[:, ::1] x, double[::1] count, double[::1] mean,

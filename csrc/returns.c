@@ -37,19 +37,22 @@ DISPATCH(gae,
           const uint8_t *trunc, int64_t steps, int64_t envs, double gamma, double lam, float *adv),
          (rew, val, nxt, term, trunc, steps, envs, gamma, lam, adv))
 
-ALWAYS_INLINE void discounted_body(const float *rew, const uint8_t *ended, int64_t steps,
-                                   int64_t envs, double gamma, double *carry, double *out) {
-    for (int64_t t = 0; t < steps; t++, rew += envs, ended += envs, out += envs)
-        for (int64_t e = 0; e < envs; e++) {
-            out[e] = gamma * carry[e] + (double)rew[e];
-            carry[e] = ended[e] ? 0.0 : out[e];
-        }
-}
+#define DEFINE_DISCOUNTED(name, type)                                                            \
+    ALWAYS_INLINE void name##_body(const type *rew, const uint8_t *ended, int64_t steps,         \
+                                   int64_t envs, double gamma, double *carry, double *out) {     \
+        for (int64_t t = 0; t < steps; t++, rew += envs, ended += envs, out += envs)             \
+            for (int64_t e = 0; e < envs; e++) {                                                 \
+                out[e] = gamma * carry[e] + (double)rew[e];                                      \
+                carry[e] = ended[e] ? 0.0 : out[e];                                              \
+            }                                                                                    \
+    }                                                                                            \
+    DISPATCH(name,                                                                               \
+             (const type *rew, const uint8_t *ended, int64_t steps, int64_t envs, double gamma,  \
+              double *carry, double *out),                                                       \
+             (rew, ended, steps, envs, gamma, carry, out))
 
-DISPATCH(discounted,
-         (const float *rew, const uint8_t *ended, int64_t steps, int64_t envs, double gamma,
-          double *carry, double *out),
-         (rew, ended, steps, envs, gamma, carry, out))
+DEFINE_DISCOUNTED(discounted_f32, float)
+DEFINE_DISCOUNTED(discounted_f64, double)
 
 /* Chan, Golub, LeVeque 1979: the moments of two sets together from those of each. */
 ALWAYS_INLINE void merge(const double *mean_in, const double *m2_in, int64_t columns, double rows,

@@ -12,8 +12,10 @@ void gae(const float *rew, const float *val, const float *nxt, const uint8_t *te
          const uint8_t *trunc, int64_t steps, int64_t envs, double gamma, double lam, float *adv);
 
 /* g = gamma g + rew, out[t] = g, g = 0 where ended; g starts at and ends in carry [e]. */
-void discounted(const float *rew, const uint8_t *ended, int64_t steps, int64_t envs, double gamma,
-                double *carry, double *out);
+void discounted_f32(const float *rew, const uint8_t *ended, int64_t steps, int64_t envs,
+                    double gamma, double *carry, double *out);
+void discounted_f64(const double *rew, const uint8_t *ended, int64_t steps, int64_t envs,
+                    double gamma, double *carry, double *out);
 
 /* Merge the rows of x [rows columns] into count [1], mean and m2 [columns]. */
 void merge_moments_f32(const float *x, int64_t rows, int64_t columns, double *count, double *mean,

@@ -14,6 +14,7 @@ from .spaces import Store, keeps
 REWARD_MAX = float(np.finfo(np.float32).max)
 FIRST = "worker 0, "  # the name of the worker that speaks for all
 FLAGS = bool, np.bool_
+PLAIN = frozenset({int, float, np.float32, np.float64, np.int32, np.int64})  # fast to check
 REPLAY_LIMIT = 100_000  # steps of an episode that can be played again after an interrupt
 
 log = logging.getLogger("fastppo")
@@ -23,6 +24,8 @@ WORDS_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text an
 
 def reward(rew) -> float:
     """`rew` as a float; raises ValueError for what is not one finite real number in float32."""
+    if type(rew) in PLAIN and abs(rew) <= REWARD_MAX:
+        return float(rew)
     if rew is None or isinstance(rew, (str, bytes)) or np.ndim(rew) or not np.isreal(rew):
         raise ValueError(f"the reward is {rew!r}, not a number")
     if not abs(float(rew)) <= REWARD_MAX:
@@ -132,17 +135,6 @@ def close(envs: list) -> None:
             envs.pop().close()
         except (Exception, SystemExit):  # a user's close may raise anything
             traceback.print_exc()
-
-
-def replay(env, seed: int, actions: list, length: int) -> None:
-    """Bring `env` to step `length` of the episode `seed`, of which `actions` were taken."""
-    if length > REPLAY_LIMIT:
-        raise EnvError(f"an environment was interrupted in step {length} of its episode: only"
-                       f" {REPLAY_LIMIT} can be played again", "train anew, or with workers")
-    env.reset(seed=seed)
-    del actions[length:]
-    for action in actions:
-        env.step(action)
 
 
 def global_noise() -> tuple[bytes, ...]:

@@ -8,12 +8,14 @@ from gymnasium.spaces import Space
 
 from .actors import Central, Local
 from .arena import Arena, Spec
+from .books import Views
 from .collect import Collector, Rollout
 from .config import Config
 from .envs import Source
 from .errors import InputError
 from .flat import Flat, trained
 from .forecast import beside, remedy
+from .infos import shared_infos
 from .kernel_learner import KernelLearner
 from .learner import Learner
 from .models import own_torch
@@ -22,7 +24,7 @@ from .policy import Policy
 from .processes import Team, shared_spec
 from .shards import Share, Together, helpers, shards_spec
 from .spaces import action_store, observation_store
-from .vecenv import Serial, Views
+from .vecenv import Serial
 from .workers import Workers, jobs
 
 
@@ -42,6 +44,7 @@ def arena_spec(config: Config, policy: Policy) -> Spec:
     return {
         **rollout_spec(policy.obs_space, policy.act_space, config.num_steps, config.num_envs),
         "params": ("<f4", (params,)), "mean": moments, "scale": moments, **shared,
+        **shared_infos(config.num_workers),
         **shared_spec(config.num_workers, len(groups_of(config.num_envs)))}
 
 

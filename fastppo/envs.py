@@ -2,11 +2,18 @@
 
 import difflib
 import importlib
+import logging
 import sys
 from typing import Any, Callable, Sequence
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
+from gymnasium.wrappers.common import (
+    OrderEnforcing,
+    PassiveEnvChecker,
+    RecordEpisodeStatistics,
+    TimeLimit,
+)
 
 from . import contract, remedies
 from .config import Config
@@ -14,6 +21,15 @@ from .errors import ConfigError, EnvError, Error, SpaceError
 from .measure import step_seconds
 
 Factory = Callable[[], gym.Env]
+NEVER = sys.maxsize  # a time limit nobody reaches
+
+
+# Wrappers of Gymnasium's that are kept, and what does the same without them.
+TWINS = {"NormalizeObservation": "--norm_obs", "NormalizeReward": "--norm_rewards",
+         "ClipAction": "actions are clipped to their space anyway",
+         "RescaleAction": "a policy's actions need no other scale than the space's"}
+
+log = logging.getLogger("fastppo")
 
 
 class SpecFactory:
@@ -85,6 +101,7 @@ class Source:
         self.metadata = dict(probes[0].metadata)
         if self.config.num_workers == "auto":
             self.step_seconds = step_seconds(probes[0])
+        note_twins(probes[0])
         contract.close(probes)
 
     def to_play(self, env: Any = None) -> list[Factory]:
@@ -183,6 +200,37 @@ def prepared(env: gym.Env) -> gym.Env:
     kind = type(env.unwrapped)
     walker = kind.__module__ == "gymnasium.envs.box2d.bipedal_walker"
     return FreshWorld(env) if walker else env
+
+
+# Whose `step` does what a Serial does itself; FreshWorld's does nothing.
+REDUNDANT = (TimeLimit, OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics, FreshWorld)
+
+
+def shortcut(env: gym.Env) -> tuple[Callable, int]:
+    """(step, limit): a `step` that does what env's does, if one checks, counts and cuts oneself.
+
+    It is that of the first wrapper, from outside, that does anything else; `limit` is the length in
+    steps at which those passed by truncate. To be asked for anew in every episode. `env` stays as
+    it is: its `reset` and attributes are all there.
+    """
+    limit = NEVER
+    while type(env) in REDUNDANT and "step" not in vars(env):
+        if type(env) is TimeLimit:
+            limit = min(limit, env._max_episode_steps)
+        env = env.env
+    return env.step, limit
+
+
+def note_twins(env: gym.Env) -> None:
+    """Say, in one line, which wrappers around `env` do what a Config asks for without them."""
+    found = []
+    while isinstance(env, gym.Wrapper):
+        if type(env).__module__.startswith("gymnasium.wrappers."):
+            found += [type(env).__name__] if type(env).__name__ in TWINS else []
+        env = env.env
+    if found:
+        log.warning("the environment is wrapped in %s, which stays; fastppo does the same itself,"
+                    " faster: %s", ", ".join(found), ", ".join(TWINS[name] for name in found))
 
 
 def _called(name: str) -> Callable | None:

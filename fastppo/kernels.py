@@ -39,7 +39,7 @@ ARRAYS = {
         "adv": "*float32 t e",
     },
     "discounted": {
-        "rew": "float32 t e",
+        "rew": "float32|float64 t e",
         "ended": "bool t e",
         "carry": "*float64 e",
         "out": "*float64 t e",

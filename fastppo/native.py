@@ -17,6 +17,7 @@ from . import contract, kernels
 from .actors import Actor, Random
 from .arena import POISON, Arena
 from .errors import ConfigError, EnvError, SpaceError
+from .infos import Ends, numbers_of
 from .kernels import Purpose
 from .vecenv import WARMUP_EPISODE
 
@@ -49,6 +50,7 @@ class Native:
             raise SpaceError(f"{env} batches its actions as {env.action_space}",
                              "gymnasium.vector.utils.batch_space(single_action_space, num_envs)")
         self.stand, self.under_way, self.busy = self._fresh(0), None, False
+        self.ends = Ends()
 
     def warmup(self, steps: int) -> None:
         """See Serial.warmup."""
@@ -66,6 +68,7 @@ class Native:
         """Take T steps in every environment; the same iteration given again goes on with it."""
         self.actor.start(iteration)
         self._run(iteration, self.actor, self.steps)
+        self.ends.tell(self.arena["infos"][0])
 
     def close(self) -> None:
         """Close the vector environment if it is ours; whoever handed one in closes that."""
@@ -75,6 +78,7 @@ class Native:
     def _run(self, iteration: int, actor: Actor, steps: int) -> None:
         if iteration != self.under_way:
             self.rows[0][:] = self.rows[-1]
+            self.ends.clear()
             self.stand, self.under_way = self.stand._replace(t=0), iteration
         if self.busy:
             self._start_anew()
@@ -123,6 +127,8 @@ class Native:
                           ("trunc", trunc & ~late), ("total", np.where(ended, total, np.nan)),
                           ("length", np.where(ended, length, 0))):
             self.arena[name][t] = row
+        for e in np.flatnonzero(ended):
+            self.ends.add(t, int(e), numbers_of(info, e))
         self.stand = Stand(t + 1, ended & late, trunc & late, np.where(ended, 0.0, total),
                            np.where(ended, 0, length))
         self.busy = False

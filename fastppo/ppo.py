@@ -14,6 +14,7 @@ from .crew import arena_of, board, check_rollout, flat_of, learner_of
 from .engines import source_of
 from .errors import ClosedError
 from .evaluate import Evaluation, evaluate
+from .infos import told
 from .models import build_policy, torch_threads
 from .report import Clock, Episodes, explained_variance, log, sinks_of, stops
 from .settings import configured, resolved, whole
@@ -132,7 +133,7 @@ class PPO:
         """One iteration and its metrics; a rollout an interrupt left without update goes first."""
         rollout = self.rollout if self._pending else self.collect()
         stats = self.update(rollout) | {"charts/learning_rate": self.lr}
-        self.episodes.take(self.arena["total"], self.arena["length"])
+        self.episodes.take(self.arena["total"], self.arena["length"], told(self.arena))
         return stats | self.episodes.stats() | self.clock.stats(self.step)
 
     @property

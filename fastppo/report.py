@@ -20,11 +20,11 @@ import numpy as np
 from .collect import Rollout
 from .config import Config
 from .errors import ConfigError
+from .infos import SLOTS, WINDOW, Told
 from .processes import SECRET
 from .sinks_wandb import Wandb, check_wandb, note
 
 log = logging.getLogger("fastppo")
-WINDOW = 100  # finished episodes that charts/episodic_return is the mean of
 LINE_SECONDS = 5.0
 FIRST_SECONDS = 1.0
 
@@ -57,22 +57,33 @@ class Episodes:
     """The last finished episodes, and the metrics that follow from them."""
 
     def __init__(self):
-        self.recent: deque[tuple[float, int]] = deque(maxlen=WINDOW)
-        self.count = 0
+        self.recent: deque[tuple[float, int, dict]] = deque(maxlen=WINDOW)
+        self.count, self.names = 0, []
 
-    def take(self, total: np.ndarray, length: np.ndarray) -> None:
-        """Add those that ended in a rollout: return f64 and length i64 [t e], 0 where none did."""
-        ended = length > 0
-        self.recent.extend(zip(total[ended].tolist(), length[ended].tolist()))
-        self.count += int(ended.sum())
+    def take(self, total: np.ndarray, length: np.ndarray, told: Told | None = None) -> None:
+        """Add those that ended in a rollout: return f64 and length i64 [t e], 0 where none did.
+
+        `told` is what they said at their end; the first SLOTS names are shown, for all of the run.
+        """
+        ended, told = np.argwhere(length > 0), told or {}
+        last = [(t, e, told.get((t, e), {})) for t, e in ended[-WINDOW:].tolist()]
+        self.recent.extend((total[t, e], length[t, e], found) for t, e, found in last)
+        self.count += len(ended)
+        names = dict.fromkeys([*self.names, *(name for *_, found in last for name in found)])
+        self.names = list(names)[:SLOTS]
 
     def stats(self) -> dict[str, float]:
-        """Means over the last 100; nothing before the first one."""
+        """Means over the last 100, or those of them that told a number; none before the first."""
         if not self.recent:
             return {}
-        total, length = np.mean(self.recent, axis=0)
-        return {"charts/episodic_return": float(total), "charts/episodic_length": float(length),
-                "charts/episodes": float(self.count)}
+        total, length, told = zip(*self.recent)
+        means = {"charts/episodic_return": float(np.mean(total)),
+                 "charts/episodic_length": float(np.mean(length)),
+                 "charts/episodes": float(self.count)}
+        for name in self.names:
+            if found := [numbers[name] for numbers in told if name in numbers]:
+                means[f"env/{name}"] = float(np.mean(found))
+        return means
 
 
 def explained_variance(rollout: Rollout) -> float:

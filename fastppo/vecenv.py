@@ -7,44 +7,17 @@ seed of its next episode, so that every row of a rollout is a step somebody took
                                   |- ended: fin = the true final observation, obs[t+1] = the reset's
 """
 
-from typing import NamedTuple, Sequence
+from typing import Sequence
 
 import numpy as np
 
 from . import contract, kernels
 from .actors import Actor, Random
-from .arena import Arena
-from .envs import Factory, build
+from .books import Books, Clock, Views
+from .envs import Factory, build, shortcut
+from .intake import Intake, NoPast, Past
 
 WARMUP_EPISODE = -1  # training's episodes are 0, 1, 2, ...; those before it count down
-
-
-class Views(NamedTuple):
-    """The arrays a Serial writes, all over one slice of environments."""
-
-    obs: np.ndarray  # [t+1 e ...]
-    fin: np.ndarray  # [e ...]
-    raw: np.ndarray  # f32 [t e]
-    term: np.ndarray  # bool [t e]
-    trunc: np.ndarray  # bool [t e]
-    total: np.ndarray  # f64 [t e]: return of the episode that ended at this step
-    length: np.ndarray  # i64 [t e]: its length in steps; 0 where none ended
-
-    @classmethod
-    def of(cls, arena: Arena, first: int, last: int) -> "Views":
-        """The environments [first, last) of an arena's arrays."""
-        return cls(arena["obs"][:, first:last], arena["fin"][first:last],
-                   *(arena[name][:, first:last] for name in cls._fields[2:]))
-
-
-class Clock(NamedTuple):
-    """Where one environment stands; replaced whole, so that an interrupt never sees half a step."""
-
-    episode: int
-    length: int  # steps taken in this episode,
-    total: float  # and the sum of their rewards as the environment gave them
-    steps: int  # steps taken in this rollout
-    log: list  # the episode's actions, kept where an interrupt can strike (the main process)
 
 
 class Serial:
@@ -52,18 +25,21 @@ class Serial:
 
     A fault of an environment is raised as EnvError naming environment, seed, episode and step.
     `note(step, env)` is told where it stands (step -1: a reset) before every call into one.
+
+    An interrupt can strike between any two lines: `place` is (t, environments that took step t),
+    `busy` the one that may have taken half of it; lines run again write the same again.
     """
 
     def __init__(self, factories: Sequence[Factory], views: Views, actor: Actor, seed: int,
                  first: int = 0, groups: Sequence[range] = (), note=None, name: str = ""):
-        self.envs = build(factories, first, name)
-        self.views, self.actor, self.seed, self.first, self.name = views, actor, seed, first, name
-        self.groups = groups or [range(len(factories))]
+        self.envs, self.groups = build(factories, first, name), groups or [range(len(factories))]
+        self.actor, self.seed, self.first, self.name = actor, seed, first, name
         self.rows = list(views.obs)  # indexing a list costs a fifth of indexing the array
-        self.shape, self.dtype = views.obs.shape[2:], self.envs[0].observation_space.dtype
-        self.note, self.keep_log = note or (lambda step, env: None), note is None
-        self.clocks: list[Clock] = []
-        self.under_way, self.busy = None, -1
+        self.fin, self.books = views.fin, Books(views, first)
+        self.intake = Intake(self.rows[0], self.envs[0].observation_space.dtype)
+        self.past = Past(len(self.envs)) if note is None else NoPast()
+        self.note, self.steps = note or (lambda step, env: None), [None] * len(self.envs)
+        self.under_way, self.busy, self.place = None, -1, (0, 0)
 
     def warmup(self, steps: int) -> None:
         """Play `steps` random steps into obs[0 .. steps]; nothing of it is counted."""
@@ -73,16 +49,20 @@ class Serial:
 
     def begin(self, episode: int = 0) -> None:
         """Reset every environment into its episode `episode`; the next rollout starts there."""
-        self.busy, self.under_way, self.clocks = -1, None, [None] * len(self.envs)
+        self.busy, self.under_way, row = -1, None, self.rows[-1]
         self.noise = contract.global_noise()
+        self.books.begin()
+        self.past.clear()
         for e, env in enumerate(self.envs):
             env.action_space.seed(self._seed(e, 0))
-            self._reset(e, episode, len(self.views.raw))
+            self._reset(e, episode, self.intake.open(row), 0)
+        self.intake.close(row, range(len(self.envs)))
+        self._check(row, -1)
 
     def rollout(self, iteration: int) -> None:
         """Take T steps in every environment; the same iteration given again goes on with it."""
         self.actor.start(iteration)
-        self._run(iteration, self.actor, len(self.views.raw))
+        self._run(iteration, self.actor, len(self.rows) - 1)
         if iteration == 0:
             contract.check_global_noise(self.noise, self.name)
 
@@ -93,78 +73,84 @@ class Serial:
     def _run(self, iteration: int, actor: Actor, steps: int) -> None:
         if iteration != self.under_way:
             self.rows[0][:] = self.rows[-1]
-            self.clocks = [clock._replace(steps=0) for clock in self.clocks]
-            self.under_way = iteration
+            self.past.forget(self.books.open())
+            self.intake.settle()
+            self.place, self.under_way = (0, 0), iteration
         if self.busy >= 0:
             self._restore(self.busy)
-        for t in range(min(clock.steps for clock in self.clocks), steps):
+        for t in range(self.place[0], steps):
             for group in self.groups:
-                for e, action in zip(group, actor.act(t, group)):
-                    if self.clocks[e].steps == t:
-                        self.busy = e
-                        self._step(actor, t, e, action)
-                        self.busy = -1
-            self._check(self.rows[t + 1])
+                actions = actor.act(t, group)
+                self.past.keep(self.books.origin + t, group, actions)
+                self._step(actor, t, group, actions)
+            self._check(self.rows[t + 1], t)
+            self.place = t + 1, 0
         actor.finish(steps)
+        self.books.close(steps)
 
-    def _step(self, actor: Actor, t: int, e: int, action) -> None:
-        episode, length, total, _, log = self.clocks[e]
-        self.note(length, e)
-        try:
-            obs, rew, term, trunc, _ = self.envs[e].step(action)
-            if not isinstance(rew, float) or not abs(rew) <= contract.REWARD_MAX:
-                rew = contract.reward(rew)
-            term, trunc = bool(term), bool(trunc)
-            ended = term or trunc
-            self._keep(self.views.fin if ended else self.rows[t + 1], e, obs)
-        except BaseException as error:
-            raise self._fault(e, episode, length, "step()", error) from error
-        self.views.raw[t, e] = rew
-        if self.keep_log and length < contract.REPLAY_LIMIT:
-            log.append(action)
-        if not ended:
-            self.clocks[e] = Clock(episode, length + 1, total + rew, t + 1, log)
-            return
-        self._check(self.views.fin[e:e + 1], e, (episode, length, "step()"))
-        self.views.term[t, e], self.views.trunc[t, e] = term, trunc
-        self.views.total[t, e], self.views.length[t, e] = total + rew, length + 1
-        if trunc and not term:
-            actor.cut(t, e)
-        self._reset(e, episode + 1 if episode >= 0 else episode - 1, t + 1)
+    def _step(self, actor: Actor, t: int, group: range, actions: list) -> None:
+        """Take step t in those environments of `group` that have not."""
+        books, intake, row, done = self.books, self.intake, self.rows[t + 1], self.place[1]
+        now, clocks, rewards = books.origin + t, books.clocks, books.rewards[t]
+        note, steps, into = self.note, self.steps, intake.open(row)
+        for e, action in zip(group, actions):
+            if e < done:
+                continue
+            self.busy = e
+            episode, start, last = clocks[e]
+            note(now - start, e)
+            try:
+                obs, rew, term, trunc, info = steps[e](action)
+                if not isinstance(rew, float) or not abs(rew) <= contract.REWARD_MAX:
+                    rew = contract.reward(rew)
+                if term is not False or trunc is not False:
+                    term, trunc = contract.flag(term), contract.flag(trunc)
+                if type(obs) is not np.ndarray or obs.shape != intake.shape \
+                        or obs.dtype != intake.dtype:
+                    obs = intake.unexpected(obs)
+            except BaseException as error:
+                raise self._fault(e, episode, now - start, "step()", error) from error
+            rewards[e] = rew
+            if not (term or trunc or now >= last):
+                into[e][...] = obs
+                continue
+            trunc = trunc or now >= last
+            intake.put(self.fin, e, obs)
+            self._check(self.fin[e:e + 1], t, e)
+            books.end(t, e, term, trunc, info)
+            if trunc and not term:
+                actor.cut(t, e)
+            self._reset(e, episode + (1 if episode >= 0 else -1), into, now + 1)
+        intake.close(row, group)
+        self.place, self.busy = (t, max(done, group.stop)), -1
 
-    def _reset(self, e: int, episode: int, t: int) -> None:
-        """Put the first observation of `episode` into row t."""
+    def _reset(self, e: int, episode: int, into: list[np.ndarray], start: int) -> None:
+        """Put the first observation of `episode`, whose first step will be `start`, in into[e]."""
         self.note(-1, e)
         try:
             obs, _ = self.envs[e].reset(seed=self._seed(e, episode))
-            self._keep(self.rows[t], e, obs)
+            into[e][...] = self.intake.fitting(obs)
+            self.steps[e], limit = shortcut(self.envs[e])
         except BaseException as error:
             raise self._fault(e, episode, 0, "reset()", error) from error
-        self._check(self.rows[t][e:e + 1], e, (episode, 0, "reset()"))
-        self.clocks[e] = Clock(episode, 0, 0.0, t, [])
+        self.books.clocks[e] = Clock(episode, start, start + limit - 1)
 
     def _restore(self, e: int) -> None:
         """Bring an environment interrupted inside a call back to where its clock stands."""
-        episode, length, _, _, log = self.clocks[e]
-        contract.replay(self.envs[e], self._seed(e, episode), log, length)
-        self.busy = -1
+        (t, _), (episode, start, _) = self.place, self.books.clocks[e]
+        now = self.books.origin + t
+        self.past.replay(self.envs[e], self._seed(e, episode), e, start, now)
+        self.steps[e], _ = shortcut(self.envs[e])
+        self.place, self.busy = (t, e + (start > now)), -1
 
-    def _keep(self, row: np.ndarray, e: int, obs) -> None:
-        """Copy an observation at once: an environment may reuse its array."""
-        if type(obs) is not np.ndarray or obs.shape != self.shape or obs.dtype != self.dtype:
-            obs = contract.observation(obs, self.shape, row.dtype)
-            self.dtype = obs.dtype
-        row[e] = obs
-
-    def _check(self, rows: np.ndarray, first: int = 0, place: tuple | None = None) -> None:
-        """Raise EnvError for the first number in rows [e ...] that is not finite.
-
-        `place` is (episode, step, call) that returned them; none: each one's last step.
-        """
+    def _check(self, rows: np.ndarray, t: int, first: int = 0) -> None:
+        """Raise EnvError for the first number in rows [e ...], of step t, that is not finite."""
         if rows.dtype == np.float32 and (at := kernels.first_nonfinite(rows)) >= 0:
             e, bad = contract.nonfinite(rows, at)
-            episode, length = self.clocks[first + e][:2]
-            raise self._fault(first + e, *(place or (episode, length - 1, "step()")), bad)
+            episode, start, _ = self.books.clocks[first + e]
+            step = self.books.origin + t - start
+            field = "step()" if step >= 0 else "reset()"
+            raise self._fault(first + e, episode, max(0, step), field, bad)
 
     def _seed(self, e: int, episode: int) -> int:
         return kernels.episode_seed(self.seed, kernels.Purpose.ENV_SEED, self.first + e, episode)

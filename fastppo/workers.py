@@ -4,6 +4,7 @@ Worker w of W steps environments [E*w//W, E*(w+1)//W) into the same arrays that 
 sees whole; nothing else distinguishes it from a Serial in the main process.
 """
 
+import gc
 from functools import partial
 from typing import Sequence
 
@@ -11,10 +12,11 @@ from gymnasium.spaces import Space
 
 from .actors import Central, Local, Recipe, Waiting, first_turn
 from .arena import Arena
+from .books import Views
 from .envs import Factory
 from .processes import BEGIN, ROLLOUT, WARMUP, Job, Team
 from .shards import Hand, Idle, Share, helpers
-from .vecenv import Serial, Views
+from .vecenv import Serial
 
 
 class Workers:
@@ -98,8 +100,10 @@ def serial_on_slice(factories: Sequence[Factory], first: int, groups: Sequence[r
     else:
         groups, actor = (), Local(arena, first, last, recipe, space, seed)
     hand = Hand(arena, share, turns) if share else Idle()
-    return Member(hand, factories, Views.of(arena, first, last), actor, seed, first, groups, note,
-                  f"worker {worker}, ")
+    views = Views.of(arena, first, last, worker)
+    member = Member(hand, factories, views, actor, seed, first, groups, note, f"worker {worker}, ")
+    gc.freeze()  # what is there now stays: no later search for garbage need look at it
+    return member
 
 
 def _within(group: range, first: int, last: int) -> range:

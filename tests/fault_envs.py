@@ -168,6 +168,7 @@ def hanging_with_the_gil(env):
 def make_crew(factories, workers: int, steps: int = 8, **timeouts):
     """Workers on `factories` and their arena, without torch: only warmup can be asked of them."""
     from fastppo.arena import Arena
+    from fastppo.infos import shared_infos
     from fastppo.processes import Team, shared_spec
     from fastppo.workers import Workers, jobs
     envs, groups = len(factories), [range(len(factories))]
@@ -175,7 +176,7 @@ def make_crew(factories, workers: int, steps: int = 8, **timeouts):
     arena = Arena({"obs": ("<f4", (steps + 1, envs, 2)), "fin": ("<f4", (envs, 2)),
                    "act": ("<i8", te), "raw": ("<f4", te), "term": ("|b1", te),
                    "trunc": ("|b1", te), "total": ("<f8", te), "length": ("<i8", te),
-                   **shared_spec(workers, 1)})
+                   **shared_infos(workers), **shared_spec(workers, 1)})
     arena["length"].fill(0)
     todo = jobs(factories, arena, workers, groups, None, ACTIONS, 7)
     team = Team(todo, arena, 1, timeouts.get("step_timeout", 0), timeouts.get("reset_timeout", 0))

@@ -36,6 +36,18 @@ def test_one_real_number_is_a_reward(rew):
     assert contract.reward(rew) == float(rew)
 
 
+@pytest.mark.parametrize(("value", "meant"), [
+    (True, True), (False, False), (np.bool_(True), True), (0, False), (np.array(1), True)])
+def test_one_yes_or_no_is_a_flag(value, meant):
+    assert contract.flag(value) is meant
+
+
+@pytest.mark.parametrize("value", [None, "", "no", b"", {}, [], (), set(), np.zeros(2)])
+def test_what_is_not_one_yes_or_no_is_no_flag(value):
+    with pytest.raises(ValueError, match="truth value"):
+        contract.flag(value)
+
+
 @pytest.mark.parametrize("rew", [None, "1", b"1", [1.0], np.array([1.0]), np.nan, np.inf, 1e39, 1j])
 def test_anything_else_is_not(rew):
     with pytest.raises(ValueError, match="the reward is"):

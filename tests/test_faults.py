@@ -74,7 +74,7 @@ BAD_ANSWERS = {
     "nothing": (observing(None), r"observation has shape \(\)"),
     "a NaN": (observing(np.array([0, NAN], np.float32)), r"observation\[1\] is nan"),
     "an infinity": (observing(np.array([-INF, 0], np.float32)), r"observation\[0\] is -inf"),
-    "too large": (observing(np.array([0, 1e39])), r"overflow|observation\[1\] is inf"),
+    "too large": (observing(np.array([0, 1e39])), r"observation\[1\] is inf"),
     "reward None": (paying(None), "reward is None"),
     "reward NaN": (paying(NAN), "reward is nan"),
     "reward -inf": (paying(np.float32(-INF)), "reward is -inf"),
@@ -84,8 +84,14 @@ BAD_ANSWERS = {
     "reward text": (paying("1.0"), "reward is '1.0'"),
     "reward 1j": (paying(1j), "reward is 1j"),
     "reward object": (paying(object()), "reward"),
-    "four parts": (lambda env: (np.zeros(2, np.float32), 0.0, False, {}), "expected 5, got 4"),
-    "no parts": (lambda env: None, "NoneType"),
+    "four parts": (lambda env: (np.zeros(2, np.float32), 0.0, False, {}),
+                   r"expected 5, got 4.*; step\(\) must return \(obs, reward, terminated.*old Gym"),
+    "six parts": (lambda env: (np.zeros(2, np.float32), 0.0, False, False, {}, 1),
+                  r"too many values.*; step\(\) must return"),
+    "no parts": (lambda env: None, r"NoneType.*; step\(\) must return"),
+    "term None": (lambda env: (np.zeros(2, np.float32), 0.0, None, None, {}), "truncated is None"),
+    "trunc dict": (lambda env: (np.zeros(2, np.float32), 0.0, False, {}, {}), "truncated is {}"),
+    "term text": (lambda env: (np.zeros(2, np.float32), 0.0, "", False, {}), "truncated is ''"),
     "term array": (lambda env: (np.zeros(2, np.float32), 0.0, np.zeros(2, bool), False, {}),
                    "truth value"),
     "trunc array": (lambda env: (np.zeros(2, np.float32), 0.0, True, np.zeros(2, bool), {}),
@@ -93,7 +99,6 @@ BAD_ANSWERS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 @pytest.mark.parametrize("name", BAD_ANSWERS)
 def test_a_wrong_answer_to_step_is_one_error_that_names_its_place(name):
     fault, text = BAD_ANSWERS[name]
@@ -102,7 +107,6 @@ def test_a_wrong_answer_to_step_is_one_error_that_names_its_place(name):
     assert re.search(text, str(error))
 
 
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 @pytest.mark.parametrize("name", ["a NaN", "reward None"])
 def test_a_wrong_answer_in_a_worker_is_the_same_error_with_the_workers_number(name):
     fault, text = BAD_ANSWERS[name]
@@ -114,8 +118,8 @@ def test_a_wrong_answer_in_a_worker_is_the_same_error_with_the_workers_number(na
 @pytest.mark.parametrize("reply, text", [
     ((np.zeros(3, np.float32), {}), r"observation has shape \(3,\)"),
     ((np.array([NAN, 0], np.float32), {}), r"observation\[0\] is nan"),
-    (np.zeros(2, np.float32), "ValueError|TypeError|unpack"),
-    (None, "NoneType"),
+    (np.zeros(3, np.float32), r"unpack.*; reset\(\) must return \(obs, info\)"),
+    (None, r"NoneType.*; reset\(\) must return"),
 ])
 def test_a_wrong_answer_to_reset_names_the_episode_that_did_not_begin(reply, text):
     error = failure(lambda env: reply, 0, at=-1)
@@ -128,6 +132,46 @@ def test_a_final_observation_is_checked_like_any_other():
     error = failure(lambda env: final, 0, at=4)
     assert_named(error, 0, 4)
     assert "observation[1] is nan" in str(error)
+
+
+@pytest.mark.parametrize("at", [-1, 2, 4])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_number_too_large_for_float32_is_the_error_alone(dtype, at, recwarn):
+    class Wide(Faulty):
+        observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), dtype)
+
+        def observed(self):
+            return super().observed().astype(np.float64)
+    big = np.array([0, 1e39])
+    answer = (big, {}) if at < 0 else (big, 0.0, at == 4, False, {})
+    with trainer(lambda: Wide(lambda env: answer, at), 0, num_envs=2) as ppo:
+        with pytest.raises(EnvError, match=r"observation\[1\] is inf in float32"):
+            ppo.collect()
+    assert not recwarn.list
+
+
+class Fickle(Calm):
+    """Answers in one dtype after the other, whatever its space says; int64 alone has no halves."""
+
+    def __init__(self, dtypes):
+        super().__init__(3)
+        self.dtypes, self.calls = dtypes, 0
+
+    def observed(self):
+        self.calls += 1
+        dtype = self.dtypes[self.calls % len(self.dtypes)]
+        return np.array([self.calls, 0.5], dtype)
+
+
+F8, F4, I8, F2 = np.float64, np.float32, np.int64, np.float16
+
+
+@pytest.mark.parametrize("dtypes", [(F8, F4, I8, F2), (F8,), (I8,), (F8, I8)])
+def test_observations_may_change_their_dtype_as_they_like(dtypes):
+    with trainer(lambda: Fickle(dtypes), 0, num_envs=1) as ppo:
+        for _ in range(3):
+            for calls, half in ppo.collect().obs[:, 0].tolist():
+                assert half == 0.5 * (dtypes[int(calls) % len(dtypes)] != I8)
 
 
 FINE = {

@@ -27,8 +27,8 @@ ROWS = """
     shards
     heads nets vecenv presets stepper forecast
     actors processes
-    envs
-    contract measure
+    envs intake books
+    contract measure infos
     fingerprint
     spaces arena kernels
     numba_twins sinks_wandb

@@ -136,6 +136,13 @@ def test_discounted_rewards_equal_the_definition_and_carry_on(twin, shape, ends)
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
 
 
+def test_returns_are_sums_in_double_of_rewards_in_double(twin):
+    rew, ended = np.array([[0.1, 0.2, 1e-9, 0.3]]).T, np.array([[False, False, True, False]]).T
+    got, carry = discounted(twin, rew, ended, 1.0, np.array([1e9]))
+    assert got[:, 0].tolist() == [1e9 + 0.1, 1e9 + 0.1 + 0.2, 1e9 + 0.1 + 0.2 + 1e-9, 0.3]
+    assert carry.tolist() == [0.3]
+
+
 def test_discounted_rewards_in_two_rollouts_equal_those_in_one(twin):
     arrays = draw((12, 5))
     rew, ended = arrays["rew"], arrays["trunc"]

@@ -225,6 +225,22 @@ def test_a_worker_has_one_thread_a_library_and_no_credentials_and_no_input(tmp_p
     assert seen["torch"] is False
 
 
+class Counted(Calm):
+    """Pays the number of objects that Python's search for garbage no longer looks at."""
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, float(gc.get_freeze_count()), *rest
+
+
+def test_a_worker_never_searches_what_was_there_at_its_start_and_the_main_process_as_ever():
+    frozen = gc.get_freeze_count()
+    for workers in (0, 1):
+        with PPO(Counted, num_envs=2, num_workers=workers, num_steps=8, **QUICK) as ppo:
+            raw = ppo.collect().raw
+        assert (raw > 10_000).all() if workers else (raw == frozen).all()
+
+
 def test_what_an_environment_prints_comes_out_as_whole_lines(capfd):
     with crew([Loud, Loud], 2, steps=100) as vec:
         vec.warmup(100)
