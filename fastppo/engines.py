@@ -41,7 +41,7 @@ class Made(Source):
     owned = True
 
     def __init__(self, env: Any, config: Config):
-        if config.num_workers:
+        if config.num_workers not in (None, 0, "auto"):
             raise ConfigError(f"num_workers is {config.num_workers}, but vec={config.vec} steps all"
                               " environments in one process", "leave num_workers out")
         if env is not None and not isinstance(env, str):
