@@ -27,6 +27,7 @@ __all__ += ["permutation", "sample_categorical", "sample_gaussian", "uniform", "
 __all__ += ["Memory", "Samples", "Terms", "Update", "update_memory", "MAX_SHARDS"]
 
 MAX_SHARDS = 8  # of a minibatch, as csrc/update.h has it
+MAX_FLOATS, MAX_HIDDEN = 6144, 16  # of a row: observation and all layers (csrc/mlp.h); layers
 
 # dtype and axes of every array; * it is written, ~ its rows may lie apart, ... any shape.
 ARRAYS = {

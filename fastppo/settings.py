@@ -13,6 +13,7 @@ from . import kernels
 from .config import Config, check_names, default_of
 from .envs import Source, check_agreement
 from .errors import ConfigError, ModelError
+from .heads import size
 from .measure import pays
 from .presets import BY_PRESET, PRESETS, preset_of
 from .processes import worker_count
@@ -59,12 +60,21 @@ def resolved(source: Source) -> Config:
         model=_model(config.model, obs_space), device=_device(config.device),
         torch_threads=config.torch_threads or 1,
         vec="workers" if config.vec == "auto" else config.vec)
-    serves = (kernels.COMPILED and config.model == "mlp" and config.device == "cpu"
-              and observation_store(obs_space).dtype == "<f4")
+    serves = _serves(config, obs_space, source.act_space)
     config = config.replace(acting=_compiled(config, "acting", serves, "local", "central"),
                             learner=_compiled(config, "learner", serves, "kernel", "torch"))
     return config.replace(num_workers=worker_count(
         config.num_workers, config.num_envs, partial(pays, source.step_seconds, config)))
+
+
+def _serves(config: Config, obs_space: Space, act_space: Space) -> bool:
+    """Whether the compiled kernels serve such a network on such observations."""
+    hidden, obs = config.hidden_sizes, observation_store(obs_space)
+    row = math.prod(obs.shape) + 2 * sum(hidden) + size(act_space) + 1
+    padding = 16 * (2 * len(hidden) + 2)  # each layer's outputs are filled up to whole vectors
+    return (kernels.COMPILED and config.model == "mlp" and config.device == "cpu"
+            and obs.dtype == "<f4" and row + padding <= kernels.MAX_FLOATS
+            and len(hidden) <= kernels.MAX_HIDDEN)
 
 
 def _model(model: Any, obs_space: Space) -> Any:
@@ -97,6 +107,7 @@ def _compiled(config: Config, name: str, serves: bool, compiled: str, general: s
     """What the choice `name` comes to: `compiled` where the compiled one serves, else `general`."""
     asked = getattr(config, name)
     if asked == compiled and not serves:
-        raise ConfigError(f"{name}={compiled} needs the compiled extension, a built-in MLP on the "
-                          "CPU and float observations", f"--{name}={general}")
+        raise ConfigError(f"{name}={compiled} needs the compiled extension and a built-in MLP on "
+                          "the CPU, of a few thousand units at most, for float observations",
+                          f"--{name}={general}")
     return compiled if asked in ("auto", compiled) and serves else general
