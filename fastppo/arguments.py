@@ -6,9 +6,11 @@ Nothing here imports torch, gymnasium or numpy: --help and a typing error cost n
 """
 
 import difflib
+import inspect
 import re
 from dataclasses import field, make_dataclass
-from typing import Annotated, Any, NamedTuple, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, Iterable, Mapping, NamedTuple, Sequence
 
 from .config import Config
 from .errors import ConfigError
@@ -36,6 +38,7 @@ CLEANRL: dict[str, str | tuple[str, str]] = {
 
 HELP = """\
 Train PPO on a Gymnasium environment, then evaluate it; files go to runs/.
+"python main.py bench" measures how fast that is here; it has a --help of its own.
   BOOL    --flag, --no-flag or --flag=True
   INT     16, 1_000, 1e6, 10M or 500k; none, where it is offered, is no value
   names   with underscores or hyphens; these are understood too:
@@ -50,6 +53,7 @@ class Request(NamedTuple):
     preset: str  # name of the preset beneath it, or "none",
     changes: dict[str, Any]  # and what of it holds, because nothing else was given
     config: Config  # all of it over the defaults
+    own: dict[str, Any] = {}  # the verb's own settings
 
 
 class Flag(NamedTuple):
@@ -60,23 +64,26 @@ class Flag(NamedTuple):
     values: list[str]
 
 
-def read(argv: Sequence[str]) -> Request:
+def read(argv: Sequence[str], own: type | None = None) -> Request:
     """What `argv` asks for; raises ConfigError for what cannot be.
 
-    With --help it prints every setting, with the defaults of the environment that is named, and
-    raises SystemExit.
+    `own` is the dataclass, named after its verb, of the settings a verb has beside Config's. With
+    --help it prints every setting, with the defaults of the environment that is named, and raises
+    SystemExit.
     """
-    given = by_setting(flags(argv))
-    texts = {name: text_of(flag) for name, flag in given.items()
+    mine = settings(own) if own else {}
+    given = by_setting(flags(argv), mine)
+    texts = {name: text_of(flag, mine) for name, flag in given.items()
              if name not in ("help", *COMPUTED)}
     texts = {name: text for name, text in texts.items()
              if name not in BY_PRESET or text.lower() != "auto"}
     preset, changes = preset_for(texts)
-    values = parsed(texts, preset, changes, "help" in given)
-    asked = {name: values[name] for name in texts}
+    values = parsed(texts, preset, changes, "help" in given, own)
+    asked = {name: values[name] for name in texts if name not in mine}
     asked |= computed(given, values)
     changes = {name: value for name, value in changes.items() if name not in asked}
-    return Request(asked, preset, changes, Config(**{**changes, **asked}))
+    return Request(asked, preset, changes, Config(**{**changes, **asked}),
+                   {name: values[name] for name in mine})
 
 
 def flags(argv: Sequence[str]) -> list[Flag]:
@@ -96,8 +103,8 @@ def flags(argv: Sequence[str]) -> list[Flag]:
     return found
 
 
-def by_setting(given: Sequence[Flag]) -> dict[str, Flag]:
-    """The flags by the setting they mean; of several with one name the last.
+def by_setting(given: Sequence[Flag], own: Mapping[str, Setting]) -> dict[str, Flag]:
+    """The flags by the setting they mean, Config's or the verb's `own`; of several the last.
 
     Raises ConfigError for what is no setting, for a name of CleanRL's, and for one setting under
     two names: nobody can tell which of them was meant.
@@ -107,8 +114,8 @@ def by_setting(given: Sequence[Flag]) -> dict[str, Flag]:
         name = ALIASES.get(flag.name, "help" if flag.name == "-h" else flag.name)
         if name in CLEANRL:
             raise _answer(flag)
-        if name not in (*settings(), *COMPUTED, "help"):
-            raise _unknown(flag.name)
+        if name not in (*settings(), *own, *COMPUTED, "help"):
+            raise _unknown(flag.name, own)
         before = found.get(name, flag)
         if before.name != flag.name:
             raise ConfigError(f"--{before.name} and --{flag.name} are two names of one setting",
@@ -117,11 +124,11 @@ def by_setting(given: Sequence[Flag]) -> dict[str, Flag]:
     return found
 
 
-def text_of(flag: Flag) -> str:
+def text_of(flag: Flag, own: Mapping[str, Setting] = MappingProxyType({})) -> str:
     """The text that follows a flag, True where nothing has to; ConfigError for none or too many."""
-    setting = settings().get(ALIASES.get(flag.name, flag.name))
-    if setting and setting.kind is bool and not flag.values:
-        return "True"
+    setting = {**settings(), **own}.get(ALIASES.get(flag.name, flag.name))
+    if setting and setting.bare and not flag.values:
+        return setting.bare
     if setting and setting.kind == tuple[int, ...] and flag.values:
         return ",".join(flag.values)
     if len(flag.values) != 1 or not flag.values[0].strip():
@@ -168,20 +175,22 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
 
 
-def parsed(texts: dict[str, str], preset: str, changes: dict[str, Any], wants_help: bool
-           ) -> dict[str, Any]:
+def parsed(texts: dict[str, str], preset: str, changes: dict[str, Any], wants_help: bool,
+           own: type | None = None) -> dict[str, Any]:
     """All settings by name: `texts` read by tyro, over `changes`, over the defaults."""
     import tyro
     sections: dict[str, list[Setting]] = {}
-    for setting in settings().values():
+    for setting in (*(settings(own).values() if own else ()), *settings().values()):
         sections.setdefault(setting.section, []).append(setting)
     boxes = [(title, Annotated[_box(title, held, preset, changes), tyro.conf.OmitArgPrefixes])
              for title, held in sections.items()]
     args = [f"--{name}={text}" for name, text in texts.items()]
     try:
-        page = tyro.cli(make_dataclass("Settings", boxes), prog="python main.py",
-                        args=["--help"] if wants_help else args, use_underscores=True,
-                        description=HELP + _about(texts, preset, changes))
+        page = tyro.cli(make_dataclass("Settings", boxes), use_underscores=True,
+                        prog="python main.py" + (f" {own.__name__.lower()}" if own else ""),
+                        args=["--help"] if wants_help else args,
+                        description=(inspect.getdoc(own) if own else HELP)
+                        + _about(texts, preset, changes))
     except _Refusal as refusal:
         raise refusal.args[0] from None
     return {name: value for title, _ in boxes for name, value in vars(getattr(page, title)).items()}
@@ -248,8 +257,8 @@ def _answer(flag: Flag) -> ConfigError:
     return ConfigError(f"{flag.typed} is a name of CleanRL's, here it has another", fix)
 
 
-def _unknown(name: str) -> ConfigError:
-    known = [*settings(), *COMPUTED, *ALIASES]
+def _unknown(name: str, own: Iterable[str]) -> ConfigError:
+    known = [*own, *settings(), *COMPUTED, *ALIASES]
     near = difflib.get_close_matches(name.lstrip("-").removeprefix("no_"), known, 1)
     return ConfigError(f'there is no setting "{name}"', f"did you mean --{near[0]}?" if near else
                        "python main.py --help lists them all")

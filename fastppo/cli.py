@@ -6,6 +6,7 @@ Exit codes: 0; 2 for what was asked and cannot be; 1 for what went wrong; 130 an
 or SIGTERM ended it; 141 where nobody reads the output any more.
 """
 
+import difflib
 import importlib.util
 import itertools
 import json
@@ -17,7 +18,7 @@ import time
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Iterator, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 from . import __version__, arguments
 from .arguments import Request, slug
@@ -28,6 +29,8 @@ from .sinks_wandb import check_wandb
 
 BEGAN = time.monotonic()
 MODEL, SUMMARY = "model.safetensors", "summary.json"
+# What the first word of a command line may be: where the function stands that does it.
+VERBS = {"train": (".cli", "training"), "bench": (".benchmark.command", "bench")}
 USAGE = (ConfigError, ModelError, SpaceError)
 NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and slower; to get it:"
                 " install a C compiler and Python's headers, then pip install -e .")
@@ -40,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")  # a terminal that has no ± must not cost a run
     with Interrupts() as interrupts:
         try:
-            run(arguments.read(sys.argv[1:] if argv is None else argv), interrupts)
+            verb, rest = verb_of(sys.argv[1:] if argv is None else argv)
+            verb(rest, interrupts)
         except Stop:
             raise SystemExit(interrupts.code) from None
         except Error as error:
@@ -50,6 +54,26 @@ def main(argv: Sequence[str] | None = None) -> None:
         except BrokenPipeError:  # python main.py | head
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise SystemExit(141) from None
+
+
+def verb_of(argv: Sequence[str]) -> tuple[Callable[[Sequence[str], Interrupts], None], list[str]]:
+    """What the first word of `argv` asks for, and the words after it; without a verb: training.
+
+    Raises ConfigError for a word that is nearly a verb.
+    """
+    first, rest = (argv[0], list(argv[1:])) if argv else ("", [])
+    if first not in VERBS:
+        near = difflib.get_close_matches(first, VERBS, 1, 0.6)
+        if near:
+            raise ConfigError(f'there is no command "{first}"', f"python main.py {near[0]}")
+        first, rest = "train", list(argv)
+    module, name = VERBS[first]
+    return getattr(importlib.import_module(module, __package__), name), rest
+
+
+def training(argv: Sequence[str], interrupts: Interrupts) -> None:
+    """Do the training that `argv` asks for."""
+    run(arguments.read(argv), interrupts)
 
 
 def run(request: Request, interrupts: Interrupts) -> None:

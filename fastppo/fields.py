@@ -25,11 +25,13 @@ UNITS = {"max_episode_steps": "steps", "total_steps": "steps", "hidden_sizes": "
          "log_std_init": "nats", "num_envs": "environments", "num_steps": "steps",
          "num_workers": "processes", "step_timeout": "s", "reset_timeout": "s",
          "reward_limit": "standard deviations", "target_kl": "nats", "epochs": "passes",
-         "num_minibatches": "minibatches", "torch_threads": "threads", "eval_episodes": "episodes"}
+         "num_minibatches": "minibatches", "torch_threads": "threads", "eval_episodes": "episodes",
+         "rounds": "rounds", "seconds": "s", "iterations": "iterations", "processes": "processes"}
 
 NAMES = {int: "INT", float: "FLOAT", bool: "BOOL", str: "TEXT", Any: "TEXT",
          tuple[int, ...]: "INT,...", dict[str, Any]: "JSON"}
 AUTO = *BY_PRESET, "num_workers"  # numbers that can be left to a rule or to measurement
+BARE = {"json": "-"}
 POWERS = {"": 0, "k": 3, "m": 6, "g": 9}
 SWITCHES = {"true": True, "yes": True, "on": True, "1": True,
             "false": False, "no": False, "off": False, "0": False}
@@ -59,6 +61,11 @@ class Setting(NamedTuple):
         return plain + "|auto" * (self.name in AUTO) + "|none" * self.optional
 
     @property
+    def bare(self) -> str | None:
+        """The text that its flag alone stands for; None where a value has to follow."""
+        return "True" if self.kind is bool else BARE.get(self.name)
+
+    @property
     def fix(self) -> str:
         """What always works."""
         default = shown(self.default)
@@ -77,13 +84,13 @@ class Setting(NamedTuple):
 
 
 @functools.cache
-def settings() -> dict[str, Setting]:
-    """Every field of Config by name, with the text that stands below it in the source."""
-    body = ast.parse(inspect.getsource(Config)).body[0].body
+def settings(owner: type = Config) -> dict[str, Setting]:
+    """Every field of a dataclass by name, with the text that stands below it in the source."""
+    body = ast.parse(inspect.getsource(owner)).body[0].body
     texts = {one.target.id: " ".join(below.value.value.split())
              for one, below in zip(body, body[1:]) if isinstance(one, ast.AnnAssign)}
-    found, section = {}, ""
-    for one in fields(Config):
+    found, section = {}, owner.__name__.lower()
+    for one in fields(owner):
         text, source = re.fullmatch(r"(.*?)(?: \[([^]]*)\])?", texts[one.name]).groups("")
         optional = get_origin(one.type) in (Union, UnionType)
         kind = get_args(one.type)[0] if optional else one.type

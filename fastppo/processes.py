@@ -36,6 +36,7 @@ CLOSE, BEGIN, WARMUP, ROLLOUT, UPDATE, STEP, TAKE, GIVE, ASK = range(len(COMMAND
 STARTING, RESET = -2, -1  # in a `done` cell, instead of a step
 FAILED = 1  # state of a `done` cell whose worker has written into its slot of `errors`
 ERROR_BYTES = 65_536
+STAMPS = 64  # commands of which the times are kept: (command, begin, end) in time.monotonic_ns
 SLICE_NS = 50_000_000  # longest sleep before looking at signals, deaths and hangs
 SPIN_NS = 50_000  # spinning before sleeping, where every worker has a core of its own
 CLOSE_SECONDS = 3.0
@@ -78,7 +79,7 @@ def worker_count(asked: int | str | None, envs: int, pays: Callable[[int], bool]
 def shared_spec(workers: int, groups: int) -> Spec:
     """The arrays through which `workers` processes and the main one talk."""
     return {"cells": ("u1", (4 + groups + 2 * workers, 128)), "command": ("<i8", (2,)),
-            "errors": ("u1", (workers, ERROR_BYTES))}
+            "errors": ("u1", (workers, ERROR_BYTES)), "stamps": ("<i8", (workers, STAMPS, 3))}
 
 
 class Cells:
@@ -104,6 +105,7 @@ def work(payload: bytes, arena_fd: int, parent: int) -> None:
     arena = Arena(spec, arena_fd)
     cells = Cells(arena, groups)
     done, turns = cells.done[index], Turns(cells, index, spin, parent)
+    stamps = arena["stamps"][index]
     try:
         made = pickle.loads(make)(arena, done.at, turns)
         generation = 0
@@ -114,7 +116,9 @@ def work(payload: bytes, arena_fd: int, parent: int) -> None:
             command, argument = arena["command"].tolist()
             if command == CLOSE:
                 break
+            begin = time.monotonic_ns()
             getattr(made, COMMANDS[command])(argument)
+            stamps[generation % STAMPS] = command, begin, time.monotonic_ns()
         made.close()
     except BaseException as error:  # whatever it is, it must reach the main process as text
         _leave_word(arena["errors"][index], index, error)

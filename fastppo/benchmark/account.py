@@ -1,0 +1,162 @@
+"""From what was measured to figures: medians, limits, shares, and what holds the loop back.
+
+    limit = cores / (environment + acting + update), each in seconds a step costs one core
+"""
+
+import shlex
+from statistics import median
+from typing import Any, NamedTuple
+
+from ..fields import shown
+from .peers import PEERS
+
+TITLES = {"environments": "environments alone", "acting": "acting alone", "update": "update alone",
+          "loop": "whole loop"}
+
+
+class Figure(NamedTuple):
+    """Steps per second of one part with some processes."""
+
+    part: str
+    processes: int
+    median: float
+    low: float
+    high: float
+    limit: float
+    share: float  # median / limit
+
+
+class Beside(NamedTuple):
+    """Another system's figure, and ours over it."""
+
+    name: str
+    title: str
+    version: str
+    median: float
+    low: float
+    high: float
+    part: str  # which of our figures it stands beside
+    ratio: float
+    played: str  # the environment it had, where it is another one
+
+
+class Costs(NamedTuple):
+    """What a step costs one core at least, in seconds."""
+
+    environment: float
+    acting: float
+    update: float
+
+    @property
+    def whole(self) -> float:
+        """Of everything."""
+        return sum(self)
+
+
+def costs(session: dict[str, Any], resets: float, epochs: float) -> Costs:
+    """The least costs of a step with so many resets a step and so many epochs."""
+    limits, config = session["limits"], session["facts"]["config"]
+    peak = max(one["peak"] for one in limits)
+    env = median(one["cost"]["step"] for one in limits) + resets * median(
+        one["cost"]["reset"] for one in limits)
+    acting = limits[0]["act_flops"] * (1 + 1 / config["num_steps"]) / peak
+    return Costs(env, acting, limits[0]["update_flops"] * epochs / peak)
+
+
+def figure(session: dict[str, Any], measured: dict[str, Any]) -> Figure:
+    """One figure with its limit."""
+    part, count, rounds = measured["part"], measured["processes"], measured["rounds"]
+    rates = [one["rate"] for one in rounds]
+    config = session["facts"]["config"]
+    least = costs(session, median(one.get("resets", 0.0) for one in rounds),
+                  median(one.get("epochs", config["epochs"]) for one in rounds))
+    cost = {"environments": least.environment, "acting": least.acting, "update": least.update,
+            "loop": least.whole}[part]
+    limit = cores(session, count) / cost
+    return Figure(part, count, median(rates), min(rates), max(rates), limit, median(rates) / limit)
+
+
+def figures(session: dict[str, Any]) -> list[Figure]:
+    """All of fastppo's figures, part by part."""
+    found = [figure(session, one) for one in session["measured"] if one["part"] in TITLES]
+    return sorted(found, key=lambda one: (list(TITLES).index(one.part), one.processes))
+
+
+def best(session: dict[str, Any]) -> Figure:
+    """The fastest whole loop."""
+    return max((one for one in figures(session) if one.part == "loop"), key=lambda one: one.median)
+
+
+def cores(session: dict[str, Any], processes: int) -> int:
+    """How many cores so many processes can use."""
+    usable = session["machine"]["usable_cores"]
+    return usable if session["facts"]["native"] else min(max(1, processes), usable)
+
+
+def peers(session: dict[str, Any]) -> list[Beside]:
+    """The other systems' figures, each beside the best of ours."""
+    ours = {part: max((one.median for one in figures(session) if one.part == part), default=0.0)
+            for part in TITLES}
+    found = []
+    for one in session["measured"]:
+        if one["part"] in PEERS:
+            peer, rounds = PEERS[one["part"]], one["rounds"]
+            rates = [held["rate"] for held in rounds]
+            played = rounds[0].get("played", "")
+            other = played if played != session["facts"]["config"]["env_name"] else ""
+            found.append(Beside(one["part"], peer.title, rounds[0]["version"], median(rates),
+                                min(rates), max(rates), peer.beside,
+                                ours[peer.beside] / median(rates), other))
+    return found
+
+
+def gaps(session: dict[str, Any], processes: int) -> dict[str, float]:
+    """Where a step's time above its limit goes, in seconds, largest first; the parts add up to it.
+
+    stepping: the loop around the environments and what they lose by running side by side; waiting:
+    collecting beyond the workers' own time, which is their starts, ends, and the slowest of them.
+    """
+    rounds = {one["part"]: one["rounds"] for one in session["measured"]
+              if one["processes"] == processes}
+    loop = {name: median(one[name] for one in rounds["loop"])
+            for name in ("rate", "collect", "update", "busy", "resets", "epochs")}
+    least, many = costs(session, loop["resets"], loop["epochs"]), cores(session, processes)
+    act = 1 / median(one["rate"] for one in rounds["acting"])
+    found = {"update": loop["update"] - least.update / many,
+             "acting": act - least.acting / many,
+             "stepping": loop["busy"] - act - least.environment / many,
+             "waiting": loop["collect"] - loop["busy"],
+             "reports": 1 / loop["rate"] - loop["collect"] - loop["update"]}
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def command(session: dict[str, Any]) -> str:
+    """The fastest setting as a command line; it changes nothing but speed."""
+    asked = {name: value for name, value in session["settings"].items()
+             if name not in ("run_dir", "logger", "progress", "num_workers", "seed")}
+    asked = {"env_name": session["facts"]["config"]["env_name"], **asked}
+    flags = [f"--{name}={shown(value)}" for name, value in asked.items()]
+    return shlex.join(["python", "main.py", *flags, f"--num_workers={best(session).processes}"])
+
+
+def report(session: dict[str, Any]) -> dict[str, Any]:
+    """The whole session as JSON has it: figures in steps per second, costs in seconds."""
+    loop = best(session)
+    held = next(one for one in session["measured"]
+                if one["part"] == "loop" and one["processes"] == loop.processes)["rounds"]
+    least = costs(session, median(one["resets"] for one in held),
+                  median(one["epochs"] for one in held))
+    limits = session["limits"]
+    return {
+        "machine": session["machine"], **session["facts"], "rounds": session["rounds"],
+        "limit": {**least._asdict(), "act_flops": limits[0]["act_flops"],
+                  "update_flops": limits[0]["update_flops"],
+                  "peak_flops": max(one["peak"] for one in limits),
+                  "step": median(one["cost"]["step"] for one in limits),
+                  "reset": median(one["cost"]["reset"] for one in limits),
+                  "resets": median(one["resets"] for one in held),
+                  "same_episodes": all(one["cost"]["same"] for one in limits)},
+        "figures": [one._asdict() for one in figures(session)],
+        "peers": [one._asdict() for one in peers(session)],
+        "held_back": gaps(session, loop.processes), "best": loop._asdict(),
+        "command": command(session), "measured": session["measured"]}

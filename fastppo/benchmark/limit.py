@@ -1,0 +1,164 @@
+"""The limit: what a step costs at least, were there nothing but environment and arithmetic.
+
+    seconds a step = environment's + (FLOPs to act + FLOPs to update) / GEMM peak of one core
+    limit = cores / that
+
+The environment's share is measured by playing recorded episodes again in one process, without
+Gymnasium's wrappers; the FLOPs are counted from the network; the peak is a matrix product's.
+"""
+
+import time
+from typing import Any, NamedTuple, Sequence
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import nn
+
+from .. import kernels
+from ..envs import build
+from ..kernels import Purpose
+from ..spaces import observation_store, to_env
+
+PEAK_SIZES = (256, 384, 512)  # of square matrices that fit into a core's cache
+PEAK_SECONDS = 0.15
+WRAPPERS = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker)
+
+
+class Episode(NamedTuple):
+    """One episode of an environment as it was played; the last one may have no end."""
+
+    seed: int
+    actions: list[Any]
+    obs: np.ndarray  # [k ...] what was seen after each action but the last one
+
+
+class Cost(NamedTuple):
+    """What an environment costs one core, in seconds."""
+
+    step: float
+    reset: float
+    same: bool  # whether the episodes played again were the recorded ones
+
+
+class Recorder:
+    """The episodes of a run by environment, from its rollouts' records taken in order."""
+
+    def __init__(self, ppo):
+        self.config, self.to_env = ppo.config, to_env(ppo.policy.act_space)
+        self.rollouts: list[tuple[np.ndarray, ...]] = []
+
+    def take(self, rollout) -> None:
+        """Add a rollout, before the next one overwrites it."""
+        ended = rollout.term | rollout.trunc
+        self.rollouts.append(tuple(x.numpy().copy() for x in (rollout.act, rollout.obs, ended)))
+
+    def episodes(self, e: int) -> list[Episode]:
+        """All episodes of environment `e`."""
+        act, ended = (np.concatenate([one[i][:, e] for one in self.rollouts]) for i in (0, 2))
+        obs = np.concatenate([one[1][1:, e] for one in self.rollouts])
+        actions, found, first = self.to_env(act), [], 0
+        for last in [*(np.flatnonzero(ended) + 1), len(actions)]:
+            if last > first:
+                seed = kernels.episode_seed(self.config.seed, Purpose.ENV_SEED, e, len(found))
+                found.append(Episode(seed, actions[first:last], obs[first:last - 1]))
+            first = last
+        return found
+
+
+def bare(env: gym.Env) -> gym.Env:
+    """`env` without the wrappers that gymnasium.make puts around every environment."""
+    while isinstance(env, WRAPPERS):
+        env = env.env
+    return env
+
+
+def replayed(env: gym.Env, episodes: Sequence[Episode]) -> bool:
+    """Play `episodes` again; whether every observation was the recorded one."""
+    dtype = observation_store(env.observation_space).dtype
+    same = True
+    for episode in episodes:
+        env.reset(seed=episode.seed)
+        for action, obs in zip(episode.actions, [*episode.obs, None]):
+            seen = env.step(action)[0]
+            same &= obs is None or np.array_equal(np.asarray(seen, dtype), obs)
+    return bool(same)
+
+
+def timed(env: gym.Env, episodes: Sequence[Episode]) -> tuple[float, float]:
+    """Mean seconds of one step and of one reset over `episodes`."""
+    clock, step, steps, resets = time.perf_counter, env.step, 0.0, 0.0
+    for episode in episodes:
+        start = clock()
+        env.reset(seed=episode.seed)
+        begin = clock()
+        for action in episode.actions:
+            step(action)
+        steps += clock() - begin
+        resets += begin - start
+    return steps / sum(len(episode.actions) for episode in episodes), resets / len(episodes)
+
+
+def environment(ppo, recorder: Recorder, seconds: float) -> Cost:
+    """The median cost of the recorded episodes, environment after environment, for `seconds`."""
+    count = ppo.config.num_envs
+    envs = [bare(env) for env in build(ppo.source.factories)]
+    end, same, costs = time.perf_counter() + seconds, replayed(envs[0], recorder.episodes(0)), []
+    while not costs or time.perf_counter() < end:
+        e = len(costs) % count
+        costs.append(timed(envs[e], recorder.episodes(e)))
+    for env in envs:
+        env.close()
+    step, reset = np.median(costs, axis=0)
+    return Cost(float(step), float(reset), same)
+
+
+def vector(ppo, recorder: Recorder, seconds: float, cores: int) -> Cost:
+    """The same of a native vector environment, which steps on all `cores` and resets by itself."""
+    env, act = ppo.source.vector, recorder.rollouts[-1][0]
+    rows, costs, end = [np.stack(recorder.to_env(row)) for row in act], [], 0.0
+    env.reset(seed=ppo.config.seed)
+    while not costs or time.perf_counter() < end:
+        start = time.perf_counter()
+        for row in rows:
+            env.step(row)
+        end = end or time.perf_counter() + seconds
+        costs.append((time.perf_counter() - start) * cores / (len(rows) * ppo.config.num_envs))
+    return Cost(float(np.median(costs)), 0.0, True)
+
+
+def flops(policy: nn.Module, rows: int = 8) -> tuple[int, int]:
+    """Exact FLOPs of one sample's forward pass, and of its forward and backward pass.
+
+    Multiplications and additions of the products count one each; what is left out (activations,
+    the loss, Adam) makes the limit higher than it is.
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+    dtype = torch.from_numpy(np.empty(0, observation_store(policy.obs_space).dtype)).dtype
+    obs = torch.zeros(rows, *policy.row, dtype=dtype, device=policy.count.device)
+    with torch.enable_grad(), FlopCounterMode(display=False) as counter:
+        params, val = policy(obs)
+        forward = counter.get_total_flops()
+        gradients = torch.autograd.grad(params.sum() + val.sum(), _trained(policy),
+                                        allow_unused=True)
+    del gradients
+    return forward // rows, counter.get_total_flops() // rows
+
+
+def peak(device: str = "cpu") -> float:
+    """FLOPs a second of the fastest fp32 matrix product; on the CPU, of one core."""
+    on_cpu, best = torch.device(device).type == "cpu", 0.0
+    for size in PEAK_SIZES if on_cpu else (8192,):
+        a, out = torch.rand(size, size, device=device), torch.empty(size, size, device=device)
+        end = time.perf_counter() + PEAK_SECONDS
+        while time.perf_counter() < end:
+            start = time.perf_counter()
+            torch.mm(a, a, out=out)
+            if not on_cpu:
+                torch.cuda.synchronize()
+            best = max(best, 2 * size**3 / (time.perf_counter() - start))
+    return best
+
+
+def _trained(policy: nn.Module) -> list[nn.Parameter]:
+    return [param for param in policy.parameters() if param.requires_grad]

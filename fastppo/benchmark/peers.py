@@ -1,0 +1,265 @@
+"""Other systems at equal sizes: one measurement, in whatever Python has them.
+
+    path/to/python fastppo/benchmark/peers.py sb3 '{"env_name": "CartPole-v1", ...}'
+
+Run as a file, it imports nothing of fastppo's and prints one line of JSON: `rate` in steps per
+second after the first iteration, `version`, and where it has its own the environment `played`.
+Every system is given the same environment, sizes, network, epochs, normalisation, coefficients, and
+one torch thread a process.
+"""
+
+import functools
+import json
+import os
+import sys
+import tempfile
+import time
+from typing import NamedTuple
+
+
+class Peer(NamedTuple):
+    """A system that can be measured beside fastppo."""
+
+    title: str
+    modules: list  # that it imports,
+    packages: str  # and pip's names of what has them
+    beside: str  # which of fastppo's figures it is compared with
+
+
+PEERS = {
+    "sb3": Peer("Stable-Baselines3", ["stable_baselines3"], "stable-baselines3", "loop"),
+    "rl_games": Peer("rl_games on EnvPool", ["rl_games", "envpool"], "rl-games envpool", "loop"),
+    "sample_factory": Peer("Sample Factory", ["sample_factory"], "sample-factory", "loop"),
+    "envpool": Peer("EnvPool", ["envpool"], "envpool", "environments"),
+}
+
+
+class Laps:
+    """Steps per second after the first call: `over(steps)` once an iteration, True at the end."""
+
+    def __init__(self, sizes):
+        self.sizes, self.laps = sizes, []
+
+    def over(self, steps):
+        """Note that `steps` are done since the beginning; whether that is enough."""
+        self.laps.append((time.perf_counter(), steps))
+        spent, laps = self.laps[-1][0] - self.laps[0][0], len(self.laps) - 1
+        return laps >= (self.sizes["iterations"] or 1) and (
+            bool(self.sizes["iterations"]) or spent >= self.sizes["seconds"])
+
+    def rate(self):
+        """Steps per second from the end of the first iteration to that of the last."""
+        (start, first), (end, last) = self.laps[0], self.laps[-1]
+        return (last - first) / (end - start)
+
+
+def sb3(sizes):
+    """Stable-Baselines3's PPO on its DummyVecEnv, here its faster one."""
+    import stable_baselines3
+    import torch
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    torch.set_num_threads(1)
+    laps = Laps(sizes)
+
+    class Stamp(BaseCallback):
+        """Notes when an iteration is over."""
+
+        ended = False
+
+        def _on_rollout_start(self):
+            self.ended = self.num_timesteps > 0 and laps.over(self.num_timesteps)
+
+        def _on_step(self):
+            return not self.ended
+
+    env = make_vec_env(sizes["env_name"], sizes["num_envs"], seed=1,
+                       env_kwargs=sizes["env_kwargs"])
+    if sizes["norm_obs"] or sizes["norm_rewards"]:
+        env = VecNormalize(env, norm_obs=sizes["norm_obs"], norm_reward=sizes["norm_rewards"])
+    act = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}[sizes["activation"]]
+    kind = "CnnPolicy" if len(env.observation_space.shape) == 3 else "MlpPolicy"
+    model = stable_baselines3.PPO(
+        kind, env, device="cpu", seed=1, n_steps=sizes["num_steps"], batch_size=sizes["minibatch"],
+        n_epochs=sizes["epochs"], learning_rate=sizes["lr"], gamma=sizes["gamma"],
+        gae_lambda=sizes["gae_lambda"], ent_coef=sizes["entropy_coef"],
+        policy_kwargs={"net_arch": sizes["hidden_sizes"], "activation_fn": act})
+    model.learn(10**12, callback=Stamp())
+    return {"rate": laps.rate(), "version": stable_baselines3.__version__}
+
+
+def rl_games(sizes):
+    """rl_games' PPO on EnvPool, with as many EnvPool threads as there are cores."""
+    from importlib.metadata import version
+
+    import torch
+    from rl_games.common import env_configurations, vecenv
+    from rl_games.envs.envpool import Envpool
+    from rl_games.torch_runner import Runner
+
+    torch.set_num_threads(1)
+    vecenv.register("ENVPOOL", lambda name, count, **kwargs: Envpool(name, count, **kwargs))
+    env_configurations.register("envpool", {"vecenv_type": "ENVPOOL", "env_creator": None})
+    name = envpool_id(sizes["env_name"])
+    runner = Runner()
+    runner.load({"params": rl_games_params(sizes, name)})
+    agent = runner.algo_factory.create(runner.algo_name, base_name="run", params=runner.params)
+    agent.init_tensors()
+    agent.obs, laps, steps, over = agent.env_reset(), Laps(sizes), 0, False
+    while not over:
+        agent.update_epoch()
+        agent.train_epoch()
+        agent.dataset.update_values_dict(None)
+        steps += agent.curr_frames
+        over = laps.over(steps)
+    return {"rate": laps.rate(), "version": version("rl_games"), "played": name}
+
+
+def rl_games_params(sizes, name):
+    """What rl_games reads from its YAML files, for these sizes."""
+    discrete = is_discrete(name)
+    weights = {"initializer": {"name": "default"}, "regularizer": {"name": "None"}}
+    box = {"mu_activation": "None", "sigma_activation": "None", "fixed_sigma": True,
+           "mu_init": {"name": "default"}, "sigma_init": {"name": "const_initializer", "val": 0}}
+    return {
+        "seed": 1, "torch_threads": 1,
+        "algo": {"name": "a2c_discrete" if discrete else "a2c_continuous"},
+        "model": {"name": "discrete_a2c" if discrete else "continuous_a2c_logstd"},
+        "network": {
+            "name": "actor_critic", "separate": not sizes["shared_critic"],
+            "space": {"discrete": None} if discrete else {"continuous": box},
+            "mlp": {"units": sizes["hidden_sizes"], "activation": sizes["activation"], **weights}},
+        "config": {
+            "name": "bench", "env_name": "envpool", "device": "cpu", "device_name": "cpu",
+            "train_dir": tempfile.mkdtemp(), "score_to_win": 1e9, "max_epochs": 10**9,
+            "env_config": {"env_name": name, "num_threads": sizes["cores"], "seed": 1},
+            "num_actors": sizes["num_envs"], "horizon_length": sizes["num_steps"],
+            "minibatch_size": sizes["minibatch"], "mini_epochs": sizes["epochs"],
+            "gamma": sizes["gamma"], "tau": sizes["gae_lambda"], "learning_rate": sizes["lr"],
+            "lr_schedule": None, "e_clip": 0.2, "clip_value": False, "ppo": True,
+            "entropy_coef": sizes["entropy_coef"], "critic_coef": 1, "grad_norm": 0.5,
+            "truncate_grads": True, "normalize_advantage": True, "bounds_loss_coef": 0.0,
+            "normalize_input": sizes["norm_obs"], "normalize_value": False, "kl_threshold": 0.008,
+            "use_diagnostics": False, "save_best_after": 10**9, "save_frequency": 0,
+            "value_bootstrap": True, "reward_shaper": {"scale_value": sizes["reward_scale"]}}}
+
+
+def sample_factory(sizes):
+    """Sample Factory's APPO, synchronous, with as many workers as there are cores."""
+    from importlib.metadata import version
+
+    import gymnasium as gym
+    from sample_factory.algo.runners.runner import AlgoObserver
+    from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
+    from sample_factory.envs.env_utils import register_env
+    from sample_factory.train import make_runner
+
+    names = [sizes["env_name"], sizes["env_name"].replace("-v3", "-v2").replace("-v5", "-v4")]
+    name = next(one for one in names if one in gym.registry)
+    register_env(name, functools.partial(sample_factory_env, sizes["env_kwargs"]))
+    argv = sample_factory_argv(sizes, name)
+    runner = make_runner(parse_full_cfg(parse_sf_args(argv=argv)[0], argv))[1]
+    laps = Laps(sizes)
+
+    class Stamp(AlgoObserver):
+        """Notes when an iteration is over; after the last one nothing else of theirs is awaited."""
+
+        def on_training_step(self, runner, training_iteration_since_resume):
+            if laps.over(runner.total_env_steps_since_resume or 0):
+                leave({"rate": laps.rate(), "version": version("sample_factory"), "played": name})
+
+    runner.register_observer(Stamp())
+    runner.init()
+    runner.run()
+    raise RuntimeError("Sample Factory ended before it was measured")
+
+
+def sample_factory_env(kwargs, name, cfg=None, env_config=None, render_mode=None):
+    """One environment, for a process of Sample Factory's."""
+    import gymnasium as gym
+    return gym.make(name, render_mode=render_mode, **kwargs)
+
+
+def sample_factory_argv(sizes, name):
+    """Sample Factory's flags for these sizes."""
+    workers = min(sizes["cores"], sizes["num_envs"])
+    flags = {
+        "algo": "APPO", "env": name, "experiment": "bench", "train_dir": tempfile.mkdtemp(),
+        "device": "cpu", "seed": 1, "async_rl": False, "serial_mode": False,
+        "num_workers": workers, "num_envs_per_worker": sizes["num_envs"] // workers,
+        "worker_num_splits": 2 if sizes["num_envs"] // workers % 2 == 0 else 1,
+        "rollout": sizes["num_steps"], "batch_size": sizes["minibatch"],
+        "num_batches_per_epoch": sizes["rows"] // sizes["minibatch"],
+        "num_epochs": sizes["epochs"], "nonlinearity": sizes["activation"],
+        "use_rnn": False, "recurrence": 1, "with_vtrace": False,
+        "actor_critic_share_weights": sizes["shared_critic"],
+        "normalize_input": sizes["norm_obs"], "normalize_returns": False,
+        "gamma": sizes["gamma"], "gae_lambda": sizes["gae_lambda"], "learning_rate": sizes["lr"],
+        "train_for_env_steps": 10**12, "train_for_seconds": 10**9, "save_every_sec": 10**6,
+        "decorrelate_envs_on_one_worker": False, "decorrelate_experience_max_seconds": 0}
+    widths = [str(width) for width in sizes["hidden_sizes"]]
+    return [f"--{key}={value}" for key, value in flags.items()] + ["--encoder_mlp_layers", *widths]
+
+
+def envpool(sizes):
+    """EnvPool stepping with random actions, with as many threads as there are cores."""
+    import envpool as pool
+    import numpy as np
+
+    name = envpool_id(sizes["env_name"])
+    count, rng, laps = sizes["num_envs"], np.random.default_rng(1), Laps(sizes)
+    env = pool.make(name, env_type="gymnasium", num_envs=count, num_threads=sizes["cores"], seed=1)
+    space = env.action_space
+    if hasattr(space, "n"):
+        act = rng.integers(space.n, size=(sizes["num_steps"], count)).astype(np.int32)
+    else:
+        act = rng.uniform(space.low, space.high, (sizes["num_steps"], count, *space.shape))
+        act = act.astype(space.dtype)
+    env.reset()
+    steps, over = 0, False
+    while not over:
+        for row in act:
+            env.step(row)
+        steps += sizes["rows"]
+        over = laps.over(steps)
+    return {"rate": laps.rate(), "version": pool.__version__, "played": name}
+
+
+def envpool_id(name):
+    """EnvPool's id of a Gymnasium environment: the same one, else another version of it."""
+    import envpool as pool
+    names, base = pool.list_all_envs(), name.rpartition("-v")[0]
+    near = sorted((one for one in names if one.rpartition("-v")[0] == base), reverse=True)
+    if name not in names and not near:
+        raise LookupError("EnvPool has no " + name)
+    return name if name in names else near[0]
+
+
+def is_discrete(name):
+    """Whether EnvPool's environment `name` takes whole numbers for actions."""
+    import envpool as pool
+    return hasattr(pool.make_spec(name).action_space, "n")
+
+
+def leave(found):
+    """Say what was found and end, without waiting for threads and processes of theirs."""
+    print("\n" + json.dumps(found), flush=True)
+    os._exit(0)
+
+
+def main():
+    """Measure one system, or with --check say which of its modules are missing."""
+    import importlib.util
+    name, text = sys.argv[1:]
+    missing = [module for module in PEERS[name].modules if importlib.util.find_spec(module) is None]
+    if missing or text == "--check":
+        leave({"missing": missing})
+    sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv
+    leave(globals()[name](json.loads(text)))
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder's files are no modules of anybody else's
+    main()

@@ -1,0 +1,198 @@
+"""A session: everything measured in turns, each time in fresh processes, and what it comes to."""
+
+import json
+import os
+import pickle
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Callable, NamedTuple, Sequence
+
+from .. import errors
+from ..errors import ConfigError, Error
+from ..processes import THREAD_LIMITS, usable_cores
+from .one import Job
+from .options import Bench
+from .peers import PEERS
+
+PARTS = "environments", "acting", "update", "loop"
+SCRIPT = str(Path(__file__).with_name("peers.py"))
+PACKAGE = str(Path(__file__).parent.parent.parent)
+ALONE = {"run_dir": None, "logger": "none", "progress": "none"}  # a measurement leaves no files
+
+
+class Key(NamedTuple):
+    """What a figure is of."""
+
+    part: str  # one of PARTS, or a peer's name
+    processes: int
+
+
+class Child:
+    """A fresh process that measures one thing."""
+
+    def __init__(self, job: Job):
+        env = {**os.environ, **dict.fromkeys(THREAD_LIMITS, "1")}
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGE, env.get("PYTHONPATH")]))
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-W", "ignore", "-m", "fastppo.benchmark.one"], env=env,
+            text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.process.stdin.write(pickle.dumps(job).hex() + "\n")
+        self.process.stdin.flush()
+
+    def ready(self) -> None:
+        """Wait until it is warm, or has failed."""
+        self.last = self.process.stdout.readline()
+
+    def found(self) -> dict[str, Any]:
+        """Have it begin, and wait for what it finds; raises the error that came instead."""
+        lines, complaint = self.process.communicate("go\n" if self.last == "ready\n" else None)
+        text = (lines or self.last).strip().rpartition("\n")[2]
+        if self.process.returncode or not text.startswith("{"):
+            raise Error(f"a measurement ended with code {self.process.returncode}\n"
+                        + complaint[-4000:].rstrip(), "train once with the same settings")
+        found = json.loads(text)
+        if "error" in found:
+            kind, what, fix = found["error"]
+            raise getattr(errors, kind, Error)(what, fix)
+        return found
+
+
+def measured(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """What some jobs find that begin at the same time."""
+    children = []
+    try:
+        for job in jobs:
+            children.append(Child(job))
+        for child in children:
+            child.ready()
+        for child in children[:-1]:
+            child.process.stdin.write("go\n")
+            child.process.stdin.flush()
+        return [child.found() for child in reversed(children)]
+    finally:
+        for child in children:
+            child.process.kill()
+            child.process.wait()
+
+
+def peer(name: str, python: str | None, *arguments: str) -> dict[str, Any]:
+    """What peers.py prints about system `name` in its Python; ConfigError where it cannot run."""
+    env = {**os.environ, **dict.fromkeys(THREAD_LIMITS, "1")}
+    command = [python or sys.executable, "-W", "ignore", SCRIPT, name, *arguments]
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, process_group=0)
+    except OSError as error:
+        raise ConfigError(f"cannot run {command[0]}: {error.strerror}",
+                          f"--against_python={name}=path/to/venv/bin/python") from error
+    text = done.stdout.rstrip().rpartition("\n")[2]
+    if done.returncode or not text.startswith("{"):
+        raise Error(f"{PEERS[name].title} failed in {command[0]}:\n"
+                    f"{(done.stderr or done.stdout)[-2000:].rstrip()}",
+                    f"leave {name} out of --against")
+    return json.loads(text)
+
+
+def check_peers(peers: dict[str, str | None]) -> None:
+    """Raise ConfigError for the first system that is not installed in its Python."""
+    for name, python in peers.items():
+        missing = peer(name, python, "--check")["missing"]
+        if missing:
+            raise ConfigError(
+                f"{PEERS[name].title} cannot be measured: {python or sys.executable} has no"
+                f" {' and no '.join(missing)}",
+                f"pip install {PEERS[name].packages}; or, where that does not fit beside fastppo,"
+                f" --against_python={name}=its/venv/bin/python")
+
+
+def run(settings: dict[str, Any], options: Bench,
+        told: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+    """Measure all that `options` ask for of a PPO with `settings`; `told` hears what is under way.
+
+    Returns what table.py shows and --json writes: figures in steps per second, costs in seconds.
+    """
+    check_peers(options.peers)
+    settings = {"seed": 1, **settings, **ALONE}
+    job = Job("", settings, options.seconds, options.iterations)
+    limits: list[dict[str, Any]] = []
+    rounds: dict[Key, list[dict[str, Any]]] = {}
+    for turn in range(options.rounds):
+        told(f"round {turn + 1} of {options.rounds}: the limit")
+        limits += measured([job._replace(part="limit", settings=settings | {"num_workers": 0})])
+        facts = limits[0]["facts"]
+        for count in processes(options, settings, facts):
+            for part in PARTS:
+                told(f"round {turn + 1} of {options.rounds}: {part}, {count} processes")
+                found = measured(jobs(job, part, count, facts))
+                rounds.setdefault(Key(part, count), []).append(together(found))
+        for name, python in options.peers.items():
+            told(f"round {turn + 1} of {options.rounds}: {PEERS[name].title}")
+            sizes = json.dumps(sizes_of(facts["config"], job))
+            rounds.setdefault(Key(name, -1), []).append(peer(name, python, sizes))
+    return {"rounds": options.rounds, "machine": machine(), "facts": facts, "limits": limits,
+            "settings": settings,
+            "measured": [{**key._asdict(), "rounds": found} for key, found in rounds.items()]}
+
+
+def profile(settings: dict[str, Any], options: Bench) -> dict[str, Any]:
+    """The trace of some iterations, with the workers that the settings ask for."""
+    settings = {"seed": 1, **settings, **ALONE}
+    job = Job("profile", settings, options.seconds, options.iterations)
+    return measured([job])[0]["trace"]
+
+
+def processes(options: Bench, settings: dict[str, Any], facts: dict[str, Any]) -> Sequence[int]:
+    """The numbers of processes to measure: those asked for, else 1, 2, 4, ..., usable cores."""
+    from .. import kernels
+    cores = min(usable_cores(), facts["config"]["num_envs"])
+    if facts["native"] or not kernels.COMPILED:
+        return [0]
+    if options.processes:
+        return sorted(set(options.processes))
+    if settings.get("num_workers") is not None:
+        return [settings["num_workers"]]
+    return sorted({*(1 << i for i in range(cores.bit_length())), cores})
+
+
+def jobs(job: Job, part: str, count: int, facts: dict[str, Any]) -> list[Job]:
+    """The jobs that measure `part` with `count` processes, to begin together.
+
+    Acting is measured in the main process alone; where every worker acts for itself, in as many of
+    them as there are workers, each with its slice of the environments.
+    """
+    job = job._replace(part=part)
+    if part != "acting":
+        return [job._replace(settings=job.settings | {"num_workers": count})]
+    config, parts = facts["config"], count if facts["config"]["acting"] == "local" else 1
+    parts, envs = max(1, parts), config["num_envs"]
+    slices = [envs * (w + 1) // parts - envs * w // parts for w in range(parts)]
+    return [job._replace(settings=job.settings | {
+        "num_workers": 0, "num_envs": size, "num_minibatches": 1}) for size in slices]
+
+
+def together(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What several processes found that ran side by side: their rates add up."""
+    return {**found[0], "rate": sum(one["rate"] for one in found)}
+
+
+def sizes_of(config: dict[str, Any], job: Job) -> dict[str, Any]:
+    """What another system must know to run at equal sizes."""
+    rows = config["num_envs"] * config["num_steps"]
+    same = ("env_name", "num_envs", "num_steps", "epochs", "hidden_sizes", "activation",
+            "shared_critic", "norm_obs", "norm_rewards", "reward_scale", "lr", "gamma",
+            "gae_lambda", "entropy_coef")
+    return {**{name: config[name] for name in same}, **job.lap, "rows": rows,
+            "env_kwargs": config["env_kwargs"] or {}, "cores": usable_cores(),
+            "minibatch": rows // config["num_minibatches"]}
+
+
+def machine() -> dict[str, Any]:
+    """What is measured on."""
+    name = platform.processor() or platform.machine()
+    try:
+        pairs = (line.split(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
+        name = next(value[0].strip() for key, *value in pairs if key.startswith("model name"))
+    except (OSError, StopIteration):  # not Linux, or a processor without a name
+        pass
+    return {"processor": name, "usable_cores": usable_cores(), "system": platform.system()}

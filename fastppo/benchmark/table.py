@@ -1,0 +1,85 @@
+"""A session as people read it."""
+
+from typing import Any
+
+from .. import __version__
+from .account import TITLES
+
+WHY = {"update": "the update", "acting": "acting", "stepping": "stepping the environments",
+       "waiting": "waiting for the last worker", "reports": "metrics"}
+
+OTHER = ("          (the environment is no function of its seed and actions: the episodes timed for"
+         " the limit are others)")
+
+
+def text(found: dict[str, Any]) -> str:
+    """What account.report found, as the lines the command prints."""
+    return "\n".join([*head(found), "", *rows(found), "", *ending(found)])
+
+
+def head(found: dict[str, Any]) -> list[str]:
+    """What was measured, on what, and what the limit is made of."""
+    config, limit, machine = found["config"], found["limit"], found["machine"]
+    widths = "-".join(map(str, (found["inputs"], *config["hidden_sizes"])))
+    minibatch = config["num_envs"] * config["num_steps"] // config["num_minibatches"]
+    versions = ", ".join(f"{name} {value}" for name, value in found["versions"].items())
+    cores, peak = machine["usable_cores"], limit["peak_flops"] / 1e9
+    whole = limit["environment"] + limit["acting"] + limit["update"]
+    often = f", reset {micro(limit['reset'])} every {1 / limit['resets']:,.0f} steps" \
+        if limit["resets"] and limit["reset"] else ""
+    return [
+        f"fastppo {__version__}   {config['env_name']}, {config['num_envs']} environments x"
+        f" {config['num_steps']} steps, {config['epochs']} epochs, minibatch {minibatch:,}",
+        f"model     {config['model']} {widths}-{{{found['outputs']},1}}, {found['parameters']:,}"
+        f" parameters; acting {config['acting']}, learner {config['learner']}, {config['device']}",
+        f"machine   {machine['processor']}, {cores} usable core{'s' * (cores > 1)}; {versions}",
+        f"limit     a step costs one core at least {micro(whole)} us:",
+        f"          environment {micro(limit['environment'])} (step {micro(limit['step'])}{often})",
+        f"          acting      {micro(limit['acting'])} ({limit['act_flops']:,} FLOP at"
+        f" {peak:.0f} GFLOP/s, the peak of fp32 GEMM here)",
+        f"          update      {micro(limit['update'])} ({limit['update_flops']:,} FLOP an epoch)",
+        *([] if limit["same_episodes"] else [OTHER])]
+
+
+def rows(found: dict[str, Any]) -> list[str]:
+    """The table: fastppo's figures, then the other systems'."""
+    rounds = found["rounds"]
+    spread = f"median of {rounds} (lowest to highest)" if rounds > 1 else "one measurement"
+    lines = [f"{'steps per second':27}{'processes':>9}   {spread:34}{'limit':>10}{'share':>8}"]
+    last = ""
+    for one in found["figures"]:
+        title = TITLES[one["part"]] if one["part"] != last else ""
+        lines.append(f"{title:27}{one['processes'] or 'main':>9}   {_spread(one):34}"
+                     f"{one['limit']:>10,.0f}{one['share']:>8.0%}")
+        last = one["part"]
+    if found["peers"]:
+        lines += ["", f"{'beside it':39}{spread:34}{'':10}{'fastppo':>8}"]
+    for one in found["peers"]:
+        title = f"{one['title']} {one['version']}" + f" ({one['played']})" * bool(one["played"])
+        what = "  stepping" * (one["part"] == "environments")
+        lines.append(f"{title:39}{_spread(one):34}{what:>10}{one['ratio']:>7.2f}x")
+    return lines
+
+
+def ending(found: dict[str, Any]) -> list[str]:
+    """What holds the whole loop back, and the fastest setting."""
+    loop, gaps = found["best"], found["held_back"]
+    over = sum(gaps.values())
+    (first, most), *rest = gaps.items()
+    others = ", ".join(f"{WHY[name]} {micro(value)}" for name, value in rest)
+    return [f"held back by {WHY[first]}: {micro(most)} of the {micro(over)} us that a step takes"
+            f" above its limit of {micro(1 / loop['limit'])} us;",
+            f"          then {others}",
+            f"fastest   {found['command']}"]
+
+
+def micro(seconds: float) -> str:
+    """Seconds as microseconds, to three figures."""
+    value = seconds * 1e6
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 \
+        else f"{value:.2f}"
+
+
+def _spread(one: dict[str, Any]) -> str:
+    figure = f"{one['median']:>10,.0f}"
+    return figure + f" ({one['low']:,.0f} to {one['high']:,.0f})" * (one["low"] < one["high"])
