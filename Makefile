@@ -32,7 +32,7 @@ help:
 	@echo "make test     run the fast tests                  (JOBS=2, ARGS=\"-k gae\")"
 	@echo "make slow     run the learning tests and the full matrix"
 	@echo "make sanitize run the tests of the C under the address and undefined sanitizers"
-	@echo "make bench    measure training steps per second beside Stable-Baselines3"
+	@echo "make bench    measure README's speed table: figures, limits, other systems"
 	@echo "make clean    remove all that make has made, except runs/"
 	@echo
 	@echo "The first of them sets up .venv: PYTHON=python3.12 chooses its Python, TORCH=cpu takes"
@@ -64,8 +64,8 @@ sanitize: $(STAMP)
 	    $(PY) -P -m pytest -q --capture=sys -n $(JOBS) $(TOUCH_C) $(ARGS)
 
 bench: $(STAMP)
-	@$(PIP) install stable-baselines3==2.9.2 -c constraints.txt
-	@$(PY) bench/throughput.py $(ARGS)
+	@$(PIP) install -e ".[bench-peers]" -c constraints.txt
+	@$(PY) bench/table.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info fastppo/_kernels.*.so fastppo/_cells.*.so

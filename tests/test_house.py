@@ -9,13 +9,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = sorted((ROOT / "fastppo").glob("*.py"))
+PACKAGE = sorted((ROOT / "fastppo").rglob("*.py"))
 CORE = ("ppo", "learner", "collect", "policy", "vecenv", "reference", "config")
 CEILING, LONGEST = 600, 40
 
 # A module may import those of later rows only (and nothing else of the package).
 ROWS = """
     cli
+    benchmark.command
+    benchmark.session benchmark.table
+    benchmark.account
+    benchmark.one
+    benchmark.limit benchmark.trace benchmark.options
+    benchmark.peers
     arguments interrupts
     fields
     ppo vector
@@ -36,6 +42,11 @@ ROWS = """
     errors remedies
 """.split("\n")
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
+
+
+def room(path: Path) -> str:
+    """The name of a module as ROWS has it."""
+    return ".".join(path.relative_to(ROOT / "fastppo").with_suffix("").parts)
 
 
 def parsed(path: Path) -> ast.Module:
@@ -120,21 +131,27 @@ def test_nothing_is_written_twice():
             assert seen.setdefault(run, place) == place, f"{seen[run]} and {place}"
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=lambda path: path.stem)
+def imported(path: Path):
+    """The modules of the package that a module imports, as ROWS has them."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            parts = ["fastppo", *room(path).split(".")][:-node.level]
+            names = [".".join([*parts, node.module])] if node.module else [
+                ".".join([*parts, alias.name]) for alias in node.names]
+        else:
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+        yield from (name.removeprefix("fastppo.") for name in names if name.startswith("fastppo."))
+
+
+@pytest.mark.parametrize("path", PACKAGE, ids=room)
 def test_imports_point_down(path):
     if path.stem in ("__init__", "worker"):
         return
-    for node in ast.walk(parsed(path)):
-        names = []
-        if isinstance(node, ast.ImportFrom) and node.level:
-            names = [node.module] if node.module else [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fastppo."):
-            names = [node.module.split(".")[1]]
-        elif isinstance(node, ast.Import):
-            names = [a.name.split(".")[1] for a in node.names if a.name.startswith("fastppo.")]
-        for name in names:
-            if not name.startswith("_"):
-                assert RANK[name] > RANK[path.stem], f"{path.stem} imports {name}, not below it"
+    for name in imported(path):
+        if not name.startswith("_"):
+            assert RANK[name] > RANK[room(path)], f"{room(path)} imports {name}, not below it"
 
 
 @pytest.mark.parametrize("path", PACKAGE + [ROOT / "main.py"], ids=lambda path: path.stem)

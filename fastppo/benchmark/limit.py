@@ -76,18 +76,25 @@ def bare(env: gym.Env) -> gym.Env:
 def replayed(env: gym.Env, episodes: Sequence[Episode]) -> bool:
     """Play `episodes` again; whether every observation was the recorded one."""
     dtype = observation_store(env.observation_space).dtype
-    same = True
     for episode in episodes:
         env.reset(seed=episode.seed)
         for action, obs in zip(episode.actions, [*episode.obs, None]):
             seen = env.step(action)[0]
-            same &= obs is None or np.array_equal(np.asarray(seen, dtype), obs)
-    return bool(same)
+            if obs is not None and not np.array_equal(np.asarray(seen, dtype), obs):
+                return False
+    return True
 
 
-def timed(env: gym.Env, episodes: Sequence[Episode]) -> tuple[float, float]:
-    """Mean seconds of one step and of one reset over `episodes`."""
-    clock, step, steps, resets = time.perf_counter, env.step, 0.0, 0.0
+def timed(env: gym.Env, episodes: Sequence[Episode], same: bool) -> tuple[float, float]:
+    """Mean seconds of one step and of one reset over `episodes`.
+
+    Where they are not the `same` ones again, they end when they end: a step includes that reset.
+    """
+    def wary(action) -> None:
+        if any(env.step(action)[2:4]):
+            env.reset()
+
+    clock, step, steps, resets = time.perf_counter, env.step if same else wary, 0.0, 0.0
     for episode in episodes:
         start = clock()
         env.reset(seed=episode.seed)
@@ -106,7 +113,7 @@ def environment(ppo, recorder: Recorder, seconds: float) -> Cost:
     end, same, costs = time.perf_counter() + seconds, replayed(envs[0], recorder.episodes(0)), []
     while not costs or time.perf_counter() < end:
         e = len(costs) % count
-        costs.append(timed(envs[e], recorder.episodes(e)))
+        costs.append(timed(envs[e], recorder.episodes(e), same))
     for env in envs:
         env.close()
     step, reset = np.median(costs, axis=0)

@@ -167,7 +167,7 @@ def sample_factory(sizes):
         """Notes when an iteration is over; after the last one nothing else of theirs is awaited."""
 
         def on_training_step(self, runner, training_iteration_since_resume):
-            if laps.over(runner.total_env_steps_since_resume or 0):
+            if laps.over(training_iteration_since_resume * sizes["rows"]):
                 leave({"rate": laps.rate(), "version": version("sample_factory"), "played": name})
 
     runner.register_observer(Stamp())

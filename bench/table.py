@@ -1,0 +1,73 @@
+"""README's speed table: each task with its limit, beside other systems, measured in turns.
+
+    python bench/table.py --against=sb3,rl_games --rounds=3
+
+Takes the options of `python main.py bench`. Prints one section of Markdown, with the machine, the
+versions and the settings; --json=FILE keeps all that was measured.
+"""
+
+import json
+import sys
+from typing import Any
+
+from fastppo import __version__, arguments
+from fastppo.benchmark import account, session
+from fastppo.benchmark.options import Bench
+from fastppo.benchmark.peers import PEERS
+
+SAME = {"preset": "none", "num_envs": 16, "num_steps": 512, "norm_obs": False}
+FEW, MANY = {"epochs": 4, "num_minibatches": 8}, {"epochs": 10, "num_minibatches": 128}
+TASKS = {"CartPole-v1": FEW, "LunarLander-v3": FEW, "HalfCheetah-v5": MANY}
+
+
+def task(found: dict[str, Any], names: list[str]) -> str:
+    """One task's row of the table."""
+    config, loop = found["config"], found["best"]
+    size = config["num_envs"] * config["num_steps"] // config["num_minibatches"]
+    cells = [f"{config['env_name']}, {config['epochs']} epochs, minibatch {size:,}",
+             f"**{loop['median']:,.0f}** ({loop['low']:,.0f} to {loop['high']:,.0f})",
+             f"{loop['limit']:,.0f}", f"{loop['share']:.0%}"]
+    beside = {one["name"]: one for one in found["peers"]}
+    cells += [f"{beside[name]['median']:,.0f} ({beside[name]['ratio']:.1f}x)" for name in names]
+    return f"| {' | '.join(cells)} |"
+
+
+def section(all_found: list[dict[str, Any]], names: list[str]) -> str:
+    """The table and what it was measured on."""
+    first = all_found[0]
+    machine, peers = first["machine"], {one["name"]: one for one in first["peers"]}
+    titles = ["task", "fastppo", "limit", "share",
+              *(f"{peers[name]['title']} {peers[name]['version']}" for name in names)]
+    versions = ", ".join(f"{name} {value}" for name, value in first["versions"].items())
+    return "\n".join([
+        "Training steps per second, medians (lowest to highest) of "
+        f"{first['rounds']} interleaved rounds; in brackets fastppo's multiple. "
+        "16 environments x 512 steps, 2x64 tanh, one torch thread.", "",
+        f"| {' | '.join(titles)} |", "|" + "---|" * len(titles),
+        *(task(found, names) for found in all_found), "",
+        f"fastppo {__version__} on {machine['processor']}, {machine['usable_cores']} usable cores; "
+        f"{versions}.", "",
+        "The limit is what the cores would do were there nothing but the bare environment, "
+        "measured in the same session, and the network's FLOPs at their fp32 GEMM peak of "
+        f"{max(found['limit']['peak_flops'] for found in all_found) / 1e9:.0f} GFLOP/s each."])
+
+
+def main() -> None:
+    """Measure every task and print the section."""
+    request = arguments.read(sys.argv[1:], Bench)
+    options = Bench(**{"against": "sb3,rl_games", **{
+        name: value for name, value in request.own.items() if value is not None}})
+    names = [name for name in options.peers if PEERS[name].beside == "loop"]
+    all_found = []
+    for env, sizes in TASKS.items():
+        print(env, file=sys.stderr, flush=True)
+        settings = {**SAME, **sizes, **request.asked, "env_name": env}
+        all_found.append(account.report(session.run(settings, options)))
+    print(section(all_found, names))
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(all_found, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""bench: what is measured, what it is compared with, and what is said and written of it."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from fastppo import arguments, cli
+from fastppo.benchmark import account, limit, one, peers, session, table, trace
+from fastppo.benchmark.options import Bench
+from fastppo.errors import ConfigError, EnvError
+
+SIZES = ["--env_name=CartPole-v1", "--preset=none", "--num_envs=4", "--num_steps=8", "--epochs=2",
+         "--num_minibatches=2", "--hidden_sizes=8"]
+
+
+def measure(ppo, part, iterations=2, monkeypatch=None):
+    """What one part finds, begun at once."""
+    monkeypatch.setattr(one, "ready", lambda: None)
+    return one.PARTS[part](ppo, one.Job(part, {}, 0.01, iterations))
+
+
+def made(rates, count=2, **loop):
+    """A session as session.run returns it, of steps that cost 3 us, 2 us of them environment."""
+    limits = [{"cost": {"step": 1.5e-6, "reset": 5e-6, "same": True}, "act_flops": 100,
+               "update_flops": 225, "peak": 1e9, "facts": {}}]
+    config = {"env_name": "CartPole-v1", "num_envs": 4, "num_steps": 1, "epochs": 2,
+              "num_minibatches": 1, "hidden_sizes": (8,), "model": "mlp", "acting": "local",
+              "learner": "kernel", "device": "cpu"}
+    loop = {"collect": 2e-6, "update": 1e-6, "busy": 1.5e-6, "resets": 0.1, "epochs": 2.0, **loop}
+    parts = [("environments", {"resets": 0.1}), ("acting", {}), ("update", {"epochs": 2.0}),
+             ("loop", loop)]
+    return {"rounds": len(rates), "limits": limits, "settings": {"env_name": "CartPole-v1"},
+            "machine": {"processor": "a chip", "usable_cores": 2, "system": "Linux"},
+            "facts": {"config": config, "inputs": 4, "outputs": 2, "parameters": 9, "native": False,
+                      "kernels": "c", "versions": {"torch": "2"}},
+            "measured": [{"part": part, "processes": count,
+                          "rounds": [{"rate": rate, **more} for rate in rates]}
+                         for part, more in parts]}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_flops_are_two_for_a_weight_forward_and_no_gradient_of_the_input(trainer, shared):
+    policy = trainer("CartPole-v1", hidden_sizes=(16, 8), shared_critic=shared).policy
+    first, body, heads = (4 * 16, 16 * 8, 8 * 2 + 8 * 1)
+    bodies = 1 if shared else 2
+    forward = 2 * (bodies * (first + body) + heads)
+    assert limit.flops(policy) == (forward, 3 * forward - 2 * bodies * first)
+
+
+def test_flops_of_a_network_of_ones_own_are_counted_too(trainer):
+    class Net(torch.nn.Module):
+        def __init__(self, obs_space, act_space):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 3)
+
+        def forward(self, obs):
+            out = self.layer(obs)
+            return out[:, :2], out[:, 2]
+
+    policy = trainer("CartPole-v1", model=Net).policy
+    assert limit.flops(policy) == (2 * 12, 4 * 12)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_the_limit_plays_the_recorded_episodes_again_without_gymnasiums_wrappers(trainer, env):
+    ppo = trainer(env, num_steps=40, max_episode_steps=15)
+    recorder = limit.Recorder(ppo)
+    for _ in range(2):
+        recorder.take(ppo.collect())
+        ppo.update(ppo.rollout)
+    for e in range(4):
+        bare = limit.bare(gym.make(env, max_episode_steps=15))
+        assert type(bare) is type(bare.unwrapped)
+        episodes = recorder.episodes(e)
+        assert sum(len(one.actions) for one in episodes) == 80 and len(episodes) > 4
+        assert limit.replayed(bare, episodes)
+        assert not limit.replayed(bare, [episodes[1]._replace(seed=episodes[0].seed)])
+
+
+def test_an_environments_own_wrappers_stay_in_the_limit():
+    class Twice(gym.RewardWrapper):
+        def reward(self, reward):
+            return 2 * reward
+
+    env = limit.bare(gym.wrappers.TimeLimit(Twice(gym.make("CartPole-v1")), 5))
+    assert type(env) is Twice
+
+
+def test_a_limit_is_the_cores_over_what_a_step_costs_one_of_them():
+    found = {one.part: one for one in account.figures(made([1e5, 3e5, 2e5]))}
+    assert found["loop"].median == 2e5 and (found["loop"].low, found["loop"].high) == (1e5, 3e5)
+    # 1.5 us a step and a tenth of 5 us a reset; 2 x 0.1 us to act; 2 x 0.225 us to update.
+    costs = {"environments": 2e-6, "acting": 0.2e-6, "update": 0.45e-6, "loop": 2.65e-6}
+    for part, cost in costs.items():
+        assert found[part].limit == pytest.approx(2 / cost)
+        assert found[part].share == pytest.approx(2e5 * cost / 2)
+
+
+@pytest.mark.parametrize("count, cores", [(0, 1), (1, 1), (2, 2), (7, 2)])
+def test_processes_can_use_no_more_cores_than_there_are(count, cores):
+    assert account.cores(made([1e5]), count) == cores
+
+
+def test_what_holds_back_adds_up_to_what_is_above_the_limit():
+    found = account.report(made([2e5], update=3e-6, collect=1.9e-6))
+    loop = found["best"]
+    assert sum(found["held_back"].values()) == pytest.approx(1 / loop["median"] - 1 / loop["limit"])
+    assert next(iter(found["held_back"])) == "acting"
+    assert found["command"] == "python main.py --env_name=CartPole-v1 --num_workers=2"
+    assert all(len(line) <= 120 for line in table.text(found).splitlines())
+
+
+def test_another_systems_ratio_is_of_the_medians_of_what_it_does():
+    held = made([2e5])
+    for name, rates in (("sb3", [1e4, 5e4, 2e4]), ("envpool", [4e5])):
+        held["measured"].append({"part": name, "processes": -1, "rounds": [
+            {"rate": rate, "version": "1", "played": "CartPole-v1"} for rate in rates]})
+    held["measured"][0]["rounds"] = [{"rate": 8e5, "resets": 0.0}]
+    found = {one.name: one for one in account.peers(held)}
+    assert found["sb3"].ratio == pytest.approx(10) and found["envpool"].ratio == pytest.approx(2)
+    assert "Stable-Baselines3 1" in table.text(account.report(held))
+
+
+@pytest.mark.parametrize("part", ["environments", "acting", "update", "loop", "limit"])
+def test_every_part_is_measured_in_one_process(trainer, part, monkeypatch):
+    found = measure(trainer("CartPole-v1"), part, monkeypatch=monkeypatch)
+    assert json.loads(json.dumps(found))
+    if part != "limit":
+        assert found["rate"] > 0
+
+
+def test_acting_of_workers_is_measured_on_their_slices():
+    facts = {"config": {"acting": "local", "num_envs": 5}}
+    job = one.Job("", {"num_envs": 5}, 1.0, None)
+    found = [(job.settings["num_envs"], job.settings["num_workers"])
+             for job in session.jobs(job, "acting", 2, facts)]
+    assert found == [(2, 0), (3, 0)]
+    facts["config"]["acting"] = "central"
+    assert len(session.jobs(job, "acting", 2, facts)) == 1
+    assert session.jobs(job, "loop", 2, facts)[0].settings["num_workers"] == 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_trace_has_one_track_a_process_and_nothing_overlaps_on_it(trainer, workers, monkeypatch):
+    if workers:
+        pytest.importorskip("fastppo._cells")
+    found = measure(trainer("CartPole-v1", num_workers=workers), "profile", 3, monkeypatch)["trace"]
+    found = json.loads(json.dumps(found))["traceEvents"]
+    names = {one["pid"]: one["args"]["name"] for one in found if one["name"] == "process_name"}
+    assert list(names.values()) == ["main", *(f"worker {w}" for w in range(workers))]
+    spans = [one for one in found if one["ph"] == "X"]
+    assert {one["pid"] for one in spans} == set(names)
+    for pid, name in names.items():
+        mine = sorted((one["ts"], one["dur"], one["name"]) for one in spans if one["pid"] == pid)
+        assert {"collect", "update"} <= {n for *_, n in mine} if name == "main" else \
+            len([n for *_, n in mine if n == "rollout"]) == 3
+        assert all(a + long <= b + 0.01 for (a, long, _), (b, *_) in zip(mine, mine[1:]))
+    collects = [(one["ts"], one["ts"] + one["dur"]) for one in spans if one["name"] == "collect"]
+    for span in (span for span in spans if span["name"] == "rollout"):
+        assert any(a <= span["ts"] and span["ts"] + span["dur"] <= b for a, b in collects)
+
+
+def test_no_stamp_is_lost_or_told_twice(trainer):
+    pytest.importorskip("fastppo._cells")
+    ppo = trainer("CartPole-v1", num_workers=1)
+    stamps = trace.Stamps(ppo)
+    for _ in range(3):
+        ppo.collect()
+        ppo.update(ppo.rollout)
+    assert [span.name for span in stamps.new()].count("rollout") == 3
+    assert stamps.new() == []
+
+
+def test_the_verb_measures_and_says_it_as_a_table_and_as_json(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    cli.main(["bench", *SIZES, "--rounds=1", "--iterations=1", "--processes=0", "--seconds=0.05",
+              "--json=found.json", "--num_workers=0"])
+    out, found = capsys.readouterr().out, json.loads((tmp_path / "found.json").read_text())
+    assert [(one["part"], one["processes"]) for one in found["figures"]] == [
+        (part, 0) for part in session.PARTS]
+    for row in found["figures"]:
+        assert 0 < row["median"] and 0 < row["limit"]
+        assert row["share"] == row["median"] / row["limit"]
+    assert {"environment", "acting", "update", "peak_flops", "step", "reset"} <= set(found["limit"])
+    assert found["limit"]["same_episodes"] and math.isfinite(sum(found["held_back"].values()))
+    for word in ("whole loop", "share", "limit", "held back by", "fastest   python main.py"):
+        assert word in out
+    assert list(tmp_path.iterdir()) == [tmp_path / "found.json"]
+
+
+def test_an_error_of_the_environments_ends_the_measurement_with_its_text():
+    with pytest.raises(ConfigError, match="CartPole-v9"):
+        session.measured([one.Job("loop", {"env_name": "CartPole-v9"}, 0.1, 1)])
+    assert issubclass(EnvError, session.Error)
+
+
+@pytest.mark.parametrize("argv, words", [
+    (["--against=sb4"], 'fix: --against=sb3'),
+    (["--against=sb3", "--against_python=sb3"], "--against_python=sb3=venv/bin/python"),
+    (["--against=sb3", "--against_python=rl_games=python"], "fix: --against=rl_games"),
+    (["--round=3"], "did you mean --rounds?"),
+    (["--num_env=3"], "did you mean --num_envs?"),
+    (["--rounds=0"], "leave --rounds out"),
+    (["--processes=-1"], "--processes=1,2"),
+    (["--json=no/such/folder/x.json"], "a folder that exists"),
+    (["--against=sb3", "--against_python=sb3=/no/such/python"], "cannot run /no/such/python"),
+])
+def test_what_cannot_be_measured_is_said_with_a_fix(argv, words, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["bench", *SIZES, *argv])
+    assert end.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_system_that_is_not_installed_is_an_error_with_the_line_that_installs_it(monkeypatch):
+    monkeypatch.setitem(peers.PEERS, "sb3", peers.PEERS["sb3"]._replace(modules=["gone"]))
+    monkeypatch.setattr(session, "peer", lambda *_: {"missing": ["gone"]})
+    with pytest.raises(ConfigError, match="pip install stable-baselines3"):
+        session.check_peers({"sb3": None})
+
+
+def test_peers_run_in_a_python_without_fastppo(tmp_path):
+    code = ("import runpy, sys; sys.path.insert(0, 'x'); sys.argv = ['peers.py', 'sb3', '--check'];"
+            f"runpy.run_path({session.SCRIPT!r}, run_name='__main__')")
+    out = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True,
+                         cwd=tmp_path)
+    assert json.loads(out.stdout.splitlines()[-1]) == {"missing": ["stable_baselines3"]}
+
+
+def test_laps_leave_the_first_iteration_out():
+    laps = peers.Laps({"seconds": 0.0, "iterations": 2})
+    assert [laps.over(steps) for steps in (100, 200, 300)] == [False, False, True]
+    laps.laps = [(5.0, 100), (6.0, 200), (7.0, 300)]
+    assert laps.rate() == 100.0
+
+
+def test_a_verb_has_help_of_its_own_and_training_stays_the_default(capsys):
+    for argv in (["bench", "--help"], ["train", "--help"], ["--help"]):
+        with pytest.raises(SystemExit) as end:
+            cli.main(argv)
+        assert end.value.code in (0, None)
+        assert ("--against" in capsys.readouterr().out) == (argv[0] == "bench")
+    with pytest.raises(SystemExit):
+        cli.main(["bensh"])
+    assert "python main.py bench" in capsys.readouterr().err
+
+
+def test_the_verbs_own_settings_are_no_settings_of_training():
+    request = arguments.read([*SIZES, "--json", "--processes", "1", "2"], Bench)
+    assert request.own["json"] == "-" and request.own["processes"] == (1, 2)
+    assert "json" not in request.asked
+    with pytest.raises(ConfigError, match="no setting"):
+        arguments.read([*SIZES, "--rounds=3"])
+
+
+def test_the_command_imports_nothing_heavy_before_it_measures():
+    code = ("import sys; from fastppo import cli\ntry: cli.main(['bench', '--help'])\n"
+            "except SystemExit: pass\n"
+            "print([m for m in ('torch', 'numpy', 'gymnasium') if m in sys.modules])")
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                         cwd=Path(__file__).parent.parent)
+    assert out.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_peak_is_a_rate_that_a_product_of_matrices_cannot_pass():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert np.isfinite(limit.peak()) and limit.peak() > 1e6
+    finally:
+        torch.set_num_threads(before)
