@@ -178,8 +178,12 @@ def test_no_stamp_is_lost_or_told_twice(trainer):
     assert stamps.new() == []
 
 
-def test_the_verb_measures_and_says_it_as_a_table_and_as_json(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_verb_measures_and_says_it_as_a_table_and_as_json(fresh, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    if not fresh:
+        monkeypatch.setattr(one, "ready", lambda: None)
+        monkeypatch.setattr(session, "measured", lambda jobs: [one.measured(job) for job in jobs])
     cli.main(["bench", *SIZES, "--rounds=1", "--iterations=1", "--processes=0", "--seconds=0.05",
               "--json=found.json", "--num_workers=0"])
     out, found = capsys.readouterr().out, json.loads((tmp_path / "found.json").read_text())

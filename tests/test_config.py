@@ -8,9 +8,10 @@ import pytest
 
 from fastppo import Config
 from fastppo.arguments import ALIASES, CLEANRL, COMPUTED
+from fastppo.benchmark.options import Bench
 from fastppo.config import check_names
 from fastppo.errors import ConfigError
-from fastppo.fields import SECTIONS, UNITS, settings, shown
+from fastppo.fields import BARE, SECTIONS, UNITS, settings, shown
 from fastppo.presets import FAMILIES, PRESETS, preset_of
 from fastppo.settings import configured
 
@@ -117,8 +118,9 @@ def test_every_field_says_what_it_means_in_a_known_section():
 
 def test_tables_about_settings_name_only_settings():
     ours = [name for name in CLEANRL.values() if isinstance(name, str)]
-    for table in (SECTIONS, UNITS, ALIASES.values(), COMPUTED.values()):
+    for table in (SECTIONS, ALIASES.values(), COMPUTED.values()):
         assert set(table) <= set(NAMES)
+    assert {*UNITS, *BARE} <= {*NAMES, *settings(Bench)}
     assert set(ours) <= {*NAMES, *COMPUTED}
     assert not set(NAMES) & {*ALIASES, *COMPUTED, *CLEANRL}
 

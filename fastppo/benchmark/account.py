@@ -113,13 +113,14 @@ def peers(session: dict[str, Any]) -> list[Beside]:
 def gaps(session: dict[str, Any], processes: int) -> dict[str, float]:
     """Where a step's time above its limit goes, in seconds, largest first; the parts add up to it.
 
-    stepping: the loop around the environments and what they lose by running side by side; waiting:
-    collecting beyond the workers' own time, which is their starts, ends, and the slowest of them.
+    All from the round of the median rate, the upper one of an even number. stepping: the loop
+    around the environments and what they lose by running side by side; waiting: collecting beyond
+    the workers' own time, which is their starts, ends, and the slowest of them.
     """
     rounds = {one["part"]: one["rounds"] for one in session["measured"]
               if one["processes"] == processes}
-    loop = {name: median(one[name] for one in rounds["loop"])
-            for name in ("rate", "collect", "update", "busy", "resets", "epochs")}
+    ordered = sorted(rounds["loop"], key=lambda one: one["rate"])
+    loop = ordered[len(ordered) // 2]
     least, many = costs(session, loop["resets"], loop["epochs"]), cores(session, processes)
     act = 1 / median(one["rate"] for one in rounds["acting"])
     found = {"update": loop["update"] - least.update / many,

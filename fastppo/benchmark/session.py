@@ -1,11 +1,14 @@
 """A session: everything measured in turns, each time in fresh processes, and what it comes to."""
 
+import contextlib
 import json
 import os
 import pickle
 import platform
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Sequence
 
@@ -81,17 +84,25 @@ def peer(name: str, python: str | None, *arguments: str) -> dict[str, Any]:
     """What peers.py prints about system `name` in its Python; ConfigError where it cannot run."""
     env = {**os.environ, **dict.fromkeys(THREAD_LIMITS, "1")}
     command = [python or sys.executable, "-W", "ignore", SCRIPT, name, *arguments]
-    try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, process_group=0)
-    except OSError as error:
-        raise ConfigError(f"cannot run {command[0]}: {error.strerror}",
-                          f"--against_python={name}=path/to/venv/bin/python") from error
-    text = done.stdout.rstrip().rpartition("\n")[2]
-    if done.returncode or not text.startswith("{"):
-        raise Error(f"{PEERS[name].title} failed in {command[0]}:\n"
-                    f"{(done.stderr or done.stdout)[-2000:].rstrip()}",
+    with tempfile.TemporaryFile("w+", errors="replace") as out:
+        try:
+            process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out,
+                                       stderr=subprocess.STDOUT, process_group=0)
+        except OSError as error:
+            raise ConfigError(f"cannot run {command[0]}: {error.strerror}",
+                              f"--against_python={name}=path/to/venv/bin/python") from error
+        try:
+            process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError, AttributeError):  # none is left; Windows
+                os.killpg(process.pid, signal.SIGKILL)
+        out.seek(0)
+        text = out.read().rstrip()
+    answers = [line for line in text.splitlines() if line.startswith(('{"rate"', '{"missing"'))]
+    if process.returncode or not answers:
+        raise Error(f"{PEERS[name].title} failed in {command[0]}:\n{text[-2000:]}",
                     f"leave {name} out of --against")
-    return json.loads(text)
+    return json.loads(answers[-1])
 
 
 def check_peers(peers: dict[str, str | None]) -> None:

@@ -45,19 +45,19 @@ def rows(found: dict[str, Any]) -> list[str]:
     """The table: fastppo's figures, then the other systems'."""
     rounds = found["rounds"]
     spread = f"median of {rounds} (lowest to highest)" if rounds > 1 else "one measurement"
-    lines = [f"{'steps per second':27}{'processes':>9}   {spread:34}{'limit':>10}{'share':>8}"]
+    lines = [f"{'steps per second':27}{'processes':>9}   {spread:36}{'limit':>10}{'share':>8}"]
     last = ""
     for one in found["figures"]:
         title = TITLES[one["part"]] if one["part"] != last else ""
-        lines.append(f"{title:27}{one['processes'] or 'main':>9}   {_spread(one):34}"
+        lines.append(f"{title:27}{one['processes'] or 'main':>9}   {_spread(one):36}"
                      f"{one['limit']:>10,.0f}{one['share']:>8.0%}")
         last = one["part"]
     if found["peers"]:
-        lines += ["", f"{'beside it':39}{spread:34}{'':10}{'fastppo':>8}"]
+        lines += ["", f"{'beside it':39}{spread:36}{'':10}{'fastppo':>8}"]
     for one in found["peers"]:
         title = f"{one['title']} {one['version']}" + f" ({one['played']})" * bool(one["played"])
         what = "  stepping" * (one["part"] == "environments")
-        lines.append(f"{title:39}{_spread(one):34}{what:>10}{one['ratio']:>7.2f}x")
+        lines.append(f"{title:39}{_spread(one):36}{what:>10}{one['ratio']:>7.2f}x")
     return lines
 
 
