@@ -64,7 +64,7 @@ sanitize: $(STAMP)
 	    $(PY) -P -m pytest -q --capture=sys -n $(JOBS) $(TOUCH_C) $(ARGS)
 
 bench: $(STAMP)
-	@$(PIP) install -e ".[bench-peers]" -c constraints.txt
+	@$(PIP) install -e ".[bench-peers,mujoco]" -c constraints.txt
 	@$(PY) bench/table.py $(ARGS)
 
 clean:

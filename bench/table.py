@@ -14,6 +14,7 @@ from fastppo import __version__, arguments
 from fastppo.benchmark import account, session
 from fastppo.benchmark.options import Bench
 from fastppo.benchmark.peers import PEERS
+from fastppo.errors import ConfigError
 
 SAME = {"preset": "none", "num_envs": 16, "num_steps": 512, "norm_obs": False}
 FEW, MANY = {"epochs": 4, "num_minibatches": 8}, {"epochs": 10, "num_minibatches": 128}
@@ -62,8 +63,12 @@ def main() -> None:
     for env, sizes in TASKS.items():
         print(env, file=sys.stderr, flush=True)
         settings = {**SAME, **sizes, **request.asked, "env_name": env}
-        all_found.append(account.report(session.run(settings, options)))
-    print(section(all_found, names))
+        try:
+            all_found.append(account.report(session.run(settings, options)))
+        except ConfigError as error:  # most likely a package that is not installed
+            print(f"left out: {error}", file=sys.stderr, flush=True)
+    if all_found:
+        print(section(all_found, names))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(all_found, file, indent=1)
