@@ -54,6 +54,8 @@ class Intake:
 
     def fitting(self, obs) -> np.ndarray:
         """`obs` as an array that may be copied; raises ValueError for what its space refuses."""
+        if type(obs) is np.ndarray and obs.shape == self.shape and obs.dtype == self.kept:
+            return obs
         array = contract.observation(obs, self.shape, self.kept)
         if array.dtype == self.kept or self.desk is not None and self.desk.dtype != self.kept:
             return array
@@ -62,6 +64,9 @@ class Intake:
 
     def put(self, rows: np.ndarray, e: int, obs: np.ndarray) -> None:
         """rows[e] = obs, for one row of the arena alone."""
+        if obs.dtype == rows.dtype:
+            rows[e] = obs
+            return
         with np.errstate(over="ignore"):
             rows[e] = obs
 

@@ -67,7 +67,7 @@ class Episodes:
         """
         ended, told = np.argwhere(length > 0), told or {}
         last = [(t, e, told.get((t, e), {})) for t, e in ended[-WINDOW:].tolist()]
-        self.recent.extend((total[t, e], length[t, e], found) for t, e, found in last)
+        self.recent.extend((float(total[t, e]), int(length[t, e]), found) for t, e, found in last)
         self.count += len(ended)
         names = dict.fromkeys([*self.names, *(name for *_, found in last for name in found)])
         self.names = list(names)[:SLOTS]

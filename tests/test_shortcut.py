@@ -1,5 +1,8 @@
 """Wrappers whose work a Serial does itself are passed by; nothing else can be told apart."""
 
+import contextlib
+import functools
+
 import gymnasium as gym
 import pytest
 from envs_for_tests import Counting
@@ -88,6 +91,35 @@ def test_a_step_that_changes_between_episodes_is_the_new_one():
             return super().reset(**kwargs)
     with PPO(lambda: OrderEnforcing(Changing()), norm_obs=False, **QUICK) as ppo:
         assert ppo.collect().raw[::5, 0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_after_an_interrupt_too_the_step_is_the_new_one():
+    class Closed(Counting):
+        """Its step counts for itself; Ctrl-C is pressed in the third of the second episode."""
+
+        def __init__(self, strike):
+            super().__init__()
+            self.episodes, self.strike = 0, strike
+
+        def reset(self, **kwargs):
+            self.episodes, taken = self.episodes + 1, []
+
+            def step(action):
+                taken.append(action)
+                if len(taken) == 3 and self.episodes == self.strike:
+                    raise KeyboardInterrupt
+                obs, _, *rest = Counting.step(self, action)
+                return obs, len(taken), *rest
+            self.step = step
+            return super().reset(**kwargs)
+    paid = []
+    for strike in (-1, 2):
+        with PPO(functools.partial(Closed, strike), norm_obs=False, **QUICK) as ppo:
+            while ppo.rollout is None:
+                with contextlib.suppress(KeyboardInterrupt):
+                    ppo.collect()
+            paid.append(ppo.rollout.raw.tolist())
+    assert paid[0] == paid[1]
 
 
 @pytest.mark.parametrize("wrap", [gym.wrappers.NormalizeObservation, gym.wrappers.ClipAction])
