@@ -44,7 +44,7 @@ def test_one_yes_or_no_is_a_flag(value, meant):
 
 @pytest.mark.parametrize("value", [None, "", "no", b"", {}, [], (), set(), np.zeros(2)])
 def test_what_is_not_one_yes_or_no_is_no_flag(value):
-    with pytest.raises(ValueError, match="truth value"):
+    with pytest.raises(ValueError, match="not True or False"):
         contract.flag(value)
 
 
