@@ -104,6 +104,8 @@ def _remedy(path: Path, number: int | None) -> str:
 
 
 def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    if path.is_dir():
+        raise CheckpointError(f"{path} is a folder", f'load("{path / "model.safetensors"}")')
     if not path.is_file():
         raise CheckpointError(f"there is no file {path}", "look at the path; runs are under runs/")
     try:
@@ -114,8 +116,8 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         raise CheckpointError(f"{path} is not a safetensors file, or is damaged: {error}",
                               "use another copy of it") from error
     if metadata.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is not a policy of this version of fastppo"
-                              f" (its format is {metadata.get('format')!r})",
+        found = f" (its format is {metadata['format']!r})" if "format" in metadata else ""
+        raise CheckpointError(f"{path} is not a policy of this version of fastppo{found}",
                               "ppo.save(path) writes one")
     if metadata.pop("sha256", "") != _digest(tensors, metadata):
         raise CheckpointError(f"{path} is damaged: its checksum is wrong", "use another copy of it")

@@ -32,6 +32,7 @@ MODEL, SUMMARY = "model.safetensors", "summary.json"
 # What the first word of a command line may be: where the function stands that does it.
 VERBS = {"train": (".cli", "training"), "bench": (".benchmark.command", "bench")}
 USAGE = (ConfigError, ModelError, SpaceError)
+NEEDED = "tyro", "numpy", "torch", "gymnasium", "safetensors", "cloudpickle"
 NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and slower; to get it:"
                 " install a C compiler and Python's headers, then pip install -e .")
 
@@ -51,6 +52,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"error: {error}", file=sys.stderr, flush=True)
             code = 2 if isinstance(error, USAGE) else 1
             raise SystemExit(interrupts.code if interrupts.signum else code) from None
+        except ModuleNotFoundError as error:
+            if error.name not in NEEDED:
+                raise
+            print(f"error: {error.name} is not installed for {sys.executable}\n  fix: {_python()}",
+                  file=sys.stderr, flush=True)
+            raise SystemExit(2) from None
         except BrokenPipeError:  # python main.py | head
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise SystemExit(141) from None
@@ -231,6 +238,12 @@ def write(folder: Path, summary: dict[str, Any]) -> None:
     """Put the summary into a run's folder; what is not finite becomes null."""
     text = json.dumps(_finite(summary), indent=2, allow_nan=False)
     (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
+
+
+def _python() -> str:
+    """How to run the command with a Python that has what it needs."""
+    made = Path(__file__).parents[1] / ".venv/bin/python"
+    return f"{made} main.py ..." if made.exists() else "make train, or pip install -e ."
 
 
 def say(*lines: str) -> None:

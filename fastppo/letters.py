@@ -71,7 +71,7 @@ class Away:
 
     def wait(self) -> Told:
         """Wait for the step's end; asked again after an interrupt, for that of the same step."""
-        self._settle()
+        self.team.settle()
         if not self.letters[:, 0].any():
             return {}
         return {e: told for reply in self._read() for e, told in (reply or {}).items()}
@@ -79,7 +79,7 @@ class Away:
     def ask(self, method: str, letters: Sequence[tuple]) -> list:
         """Call a method of every worker's Stepper with its own arguments; their replies."""
         texts = [_cut(_sendable((method, letter))) for letter in letters]
-        self._settle()  # after an interrupt a command may still be under way
+        self.team.settle()  # after an interrupt a command may still be under way
         rounds = max(map(len, texts))
         for i in range(rounds):
             for w, parts in enumerate(texts):
@@ -93,9 +93,6 @@ class Away:
     def close(self) -> None:
         """Stop the processes."""
         self.team.close()
-
-    def _settle(self) -> None:
-        self.team.wait(self.team.cells.done, self.team.order[0])
 
     def _read(self) -> list:
         """What every worker has to say, None where that is nothing."""

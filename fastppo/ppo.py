@@ -132,8 +132,9 @@ class PPO:
     def _iterate(self) -> dict[str, float]:
         """One iteration and its metrics; a rollout an interrupt left without update goes first."""
         rollout = self.rollout if self._pending else self.collect()
+        self.episodes.take(self.arena["total"], self.arena["length"], told(self.arena),
+                           self.progress.iteration)
         stats = self.update(rollout) | {"charts/learning_rate": self.lr}
-        self.episodes.take(self.arena["total"], self.arena["length"], told(self.arena))
         return stats | self.episodes.stats() | self.clock.stats(self.step)
 
     @property

@@ -211,6 +211,19 @@ class Team:
         self.arena["command"][:] = command, argument
         self.cells.go.post(self.order[0] & 0xFFFFFFFF)
 
+    def settle(self) -> None:
+        """Wait for the end of the last command.
+
+        It is given once more, for an interrupt may have struck before the workers saw it.
+        """
+        self.post(*self.order[1:])
+        self.wait(self.cells.done, self.order[0])
+
+    def idle(self) -> bool:
+        """Whether every worker has done what it was told and can be told something else."""
+        return not self.closed and not any(
+            behind(cell.value(), self.order[0] & 0xFFFFFFFF) for cell in self.cells.done)
+
     def wait(self, cells: Sequence, target: int) -> None:
         """Sleep until every worker's cell has reached `target`; raise WorkerError if one cannot."""
         self._open()

@@ -10,10 +10,9 @@ import logging
 import math
 import os
 import time
-from collections import deque
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -53,24 +52,46 @@ class Clock:
         return {"charts/SPS": step / busy, **shares}
 
 
+class Seen(NamedTuple):
+    """The episodes so far; replaced whole, so that an interrupt never leaves half a rollout's."""
+
+    iteration: int | None = None  # the last rollout of which they were taken
+    recent: tuple[tuple[float, int, dict], ...] = ()  # return, length and numbers of the last ones
+    count: int = 0
+    names: tuple[str, ...] = ()  # of the numbers that are shown
+
+
 class Episodes:
     """The last finished episodes, and the metrics that follow from them."""
 
     def __init__(self):
-        self.recent: deque[tuple[float, int, dict]] = deque(maxlen=WINDOW)
-        self.count, self.names = 0, []
+        self.seen = Seen()
 
-    def take(self, total: np.ndarray, length: np.ndarray, told: Told | None = None) -> None:
+    @property
+    def recent(self) -> tuple[tuple[float, int, dict], ...]:
+        """(return, length, numbers told) of the last WINDOW finished episodes."""
+        return self.seen.recent
+
+    @property
+    def count(self) -> int:
+        """How many episodes have finished."""
+        return self.seen.count
+
+    def take(self, total: np.ndarray, length: np.ndarray, told: Told | None = None,
+             iteration: int | None = None) -> None:
         """Add those that ended in a rollout: return f64 and length i64 [t e], 0 where none did.
 
         `told` is what they said at their end; the first SLOTS names are shown, for all of the run.
+        The rollout of an `iteration` given again, after an interrupt, is taken once.
         """
+        if iteration is not None and iteration == self.seen.iteration:
+            return
         ended, told = np.argwhere(length > 0), told or {}
-        last = [(t, e, told.get((t, e), {})) for t, e in ended[-WINDOW:].tolist()]
-        self.recent.extend((float(total[t, e]), int(length[t, e]), found) for t, e, found in last)
-        self.count += len(ended)
-        names = dict.fromkeys([*self.names, *(name for *_, found in last for name in found)])
-        self.names = list(names)[:SLOTS]
+        last = [(float(total[t, e]), int(length[t, e]), told.get((t, e), {}))
+                for t, e in ended[-WINDOW:].tolist()]
+        names = dict.fromkeys([*self.seen.names, *(name for *_, found in last for name in found)])
+        self.seen = Seen(iteration, (*self.recent, *last)[-WINDOW:], self.count + len(ended),
+                         tuple(names)[:SLOTS])
 
     def stats(self) -> dict[str, float]:
         """Means over the last 100, or those of them that told a number; none before the first."""
@@ -80,7 +101,7 @@ class Episodes:
         means = {"charts/episodic_return": float(np.mean(total)),
                  "charts/episodic_length": float(np.mean(length)),
                  "charts/episodes": float(self.count)}
-        for name in self.names:
+        for name in self.seen.names:
             if found := [numbers[name] for numbers in told if name in numbers]:
                 means[f"env/{name}"] = float(np.mean(found))
         return means

@@ -80,24 +80,27 @@ class Together(Alone):
         self.team, self.arena, self.norm_obs = team, arena, norm_obs
         self.round, self.finished = team.cells.round, team.cells.finished
         self.helpers, self.calls, self.rounds = helpers(len(team.workers)), 0, 0
+        self.called = False
 
     @contextmanager
     def session(self) -> Iterator[None]:
         """Have the helpers at hand; afterwards all workers wait for commands again."""
         self._dismiss()  # whom an interrupt has left at work
-        if not self.team.closed:
+        self.called = self.team.idle()  # not while a rollout was interrupted, or after a fault
+        if self.called:
             self.calls += 1
             self.round.post(PAUSE)
             self.team.post(UPDATE, self.calls)
         try:
             yield
         finally:
+            self.called = False
             self._dismiss()
 
     def among(self, samples: Samples, order: np.ndarray) -> Alone:
         """All, if the samples are the arena's; else the main process alone."""
         own = samples_of(self.arena, self.norm_obs)
-        if self.team.closed or any(_place(x) != _place(y) for x, y in zip(samples, own)):
+        if not self.called or any(_place(x) != _place(y) for x, y in zip(samples, own)):
             return Alone()
         self.arena["order"][:] = order
         return self
@@ -123,9 +126,9 @@ class Together(Alone):
                 self.team.look_after(range(self.helpers))
 
     def _dismiss(self) -> None:
-        if not self.team.closed:
+        if not self.team.closed and self.team.order[1] == UPDATE:
             self.round.post(OVER)
-            self.team.wait(self.team.cells.done, self.team.order[0])
+            self.team.settle()
 
 
 class Idle:

@@ -352,7 +352,7 @@ def test_a_terminal_without_plus_minus_gets_a_question_mark(monkeypatch):
 
 
 def test_wandb_that_hangs_costs_neither_the_last_line_nor_the_exit_code(command, monkeypatch):
-    free, codes = threading.Event(), []
+    free, codes, before = threading.Event(), [], set(threading.enumerate())
     fake = types.ModuleType("wandb")
     fake.setup = fake.Settings = lambda *_, **settings: free.wait()
     monkeypatch.setitem(sys.modules, "wandb", fake)
@@ -360,6 +360,8 @@ def test_wandb_that_hangs_costs_neither_the_last_line_nor_the_exit_code(command,
     monkeypatch.setattr(cli.os, "_exit", codes.append)
     code, out, err = command(*CARTPOLE, "--logger=wandb")
     free.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)  # else its last words are the next test's
     assert out.splitlines()[-1].startswith("evaluation return")
     assert (codes, err.count("note: ")) == ([0], 1)
 
@@ -369,6 +371,13 @@ def test_wandb_that_is_missing_is_said_before_anything_else(command, monkeypatch
     code, out, err = command(*CARTPOLE, "--logger=wandb")
     assert (code, out) == (2, "")
     assert err.splitlines()[1] == '  fix: pip install "fastppo[wandb]"'
+
+
+def test_a_python_without_our_dependencies_is_told_which_one_to_take(command, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    code, out, err = command(*CARTPOLE)
+    assert (code, out) == (2, "") and "Traceback" not in err
+    assert re.search(r"error: tyro is not installed for .*\n  fix: .*(main.py|make train)", err)
 
 
 # folders

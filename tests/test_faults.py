@@ -85,7 +85,7 @@ BAD_ANSWERS = {
     "reward 1j": (paying(1j), "reward is 1j"),
     "reward object": (paying(object()), "reward"),
     "four parts": (lambda env: (np.zeros(2, np.float32), 0.0, False, {}),
-                   r"(?s)expected 5, got 4.*step\(\) must return \(obs, reward, terminated.*old API"),
+                   r"(?s)expected 5, got 4.*step\(\) must return \(obs, reward, termin.*old API"),
     "six parts": (lambda env: (np.zeros(2, np.float32), 0.0, False, False, {}, 1),
                   r"(?s)too many values.*step\(\) must return"),
     "no parts": (lambda env: None, r"(?s)NoneType.*step\(\) must return"),

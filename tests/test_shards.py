@@ -135,6 +135,56 @@ def test_an_interrupt_while_helpers_are_dismissed_does_not_hang_the_next_update(
         assert trained(ppo, 1) == whole
 
 
+class Struck:
+    """A cell in whose next post Ctrl-C is pressed before anybody sees it."""
+
+    def __init__(self, cell):
+        self.cell, self.struck = cell, False
+
+    def __getattr__(self, name):
+        return getattr(self.cell, name)
+
+    def post(self, value):
+        if not self.struck:
+            self.struck = True
+            raise KeyboardInterrupt
+        self.cell.post(value)
+
+
+def test_an_interrupt_before_the_helpers_are_called_does_not_hang_the_next_update(trainer, cores):
+    cores(2)
+    whole = trained(trainer("CartPole-v1", **SIZES, num_workers=1))
+    ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
+    rollout, cells = ppo.collect(), ppo.learner.shards.team.cells
+    cells.go = Struck(cells.go)
+    with guard(20):
+        with pytest.raises(KeyboardInterrupt):
+            ppo.update(rollout)
+        ppo.update(rollout)
+        assert trained(ppo, 1) == whole
+
+
+@pytest.mark.parametrize("acting", ["local", "central"])
+def test_an_update_while_a_rollout_is_interrupted_is_done_alone(
+        trainer, cores, monkeypatch, acting):
+    cores(2)
+    ppo = trainer("CartPole-v1", **SIZES, num_workers=1, acting=acting)
+    rollout = type(ppo.collect())(*(x.clone() for x in ppo.rollout))
+    cells = ppo.learner.shards.team.cells
+    cell = cells.turns[0] if acting == "central" else cells.go
+    if acting == "central":
+        cells.turns[0] = Struck(cell)
+    else:
+        cells.go = Struck(cell)
+    with guard(20):
+        with pytest.raises(KeyboardInterrupt):
+            ppo.collect()
+        ppo.update(rollout)
+        assert ppo.learner.shards.rounds == 0
+        ppo.update(ppo.collect())
+        assert ppo.learner.shards.rounds > 0
+
+
 def test_a_helper_killed_in_the_update_is_an_error_and_the_weights_are_as_before(
         trainer, cores, monkeypatch):
     cores(2)

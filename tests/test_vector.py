@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from envs_for_tests import Chance
-from fault_envs import Faulty, killed_by, nothing_left, observing, paying, raising
+from fault_envs import Faulty, guard, killed_by, nothing_left, observing, paying, raising
 from gymnasium.error import (
     AlreadyPendingCallError,
     ClosedEnvironmentError,
@@ -744,3 +744,25 @@ def test_a_step_in_this_process_that_was_interrupted_wants_a_reset(vec):
         env.step([0, 0])
     assert env.reset()[0].tolist() == [[1, 0], [1, 0]]
     assert traced(env, 1)[0][1] == [1, 1]
+
+
+def test_after_an_interrupt_before_the_workers_were_told_a_reset_does_not_hang():
+    with make_vec("CartPole-v1", num_envs=2, num_workers=1) as env, guard(20):
+        env.reset(seed=1)
+        cells = env.crew.team.cells
+
+        class Struck:
+            """The cell of commands, in whose next post Ctrl-C is pressed."""
+
+            def __getattr__(self, name):
+                return getattr(cell, name)
+
+            def post(self, value):
+                cells.go = cell
+                raise KeyboardInterrupt
+
+        cell, cells.go = cells.go, Struck()
+        with pytest.raises(KeyboardInterrupt):
+            env.step(np.zeros(2, int))
+        obs, _ = env.reset(seed=1)
+        assert obs.shape == (2, 4)
