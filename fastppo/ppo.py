@@ -131,6 +131,7 @@ class PPO:
 
     def _iterate(self) -> dict[str, float]:
         """One iteration and its metrics; a rollout an interrupt left without update goes first."""
+        self._open()
         rollout = self.rollout if self._pending else self.collect()
         self.episodes.take(self.arena["total"], self.arena["length"], told(self.arena),
                            self.progress.iteration)

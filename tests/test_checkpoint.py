@@ -209,8 +209,8 @@ def test_a_foreign_file_is_refused(tmp_path, text):
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
-    for path in (tmp_path / "none", tmp_path):
-        with pytest.raises(CheckpointError, match="there is no file"):
+    for path, why in ((tmp_path / "none", "there is no file"), (tmp_path, "is a folder")):
+        with pytest.raises(CheckpointError, match=why):
             load(path)
 
 
