@@ -1,6 +1,7 @@
 """From a Config to a policy: which network, which first weights, and does it fit its spaces."""
 
 import math
+import threading
 from contextlib import contextmanager
 
 import torch
@@ -43,6 +44,8 @@ def own_torch():
     with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad():
         yield
 
+SEEDING = threading.RLock()  # one thread at a time borrows the host's generator
+
 
 @own_torch()
 def build_policy(obs_space: Space, act_space: Space, config: Config, model=None) -> Policy:
@@ -52,7 +55,7 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
     """
     generator = torch.Generator().manual_seed(kernels.word(config.seed, Purpose.INIT, 0, 0))
     inputs, outputs = math.prod(obs_space.shape), size(act_space)
-    with torch.random.fork_rng(devices=[]):  # layers draw from the generator that is the host's
+    with SEEDING, torch.random.fork_rng(devices=[]):  # layers draw from the host's generator
         torch.manual_seed(generator.initial_seed())
         if config.model == "mlp":
             net = MLP(inputs, outputs, config.hidden_sizes, config.activation, config.shared_critic,

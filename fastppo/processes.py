@@ -174,7 +174,7 @@ class Team:
         arena["errors"].fill(0)
         self.arena, self.cells = arena, Cells(arena, groups)
         self.step_timeout, self.reset_timeout = step_timeout, reset_timeout
-        self.order, self.closed = (0, CLOSE, 0), False
+        self.order, self.closed, self.pid = (0, CLOSE, 0), False, os.getpid()
         spin = SPIN_NS if len(jobs) <= usable_cores() else 0
         self.workers: list[Worker] = []
         self._finalizer = weakref.finalize(self, _kill, self.workers)
@@ -243,6 +243,9 @@ class Team:
         if self.closed:
             return
         self.closed = True
+        if os.getpid() != self.pid:  # a fork: the workers serve the process that started them
+            self._finalizer()
+            return
         busy = any(behind(cell.value(), self.order[0]) for cell in self.cells.done)
         self.arena["command"][:] = CLOSE, 0
         self.cells.go.post(self.order[0] + 1 & 0xFFFFFFFF)
@@ -256,6 +259,9 @@ class Team:
     def _open(self) -> None:
         if self.closed:
             raise ClosedError("the worker processes have been closed", "make a new trainer")
+        if os.getpid() != self.pid:
+            raise ClosedError("the worker processes serve the process this one was forked from",
+                              "make a new trainer here")
 
     def _raise_faults(self) -> None:
         if any(cell.state == FAILED for cell in self.cells.done):

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import subprocess
 import sys
 import time
 import types
@@ -462,3 +463,27 @@ def test_a_keyboard_interrupt_that_an_environment_raises_in_a_worker_is_a_fault(
     error = failure(raising(KeyboardInterrupt), 2)
     assert isinstance(error, WorkerError) and "KeyboardInterrupt" in str(error)
     assert "environment 2" in str(error) and "\n  fix: " in str(error)
+
+
+@pytest.mark.parametrize("end", ["ppo.close()", "ppo.collect()", "sys.exit(0)"])
+def test_a_fork_of_the_host_leaves_the_workers_to_their_own(end):
+    code = f"""
+import os, sys
+from fastppo import PPO
+with PPO("CartPole-v1", preset="none", num_envs=2, num_steps=4, num_minibatches=1, epochs=1,
+         num_workers=1, seed=1) as ppo:
+    ppo.collect()
+    if not os.fork():
+        try:
+            {end}
+        except Exception as error:
+            print(type(error).__name__, flush=True)
+        sys.exit(0)
+    os.wait()
+    ppo.update(ppo.collect())
+    print("went on", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True,
+                          text=True, timeout=60)
+    refused = ["ClosedError"] if end == "ppo.collect()" else []
+    assert done.stdout.split("\n")[:-1] == [*refused, "went on"], done.stderr
