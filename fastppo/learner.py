@@ -84,7 +84,7 @@ class Learner:
         values, adam, moments = self.flat.values.clone(), self.adam.state, self.policy.moments
         try:
             stats = self._epochs(rollout, lr, iteration)
-            self.policy.learn_moments(rollout.obs[:-1][rollout.valid].numpy())
+            self.policy.learn_moments(flattened(rollout, torch.device("cpu")).obs.numpy())
             self.finished = iteration
         except BaseException:
             self.flat.values.copy_(values)

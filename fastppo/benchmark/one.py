@@ -98,7 +98,7 @@ def update(ppo, job: Job) -> dict[str, Any]:
 
 def limit(ppo, job: Job) -> dict[str, Any]:
     """What the environment and the network cost one core, and what was measured at all."""
-    from ..processes import usable_cores
+    from ..machine import usable_cores
     from . import limit as limits
     recorder, start = limits.Recorder(ppo), time.perf_counter()
     for _ in range(2):

@@ -14,7 +14,8 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 from .. import errors
 from ..errors import ConfigError, Error
-from ..processes import THREAD_LIMITS, usable_cores
+from ..machine import usable_cores
+from ..processes import THREAD_LIMITS
 from .one import Job
 from .options import Bench
 from .peers import PEERS
