@@ -120,7 +120,7 @@ def board(arena: Arena, source: Source, policy: Policy, learner: Learner,
             learner.share(Together(team, arena, policy.norm_obs))
     else:
         actor = central or Local(arena, 0, config.num_envs, recipe, space, seed)
-        vec = (Native(source.vector, arena, actor, seed, source.owned) if native else
+        vec = (Native(source.vector, arena, actor, seed) if native else
                Serial(source.factories, Views.of(arena, 0, config.num_envs), actor, seed,
                       groups=groups if central else ()))
     return Collector(arena, vec, policy, config)

@@ -18,9 +18,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from . import kernels
+from . import contract, kernels
 from .config import Config
-from .contract import log
 from .envs import Source, SpecFactory, factory
 from .errors import ConfigError
 from .kernels import Purpose
@@ -38,8 +37,6 @@ def source_of(env: Any, config: Config) -> Source:
 class Made(Source):
     """The environments of an id as one vector environment, made by the engine that `vec` names."""
 
-    owned = True
-
     def __init__(self, env: Any, config: Config):
         if config.num_workers not in (None, 0, "auto"):
             raise ConfigError(f"num_workers is {config.num_workers}, but vec={config.vec} steps all"
@@ -50,14 +47,26 @@ class Made(Source):
         make = {"native": entry_point, "envpool": Pool}[config.vec]
         self.config, self.factories = config.replace(num_workers=0), []
         self.vector = make(config.env_name, config.num_envs, options(config))
+        self.open = [self.vector]
+        try:
+            self._look()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the vector environment, which was made here; twice is fine."""
+        contract.close(self.open)
+
+    def _look(self) -> None:
         self.metadata = self.vector.metadata
         self.obs_space = self.vector.single_observation_space
         self.act_space = self.vector.single_action_space
         try:
             self.factories = [self._factory(self.config.env_name)] * self.config.num_envs
         except ConfigError as error:
-            log.warning("%s: evaluation, which plays in Gymnasium's environment, needs another: "
-                        "evaluate(env=...) or --eval_episodes=0", error.what)
+            contract.log.warning("%s: evaluation, which plays in Gymnasium's environment, needs"
+                                 " another: evaluate(env=...) or --eval_episodes=0", error.what)
 
 
 def options(config: Config) -> dict[str, Any]:

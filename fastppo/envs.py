@@ -81,10 +81,9 @@ class Source:
     `env` is an id, class, callable, list of callables, or a VectorEnv: then `vector` is that, and
     there are no factories. Else one environment is made here, to read its spaces and metadata;
     and, for num_workers="auto", to measure the seconds that a step of it takes, `step_seconds`.
-    `owned`: whether `vector` is closed with the trainer; one that was handed in is not.
     """
 
-    owned, step_seconds = False, 0.0
+    step_seconds = 0.0
 
     def __init__(self, env: Any, config: Config):
         self.config = config.replace(**decided(env))
@@ -112,6 +111,9 @@ class Source:
             raise ConfigError("evaluation plays in environments of its own, and a VectorEnv cannot"
                               " be copied", 'evaluate(env="CartPole-v1"), with an id or a callable')
         return self.factories
+
+    def close(self) -> None:
+        """Nothing: a VectorEnv that was handed in is closed by whoever made it."""
 
     def _factory(self, env: Any) -> Factory:
         return factory(env, self.config.max_episode_steps, self.config.env_kwargs)

@@ -56,7 +56,8 @@ class KernelLearner(Learner):
 
     def _epoch(self, batch: Batch, order: Tensor) -> Tensor:
         """The mean statistics of one pass over the shuffled samples, minibatch after minibatch."""
-        count, rows, samples = self.config.num_minibatches, len(order), self._samples(batch)
+        rows, samples = len(order), self._samples(batch)
+        count = min(self.config.num_minibatches, rows)
         shards = self.shards.among(samples, order.numpy())
         update = kernels.Update(*self.recipe, self.memory, samples, order.numpy(), self.terms)
         stats = np.empty((count, len(STATS)), np.float32)

@@ -3,6 +3,7 @@
     loss = policy - entropy_coef * mean entropy + value_coef * value
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -98,9 +99,8 @@ class Learner:
         if config.norm_advantages == "rollout":
             batch = batch._replace(adv=normalised(batch.adv))
         rows, self.adam.lr = len(batch.adv), lr
-        if rows < config.num_minibatches:
-            raise Error(f"{config.num_minibatches} minibatches of only {rows} valid rows",
-                        f"--num_minibatches={max(1, rows)}")
+        if not rows:  # all environments were reset, and did nothing else
+            return {f"losses/{name}": math.nan for name in STATS} | {"losses/epochs": 0.0}
         order, means = torch.empty(rows, dtype=torch.int64, device="cpu"), []
         for epoch in range(config.epochs):
             kernels.permutation(config.seed, iteration, epoch, order.numpy())
@@ -116,7 +116,7 @@ class Learner:
 
     def _epoch(self, batch: Batch, order: Tensor) -> Tensor:
         """The mean statistics of one pass over the shuffled samples, minibatch by minibatch."""
-        count, rows = self.config.num_minibatches, len(order)
+        count, rows = min(self.config.num_minibatches, len(order)), len(order)
         shuffled = Batch(*(x[order] for x in batch))
         return torch.stack([self._minibatch(Batch(*(
             x[rows * i // count:rows * (i + 1) // count] for x in shuffled)))

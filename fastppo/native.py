@@ -36,12 +36,12 @@ class Native:
     """A vector environment behind the calls of a Serial, writing the same arrays of the arena.
 
     It promises less: it is seeded once, by `begin`; its past cannot be played again, so after an
-    interrupt inside its own step all episodes under way count as truncated, and new ones begin. It
-    is closed with us only if it is `owned`. Raises ConfigError for an unknown autoreset mode.
+    interrupt inside its own step all episodes under way count as truncated, and new ones begin.
+    Raises ConfigError for an unknown autoreset mode.
     """
 
-    def __init__(self, env: VectorEnv, arena: Arena, actor: Actor, seed: int, owned: bool = False):
-        self.env, self.arena, self.actor, self.seed, self.owned = env, arena, actor, seed, owned
+    def __init__(self, env: VectorEnv, arena: Arena, actor: Actor, seed: int):
+        self.env, self.arena, self.actor, self.seed = env, arena, actor, seed
         self.rows, self.steps, self.count = list(arena["obs"]), len(arena["raw"]), env.num_envs
         self.mode = mode_of(env)
         self.follow = {AutoresetMode.NEXT_STEP: self._wait, AutoresetMode.SAME_STEP: self._final,
@@ -71,9 +71,7 @@ class Native:
         self.ends.tell(self.arena["infos"][0])
 
     def close(self) -> None:
-        """Close the vector environment if it is ours; whoever handed one in closes that."""
-        if self.owned:
-            contract.close([self.env])
+        """Leave the vector environment to whoever made it (a Source closes its own)."""
 
     def _run(self, iteration: int, actor: Actor, steps: int) -> None:
         if iteration != self.under_way:

@@ -108,7 +108,7 @@ class Policy(nn.Module):
 
     def learn_moments(self, obs: np.ndarray) -> None:
         """Merge observations [n ...] into the moments; the network sees them from now on."""
-        if self.norm_obs:
+        if self.norm_obs and len(obs):
             count, mean, m2 = (value.cpu().numpy() for value in self.moments)
             kernels.merge_moments(np.ascontiguousarray(obs.reshape(len(obs), -1)), count, mean, m2)
             self.set_moments([torch.from_numpy(value) for value in (count, mean, m2)])

@@ -40,15 +40,14 @@ class PPO:
 
     def __init__(self, env: Any = None, **settings):
         self.collector, self.sinks = None, []
-        source = source_of(env, configured(env, settings))
-        self.config = config = resolved(source)
-        self.policy = build_policy(source.obs_space, source.act_space, config).to(config.device)
-        self.source, self.arena = source, arena_of(config, self.policy, source)
-        flat = flat_of(self.policy, self.arena)
-        self.learner = learner_of(self.policy, config, flat)
-        self.progress, self.total, self.rollout = Progress(), config.total_steps, None
-        self.clock, self.episodes, self.sinks = Clock(), Episodes(), sinks_of(config)
+        self.source = source = source_of(env, configured(env, settings))
         try:
+            self.config = config = resolved(source)
+            self.policy = build_policy(source.obs_space, source.act_space, config).to(config.device)
+            self.arena = arena_of(config, self.policy, source)
+            self.learner = learner_of(self.policy, config, flat_of(self.policy, self.arena))
+            self.progress, self.total, self.rollout = Progress(), config.total_steps, None
+            self.clock, self.episodes, self.sinks = Clock(), Episodes(), sinks_of(config)
             self.collector = board(self.arena, source, self.policy, self.learner, config)
         except BaseException:
             self.close()
@@ -119,6 +118,7 @@ class PPO:
         if self.collector is not None:
             self.collector.vec.close()
             self.arena.close()
+        self.source.close()
         while self.sinks:
             self.sinks.pop().close()
         self.collector = None

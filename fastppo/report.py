@@ -110,7 +110,7 @@ class Episodes:
 def explained_variance(rollout: Rollout) -> float:
     """1 - var(ret - val) / var(ret) over valid rows: 1 for a perfect critic, 0 for constant ret."""
     ret, val = rollout.ret[rollout.valid].double(), rollout.val[rollout.valid].double()
-    variance = ret.var(correction=0).item()
+    variance = ret.var(correction=0).item() if len(ret) else 0.0
     return 1 - (ret - val).var(correction=0).item() / variance if variance > 0 else 0.0
 
 

@@ -11,8 +11,8 @@ import pytest
 from envs_for_tests import Chance
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from fastppo import cli, engines
-from fastppo.errors import ConfigError
+from fastppo import PPO, cli, engines
+from fastppo.errors import ConfigError, Error
 from fastppo.processes import usable_cores
 
 MODES = pytest.mark.parametrize("mode", AutoresetMode)
@@ -65,6 +65,22 @@ def test_what_we_made_is_closed_with_the_trainer(trainer):
     ppo.close()
     ppo.close()
     assert len(MADE) == 1 and MADE[0].closed
+
+
+@pytest.mark.parametrize("wrong", [{"run_dir": "/dev/null/run"},
+                                   {"learner": "kernel", "hidden_sizes": (10**5,)}])
+def test_what_we_made_is_closed_where_no_trainer_comes_of_it(wrong):
+    with pytest.raises(Error):
+        PPO(ID, **{"vec": "native", "num_envs": 2, "num_steps": 8, **wrong})
+    assert [vec.closed for vec in MADE] == [True]
+
+
+@pytest.mark.parametrize("steps, envs", [(1, 1), (2, 1), (1, 3)])
+def test_rollouts_of_hardly_more_than_resets_are_trained_on(trainer, steps, envs):
+    ppo = trainer(ID, vec="native", num_steps=steps, num_envs=envs, num_minibatches=steps * envs,
+                  env_kwargs={"ends": 0.6}, total_steps=30)
+    ppo.learn()
+    assert ppo.step >= 30 and ppo.learner.flat.values.isfinite().all()
 
 
 def test_limit_and_keywords_hold_in_training_and_in_evaluation(trainer):

@@ -255,13 +255,27 @@ def test_invalid_rows_are_never_trained_on(trainer, monkeypatch):
     assert ppo.policy.count.item() == 8 * 4 + 30
 
 
-def test_more_minibatches_than_valid_rows_are_refused(trainer):
-    ppo = trainer(Chance, num_minibatches=20)
+@pytest.mark.parametrize("learner", ["kernel", "torch"])
+def test_resets_that_leave_fewer_rows_than_minibatches_make_fewer_minibatches(trainer, learner):
+    ppo = trainer(Chance, num_minibatches=20, epochs=1, num_workers=0, learner=learner)
     rollout = ppo.collect()
     rollout.valid[:, 1:] = False
-    with pytest.raises(Error, match="20 minibatches of only 8 valid rows") as error:
-        ppo.update(rollout)
-    assert "--num_minibatches=8" in error.value.fix
+    before = ppo.learner.adam.state
+    stats = ppo.update(rollout)
+    assert all(map(math.isfinite, stats.values()))
+    assert ppo.learner.adam.state[0] - before[0] == 8
+
+
+@pytest.mark.parametrize("learner", ["kernel", "torch"])
+def test_a_rollout_of_resets_alone_changes_nothing(trainer, learner):
+    ppo = trainer(Chance, num_workers=0, learner=learner)
+    rollout = ppo.collect()
+    rollout.valid[:] = False
+    before, count = ppo.learner.flat.values.clone(), ppo.policy.count.item()
+    stats = ppo.update(rollout)
+    assert stats["losses/epochs"] == 0 and math.isnan(stats["losses/policy_loss"])
+    assert ppo.learner.flat.values.equal(before) and ppo.policy.count.item() == count
+    assert ppo.learner.finished == 0
 
 
 def judged(logp, ent, val):
