@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 import warnings
+from functools import partial
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -370,21 +371,25 @@ def test_a_number_beyond_float32_is_one_error_without_a_warning_beside_it(traine
             policy.predict(np.full((2, 3), 1e300))
 
 
-def test_noise_from_a_shared_generator_is_said_once_by_all_workers_together(trainer, capfd):
-    class Noisy(gym.Env):  # local, so that it travels by value
-        observation_space, action_space = Box(-1, 1, (2,)), Discrete(2)
+class Noisy(Says):
+    """Rewards from numpy's shared generator, unless it is quiet."""
 
-        def reset(self, *, seed=None, options=None):
-            return np.zeros(2, np.float32), {}
+    def __init__(self, quiet):
+        reward = (lambda: 1.0) if quiet else np.random.rand
+        super().__init__(step=lambda obs, rew, *rest: (obs, reward(), *rest))
 
-        def step(self, action):
-            return np.zeros(2, np.float32), np.random.rand(), False, False, {}
 
-    ppo = trainer(Noisy, num_workers=2)
+@pytest.mark.parametrize(("workers", "quiet"), [
+    (0, "nobody"), (0, "all"), (2, "nobody"), (2, "the first"), (2, "the last")])
+def test_noise_from_a_shared_generator_is_said_once_whoever_draws_it(
+        trainer, caplog, capfd, workers, quiet):
+    silent = {"nobody": (), "the first": (0, 1), "the last": (2, 3), "all": range(4)}[quiet]
+    ppo = trainer([partial(Noisy, e in silent) for e in range(4)], num_workers=workers)
     ppo.collect()
     ppo.collect()
     ppo.close()
-    assert capfd.readouterr().err.count("global generator of numpy.random") == 1
+    said = caplog.text + capfd.readouterr().err
+    assert said.count("global generator of numpy.random") == (quiet != "all")
 
 
 # The host's torch
