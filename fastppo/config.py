@@ -34,8 +34,8 @@ class Config:
     [CleanRL ppo_continuous_action]"""
 
     model: Any = "auto"
-    """Network: auto (looks at the observation), mlp, cnn; in Python also a class called with
-    (observation space, action space)"""
+    """Network: auto (looks at the observation), mlp, cnn (not yet); in Python also a class called
+    with (observation space, action space)"""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Units of each hidden layer [Schulman 2017, section 6.1]"""
     activation: Literal["tanh", "relu", "elu"] = "tanh"
