@@ -43,7 +43,7 @@ class Config:
     shared_critic: bool = False
     """Actor and critic share their hidden layers [off: CleanRL ppo.py]"""
     log_std_init: float = 0.0
-    """Initial log standard deviation of Box actions, nats [CleanRL ppo_continuous_action]"""
+    """Initial log standard deviation of Box actions [CleanRL ppo_continuous_action]"""
 
     num_envs: int = 16
     """Environments stepped side by side, E; auto: the preset's, else the default
