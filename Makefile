@@ -13,6 +13,9 @@ DEBUG := $(filter-out 0,$(FASTPPO_DEBUG))
 STAMP := $(VENV)/installed$(if $(DEBUG),-debug)
 LOG := build/install.log
 WHAT := -e ".[test]" -c constraints.txt
+FETCHED := $(if $(TORCH),pypi.org and download.pytorch.org,pypi.org)
+OR_SAY := || { echo "  fix: see the lines above; if it is the network: $(FETCHED) must be in" \
+    "reach (HTTPS_PROXY), then make again" >&2; exit 1; }
 SANE := build/sanitize
 TOUCH_C := $(addprefix tests/test_,kernels.py update.py cells.py rollout.py workers.py normalise.py)
 
@@ -96,9 +99,9 @@ $(STAMP): setup.py pyproject.toml constraints.txt $(wildcard csrc/*) | $(VENV)/b
 	@mkdir -p build && rm -f $(LOG)
 	@echo "install   fastppo and what it needs (the first time minutes, most of it PyTorch)"
 ifeq ($(TORCH),cpu)
-	@$(PIP) install uv
+	@$(PIP) install uv $(OR_SAY)
 endif
-	@$(INSTALL)
+	@$(INSTALL) $(OR_SAY)
 	@if $(PY) -c 'import fastppo._cells, fastppo._kernels' 2>/dev/null; then \
 	    echo "kernels   compiled"; \
 	else \

@@ -39,20 +39,30 @@ def curve(folder: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plot(results: list[dict], path: Path) -> None:
-    """One panel an environment, one line a seed, the evaluation as a dot at the end."""
+    """Two panels an environment: a line a seed while it trains; beside it, what it came to."""
     import matplotlib
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
     envs = list(dict.fromkeys(result["env"] for result in results))
-    figure, panels = plt.subplots(1, len(envs), figsize=(5.2 * len(envs), 3.4), squeeze=False)
-    for env, panel in zip(envs, panels[0], strict=True):
-        for result in (one for one in results if one["env"] == env):
+    figure, panels = plt.subplots(1, 2 * len(envs), figsize=(6.4 * len(envs), 3.4), squeeze=False,
+                                  width_ratios=[4, 1] * len(envs))
+    for env, training, scores in zip(envs, panels[0, ::2], panels[0, 1::2], strict=True):
+        scores.sharey(training)
+        of_env = [result for result in results if result["env"] == env]
+        for i, result in enumerate(of_env):
             steps, returns = curve(result["folder"])
-            line, = panel.plot(steps / 1000, returns, linewidth=1.2, alpha=0.8)
-            panel.plot(result["steps"] / 1000, result["mean"], "o", color=line.get_color(), ms=4)
-        panel.set(title=env, xlabel="environment steps, thousands", ylabel="return")
-        panel.grid(alpha=0.25)
-        panel.spines[["top", "right"]].set_visible(False)
+            line, = training.plot(steps / 1000, returns, linewidth=1.2, alpha=0.8)
+            scores.errorbar(i, result["mean"], result["ci95"], fmt="o", ms=4, lw=1, clip_on=False,
+                            color=line.get_color())
+        training.set(title=f"{env}: training", xlabel="environment steps, thousands",
+                     ylabel="return")
+        scores.set(title="evaluation", xlabel="seed", xlim=(-1, len(of_env)),
+                   xticks=[0, len(of_env) - 1] if len(of_env) > 1 else [0])
+        scores.set_xticklabels([of_env[int(i)]["seed"] for i in scores.get_xticks()])
+        scores.tick_params(labelleft=False)
+        for panel in (training, scores):
+            panel.grid(alpha=0.25)
+            panel.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(path, dpi=130)
 

@@ -15,4 +15,5 @@ total, over = 0.0, False
 while not over:
     obs, reward, terminated, truncated, _ = env.step(policy.predict(obs))
     total, over = total + reward, terminated or truncated
+env.close()
 print("return", total)

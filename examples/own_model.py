@@ -24,6 +24,6 @@ class Residual(nn.Module):
 
 with PPO("CartPole-v1", model=Residual, seed=1, total_steps=30_000, progress="lines") as ppo:
     ppo.learn()
-    ppo.save("cartpole.safetensors")
-policy = load("cartpole.safetensors", model=Residual)
+    ppo.save("residual.safetensors")
+policy = load("residual.safetensors", model=Residual)
 print("action for a pole that leans right:", policy.predict([0.0, 0.0, 0.1, 0.0]))

@@ -20,13 +20,14 @@ class Views(NamedTuple):
     total: np.ndarray  # f64 [t e]: return of the episode that ended at this step
     length: np.ndarray  # i64 [t e]: its length in steps; 0 where none ended
     infos: np.ndarray  # u1 [bytes]: see infos.py
+    drawn: np.ndarray  # bool [2]: see contract.check_global_noise
 
     @classmethod
     def of(cls, arena: Arena, first: int, last: int, slot: int = 0) -> "Views":
         """The environments [first, last) of an arena's arrays, and the slot of their process."""
         return cls(arena["obs"][:, first:last], arena["fin"][first:last],
-                   *(arena[name][:, first:last] for name in cls._fields[2:-1]),
-                   arena["infos"][slot])
+                   *(arena[name][:, first:last] for name in cls._fields[2:-2]),
+                   arena["infos"][slot], arena["drawn"][slot])
 
 
 class Clock(NamedTuple):

@@ -34,8 +34,8 @@ class Config:
     [CleanRL ppo_continuous_action]"""
 
     model: Any = "auto"
-    """Network: auto (looks at the observation), mlp, cnn; in Python also a class called with
-    (observation space, action space)"""
+    """Network: auto (looks at the observation), mlp, cnn (not yet); in Python also a class called
+    with (observation space, action space)"""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Units of each hidden layer [Schulman 2017, section 6.1]"""
     activation: Literal["tanh", "relu", "elu"] = "tanh"
@@ -43,7 +43,7 @@ class Config:
     shared_critic: bool = False
     """Actor and critic share their hidden layers [off: CleanRL ppo.py]"""
     log_std_init: float = 0.0
-    """Initial log standard deviation of Box actions, nats [CleanRL ppo_continuous_action]"""
+    """Initial log standard deviation of Box actions [CleanRL ppo_continuous_action]"""
 
     num_envs: int = 16
     """Environments stepped side by side, E; auto: the preset's, else the default

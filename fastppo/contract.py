@@ -12,7 +12,7 @@ from .errors import EnvError, InputError
 from .spaces import Store, keeps
 
 REWARD_MAX = float(np.finfo(np.float32).max)
-FIRST = "worker 0, "  # the name of the worker that speaks for all
+GENERATORS = "random", "numpy.random"  # that all of a process shares
 FLAGS = bool, np.bool_
 PLAIN = frozenset({int, float, np.float32, np.float64, np.int32, np.int64})  # fast to check
 REPLAY_LIMIT = 100_000  # steps of an episode that can be played again after an interrupt
@@ -138,17 +138,23 @@ def close(envs: list) -> None:
 
 
 def global_noise() -> tuple[bytes, ...]:
-    """The state of the generators that all of a process shares: random's and numpy's."""
+    """The states of GENERATORS."""
     return tuple(map(pickle.dumps, (random.getstate(), np.random.get_state())))
 
 
-def check_global_noise(before: tuple[bytes, ...], name: str) -> None:
-    """Say so where environments have drawn from a shared generator since `before`.
+def check_global_noise(before: tuple[bytes, ...], drawn: np.ndarray, name: str) -> None:
+    """Enter in `drawn`, bool [2], which shared generators have been drawn from since `before`.
 
-    Of several workers only the first speaks, so that a run says it once.
+    Workers, which have a `name`, leave it to the main process to say so: once for all of them.
     """
-    drawn = [which for which, was, now in zip(("random", "numpy.random"), before, global_noise())
-             if was != now]
-    if drawn and name in ("", FIRST):
+    drawn[:] = [was != now for was, now in zip(before, global_noise())]
+    if not name:
+        say_global_noise(drawn)
+
+
+def say_global_noise(drawn: np.ndarray) -> None:
+    """Say which shared generators environments of any process have drawn from, bool [... 2]."""
+    names = [which for which, any_ in zip(GENERATORS, drawn.reshape(-1, 2).any(0)) if any_]
+    if names:
         log.warning("an environment draws from the global generator of %s: the same seed will not"
-                    " give the same run; draw from self.np_random instead", " and ".join(drawn))
+                    " give the same run; draw from self.np_random instead", " and ".join(names))

@@ -93,8 +93,9 @@ class Ends:
 
 
 def shared_infos(workers: int) -> Spec:
-    """The slots in which `workers` processes, or the main one alone, tell their Ends."""
-    return {"infos": ("u1", (max(1, workers), BYTES))}
+    """Where `workers` processes, or the main one alone, tell their Ends and of global noise."""
+    slots = max(1, workers)
+    return {"infos": ("u1", (slots, BYTES)), "drawn": ("|b1", (slots, 2))}
 
 
 def told(arena: Arena) -> Told:

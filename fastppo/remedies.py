@@ -1,11 +1,16 @@
 """What helps where an environment is not served as it is: code and commands that can be pasted."""
 
 import importlib.util
+import itertools
 import math
+import os
+import sys
+from importlib.machinery import PathFinder
 
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 FILE = "my_env"  # the module in which a wrapped environment is to stand
+COMBINATIONS = 5_000  # of the parts of an action, that one Discrete still serves
 FLAT = Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 ATARI = "ALE/"  # the namespace of ale-py's environments
 EXTRAS = {"ale_py": 'pip install "fastppo[atari]"', "mujoco": 'pip install "fastppo[mujoco]"',
@@ -13,35 +18,14 @@ EXTRAS = {"ale_py": 'pip install "fastppo[atari]"', "mujoco": 'pip install "fast
           "envpool": 'pip install "fastppo[envpool]"'}
 
 
-def flattening(space: Space, env_name: str) -> str:
-    """How to make the observations of an environment one flat Box."""
-    if _flat(space):
-        return _wrapped(env_name, ["return gymnasium.wrappers.FlattenObservation(env)"])
-    return _wrapped(env_name, [
-        "# to_array: your function from its observation to an array of 4 numbers",
-        'space = gymnasium.spaces.Box(-float("inf"), float("inf"), (4,))',
-        "return gymnasium.wrappers.TransformObservation(env, to_array, space)"])
+def wrapper(env_name: str, obs_space: Space | None, act_space: Space | None) -> str:
+    """How to make the observations of an environment one flat Box, its actions Discrete or a Box.
 
-
-def mapping(space: Space, env_name: str) -> str:
-    """How to give an environment Discrete or floating actions in place of its own."""
-    if isinstance(space, Box):
-        lines = ["old = env.action_space",
-                 'space = gymnasium.spaces.Box(old.low.astype("f4"), old.high.astype("f4"))',
-                 "func = lambda action: numpy.rint(action).astype(old.dtype)"]
-    elif isinstance(space, (MultiDiscrete, MultiBinary)):
-        multi = isinstance(space, MultiDiscrete)
-        sizes = space.nvec.reshape(-1).tolist() if multi else [2] * math.prod(space.shape)
-        start = " + old.start" if multi and space.start.any() else ""
-        lines = [f"old, sizes = env.action_space, {sizes}",
-                 f"space = gymnasium.spaces.Discrete({math.prod(sizes)})",
-                 "func = lambda action: numpy.array(numpy.unravel_index(action, sizes),"
-                 f" old.dtype).reshape(old.shape){start}"]
-    else:
-        lines = ["# func: your function from a whole number to an action of the environment",
-                 "space = gymnasium.spaces.Discrete(4)"]
-    return _wrapped(env_name, [*lines, "return gymnasium.wrappers.TransformAction(env, func,"
-                                       " space)"])
+    A space that is None is served as it is. One file does both, so that it is pasted once.
+    """
+    lines = [] if obs_space is None else _flattening(obs_space)
+    lines += [] if act_space is None else _mapping(act_space)
+    return _wrapped(env_name, [*lines, "return env"])
 
 
 def package(env_name: str) -> str:
@@ -58,6 +42,45 @@ def dependency(module: str) -> str:
     return found[0] if found else "run it where that can be imported, or install it"
 
 
+def _flattening(space: Space) -> list[str]:
+    if _flat(space):
+        return ["env = gymnasium.wrappers.FlattenObservation(env)"]
+    return ["# to_array: your function from its observation to an array of 4 numbers",
+            'space = gymnasium.spaces.Box(-float("inf"), float("inf"), (4,))',
+            "env = gymnasium.wrappers.TransformObservation(env, to_array, space)"]
+
+
+def _mapping(space: Space) -> list[str]:
+    if isinstance(space, Box):
+        lines = ["old = env.action_space",
+                 'space = gymnasium.spaces.Box(old.low.astype("f4"), old.high.astype("f4"))',
+                 "func = lambda action: numpy.rint(action).astype(old.dtype)"]
+    elif isinstance(space, (MultiDiscrete, MultiBinary)):
+        lines = _parts(space)
+    else:
+        lines = ["# func: your function from a whole number to an action of the environment",
+                 "space = gymnasium.spaces.Discrete(4)"]
+    return [*lines, "env = gymnasium.wrappers.TransformAction(env, func, space)"]
+
+
+def _parts(space: MultiDiscrete | MultiBinary) -> list[str]:
+    """One Discrete for all combinations of the parts; where those are too many, one Box."""
+    multi = isinstance(space, MultiDiscrete)
+    sizes = space.nvec.reshape(-1).tolist() if multi else [2] * math.prod(space.shape)
+    start = " + old.start" if multi and space.start.any() else ""
+    if math.prod(sizes) <= COMBINATIONS:
+        return [f"old, sizes = env.action_space, {sizes}",
+                f"space = gymnasium.spaces.Discrete({math.prod(sizes)})",
+                "func = lambda action: numpy.array(numpy.unravel_index(action, sizes),"
+                f" old.dtype).reshape(old.shape){start}"]
+    return [f"# more than {COMBINATIONS:,} combinations are too many for one Discrete:",
+            "# a number from -1 to 1 for each part",
+            f"old, sizes = env.action_space, {'env.action_space.nvec' if multi else 2}",
+            "space = gymnasium.spaces.Box(-1, 1, old.shape)",
+            "func = lambda action: numpy.clip((action + 1) / 2 * sizes, 0, sizes - 1).astype("
+            f"old.dtype){start}"]
+
+
 def _flat(space: Space) -> bool:
     """Whether Gymnasium flattens `space` to a Box."""
     if isinstance(space, (Dict, Tuple)):
@@ -68,16 +91,23 @@ def _flat(space: Space) -> bool:
 def _wrapped(env_name: str, lines: list[str]) -> str:
     """A module with the function `make`, whose last lines wrap `env`; and how to train on it."""
     module, colon, attribute = env_name.partition(":")
-    callable_ = colon and attribute.isidentifier()
-    if callable_:
-        made = f"{attribute}()"
+    callable_ = colon and attribute.replace(".", "").isidentifier()
+    if callable_:  # by its module, because it may be called `make`, too
+        made = f"{module}.{attribute}(**kwargs)"
     elif "-v" in env_name and "<" not in env_name:
-        made = f'gymnasium.make("{env_name}")'
+        made = f'gymnasium.make("{env_name}", **kwargs)'
     else:  # a class or function of the user's, or nothing known
-        made = f"{env_name if env_name.isidentifier() else 'MyEnv'}()"
+        made = f"{env_name if env_name.isidentifier() else 'MyEnv'}(**kwargs)"
     text = ["import gymnasium", *["import numpy"] * ("numpy." in str(lines)),
-            *[f"from {module} import {attribute}"] * bool(callable_), "",
-            "def make():", f"    env = {made}", *(f"    {line}" for line in lines)]
-    code = "\n".join(f"    {line}".rstrip() for line in text)
-    return (f"wrap it, in a file {FILE}.py:\n\n{code}\n\n"
-            f"  then --env_name={FILE}:make, or in Python: PPO(make)")
+            *[f"import {module}"] * bool(callable_), "",
+            "def make(**kwargs):", f"    env = {made}", *(f"    {line}" for line in lines)]
+    code, name = "\n".join(f"    {line}".rstrip() for line in text), _free_name()
+    return (f"wrap it, in a file {name}.py:\n\n{code}\n\n"
+            f"  then --env_name={name}:make, or in Python: PPO(make)")
+
+
+def _free_name() -> str:
+    """FILE, numbered where a module of that name is there already."""
+    names = itertools.chain([FILE], (f"{FILE}_{i}" for i in itertools.count(2)))
+    return next(name for name in names if not os.path.exists(f"{name}.py")
+                and name not in sys.modules and PathFinder.find_spec(name) is None)

@@ -136,9 +136,9 @@ class Lines:
         self.due, self.line = time.monotonic() + FIRST_SECONDS, ""
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
-        """Print a line if the last one is long enough ago."""
+        """Print a line if the last one is long enough ago, or training is done."""
         self.line = line(ppo.step, ppo.total, stats)
-        if time.monotonic() >= self.due:
+        if time.monotonic() >= self.due or ppo.step >= ppo.total:
             self._print()
 
     def close(self) -> None:

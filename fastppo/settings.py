@@ -17,7 +17,7 @@ from .heads import size
 from .measure import pays
 from .presets import BY_PRESET, PRESETS, preset_of
 from .processes import worker_count
-from .spaces import action_store, observation_store
+from .spaces import check_spaces, observation_store
 
 
 def configured(env: Any, asked: dict[str, Any]) -> Config:
@@ -53,8 +53,7 @@ def whole(total: Any) -> int:
 def resolved(source: Source) -> Config:
     """The Config for `source` with every None and "auto" decided; raises for impossible spaces."""
     config, obs_space = source.config, source.obs_space
-    observation_store(obs_space, config.env_name)
-    action_store(source.act_space, config.env_name)
+    check_spaces(obs_space, source.act_space, config.env_name)
     config = config.replace(
         seed=secrets.randbits(31) if config.seed is None else config.seed,
         model=_model(config.model, obs_space), device=_device(config.device),

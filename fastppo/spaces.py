@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
 from .errors import SpaceError
-from .remedies import flattening, mapping
+from .remedies import wrapper
 
 
 class Store(NamedTuple):
@@ -21,11 +21,20 @@ class Store(NamedTuple):
     shape: tuple[int, ...]
 
 
-def observation_store(space: Space, env_name: str = "") -> Store:
+def check_spaces(obs_space: Space, act_space: Space, env_name: str = "") -> None:
+    """Raise SpaceError for spaces that are not served; where neither is, one fix for both."""
+    obs, act = _unserved_observation(obs_space), _unserved_action(act_space)
+    if obs or act:
+        fix = wrapper(env_name, obs_space if obs else None, act_space if act else None)
+        raise SpaceError("; and ".join(filter(None, (obs, act))), fix)
+    observation_store(obs_space)
+    action_store(act_space)
+
+
+def observation_store(space: Space) -> Store:
     """uint8 and bool as they are, any other Box as float32; raises SpaceError for other spaces."""
-    if not isinstance(space, Box):
-        raise SpaceError(f"observations of the space {_short(space)} are not served yet, only Box",
-                         flattening(space, env_name))
+    if why := _unserved_observation(space):
+        raise SpaceError(why, wrapper("", space, None))
     if math.prod(space.shape) == 0:
         raise SpaceError(f"observations of the space {_short(space)} are empty",
                          "return at least one number, such as np.zeros(1, np.float32)")
@@ -33,14 +42,16 @@ def observation_store(space: Space, env_name: str = "") -> Store:
     return Store(space.dtype.str if kept else "<f4", space.shape)
 
 
-def action_store(space: Space, env_name: str = "") -> Store:
+def action_store(space: Space) -> Store:
     """int64 scalars for Discrete, one flat float32 row for Box; SpaceError for other spaces."""
+    if why := _unserved_action(space):
+        raise SpaceError(why, wrapper("", None, space))
     if isinstance(space, Discrete):
         return Store("<i8", ())
-    if isinstance(space, Box) and space.dtype.kind == "f" and math.prod(space.shape):
-        return Store("<f4", (math.prod(space.shape),))
-    raise SpaceError(f"actions of the space {_short(space)} are not served yet, only Discrete and"
-                     " floating Box", mapping(space, env_name))
+    if math.prod(space.shape) == 0:
+        raise SpaceError(f"actions of the space {_short(space)} are empty: nothing can be learnt",
+                         "have at least one number to choose, such as Box(-1, 1, (1,))")
+    return Store("<f4", (math.prod(space.shape),))
 
 
 def keeps(dtype: np.dtype, given: np.dtype) -> bool:
@@ -93,6 +104,17 @@ def random_actions(space: Space) -> Callable[[np.ndarray, np.ndarray], np.ndarra
 def noise_size(space: Space) -> int:
     """Random numbers one action takes: 1 for Discrete, its components for Box."""
     return math.prod(action_store(space).shape)
+
+
+def _unserved_observation(space: Space) -> str:
+    return "" if isinstance(space, Box) else (
+        f"observations of the space {_short(space)} are not served yet, only Box")
+
+
+def _unserved_action(space: Space) -> str:
+    floating = isinstance(space, Box) and (space.dtype.kind == "f" or math.prod(space.shape) == 0)
+    return "" if floating or isinstance(space, Discrete) else (
+        f"actions of the space {_short(space)} are not served yet, only Discrete and floating Box")
 
 
 def _short(space: Space) -> str:

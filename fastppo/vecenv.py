@@ -64,7 +64,7 @@ class Serial:
         self.actor.start(iteration)
         self._run(iteration, self.actor, len(self.rows) - 1)
         if iteration == 0:
-            contract.check_global_noise(self.noise, self.name)
+            contract.check_global_noise(self.noise, self.books.views.drawn, self.name)
 
     def close(self) -> None:
         """Close the environments; what they raise now is printed and no longer stops anybody."""

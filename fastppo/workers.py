@@ -10,6 +10,7 @@ from typing import Sequence
 
 from gymnasium.spaces import Space
 
+from . import contract
 from .actors import Central, Local, Recipe, Waiting, first_turn
 from .arena import Arena
 from .books import Views
@@ -45,6 +46,8 @@ class Workers:
         self.team.run(ROLLOUT, iteration)
         if self.central:
             self.central.finish(self.steps)
+        if iteration == 0:
+            contract.say_global_noise(self.team.arena["drawn"])
 
     def close(self) -> None:
         """Stop the processes; always returns, twice is fine."""

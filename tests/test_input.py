@@ -1,8 +1,11 @@
 """What is handed in from outside: every misfit is an Error that says what, why and what to do."""
 
+import importlib
 import json
 import sys
 import warnings
+from functools import partial
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +17,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Text, Tu
 from fastppo import PPO, Config, arguments, config, contract, load, make_vec
 from fastppo.envs import SpecFactory, build, factory
 from fastppo.errors import ConfigError, EnvError, InputError, ModelError, SpaceError
-from fastppo.spaces import action_store, observation_store
+from fastppo.spaces import action_store, check_spaces, observation_store
 
 BYTES = Box(0, 255, (3,), np.uint8)
 WIDE = Box(-9.0, 9.0, (2, 3), np.float64)
@@ -164,7 +167,8 @@ class Odd(gym.Env):
     """Spaces of any kind; only actions of its own are taken."""
 
     def __init__(self, obs_space=BYTES, act_space=None):
-        self.observation_space, self.action_space = obs_space, act_space or Discrete(2)
+        self.observation_space = obs_space
+        self.action_space = Discrete(2) if act_space is None else act_space
 
     def reset(self, *, seed=None, options=None):
         """One of the space."""
@@ -179,7 +183,8 @@ class Odd(gym.Env):
 
 SPACES = [{"obs_space": Discrete(3)}, {"obs_space": Tuple([Discrete(2), BYTES])},
           {"act_space": MultiDiscrete([2, 3], start=[1, 0])}, {"act_space": MultiBinary((2, 2))},
-          {"act_space": Box(0, 9, (2,), np.int64)}]
+          {"act_space": Box(0, 9, (2,), np.int64)}, {"act_space": MultiBinary((3, 700))},
+          {"obs_space": Discrete(3), "act_space": MultiDiscrete([[70], [80]], start=[[1], [0]])}]
 
 
 @pytest.mark.parametrize("spaces", SPACES, ids=str)
@@ -196,16 +201,59 @@ def test_the_fix_of_a_space_that_is_not_served_can_be_pasted(
 
 
 @pytest.mark.parametrize(("name", "said"), [
-    ("FrozenLake-v1", 'gymnasium.make("FrozenLake-v1")'), ("mod.ule:make_it", "make_it()"),
-    ("mod:Id-v0", 'gymnasium.make("mod:Id-v0")'), ("MyEnv", "env = MyEnv()"),
-    ("test.<locals>.Other", "env = MyEnv()"), ("", "env = MyEnv()")])
-def test_the_fix_of_a_space_names_the_environment_that_was_asked_for(name, said):
-    for store, space in ((observation_store, Text(3)), (action_store, Text(3))):
-        with pytest.raises(SpaceError) as caught:
-            store(space, name)
-        assert said in caught.value.fix and "--env_name=my_env:make" in caught.value.fix
-        code = caught.value.fix.partition(".py:\n\n")[2].partition("\n\n  then")[0]
-        compile(code.replace("\n    ", "\n").removeprefix("    "), "fix", "exec")
+    ("FrozenLake-v1", 'gymnasium.make("FrozenLake-v1", **kwargs)'),
+    ("mod.ule:make", "env = mod.ule.make(**kwargs)"), ("mod:Class.made", "mod.Class.made(**kw"),
+    ("mod:Id-v0", 'gymnasium.make("mod:Id-v0", **kwargs)'), ("MyEnv", "env = MyEnv(**kwargs)"),
+    ("test.<locals>.Other", "env = MyEnv(**kwargs)"), ("", "env = MyEnv(**kwargs)")])
+@pytest.mark.parametrize("spaces", [(Text(3), Discrete(2)), (WIDE, Text(3)), (Text(3), Text(3))])
+def test_the_fix_of_a_space_names_the_environment_that_was_asked_for(name, said, spaces):
+    with pytest.raises(SpaceError) as caught:
+        check_spaces(*spaces, name)
+    assert said in caught.value.fix and "--env_name=my_env:make" in caught.value.fix
+    code = caught.value.fix.partition(".py:\n\n")[2].partition("\n\n  then")[0]
+    compile(code.replace("\n    ", "\n").removeprefix("    "), "fix", "exec")
+
+
+@pytest.mark.parametrize(("store", "word"), [(observation_store, "obs"), (action_store, "action")])
+def test_a_space_that_is_not_served_is_an_error_wherever_it_comes_up(store, word):
+    with pytest.raises(SpaceError, match=rf"{word}.*Text[\s\S]*MyEnv\(\*\*kwargs\)"):
+        store(Text(3))
+
+
+def test_the_fix_of_two_spaces_is_one_file_beside_those_that_are_there(
+        trainer, tmp_path, monkeypatch):
+    def make(level):
+        assert level == 3
+        return Odd(Discrete(3), MultiBinary(2))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_env.py").write_text("")
+    monkeypatch.setitem(sys.modules, "my_env_2", SimpleNamespace(make=make))
+    with pytest.raises(SpaceError, match="observations of .* and actions of ") as caught:
+        trainer("my_env_2:make", env_kwargs={"level": 3})
+    assert "in a file my_env_3.py" in caught.value.fix
+    pasted(caught.value, tmp_path, monkeypatch, "my_env_3")
+    ppo = trainer("my_env_3:make", env_kwargs={"level": 3}, max_episode_steps=5)
+    assert ppo.learn(64).step == 64
+
+
+def test_parts_of_an_action_with_too_many_combinations_become_a_box_that_reaches_them_all(
+        tmp_path, monkeypatch):
+    space = MultiDiscrete([70, 80], start=[1, -5])
+    with pytest.raises(SpaceError) as caught:
+        check_spaces(WIDE, space, "elsewhere:Env")
+    monkeypatch.setitem(sys.modules, "elsewhere", SimpleNamespace(Env=lambda: Odd(WIDE, space)))
+    pasted(caught.value, tmp_path, monkeypatch, "many_parts")
+    act = importlib.import_module("many_parts").make().action
+    assert act(np.float32([-1, 1])).tolist() == [1, 74]
+    line = [act(np.float32([x, 0])) for x in np.linspace(-1, 1, 999)]
+    assert all(map(space.contains, line))
+    assert {int(action[0]) for action in line} == set(range(1, 71))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_actions_without_a_number_are_refused_as_empty(trainer, dtype):
+    with pytest.raises(SpaceError, match=r"\(0,\).* are empty.*\n  fix: "):
+        trainer(lambda: Odd(WIDE, Box(0, 1, (0,), dtype)))
 
 
 def test_an_id_whose_package_is_missing_names_what_to_install(monkeypatch):
@@ -323,21 +371,25 @@ def test_a_number_beyond_float32_is_one_error_without_a_warning_beside_it(traine
             policy.predict(np.full((2, 3), 1e300))
 
 
-def test_noise_from_a_shared_generator_is_said_once_by_all_workers_together(trainer, capfd):
-    class Noisy(gym.Env):  # local, so that it travels by value
-        observation_space, action_space = Box(-1, 1, (2,)), Discrete(2)
+class Noisy(Says):
+    """Rewards from numpy's shared generator, unless it is quiet."""
 
-        def reset(self, *, seed=None, options=None):
-            return np.zeros(2, np.float32), {}
+    def __init__(self, quiet):
+        reward = (lambda: 1.0) if quiet else np.random.rand
+        super().__init__(step=lambda obs, rew, *rest: (obs, reward(), *rest))
 
-        def step(self, action):
-            return np.zeros(2, np.float32), np.random.rand(), False, False, {}
 
-    ppo = trainer(Noisy, num_workers=2)
+@pytest.mark.parametrize(("workers", "quiet"), [
+    (0, "nobody"), (0, "all"), (2, "nobody"), (2, "the first"), (2, "the last")])
+def test_noise_from_a_shared_generator_is_said_once_whoever_draws_it(
+        trainer, caplog, capfd, workers, quiet):
+    silent = {"nobody": (), "the first": (0, 1), "the last": (2, 3), "all": range(4)}[quiet]
+    ppo = trainer([partial(Noisy, e in silent) for e in range(4)], num_workers=workers)
     ppo.collect()
     ppo.collect()
     ppo.close()
-    assert capfd.readouterr().err.count("global generator of numpy.random") == 1
+    said = caplog.text + capfd.readouterr().err
+    assert said.count("global generator of numpy.random") == (quiet != "all")
 
 
 # The host's torch

@@ -150,6 +150,14 @@ def test_lines_come_rarely_and_the_last_one_always(capsys, monkeypatch):
     assert steps == ["2,000", "4,000", "5,000"]
 
 
+def test_the_line_of_the_end_comes_before_whatever_is_printed_next(trainer, capsys):
+    ppo = trainer("CartPole-v1", progress="lines")
+    ppo.learn(64)
+    print("what came of it")
+    ppo.close()
+    assert [text.split()[0] for text in capsys.readouterr().out.splitlines()] == ["step", "what"]
+
+
 # wandb
 
 class FakeWandb(types.ModuleType):
