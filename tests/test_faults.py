@@ -128,6 +128,22 @@ def test_a_wrong_answer_to_reset_names_the_episode_that_did_not_begin(reply, tex
     assert re.search(text, str(error)) and "reset" in str(error)
 
 
+@pytest.mark.parametrize("name", ["a NaN", "reward None", "shape (1,)"])
+def test_without_workers_the_fix_is_to_play_the_episode_alone_and_not_to_do_without(name):
+    error = failure(BAD_ANSWERS[name][0], 0)
+    seed = re.search(r"seed (\d+)", str(error))[1]
+    assert "num_workers" not in error.fix and f"env.reset(seed={seed})" in error.fix
+    assert "--num_workers=0" in failure(BAD_ANSWERS[name][0], 2).fix
+
+
+@WORKERS
+def test_a_fault_before_the_first_episode_is_one_of_the_warm_up(workers):
+    settings = SETTINGS | dict(norm_obs=True)
+    with PPO([lambda: Faulty(paying(None), 2, 0)] * 2, num_workers=workers, **settings) as ppo:
+        with pytest.raises(EnvError, match=r"seed \d+, warm-up episode 1, step 2\) failed in step"):
+            ppo.collect()
+
+
 def test_a_final_observation_is_checked_like_any_other():
     final = (np.array([0, NAN], np.float32), 0.0, False, True, {})
     error = failure(lambda env: final, 0, at=4)
