@@ -11,7 +11,9 @@ import threading
 import types
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from fastppo import Config, arguments, cli, interrupts, load, processes, sinks_wandb
 from fastppo.errors import ConfigError
@@ -51,6 +53,14 @@ class Plain(gym.Env):
 
 class DictObs(Plain):
     observation_space = Dict({"a": Box(-1, 1, (2,))})
+
+class Needy(Plain):
+    def __init__(self, level):
+        raise RuntimeError("never called as it should be")
+
+class Clumsy(Plain):
+    def __init__(self, level=1):
+        super().__init__(levels=level)
 
 class ManyActions(Plain):
     action_space = MultiDiscrete([2, 3])
@@ -205,6 +215,18 @@ def test_every_answer_to_a_name_of_cleanrls_is_one_that_works(name, ours):
     (["--env_name=LunaLander-v3"], "no environment 'LunaLander-v3'", "--env_name=LunarLander-v3"),
     (["--env_name=nowhere:Env"], "cannot import 'nowhere'", ""),
     (["--env_name=shop:Nothing"], "shop", ""),
+    (["--env_name=shop.py:Plain"], "'shop.py' is a file, not a module", "--env_name=shop:Plain"),
+    (["--env_name=./a/b.py:C-v0"], "is a file", "--env_name=a.b:C-v0"),
+    (["--env_name=/a/b.py:C"], "is a file", "cd /a, then --env_name=b:C"),
+    (["--env_name=CartPole-v1", '--env_kwargs={"nonsense": 1}'],
+     "CartPole-v1 takes no 'nonsense' (env_kwargs), only sutton_barto_reward",
+     "leave --env_kwargs out"),
+    (["--env_name=shop:Plain", '--env_kwargs={"fail": 1, "at": 2}'],
+     "shop:Plain takes no 'fail' (env_kwargs), only fails, signum, at",
+     """--env_kwargs='{"at": 2, "fails": 1}'"""),
+    (["--env_name=shop:Needy"], "shop:Needy needs level (env_kwargs)",
+     """--env_kwargs='{"level": "..."}'"""),
+    (["--env_name=Moved-v2"], "Moved-v2 cannot be imported any more", "--env_name=Moved-v10"),
     (["--env_name=shop:DictObs"], "Dict('a': Box", "FlattenObservation"),
     (["--env_name=shop:ManyActions"], "MultiDiscrete", "--env_name=my_env:make"),
     (["--env_name=CartPole-v1", "--model=cnn"], "cnn", "--model=mlp"),
@@ -220,12 +242,21 @@ def test_every_answer_to_a_name_of_cleanrls_is_one_that_works(name, ours):
 def test_bad_input_is_one_error_with_a_fix_before_any_worker_starts(command, monkeypatch, argv,
                                                                     what, fix):
     monkeypatch.setattr(processes, "Worker", None)
+    for version in (2, 9, 10):
+        monkeypatch.setitem(gym.registry, f"Moved-v{version}",
+                            EnvSpec(f"Moved-v{version}", "gone_from_here:Env"))
     code, out, err = command(*argv, "--num_workers=2")
     assert code == 2
     lines = "[\\s\\S]+" if "wrap it, in a file" in err else ".+"  # a file's text, to be pasted
     assert re.fullmatch(rf"error: .+\n  fix: {lines}\n", err) and "Traceback" not in err, err
     assert what in err and fix in err.partition("\n")[2]
     assert list(Path().iterdir()) == []  # it leaves nothing behind
+
+
+def test_a_mistake_inside_of_a_constructor_keeps_its_own_traceback(command):
+    code, _, err = command("--env_name=shop:Clumsy", '--env_kwargs={"level": 2}')
+    assert code == 1 and "Traceback" in err and "super().__init__(levels=level)" in err
+    assert "unexpected keyword argument 'levels'" in err
 
 
 def test_a_typing_error_ends_the_process_with_exit_code_2_and_no_traceback():

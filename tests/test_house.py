@@ -40,6 +40,7 @@ ROWS = """
     numba_twins sinks_wandb
     config reference machine
     errors remedies
+    names
 """.split("\n")
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 
