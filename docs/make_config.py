@@ -28,7 +28,8 @@ Older names are understood too: `--env` (`env_name`), `--lam` (`gae_lambda`), `-
 (`clip_range`), `--ppo_epochs` (`epochs`), `--num_batches` (`num_minibatches`), `--value_loss_coef`
 (`value_coef`). Two are computed: `--num_iterations=n` is `total_steps` in rollouts, n x num_envs x
 num_steps with whatever the preset says of those; `--name=x` is `run_dir=runs/x`. A setting given
-under two names is an error, and so is one of CleanRL's names: that error says ours.
+under two names is an error, and so are CleanRL's and Stable-Baselines3's names: that error says
+ours.
 """
 HEAD = """
 ## {}

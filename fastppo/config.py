@@ -5,12 +5,12 @@ Where a default has a source it stands at the end of the field's text in bracket
 of them is docs/config.md.
 """
 
-import difflib
 import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from .errors import ConfigError
+from .names import nearest
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,8 @@ def check_names(names) -> None:
     known = [field.name for field in fields(Config)]
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1, 0.5)
-            fix = f"did you mean {near[0]}?" if near else "python main.py --help lists them all"
+            near = nearest(name, known)
+            fix = f"did you mean {near}?" if near else "python main.py --help lists them all"
             raise ConfigError(f"there is no setting {name!r}", fix)
 
 

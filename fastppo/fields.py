@@ -15,6 +15,7 @@ from typing import Any, Callable, Literal, NamedTuple, Sequence, Union, get_args
 
 from .config import Config
 from .errors import ConfigError
+from .names import json_flag, mended
 from .presets import BY_PRESET
 
 # The first field of each group.
@@ -71,6 +72,11 @@ class Setting(NamedTuple):
         default = shown(self.default)
         return f"leave --{self.name} out" if self.default is None else f"--{self.name}={default}"
 
+    def remedy(self, text: str) -> str:
+        """What to write instead of `text`, which cannot be read."""
+        meant = mended(text) if self.kind == dict[str, Any] else None
+        return json_flag(self.name, meant) if meant else self.fix
+
     def read(self, text: str) -> Any:
         """The value that `text` stands for; raises ConfigError where it stands for none."""
         if self.optional and text.lower() == "none":
@@ -80,7 +86,8 @@ class Setting(NamedTuple):
         try:
             return reader(self.kind)(text)
         except ValueError as error:
-            raise ConfigError(f'{self.name} is "{text}", but must be {error}', self.fix) from None
+            raise ConfigError(f'{self.name} is "{text}", but must be {error}',
+                              self.remedy(text)) from None
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from fastppo import Config, arguments, cli, interrupts, load, processes, sinks_w
 from fastppo.errors import ConfigError
 from fastppo.fields import settings, shown
 from fastppo.learner import Learner
+from fastppo.names import OTHERS
 from fastppo.presets import PRESETS
 
 MAIN = Path(__file__).parent.parent / "main.py"
@@ -175,7 +176,10 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["--no-norm_obs=True"], "--no-norm_obs takes no value", "--norm_obs=False"),
     (["--activation=gelu"], "one of tanh, relu, elu", "--activation=tanh"),
     (["--hidden_sizes=64,x"], "whole numbers, such as 64,64", "--hidden_sizes=64,64"),
-    (["--env_kwargs={a: 1}"], "must be a JSON object", "leave --env_kwargs out"),
+    (["--env_kwargs={level:3}"], "must be a JSON object", """--env_kwargs='{"level": 3}'"""),
+    (["--env_kwargs", "{map:", "it's}"], "takes one value", "leave --env_kwargs out"),
+    (["--env_kwargs", "{'map':", "None,", "'b':", "small}"], "takes one value",
+     """--env_kwargs='{"map": null, "b": "small"}'"""),
     (["--env_kwargs=[1]"], "must be a JSON object", "leave --env_kwargs out"),
     (["--preset=cartpol"], 'no preset "cartpol"', "--preset=cartpole"),
     (["--lam=0.9", "--gae_lambda=0.9"], "two names of one setting", "give --gae_lambda alone"),
@@ -194,6 +198,14 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["--no-track"], "CleanRL's", "--logger=none"),
     (["--no-norm-adv"], "CleanRL's", "--norm_advantages=none"),
     (["--cuda=False"], "CleanRL's", "--device=cpu"),
+    (["--save-model"], "CleanRL's", "leave it out: the command always saves the model"),
+    (["--n-steps=64"], "Stable-Baselines3's", "--num_steps=64"),
+    (["--n_epochs=3"], "Stable-Baselines3's", "--epochs=3"),
+    (["--batch_size=64"], "Stable-Baselines3's", "--num_minibatches=4"),
+    (["--policy=MlpPolicy"], "Stable-Baselines3's", "--model=mlp"),
+    (["--verbose=0"], "Stable-Baselines3's", "--progress=none"),
+    (["--timesteps=100"], "another library's", "--total_steps=100"),
+    (["--num_env=3", "--n_steps=1"], 'no setting "num_env"', "did you mean --num_envs?"),
 ])
 def test_what_cannot_be_meant_is_refused_with_a_fix(argv, what, fix):
     with pytest.raises(ConfigError) as caught:
@@ -202,11 +214,10 @@ def test_what_cannot_be_meant_is_refused_with_a_fix(argv, what, fix):
     assert fix in caught.value.fix
 
 
-@pytest.mark.parametrize("name, ours", list(arguments.CLEANRL.items()))
-def test_every_answer_to_a_name_of_cleanrls_is_one_that_works(name, ours):
+@pytest.mark.parametrize("name, ours", list(OTHERS.items()))
+def test_every_answer_to_another_librarys_name_is_one_that_works(name, ours):
     for text in ours if isinstance(ours, tuple) else [f"--{ours}=1"]:
-        if text.startswith("--"):
-            arguments.read([text])
+        arguments.read([word for word in text.split() if word.startswith("--")])
 
 
 # what is refused, and how

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from fastppo import Config
-from fastppo.arguments import ALIASES, CLEANRL, COMPUTED
+from fastppo.arguments import ALIASES, COMPUTED
 from fastppo.benchmark.options import Bench
 from fastppo.config import check_names
 from fastppo.errors import ConfigError
 from fastppo.fields import BARE, SECTIONS, UNITS, settings, shown
+from fastppo.names import HOUSES, OTHERS
 from fastppo.presets import FAMILIES, PRESETS, preset_of
 from fastppo.settings import configured
 
@@ -70,6 +71,14 @@ def test_an_unknown_name_is_refused_with_the_nearest_one():
         check_names(["zzz"])
 
 
+@pytest.mark.parametrize("name, ours", [
+    ("learning_rate", "lr"), ("n_steps", "num_steps"), ("batch_size", "num_minibatches"),
+    ("track", "logger"), ("timesteps", "total_steps")])
+def test_another_librarys_keyword_is_refused_with_ours(name, ours):
+    with pytest.raises(ConfigError, match=f"did you mean {ours}?"):
+        check_names([name])
+
+
 def test_replace_checks_the_whole_again():
     assert Config().replace(gamma=0.5).gamma == 0.5
     with pytest.raises(ConfigError, match="more than the 4 rows"):
@@ -117,12 +126,13 @@ def test_every_field_says_what_it_means_in_a_known_section():
 
 
 def test_tables_about_settings_name_only_settings():
-    ours = [name for name in CLEANRL.values() if isinstance(name, str)]
+    ours = [name for name in OTHERS.values() if isinstance(name, str)]
     for table in (SECTIONS, ALIASES.values(), COMPUTED.values()):
         assert set(table) <= set(NAMES)
     assert {*UNITS, *BARE} <= {*NAMES, *settings(Bench)}
     assert set(ours) <= {*NAMES, *COMPUTED}
-    assert not set(NAMES) & {*ALIASES, *COMPUTED, *CLEANRL}
+    assert not {*NAMES, *settings(Bench)} & {*ALIASES, *COMPUTED, *OTHERS}
+    assert len(OTHERS) == sum(map(len, HOUSES.values()))
 
 
 def test_a_value_is_shown_as_it_is_typed():
