@@ -5,7 +5,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from fastppo.fields import Setting, settings, shown  # noqa: E402
+from fastppo.fields import Setting, settings  # noqa: E402
+from fastppo.names import shown  # noqa: E402
 from fastppo.presets import FAMILIES, PRESETS  # noqa: E402
 
 PAGE = Path(__file__).with_name("config.md")

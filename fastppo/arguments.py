@@ -14,8 +14,8 @@ from typing import Annotated, Any, Iterable, Mapping, NamedTuple, Sequence
 
 from .config import Config
 from .errors import ConfigError
-from .fields import SWITCHES, Setting, settings, shown
-from .names import OTHERS, nearest, owner
+from .fields import SWITCHES, Setting, settings
+from .names import OTHERS, nearest, owner, shown
 from .presets import BY_PRESET, PRESETS, preset_of
 
 # Names of the first life. Two are no settings of their own: `computed` says what they come to.
@@ -196,7 +196,8 @@ def _box(title: str, held: Sequence[Setting], preset: str, changes: dict[str, An
         unit = f" {setting.unit}" if setting.unit and value is not None else ""
         over = f" by preset {preset}, else {shown(setting.default)}" * (setting.name in changes)
         spec = tyro.constructors.PrimitiveConstructorSpec(
-            nargs=1, metavar=setting.type, instance_from_str=_reading(setting),
+            nargs=1, metavar=setting.type,
+            instance_from_str=_reading(setting._replace(default=value)),
             is_instance=lambda value: True, str_from_instance=lambda value: [shown(value)])
         look = tyro.conf.arg(help=setting.text,
                              help_behavior_hint=f"(default: {shown(value)}{unit}{over})")
@@ -246,6 +247,5 @@ def _answer(flag: Flag) -> ConfigError:
 
 def _unknown(name: str, own: Iterable[str]) -> ConfigError:
     known = [*own, *settings(), *COMPUTED, *ALIASES]
-    near = nearest(name.lstrip("-").removeprefix("no_"), known)
-    return ConfigError(f'there is no setting "{name}"', f"did you mean --{near}?" if near else
-                       "python main.py --help lists them all")
+    return ConfigError(f'there is no setting "{name}"',
+                       nearest(name.lstrip("-").removeprefix("no_"), known, "--"))

@@ -23,8 +23,8 @@ from typing import Any, Callable, Iterator, Sequence
 from . import __version__, arguments
 from .arguments import Request, slug
 from .errors import ConfigError, Error, ModelError, SpaceError
-from .fields import shown
 from .interrupts import Interrupts, Stop
+from .names import shown
 from .sinks_wandb import check_wandb
 
 BEGAN = time.monotonic()

@@ -55,15 +55,12 @@ def owner(name: str) -> str:
     return next(house for house, names in HOUSES.items() if name in names)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The name among `known` that is meant by `name`, by what others call it or by its letters.
-
-    "" where nothing is near.
-    """
+def nearest(name: str, known: Iterable[str], dashes: str = "") -> str:
+    """The fix for the unknown `name`: the one of `known` that is meant, by its sense or letters."""
     ours = OTHERS.get(name)
     found = (difflib.get_close_matches(name, known, 1, 0.5) if ours is None else
              re.findall(r"--(\w+)", ours[0]) if isinstance(ours, tuple) else [ours])
-    return found[0] if found else ""
+    return f"did you mean {dashes}{found[0]}?" if found else "python main.py --help lists them all"
 
 
 def mended(text: str) -> dict[str, Any] | None:
@@ -82,6 +79,21 @@ def mended(text: str) -> dict[str, Any] | None:
             if isinstance(value, dict) and all(isinstance(name, str) for name in value):
                 return value
     return None
+
+
+def shown(value: Any) -> str:
+    """A value as it would be typed: 1_000_000, 64,64, none, ..."""
+    if value is None or isinstance(value, (bool, str)):
+        return "none" if value is None else str(value)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return f"{value:_}" if isinstance(value, int) else f"{value:g}" \
+        if isinstance(value, float) else json.dumps(value)
+
+
+def flag(name: str, value: Any) -> str:
+    """The flag that gives setting `name` a value."""
+    return f"--{name}={shown(value)}"
 
 
 def json_flag(name: str, value: dict[str, Any]) -> str:

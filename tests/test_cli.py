@@ -17,9 +17,9 @@ from gymnasium.envs.registration import EnvSpec
 
 from fastppo import Config, arguments, cli, interrupts, load, processes, sinks_wandb
 from fastppo.errors import ConfigError
-from fastppo.fields import settings, shown
+from fastppo.fields import settings
 from fastppo.learner import Learner
-from fastppo.names import OTHERS
+from fastppo.names import OTHERS, shown
 from fastppo.presets import PRESETS
 
 MAIN = Path(__file__).parent.parent / "main.py"
@@ -168,11 +168,11 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["CartPole-v1"], '"CartPole-v1" is no setting', "--env_name=CartPole-v1"),
     (["--seed"], "--seed takes one value", "leave --seed out"),
     (["--seed", "1", "2"], '--seed takes one value, not "1 2"', "leave --seed out"),
-    (["--num_envs=1.5"], 'num_envs is "1.5", but must be a whole number', "--num_envs=16"),
-    (["--num_envs=1e99999999"], "must be a whole number", "--num_envs=16"),
-    (["--num_envs=nan"], "must be a whole number", "--num_envs=16"),
-    (["--lr=fast"], 'lr is "fast", but must be a number', "--lr=0.0003"),
-    (["--norm_obs=maybe"], "must be True or False", "--norm_obs=True"),
+    (["--num_envs=1.5"], 'num_envs is "1.5", but must be a whole number', "--num_envs=64"),
+    (["--num_envs=1e99999999"], "must be a whole number", "--num_envs=64"),
+    (["--num_envs=nan"], "must be a whole number", "--num_envs=64"),
+    (["--lr=fast"], 'lr is "fast", but must be a number', "--lr=0.002"),
+    (["--norm_obs=maybe"], "must be True or False", "--norm_obs=False"),
     (["--no-norm_obs=True"], "--no-norm_obs takes no value", "--norm_obs=False"),
     (["--activation=gelu"], "one of tanh, relu, elu", "--activation=tanh"),
     (["--hidden_sizes=64,x"], "whole numbers, such as 64,64", "--hidden_sizes=64,64"),
@@ -242,12 +242,16 @@ def test_every_answer_to_another_librarys_name_is_one_that_works(name, ours):
     (["--env_name=shop:ManyActions"], "MultiDiscrete", "--env_name=my_env:make"),
     (["--env_name=CartPole-v1", "--model=cnn"], "cnn", "--model=mlp"),
     (["--env_name=CartPole-v1", "--device=cuda:99"], "cuda", "--device=cpu"),
-    (["--num_envs=0"], "num_envs is 0", "--num_envs=16"),
+    (["--num_envs=0"], "num_envs is 0", "--num_envs=64"),
+    (["--env_name=CartPole-v1", "--lr=0"], "lr is 0.0", "--lr=0.002"),
+    (["--env_name=CartPole-v1", "--gamma=high"], 'gamma is "high"', "--gamma=0.98"),
+    (["--env_name=CartPole-v1", "--preset=none", "--gamma=high"], 'gamma is', "--gamma=0.99"),
+    (["--env_name=CartPole-v1", "--num_minibatches=9999"], "more than", "--num_minibatches=8"),
     (["--num_envs=2", "--num_steps=2", "--num_minibatches=5"], "more than the 4 rows",
      "--num_minibatches=4"),
     (["--gamma=1.5"], "gamma is 1.5", "--gamma=0.99"),
-    (["--lr=0"], "lr is 0.0", "--lr=0.0003"),
-    (["--lr=nan"], "lr is nan", "--lr=0.0003"),
+    (["--lr=0", "--preset=none"], "lr is 0.0", "--lr=0.0003"),
+    (["--lr=nan"], "lr is nan", "--lr=0.002"),
     (["--preset=nope"], 'no preset "nope"', "--preset="),
 ])
 def test_bad_input_is_one_error_with_a_fix_before_any_worker_starts(command, monkeypatch, argv,

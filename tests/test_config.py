@@ -11,8 +11,8 @@ from fastppo.arguments import ALIASES, COMPUTED
 from fastppo.benchmark.options import Bench
 from fastppo.config import check_names
 from fastppo.errors import ConfigError
-from fastppo.fields import BARE, SECTIONS, UNITS, settings, shown
-from fastppo.names import HOUSES, OTHERS
+from fastppo.fields import BARE, SECTIONS, UNITS, settings
+from fastppo.names import HOUSES, OTHERS, shown
 from fastppo.presets import FAMILIES, PRESETS, preset_of
 from fastppo.settings import configured
 
