@@ -9,6 +9,7 @@ import errno
 import hashlib
 import json
 import os
+import shlex
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ FORMAT = "fastppo policy 1"
 
 @own_torch()
 def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None:
-    """Write a policy to `path`; raises CheckpointError where that cannot be done."""
+    """Write a policy to `path`, in a folder that exists; CheckpointError where that cannot be."""
+    path = _path(path, "save")
     tensors = {name: x.detach().cpu().contiguous() for name, x in policy.state_dict().items()}
     spaces = {}
     for name, space in (("obs_space", policy.obs_space), ("act_space", policy.act_space)):
@@ -41,7 +43,7 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None
     metadata = {"format": FORMAT, **spaces, "config": json.dumps(choices, default=repr),
                 "fingerprint": json.dumps(fingerprint(config.torch_threads or 1))}
     metadata["sha256"] = _digest(tensors, metadata)
-    _write(Path(path), save(tensors, metadata))
+    _write(path, save(tensors, metadata))
 
 
 @own_torch()
@@ -51,7 +53,8 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
     Nothing is imported or run because the file says so. Raises CheckpointError where the file is
     missing, damaged, or not a policy.
     """
-    tensors, metadata = _read(Path(path))
+    path = _path(path, "load")
+    tensors, metadata = _read(path)
     try:
         config = _config(metadata["config"], model, path)
         spaces = [_space(json.loads(metadata[name]), name, tensors)
@@ -70,13 +73,20 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
     return policy.to(device)
 
 
+def _path(path: Any, call: str) -> Path:
+    """What `call` was given, as a Path; CheckpointError for what is none."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise CheckpointError(f"{call} takes the path of a file, not {path!r}",
+                              f'{call}("policy.safetensors")')
+    return Path(path)
+
+
 def _write(path: Path, data: bytes) -> None:
     if not path.name or path.is_dir():
         raise CheckpointError(f"cannot write {path}: it is a directory",
                               f'ppo.save("{path / "policy.safetensors"}")')
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "wb") as file:
             file.write(data)
             file.flush()
@@ -94,6 +104,8 @@ def _remedy(path: Path, number: int | None) -> str:
     """What helps against the errno of a write to `path` that failed."""
     if number in (errno.ENOSPC, errno.EDQUOT):
         return f"free some space in {path.parent.absolute()}, or save to another disk"
+    if number == errno.ENOENT:
+        return f"mkdir -p {shlex.quote(str(path.parent))}"
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"save where you may write, such as {Path.home() / path.name}"
     if number in (errno.EEXIST, errno.ENOTDIR):

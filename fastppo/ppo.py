@@ -111,7 +111,10 @@ class PPO:
                             deterministic)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the policy, with everything `fastppo.load` needs, to a safetensors file."""
+        """Write the policy, with everything `fastppo.load` needs, to a safetensors file.
+
+        Its folder must be there: one that is missing is a CheckpointError, nothing is made.
+        """
         save_policy(self.policy, self.config, path)
 
     def close(self) -> None:
