@@ -95,7 +95,8 @@ def run(request: Request, interrupts: Interrupts) -> None:
     with new_folder(config.run_dir, f"{slug(config.env_name)}__{seed}") as folder:
         say(*first_lines(request, seed, folder))
         from .ppo import PPO
-        decided = {"seed": seed, "run_dir": str(folder), "progress": progress}
+        decided = {"env_name": config.env_name, "seed": seed, "run_dir": str(folder),
+                   "progress": progress}
         with PPO(**{**request.asked, **decided}) as ppo:
             say(*banner(ppo, request))
             sinks = list(ppo.sinks)
@@ -230,7 +231,7 @@ def result(summary: dict[str, Any], model: Path | None) -> str:
     if model is None:
         return f"{word:9} before the first iteration was whole: there is no model"
     return (f"{word:9} {summary['steps']:,} steps in {summary['seconds']:.1f} s"
-            f" (start-up {summary['startup_seconds']:.1f} s beside),"
+            f" after {summary['startup_seconds']:.1f} s of start-up,"
             f" {summary['steps_per_second']:,.0f} steps/s   {model}")
 
 
@@ -255,6 +256,7 @@ def _saved(ppo, folder: Path) -> Path | None:
     """Where the policy of the last whole iteration was saved; None before the first one."""
     if ppo.learner.finished < 0:
         return None
+    folder.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up meanwhile
     ppo.save(folder / MODEL)
     return folder / MODEL
 

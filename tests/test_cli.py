@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -325,12 +326,22 @@ def test_a_reader_that_has_left_is_no_error():
 
 # a whole run
 
+def test_a_run_folder_that_was_removed_meanwhile_costs_no_model(command, monkeypatch):
+    def tidying(learner, *args):
+        shutil.rmtree("runs")
+        return update(learner, *args)
+    update = Learner.update
+    monkeypatch.setattr(Learner, "update", tidying)
+    code, out, _ = command(*CARTPOLE, "--total_steps=32", "--learner=torch", "--eval_episodes=0")
+    assert code == 0 and load(only_run() / "model.safetensors")
+
+
 def test_the_last_line_is_the_evaluation_and_the_one_before_it_the_training(command):
     code, out, err = command(*CARTPOLE, "--seed=1")
     assert (code, err) == (0, "")
     *_, trained, last = out.splitlines()
     assert re.fullmatch(r"evaluation return -?\d+\.\d ± \d+\.\d \(2 episodes\)", last)
-    assert re.fullmatch(r"trained   96 steps in \d+\.\d s \(start-up \d+\.\d s beside\),"
+    assert re.fullmatch(r"trained   96 steps in \d+\.\d s after \d+\.\d s of start-up,"
                         r" [\d,]+ steps/s   runs/\S+/model.safetensors", trained)
 
 
