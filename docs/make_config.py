@@ -61,7 +61,8 @@ def page() -> str:
     parts.append(FAMILY)
     for name, values in PRESETS.items():
         ids = ", ".join(env for env, preset in FAMILIES.items() if preset == name)
-        changes = " ".join(f"`{key}={shown(value)}`" for key, value in values.items())
+        changes = " ".join(f"`{key}={shown(value)}`" for key, value in values.items()
+                           if value != settings()[key].default)
         parts.append(f"| `{name}` | {ids} | {changes} |\n")
     return "".join(parts)
 

@@ -1,14 +1,16 @@
 """Config: what it refuses and with which words, and that its documents say what it is."""
 
 import dataclasses
+import re
 import runpy
 from pathlib import Path
 
 import pytest
 
-from fastppo import Config
+from fastppo import Config, arguments
 from fastppo.arguments import ALIASES, COMPUTED
 from fastppo.benchmark.options import Bench
+from fastppo.cli import first_lines
 from fastppo.config import check_names
 from fastppo.errors import ConfigError
 from fastppo.fields import BARE, SECTIONS, UNITS, settings
@@ -139,6 +141,14 @@ def test_a_value_is_shown_as_it_is_typed():
     assert [shown(value) for value in (1_000_000, 3e-4, 1e-5, 2.0, True, None, "mlp", (64, 64),
                                        {"a": 1})] == [
         "1_000_000", "0.0003", "1e-05", "2", "True", "none", "mlp", "64,64", '{"a": 1}']
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_page_the_first_line_and_help_count_the_same_settings_of_a_preset(name):
+    row = re.search(rf"^\| `{name}` .*", (DOCS / "config.md").read_text(), re.MULTILINE)[0]
+    request = arguments.read([f"--preset={name}"])
+    assert row.count("=") == len(request.changes)
+    assert f"({row.count('=')} settings)" in first_lines(request, 1, "runs")[-1]
 
 
 def test_the_page_of_settings_is_what_config_says():
