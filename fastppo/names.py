@@ -1,4 +1,4 @@
-"""What settings are called elsewhere, and how a flag is spelt that can be pasted into a shell."""
+"""What settings are called elsewhere, and how they are spelt for a shell and in Python."""
 
 import ast
 import difflib
@@ -47,6 +47,7 @@ HOUSES: dict[str, dict[str, str | tuple[str, str]]] = {
         "render": ("leave it out: there are no videos yet", "leave it out"),
     },
 }
+FLAG = re.compile(r"--(?!help\b|no-)(\w+)(?:=('(?:[^']|'\"'\"')*'|[^\s;)]*[^\s;),.:]))?")
 OTHERS = {name: ours for names in HOUSES.values() for name, ours in names.items()}
 
 
@@ -103,3 +104,23 @@ def json_flag(name: str, value: dict[str, Any]) -> str:
     """
     text = shlex.quote(json.dumps(value, default=repr))
     return f"--{name}={text}" if value else f"leave --{name} out"
+
+
+def keywords(fix: str) -> str:
+    """`fix` with its flags as keyword arguments: --target_kl=none is target_kl=None."""
+    return FLAG.sub(_keyword, fix)
+
+
+def _keyword(found: re.Match) -> str:
+    name, value = found.groups()
+    if value is None:
+        return name
+    plain = "".join(shlex.split(value))
+    value = {"none": "None"}.get(plain, plain)
+    if re.fullmatch(r"\d+(,\d+)+", plain):
+        value = f"({plain.replace(',', ', ')})"
+    elif plain.startswith("{"):
+        value = repr(json.loads(plain))
+    elif not re.fullmatch(r"-?[\d_.]+(e-?\d+)?|True|False|none|\.\.\.", plain):
+        value = f'"{plain}"'
+    return f"{name}={value}"

@@ -143,6 +143,20 @@ def test_a_value_is_shown_as_it_is_typed():
         "1_000_000", "0.0003", "1e-05", "2", "True", "none", "mlp", "64,64", '{"a": 1}']
 
 
+@pytest.mark.parametrize("fix, said", [
+    ("--num_envs=16", "num_envs=16"), ("--lr=3e-4; or --lr=0.1", "lr=3e-4; or lr=0.1"),
+    ("--target_kl=none", "target_kl=None"), ("--hidden_sizes=64,64", "hidden_sizes=(64, 64)"),
+    ("--env_name=a:B, or in", 'env_name="a:B", or in'), ("leave --seed out", "leave seed out"),
+    ("--env_kwargs='{\"a\": null}'", "env_kwargs={'a': None}"),
+    ("--norm_obs=False", "norm_obs=False"),
+    ("--env_kwargs='{\"a\": \"it'\"'\"'s\"}'", """env_kwargs={'a': "it's"}"""),
+    ("fewer --num_envs or --num_workers", "fewer num_envs or num_workers"),
+    ("python main.py --help lists them all",) * 2])
+def test_a_fix_is_told_to_the_command_as_flags_and_in_python_as_keyword_arguments(fix, said):
+    error = ConfigError("what", fix)
+    assert (error.typed, str(error)) == (f"what\n  fix: {fix}", f"what\n  fix: {said}")
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_page_the_first_line_and_help_count_the_same_settings_of_a_preset(name):
     row = re.search(rf"^\| `{name}` .*", (DOCS / "config.md").read_text(), re.MULTILINE)[0]

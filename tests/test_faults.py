@@ -414,12 +414,12 @@ def test_a_hang_is_reported_with_the_workers_stack_and_ends_by_force(fault):
     assert isinstance(error, WorkerError)
     assert "worker 1 (environment 2, step 2 of its episode) has not answered" in str(error)
     assert f"in {fault.__name__}" in str(error) and "in _step" in str(error)
-    assert "--step_timeout=0" in str(error)
+    assert "--step_timeout=0" in error.fix
 
 
 def test_a_hang_in_reset_has_a_timeout_of_its_own():
     error = failure(hanging, 2, at=-1, reset_timeout=3.0, step_timeout=0)
-    assert "(environment 2, reset)" in str(error) and "--reset_timeout=0" in str(error)
+    assert "(environment 2, reset)" in str(error) and "--reset_timeout=0" in error.fix
     assert "in hanging" in str(error)
 
 
