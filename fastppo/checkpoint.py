@@ -32,7 +32,7 @@ FORMAT = "fastppo policy 1"
 @own_torch()
 def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None:
     """Write a policy to `path`, in a folder that exists; CheckpointError where that cannot be."""
-    path = _path(path, "save")
+    path = _path(path, "ppo.save")
     tensors = {name: x.detach().cpu().contiguous() for name, x in policy.state_dict().items()}
     spaces = {}
     for name, space in (("obs_space", policy.obs_space), ("act_space", policy.act_space)):

@@ -59,7 +59,8 @@ def make_vec(env: Any, num_envs: int | None = None, num_workers: int | str | Non
                 "max_episode_steps": max_episode_steps, "env_kwargs": env_kwargs,
                 "step_timeout": step_timeout, "reset_timeout": reset_timeout}
     check_agreement(env, settings)
-    source = Source(env, Config(num_minibatches=1, num_steps=1, acting="local", **settings))
+    source = Source(env, Config(
+        preset="none", num_minibatches=1, num_steps=1, acting="local", **settings))
     plan = Plan(source.obs_space, source.act_space, _mode(autoreset_mode), seed)
     workers = worker_count(num_workers, num_envs, partial(pays, source.step_seconds, source.config))
     arena = _arena(plan, num_envs, workers)
