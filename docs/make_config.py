@@ -5,7 +5,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from fastppo.fields import Setting, settings, shown  # noqa: E402
+from fastppo.fields import Setting, settings  # noqa: E402
+from fastppo.names import shown  # noqa: E402
 from fastppo.presets import FAMILIES, PRESETS  # noqa: E402
 
 PAGE = Path(__file__).with_name("config.md")
@@ -28,7 +29,8 @@ Older names are understood too: `--env` (`env_name`), `--lam` (`gae_lambda`), `-
 (`clip_range`), `--ppo_epochs` (`epochs`), `--num_batches` (`num_minibatches`), `--value_loss_coef`
 (`value_coef`). Two are computed: `--num_iterations=n` is `total_steps` in rollouts, n x num_envs x
 num_steps with whatever the preset says of those; `--name=x` is `run_dir=runs/x`. A setting given
-under two names is an error, and so is one of CleanRL's names: that error says ours.
+under two names is an error, and so are CleanRL's and Stable-Baselines3's names: that error says
+ours.
 """
 HEAD = """
 ## {}
@@ -59,7 +61,8 @@ def page() -> str:
     parts.append(FAMILY)
     for name, values in PRESETS.items():
         ids = ", ".join(env for env, preset in FAMILIES.items() if preset == name)
-        changes = " ".join(f"`{key}={shown(value)}`" for key, value in values.items())
+        changes = " ".join(f"`{key}={shown(value)}`" for key, value in values.items()
+                           if value != settings()[key].default)
         parts.append(f"| `{name}` | {ids} | {changes} |\n")
     return "".join(parts)
 

@@ -14,27 +14,14 @@ from typing import Annotated, Any, Iterable, Mapping, NamedTuple, Sequence
 
 from .config import Config
 from .errors import ConfigError
-from .fields import SWITCHES, Setting, settings, shown
+from .fields import SWITCHES, Setting, settings
+from .names import OTHERS, nearest, owner, shown
 from .presets import BY_PRESET, PRESETS, preset_of
 
 # Names of the first life. Two are no settings of their own: `computed` says what they come to.
 ALIASES = {"env": "env_name", "lam": "gae_lambda", "epsilon": "clip_range", "ppo_epochs": "epochs",
            "num_batches": "num_minibatches", "value_loss_coef": "value_coef"}
 COMPUTED = {"name": "run_dir", "num_iterations": "total_steps"}
-
-# CleanRL's names are answered with ours, or with what to say for a switch that is (on, off).
-CLEANRL: dict[str, str | tuple[str, str]] = {
-    "env_id": "env_name", "total_timesteps": "total_steps", "learning_rate": "lr",
-    "update_epochs": "epochs", "clip_coef": "clip_range", "ent_coef": "entropy_coef",
-    "vf_coef": "value_coef", "wandb_project_name": "wandb_project", "exp_name": "name",
-    "track": ("--logger=wandb", "--logger=none"),
-    "norm_adv": ("--norm_advantages=minibatch", "--norm_advantages=none"),
-    "clip_vloss": ("--clip_range_vf=0.2", "--clip_range_vf=none"),
-    "cuda": ("--device=cuda", "--device=cpu"),
-    "wandb_entity": ("export WANDB_ENTITY=... before the command",) * 2,
-    "torch_deterministic": ("leave it out: the same seed always gives the same run",) * 2,
-    "capture_video": ("leave it out: there are no videos yet", "leave it out"),
-}
 
 HELP = """\
 Train PPO on a Gymnasium environment, then evaluate it; files go to runs/.
@@ -106,13 +93,13 @@ def flags(argv: Sequence[str]) -> list[Flag]:
 def by_setting(given: Sequence[Flag], own: Mapping[str, Setting]) -> dict[str, Flag]:
     """The flags by the setting they mean, Config's or the verb's `own`; of several the last.
 
-    Raises ConfigError for what is no setting, for a name of CleanRL's, and for one setting under
+    Raises ConfigError for what is no setting, for another library's name, and for one setting under
     two names: nobody can tell which of them was meant.
     """
     found: dict[str, Flag] = {}
     for flag in map(_positive, given):
         name = ALIASES.get(flag.name, "help" if flag.name == "-h" else flag.name)
-        if name in CLEANRL:
+        if name in OTHERS:
             raise _answer(flag)
         if name not in (*settings(), *own, *COMPUTED, "help"):
             raise _unknown(flag.name, own)
@@ -133,8 +120,8 @@ def text_of(flag: Flag, own: Mapping[str, Setting] = MappingProxyType({})) -> st
         return ",".join(flag.values)
     if len(flag.values) != 1 or not flag.values[0].strip():
         got = f', not "{" ".join(flag.values)}"' if len(flag.values) > 1 else ""
-        raise ConfigError(f"{flag.typed} takes one value{got}",
-                          setting.fix if setting else f"leave {flag.typed} out")
+        raise ConfigError(f"{flag.typed} takes one value{got}", setting.remedy(
+            " ".join(flag.values)) if setting else f"leave {flag.typed} out")
     return flag.values[0]
 
 
@@ -209,7 +196,8 @@ def _box(title: str, held: Sequence[Setting], preset: str, changes: dict[str, An
         unit = f" {setting.unit}" if setting.unit and value is not None else ""
         over = f" by preset {preset}, else {shown(setting.default)}" * (setting.name in changes)
         spec = tyro.constructors.PrimitiveConstructorSpec(
-            nargs=1, metavar=setting.type, instance_from_str=_reading(setting),
+            nargs=1, metavar=setting.type,
+            instance_from_str=_reading(setting._replace(default=value)),
             is_instance=lambda value: True, str_from_instance=lambda value: [shown(value)])
         look = tyro.conf.arg(help=setting.text,
                              help_behavior_hint=f"(default: {shown(value)}{unit}{over})")
@@ -238,7 +226,7 @@ def _positive(flag: Flag) -> Flag:
     """--no-flag as --flag=False, where that can be meant."""
     name = flag.name.removeprefix("no_")
     setting = settings().get(name)
-    known = setting.kind is bool if setting else isinstance(CLEANRL.get(name), tuple)
+    known = setting.kind is bool if setting else isinstance(OTHERS.get(name), tuple)
     if name == flag.name or not known:
         return flag
     if flag.values:
@@ -248,17 +236,16 @@ def _positive(flag: Flag) -> Flag:
 
 
 def _answer(flag: Flag) -> ConfigError:
-    """The error for a name of CleanRL's, with ours as its fix."""
-    ours, value = CLEANRL[flag.name], " ".join(flag.values)
+    """The error for another library's name, with ours as its fix."""
+    ours, value = OTHERS[flag.name], " ".join(flag.values)
     if isinstance(ours, tuple):
         fix = ours[0] if SWITCHES.get(value.lower(), True) else ours[1]
     else:
         fix = f"--{ours}={value or '...'}"
-    return ConfigError(f"{flag.typed} is a name of CleanRL's, here it has another", fix)
+    return ConfigError(f"{flag.typed} is a name of {owner(flag.name)}, here it has another", fix)
 
 
 def _unknown(name: str, own: Iterable[str]) -> ConfigError:
     known = [*own, *settings(), *COMPUTED, *ALIASES]
-    near = difflib.get_close_matches(name.lstrip("-").removeprefix("no_"), known, 1)
-    return ConfigError(f'there is no setting "{name}"', f"did you mean --{near[0]}?" if near else
-                       "python main.py --help lists them all")
+    return ConfigError(f'there is no setting "{name}"',
+                       nearest(name.lstrip("-").removeprefix("no_"), known, "--"))

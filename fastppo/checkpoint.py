@@ -8,6 +8,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import logging
 import os
 from dataclasses import fields
 from pathlib import Path
@@ -27,10 +28,16 @@ from .policy import Policy
 
 FORMAT = "fastppo policy 1"
 
+log = logging.getLogger("fastppo")
+
 
 @own_torch()
 def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None:
-    """Write a policy to `path`; raises CheckpointError where that cannot be done."""
+    """Write a policy to `path`; CheckpointError where that cannot be.
+
+    A missing folder is made, and that is said: an error would come when the training is over.
+    """
+    path = _path(path, "ppo.save")
     tensors = {name: x.detach().cpu().contiguous() for name, x in policy.state_dict().items()}
     spaces = {}
     for name, space in (("obs_space", policy.obs_space), ("act_space", policy.act_space)):
@@ -41,7 +48,7 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None
     metadata = {"format": FORMAT, **spaces, "config": json.dumps(choices, default=repr),
                 "fingerprint": json.dumps(fingerprint(config.torch_threads or 1))}
     metadata["sha256"] = _digest(tensors, metadata)
-    _write(Path(path), save(tensors, metadata))
+    _write(path, save(tensors, metadata))
 
 
 @own_torch()
@@ -51,7 +58,8 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
     Nothing is imported or run because the file says so. Raises CheckpointError where the file is
     missing, damaged, or not a policy.
     """
-    tensors, metadata = _read(Path(path))
+    path = _path(path, "load")
+    tensors, metadata = _read(path)
     try:
         config = _config(metadata["config"], model, path)
         spaces = [_space(json.loads(metadata[name]), name, tensors)
@@ -70,13 +78,23 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
     return policy.to(device)
 
 
+def _path(path: Any, call: str) -> Path:
+    """What `call` was given, as a Path; CheckpointError for what is none."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise CheckpointError(f"{call} takes the path of a file, not {path!r}",
+                              f'{call}("policy.safetensors")')
+    return Path(path)
+
+
 def _write(path: Path, data: bytes) -> None:
     if not path.name or path.is_dir():
         raise CheckpointError(f"cannot write {path}: it is a directory",
                               f'ppo.save("{path / "policy.safetensors"}")')
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
+            log.warning("made the folder %s, which was not there", path.parent)
         with open(partial, "wb") as file:
             file.write(data)
             file.flush()

@@ -23,8 +23,8 @@ from typing import Any, Callable, Iterator, Sequence
 from . import __version__, arguments
 from .arguments import Request, slug
 from .errors import ConfigError, Error, ModelError, SpaceError
-from .fields import shown
 from .interrupts import Interrupts, Stop
+from .names import shown
 from .sinks_wandb import check_wandb
 
 BEGAN = time.monotonic()
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         except Stop:
             raise SystemExit(interrupts.code) from None
         except Error as error:
-            print(f"error: {error}", file=sys.stderr, flush=True)
+            print(f"error: {error.typed}", file=sys.stderr, flush=True)
             code = 2 if isinstance(error, USAGE) else 1
             raise SystemExit(interrupts.code if interrupts.signum else code) from None
         except ModuleNotFoundError as error:
@@ -95,7 +95,8 @@ def run(request: Request, interrupts: Interrupts) -> None:
     with new_folder(config.run_dir, f"{slug(config.env_name)}__{seed}") as folder:
         say(*first_lines(request, seed, folder))
         from .ppo import PPO
-        decided = {"seed": seed, "run_dir": str(folder), "progress": progress}
+        decided = {"env_name": config.env_name, "seed": seed, "run_dir": str(folder),
+                   "progress": progress}
         with PPO(**{**request.asked, **decided}) as ppo:
             say(*banner(ppo, request))
             sinks = list(ppo.sinks)
@@ -230,7 +231,7 @@ def result(summary: dict[str, Any], model: Path | None) -> str:
     if model is None:
         return f"{word:9} before the first iteration was whole: there is no model"
     return (f"{word:9} {summary['steps']:,} steps in {summary['seconds']:.1f} s"
-            f" (start-up {summary['startup_seconds']:.1f} s beside),"
+            f" after {summary['startup_seconds']:.1f} s of start-up,"
             f" {summary['steps_per_second']:,.0f} steps/s   {model}")
 
 

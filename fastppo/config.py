@@ -5,12 +5,13 @@ Where a default has a source it stands at the end of the field's text in bracket
 of them is docs/config.md.
 """
 
-import difflib
 import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from .errors import ConfigError
+from .names import flag, nearest
+from .presets import preset_of
 
 
 @dataclass(frozen=True)
@@ -129,18 +130,18 @@ class Config:
     def __post_init__(self):
         for field in fields(self):
             object.__setattr__(self, field.name, plain(getattr(self, field.name)))
+        beneath = preset_of(str(self.env_name), str(self.preset))
         for field, holds, wanted in _RULES:
             value = getattr(self, field)
             if (value is not None or default_of(field) is not None) and not holds(value):
-                typed = str(default_of(field)).strip("()").replace(" ", "").lower()
                 raise ConfigError(f"{field} is {value!r}, but must be {wanted}",
-                                  f"--{field}={typed}")
+                                  flag(field, beneath.get(field, default_of(field))))
         if self.num_minibatches > self.num_envs * self.num_steps:
             rows = self.num_envs * self.num_steps
             raise ConfigError(
                 f"num_minibatches {self.num_minibatches} is more than the {rows} rows of a rollout"
                 f" (num_envs {self.num_envs} x num_steps {self.num_steps})",
-                f"--num_minibatches={min(rows, 4)}")
+                flag("num_minibatches", min(rows, beneath.get("num_minibatches", 4))))
 
     def replace(self, **changes) -> "Config":
         """This Config with some fields changed; an unknown name raises ConfigError."""
@@ -153,9 +154,7 @@ def check_names(names) -> None:
     known = [field.name for field in fields(Config)]
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1, 0.5)
-            fix = f"did you mean {near[0]}?" if near else "python main.py --help lists them all"
-            raise ConfigError(f"there is no setting {name!r}", fix)
+            raise ConfigError(f"there is no setting {name!r}", nearest(name, known))
 
 
 def plain(value: Any) -> Any:

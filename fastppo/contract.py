@@ -19,6 +19,7 @@ REPLAY_LIMIT = 100_000  # steps of an episode that can be played again after an 
 
 log = logging.getLogger("fastppo")
 ANSWERS = {"step()": "(obs, reward, terminated, truncated, info)", "reset()": "(obs, info)"}
+IN_MAIN = "--num_workers=0 runs it in the main process, where a breakpoint() in it works"
 WORDS_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 
 
@@ -86,8 +87,21 @@ def nonfinite(rows: np.ndarray, at: int) -> tuple[int, ValueError]:
     return e, ValueError(f"observation[{index}] is {rows.reshape(-1)[at]} in float32")
 
 
-def fault(where: str, field: str, error: BaseException,
-          fix: str = "num_workers=0 runs it in this process, under a debugger if you like"):
+def fault_of(env: int, name: str, seed: int | None, episode: int, step: int, field: str,
+             error: BaseException) -> EnvError:
+    """The fault of environment `env` of worker `name` ("": the main process) at a step.
+
+    Episodes below 0 are the warm-up's, or, without a seed, no episode at all yet.
+    """
+    begun = f"seed {seed}, " + (f"episode {episode}" if episode >= 0 else
+                                f"warm-up episode {-episode}") + f", step {step}"
+    where = f"{name}before its first episode" if seed is None and episode < 0 else name + begun
+    alone = "play it alone" + f", from env.reset(seed={seed}) on" * (seed is not None)
+    fix = IN_MAIN if name else f"{alone}; or put a breakpoint() where it fails"
+    return fault(f"environment {env} ({where})", field, error, fix)
+
+
+def fault(where: str, field: str, error: BaseException, fix: str = IN_MAIN) -> EnvError:
     """The EnvError for an environment that failed in `field`, with its own traceback as text.
 
     A Ctrl-C is no fault of the environment's and is raised as it is.

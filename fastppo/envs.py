@@ -189,8 +189,31 @@ def _made(make: Factory, where: str) -> gym.Env:
         raise ConfigError(f"the environment needs a package that is not installed: {error}",
                           remedies.dependency(f"{_entry(make)} {error}")) from error
     except BaseException as error:  # a user's constructor may raise anything
+        if why := _misfit(make, error):
+            raise ConfigError(*why) from error
         raise contract.fault(where, "its constructor", error,
                              "call its factory alone until that works") from error
+
+
+def _misfit(make: Factory, error: BaseException) -> tuple[str, str] | None:
+    """(what, fix) where not the constructor is at fault, but its arguments or the id's version."""
+    if isinstance(error, TypeError) and isinstance(make, CallFactory):
+        home, name = make.make.__module__, getattr(make.make, "__qualname__", "the callable")
+        name = name if home == "__main__" else f"{home}:{name}"
+        return remedies.keyword(name, make.make, make.kwargs, error)
+    if not isinstance(make, SpecFactory):
+        return None
+    spec = make.spec
+    if isinstance(error, TypeError):
+        entry = spec.entry_point
+        entry = gym.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
+        return remedies.keyword(spec.id, entry, make.kwargs, error)
+    later = [one for one in gym.registry.values() if (one.namespace, one.name) == (
+        spec.namespace, spec.name) and (one.version or 0) > (spec.version or 0)]
+    if not isinstance(error, ImportError) or not later:
+        return None
+    newest = max(later, key=lambda one: one.version)
+    return f"{spec.id} cannot be imported any more: {error}", f"--env_name={newest.id}"
 
 
 def _entry(make: Factory) -> Any:
@@ -251,6 +274,8 @@ def _called(name: str) -> Callable | None:
 
 
 def _imported(module: str, name: str):
+    if fix := remedies.module(name):
+        raise ConfigError(f"env_name {name!r}: {module!r} is a file, not a module", fix)
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -13,12 +13,20 @@
 """
 
 
+from .names import keywords
+
+
 class Error(Exception):
-    """Base of every error raised on purpose: `what` happened, and the `fix` if there is one."""
+    """Base of every error raised on purpose: `what` happened, and the `fix` if there is one.
+
+    Settings stand in `fix` as flags of the command, which shows `typed`, and in the error's own
+    text as keyword arguments.
+    """
 
     def __init__(self, what: str, fix: str = ""):
         self.what, self.fix = what, fix
-        super().__init__(f"{what}\n  fix: {fix}" if fix else what)
+        self.typed = f"{what}\n  fix: {fix}" if fix else what
+        super().__init__(f"{what}\n  fix: {keywords(fix)}" if fix else what)
 
 
 class ConfigError(Error, ValueError):

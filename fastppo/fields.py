@@ -15,6 +15,7 @@ from typing import Any, Callable, Literal, NamedTuple, Sequence, Union, get_args
 
 from .config import Config
 from .errors import ConfigError
+from .names import flag, json_flag, mended
 from .presets import BY_PRESET
 
 # The first field of each group.
@@ -68,8 +69,13 @@ class Setting(NamedTuple):
     @property
     def fix(self) -> str:
         """What always works."""
-        default = shown(self.default)
-        return f"leave --{self.name} out" if self.default is None else f"--{self.name}={default}"
+        left = self.default is None
+        return f"leave --{self.name} out" if left else flag(self.name, self.default)
+
+    def remedy(self, text: str) -> str:
+        """What to write instead of `text`, which cannot be read."""
+        meant = mended(text) if self.kind == dict[str, Any] else None
+        return json_flag(self.name, meant) if meant else self.fix
 
     def read(self, text: str) -> Any:
         """The value that `text` stands for; raises ConfigError where it stands for none."""
@@ -80,7 +86,8 @@ class Setting(NamedTuple):
         try:
             return reader(self.kind)(text)
         except ValueError as error:
-            raise ConfigError(f'{self.name} is "{text}", but must be {error}', self.fix) from None
+            raise ConfigError(f'{self.name} is "{text}", but must be {error}',
+                              self.remedy(text)) from None
 
 
 @functools.cache
@@ -97,16 +104,6 @@ def settings(owner: type = Config) -> dict[str, Setting]:
         section = SECTIONS.get(one.name, section)
         found[one.name] = Setting(one.name, kind, optional, one.default, text, source, section)
     return found
-
-
-def shown(value: Any) -> str:
-    """A value as it would be typed: 1_000_000, 64,64, none, ..."""
-    if value is None or isinstance(value, (bool, str)):
-        return "none" if value is None else str(value)
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return f"{value:_}" if isinstance(value, int) else f"{value:g}" \
-        if isinstance(value, float) else json.dumps(value)
 
 
 def reader(kind: Any) -> Callable[[str], Any]:

@@ -110,7 +110,10 @@ class PPO:
                             deterministic)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the policy, with everything `fastppo.load` needs, to a safetensors file."""
+        """Write the policy, with everything `fastppo.load` needs, to a safetensors file.
+
+        A missing folder is made, and that is said. Raises CheckpointError where it cannot be.
+        """
         save_policy(self.policy, self.config, path)
 
     def close(self) -> None:

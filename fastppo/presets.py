@@ -23,7 +23,10 @@ FAMILIES: dict[str, str] = {
 
 
 def preset_of(env_name: str, preset: str = "auto") -> dict[str, Any]:
-    """The settings of a preset's name; of "auto", those of the environment's family, if any."""
+    """The settings of a preset's name; of "auto", those of the environment's family, if any.
+
+    An unknown name has none.
+    """
     if preset == "auto":
         preset = FAMILIES.get(env_name.rpartition(":")[2].rpartition("-v")[0], "none")
-    return {} if preset == "none" else dict(PRESETS[preset])
+    return dict(PRESETS.get(preset, {}))

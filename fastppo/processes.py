@@ -33,7 +33,7 @@ from .machine import usable_cores
 # What a worker can be told: a method of what its job made, called with the command's argument.
 COMMANDS = "close", "begin", "warmup", "rollout", "update", "step", "take", "give", "ask"
 CLOSE, BEGIN, WARMUP, ROLLOUT, UPDATE, STEP, TAKE, GIVE, ASK = range(len(COMMANDS))
-STARTING, RESET = -2, -1  # in a `done` cell, instead of a step
+UPDATING, STARTING, RESET = -3, -2, -1  # in a `done` cell, instead of a step
 FAILED = 1  # state of a `done` cell whose worker has written into its slot of `errors`
 ERROR_BYTES = 65_536
 STAMPS = 64  # commands of which the times are kept: (command, begin, end) in time.monotonic_ns
@@ -298,19 +298,21 @@ class Team:
             self.moves[w] = stamp, now
             return
         step, env, _ = stamp[0]
-        limit = self.step_timeout if step >= 0 else self.reset_timeout
+        name = "reset_timeout" if step in (STARTING, RESET) else "step_timeout"
+        limit = getattr(self, name)
         waited, where = now - self.moves[w][1], self._where(w)
         if NOTE_SECONDS < waited and not self.noted:
             self.noted = True
             log.warning("still waiting for %s since %.0f s", where, waited)
         if 0 < limit < waited:
             self.workers[w].show_stack()
-            name = "step_timeout" if step >= 0 else "reset_timeout"
             self._fail(f"{where} has not answered for {waited:.1f} s ({name} is {limit:g})"
                        + self.workers[w].last_words(), f"--{name}=0 waits for ever")
 
     def _where(self, w: int) -> str:
         step, env, _ = self.cells.done[w].where
+        if step == UPDATING:
+            return f"worker {w} (while computing its share of the update)"
         doing = {STARTING: "starting", RESET: "reset"}.get(step, f"step {step} of its episode")
         return f"worker {w} (environment {self.workers[w].first + env}, {doing})"
 

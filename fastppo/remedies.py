@@ -1,13 +1,21 @@
 """What helps where an environment is not served as it is: code and commands that can be pasted."""
 
+import difflib
 import importlib.util
+import inspect
 import itertools
 import math
 import os
+import re
+import shlex
 import sys
 from importlib.machinery import PathFinder
+from pathlib import PurePath
+from typing import Any, Callable
 
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+
+from .names import json_flag
 
 FILE = "my_env"  # the module in which a wrapped environment is to stand
 COMBINATIONS = 5_000  # of the parts of an action, that one Discrete still serves
@@ -34,6 +42,48 @@ def package(env_name: str) -> str:
         return ""
     flag = f"--env_name=ale_py:{env_name}"
     return flag if importlib.util.find_spec("ale_py") else f"{EXTRAS['ale_py']}, then {flag}"
+
+
+def module(env_name: str) -> str:
+    """How to write `path/file.py:callable`, which names no module; "" for other names."""
+    file, _, attribute = env_name.partition(":")
+    path = PurePath(file)
+    if path.suffix != ".py":
+        return ""
+    if path.is_absolute() or ".." in path.parts:
+        return f"cd {shlex.quote(str(path.parent))}, then --env_name={path.stem}:{attribute}"
+    return f"--env_name={'.'.join(path.with_suffix('').parts)}:{attribute}"
+
+
+def keyword(env_name: str, entry: Callable, kwargs: dict[str, Any], error: TypeError
+            ) -> tuple[str, str] | None:
+    """(what, fix) for a constructor called with keywords it does not take, or without one it needs.
+
+    None where `error` is another one, raised inside of it.
+    """
+    unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    takes = accepted(entry)
+    if unknown and unknown[1] in kwargs:
+        bad, rest = unknown[1], {name: x for name, x in kwargs.items() if name != unknown[1]}
+        near = difflib.get_close_matches(bad, [name for name in takes if name not in rest], 1)
+        what = f"{env_name} takes no {bad!r} (env_kwargs), only {', '.join(takes) or 'none'}"
+        return what, json_flag("env_kwargs", rest | ({near[0]: kwargs[bad]} if near else {}))
+    needed = [name for name in re.findall(r"'(\w+)'", str(error)) if takes.get(name)]
+    if needed and re.search(r"missing \d+ required", str(error)):
+        return (f"{env_name} needs {', '.join(needed)} (env_kwargs)",
+                json_flag("env_kwargs", kwargs | dict.fromkeys(needed, "...")))
+    return None
+
+
+def accepted(entry: Callable) -> dict[str, bool]:
+    """The keyword arguments that `entry` names, and whether they must be given."""
+    try:
+        params = inspect.signature(entry).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return {}
+    return {param.name: param.default is param.empty for param in params
+            if param.kind in (param.POSITIONAL_OR_KEYWORD, param.KEYWORD_ONLY)
+            and param.name != "render_mode"}
 
 
 def dependency(module: str) -> str:

@@ -26,7 +26,12 @@ def configured(env: Any, asked: dict[str, Any]) -> Config:
     asked = {name: value for name, value in asked.items()
              if name not in BY_PRESET or value != "auto"}
     check_agreement(env, asked)
-    name = asked.get("env_name", default_of("env_name")) if env is None else named(env)
+    name = asked.get("env_name", "") if env is None else named(env)
+    if not name:
+        raise ConfigError("PPO was given no environment", f'PPO("{default_of("env_name")}")')
+    if asked.get("env_name", name) != name:
+        raise ConfigError(f"PPO was given {name} and env_name={asked['env_name']!r}: only one of"
+                          " them can be trained on", "leave env_name out")
     preset = asked.get("preset", "auto")
     if preset not in ("auto", "none", *PRESETS):
         raise ConfigError(f"there is no preset {preset!r}, only auto, none,"

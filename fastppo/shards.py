@@ -18,7 +18,7 @@ from .actors import Recipe
 from .arena import Arena, Spec
 from .kernels import Memory, Samples, Terms, Update
 from .machine import usable_cores
-from .processes import SLICE_NS, SPIN_NS, UPDATE, Team, Turns, behind
+from .processes import SLICE_NS, SPIN_NS, UPDATE, UPDATING, Team, Turns, behind
 
 PAUSE, OVER = 0, 1  # rounds without pieces: another one follows; there is none any more
 
@@ -139,10 +139,14 @@ class Idle:
 
 
 class Hand:
-    """A helper's side: shards of whatever minibatch is on offer."""
+    """A helper's side: shards of whatever minibatch is on offer.
 
-    def __init__(self, arena: Arena, share: Share, turns: Turns):
+    While `worker` is called for that, its cell says UPDATING in place of an environment's step.
+    """
+
+    def __init__(self, arena: Arena, share: Share, turns: Turns, worker: int):
         self.turns, self.minibatch = turns, arena["minibatch"]
+        self.done = turns.cells.done[worker]
         self.cells, self.begun = turns.cells, None
         memory = kernels.update_memory(*share.recipe, arena["params"], None, None)
         arena["order"].fill(0)
@@ -151,6 +155,8 @@ class Hand:
 
     def update(self, call: int) -> None:
         """Compute what can be claimed, until that is all or another command is given."""
+        step, env, _ = self.done.where
+        self.done.at(UPDATING, env)
         go, cell = self.cells.go.value(), self.cells.round
         while (value := cell.value()) != OVER and self.cells.go.value() == go:
             claimed = cell.claim()
@@ -162,6 +168,7 @@ class Hand:
                 self.begun = claimed >> 8
             self.shards.shard(claimed & 15)
             self.cells.finished.hint()
+        self.done.at(step, env)
 
 
 def _place(array: np.ndarray | None) -> tuple:

@@ -161,8 +161,8 @@ class Stepper:
 
     def fault(self, e: int, field: str, error: BaseException) -> EnvError:
         """The error for environment `e` of the slice, which went wrong in `field`."""
-        where = f"seed {self.seeds[e]}, episode {self.episode[e]}, step {self.length[e]}"
-        return contract.fault(f"environment {self.first + e} ({self.name}{where})", field, error)
+        return contract.fault_of(self.first + e, self.name, self.seeds[e], self.episode[e],
+                                 self.length[e], field, error)
 
     def _step(self, e: int, action) -> tuple[dict, dict]:
         self.note(self.length[e], e)

@@ -156,5 +156,5 @@ class Serial:
         return kernels.episode_seed(self.seed, kernels.Purpose.ENV_SEED, self.first + e, episode)
 
     def _fault(self, e: int, episode: int, step: int, field: str, error: BaseException):
-        where = f"{self.name}seed {self._seed(e, episode)}, episode {episode}, step {step}"
-        return contract.fault(f"environment {self.first + e} ({where})", field, error)
+        return contract.fault_of(self.first + e, self.name, self._seed(e, episode), episode, step,
+                                 field, error)

@@ -5,6 +5,7 @@
 Call order, spaces, seeds, autoreset modes, masks and infos are Gymnasium's (vector_env.py, 1.4).
 """
 
+import inspect
 import operator
 import weakref
 from functools import partial
@@ -27,6 +28,7 @@ from .envs import Source, check_agreement
 from .errors import ConfigError, EnvError
 from .letters import Away, Here, talk_spec
 from .measure import pays
+from .names import nearest
 from .processes import worker_count
 from .stepper import Plan, Stepper, Told, arrays_of, assembled, elements, leaves, views
 
@@ -36,7 +38,7 @@ def make_vec(env: Any, num_envs: int | None = None, num_workers: int | str | Non
              copy: bool = True, max_episode_steps: int | None = None,
              env_kwargs: dict | None = None,
              step_timeout: float = default_of("step_timeout"),
-             reset_timeout: float = default_of("reset_timeout")) -> "SharedVectorEnv":
+             reset_timeout: float = default_of("reset_timeout"), **unknown) -> "SharedVectorEnv":
     """A gymnasium VectorEnv of `env`: an id, class or callable, or a list of callables.
 
     `num_workers`: processes that step (default: one a core; 0: this one; "auto": measured, for a
@@ -45,6 +47,10 @@ def make_vec(env: Any, num_envs: int | None = None, num_workers: int | str | Non
     same one, as in training; without, `reset(seed=...)` seeds as Gymnasium does. Timeouts are in
     seconds. Raises fastppo.Error for what cannot be.
     """
+    for name in unknown:
+        known = inspect.signature(make_vec).parameters
+        raise ConfigError(f"make_vec knows no {name!r}, only {', '.join([*known][:-1])}",
+                          nearest(name, known))
     if isinstance(env, VectorEnv):
         raise ConfigError("this is a VectorEnv already", "use it as it is")
     if num_envs is None:
@@ -53,7 +59,8 @@ def make_vec(env: Any, num_envs: int | None = None, num_workers: int | str | Non
                 "max_episode_steps": max_episode_steps, "env_kwargs": env_kwargs,
                 "step_timeout": step_timeout, "reset_timeout": reset_timeout}
     check_agreement(env, settings)
-    source = Source(env, Config(num_minibatches=1, num_steps=1, acting="local", **settings))
+    source = Source(env, Config(
+        preset="none", num_minibatches=1, num_steps=1, acting="local", **settings))
     plan = Plan(source.obs_space, source.act_space, _mode(autoreset_mode), seed)
     workers = worker_count(num_workers, num_envs, partial(pays, source.step_seconds, source.config))
     arena = _arena(plan, num_envs, workers)

@@ -102,7 +102,7 @@ def serial_on_slice(factories: Sequence[Factory], first: int, groups: Sequence[r
         actor = Waiting(arena, first, last, groups, space, turns)
     else:
         groups, actor = (), Local(arena, first, last, recipe, space, seed)
-    hand = Hand(arena, share, turns) if share else Idle()
+    hand = Hand(arena, share, turns, worker) if share else Idle()
     views = Views.of(arena, first, last, worker)
     member = Member(hand, factories, views, actor, seed, first, groups, note, f"worker {worker}, ")
     gc.freeze()  # what is there now stays: no later search for garbage need look at it

@@ -61,7 +61,7 @@ def rows(policy, count=5):
 
 @pytest.mark.parametrize("name", SPACES)
 def test_a_loaded_policy_is_the_saved_one_bit_for_bit(name, tmp_path):
-    path = tmp_path / "new" / "folder" / "policy.safetensors"
+    path = tmp_path / "policy.safetensors"
     with PPO(lambda: Chance(*SPACES[name]), **TINY) as ppo:
         ppo.learn(32)
         ppo.save(str(path))
@@ -125,6 +125,24 @@ def test_a_directory_is_no_file_to_save_to(tmp_path):
         with pytest.raises(CheckpointError, match="is a file: save to another folder"):
             ppo.save(tmp_path / "file" / "policy.safetensors")
     assert load(tmp_path / "policy.safetensors").seed == 1
+
+
+def test_a_folder_that_is_missing_is_made_and_that_is_said(tmp_path, caplog):
+    path = tmp_path / "my runs" / "deep" / "policy.safetensors"
+    with PPO(lambda: Chance(*SPACES["vectors"]), **TINY) as ppo:
+        for _ in range(2):
+            ppo.save(path)
+    assert load(path).seed == 1
+    assert [message.count("made the folder") for message in caplog.messages] == [1]
+
+
+@pytest.mark.parametrize("wrong", [3, None, [1], b"x"])
+def test_what_is_no_path_is_refused(wrong):
+    with pytest.raises(CheckpointError, match="load takes the path of a file, not .*\n  fix: load"):
+        load(wrong)
+    with PPO(lambda: Chance(*SPACES["vectors"]), **TINY) as ppo:
+        with pytest.raises(CheckpointError, match="save takes the path of a file, not .*\n  fix: "):
+            ppo.save(wrong)
 
 
 def test_saving_again_replaces_the_file_and_leaves_no_other(saved):

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,12 +12,15 @@ import threading
 import types
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from fastppo import Config, arguments, cli, interrupts, load, processes, sinks_wandb
 from fastppo.errors import ConfigError
-from fastppo.fields import settings, shown
+from fastppo.fields import settings
 from fastppo.learner import Learner
+from fastppo.names import OTHERS, shown
 from fastppo.presets import PRESETS
 
 MAIN = Path(__file__).parent.parent / "main.py"
@@ -51,6 +55,14 @@ class Plain(gym.Env):
 
 class DictObs(Plain):
     observation_space = Dict({"a": Box(-1, 1, (2,))})
+
+class Needy(Plain):
+    def __init__(self, level):
+        raise RuntimeError("never called as it should be")
+
+class Clumsy(Plain):
+    def __init__(self, level=1):
+        super().__init__(levels=level)
 
 class ManyActions(Plain):
     action_space = MultiDiscrete([2, 3])
@@ -157,15 +169,18 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["CartPole-v1"], '"CartPole-v1" is no setting', "--env_name=CartPole-v1"),
     (["--seed"], "--seed takes one value", "leave --seed out"),
     (["--seed", "1", "2"], '--seed takes one value, not "1 2"', "leave --seed out"),
-    (["--num_envs=1.5"], 'num_envs is "1.5", but must be a whole number', "--num_envs=16"),
-    (["--num_envs=1e99999999"], "must be a whole number", "--num_envs=16"),
-    (["--num_envs=nan"], "must be a whole number", "--num_envs=16"),
-    (["--lr=fast"], 'lr is "fast", but must be a number', "--lr=0.0003"),
-    (["--norm_obs=maybe"], "must be True or False", "--norm_obs=True"),
+    (["--num_envs=1.5"], 'num_envs is "1.5", but must be a whole number', "--num_envs=64"),
+    (["--num_envs=1e99999999"], "must be a whole number", "--num_envs=64"),
+    (["--num_envs=nan"], "must be a whole number", "--num_envs=64"),
+    (["--lr=fast"], 'lr is "fast", but must be a number', "--lr=0.002"),
+    (["--norm_obs=maybe"], "must be True or False", "--norm_obs=False"),
     (["--no-norm_obs=True"], "--no-norm_obs takes no value", "--norm_obs=False"),
     (["--activation=gelu"], "one of tanh, relu, elu", "--activation=tanh"),
     (["--hidden_sizes=64,x"], "whole numbers, such as 64,64", "--hidden_sizes=64,64"),
-    (["--env_kwargs={a: 1}"], "must be a JSON object", "leave --env_kwargs out"),
+    (["--env_kwargs={level:3}"], "must be a JSON object", """--env_kwargs='{"level": 3}'"""),
+    (["--env_kwargs", "{map:", "it's}"], "takes one value", "leave --env_kwargs out"),
+    (["--env_kwargs", "{'map':", "None,", "'b':", "small}"], "takes one value",
+     """--env_kwargs='{"map": null, "b": "small"}'"""),
     (["--env_kwargs=[1]"], "must be a JSON object", "leave --env_kwargs out"),
     (["--preset=cartpol"], 'no preset "cartpol"', "--preset=cartpole"),
     (["--lam=0.9", "--gae_lambda=0.9"], "two names of one setting", "give --gae_lambda alone"),
@@ -184,6 +199,14 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["--no-track"], "CleanRL's", "--logger=none"),
     (["--no-norm-adv"], "CleanRL's", "--norm_advantages=none"),
     (["--cuda=False"], "CleanRL's", "--device=cpu"),
+    (["--save-model"], "CleanRL's", "leave it out: the command always saves the model"),
+    (["--n-steps=64"], "Stable-Baselines3's", "--num_steps=64"),
+    (["--n_epochs=3"], "Stable-Baselines3's", "--epochs=3"),
+    (["--batch_size=64"], "Stable-Baselines3's", "--num_minibatches=4"),
+    (["--policy=MlpPolicy"], "Stable-Baselines3's", "--model=mlp"),
+    (["--verbose=0"], "Stable-Baselines3's", "--progress=none"),
+    (["--timesteps=100"], "another library's", "--total_steps=100"),
+    (["--num_env=3", "--n_steps=1"], 'no setting "num_env"', "did you mean --num_envs?"),
 ])
 def test_what_cannot_be_meant_is_refused_with_a_fix(argv, what, fix):
     with pytest.raises(ConfigError) as caught:
@@ -192,11 +215,10 @@ def test_what_cannot_be_meant_is_refused_with_a_fix(argv, what, fix):
     assert fix in caught.value.fix
 
 
-@pytest.mark.parametrize("name, ours", list(arguments.CLEANRL.items()))
-def test_every_answer_to_a_name_of_cleanrls_is_one_that_works(name, ours):
+@pytest.mark.parametrize("name, ours", list(OTHERS.items()))
+def test_every_answer_to_another_librarys_name_is_one_that_works(name, ours):
     for text in ours if isinstance(ours, tuple) else [f"--{ours}=1"]:
-        if text.startswith("--"):
-            arguments.read([text])
+        arguments.read([word for word in text.split() if word.startswith("--")])
 
 
 # what is refused, and how
@@ -205,27 +227,52 @@ def test_every_answer_to_a_name_of_cleanrls_is_one_that_works(name, ours):
     (["--env_name=LunaLander-v3"], "no environment 'LunaLander-v3'", "--env_name=LunarLander-v3"),
     (["--env_name=nowhere:Env"], "cannot import 'nowhere'", ""),
     (["--env_name=shop:Nothing"], "shop", ""),
+    (["--env_name=shop.py:Plain"], "'shop.py' is a file, not a module", "--env_name=shop:Plain"),
+    (["--env_name=./a/b.py:C-v0"], "is a file", "--env_name=a.b:C-v0"),
+    (["--env_name=/a/b.py:C"], "is a file", "cd /a, then --env_name=b:C"),
+    (["--env_name=CartPole-v1", '--env_kwargs={"nonsense": 1}'],
+     "CartPole-v1 takes no 'nonsense' (env_kwargs), only sutton_barto_reward",
+     "leave --env_kwargs out"),
+    (["--env_name=shop:Plain", '--env_kwargs={"fail": 1, "at": 2}'],
+     "shop:Plain takes no 'fail' (env_kwargs), only fails, signum, at",
+     """--env_kwargs='{"at": 2, "fails": 1}'"""),
+    (["--env_name=shop:Needy"], "shop:Needy needs level (env_kwargs)",
+     """--env_kwargs='{"level": "..."}'"""),
+    (["--env_name=Moved-v2"], "Moved-v2 cannot be imported any more", "--env_name=Moved-v10"),
     (["--env_name=shop:DictObs"], "Dict('a': Box", "FlattenObservation"),
     (["--env_name=shop:ManyActions"], "MultiDiscrete", "--env_name=my_env:make"),
     (["--env_name=CartPole-v1", "--model=cnn"], "cnn", "--model=mlp"),
     (["--env_name=CartPole-v1", "--device=cuda:99"], "cuda", "--device=cpu"),
-    (["--num_envs=0"], "num_envs is 0", "--num_envs=16"),
+    (["--num_envs=0"], "num_envs is 0", "--num_envs=64"),
+    (["--env_name=CartPole-v1", "--lr=0"], "lr is 0.0", "--lr=0.002"),
+    (["--env_name=CartPole-v1", "--gamma=high"], 'gamma is "high"', "--gamma=0.98"),
+    (["--env_name=CartPole-v1", "--preset=none", "--gamma=high"], 'gamma is', "--gamma=0.99"),
+    (["--env_name=CartPole-v1", "--num_minibatches=9999"], "more than", "--num_minibatches=8"),
     (["--num_envs=2", "--num_steps=2", "--num_minibatches=5"], "more than the 4 rows",
      "--num_minibatches=4"),
     (["--gamma=1.5"], "gamma is 1.5", "--gamma=0.99"),
-    (["--lr=0"], "lr is 0.0", "--lr=0.0003"),
-    (["--lr=nan"], "lr is nan", "--lr=0.0003"),
+    (["--lr=0", "--preset=none"], "lr is 0.0", "--lr=0.0003"),
+    (["--lr=nan"], "lr is nan", "--lr=0.002"),
     (["--preset=nope"], 'no preset "nope"', "--preset="),
 ])
 def test_bad_input_is_one_error_with_a_fix_before_any_worker_starts(command, monkeypatch, argv,
                                                                     what, fix):
     monkeypatch.setattr(processes, "Worker", None)
+    for version in (2, 9, 10):
+        monkeypatch.setitem(gym.registry, f"Moved-v{version}",
+                            EnvSpec(f"Moved-v{version}", "gone_from_here:Env"))
     code, out, err = command(*argv, "--num_workers=2")
     assert code == 2
     lines = "[\\s\\S]+" if "wrap it, in a file" in err else ".+"  # a file's text, to be pasted
     assert re.fullmatch(rf"error: .+\n  fix: {lines}\n", err) and "Traceback" not in err, err
     assert what in err and fix in err.partition("\n")[2]
     assert list(Path().iterdir()) == []  # it leaves nothing behind
+
+
+def test_a_mistake_inside_of_a_constructor_keeps_its_own_traceback(command):
+    code, _, err = command("--env_name=shop:Clumsy", '--env_kwargs={"level": 2}')
+    assert code == 1 and "Traceback" in err and "super().__init__(levels=level)" in err
+    assert "unexpected keyword argument 'levels'" in err
 
 
 def test_a_typing_error_ends_the_process_with_exit_code_2_and_no_traceback():
@@ -279,12 +326,22 @@ def test_a_reader_that_has_left_is_no_error():
 
 # a whole run
 
+def test_a_run_folder_that_was_removed_meanwhile_costs_no_model(command, monkeypatch):
+    def tidying(learner, *args):
+        shutil.rmtree("runs")
+        return update(learner, *args)
+    update = Learner.update
+    monkeypatch.setattr(Learner, "update", tidying)
+    code, out, _ = command(*CARTPOLE, "--total_steps=32", "--learner=torch", "--eval_episodes=0")
+    assert code == 0 and load(only_run() / "model.safetensors")
+
+
 def test_the_last_line_is_the_evaluation_and_the_one_before_it_the_training(command):
     code, out, err = command(*CARTPOLE, "--seed=1")
     assert (code, err) == (0, "")
     *_, trained, last = out.splitlines()
     assert re.fullmatch(r"evaluation return -?\d+\.\d ± \d+\.\d \(2 episodes\)", last)
-    assert re.fullmatch(r"trained   96 steps in \d+\.\d s \(start-up \d+\.\d s beside\),"
+    assert re.fullmatch(r"trained   96 steps in \d+\.\d s after \d+\.\d s of start-up,"
                         r" [\d,]+ steps/s   runs/\S+/model.safetensors", trained)
 
 

@@ -1,17 +1,20 @@
 """Config: what it refuses and with which words, and that its documents say what it is."""
 
 import dataclasses
+import re
 import runpy
 from pathlib import Path
 
 import pytest
 
-from fastppo import Config
-from fastppo.arguments import ALIASES, CLEANRL, COMPUTED
+from fastppo import Config, arguments
+from fastppo.arguments import ALIASES, COMPUTED
 from fastppo.benchmark.options import Bench
+from fastppo.cli import first_lines
 from fastppo.config import check_names
 from fastppo.errors import ConfigError
-from fastppo.fields import BARE, SECTIONS, UNITS, settings, shown
+from fastppo.fields import BARE, SECTIONS, UNITS, settings
+from fastppo.names import HOUSES, OTHERS, shown
 from fastppo.presets import FAMILIES, PRESETS, preset_of
 from fastppo.settings import configured
 
@@ -70,6 +73,14 @@ def test_an_unknown_name_is_refused_with_the_nearest_one():
         check_names(["zzz"])
 
 
+@pytest.mark.parametrize("name, ours", [
+    ("learning_rate", "lr"), ("n_steps", "num_steps"), ("batch_size", "num_minibatches"),
+    ("track", "logger"), ("timesteps", "total_steps")])
+def test_another_librarys_keyword_is_refused_with_ours(name, ours):
+    with pytest.raises(ConfigError, match=f"did you mean {ours}?"):
+        check_names([name])
+
+
 def test_replace_checks_the_whole_again():
     assert Config().replace(gamma=0.5).gamma == 0.5
     with pytest.raises(ConfigError, match="more than the 4 rows"):
@@ -117,18 +128,41 @@ def test_every_field_says_what_it_means_in_a_known_section():
 
 
 def test_tables_about_settings_name_only_settings():
-    ours = [name for name in CLEANRL.values() if isinstance(name, str)]
+    ours = [name for name in OTHERS.values() if isinstance(name, str)]
     for table in (SECTIONS, ALIASES.values(), COMPUTED.values()):
         assert set(table) <= set(NAMES)
     assert {*UNITS, *BARE} <= {*NAMES, *settings(Bench)}
     assert set(ours) <= {*NAMES, *COMPUTED}
-    assert not set(NAMES) & {*ALIASES, *COMPUTED, *CLEANRL}
+    assert not {*NAMES, *settings(Bench)} & {*ALIASES, *COMPUTED, *OTHERS}
+    assert len(OTHERS) == sum(map(len, HOUSES.values()))
 
 
 def test_a_value_is_shown_as_it_is_typed():
     assert [shown(value) for value in (1_000_000, 3e-4, 1e-5, 2.0, True, None, "mlp", (64, 64),
                                        {"a": 1})] == [
         "1_000_000", "0.0003", "1e-05", "2", "True", "none", "mlp", "64,64", '{"a": 1}']
+
+
+@pytest.mark.parametrize("fix, said", [
+    ("--num_envs=16", "num_envs=16"), ("--lr=3e-4; or --lr=0.1", "lr=3e-4; or lr=0.1"),
+    ("--target_kl=none", "target_kl=None"), ("--hidden_sizes=64,64", "hidden_sizes=(64, 64)"),
+    ("--env_name=a:B, or in", 'env_name="a:B", or in'), ("leave --seed out", "leave seed out"),
+    ("--env_kwargs='{\"a\": null}'", "env_kwargs={'a': None}"),
+    ("--norm_obs=False", "norm_obs=False"),
+    ("--env_kwargs='{\"a\": \"it'\"'\"'s\"}'", """env_kwargs={'a': "it's"}"""),
+    ("fewer --num_envs or --num_workers", "fewer num_envs or num_workers"),
+    ("python main.py --help lists them all",) * 2])
+def test_a_fix_is_told_to_the_command_as_flags_and_in_python_as_keyword_arguments(fix, said):
+    error = ConfigError("what", fix)
+    assert (error.typed, str(error)) == (f"what\n  fix: {fix}", f"what\n  fix: {said}")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_page_the_first_line_and_help_count_the_same_settings_of_a_preset(name):
+    row = re.search(rf"^\| `{name}` .*", (DOCS / "config.md").read_text(), re.MULTILINE)[0]
+    request = arguments.read([f"--preset={name}"])
+    assert row.count("=") == len(request.changes)
+    assert f"({row.count('=')} settings)" in first_lines(request, 1, "runs")[-1]
 
 
 def test_the_page_of_settings_is_what_config_says():

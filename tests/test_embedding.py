@@ -338,8 +338,22 @@ def test_settings_that_cannot_be_are_errors_before_any_process_starts():
     for wrong in (dict(num_minibatches=1000), dict(num_envs=0), dict(gamma=2), dict(no_such=1),
                   dict(device="cuda:99"), dict(env_name="NoSuch-v0")):
         with pytest.raises((ConfigError, Error), match="\n  fix: "):
-            PPO(**(TINY | dict(num_workers=2) | wrong))
+            PPO(**(TINY | dict(num_workers=2, env_name="CartPole-v1") | wrong))
     assert children() == before
+
+
+@pytest.mark.parametrize("given, settings, said", [
+    (None, {}, "PPO was given no environment"), ((), {}, "list of environments is empty"),
+    ("CartPole-v1", {"env_name": "Acrobot-v1"}, "CartPole-v1 and env_name='Acrobot-v1'"),
+    (Calm, {"env_name": "Acrobot-v1"}, "Calm and env_name='Acrobot-v1'")])
+def test_no_environment_and_two_of_them_are_refused(given, settings, said):
+    with pytest.raises(ConfigError, match=f"{said}(.|\n)*fix: "):
+        PPO(given, **settings, **TINY)
+
+
+def test_one_environment_may_be_named_twice():
+    with PPO("CartPole-v1", env_name="CartPole-v1", **TINY) as ppo:
+        assert ppo.config.env_name == "CartPole-v1"
 
 
 def test_no_files_are_written_unless_a_folder_is_given(tmp_path, monkeypatch):

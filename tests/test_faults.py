@@ -128,6 +128,22 @@ def test_a_wrong_answer_to_reset_names_the_episode_that_did_not_begin(reply, tex
     assert re.search(text, str(error)) and "reset" in str(error)
 
 
+@pytest.mark.parametrize("name", ["a NaN", "reward None", "shape (1,)"])
+def test_without_workers_the_fix_is_to_play_the_episode_alone_and_not_to_do_without(name):
+    error = failure(BAD_ANSWERS[name][0], 0)
+    seed = re.search(r"seed (\d+)", str(error))[1]
+    assert "num_workers" not in error.fix and f"env.reset(seed={seed})" in error.fix
+    assert "--num_workers=0" in failure(BAD_ANSWERS[name][0], 2).fix
+
+
+@WORKERS
+def test_a_fault_before_the_first_episode_is_one_of_the_warm_up(workers):
+    settings = SETTINGS | dict(norm_obs=True)
+    with PPO([lambda: Faulty(paying(None), 2, 0)] * 2, num_workers=workers, **settings) as ppo:
+        with pytest.raises(EnvError, match=r"seed \d+, warm-up episode 1, step 2\) failed in step"):
+            ppo.collect()
+
+
 def test_a_final_observation_is_checked_like_any_other():
     final = (np.array([0, NAN], np.float32), 0.0, False, True, {})
     error = failure(lambda env: final, 0, at=4)
@@ -398,12 +414,12 @@ def test_a_hang_is_reported_with_the_workers_stack_and_ends_by_force(fault):
     assert isinstance(error, WorkerError)
     assert "worker 1 (environment 2, step 2 of its episode) has not answered" in str(error)
     assert f"in {fault.__name__}" in str(error) and "in _step" in str(error)
-    assert "--step_timeout=0" in str(error)
+    assert "--step_timeout=0" in error.fix
 
 
 def test_a_hang_in_reset_has_a_timeout_of_its_own():
     error = failure(hanging, 2, at=-1, reset_timeout=3.0, step_timeout=0)
-    assert "(environment 2, reset)" in str(error) and "--reset_timeout=0" in str(error)
+    assert "(environment 2, reset)" in str(error) and "--reset_timeout=0" in error.fix
     assert "in hanging" in str(error)
 
 

@@ -31,7 +31,7 @@ ROWS = """
     models collect letters
     policy workers native flat
     shards
-    heads nets vecenv presets stepper forecast
+    heads nets vecenv stepper forecast
     actors processes
     envs intake books
     contract measure infos
@@ -40,6 +40,7 @@ ROWS = """
     numba_twins sinks_wandb
     config reference machine
     errors remedies
+    names presets
 """.split("\n")
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 

@@ -5,10 +5,11 @@ import signal
 import time
 
 import pytest
-from fault_envs import guard, nothing_left
+from fault_envs import guard, holds, nothing_left
 
-from fastppo import kernels, shards
+from fastppo import kernels, processes, shards
 from fastppo.errors import WorkerError
+from fastppo.processes import UPDATING
 from fastppo.shards import Alone, Together
 
 SIZES = dict(num_envs=6, num_steps=48, num_minibatches=2, epochs=2)  # shards: 4 a minibatch
@@ -185,12 +186,16 @@ def test_an_update_while_a_rollout_is_interrupted_is_done_alone(
         assert ppo.learner.shards.rounds > 0
 
 
-def test_a_helper_killed_in_the_update_is_an_error_and_the_weights_are_as_before(
-        trainer, cores, monkeypatch):
+@pytest.mark.parametrize("then, said", [
+    (signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSTOP, "has not answered for .*step_tim")])
+def test_a_helper_lost_in_the_update_is_named_without_an_environment_and_no_weight_changes(
+        trainer, cores, monkeypatch, then, said):
     cores(2)
-    ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
+    monkeypatch.setattr(processes, "STACK_SECONDS", 0.0)
+    ppo = trainer("CartPole-v1", **SIZES, num_workers=1, step_timeout=0.5)
     rollout, before = ppo.collect(), learnt(ppo)
     claim, worker = ppo.learner.shards.round.claim, ppo.learner.shards.team.workers[0]
+    done = ppo.learner.shards.team.cells.done[0]
 
     class Fatal:
         """The round's cell, at whose first claim the helper dies with a shard in its hands."""
@@ -199,18 +204,31 @@ def test_a_helper_killed_in_the_update_is_an_error_and_the_weights_are_as_before
             return getattr(cell, name)
 
         def claim(self):
-            if worker.process.poll() is None:
+            if worker.process.poll() is None and not stopped:
+                assert holds(lambda: done.where[0] == UPDATING)
+                stopped.append(True)
                 os.kill(worker.process.pid, signal.SIGSTOP)
                 claim()  # as if by the helper, which will never finish it
-                os.kill(worker.process.pid, signal.SIGKILL)
+                os.kill(worker.process.pid, then)
             return claim()
 
+    stopped = []
     cell, ppo.learner.shards.round = ppo.learner.shards.round, Fatal()
-    with guard(10), pytest.raises(WorkerError, match="killed by SIGKILL"):
+    lost = rf"worker 0 \(while computing its share of the update\) {said}"
+    with guard(10), pytest.raises(WorkerError, match=lost):
         ppo.update(rollout)
     assert learnt(ppo) == before
     ppo.close()
     nothing_left()
+
+
+def test_after_an_update_a_worker_stands_again_where_its_environments_do(trainer, cores):
+    cores(2)
+    ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
+    rollout, done = ppo.collect(), ppo.learner.shards.team.cells.done[0]
+    before = done.where[:2]
+    ppo.update(rollout)
+    assert done.where[:2] == before and ppo.learner.shards.rounds > 0
 
 
 def test_after_its_workers_have_died_a_trainer_can_still_update(trainer, cores):

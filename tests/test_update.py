@@ -378,7 +378,7 @@ def test_a_policy_the_kernel_does_not_know_is_refused():
     flat = Flat(policy)
     known = learner_of(Learner, drawn(0))
     assert not serves(policy, flat) and serves(known.policy, known.flat)
-    with pytest.raises(ModelError, match="--learner=torch"):
+    with pytest.raises(ModelError, match=r"learner=\"torch\""):
         KernelLearner(policy, Config(), flat)
 
 

@@ -660,6 +660,16 @@ def test_impossible_settings_are_refused(vec, wrong, text):
         vec(SCRIPTS, **{"num_workers": 0, **wrong})
 
 
+def test_a_setting_that_make_vec_does_not_have_is_refused_with_the_nearest_one():
+    with pytest.raises(ConfigError, match="(?s)no 'num_env'.*fix: did you mean num_envs"):
+        fastppo.make_vec("CartPole-v1", num_env=4)
+
+
+def test_a_fix_of_make_vecs_is_of_no_preset():
+    with pytest.raises(ConfigError, match="fix: num_envs=16"):
+        fastppo.make_vec("LunarLander-v3", num_envs=0)
+
+
 def test_a_vector_env_is_not_wrapped_in_another(vec):
     with pytest.raises(ConfigError, match="already"):
         vec(vec(Script, num_workers=0))

@@ -7,7 +7,7 @@ import shlex
 from statistics import median
 from typing import Any, NamedTuple
 
-from ..fields import shown
+from ..names import shown
 from .peers import PEERS
 
 TITLES = {"environments": "environments alone", "acting": "acting alone", "update": "update alone",

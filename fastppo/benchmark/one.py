@@ -167,8 +167,9 @@ def ready() -> None:
 
 def measured(job: Job) -> dict[str, Any]:
     """What `job` found."""
+    from ..config import default_of
     from ..ppo import PPO
-    with PPO(**job.settings) as ppo:
+    with PPO(**{"env_name": default_of("env_name")} | job.settings) as ppo:
         return PARTS[job.part](ppo, job)
 
 
