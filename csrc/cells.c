@@ -71,9 +71,14 @@ void fastppo_post(fastppo_cell *cell, uint32_t value) {
     if (atomic_load(word(&cell->sleepers))) wake_all(&cell->value);
 }
 
-void fastppo_hint(fastppo_cell *cell) {
-    atomic_fetch_add(word(&cell->value), 1);
-    if (atomic_load(word(&cell->sleepers))) wake_all(&cell->value);
+static int differs(uint32_t value, uint32_t seen) { return value != seen; }
+
+static int reached(uint32_t value, uint32_t target) { return (int32_t)(value - target) >= 0; }
+
+void fastppo_hint(fastppo_cell *cell, uint32_t count) {
+    uint32_t value = atomic_fetch_add(word(&cell->value), count) + count;
+    if (atomic_load(word(&cell->sleepers)) && reached(value, atomic_load(word(&cell->awaited))))
+        wake_all(&cell->value);
 }
 
 int64_t fastppo_claim(fastppo_cell *cell) {
@@ -94,30 +99,41 @@ int32_t fastppo_state(fastppo_cell *cell) {
     return atomic_load_explicit((_Atomic int32_t *)&cell->state, memory_order_acquire);
 }
 
-static int spin_until_change(fastppo_cell *cell, uint32_t seen, int64_t until) {
+typedef int (*Over)(uint32_t value, uint32_t mark);
+
+static int spin(fastppo_cell *cell, Over over, uint32_t mark, int64_t until) {
     do {
         for (int i = 0; i < 32; i++) {
-            if (fastppo_value(cell) != seen) return 1;
+            if (over(fastppo_value(cell), mark)) return 1;
             relax();
         }
+        yield_core(); /* nobody who has work to do waits for one who has none */
     } while (now_ns() < until);
     return 0;
 }
 
-int fastppo_wait_change(fastppo_cell *cell, uint32_t seen, int64_t spin_ns, int64_t slice_ns) {
-    if (fastppo_value(cell) != seen) return 1;
+static int wait_until(fastppo_cell *cell, Over over, uint32_t mark, uint32_t awaited,
+                      int64_t spin_ns, int64_t slice_ns) {
+    uint32_t value;
+    if (over(fastppo_value(cell), mark)) return 1;
     int64_t start = now_ns(), deadline = start + slice_ns;
-    if (spin_ns > 0) {
-        if (spin_until_change(cell, seen, start + (spin_ns < slice_ns ? spin_ns : slice_ns)))
-            return 1;
-        yield_core();
-    }
+    if (spin_ns > 0 && spin(cell, over, mark, start + (spin_ns < slice_ns ? spin_ns : slice_ns)))
+        return 1;
+    atomic_store(word(&cell->awaited), awaited);
     atomic_fetch_add(word(&cell->sleepers), 1);
-    while (fastppo_value(cell) == seen && now_ns() < deadline) {
+    while (!over(value = fastppo_value(cell), mark) && now_ns() < deadline) {
         errno = 0;
-        sleep_on(&cell->value, seen, deadline);
+        sleep_on(&cell->value, value, deadline);
         if (errno == EINTR) break; /* let the caller run its signal handlers */
     }
     atomic_fetch_sub(word(&cell->sleepers), 1);
-    return fastppo_value(cell) != seen;
+    return over(fastppo_value(cell), mark);
+}
+
+int fastppo_wait_change(fastppo_cell *cell, uint32_t seen, int64_t spin_ns, int64_t slice_ns) {
+    return wait_until(cell, differs, seen, seen + 1, spin_ns, slice_ns);
+}
+
+int fastppo_wait_count(fastppo_cell *cell, uint32_t target, int64_t spin_ns, int64_t slice_ns) {
+    return wait_until(cell, reached, target, target, spin_ns, slice_ns);
 }

@@ -1,8 +1,9 @@
 /* Cells: 128-byte aligned words in shared memory on which processes wait for each other.
  *
  * A cell is written by one process and read by many, or by many with one atomic operation; there
- * are no locks, so a process that is killed leaves nothing locked. Waiting is: spin for a budget of nanoseconds, yield once, then
- * sleep on the word itself (futex) in slices, so that the caller can look after signals and deaths.
+ * are no locks, so a process that is killed leaves nothing locked. Waiting is: spin for a budget of
+ * nanoseconds, giving way to whoever wants the core, then sleep on the word itself (futex) in
+ * slices, so that the caller can look after signals and deaths.
  */
 #ifndef FASTPPO_CELLS_H
 #define FASTPPO_CELLS_H
@@ -18,14 +19,16 @@ typedef struct {
     int32_t env;       /* environment, */
     int32_t state;     /* and what it is doing; */
     uint32_t ticks;    /* counts its notes of that: one that stands still has stopped */
-    uint8_t pad[FASTPPO_CELL_BYTES - 24];
+    uint32_t awaited;  /* the count below which nobody wants to be woken by a hint */
+    uint8_t pad[FASTPPO_CELL_BYTES - 28];
 } fastppo_cell;
 
 /* Publish `value` after every store before it, and wake all who sleep on the cell. */
 void fastppo_post(fastppo_cell *cell, uint32_t value);
 
-/* Add one to a cell that several processes write (the hint word), and wake its sleeper. */
-void fastppo_hint(fastppo_cell *cell);
+/* Add `count` to a cell that several processes write, and wake its sleeper if that is enough for
+ * it. */
+void fastppo_hint(fastppo_cell *cell, uint32_t count);
 
 /* A round of work in one cell: `pieces` (at most 15) that anybody may claim, each once. What is
  * posted for round r is r << 8 | pieces << 4, and claiming counts the last four bits up. Returns the
@@ -41,5 +44,9 @@ int32_t fastppo_state(fastppo_cell *cell);
 
 /* 1 as soon as the cell's value is no longer `seen`; 0 once `slice_ns` have passed. */
 int fastppo_wait_change(fastppo_cell *cell, uint32_t seen, int64_t spin_ns, int64_t slice_ns);
+
+/* 1 as soon as the cell has counted up to `target`; 0 once `slice_ns` have passed. Of all who add to
+ * it only the one that completes the count wakes the sleeper, of whom there is one. */
+int fastppo_wait_count(fastppo_cell *cell, uint32_t target, int64_t spin_ns, int64_t slice_ns);
 
 #endif

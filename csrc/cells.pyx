@@ -9,14 +9,16 @@ cdef extern from "cells.h" nogil:
         int env
         int state
         uint32_t ticks
+        uint32_t awaited
     int FASTPPO_CELL_BYTES
     void fastppo_post(fastppo_cell *cell, uint32_t value)
-    void fastppo_hint(fastppo_cell *cell)
+    void fastppo_hint(fastppo_cell *cell, uint32_t count)
     int64_t fastppo_claim(fastppo_cell *cell)
     uint32_t fastppo_value(fastppo_cell *cell)
     void fastppo_set_state(fastppo_cell *cell, int32_t state)
     int32_t fastppo_state(fastppo_cell *cell)
     int fastppo_wait_change(fastppo_cell *cell, uint32_t seen, int64_t spin_ns, int64_t slice_ns)
+    int fastppo_wait_count(fastppo_cell *cell, uint32_t target, int64_t spin_ns, int64_t slice_ns)
 
 CELL_BYTES = FASTPPO_CELL_BYTES
 
@@ -36,17 +38,17 @@ cdef class Cell:
     def clear(self):
         """Set everything to zero; only before anybody else looks."""
         self._cell.value = self._cell.step = self._cell.env = self._cell.state = 0
-        (<uint32_t *>self._cell)[1] = self._cell.ticks = 0  # 1: sleepers
+        (<uint32_t *>self._cell)[1] = self._cell.ticks = self._cell.awaited = 0  # 1: sleepers
 
     def post(self, uint32_t value):
         """Publish `value` after every store before it and wake who sleeps on it."""
         with nogil:
             fastppo_post(self._cell, value)
 
-    def hint(self):
-        """Count one up and wake the sleeper; several processes may do this to one cell."""
+    def hint(self, uint32_t count=1):
+        """Count up, and wake who waits for no more; several processes may do this to one cell."""
         with nogil:
-            fastppo_hint(self._cell)
+            fastppo_hint(self._cell, count)
 
     def claim(self):
         """Take one piece of the round posted here, as round << 8 | pieces << 4 | piece; -1: none.
@@ -67,6 +69,13 @@ cdef class Cell:
         with nogil:
             changed = fastppo_wait_change(self._cell, seen, spin_ns, slice_ns)
         return bool(changed)
+
+    def wait_count(self, uint32_t target, int64_t spin_ns, int64_t slice_ns):
+        """True once the cell has counted up to `target`, False after `slice_ns` or a signal."""
+        cdef int complete
+        with nogil:
+            complete = fastppo_wait_count(self._cell, target, spin_ns, slice_ns)
+        return bool(complete)
 
     def at(self, int step, int env):
         """Note where the writer stands; costs nothing, read by whoever reports its death."""

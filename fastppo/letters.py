@@ -19,6 +19,7 @@ from .stepper import Plan, Stepper, Told
 from .workers import slices
 
 SLOT_BYTES = 1 << 18
+PATIENCE_NS = 300_000  # a small policy's time between two steps, and most waits for a slower worker
 
 
 def talk_spec(workers: int) -> Spec:
@@ -61,7 +62,7 @@ class Away:
         self.slices = slices(len(factories), workers)
         jobs = [Job(partial(desk, factories[a:b], plan, a, w), arena.spec, w, a)
                 for w, (a, b) in enumerate(self.slices)]
-        self.team = Team(jobs, arena, 0, step_timeout, reset_timeout)
+        self.team = Team(jobs, arena, 0, step_timeout, reset_timeout, PATIENCE_NS)
         self.slots, self.letters, self.count = arena["slot"], arena["letter"], 0
 
     def post(self) -> None:

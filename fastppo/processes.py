@@ -36,6 +36,7 @@ CLOSE, BEGIN, WARMUP, ROLLOUT, UPDATE, STEP, TAKE, GIVE, ASK = range(len(COMMAND
 UPDATING, STARTING, RESET = -3, -2, -1  # in a `done` cell, instead of a step
 FAILED = 1  # state of a `done` cell whose worker has written into its slot of `errors`
 ERROR_BYTES = 65_536
+ALARM = 1 << 24  # a hint that is more than any wait can be for
 STAMPS = 64  # commands of which the times are kept: (command, begin, end) in time.monotonic_ns
 SLICE_NS = 50_000_000  # longest sleep before looking at signals, deaths and hangs
 SPIN_NS = 50_000  # spinning before sleeping, where every worker has a core of its own
@@ -101,10 +102,10 @@ def behind(value: int, target: int) -> bool:
 
 def work(payload: bytes, arena_fd: int, parent: int) -> None:
     """A worker's life: make what the job says, then obey commands until CLOSE."""
-    spec, index, groups, spin, make = pickle.loads(payload)
+    spec, index, groups, spins, make = pickle.loads(payload)
     arena = Arena(spec, arena_fd)
     cells = Cells(arena, groups)
-    done, turns = cells.done[index], Turns(cells, index, spin, parent)
+    done, turns = cells.done[index], Turns(cells, index, spins, parent)
     stamps = arena["stamps"][index]
     try:
         made = pickle.loads(make)(arena, done.at, turns)
@@ -112,7 +113,7 @@ def work(payload: bytes, arena_fd: int, parent: int) -> None:
         while True:
             done.post(generation)
             cells.hint.hint()
-            generation = turns.next(cells.go, generation + 1, 0)
+            generation = turns.next(cells.go, generation + 1, turns.patience)
             command, argument = arena["command"].tolist()
             if command == CLOSE:
                 break
@@ -123,7 +124,7 @@ def work(payload: bytes, arena_fd: int, parent: int) -> None:
     except BaseException as error:  # whatever it is, it must reach the main process as text
         _leave_word(arena["errors"][index], index, error)
         done.state = FAILED
-        cells.hint.hint()
+        cells.hint.hint(ALARM)
         os._exit(1)
 
 
@@ -141,8 +142,9 @@ def _leave_word(slot: np.ndarray, index: int, error: BaseException) -> None:
 class Turns:
     """A worker's side of waiting: for commands, and for the main process's actions."""
 
-    def __init__(self, cells: Cells, index: int, spin: int, parent: int):
-        self.cells, self.mine, self.spin, self.parent = cells, cells.stepped[index], spin, parent
+    def __init__(self, cells: Cells, index: int, spins: tuple[int, int], parent: int):
+        self.cells, self.mine, self.parent = cells, cells.stepped[index], parent
+        self.spin, self.patience = spins  # nanoseconds, in the middle of a command and between two
 
     def next(self, cell, target: int, spin: int) -> int:
         """Sleep until `cell` reaches `target`, or for ever dead if the main process has died."""
@@ -166,33 +168,37 @@ class Turns:
 
 
 class Team:
-    """The workers of a run, as the main process sees them; `close()` always returns."""
+    """The workers of a run, as the main process sees them; `close()` always returns.
+
+    With `patience` in nanoseconds they spin for so long before they sleep until the next command,
+    where each has a core of its own: for commands that follow each other closely.
+    """
 
     def __init__(self, jobs: Sequence[Job], arena: Arena, groups: int, step_timeout: float,
-                 reset_timeout: float):
+                 reset_timeout: float, patience: int = 0):
         arena["cells"].fill(0)
         arena["errors"].fill(0)
         self.arena, self.cells = arena, Cells(arena, groups)
         self.step_timeout, self.reset_timeout = step_timeout, reset_timeout
         self.order, self.closed, self.pid = (0, CLOSE, 0), False, os.getpid()
-        spin = SPIN_NS if len(jobs) <= usable_cores() else 0
+        spins = (SPIN_NS, patience) if len(jobs) <= usable_cores() else (0, 0)
         self.workers: list[Worker] = []
         self._finalizer = weakref.finalize(self, _kill, self.workers)
         for cell in self.cells.done:
             cell.at(STARTING, 0)
         try:
-            self._start(jobs, groups, spin)
+            self._start(jobs, groups, spins)
         except BaseException:
             self._finalizer()
             raise
         self.noted = False
         self.watch()
 
-    def _start(self, jobs: Sequence[Job], groups: int, spin: int) -> None:
+    def _start(self, jobs: Sequence[Job], groups: int, spins: tuple) -> None:
         for job in jobs:
             self.workers.append(Worker(self.arena.fd, job.index, job.first))
         for worker, job in zip(self.workers, jobs):
-            worker.send(pickle.dumps((job.spec, job.index, groups, spin, _portable(job.make))))
+            worker.send(pickle.dumps((job.spec, job.index, groups, spins, _portable(job.make))))
 
     def run(self, command: int, argument: int = 0) -> None:
         """Have every worker do `command`, and wait for its end."""
@@ -235,7 +241,7 @@ class Team:
             late = [w for w, cell in enumerate(cells) if behind(cell.value(), target)]
             if not late:
                 return
-            if not self.cells.hint.wait_change(seen, 0, SLICE_NS):
+            if not self.cells.hint.wait_count(seen + len(late) & 0xFFFFFFFF, 0, SLICE_NS):
                 self.look_after(late)
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from .actors import Recipe
 from .arena import Arena, Spec
 from .kernels import Memory, Samples, Terms, Update
 from .machine import usable_cores
-from .processes import SLICE_NS, SPIN_NS, UPDATE, UPDATING, Team, Turns, behind
+from .processes import SLICE_NS, SPIN_NS, UPDATE, UPDATING, Team, Turns
 
 PAUSE, OVER = 0, 1  # rounds without pieces: another one follows; there is none any more
 
@@ -121,9 +121,8 @@ class Together(Alone):
     def _wait(self, target: int) -> None:
         """Until the shards that helpers have claimed are there."""
         self.team.watch()
-        while behind(seen := self.finished.value(), target):
-            if not self.finished.wait_change(seen, SPIN_NS, SLICE_NS):
-                self.team.look_after(range(self.helpers))
+        while not self.finished.wait_count(target, SPIN_NS, SLICE_NS):
+            self.team.look_after(range(self.helpers))
 
     def _dismiss(self) -> None:
         if not self.team.closed and self.team.order[1] == UPDATE:

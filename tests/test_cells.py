@@ -199,6 +199,39 @@ def test_no_hint_of_several_writers_is_lost():
     assert cell.value() == 20_000
 
 
+def test_only_the_hint_that_completes_a_count_wakes_who_waits_for_it():
+    cell, = cells(1)
+    cell.hint(0xFFFFFFFE)  # the count goes over the top of 32 bits
+    woken = []
+    sleeper = threading.Thread(target=lambda: woken.append(cell.wait_count(1, 0, 1000 * LONG)))
+    sleeper.start()
+    with guard():
+        for value in (0xFFFFFFFF, 0):
+            time.sleep(0.02)
+            cell.hint()
+            assert cell.value() == value and not woken
+        cell.hint()
+        sleeper.join()
+    assert woken == [True]
+    assert cell.wait_count(0, 0, 1000 * LONG) and not cell.wait_count(2, 0, 1_000_000)
+
+
+@pytest.mark.parametrize("spin", [0, 1_000_000])
+def test_a_count_made_by_several_is_waited_for_once(spin):
+    cell, = cells(1)
+
+    def write():
+        for _ in range(5000):
+            cell.hint()
+    writers = [threading.Thread(target=write) for _ in range(4)]
+    for writer in writers:
+        writer.start()
+    with guard():
+        assert cell.wait_count(20_000, spin, 1000 * LONG)
+    for writer in writers:
+        writer.join()
+
+
 def test_every_piece_of_a_round_is_claimed_once_by_several_claimants():
     board, = cells(1)
     for number in range(200):

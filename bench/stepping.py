@@ -1,0 +1,90 @@
+"""Stepping alone: Gymnasium's vector environments, make_vec, and rollouts of our workers in turns.
+
+    python bench/stepping.py --env LunarLander-v3 --envs 16 --rounds 7
+
+Every round all take the same number of steps with random actions, one after the other; the workers'
+rollout draws its own. Prints the median microseconds of one step of all environments with the
+spread, and how many times the steps of SyncVectorEnv that is. EnvPool joins where it is installed.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+
+import fastppo
+from fastppo.engines import Pool
+from fastppo.errors import ConfigError
+
+
+def stepped(vec: gym.vector.VectorEnv, actions: np.ndarray) -> None:
+    """Take the steps of `actions` [t e]."""
+    for action in actions:
+        vec.step(action)
+
+
+def rolled(ppo: fastppo.PPO, actions: np.ndarray) -> None:
+    """As many steps in the trainer's workers, by chance, without a word from the main process."""
+    vec = ppo.collector.vec
+    vec.warmup(len(actions) - 1)  # begins anew; the second one has another length, else it is
+    vec.warmup(len(actions))      # the first one said again
+
+
+def contestants(options: argparse.Namespace, stack: ExitStack) -> dict[str, Callable]:
+    """What takes the steps of `actions` [t e], by name."""
+    makers = [partial(gym.make, options.env)] * options.envs
+    vectors = {"gymnasium sync": SyncVectorEnv(makers),
+               "gymnasium async": AsyncVectorEnv(makers, shared_memory=True)}
+    for workers in (0, 2):
+        vectors[f"make_vec, {workers} workers"] = fastppo.make_vec(
+            options.env, num_envs=options.envs, num_workers=workers)
+    try:
+        vectors["envpool"] = Pool(options.env, options.envs, {})
+    except ConfigError as error:
+        print(error.what)
+    for vec in vectors.values():
+        stack.callback(vec.close)
+        vec.reset(seed=1)
+    ppo = stack.enter_context(fastppo.PPO(
+        options.env, num_envs=options.envs, num_workers=2, num_steps=options.steps + 1, seed=1,
+        preset="none", acting="local"))
+    return {name: partial(stepped, vec) for name, vec in vectors.items()} | {
+        "rollouts, 2 workers": partial(rolled, ppo)}
+
+
+def main() -> None:
+    """Measure in turns, then print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--env", default="LunarLander-v3")
+    parser.add_argument("--envs", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    space = gym.make(options.env).action_space
+    space.seed(1)
+    actions = np.array([[space.sample() for _ in range(options.envs)]
+                        for _ in range(options.steps)])
+    with ExitStack() as stack:
+        runs = contestants(options, stack)
+        times = {name: [] for name in runs}
+        for _ in range(options.rounds):
+            for name, run in runs.items():
+                start = time.perf_counter()
+                run(actions)
+                share = 2 - 1 / options.steps if name.startswith("rollouts") else 1
+                times[name].append((time.perf_counter() - start) / options.steps / share * 1e6)
+    base = statistics.median(times["gymnasium sync"])
+    for name, taken in times.items():
+        middle = statistics.median(taken)
+        print(f"{name:22} {middle:7.0f} us ({min(taken):.0f} to {max(taken):.0f})"
+              f"   {base / middle:.2f} x")
+
+
+if __name__ == "__main__":
+    main()
