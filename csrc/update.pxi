@@ -137,6 +137,9 @@ cdef class Update:
         self.adam = Adam(0, betas[0], betas[1], adam_eps, max_grad_norm)
         self.normalised = norm_advantages
 
+    def shards(self, int64_t rows):
+        return update_shards(rows)
+
     cpdef int64_t begin(self, int64_t first, int64_t last) except -1:
         if first < 0 or last > self.places or first >= last:
             raise ValueError(f"places {first} to {last} of an order of {self.places}")

@@ -393,6 +393,10 @@ class Update:
         except _REFUSALS as bad:
             raise _refusal("update", bad, stats=stats) from bad
 
+    def shards(self, rows):
+        """The number of shards of a minibatch of `rows` samples, 1 to MAX_SHARDS."""
+        return self._twin.shards(rows)
+
     def begin(self, first, last):
         """Take the samples order[first:last] and the parameters; returns the number of shards."""
         try:

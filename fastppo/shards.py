@@ -4,8 +4,8 @@ A minibatch is a round of shards in one cell; whoever is free claims the next on
 a turn, and who computes what changes no bit (csrc/update.h). Order, shards' gradients and samples
 lie in the arena, so that a claim is all that is said.
 
-    main    begin -> offer a round -> claim, shard, claim, shard ... -> wait for the rest -> finish
-    worker                  begin -> claim, shard, ...
+    main    offer a round -> begin -> claim, shard, claim, shard ... -> wait for the rest -> finish
+    worker                   claim -> begin -> shard, claim, shard ...
 """
 
 from contextlib import contextmanager
@@ -108,10 +108,11 @@ class Together(Alone):
     def minibatch(self, update: Update, first: int, last: int, *step) -> None:
         """See kernels.Update.minibatch; interrupted, the session's end waits for the helpers."""
         self.arena["minibatch"][:] = first, last
-        pieces = update.begin(first, last)
+        pieces = update.shards(last - first)
         target = self.finished.value() + pieces & 0xFFFFFFFF
         self.rounds += 1
         self.round.post((self.rounds << 8 | pieces << 4) & 0xFFFFFFFF)
+        update.begin(first, last)  # while the helpers do the same
         while (claimed := self.round.claim()) >= 0:
             update.shard(claimed & 15)
             self.finished.hint()
@@ -120,6 +121,8 @@ class Together(Alone):
 
     def _wait(self, target: int) -> None:
         """Until the shards that helpers have claimed are there."""
+        if self.finished.wait_count(target, SPIN_NS, SPIN_NS):
+            return
         self.team.watch()
         while not self.finished.wait_count(target, SPIN_NS, SLICE_NS):
             self.team.look_after(range(self.helpers))
