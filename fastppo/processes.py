@@ -77,6 +77,13 @@ def worker_count(asked: int | str | None, envs: int, pays: Callable[[int], bool]
     return min(usable_cores() if asked is None else asked, envs)
 
 
+def spins(workers: int, patience: int) -> tuple[int, int]:
+    """How long each of `workers` spins before it sleeps, in ns: in the middle of a command, and
+    between two. Not at all where they are more than the cores: it would keep others from working.
+    """
+    return (SPIN_NS, patience) if workers <= usable_cores() else (0, 0)
+
+
 def shared_spec(workers: int, groups: int) -> Spec:
     """The arrays through which `workers` processes and the main one talk."""
     return {"cells": ("u1", (4 + groups + 2 * workers, 128)), "command": ("<i8", (2,)),
@@ -102,10 +109,10 @@ def behind(value: int, target: int) -> bool:
 
 def work(payload: bytes, arena_fd: int, parent: int) -> None:
     """A worker's life: make what the job says, then obey commands until CLOSE."""
-    spec, index, groups, spins, make = pickle.loads(payload)
+    spec, index, groups, spinning, make = pickle.loads(payload)
     arena = Arena(spec, arena_fd)
     cells = Cells(arena, groups)
-    done, turns = cells.done[index], Turns(cells, index, spins, parent)
+    done, turns = cells.done[index], Turns(cells, index, spinning, parent)
     stamps = arena["stamps"][index]
     try:
         made = pickle.loads(make)(arena, done.at, turns)
@@ -142,9 +149,9 @@ def _leave_word(slot: np.ndarray, index: int, error: BaseException) -> None:
 class Turns:
     """A worker's side of waiting: for commands, and for the main process's actions."""
 
-    def __init__(self, cells: Cells, index: int, spins: tuple[int, int], parent: int):
+    def __init__(self, cells: Cells, index: int, spinning: tuple[int, int], parent: int):
         self.cells, self.mine, self.parent = cells, cells.stepped[index], parent
-        self.spin, self.patience = spins  # nanoseconds, in the middle of a command and between two
+        self.spin, self.patience = spinning  # nanoseconds, in the middle of a command and between two
 
     def next(self, cell, target: int, spin: int) -> int:
         """Sleep until `cell` reaches `target`, or for ever dead if the main process has died."""
@@ -181,24 +188,23 @@ class Team:
         self.arena, self.cells = arena, Cells(arena, groups)
         self.step_timeout, self.reset_timeout = step_timeout, reset_timeout
         self.order, self.closed, self.pid = (0, CLOSE, 0), False, os.getpid()
-        spins = (SPIN_NS, patience) if len(jobs) <= usable_cores() else (0, 0)
         self.workers: list[Worker] = []
         self._finalizer = weakref.finalize(self, _kill, self.workers)
         for cell in self.cells.done:
             cell.at(STARTING, 0)
         try:
-            self._start(jobs, groups, spins)
+            self._start(jobs, groups, spins(len(jobs), patience))
         except BaseException:
             self._finalizer()
             raise
         self.noted = False
         self.watch()
 
-    def _start(self, jobs: Sequence[Job], groups: int, spins: tuple) -> None:
+    def _start(self, jobs: Sequence[Job], groups: int, spinning: tuple) -> None:
         for job in jobs:
             self.workers.append(Worker(self.arena.fd, job.index, job.first))
         for worker, job in zip(self.workers, jobs):
-            worker.send(pickle.dumps((job.spec, job.index, groups, spins, _portable(job.make))))
+            worker.send(pickle.dumps((job.spec, job.index, groups, spinning, _portable(job.make))))
 
     def run(self, command: int, argument: int = 0) -> None:
         """Have every worker do `command`, and wait for its end."""

@@ -88,6 +88,17 @@ def test_waiting_ends_with_its_slice(spin):
     assert not cell.wait_change(0, spin, 0)
 
 
+@pytest.mark.parametrize("wait", ["wait_change", "wait_count"])
+@pytest.mark.parametrize("budget", [0, 20_000_000])
+def test_a_wait_burns_no_more_of_a_core_than_its_spin_budget(wait, budget):
+    cell, = cells(1)
+    before = time.thread_time_ns()
+    for _ in range(3):
+        assert not getattr(cell, wait)(0 if wait == "wait_change" else 1, budget, 100_000_000)
+    burnt = time.thread_time_ns() - before  # of the processor: no other program can make it more
+    assert burnt <= 3 * budget + 20_000_000
+
+
 @pytest.mark.parametrize("act", [lambda cell: cell.post(1), lambda cell: cell.hint()])
 def test_who_sleeps_is_woken(act):
     cell, = cells(1)

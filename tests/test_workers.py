@@ -27,7 +27,7 @@ from fault_envs import (
     nothing_left,
 )
 
-from fastppo import PPO
+from fastppo import PPO, processes
 from fastppo.envs import build, factory
 from fastppo.errors import ConfigError
 from fastppo.processes import WARMUP
@@ -95,6 +95,13 @@ def test_an_episode_is_a_pure_function_of_its_seed_and_actions(name):
     (5, 2, [(0, 2), (2, 5)]), (4, 4, [(0, 1), (1, 2), (2, 3), (3, 4)]), (3, 1, [(0, 3)])])
 def test_slices_cover_every_environment_once(envs, workers, parts):
     assert slices(envs, workers) == parts
+
+
+@pytest.mark.parametrize("cores, wanted", [(4, (processes.SPIN_NS, 7)), (3, (processes.SPIN_NS, 7)),
+                                           (2, (0, 0)), (1, (0, 0))])
+def test_workers_that_outnumber_the_cores_sleep_at_once(monkeypatch, cores, wanted):
+    monkeypatch.setattr(processes, "usable_cores", lambda: cores)
+    assert processes.spins(3, 7) == wanted
 
 
 def test_more_workers_than_environments_are_not_started():
