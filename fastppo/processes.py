@@ -151,7 +151,7 @@ class Turns:
 
     def __init__(self, cells: Cells, index: int, spinning: tuple[int, int], parent: int):
         self.cells, self.mine, self.parent = cells, cells.stepped[index], parent
-        self.spin, self.patience = spinning  # nanoseconds, in the middle of a command and between two
+        self.spin, self.patience = spinning  # see spins
 
     def next(self, cell, target: int, spin: int) -> int:
         """Sleep until `cell` reaches `target`, or for ever dead if the main process has died."""
