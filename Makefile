@@ -8,7 +8,7 @@ JOBS ?= 2
 
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP := PYTHONWARNINGS=ignore $(PY) -m pip --quiet --disable-pip-version-check
+PIP := PYTHONWARNINGS=ignore PIP_PROGRESS_BAR=off $(PY) -m pip --quiet --disable-pip-version-check
 DEBUG := $(filter-out 0,$(FASTPPO_DEBUG))
 STAMP := $(VENV)/installed$(if $(DEBUG),-debug)
 LOG := build/install.log
