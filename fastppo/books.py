@@ -20,7 +20,7 @@ class Views(NamedTuple):
     total: np.ndarray  # f64 [t e]: return of the episode that ended at this step
     length: np.ndarray  # i64 [t e]: its length in steps; 0 where none ended
     infos: np.ndarray  # u1 [bytes]: see infos.py
-    drawn: np.ndarray  # bool [2]: see contract.check_global_noise
+    drawn: np.ndarray  # bool [3]: see contract.GlobalNoise
 
     @classmethod
     def of(cls, arena: Arena, first: int, last: int, slot: int = 0) -> "Views":
@@ -56,6 +56,11 @@ class Books:
         self.clocks = [Clock(0, 0, 0)] * envs
         # after: the next rollout's origin, and what episodes under way then have returned.
         self.origin, self.after = 0, (0, np.zeros(envs))
+
+    @property
+    def first_episodes_over(self) -> bool:
+        """Whether every environment has ended an episode since `begin`."""
+        return all(clock.episode > 0 for clock in self.clocks)
 
     def open(self) -> int:
         """A rollout begins where the last one ended; returns the oldest step of its episodes."""

@@ -3,6 +3,8 @@
 import logging
 import pickle
 import random
+import signal
+import sys
 import traceback
 
 import numpy as np
@@ -12,7 +14,7 @@ from .errors import EnvError, InputError
 from .spaces import Store, keeps
 
 REWARD_MAX = float(np.finfo(np.float32).max)
-GENERATORS = "random", "numpy.random"  # that all of a process shares
+GENERATORS = "random", "numpy.random", "torch"  # that all of a process shares
 FLAGS = bool, np.bool_
 PLAIN = frozenset({int, float, np.float32, np.float64, np.int32, np.int64})  # fast to check
 REPLAY_LIMIT = 100_000  # steps of an episode that can be played again after an interrupt
@@ -104,9 +106,10 @@ def fault_of(env: int, name: str, seed: int | None, episode: int, step: int, fie
 def fault(where: str, field: str, error: BaseException, fix: str = IN_MAIN) -> EnvError:
     """The EnvError for an environment that failed in `field`, with its own traceback as text.
 
-    A Ctrl-C is no fault of the environment's and is raised as it is.
+    A Ctrl-C is no fault of the environment's and is raised as it is; in a worker, which ignores
+    that signal, it can only be the environment's own.
     """
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         raise error
     fix = _old_api(field, error) or fix
     trace = "".join(traceback.format_exception(error)) if error.__traceback__ else ""
@@ -152,23 +155,42 @@ def close(envs: list) -> None:
 
 
 def global_noise() -> tuple[bytes, ...]:
-    """The states of GENERATORS."""
-    return tuple(map(pickle.dumps, (random.getstate(), np.random.get_state())))
+    """The states of GENERATORS; nothing for torch's while nobody has imported torch."""
+    torch = sys.modules.get("torch")
+    return (*map(pickle.dumps, (random.getstate(), np.random.get_state())),
+            torch.get_rng_state().numpy().tobytes() if torch else b"")
 
 
-def check_global_noise(before: tuple[bytes, ...], drawn: np.ndarray, name: str) -> None:
-    """Enter in `drawn`, bool [2], which shared generators have been drawn from since `before`.
+class GlobalNoise:
+    """Notices environments that draw from a shared generator, until their first episodes are over.
 
-    Workers, which have a `name`, leave it to the main process to say so: once for all of them.
+    Enters in `drawn`, bool [3], from which of GENERATORS. Workers, which have a `name`, leave it to
+    the main process to say so: once for all of them.
     """
-    drawn[:] = [was != now for was, now in zip(before, global_noise())]
-    if not name:
-        say_global_noise(drawn)
+
+    def __init__(self, drawn: np.ndarray, name: str):
+        self.drawn, self.name, self.before = drawn, name, global_noise()
+        drawn.fill(False)
+
+    def listen(self, iteration: int) -> None:
+        """A rollout begins; what others drew since the last one is none of its business."""
+        if self.before and iteration:
+            self.before = global_noise()
+
+    def tell(self, over: bool) -> None:
+        """It has ended; `over`: and with it every environment's first episode."""
+        if not self.before:
+            return
+        self.drawn |= [bool(was) and was != is_ for was, is_ in zip(self.before, global_noise())]
+        said = not self.name and say_global_noise(self.drawn)
+        if over or said:
+            self.before = ()
 
 
-def say_global_noise(drawn: np.ndarray) -> None:
-    """Say which shared generators environments of any process have drawn from, bool [... 2]."""
-    names = [which for which, any_ in zip(GENERATORS, drawn.reshape(-1, 2).any(0)) if any_]
+def say_global_noise(drawn: np.ndarray) -> bool:
+    """Say which shared generators environments of any process have drawn from, bool [... 3]."""
+    names = [which for which, any_ in zip(GENERATORS, drawn.reshape(-1, 3).any(0)) if any_]
     if names:
         log.warning("an environment draws from the global generator of %s: the same seed will not"
                     " give the same run; draw from self.np_random instead", " and ".join(names))
+    return bool(names)

@@ -95,7 +95,7 @@ class Ends:
 def shared_infos(workers: int) -> Spec:
     """Where `workers` processes, or the main one alone, tell their Ends and of global noise."""
     slots = max(1, workers)
-    return {"infos": ("u1", (slots, BYTES)), "drawn": ("|b1", (slots, 2))}
+    return {"infos": ("u1", (slots, BYTES)), "drawn": ("|b1", (slots, 3))}
 
 
 def told(arena: Arena) -> Told:

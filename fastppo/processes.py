@@ -7,6 +7,7 @@ behind.
 """
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -36,6 +37,7 @@ CLOSE, BEGIN, WARMUP, ROLLOUT, UPDATE, STEP, TAKE, GIVE, ASK = range(len(COMMAND
 UPDATING, STARTING, RESET = -3, -2, -1  # in a `done` cell, instead of a step
 FAILED = 1  # state of a `done` cell whose worker has written into its slot of `errors`
 ERROR_BYTES = 65_536
+TAIL = 65_536  # characters of a worker's output that are kept for an error's text
 ALARM = 1 << 24  # a hint that is more than any wait can be for
 STAMPS = 64  # commands of which the times are kept: (command, begin, end) in time.monotonic_ns
 SLICE_NS = 50_000_000  # longest sleep before looking at signals, deaths and hangs
@@ -346,11 +348,29 @@ class Team:
         raise WorkerError(what, fix)
 
 
+class Tail:
+    """The last lines that a process wrote, TAIL characters of them; one line at least."""
+
+    def __init__(self):
+        self.lines, self.room = deque(), TAIL
+
+    def add(self, line: str) -> None:
+        """Keep a line, and as many before it as there is room for."""
+        self.lines.append(line)
+        self.room -= len(line) + 1
+        while self.room < 0 and len(self.lines) > 1:
+            self.room += len(self.lines.popleft()) + 1
+
+    def text(self) -> str:
+        """All that is kept."""
+        return "\n".join(list(self.lines))  # a copy: another thread adds to it
+
+
 class Worker:
     """One process, our ends of its socket, lifeline and output."""
 
     def __init__(self, arena_fd: int, index: int, first: int):
-        self.first, self.output = first, deque(maxlen=200)
+        self.first, self.output = first, Tail()
         ends = [above_stdio(end.detach()) for end in socket.socketpair()]
         self.channel, theirs = socket.socket(fileno=ends[0]), ends[1]
         lifeline, self.lifeline = map(above_stdio, os.pipe())
@@ -369,6 +389,8 @@ class Worker:
         finally:
             os.close(theirs)
             os.close(lifeline)
+        _HOLDERS.add(self)
+        _let_go_in_forks()
         self.reader = threading.Thread(target=_read_lines, args=(self,), daemon=True)
         self.reader.start()
 
@@ -384,10 +406,16 @@ class Worker:
             pass
         self.channel.close()
 
+    def let_go(self) -> None:
+        """Close our end of the lifeline: the process ends with the last copy of it."""
+        if self.lifeline >= 0:
+            os.close(self.lifeline)
+            self.lifeline = -1
+
     def last_words(self) -> str:
         """What the process wrote last, as lines to append to an error."""
         self.reader.join(0.5 if self.process.poll() is not None else 0.0)
-        text = "\n".join(list(self.output))[-ERROR_BYTES // 4:]
+        text = self.output.text()
         return f"\nits last output:\n{text}" if text else ""
 
     def show_stack(self) -> None:
@@ -408,6 +436,18 @@ class Worker:
         self.reader.join(0.5)
 
 
+_HOLDERS = weakref.WeakSet()  # of Workers whose lifelines are ours
+
+
+@functools.cache
+def _let_go_in_forks() -> None:
+    """A copy of a lifeline in a forked process would keep workers alive that have lost us."""
+    def let_go() -> None:
+        for worker in list(_HOLDERS):
+            worker.let_go()
+    os.register_at_fork(after_in_child=let_go)
+
+
 def _kill(workers: Sequence[Worker]) -> None:
     for worker in workers:
         if worker.process.poll() is None:
@@ -415,17 +455,15 @@ def _kill(workers: Sequence[Worker]) -> None:
     for worker in workers:
         worker.process.wait()
         worker.channel.close()
-        if worker.lifeline >= 0:
-            os.close(worker.lifeline)
-            worker.lifeline = -1
+        worker.let_go()
 
 
 def _read_lines(worker: Worker) -> None:
     """Pass on whole lines of what a worker writes, and remember the last ones."""
     with worker.process.stdout as stream:
-        for line in iter(lambda: stream.readline(4096), b""):
+        for line in iter(lambda: stream.readline(TAIL), b""):
             text = line.decode(errors="replace").rstrip("\n")
-            worker.output.append(text)
+            worker.output.add(text)
             with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
                 sys.stderr.write(text + "\n")  # at once: two workers' lines must not mix
                 sys.stderr.flush()

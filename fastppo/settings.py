@@ -26,6 +26,10 @@ def configured(env: Any, asked: dict[str, Any]) -> Config:
     asked = {name: value for name, value in asked.items()
              if name not in BY_PRESET or value != "auto"}
     check_agreement(env, asked)
+    if isinstance(asked.get("env_kwargs"), dict) and asked["env_kwargs"].get("render_mode"):
+        raise ConfigError("env_kwargs asks for a render_mode, but environments are not drawn while"
+                          " they train", "leave it out; to watch: evaluate(1, env=lambda:"
+                          " gymnasium.make(..., render_mode='human'))")
     name = asked.get("env_name", "") if env is None else named(env)
     if not name:
         raise ConfigError("PPO was given no environment", f'PPO("{default_of("env_name")}")')

@@ -50,7 +50,7 @@ class Serial:
     def begin(self, episode: int = 0) -> None:
         """Reset every environment into its episode `episode`; the next rollout starts there."""
         self.busy, self.under_way, row = -1, None, self.rows[-1]
-        self.noise = contract.global_noise()
+        self.noise = contract.GlobalNoise(self.books.views.drawn, self.name)
         self.books.begin()
         self.past.clear()
         for e, env in enumerate(self.envs):
@@ -61,10 +61,10 @@ class Serial:
 
     def rollout(self, iteration: int) -> None:
         """Take T steps in every environment; the same iteration given again goes on with it."""
+        self.noise.listen(iteration)
         self.actor.start(iteration)
         self._run(iteration, self.actor, len(self.rows) - 1)
-        if iteration == 0:
-            contract.check_global_noise(self.noise, self.books.views.drawn, self.name)
+        self.noise.tell(self.books.first_episodes_over)
 
     def close(self) -> None:
         """Close the environments; what they raise now is printed and no longer stops anybody."""

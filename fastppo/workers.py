@@ -27,7 +27,8 @@ class Workers:
     """
 
     def __init__(self, team: Team, steps: int, central: Central | None):
-        self.team, self.steps, self.central, self.served = team, steps, central, (-1, 0)
+        self.team, self.steps, self.central = team, steps, central
+        self.served, self.said = (-1, 0), False
 
     def warmup(self, steps: int) -> None:
         """See Serial.warmup."""
@@ -46,8 +47,7 @@ class Workers:
         self.team.run(ROLLOUT, iteration)
         if self.central:
             self.central.finish(self.steps)
-        if iteration == 0:
-            contract.say_global_noise(self.team.arena["drawn"])
+        self.said = self.said or contract.say_global_noise(self.team.arena["drawn"])
 
     def close(self) -> None:
         """Stop the processes; always returns, twice is fine."""

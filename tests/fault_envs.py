@@ -94,11 +94,15 @@ class Witness(Calm):
 
 
 class Loud(Calm):
-    """Prints at every step, a line in two parts."""
+    """Prints at every step a line of `width` dashes, in two parts."""
+
+    def __init__(self, width: int = 600):
+        super().__init__()
+        self.half = "-" * (width // 2)
 
     def step(self, action):
-        print("<" + "-" * 300, end="")
-        print("-" * 300 + ">")
+        print("<" + self.half, end="")
+        print(self.half + ">")
         return super().step(action)
 
 

@@ -3,10 +3,12 @@
 import random
 import subprocess
 import sys
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 from fastppo import PPO, contract
 from fastppo.errors import ConfigError, EnvError, SpaceError
@@ -54,20 +56,56 @@ def test_anything_else_is_not(rew):
         contract.reward(rew)
 
 
+@pytest.fixture
+def shared_generators():
+    """They are afterwards as they were."""
+    state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    yield
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    torch.set_rng_state(state[2])
+
+
 @pytest.mark.parametrize(("draw", "named"), [(lambda env: np.random.rand(), "numpy.random"),
-                                             (lambda env: random.random(), "of random")])
-def test_an_environment_that_draws_from_a_shared_generator_is_named_once(draw, named, caplog):
-    state = random.getstate(), np.random.get_state()
-    try:
-        with PPO(lambda: Shared(draw), **SIZES) as ppo:
+                                             (lambda env: random.random(), "of random"),
+                                             (lambda env: torch.rand(()), "of torch")])
+def test_an_environment_that_draws_from_a_shared_generator_is_named_once(
+        draw, named, caplog, shared_generators):
+    with PPO(lambda: Shared(draw), **SIZES) as ppo:
+        ppo.collect()
+        assert named in caplog.text
+        caplog.clear()
+        ppo.collect()
+        assert caplog.text == ""
+
+
+class Late(Shared):
+    """Draws in step 20 of its episodes for the first time, and ends after `length` steps."""
+
+    def __init__(self, length):
+        super().__init__(lambda env: np.random.rand() if env.count == 20 else 0.0)
+        self.length, self.count = length, 0
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        self.count += 1
+        obs, rew, *_ = super().step(action)
+        return obs, rew, self.count == self.length, False, {}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("length", [30, 19])
+def test_a_shared_generator_is_watched_until_the_first_episodes_are_over(
+        length, workers, caplog, shared_generators):
+    sizes = {**SIZES, "num_envs": 2, "num_steps": 8, "num_workers": workers}
+    with PPO(partial(Late, length), **sizes) as ppo:
+        for _ in range(5):
+            np.random.rand()  # the host's own draws are no environment's
             ppo.collect()
-            assert named in caplog.text
-            caplog.clear()
-            ppo.collect()
-            assert caplog.text == ""
-    finally:
-        random.setstate(state[0])
-        np.random.set_state(state[1])
+    assert caplog.text.count("numpy.random") == (length == 30)
 
 
 def test_one_that_draws_from_its_own_is_not(caplog):

@@ -457,3 +457,11 @@ def test_an_environment_keeps_the_hosts_gradients_off(trainer):
         trainer(lambda: Says(step=lambda *answer: (seen.append(torch.is_grad_enabled()), answer)[1])
                 ).collect()
     assert set(seen) == {False}
+
+
+@pytest.mark.parametrize("mode", ["human", "rgb_array"])
+def test_training_in_environments_that_draw_themselves_is_refused(mode):
+    with pytest.raises(ConfigError, match="asks for a render_mode") as error:
+        PPO("CartPole-v1", env_kwargs={"render_mode": mode})
+    assert "evaluate(" in error.value.fix
+    make_vec("CartPole-v1", env_kwargs={"render_mode": "rgb_array"}, num_workers=0).close()

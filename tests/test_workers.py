@@ -256,6 +256,24 @@ def test_what_an_environment_prints_comes_out_as_whole_lines(capfd):
     assert set(err.split("\n")) == {"<" + "-" * 600 + ">", ""}
 
 
+def test_even_a_long_line_of_a_worker_comes_out_in_one_piece(capfd):
+    with crew([lambda: Loud(60_000)] * 2, 2, steps=3) as vec:
+        vec.warmup(3)
+    assert set(capfd.readouterr().err.split("\n")) == {"<" + "-" * 60_000 + ">", ""}
+
+
+def test_of_what_a_worker_wrote_the_last_64_kb_are_kept_for_an_error():
+    tail = processes.Tail()
+    for i in range(20_000):
+        tail.add(f"{i:09d}")
+    lines = tail.text().split("\n")
+    assert lines == [f"{i:09d}" for i in range(20_000 - 6553, 20_000)]  # of 10 bytes each
+    tail.add("x" * 70_000)
+    assert tail.text() == "x" * 70_000
+    tail.add("the end")
+    assert tail.text() == "the end"
+
+
 def test_a_closed_stderr_stops_no_worker(monkeypatch):
     with open(os.devnull, "w") as closed:
         pass
@@ -301,6 +319,20 @@ def test_no_worker_outlives_a_main_process_that_is_killed(doing, kill):
         kill(main.pid, signal.SIGKILL)
         assert holds(lambda: not alive(pids))
     assert set(os.listdir("/dev/shm")) <= names
+
+
+def test_workers_amid_a_step_die_with_the_main_process_though_a_fork_of_it_lives_on():
+    fork = "if not os.fork():\n    os.close(1)\n    time.sleep(60)\nprint(*["
+    code = ORPHANS.format(tests=TESTS).replace("print(*[", fork)
+    main = subprocess.Popen([sys.executable, "-W", "ignore", "-c", code, "stepping"],
+                            stdout=subprocess.PIPE, start_new_session=True)
+    with main, guard(20):
+        pids = list(map(int, main.stdout.readline().split()))
+        assert len(alive(pids)) == 2
+        main.kill()
+        gone = holds(lambda: not alive(pids))
+        os.killpg(main.pid, signal.SIGKILL)
+    assert gone
 
 
 def test_a_main_process_that_dies_while_its_workers_start_leaves_none():
