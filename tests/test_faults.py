@@ -30,7 +30,7 @@ from fault_envs import (
     raising,
 )
 
-from fastppo import PPO, Error
+from fastppo import PPO, Error, processes
 from fastppo.errors import ClosedError, EnvError, WorkerError
 from fastppo.processes import FAILED, WARMUP
 
@@ -415,6 +415,12 @@ def test_a_hang_is_reported_with_the_workers_stack_and_ends_by_force(fault):
     assert "worker 1 (environment 2, step 2 of its episode) has not answered" in str(error)
     assert f"in {fault.__name__}" in str(error) and "in _step" in str(error)
     assert "--step_timeout=0" in error.fix
+
+
+def test_a_worker_that_stands_still_is_mentioned_once_before_its_timeout(monkeypatch, caplog):
+    monkeypatch.setattr(processes, "NOTE_SECONDS", 0.1)
+    failure(hanging, 2, step_timeout=0.6)  # looked at every 50 ms
+    assert caplog.text.count("still waiting for worker") == 1
 
 
 def test_a_hang_in_reset_has_a_timeout_of_its_own():

@@ -5,6 +5,8 @@ import threading
 import pytest
 import torch
 
+from fastppo.nets import MLP
+
 
 @pytest.mark.parametrize("widths", [(8,), (2500, 500), (8,) * 16])
 def test_auto_takes_the_kernels_as_far_as_they_serve(trainer, widths):
@@ -46,3 +48,27 @@ def test_own_models_built_in_threads_at_once_have_the_weights_of_their_seed(trai
         thread.join()
     assert sorted(map(len, found.values())) == [1, 1]
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("inputs", "widths"), [(3, (64, 16)), (90, (8, 32, 8))])
+def test_layers_begin_orthogonal_with_gains_of_root_2_and_a_hundredth_and_1(inputs, widths, shared):
+    net = MLP(inputs, 5, widths, shared_critic=shared, generator=torch.Generator().manual_seed(3))
+    bodies = [net.actor_body] if shared else [net.actor_body, net.critic_body]
+    gains = {layer: 2 ** 0.5 for body in bodies for layer in body[::2]}
+    for layer, gain in (gains | {net.actor: 0.01, net.critic: 1.0}).items():
+        weight = layer.weight.detach()
+        rows = weight if weight.shape[0] <= weight.shape[1] else weight.T
+        torch.testing.assert_close(rows @ rows.T, gain ** 2 * torch.eye(len(rows)))
+        assert not layer.bias.any()
+    assert not shared or net.critic_body is net.actor_body
+
+
+def test_layers_are_drawn_from_the_given_generator_alone():
+    def weights(seed, others):
+        torch.manual_seed(others)
+        net = MLP(4, 2, generator=torch.Generator().manual_seed(seed))
+        return torch.cat([x.flatten() for x in net.parameters()])
+
+    first = weights(7, others=1)
+    assert weights(7, others=2).equal(first) and not weights(8, others=1).equal(first)

@@ -10,6 +10,8 @@ from envs_for_tests import Chance, Constant, Counting, Golden, OneStep, Witness
 from gymnasium.spaces import Box, Discrete
 
 from fastppo import heads, learner, reference
+from fastppo.collect import prepare
+from fastppo.crew import groups_of
 
 INF = np.inf
 
@@ -292,3 +294,19 @@ def test_a_rollout_is_a_view_of_the_arena(trainer):
     rollout = ppo.collect()
     for name, value in rollout._asdict().items():
         assert value.data_ptr() == ppo.arena[name].ctypes.data
+
+
+def test_before_a_rollout_all_that_it_must_write_is_poison_and_no_episode_has_ended(trainer):
+    ppo = trainer(Chance)
+    ppo.collect()
+    prepare(ppo.arena)
+    for name in ("val", "nxt", "logp", "total"):
+        assert np.isnan(ppo.arena[name]).all(), name
+    assert not any(ppo.arena[name].any() for name in ("term", "trunc", "length"))
+    assert ppo.arena["valid"].all()
+
+
+@pytest.mark.parametrize(("envs", "halves"), [(1, [(0, 1)]), (2, [(0, 1), (1, 2)]),
+                                              (7, [(0, 3), (3, 7)])])
+def test_central_acting_serves_two_halves_in_turns(envs, halves):
+    assert groups_of(envs) == [range(*half) for half in halves]
