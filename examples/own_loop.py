@@ -8,7 +8,8 @@ with PPO("CartPole-v1", seed=1, total_steps=100_000) as ppo:
         rollout = ppo.collect()  # tensors [t e ...] over shared memory, with adv and ret
         ended = rollout.term | rollout.trunc
         stats = ppo.update(rollout)  # a dict of floats
-        print(f"{ppo.step:7,}   episodes ended {int(ended.sum()):3}   "
-              f"kl {stats['losses/approx_kl']:.4f}   entropy {stats['losses/entropy']:.3f}")
+        if ppo.progress.iteration % 10 == 0:
+            print(f"{ppo.step:7,}   episodes ended {int(ended.sum()):3}   "
+                  f"kl {stats['losses/approx_kl']:.4f}   entropy {stats['losses/entropy']:.3f}")
         ends = 0.95 * ends + 0.05 * float(ended.float().mean())
     print("evaluation return", ppo.evaluate(20))

@@ -5,6 +5,7 @@ them. Writing is atomic: a reader sees the old file or the new one, never half o
 """
 
 import contextlib
+import difflib
 import errno
 import hashlib
 import json
@@ -123,9 +124,9 @@ def _remedy(path: Path, number: int | None) -> str:
 
 def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     if path.is_dir():
-        raise CheckpointError(f"{path} is a folder", f'load("{path / "model.safetensors"}")')
+        raise CheckpointError(f"{path} is a folder", _instead(*_models(path)[:1]))
     if not path.is_file():
-        raise CheckpointError(f"there is no file {path}", "look at the path; runs are under runs/")
+        raise CheckpointError(f"there is no file {path}", _instead(*_nearest(path)))
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -140,6 +141,26 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     if metadata.pop("sha256", "") != _digest(tensors, metadata):
         raise CheckpointError(f"{path} is damaged: its checksum is wrong", "use another copy of it")
     return tensors, metadata
+
+
+def _instead(*found: Path) -> str:
+    """The call that loads the file `found`; where there is none, what makes one."""
+    return f'load("{found[0]}")' if found else 'ppo.save("policy.safetensors") writes one'
+
+
+def _models(folder: Path) -> list[Path]:
+    """The models in `folder`, its own first, then those in folders of it; newest first."""
+    own, below = (filter(Path.is_file, folder.glob(f"{where}.safetensors"))
+                  for where in ("*", "*/model"))
+    return [path for paths in (own, below)
+            for path in sorted(paths, key=lambda path: -path.stat().st_mtime)]
+
+
+def _nearest(path: Path) -> list[Path]:
+    """The file whose path is spelt most like `path`, of the models around it and under runs/."""
+    around = [*_models(path.parent), *_models(path.parent.parent), *_models(Path("runs"))]
+    return sorted(around, key=lambda one: -difflib.SequenceMatcher(
+        None, str(one), str(path)).ratio())[:1]
 
 
 def _digest(tensors: dict[str, torch.Tensor], texts: dict[str, str]) -> str:

@@ -1,6 +1,6 @@
 """The command: from argv to a trained, saved and evaluated policy, and what is said on the way.
 
-    read argv -> first line -> import torch -> banner -> learn -> save -> evaluate -> last line
+    read argv -> import torch -> make all -> banner -> learn -> save -> evaluate -> last line
 
 Exit codes: 0; 2 for what was asked and cannot be; 1 for what went wrong; 130 and 143 where Ctrl-C
 or SIGTERM ended it; 141 where nobody reads the output any more.
@@ -93,12 +93,11 @@ def run(request: Request, interrupts: Interrupts) -> None:
     seed = secrets.randbits(31) if config.seed is None else config.seed
     progress = "lines" if config.progress == "auto" else config.progress
     with new_folder(config.run_dir, f"{slug(config.env_name)}__{seed}") as folder:
-        say(*first_lines(request, seed, folder))
         from .ppo import PPO
         decided = {"env_name": config.env_name, "seed": seed, "run_dir": str(folder),
                    "progress": progress}
         with PPO(**{**request.asked, **decided}) as ppo:
-            say(*banner(ppo, request))
+            say(*first_lines(request, seed, folder), *banner(ppo, request))
             sinks = list(ppo.sinks)
             summary = train(ppo, folder, interrupts)
         if config.eval_episodes:
@@ -139,7 +138,7 @@ def new_folder(run_dir: str | None, name: str) -> Iterator[Path]:
 
 
 def first_lines(request: Request, seed: int, folder: Path) -> list[str]:
-    """What is known before torch is imported: what is missing, what will run, and where to."""
+    """What is missing, what will run, and where to; said once the environments are there."""
     compiled = importlib.util.find_spec("fastppo._kernels") is not None
     over = f"preset {request.preset} ({len(request.changes)} settings)" if request.changes \
         else "no preset"

@@ -19,8 +19,8 @@ class Config:
     """The settings of a run; unknown or impossible ones raise ConfigError at birth."""
 
     env_name: str = "LunarLander-v3"
-    """Environment: a Gymnasium id, `package:Id-v0`, or `module:callable`
-    [the first life's default]"""
+    """Environment: a Gymnasium id, `package:Id-v0`, or `module:callable`; the default is the
+    command's alone, PPO must be given one [the first life's default]"""
     env_kwargs: dict[str, Any] | None = None
     """Keyword arguments for the environment; JSON on the command line"""
     max_episode_steps: int | None = None
@@ -130,7 +130,7 @@ class Config:
     def __post_init__(self):
         for field in fields(self):
             object.__setattr__(self, field.name, plain(getattr(self, field.name)))
-        beneath = preset_of(str(self.env_name), str(self.preset))
+        beneath = {"progress": "lines"} | preset_of(str(self.env_name), str(self.preset))
         for field, holds, wanted in _RULES:
             value = getattr(self, field)
             if (value is not None or default_of(field) is not None) and not holds(value):
@@ -201,5 +201,5 @@ _RULES = [(name, *rule) for names, rule in (
     ("logger", _among("none", "wandb")), ("progress", _among("auto", "lines", "none")),
     ("model", (lambda x: callable(x) or x in ("auto", "mlp", "cnn"), "auto, mlp, cnn or a class")),
     ("hidden_sizes", (lambda x: isinstance(x, tuple) and all(map(_whole(1), x)),
-                      "whole numbers, 1 or more, such as 64,64")),
+                      "whole numbers, 1 or more, such as --hidden_sizes=64,64")),
 ) for name in names.split()]

@@ -21,6 +21,8 @@ REPLAY_LIMIT = 100_000  # steps of an episode that can be played again after an 
 
 log = logging.getLogger("fastppo")
 ANSWERS = {"step()": "(obs, reward, terminated, truncated, info)", "reset()": "(obs, info)"}
+ANSWERED = {2: "obs, info = env.reset()",
+            5: "obs, reward, terminated, truncated, info = env.step(action)"}
 IN_MAIN = "--num_workers=0 runs it in the main process, where a breakpoint() in it works"
 WORDS_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 
@@ -62,6 +64,9 @@ def batch(obs, store: Store) -> tuple[np.ndarray, bool]:
     """
     row, dtype = store.shape, np.dtype(store.dtype)
     fix = f"an array of {dtype} and shape {row}, or a batch of them"
+    if isinstance(obs, tuple) and len(obs) in ANSWERED and isinstance(obs[-1], dict):
+        raise InputError("this is an environment's whole answer, not the observation alone",
+                         ANSWERED[len(obs)])
     try:
         array = np.asarray(obs)
     except Exception as error:  # a ragged list, a tensor elsewhere, or an object of the user's

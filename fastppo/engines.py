@@ -21,7 +21,7 @@ from gymnasium.vector.utils import batch_space
 from . import contract, kernels
 from .config import Config
 from .envs import Source, SpecFactory, factory
-from .errors import ConfigError
+from .errors import ConfigError, spelt
 from .kernels import Purpose
 from .machine import usable_cores
 
@@ -31,7 +31,8 @@ SEEDS = 2**31  # EnvPool's are int32, and environment i has the seed + i
 def source_of(env: Any, config: Config) -> Source:
     """The environments of a run: those of `env`, or made as one vector environment by `vec`."""
     made = config.vec in ("native", "envpool") and not isinstance(env, VectorEnv)
-    return Made(env, config) if made else Source(env, config)
+    with spelt("PPO({})" if env is not None else ""):
+        return Made(env, config) if made else Source(env, config)
 
 
 class Made(Source):
@@ -39,11 +40,11 @@ class Made(Source):
 
     def __init__(self, env: Any, config: Config):
         if config.num_workers not in (None, 0, "auto"):
-            raise ConfigError(f"num_workers is {config.num_workers}, but vec={config.vec} steps all"
-                              " environments in one process", "leave num_workers out")
+            raise ConfigError(f"num_workers is {config.num_workers}, but --vec={config.vec} steps"
+                              " all environments in one process", "leave num_workers out")
         if env is not None and not isinstance(env, str):
-            raise ConfigError(f"vec={config.vec} makes environments by their id, not from {env!r}",
-                              "--vec=workers")
+            raise ConfigError(f"--vec={config.vec} makes environments by their id, not from"
+                              f" {env!r}", "--vec=workers")
         make = {"native": entry_point, "envpool": Pool}[config.vec]
         self.config, self.factories = config.replace(num_workers=0), []
         self.vector = make(config.env_name, config.num_envs, options(config))
@@ -79,8 +80,8 @@ def entry_point(name: str, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:
     """The vector environment that the id `name` brings itself; ConfigError where it has none."""
     made = factory(name)
     if not isinstance(made, SpecFactory) or made.spec.vector_entry_point is None:
-        raise ConfigError(f"vec=native, but {name} has no vector environment of its own (no "
-                          "vector_entry_point)", "--vec=workers")
+        raise ConfigError(f"--vec=native, but {name} has no vector environment of its own (no"
+                          " vector_entry_point)", "--vec=workers")
     try:
         return gym.make_vec(made.spec, num_envs, "vector_entry_point", **kwargs)
     except Exception as error:  # an environment's constructor may raise anything
@@ -93,7 +94,7 @@ def envpool() -> ModuleType:
     try:
         import envpool as module
     except ImportError as error:
-        raise ConfigError(f"vec=envpool needs EnvPool, which cannot be imported ({error})",
+        raise ConfigError(f"--vec=envpool needs EnvPool, which cannot be imported ({error})",
                           'pip install "fastppo[envpool]"; or --vec=workers') from error
     return module
 

@@ -17,7 +17,7 @@ from gymnasium.wrappers.common import (
 
 from . import contract, remedies
 from .config import Config
-from .errors import ConfigError, EnvError, Error, SpaceError
+from .errors import ConfigError, EnvError, Error, SpaceError, spelt
 from .measure import step_seconds
 
 Factory = Callable[[], gym.Env]
@@ -106,7 +106,8 @@ class Source:
     def to_play(self, env: Any = None) -> list[Factory]:
         """The factories of environments to evaluate in: of `env`, or else the run's own."""
         if env is not None:
-            return [factory(env)] * self.config.num_envs
+            with spelt("evaluate(env={})"):
+                return [factory(env)] * self.config.num_envs
         if not self.factories:
             raise ConfigError("evaluation plays in environments of its own, and a VectorEnv cannot"
                               " be copied", 'evaluate(env="CartPole-v1"), with an id or a callable')
@@ -294,7 +295,7 @@ def _spec(name: str) -> gym.envs.registration.EnvSpec:
         near = difflib.get_close_matches(
             name, [known for known in gym.registry if known.rpartition("/")[0] == space], 1, 0.4)
         raise ConfigError(f"there is no environment {name!r}",
-                          remedies.package(name) or (
+                          remedies.package(name) or remedies.in_module(name) or (
                               f"--env_name={near[0]}" if near else
                               "install and import its package: --env_name=package:Id-v0")
                           ) from error

@@ -12,6 +12,8 @@
     `- ClosedError        something used after close()
 """
 
+from contextlib import contextmanager
+from typing import Iterator
 
 from .names import keywords
 
@@ -19,14 +21,21 @@ from .names import keywords
 class Error(Exception):
     """Base of every error raised on purpose: `what` happened, and the `fix` if there is one.
 
-    Settings stand in `fix` as flags of the command, which shows `typed`, and in the error's own
-    text as keyword arguments.
+    Settings stand in both as flags of the command, which shows `typed`, and in the error's own text
+    as keyword arguments.
     """
+
+    quotes = False  # whether `what` is somebody else's words, to be left as they are
 
     def __init__(self, what: str, fix: str = ""):
         self.what, self.fix = what, fix
         self.typed = f"{what}\n  fix: {fix}" if fix else what
-        super().__init__(f"{what}\n  fix: {keywords(fix)}" if fix else what)
+        super().__init__(self.said())
+
+    def said(self, env: str = "") -> str:
+        """The error's own text; `env` is the call that the environment is an argument of."""
+        what = self.what if self.quotes else keywords(self.what, bare=False)
+        return f"{what}\n  fix: {keywords(self.fix, env)}" if self.fix else what
 
 
 class ConfigError(Error, ValueError):
@@ -56,6 +65,8 @@ class CheckpointError(Error):
 class EnvError(Error):
     """An environment that raised or broke its contract; the text names where it stood."""
 
+    quotes = True
+
 
 class WorkerError(EnvError):
     """A worker process that raised, died or hung; the text carries its traceback or last words."""
@@ -63,3 +74,13 @@ class WorkerError(EnvError):
 
 class ClosedError(Error):
     """Something used after it was closed."""
+
+
+@contextmanager
+def spelt(env: str) -> Iterator[None]:
+    """Let a fix that names another environment name it as the call `env`, such as PPO({}), does."""
+    try:
+        yield
+    except Error as error:
+        error.args = (error.said(env),)
+        raise

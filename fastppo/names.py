@@ -47,7 +47,9 @@ HOUSES: dict[str, dict[str, str | tuple[str, str]]] = {
         "render": ("leave it out: there are no videos yet", "leave it out"),
     },
 }
-FLAG = re.compile(r"--(?!help\b|no-)(\w+)(?:=('(?:[^']|'\"'\"')*'|[^\s;)]*[^\s;),.:]))?")
+FLAG = re.compile(
+    r"(?<![\w-])--(?!help\b|no-)(\w+)(?:=('(?:[^']|'\"'\"')*'|[^\s;)'\"]*[^\s;),.:'\"]))?")
+FLAGS = re.compile(f"{FLAG.pattern}(?: {FLAG.pattern})*")
 OTHERS = {name: ours for names in HOUSES.values() for name, ours in names.items()}
 
 
@@ -58,10 +60,16 @@ def owner(name: str) -> str:
 
 def nearest(name: str, known: Iterable[str], dashes: str = "") -> str:
     """The fix for the unknown `name`: the one of `known` that is meant, by its sense or letters."""
-    ours = OTHERS.get(name)
-    found = (difflib.get_close_matches(name, known, 1, 0.5) if ours is None else
-             re.findall(r"--(\w+)", ours[0]) if isinstance(ours, tuple) else [ours])
+    known = list(known)
+    near = [name] if name in OTHERS else difflib.get_close_matches(name, [*known, *OTHERS], 3, 0.5)
+    found = [ours for one in near for ours in _meant(one) if ours in known]
     return f"did you mean {dashes}{found[0]}?" if found else "python main.py --help lists them all"
+
+
+def _meant(name: str) -> list[str]:
+    """Our names for what `name` is in whichever house; `name` itself where it is in none."""
+    ours = OTHERS.get(name, name)
+    return re.findall(r"--(\w+)", ours[0]) if isinstance(ours, tuple) else [ours]
 
 
 def mended(text: str) -> dict[str, Any] | None:
@@ -106,21 +114,33 @@ def json_flag(name: str, value: dict[str, Any]) -> str:
     return f"--{name}={text}" if value else f"leave --{name} out"
 
 
-def keywords(fix: str) -> str:
-    """`fix` with its flags as keyword arguments: --target_kl=none is target_kl=None."""
-    return FLAG.sub(_keyword, fix)
+def keywords(text: str, env: str = "", bare: bool = True) -> str:
+    """`text` with its flags as keyword arguments: --target_kl=none is target_kl=None.
+
+    `env`, such as PPO({}), is the call in which the environment stands first, without its name.
+    Flags that have no value are changed only if `bare`.
+    """
+    return FLAGS.sub(lambda found: _arguments(found[0], env, bare), text)
 
 
-def _keyword(found: re.Match) -> str:
-    name, value = found.groups()
-    if value is None:
-        return name
+def _arguments(flags: str, env: str, bare: bool) -> str:
+    found = [(name, value) for name, value in FLAG.findall(flags)]
+    if not bare and any(not value for _, value in found):
+        return flags
+    said = [f"{name}={_literal(value)}" if value else name for name, value in found]
+    name, value = found[0]
+    if not (env and name == "env_name" and value):
+        return ", ".join(said)
+    return env.format(", ".join([_literal(value), *said[1:]]))
+
+
+def _literal(value: str) -> str:
+    """What follows a flag's equals sign, as it is written in Python."""
     plain = "".join(shlex.split(value))
-    value = {"none": "None"}.get(plain, plain)
     if re.fullmatch(r"\d+(,\d+)+", plain):
-        value = f"({plain.replace(',', ', ')})"
-    elif plain.startswith("{"):
-        value = repr(json.loads(plain))
-    elif not re.fullmatch(r"-?[\d_.]+(e-?\d+)?|True|False|none|\.\.\.", plain):
-        value = f'"{plain}"'
-    return f"{name}={value}"
+        return f"({plain.replace(',', ', ')})"
+    if plain.startswith("{") and (held := mended(plain)) is not None:
+        return repr(held)
+    if plain == "none" or re.fullmatch(r"-?[\d_.]+(e-?\d+)?|True|False|\.\.\.", plain):
+        return {"none": "None"}.get(plain, plain)
+    return f'"{plain}"'

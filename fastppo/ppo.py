@@ -6,6 +6,7 @@
 """
 
 import os
+from contextlib import AbstractContextManager
 from typing import Any, Callable, NamedTuple, Sequence
 
 from .checkpoint import save_policy
@@ -16,7 +17,7 @@ from .errors import ClosedError
 from .evaluate import Evaluation, evaluate
 from .infos import told
 from .models import build_policy, torch_threads
-from .report import Clock, Episodes, explained_variance, log, sinks_of, stops
+from .report import Clock, Episodes, described, explained_variance, log, sinks_of, stops
 from .settings import configured, resolved, whole
 
 Callback = Callable[["PPO", dict[str, float]], Any]
@@ -30,7 +31,7 @@ class Progress(NamedTuple):
     begin: int = 0  # step at which the last one began
 
 
-class PPO:
+class PPO(AbstractContextManager):
     """Proximal policy optimisation [Schulman 2017, arXiv:1707.06347] on an environment.
 
     `env`: a Gymnasium id, class, callable, list of callables, or a gymnasium VectorEnv; `settings`:
@@ -66,8 +67,8 @@ class PPO:
         """
         self.total = self.config.total_steps if total_steps is None else whole(total_steps)
         if self.step >= self.total and not self._pending:
-            log.warning("%d steps are done already, of %d asked for: nothing to do",
-                        self.step, self.total)
+            log.warning("%d steps are done already, of %d asked for: nothing to do\n"
+                        "  fix: ppo.learn(ppo.step + %d)", self.step, self.total, self.total or 1)
         try:
             while self.step < self.total or self._pending:
                 stats = self._iterate()
@@ -126,11 +127,10 @@ class PPO:
             self.sinks.pop().close()
         self.collector = None
 
-    def __enter__(self) -> "PPO":
-        return self
-
     def __exit__(self, *_) -> None:
         self.close()
+
+    __repr__ = described
 
     def _iterate(self) -> dict[str, float]:
         """One iteration and its metrics; a rollout an interrupt left without update goes first."""

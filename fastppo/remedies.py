@@ -1,5 +1,6 @@
 """What helps where an environment is not served as it is: code and commands that can be pasted."""
 
+import ast
 import difflib
 import importlib.util
 import inspect
@@ -9,7 +10,8 @@ import os
 import re
 import shlex
 import sys
-from importlib.machinery import PathFinder
+import tokenize
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import PurePath
 from typing import Any, Callable
 
@@ -21,6 +23,7 @@ FILE = "my_env"  # the module in which a wrapped environment is to stand
 COMBINATIONS = 5_000  # of the parts of an action, that one Discrete still serves
 FLAT = Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 ATARI = "ALE/"  # the namespace of ale-py's environments
+RAM = {"obs_type": "ram"}  # with which they are served: there are no convolutions yet
 EXTRAS = {"ale_py": 'pip install "fastppo[atari]"', "mujoco": 'pip install "fastppo[mujoco]"',
           "box2d": 'pip install Box2D (where that has no wheel: "fastppo[box2d-source]")',
           "envpool": 'pip install "fastppo[envpool]"'}
@@ -38,10 +41,23 @@ def wrapper(env_name: str, obs_space: Space | None, act_space: Space | None) -> 
 
 def package(env_name: str) -> str:
     """How to get the package that an environment nobody registered comes from; "" if unknown."""
-    if ":" in env_name or not (env_name.startswith(ATARI) or "NoFrameskip" in env_name):
+    if ":" in env_name or not atari(env_name):
         return ""
-    flag = f"--env_name=ale_py:{env_name}"
-    return flag if importlib.util.find_spec("ale_py") else f"{EXTRAS['ale_py']}, then {flag}"
+    flags = f"--env_name=ale_py:{env_name} {json_flag('env_kwargs', RAM)}"
+    return flags if importlib.util.find_spec("ale_py") else f"{EXTRAS['ale_py']}, then {flags}"
+
+
+def atari(env_name: str) -> bool:
+    """Whether an id is one of ale-py's."""
+    name = env_name.rpartition(":")[2]
+    return name.startswith(ATARI) or "NoFrameskip" in name
+
+
+def image(env_name: str, kwargs: dict[str, Any] | None) -> str:
+    """What is served of an environment, made with `kwargs`, whose observations are images."""
+    if atari(env_name):
+        return f"{json_flag('env_kwargs', (kwargs or {}) | RAM)} (the 128 bytes of its memory)"
+    return "--model=mlp takes any Box, an image as one long vector"
 
 
 def module(env_name: str) -> str:
@@ -53,6 +69,18 @@ def module(env_name: str) -> str:
     if path.is_absolute() or ".." in path.parts:
         return f"cd {shlex.quote(str(path.parent))}, then --env_name={path.stem}:{attribute}"
     return f"--env_name={'.'.join(path.with_suffix('').parts)}:{attribute}"
+
+
+def in_module(env_name: str) -> str:
+    """How to name an environment in `env_name` where that is a module's name; else "".
+
+    The module is read, not imported: nobody asked for what it does.
+    """
+    found = _found(env_name)
+    if found is None:
+        return ""
+    classes = _env_classes(found.origin) if str(found.origin).endswith(".py") else []
+    return f"--env_name={env_name}:{classes[0] if len(classes) == 1 else 'YourEnv'}"
 
 
 def keyword(env_name: str, entry: Callable, kwargs: dict[str, Any], error: TypeError
@@ -90,6 +118,34 @@ def dependency(module: str) -> str:
     """How to get what `module`, or an environment's entry point in it, could not import."""
     found = [command for word, command in EXTRAS.items() if word in module.lower()]
     return found[0] if found else "run it where that can be imported, or install it"
+
+
+def _found(module: str) -> ModuleSpec | None:
+    """Where `module` would be imported from; None if from nowhere."""
+    name, path, found = "", None, None
+    for part in module.split("."):
+        name, found = f"{name}.{part}".lstrip("."), None
+        if part.isidentifier():
+            found = PathFinder.find_spec(name, path)
+        if found is None:
+            return None
+        path = found.submodule_search_locations or []
+    return found
+
+
+def _env_classes(file: str) -> list[str]:
+    """The subclasses of gymnasium.Env that stand in `file`, as its text has them."""
+    try:
+        with tokenize.open(file) as source:
+            tree = ast.parse(source.read())
+    except (OSError, SyntaxError, ValueError):
+        return []
+    found: list[str] = []
+    for one in tree.body:
+        if isinstance(one, ast.ClassDef) and any(
+                ast.unparse(base).rpartition(".")[2] in ("Env", *found) for base in one.bases):
+            found.append(one.name)
+    return found
 
 
 def _flattening(space: Space) -> list[str]:

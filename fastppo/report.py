@@ -114,6 +114,12 @@ def explained_variance(rollout: Rollout) -> float:
     return 1 - (ret - val).var(correction=0).item() / variance if variance > 0 else 0.0
 
 
+def described(ppo) -> str:
+    """A trainer in one line: its environment, how far it is, and whether it is closed."""
+    closed = ", closed" * (ppo.collector is None)
+    return f"<PPO on {ppo.config.env_name}: step {ppo.step:,} of {ppo.total:,}{closed}>"
+
+
 def stops(answer) -> bool:
     """Whether a callback's answer asks to end training: False, also as numpy compares."""
     return isinstance(answer, (bool, np.bool_)) and not answer
@@ -133,11 +139,11 @@ class Lines:
     """A line of plain text after a second, then every few seconds, and at the end."""
 
     def __init__(self):
-        self.due, self.line = time.monotonic() + FIRST_SECONDS, ""
+        self.due, self.line, self.first = time.monotonic() + FIRST_SECONDS, "", True
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Print a line if the last one is long enough ago, or training is done."""
-        self.line = line(ppo.step, ppo.total, stats)
+        self.line = line(ppo.step, ppo.total, stats, forecast=not self.first)
         if time.monotonic() >= self.due or ppo.step >= ppo.total:
             self._print()
 
@@ -148,18 +154,22 @@ class Lines:
     def _print(self) -> None:
         if self.line:
             print(self.line, flush=True)
+            self.first = False
         self.line, self.due = "", time.monotonic() + LINE_SECONDS
 
 
-def line(step: int, total: int, stats: dict[str, float]) -> str:
-    """One line of progress: how far, how good, how fast, how healthy, and how long still."""
+def line(step: int, total: int, stats: dict[str, float], forecast: bool = True) -> str:
+    """One line of progress: how far, how good, how fast, how healthy, and how long still.
+
+    No `forecast` goes into a run's first line: its seconds are the warm-up's and the first calls'.
+    """
     value, wide = stats.get("charts/episodic_return"), len(f"{total:,}")
     shown = "       -" if value is None else f"{value:8.1f}"
-    left = max(0, total - step) / stats["charts/SPS"]
+    left = math.ceil(max(0, total - step) / stats["charts/SPS"])
     return (f"step {step:{wide},} / {total:,} {min(1.0, step / total):4.0%}   return {shown}   "
             f"{stats['charts/SPS']:7,.0f} steps/s   kl {stats['losses/approx_kl']:.4f}   "
-            f"ev {stats['losses/explained_variance']:5.2f}   "
-            f"left {math.ceil(left) // 60}:{math.ceil(left) % 60:02d}")
+            f"ev {stats['losses/explained_variance']:5.2f}"
+            + f"   left {left // 60}:{left % 60:02d}" * forecast)
 
 
 class Csv:

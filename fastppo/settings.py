@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from gymnasium.spaces import Space
 
-from . import kernels
+from . import kernels, remedies
 from .config import Config, check_names, default_of
 from .envs import Source, check_agreement
 from .errors import ConfigError, ModelError
@@ -32,7 +32,8 @@ def configured(env: Any, asked: dict[str, Any]) -> Config:
                           " gymnasium.make(..., render_mode='human'))")
     name = asked.get("env_name", "") if env is None else named(env)
     if not name:
-        raise ConfigError("PPO was given no environment", f'PPO("{default_of("env_name")}")')
+        raise ConfigError("PPO was given no environment (the default is the command's alone)",
+                          f'PPO("{default_of("env_name")}")')
     if asked.get("env_name", name) != name:
         raise ConfigError(f"PPO was given {name} and env_name={asked['env_name']!r}: only one of"
                           " them can be trained on", "leave env_name out")
@@ -65,7 +66,7 @@ def resolved(source: Source) -> Config:
     check_spaces(obs_space, source.act_space, config.env_name)
     config = config.replace(
         seed=secrets.randbits(31) if config.seed is None else config.seed,
-        model=_model(config.model, obs_space), device=_device(config.device),
+        model=_model(config, obs_space), device=_device(config.device),
         torch_threads=config.torch_threads or 1,
         vec="workers" if config.vec == "auto" else config.vec)
     serves = _serves(config, obs_space, source.act_space)
@@ -85,12 +86,13 @@ def _serves(config: Config, obs_space: Space, act_space: Space) -> bool:
             and len(hidden) <= kernels.MAX_HIDDEN)
 
 
-def _model(model: Any, obs_space: Space) -> Any:
+def _model(config: Config, obs_space: Space) -> Any:
+    model = config.model
     image = len(obs_space.shape) == 3 and observation_store(obs_space).dtype == "|u1"
     if model == "cnn" or model == "auto" and image:
         why = "" if image else f"; and observations of shape {obs_space.shape} are no images"
-        raise ModelError(f"model=cnn is not there yet{why}",
-                         "--model=mlp takes any Box, an image as one long vector")
+        raise ModelError(f"--model=cnn is not there yet{why}", remedies.image(
+            config.env_name if image else "", config.env_kwargs))
     return "mlp" if model == "auto" else model
 
 
@@ -115,7 +117,7 @@ def _compiled(config: Config, name: str, serves: bool, compiled: str, general: s
     """What the choice `name` comes to: `compiled` where the compiled one serves, else `general`."""
     asked = getattr(config, name)
     if asked == compiled and not serves:
-        raise ConfigError(f"{name}={compiled} needs the compiled extension and a built-in MLP on "
+        raise ConfigError(f"--{name}={compiled} needs the compiled extension and a built-in MLP on "
                           "the CPU, of a few thousand units at most, for float observations",
                           f"--{name}={general}")
     return compiled if asked in ("auto", compiled) and serves else general

@@ -64,8 +64,9 @@ def begun(project: str, folder: Path, config: dict[str, Any]):
     asked = os.environ.get("WANDB_MODE")
     mode = asked or ("online" if _account(wandb) else "offline")
     if mode == "offline":
+        later = "wandb login && " * (not asked) + f"wandb sync {folder}/wandb/offline-run-*"
         note(f"wandb: {'WANDB_MODE is offline' if asked else 'not logged in'}; writing to"
-             f" {folder}/wandb (later: wandb sync {folder}/wandb/offline-run-*)")
+             f" {folder}/wandb (later: {later})")
     given = {"project": project, "dir": str(folder), "name": folder.name or None, "config": config,
              "settings": wandb.Settings(console="off", silent=True, save_code=False,
                                         disable_git=True, init_timeout=20)}

@@ -25,7 +25,7 @@ from gymnasium.vector.utils import batch_space
 from .arena import Arena, Spec, fitting, size_of
 from .config import Config, default_of
 from .envs import Source, check_agreement
-from .errors import ConfigError, EnvError
+from .errors import ConfigError, EnvError, spelt
 from .letters import Away, Here, talk_spec
 from .measure import pays
 from .names import nearest
@@ -33,7 +33,7 @@ from .processes import worker_count
 from .stepper import Plan, Stepper, Told, arrays_of, assembled, elements, leaves, views
 
 
-def make_vec(env: Any, num_envs: int | None = None, num_workers: int | str | None = None,
+def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | str | None = None,
              seed: int | None = None, autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
              copy: bool = True, max_episode_steps: int | None = None,
              env_kwargs: dict | None = None,
@@ -47,26 +47,36 @@ def make_vec(env: Any, num_envs: int | None = None, num_workers: int | str | Non
     same one, as in training; without, `reset(seed=...)` seeds as Gymnasium does. Timeouts are in
     seconds. Raises fastppo.Error for what cannot be.
     """
-    for name in unknown:
-        known = inspect.signature(make_vec).parameters
-        raise ConfigError(f"make_vec knows no {name!r}, only {', '.join([*known][:-1])}",
-                          nearest(name, known))
-    if isinstance(env, VectorEnv):
-        raise ConfigError("this is a VectorEnv already", "use it as it is")
+    _check_call(env, unknown)
     if num_envs is None:
         num_envs = len(env) if isinstance(env, (list, tuple)) else 1
     settings = {"num_envs": num_envs, "num_workers": num_workers, "seed": seed,
                 "max_episode_steps": max_episode_steps, "env_kwargs": env_kwargs,
                 "step_timeout": step_timeout, "reset_timeout": reset_timeout}
     check_agreement(env, settings)
-    source = Source(env, Config(
-        preset="none", num_minibatches=1, num_steps=1, acting="local", **settings))
+    config = Config(preset="none", num_minibatches=1, num_steps=1, acting="local", **settings)
+    with spelt("make_vec({})"):
+        source = Source(env, config)
     plan = Plan(source.obs_space, source.act_space, _mode(autoreset_mode), seed)
     workers = worker_count(num_workers, num_envs, partial(pays, source.step_seconds, source.config))
     arena = _arena(plan, num_envs, workers)
     crew = (Away(source.factories, plan, arena, workers, step_timeout, reset_timeout) if workers
             else Here(Stepper(source.factories, plan, arena)))
     return SharedVectorEnv(crew, plan, arena, source.metadata, copy)
+
+
+def _check_call(env: Any, unknown: dict[str, Any]) -> None:
+    """Raise ConfigError for keyword arguments make_vec does not have, and for no environment."""
+    if env is None:
+        name = unknown.get("env_name", "CartPole-v1")
+        raise ConfigError("make_vec was given no environment, which stands first",
+                          f'make_vec("{name}")' if isinstance(name, str) else "make_vec(MyEnv)")
+    for name in unknown:
+        known = inspect.signature(make_vec).parameters
+        raise ConfigError(f"make_vec knows no {name!r}, only {', '.join([*known][:-1])}",
+                          nearest(name, known))
+    if isinstance(env, VectorEnv):
+        raise ConfigError("this is a VectorEnv already", "use it as it is")
 
 
 def _arena(plan: Plan, envs: int, workers: int) -> Arena:

@@ -232,6 +232,26 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
             load(path)
 
 
+def test_a_path_without_a_file_is_answered_with_one_that_there_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    makes = 'fix: ppo.save\\("policy.safetensors"\\)'
+    for path in ("runs", "nix.safetensors"):
+        os.makedirs("runs", exist_ok=True)
+        with pytest.raises(CheckpointError, match=makes):
+            load(path)
+    for age, name in ((9, "runs/walk__1/model"), (5, "runs/pole__1/model"), (7, "lander")):
+        path = tmp_path / f"{name}.safetensors"
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        os.utime(path, (100 - age, 100 - age))
+    for wrong, found in (("runs", "runs/pole__1/model"), ("runs/walk__1", "runs/walk__1/model"),
+                         ("runs/walk_1/model", "runs/walk__1/model"), ("landr", "lander"),
+                         ("runs/model.safetensors", "runs/pole__1/model")):
+        with pytest.raises(CheckpointError) as caught:
+            load(wrong)
+        assert caught.value.fix == f'load("{found}.safetensors")'
+
+
 def test_tensors_of_another_program_are_refused(tmp_path):
     for tensors in ({"weight": torch.ones(3)}, {"half": torch.ones(2, dtype=torch.bfloat16)}):
         save_file(tensors, tmp_path / "file")

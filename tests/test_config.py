@@ -12,9 +12,9 @@ from fastppo.arguments import ALIASES, COMPUTED
 from fastppo.benchmark.options import Bench
 from fastppo.cli import first_lines
 from fastppo.config import check_names
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, EnvError
 from fastppo.fields import BARE, SECTIONS, UNITS, settings
-from fastppo.names import HOUSES, OTHERS, shown
+from fastppo.names import HOUSES, OTHERS, nearest, shown
 from fastppo.presets import FAMILIES, PRESETS, preset_of
 from fastppo.settings import configured
 
@@ -79,6 +79,17 @@ def test_an_unknown_name_is_refused_with_the_nearest_one():
 def test_another_librarys_keyword_is_refused_with_ours(name, ours):
     with pytest.raises(ConfigError, match=f"did you mean {ours}?"):
         check_names([name])
+
+
+@pytest.mark.parametrize("name, ours", [
+    ("lerning_rate", "lr"), ("total_timestep", "total_steps"), ("verbos", "progress"),
+    ("num_env", "num_envs"), ("gama", "gamma"), ("clip_rang", "clip_range")])
+def test_a_misspelt_name_is_looked_for_among_other_libraries_names_too(name, ours):
+    assert nearest(name, NAMES, "--") == f"did you mean --{ours}?"
+
+
+def test_a_setting_that_is_not_to_be_had_is_not_proposed():
+    assert nearest("learning_rate", ["num_envs"]) == "python main.py --help lists them all"
 
 
 def test_replace_checks_the_whole_again():
@@ -151,10 +162,24 @@ def test_a_value_is_shown_as_it_is_typed():
     ("--norm_obs=False", "norm_obs=False"),
     ("--env_kwargs='{\"a\": \"it'\"'\"'s\"}'", """env_kwargs={'a': "it's"}"""),
     ("fewer --num_envs or --num_workers", "fewer num_envs or num_workers"),
-    ("python main.py --help lists them all",) * 2])
+    ("--env_name=a:B --env_kwargs='{\"a\": 1}'", 'env_name="a:B", env_kwargs={\'a\': 1}'),
+    ('load("a--b")',) * 2, ("python main.py --help lists them all",) * 2])
 def test_a_fix_is_told_to_the_command_as_flags_and_in_python_as_keyword_arguments(fix, said):
     error = ConfigError("what", fix)
     assert (error.typed, str(error)) == (f"what\n  fix: {fix}", f"what\n  fix: {said}")
+
+
+@pytest.mark.parametrize("what, said", [
+    ("--vec=envpool needs EnvPool", 'vec="envpool" needs EnvPool'),
+    ("such as --hidden_sizes=64,64", "such as hidden_sizes=(64, 64)"),
+    ("it says: pip install --upgrade x",) * 2, ("odd: --a='b --c={x", "odd: --a='b c=\"{x\"")])
+def test_what_happened_is_spelt_for_the_caller_like_its_fix(what, said):
+    error = ConfigError(what, "--lr=1")
+    assert (error.typed, str(error)) == (f"{what}\n  fix: --lr=1", f"{said}\n  fix: lr=1")
+
+
+def test_the_words_of_an_environment_are_left_as_they_are():
+    assert str(EnvError("it raised: --lr=3", "--lr=1")) == "it raised: --lr=3\n  fix: lr=1"
 
 
 @pytest.mark.parametrize("name", PRESETS)

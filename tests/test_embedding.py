@@ -47,6 +47,19 @@ def test_learn_returns_the_trainer_and_goes_to_an_absolute_number_of_steps():
         assert ppo.learn(129).step == 192
 
 
+def test_learning_what_is_learnt_already_says_how_to_learn_more(caplog):
+    with PPO("CartPole-v1", **TINY) as ppo:
+        ppo.learn(64).learn(64)
+        assert caplog.text.count("ppo.learn(ppo.step + 64)") == 1
+        assert ppo.learn(ppo.step + 64).step == 128
+
+
+def test_a_trainer_is_shown_as_one_line():
+    with PPO("CartPole-v1", total_steps=1000, **TINY) as ppo:
+        assert repr(ppo.learn(64)) == "<PPO on CartPole-v1: step 64 of 1,000>"
+    assert repr(ppo) == "<PPO on CartPole-v1: step 64 of 1,000, closed>"
+
+
 def test_a_loop_of_your_own_is_what_learn_does():
     with PPO("CartPole-v1", total_steps=200, **TINY) as ppo:
         wanted = weights(ppo.learn())

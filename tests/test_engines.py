@@ -103,7 +103,7 @@ def test_without_a_word_an_id_is_stepped_by_workers(trainer):
     (Chance, {}, "by their id, not from .*Chance", "--vec=workers"),
     ([Chance], {"num_envs": 1}, "by their id", "--vec=workers"),
     ("envs_for_tests:Chance", {}, "no vector environment of its own", "--vec=workers"),
-    (ID, {"num_workers": 2}, "num_workers is 2, but vec=native", "leave num_workers out"),
+    (ID, {"num_workers": 2}, "num_workers is 2, but vec=\"native\"", "leave num_workers out"),
     (ID, {"env_kwargs": {"bogus": 1}}, "cannot be made with .*bogus", "--vec=workers"),
     (ID.replace("v0", "v7"), {}, "no environment 'Made/Chance-v7'", f"--env_name={ID}"),
     (ID, {"vec": "fast"}, "vec is 'fast'", "--vec=auto")])
@@ -281,7 +281,7 @@ def test_what_a_pool_cannot_be_is_said_with_a_fix(trainer, pools, name, kwargs, 
 
 def test_without_envpool_the_error_says_how_to_get_it(trainer, monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(ConfigError, match="vec=envpool needs EnvPool") as raised:
+    with pytest.raises(ConfigError, match='vec="envpool" needs EnvPool') as raised:
         trainer("CartPole-v1", vec="envpool")
     assert 'pip install "fastppo[envpool]"' in raised.value.fix
 

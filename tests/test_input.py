@@ -14,7 +14,7 @@ import torch
 from envs_for_tests import Chance
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
-from fastppo import PPO, Config, arguments, config, contract, load, make_vec
+from fastppo import PPO, Config, arguments, config, contract, load, make_vec, remedies
 from fastppo.envs import SpecFactory, build, factory
 from fastppo.errors import ConfigError, EnvError, InputError, ModelError, SpaceError
 from fastppo.presets import preset_of
@@ -44,6 +44,14 @@ def test_an_observation_that_is_no_array_of_the_space_is_refused(trainer, obs):
     for ask in (policy.predict, policy.value):
         with pytest.raises(InputError, match=r"\n  fix: .*shape \(2, 3\)"):
             ask(obs)
+
+
+@pytest.mark.parametrize("answer, fix", [
+    ((np.zeros((2, 3)), {}), "obs, info = env.reset()"),
+    ((np.zeros((2, 3)), 0.0, False, False, {}), "obs, reward, terminated, .* = env.step")])
+def test_the_whole_answer_of_an_environment_is_taken_apart_in_the_fix(trainer, answer, fix):
+    with pytest.raises(InputError, match=f"whole answer.*\n  fix: {fix}"):
+        trainer(lambda: Chance(WIDE)).policy.predict(answer)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e39])
@@ -148,7 +156,7 @@ def test_the_fix_of_every_rule_works_on_the_command_line():
         assert fixes[name].startswith(f"--{name}=")
         assert not set(fixes[name]) & set(" ()'\"N"), fixes[name]  # a shell takes it as it is
     found = arguments.read(list(fixes.values())).config
-    beneath = preset_of(config.default_of("env_name"))
+    beneath = {"progress": "lines"} | preset_of(config.default_of("env_name"))
     for name in fixes:
         assert getattr(found, name) == beneath.get(name, config.default_of(name))
 
@@ -268,6 +276,73 @@ def test_an_id_whose_package_is_missing_names_what_to_install(monkeypatch):
     if "ALE/Pong-v5" not in gym.registry:
         with pytest.raises(ConfigError, match='fix: env_name="ale_py:ALE/Pong-v5"'):
             factory("ALE/Pong-v5")
+
+
+def test_an_atari_environment_is_offered_with_the_observations_that_are_served(monkeypatch):
+    with pytest.raises(ConfigError) as caught:
+        factory("ALE/Nowhere-v5")
+    assert caught.value.fix.endswith(
+        """--env_name=ale_py:ALE/Nowhere-v5 --env_kwargs='{"obs_type": "ram"}'""")
+    spec = gym.envs.registration.EnvSpec(
+        "ALE/Screen-v5", entry_point=lambda **_: Chance(Box(0, 255, (8, 8, 3), np.uint8)))
+    monkeypatch.setitem(gym.registry, spec.id, spec)
+    with pytest.raises(ModelError, match="is not there yet") as caught:
+        PPO("ALE/Screen-v5", num_workers=0, env_kwargs={"mode": 1})
+    assert """--env_kwargs='{"mode": 1, "obs_type": "ram"}'""" in caught.value.fix
+
+
+MODULE = """
+import gymnasium as gym
+from gymnasium import Env
+class Helper: pass
+{}
+raise RuntimeError("imported")
+"""
+
+
+@pytest.mark.parametrize("classes, named", [
+    ("class Mine(gym.Env): pass", "Mine"), ("class Mine(Env): pass", "Mine"), ("", "YourEnv"),
+    ("class Base(Env): pass\nclass Mine(Base): pass", "YourEnv"), ("class :", "YourEnv")])
+def test_a_modules_name_without_a_colon_is_completed_without_importing_it(tmp_path, monkeypatch,
+                                                                          classes, named):
+    (tmp_path / "levels_of_mine.py").write_text(MODULE.format(classes))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError) as caught:
+        factory("levels_of_mine")
+    assert caught.value.fix == f"--env_name=levels_of_mine:{named}"
+    assert "levels_of_mine" not in sys.modules
+
+
+def test_a_module_inside_a_package_is_found_and_one_that_is_nowhere_is_not(tmp_path, monkeypatch):
+    (tmp_path / "games_of_mine").mkdir()
+    (tmp_path / "games_of_mine" / "hard.py").write_text("class One(gymnasium.Env): pass")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, found in (("games_of_mine.hard", "--env_name=games_of_mine.hard:One"),
+                        ("games_of_mine.easy", ""), ("games_of_mine.hard.er", ""), ("a b", "")):
+        assert remedies.in_module(name) == found
+
+
+CALLS = [
+    (lambda: PPO("CartPole-v2"), 'PPO("CartPole-v1")'),
+    (lambda: PPO(env_name="CartPole-v2"), 'env_name="CartPole-v1"'),
+    (lambda: make_vec("CartPole-v2"), 'make_vec("CartPole-v1")'),
+    (lambda: make_vec(), 'make_vec("CartPole-v1")'),
+    (lambda: make_vec(env_name="Acrobot-v1"), 'make_vec("Acrobot-v1")'),
+    (lambda: make_vec(env_name=Chance), "make_vec(MyEnv)"),
+    (lambda: PPO("CartPole-v1", progress=True), 'progress="lines"'),
+]
+
+
+@pytest.mark.parametrize("call, fix", CALLS, ids=[fix for _, fix in CALLS])
+def test_a_fix_in_python_repeats_the_call_that_was_made(call, fix):
+    with pytest.raises(ConfigError) as caught:
+        call()
+    assert str(caught.value).endswith(f"\n  fix: {fix}")
+
+
+def test_an_environment_to_evaluate_in_is_mended_in_the_call_of_evaluate(trainer):
+    with pytest.raises(ConfigError, match=r'fix: evaluate\(env="CartPole-v1"\)'):
+        trainer(lambda: Chance(WIDE)).evaluate(env="CartPole-v2")
 
 
 def test_an_environment_whose_dependency_is_missing_names_what_to_install():

@@ -137,6 +137,16 @@ def test_a_line_says_how_far_how_good_and_how_long_still():
     assert "return        -   " in report.line(64, 10_000, STATS)
 
 
+def test_the_first_line_has_no_forecast_for_its_seconds_are_the_warm_ups(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(report.time, "monotonic", lambda: now[0])
+    sink = Lines()
+    for step in (1000, 2000, 3000):
+        now[0] += 6.0
+        sink(trainer_at(step), STATS)
+    assert ["left" in text for text in capsys.readouterr().out.splitlines()] == [False, True, True]
+
+
 def test_lines_come_rarely_and_the_last_one_always(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(report.time, "monotonic", lambda: now[0])
@@ -236,14 +246,17 @@ def test_without_an_account_wandb_is_offline_and_says_so_in_one_line(wandb, tmp_
     logged(tmp_path)
     assert fake.modes == ["offline"] and len(fake.rows) == 3
     err = capsys.readouterr().err
-    assert err.count("\n") == 1 and "not logged in" in err and "wandb sync" in err
+    assert err.count("\n") == 1 and "not logged in" in err
+    assert "(later: wandb login && wandb sync" in err
 
 
 def test_wandbs_own_mode_is_respected(wandb, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WANDB_MODE", "offline")
     fake = wandb()
     logged(tmp_path)
-    assert fake.modes == ["offline"] and "WANDB_MODE is offline" in capsys.readouterr().err
+    assert fake.modes == ["offline"]
+    err = capsys.readouterr().err
+    assert "WANDB_MODE is offline" in err and "wandb login" not in err
 
 
 def test_an_older_wandb_is_asked_for_its_key(wandb, tmp_path):
