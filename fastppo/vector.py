@@ -53,6 +53,8 @@ def make_vec(env: Any, num_envs: int | None = None, num_workers: int | str | Non
                           nearest(name, known))
     if isinstance(env, VectorEnv):
         raise ConfigError("this is a VectorEnv already", "use it as it is")
+    if env is None:
+        raise ConfigError("make_vec was given no environment", 'make_vec("CartPole-v1")')
     if num_envs is None:
         num_envs = len(env) if isinstance(env, (list, tuple)) else 1
     settings = {"num_envs": num_envs, "num_workers": num_workers, "seed": seed,
@@ -227,9 +229,12 @@ class SharedVectorEnv(VectorEnv):
             raise
 
     def _seeds(self, seed) -> list:
-        if seed is None or isinstance(seed, (int, np.integer)):
-            seed = [None if seed is None else seed + e for e in range(self.num_envs)]
-        seeds = [None if one is None else operator.index(one) for one in seed]
+        try:
+            each = seed if np.ndim(seed) else [seed if seed is None else operator.index(seed) + e
+                                               for e in range(self.num_envs)]
+            seeds = [None if one is None else operator.index(one) for one in each]
+        except (TypeError, ValueError):  # none of them, or no whole numbers
+            seeds = []
         if len(seeds) != self.num_envs or any(one is not None and one < 0 for one in seeds):
             raise ConfigError(f"the seed {seed!r} does not fit {self.num_envs} environments",
                               "one whole number, 0 or more, or a list with one or None for each")
