@@ -12,6 +12,7 @@ from gymnasium.spaces import Discrete, Space
 
 from . import kernels
 from .arena import Arena
+from .errors import Error
 from .kernels import Purpose
 from .spaces import noise_size, random_actions, to_env
 
@@ -58,14 +59,14 @@ class Local:
 
     def __init__(self, arena: Arena, first: int, last: int, recipe: Recipe, space: Space,
                  seed: int):
-        part = slice(first, last)
+        part, self.first = slice(first, last), first
         self.steps, count = len(arena["raw"]), last - first
         self.obs = list(arena["obs"][:, part].reshape(self.steps + 1, count, -1))
         self.fin = arena["fin"][part].reshape(count, -1)
         self.act_rows, self.logp, self.val = (
             list(arena[n][:, part]) for n in ("act", "logp", "val"))
         self.nxt, self.term, self.trunc = (arena[n][:, part] for n in ("nxt", "term", "trunc"))
-        self.params = arena["params"]
+        self.params, self.told = arena["params"], list(_told(arena)[:, part])
         self.mean, self.scale = (arena[n] if len(arena[n]) else None for n in ("mean", "scale"))
         self.recipe, self.to_env = recipe, to_env(space)
         self.noise = Noise(space, seed, first, count)
@@ -90,6 +91,7 @@ class Local:
         else:
             kernels.sample_gaussian(self.heads, self.log_std, noise, act, self.logp[t])
         self.val[t][:] = self.out[:, -1]
+        _check(self.told[t], self.first, t)
         return self.to_env(act)
 
     def cut(self, t: int, e: int) -> None:
@@ -112,7 +114,7 @@ class Central:
 
     def __init__(self, arena: Arena, policy, groups: Sequence[range], space: Space, seed: int):
         self.arena, self.policy, self.groups = arena, policy, groups
-        self.steps, self.to_env = len(arena["raw"]), to_env(space)
+        self.steps, self.to_env, self.told = len(arena["raw"]), to_env(space), _told(arena)
         self.noise = {group: Noise(space, seed, group.start, len(group)) for group in groups}
 
     def start(self, iteration: int) -> None:
@@ -133,6 +135,7 @@ class Central:
         record = self.policy.act(self.arena["obs"][t, part], noise)
         for name, value in zip(("act", "logp", "val"), record):
             self.arena[name][t, part] = value
+        _check(self.told[t, part], group.start, t)
 
     def cut(self, t: int, e: int) -> None:
         """Nothing yet: values of final observations are inferred for the group together."""
@@ -153,6 +156,20 @@ class Central:
         cut = cut & ~self.arena["term"][t, part] & np.isnan(nxt)
         if cut.any():
             nxt[cut] = self.policy.value(self.arena["fin"][part])[cut]
+
+
+def _told(arena: Arena) -> np.ndarray:
+    """What shows that a network's action parameters were not finite: f32 act or else logp [t e]."""
+    return arena["act" if arena["act"].dtype == np.float32 else "logp"]
+
+
+def _check(told: np.ndarray, first: int, t: int) -> None:
+    """Raise Error before an environment gets an action of `told` [e ...] that is not finite."""
+    if (at := kernels.first_nonfinite(told)) >= 0:
+        e = at // max(1, told[0].size)
+        raise Error(f"the network's action parameters for environment {first + e} are not finite,"
+                    f" at step {t} of a rollout", "return finite numbers from the model's forward;"
+                    " of a built-in network: lower --lr")
 
 
 def first_turn(iteration: int, steps: int, groups: int) -> int:

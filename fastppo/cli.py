@@ -2,7 +2,8 @@
 
     read argv -> import torch -> make all -> banner -> learn -> save -> evaluate -> last line
 
-Exit codes: 0; 2 for what was asked and cannot be; 1 for what went wrong; 130 and 143 where Ctrl-C
+Exit codes: 0; 2 for what was asked and cannot be; 1 for what went wrong, also where a disk was too
+full for the output; 130 and 143 where Ctrl-C
 or SIGTERM ended it; 141 where nobody reads the output any more.
 """
 
@@ -25,6 +26,7 @@ from .arguments import Request, slug
 from .errors import ConfigError, Error, ModelError, SpaceError
 from .interrupts import Interrupts, Stop
 from .names import shown
+from .output import output_kept
 from .sinks_wandb import check_wandb
 
 BEGAN = time.monotonic()
@@ -42,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that has no ± must not cost a run
-    with Interrupts() as interrupts:
+    with Interrupts() as interrupts, output_kept():
         try:
             verb, rest = verb_of(sys.argv[1:] if argv is None else argv)
             verb(rest, interrupts)

@@ -7,7 +7,7 @@ of them is docs/config.md.
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 from .errors import ConfigError
 from .names import flag, nearest
@@ -193,12 +193,11 @@ _RULES = [(name, *rule) for names, rule in (
      (lambda x: _number(x) and x >= 0, "a finite number, 0 or more")),
     ("gamma gae_lambda", (lambda x: _number(x) and 0 <= x <= 1, "a number from 0 to 1")),
     ("reward_scale log_std_init", (_number, "a finite number")),
-    ("shared_critic clip_rewards norm_rewards norm_obs anneal_lr", _among(True, False)),
-    ("norm_advantages", _among("minibatch", "rollout", "none")),
-    ("acting", _among("auto", "local", "central")), ("learner", _among("auto", "kernel", "torch")),
-    ("vec", _among("auto", "workers", "native", "envpool")),
-    ("activation", _among("tanh", "relu", "elu")),
-    ("logger", _among("none", "wandb")), ("progress", _among("auto", "lines", "none")),
+    *((field.name, _among(*get_args(field.type) or (True, False))) for field in fields(Config)
+      if field.type is bool or get_origin(field.type) is Literal),
+    ("env_name device wandb_project", (lambda x: isinstance(x, str), "a string")),
+    ("run_dir", (lambda x: isinstance(x, str) or hasattr(x, "__fspath__"), "a folder's path")),
+    ("env_kwargs", (lambda x: isinstance(x, dict) and {*map(type, x)} <= {str}, "a dict by name")),
     ("model", (lambda x: callable(x) or x in ("auto", "mlp", "cnn"), "auto, mlp, cnn or a class")),
     ("hidden_sizes", (lambda x: isinstance(x, tuple) and all(map(_whole(1), x)),
                       "whole numbers, 1 or more, such as --hidden_sizes=64,64")),

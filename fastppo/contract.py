@@ -31,11 +31,17 @@ def reward(rew) -> float:
     """`rew` as a float; raises ValueError for what is not one finite real number in float32."""
     if type(rew) in PLAIN and abs(rew) <= REWARD_MAX:
         return float(rew)
-    if rew is None or isinstance(rew, (str, bytes)) or np.ndim(rew) or not np.isreal(rew):
+    kind = getattr(getattr(rew, "dtype", None), "kind", "f")  # torch's dtypes have none
+    try:
+        value = None if isinstance(rew, (str, bytes)) or kind in "cSUmM" or np.ndim(rew) \
+            else float(rew)
+    except (TypeError, ValueError, RuntimeError):  # as numpy and torch refuse it
+        value = None
+    if value is None:
         raise ValueError(f"the reward is {rew!r}, not a number")
-    if not abs(float(rew)) <= REWARD_MAX:
-        raise ValueError(f"the reward is {float(rew)}, not finite in float32")
-    return float(rew)
+    if not abs(value) <= REWARD_MAX:
+        raise ValueError(f"the reward is {value}, not finite in float32")
+    return value
 
 
 def observation(obs, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

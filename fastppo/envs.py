@@ -47,15 +47,15 @@ class SpecFactory:
 class CallFactory:
     """Makes an environment by calling the user's class or function, with a time limit if asked."""
 
-    def __init__(self, make: Callable[..., gym.Env], limit: int | None, kwargs: dict):
-        self.make, self.limit, self.kwargs = make, limit, kwargs
+    def __init__(self, make: Callable[..., gym.Env], limit: int | None, kwargs: dict,
+                 name: str = ""):
+        self.make, self.limit, self.kwargs, self.name = make, limit, kwargs, name or _name(make)
 
     def __call__(self) -> gym.Env:
         env = self.make(**self.kwargs)
         if not isinstance(env, gym.Env):
-            raise EnvError(f"{self.make!r} returned {type(env).__name__}, not a gymnasium.Env",
-                           "return an environment made by gymnasium.make or a gymnasium.Env "
-                           "subclass")
+            raise ConfigError(f"{self.name} did not give a gymnasium.Env, but"
+                              f" {type(env).__name__}", remedies.CALLABLE)
         return gym.wrappers.TimeLimit(env, self.limit) if self.limit else env
 
 
@@ -89,7 +89,7 @@ class Source:
         self.config = config.replace(**decided(env))
         if isinstance(env, VectorEnv):
             self.vector, self.factories, self.metadata = env, [], env.metadata
-            self.obs_space, self.act_space = env.single_observation_space, env.single_action_space
+            self.obs_space, self.act_space = spaces_of(env, "single_")
             return
         several, env = isinstance(env, (list, tuple)), config.env_name if env is None else env
         self.vector = None
@@ -122,12 +122,28 @@ class Source:
 
 def _spaces(envs: Sequence[gym.Env]) -> tuple[gym.Space, gym.Space]:
     """The two spaces that all of `envs` have; SpaceError for one that has others."""
-    wanted, *others = [(env.observation_space, env.action_space) for env in envs]
+    wanted, *others = map(spaces_of, envs)
     for i, found in enumerate(others, 1):
         if found != wanted:
             raise SpaceError(f"environment {i} has the spaces {found}, the first one"
                              f" {wanted}", "give environments with the same spaces")
     return wanted
+
+
+def spaces_of(env: Any, prefix: str = "") -> tuple[gym.Space, gym.Space]:
+    """The two spaces of an environment; SpaceError for what its constructor has not set."""
+    names, found = (f"{prefix}observation_space", f"{prefix}action_space"), []
+    for name in names:
+        try:
+            found.append(getattr(env, name))
+        except Exception:  # not set, or a property of the user's that fails
+            found.append(None)
+    missing = [name for name, space in zip(names, found) if not isinstance(space, gym.Space)]
+    if missing:
+        raise SpaceError(f"{_name(type(env.unwrapped))} has no {' and no '.join(missing)} of"
+                         " gymnasium.spaces when its constructor returns",
+                         remedies.spaces(missing))
+    return tuple(found)
 
 
 def decided(env: Any) -> dict[str, Any]:
@@ -157,21 +173,22 @@ def factory(env: Any, limit: int | None = None, kwargs: dict | None = None) -> F
     `limit` is the length in steps at which episodes are truncated (none: the environment's own).
     Raises ConfigError for an id nobody registered, naming the nearest one.
     """
-    if isinstance(env, str):
-        found = _called(env)
-        if found is None:
-            return SpecFactory(_spec(env), limit, kwargs or {})
-        env = found
+    name = env if isinstance(env, str) else ""
+    if name:
+        env = _called(name)
+        if env is None:
+            return SpecFactory(_spec(name), limit, kwargs or {})
     if not callable(env):
         raise ConfigError(f"an environment is an id, a class or a callable, not {env!r}",
                           'PPO("CartPole-v1") or PPO(lambda: MyEnv())')
-    return CallFactory(env, limit, kwargs or {})
+    return CallFactory(env, limit, kwargs or {}, name)
 
 
 def build(factories: Sequence[Factory], first: int = 0, name: str = "") -> list[gym.Env]:
     """The environments of `factories`, the first one being number `first` of worker `name`.
 
-    Raises EnvError for a factory that raises, and if two environments are one and the same object.
+    Raises EnvError for a factory that raises, and if two environments are one and the same object;
+    SpaceError for an environment without spaces.
     """
     envs = [_made(make, f"environment {first + i} ({name}before its first episode)")
             for i, make in enumerate(factories)]
@@ -183,7 +200,9 @@ def build(factories: Sequence[Factory], first: int = 0, name: str = "") -> list[
 
 def _made(make: Factory, where: str) -> gym.Env:
     try:
-        return prepared(make())
+        env = prepared(make())
+        spaces_of(env)
+        return env
     except (Error, KeyboardInterrupt):
         raise
     except gym.error.DependencyNotInstalled as error:
@@ -198,23 +217,39 @@ def _made(make: Factory, where: str) -> gym.Env:
 
 def _misfit(make: Factory, error: BaseException) -> tuple[str, str] | None:
     """(what, fix) where not the constructor is at fault, but its arguments or the id's version."""
-    if isinstance(error, TypeError) and isinstance(make, CallFactory):
-        home, name = make.make.__module__, getattr(make.make, "__qualname__", "the callable")
-        name = name if home == "__main__" else f"{home}:{name}"
-        return remedies.keyword(name, make.make, make.kwargs, error)
     if not isinstance(make, SpecFactory):
-        return None
+        return _uncalled(make, error) if isinstance(make, CallFactory) else None
     spec = make.spec
     if isinstance(error, TypeError):
         entry = spec.entry_point
         entry = gym.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
         return remedies.keyword(spec.id, entry, make.kwargs, error)
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
     later = [one for one in gym.registry.values() if (one.namespace, one.name) == (
         spec.namespace, spec.name) and (one.version or 0) > (spec.version or 0)]
+    if missing and not (later and str(spec.entry_point).startswith(missing)):
+        return (f"{spec.id} needs the module {missing!r}, which is not installed",
+                remedies.dependency(missing))
     if not isinstance(error, ImportError) or not later:
         return None
     newest = max(later, key=lambda one: one.version)
     return f"{spec.id} cannot be imported any more: {error}", f"--env_name={newest.id}"
+
+
+def _uncalled(make: CallFactory, error: BaseException) -> tuple[str, str] | None:
+    """(what, fix) for a callable that cannot be called so; None for one that failed inside."""
+    why = isinstance(error, TypeError) and remedies.keyword(
+        make.name, make.make, make.kwargs, error)
+    inside = error.__traceback__.tb_next.tb_next  # beyond _made and CallFactory.__call__
+    return why or (None if inside or not isinstance(error, Exception) else (
+        f"{make.name} did not give a gymnasium.Env: {error}", remedies.CALLABLE))
+
+
+def _name(made: Any) -> str:
+    """A callable as `module:name`, or as its name where it stands in the script."""
+    home, name = getattr(made, "__module__", None), getattr(made, "__qualname__", None)
+    name = name or type(made).__qualname__  # a functools.partial has none of its own
+    return f"{home}:{name}" if home not in (None, "__main__") else name
 
 
 def _entry(make: Factory) -> Any:

@@ -7,7 +7,7 @@
 
 import os
 from contextlib import AbstractContextManager
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 from .checkpoint import save_policy
 from .collect import Rollout
@@ -18,9 +18,7 @@ from .evaluate import Evaluation, evaluate
 from .infos import told
 from .models import build_policy, torch_threads
 from .report import Clock, Episodes, described, explained_variance, log, sinks_of, stops
-from .settings import configured, resolved, whole
-
-Callback = Callable[["PPO", dict[str, float]], Any]
+from .settings import Callbacks, configured, resolved, several, whole
 
 
 class Progress(NamedTuple):
@@ -59,12 +57,13 @@ class PPO(AbstractContextManager):
         """Environment steps collected so far."""
         return self.progress.step
 
-    def learn(self, total_steps: int | None = None, callbacks: Sequence[Callback] = ()) -> "PPO":
+    def learn(self, total_steps: int | None = None, callbacks: Callbacks = ()) -> "PPO":
         """Train until `step` reaches `total_steps` (default: the Config's), in whole iterations.
 
-        After each, callbacks get (ppo, stats); one that returns False ends training. Interrupted,
+        After each, `callbacks`, one or several, get (ppo, stats); False ends training. Interrupted,
         the next call goes on with the same rollout.
         """
+        sinks = *self.sinks, *several(callbacks)
         self.total = self.config.total_steps if total_steps is None else whole(total_steps)
         if self.step >= self.total and not self._pending:
             log.warning("%d steps are done already, of %d asked for: nothing to do\n"
@@ -72,7 +71,7 @@ class PPO(AbstractContextManager):
         try:
             while self.step < self.total or self._pending:
                 stats = self._iterate()
-                if any([stops(sink(self, stats)) for sink in (*self.sinks, *callbacks)]):
+                if any([stops(sink(self, stats)) for sink in sinks]):
                     break
         finally:
             self.total = self.config.total_steps

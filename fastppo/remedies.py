@@ -13,7 +13,7 @@ import sys
 import tokenize
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import PurePath
-from typing import Any, Callable
+from typing import Any, Callable, Iterable
 
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
@@ -26,7 +26,10 @@ ATARI = "ALE/"  # the namespace of ale-py's environments
 RAM = {"obs_type": "ram"}  # with which they are served: there are no convolutions yet
 EXTRAS = {"ale_py": 'pip install "fastppo[atari]"', "mujoco": 'pip install "fastppo[mujoco]"',
           "box2d": 'pip install Box2D (where that has no wheel: "fastppo[box2d-source]")',
-          "envpool": 'pip install "fastppo[envpool]"'}
+          "envpool": 'pip install "fastppo[envpool]"', "jax": 'pip install "gymnasium[jax]"'}
+CALLABLE = "give a class of environments, or a function that returns gymnasium.make(...)"
+SPACES = {"observation_space": 'Box(-float("inf"), float("inf"), (4,))',
+          "action_space": "Discrete(2)"}
 
 
 def wrapper(env_name: str, obs_space: Space | None, act_space: Space | None) -> str:
@@ -37,6 +40,13 @@ def wrapper(env_name: str, obs_space: Space | None, act_space: Space | None) -> 
     lines = [] if obs_space is None else _flattening(obs_space)
     lines += [] if act_space is None else _mapping(act_space)
     return _wrapped(env_name, [*lines, "return env"])
+
+
+def spaces(missing: Iterable[str]) -> str:
+    """The lines that define spaces, by attribute; their sizes are an example's."""
+    lines = (f"self.{name} = gymnasium.spaces.{SPACES[name.removeprefix('single_')]}"
+             for name in missing)
+    return f"in __init__, with its own sizes: {'; '.join(lines)}"
 
 
 def package(env_name: str) -> str:

@@ -4,7 +4,7 @@ import math
 import secrets
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import Any, Callable, Iterable
 
 import torch
 from gymnasium.spaces import Space
@@ -19,12 +19,15 @@ from .presets import BY_PRESET, PRESETS, preset_of
 from .processes import worker_count
 from .spaces import check_spaces, observation_store
 
+Callback = Callable[[Any, dict[str, float]], Any]
+Callbacks = Callback | Iterable[Callback]
+
 
 def configured(env: Any, asked: dict[str, Any]) -> Config:
     """The Config of the settings `asked` for `env`, over its preset, over the defaults."""
     check_names(asked)
-    asked = {name: value for name, value in asked.items()
-             if name not in BY_PRESET or value != "auto"}
+    asked = {name: str(value) if isinstance(value, torch.device) else value
+             for name, value in asked.items() if name not in BY_PRESET or value != "auto"}
     check_agreement(env, asked)
     if isinstance(asked.get("env_kwargs"), dict) and asked["env_kwargs"].get("render_mode"):
         raise ConfigError("env_kwargs asks for a render_mode, but environments are not drawn while"
@@ -41,7 +44,7 @@ def configured(env: Any, asked: dict[str, Any]) -> Config:
     if preset not in ("auto", "none", *PRESETS):
         raise ConfigError(f"there is no preset {preset!r}, only auto, none,"
                           f" {', '.join(PRESETS)}", "--preset=auto")
-    return Config(**{**preset_of(name, preset), **asked, "env_name": name})
+    return Config(**{**preset_of(str(name), preset), **asked, "env_name": name})
 
 
 def named(env: Any) -> str:
@@ -58,6 +61,19 @@ def whole(total: Any) -> int:
         raise ConfigError(f"learn was asked for {total!r} steps, but they must be a whole number,"
                           " 0 or more", "ppo.learn(1_000_000)")
     return int(total)
+
+
+def several(callbacks: Callbacks) -> tuple[Callback, ...]:
+    """`callbacks`, one or any number of them, as a tuple; ConfigError for what cannot be called."""
+    try:
+        found = (callbacks,) if callable(callbacks) else tuple(callbacks)
+    except TypeError:  # neither a callable nor iterable
+        found = (callbacks,)
+    for one in found:
+        if not callable(one):
+            raise ConfigError(f"learn was given the callback {one!r}, which cannot be called",
+                              "ppo.learn(callbacks=[lambda ppo, stats: print(stats)])")
+    return found
 
 
 def resolved(source: Source) -> Config:
@@ -89,10 +105,13 @@ def _serves(config: Config, obs_space: Space, act_space: Space) -> bool:
 def _model(config: Config, obs_space: Space) -> Any:
     model = config.model
     image = len(obs_space.shape) == 3 and observation_store(obs_space).dtype == "|u1"
-    if model == "cnn" or model == "auto" and image:
+    fix = remedies.image(config.env_name if image else "", config.env_kwargs)
+    if model == "cnn":
         why = "" if image else f"; and observations of shape {obs_space.shape} are no images"
-        raise ModelError(f"--model=cnn is not there yet{why}", remedies.image(
-            config.env_name if image else "", config.env_kwargs))
+        raise ModelError(f"--model=cnn is not there yet{why}", fix)
+    if model == "auto" and image:
+        raise ModelError(f"observations of the space {obs_space} are images, which no network here"
+                         " is made for yet", fix)
     return "mlp" if model == "auto" else model
 
 

@@ -237,9 +237,12 @@ class SharedVectorEnv(VectorEnv):
             raise
 
     def _seeds(self, seed) -> list:
-        if seed is None or isinstance(seed, (int, np.integer)):
-            seed = [None if seed is None else seed + e for e in range(self.num_envs)]
-        seeds = [None if one is None else operator.index(one) for one in seed]
+        try:
+            each = seed if np.ndim(seed) else [seed if seed is None else operator.index(seed) + e
+                                               for e in range(self.num_envs)]
+            seeds = [None if one is None else operator.index(one) for one in each]
+        except (TypeError, ValueError):  # none of them, or no whole numbers
+            seeds = []
         if len(seeds) != self.num_envs or any(one is not None and one < 0 for one in seeds):
             raise ConfigError(f"the seed {seed!r} does not fit {self.num_envs} environments",
                               "one whole number, 0 or more, or a list with one or None for each")

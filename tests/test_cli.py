@@ -326,6 +326,19 @@ def test_a_reader_that_has_left_is_no_error():
         assert (process.stderr.read(), process.wait()) == ("", 141)
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no disk that is always full")
+def test_a_disk_too_full_for_the_output_costs_a_run_nothing_else(tmp_path):
+    argv = [*CARTPOLE, "--total_steps=64", "--eval_episodes=1", f"--run_dir={tmp_path / 'run'}"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, MAIN, *argv], stdout=full, stderr=subprocess.PIPE,
+                              text=True, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "output cannot be written: No space left" in done.stderr
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["steps"] == 64 and summary["evaluation"]["episodes"] == 1
+    assert (tmp_path / "run/model.safetensors").exists()
+
+
 # a whole run
 
 def test_a_run_folder_that_was_removed_meanwhile_costs_no_model(command, monkeypatch):

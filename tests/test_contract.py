@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from fractions import Fraction
 from functools import partial
 
 import gymnasium as gym
@@ -33,7 +34,8 @@ class Shared(gym.Env):
 
 
 @pytest.mark.parametrize("rew", [
-    1, 1.5, np.float64(2), np.float32(3), np.int64(4), True, np.array(5)])
+    1, 1.5, np.float64(2), np.float32(3), np.int64(4), True, np.array(5), torch.tensor(6.0),
+    torch.tensor(7), Fraction(1, 2)])
 def test_one_real_number_is_a_reward(rew):
     assert contract.reward(rew) == float(rew)
 
@@ -50,7 +52,9 @@ def test_what_is_not_one_yes_or_no_is_no_flag(value):
         contract.flag(value)
 
 
-@pytest.mark.parametrize("rew", [None, "1", b"1", [1.0], np.array([1.0]), np.nan, np.inf, 1e39, 1j])
+@pytest.mark.parametrize("rew", [None, "1", b"1", [1.0], np.array([1.0]), np.nan, np.inf, 1e39, 1j,
+                                 1 + 0j, np.complex64(1), np.array("1"), torch.tensor([1.0]),
+                                 torch.tensor(1j), torch.tensor(torch.nan), {}])
 def test_anything_else_is_not(rew):
     with pytest.raises(ValueError, match="the reward is"):
         contract.reward(rew)

@@ -22,7 +22,7 @@ ROWS = """
     benchmark.one
     benchmark.limit benchmark.trace benchmark.options
     benchmark.peers
-    arguments interrupts
+    arguments interrupts output
     fields
     ppo vector
     crew settings report engines

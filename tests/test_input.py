@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Text, Tu
 
 from fastppo import PPO, Config, arguments, config, contract, load, make_vec, remedies
 from fastppo.envs import SpecFactory, build, factory
-from fastppo.errors import ConfigError, EnvError, InputError, ModelError, SpaceError
+from fastppo.errors import ConfigError, EnvError, Error, InputError, ModelError, SpaceError
 from fastppo.presets import preset_of
 from fastppo.spaces import action_store, check_spaces, observation_store
 
@@ -131,7 +131,56 @@ def test_a_model_that_cannot_be_made_is_refused(trainer, model):
         trainer(Chance, model=model)
 
 
+@pytest.mark.parametrize(("space", "workers"), [(Discrete(3), 0), (Box(-1, 1, (3,)), 0),
+                                                (Box(-1, 1, (3,)), 2)], ids=str)
+def test_a_network_that_gives_nan_is_named_before_an_environment_gets_the_action(
+        trainer, space, workers):
+    given = net(lambda out: (out[:, :3] * torch.nan, out[:, 3]))
+    ppo = trainer(lambda: Chance(Box(-1, 1, (1,)), space), model=given, num_workers=workers)
+    with pytest.raises(Error, match="network's action .* environment 0 .*step 0.*\n  fix") as told:
+        ppo.collect()
+    assert not isinstance(told.value, EnvError)
+
+
+@pytest.mark.parametrize("space", [Discrete(3), Box(-1, 1, (3,))], ids=str)
+def test_so_it_is_where_the_compiled_policy_acts(trainer, space):
+    ppo = trainer(lambda: Chance(Box(-1, 1, (1,)), space), acting="local")
+    ppo.arena["params"].fill(np.inf)
+    with pytest.raises(Error, match="network's action parameters for environment 0"):
+        ppo.collect()
+
+
+@pytest.mark.parametrize("callbacks", [3, [3], "end", [print, None]], ids=repr)
+def test_a_callback_is_something_that_can_be_called(trainer, callbacks):
+    ppo = trainer(Chance)
+    with pytest.raises(ConfigError, match=r"callback .*cannot be called\n  fix: ppo.learn\(callb"):
+        ppo.learn(64, callbacks=callbacks)
+    assert (ppo.step, ppo.total) == (0, ppo.config.total_steps)
+
+
+def test_one_callback_alone_and_those_of_a_generator_are_called_after_every_iteration(trainer):
+    seen = []
+    trainer(Chance).learn(64, callbacks=lambda ppo, stats: seen.append(ppo.step))
+    trainer(Chance).learn(64, callbacks=(one for one in [lambda ppo, stats: seen.append(ppo.step)]))
+    assert seen == [32, 64, 32, 64]
+
+
 # Settings
+
+@pytest.mark.parametrize(("setting", "value"), [
+    ("env_name", 3), ("device", None), ("device", 0), ("run_dir", 3), ("wandb_project", 3),
+    ("env_kwargs", 3), ("env_kwargs", [("a", 1)]), ("env_kwargs", {1: 2})])
+def test_a_setting_of_the_wrong_type_is_named_and_not_the_environment(setting, value):
+    env = () if setting == "env_name" else (Chance,)
+    with pytest.raises(ConfigError, match=rf"^{setting} is .* must be .*\n  fix: {setting}="):
+        PPO(*env, **{setting: value})
+
+
+def test_a_device_of_torch_and_a_path_are_what_their_texts_are(trainer, tmp_path):
+    ppo = trainer(Chance, device=torch.device("cpu"), run_dir=tmp_path / "run")
+    assert (ppo.config.device, ppo.config.acting) == ("cpu", trainer(Chance).config.acting)
+    assert (tmp_path / "run/config.json").exists()
+
 
 def test_numbers_of_numpy_and_lists_are_settings_as_pythons_own_are():
     ours = Config(num_envs=16, lr=0.5, norm_obs=True, hidden_sizes=(8, 4), gamma=0.5, seed=3)
@@ -189,6 +238,81 @@ class Odd(gym.Env):
         """One more."""
         assert self.action_space.contains(action), action
         return self.observation_space.sample(), 1.0, False, False, {}
+
+
+class Late(gym.Env):
+    """Knows its spaces when it is reset."""
+
+    def reset(self, *, seed=None, options=None):
+        self.observation_space, self.action_space = BYTES, Discrete(2)
+
+
+class Without(Odd):
+    """Has no actions."""
+
+    def __init__(self):
+        super().__init__()
+        self.action_space = None
+
+
+@pytest.mark.parametrize("make", [PPO, make_vec], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(("env", "missing"), [
+    (gym.Env, ["observation_space", "action_space"]), (Late, ["observation_space", "action_space"]),
+    (Without, ["action_space"]), (lambda: gym.Wrapper(Without()), ["action_space"])])
+def test_an_environment_without_spaces_is_told_which_lines_it_lacks(make, env, missing):
+    with pytest.raises(SpaceError, match=f"has no {' and no '.join(missing)} of ") as caught:
+        make(env, num_workers=2)
+    given = type("Given", (), {})()
+    for line in caught.value.fix.partition(": ")[2].split("; "):
+        exec(line, {"self": given, "gymnasium": gym})
+    assert list(vars(given)) == missing
+    check_spaces(getattr(given, "observation_space", BYTES), given.action_space)
+
+
+def test_a_vector_environment_without_spaces_is_told_so(trainer):
+    class Vector(gym.vector.VectorEnv):
+        num_envs = 2
+
+    with pytest.raises(SpaceError, match="no single_observation_space and no single_action_space"):
+        trainer(Vector(), num_envs=2)
+
+
+@pytest.mark.parametrize(("name", "said"), [("os:getcwd", "but str"), ("math:sin", "one argument")])
+def test_a_callable_that_gives_no_environment_is_a_setting_that_is_wrong(trainer, name, said):
+    with pytest.raises(ConfigError, match=f"^{name} did not give a gymnasium.Env.*{said}.*\n  fix"):
+        trainer(name)
+
+
+def test_an_id_whose_module_is_missing_names_it_and_what_to_install(trainer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    monkeypatch.setitem(gym.registry, "Odd-v0", gym.envs.registration.EnvSpec(
+        "Odd-v0", entry_point=lambda: importlib.import_module("jax")))
+    with pytest.raises(ConfigError, match=r"Odd-v0 needs .*'jax'.*\n  fix: pip .*\[jax\]"):
+        trainer("Odd-v0")
+
+
+def test_images_are_refused_by_their_space_unless_a_network_was_asked_for(trainer):
+    space = Box(0, 255, (4, 4, 3), np.uint8)
+    with pytest.raises(ModelError, match=r"Box\(0, 255, \(4, 4, 3\), uint8\) .*\n  fix: model"):
+        trainer(lambda: Chance(space))
+    with pytest.raises(ModelError, match="model=.cnn. is not there yet"):
+        trainer(lambda: Chance(space), model="cnn")
+    assert trainer(lambda: Chance(space), model="mlp").learn(32).step == 32
+
+
+@pytest.mark.parametrize("seed", [1.5, "x", "xy", [1.5, 2], [1], [1, 2, 3], -1, [-1, 0], {},
+                                  [[1], 2]], ids=repr)
+def test_a_seed_that_fits_no_environments_is_refused(seed):
+    with make_vec(Odd, 2, num_workers=0) as env:
+        with pytest.raises(ConfigError, match=r"seed .* does not fit 2 env.*\n  fix: one whole"):
+            env.reset(seed=seed)
+        for fits in (3, np.array(3), [3, None], np.array([1, 2]), range(2), None):
+            env.reset(seed=fits)
+
+
+def test_no_environment_is_none():
+    with pytest.raises(ConfigError, match="make_vec was given no environment, .*\n  fix: make_vec"):
+        make_vec(None)
 
 
 SPACES = [{"obs_space": Discrete(3)}, {"obs_space": Tuple([Discrete(2), BYTES])},
@@ -286,7 +410,7 @@ def test_an_atari_environment_is_offered_with_the_observations_that_are_served(m
     spec = gym.envs.registration.EnvSpec(
         "ALE/Screen-v5", entry_point=lambda **_: Chance(Box(0, 255, (8, 8, 3), np.uint8)))
     monkeypatch.setitem(gym.registry, spec.id, spec)
-    with pytest.raises(ModelError, match="is not there yet") as caught:
+    with pytest.raises(ModelError, match="which no network here is made for yet") as caught:
         PPO("ALE/Screen-v5", num_workers=0, env_kwargs={"mode": 1})
     assert """--env_kwargs='{"mode": 1, "obs_type": "ram"}'""" in caught.value.fix
 
