@@ -34,7 +34,8 @@ from .machine import usable_cores
 # What a worker can be told: a method of what its job made, called with the command's argument.
 COMMANDS = "close", "begin", "warmup", "rollout", "update", "step", "take", "give", "ask"
 CLOSE, BEGIN, WARMUP, ROLLOUT, UPDATE, STEP, TAKE, GIVE, ASK = range(len(COMMANDS))
-UPDATING, STARTING, RESET = -3, -2, -1  # in a `done` cell, instead of a step
+WAITING, UPDATING, STARTING, RESET = -4, -3, -2, -1  # in a `done` cell, instead of a step
+NO_STEP = {WAITING: "it had nothing to do", UPDATING: "computing its share of the update"}
 FAILED = 1  # state of a `done` cell whose worker has written into its slot of `errors`
 ERROR_BYTES = 65_536
 TAIL = 65_536  # characters of a worker's output that are kept for an error's text
@@ -115,31 +116,32 @@ def work(payload: bytes, arena_fd: int, parent: int) -> None:
     arena = Arena(spec, arena_fd)
     cells = Cells(arena, groups)
     done, turns = cells.done[index], Turns(cells, index, spinning, parent)
-    stamps = arena["stamps"][index]
+    stamps, doing = arena["stamps"][index], "its start"
     try:
         made = pickle.loads(make)(arena, done.at, turns)
         generation = 0
         while True:
+            done.at(WAITING, 0)
             done.post(generation)
             cells.hint.hint()
             generation = turns.next(cells.go, generation + 1, turns.patience)
             command, argument = arena["command"].tolist()
             if command == CLOSE:
                 break
-            begin = time.monotonic_ns()
-            getattr(made, COMMANDS[command])(argument)
+            begin, doing = time.monotonic_ns(), COMMANDS[command]
+            getattr(made, doing)(argument)
             stamps[generation % STAMPS] = command, begin, time.monotonic_ns()
         made.close()
     except BaseException as error:  # whatever it is, it must reach the main process as text
-        _leave_word(arena["errors"][index], index, error)
+        if not isinstance(error, Error):
+            error = contract.fault(f"worker {index}", doing, error)
+        _leave_word(arena["errors"][index], error)
         done.state = FAILED
         cells.hint.hint(ALARM)
         os._exit(1)
 
 
-def _leave_word(slot: np.ndarray, index: int, error: BaseException) -> None:
-    if not isinstance(error, Error):
-        error = contract.fault(f"worker {index}", "its start", error)
+def _leave_word(slot: np.ndarray, error: Error) -> None:
     what, word = error.what, b""
     while not 0 < len(word) <= ERROR_BYTES - 4:  # how long it gets depends on the characters
         word = json.dumps([what, error.fix], ensure_ascii=False).encode(errors="backslashreplace")
@@ -325,8 +327,8 @@ class Team:
 
     def _where(self, w: int) -> str:
         step, env, _ = self.cells.done[w].where
-        if step == UPDATING:
-            return f"worker {w} (while computing its share of the update)"
+        if step in NO_STEP:
+            return f"worker {w} (while {NO_STEP[step]})"
         doing = {STARTING: "starting", RESET: "reset"}.get(step, f"step {step} of its episode")
         return f"worker {w} (environment {self.workers[w].first + env}, {doing})"
 
