@@ -1,5 +1,6 @@
 """One update: loss, minibatches, clipping and Adam, against float64 and against its rules."""
 
+import contextlib
 import itertools
 import math
 from functools import partial
@@ -12,7 +13,10 @@ from envs_for_tests import Chance, Counting
 from gymnasium.spaces import Box, Discrete
 
 from fastppo import Config, Error, learner, reference
+from fastppo.flat import Flat
 from fastppo.learner import STATS, Batch, normalised, policy_loss, total_loss, value_loss
+from fastppo.models import build_policy
+from fastppo.spaces import action_store, noise_size
 
 LEARNER = "torch"  # the definition; test_update.py holds the compiled one to it
 SPACES = {"Discrete": Discrete(3), "Box": Box(-1, 1, (2,), np.float32)}
@@ -430,3 +434,22 @@ def test_an_interrupt_inside_an_update_changes_nothing_and_learn_goes_on(
     other.learn(32).learn(total)
     assert everything(ppo) == everything(other)
     assert ppo.episodes.count == other.episodes.count
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+@pytest.mark.parametrize("left", [None, "shift", "scale"])
+def test_acting_and_updates_work_on_another_device_and_mix_it_with_no_other(space, left):
+    # The device without memory refuses operands of the CPU's as a GPU would.
+    policy = build_policy(Box(-9, 9, (4,), np.float32), space, Config(seed=1, model="mlp"))
+    policy.to("meta")
+    if left:
+        setattr(policy, left, torch.zeros(4))
+    store = action_store(space)
+    act = torch.from_numpy(np.zeros((6, *store.shape), store.dtype)).to("meta")
+    batch = Batch(torch.empty(6, 4, device="meta"), act, *torch.empty(4, 6, device="meta"))
+    teacher = learner.Learner(policy, Config(clip_range_vf=0.2, entropy_coef=0.01), Flat(policy))
+    with pytest.raises(RuntimeError, match="device") if left else contextlib.nullcontext():
+        stats = teacher._minibatch(batch)
+        noise = torch.empty(6, noise_size(space), device="meta")
+        act, logp = policy.head.sample(policy(batch.obs)[0], noise)
+        assert {x.device.type for x in (stats, act, logp, teacher.flat.values)} == {"meta"}
