@@ -143,7 +143,7 @@ class Idle:
 class Hand:
     """A helper's side: shards of whatever minibatch is on offer.
 
-    While `worker` is called for that, its cell says UPDATING in place of an environment's step.
+    Meanwhile the cell of `worker` says UPDATING in place of an environment's step.
     """
 
     def __init__(self, arena: Arena, share: Share, turns: Turns, worker: int):
@@ -157,8 +157,7 @@ class Hand:
 
     def update(self, call: int) -> None:
         """Compute what can be claimed, until that is all or another command is given."""
-        step, env, _ = self.done.where
-        self.done.at(UPDATING, env)
+        self.done.at(UPDATING, 0)
         go, cell = self.cells.go.value(), self.cells.round
         while (value := cell.value()) != OVER and self.cells.go.value() == go:
             claimed = cell.claim()
@@ -170,7 +169,6 @@ class Hand:
                 self.begun = claimed >> 8
             self.shards.shard(claimed & 15)
             self.cells.finished.hint()
-        self.done.at(step, env)
 
 
 def _place(array: np.ndarray | None) -> tuple:

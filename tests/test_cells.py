@@ -1,5 +1,6 @@
 """Cells: what is posted is seen, who waits is woken, counters wrap, a signal ends every sleep."""
 
+import contextlib
 import mmap
 import os
 import signal
@@ -193,20 +194,25 @@ def test_two_processes_play_ping_pong_and_no_ball_is_lost(spin, rounds):
     assert other.returncode == 0
 
 
-def test_no_hint_of_several_writers_is_lost():
-    cell, = cells(1)
-
+@contextlib.contextmanager
+def four_writers(cell):
+    """Threads that hint 5,000 times each, 20,000 in all; they have ended after the block."""
     def write():
         for _ in range(5000):
             cell.hint()
     writers = [threading.Thread(target=write) for _ in range(4)]
     for writer in writers:
         writer.start()
-    with guard():
-        while (value := cell.value()) != 20_000:
-            cell.wait_change(value, 0, 50_000_000)
+    yield
     for writer in writers:
         writer.join()
+
+
+def test_no_hint_of_several_writers_is_lost():
+    cell, = cells(1)
+    with guard(), four_writers(cell):
+        while (value := cell.value()) != 20_000:
+            cell.wait_change(value, 0, 50_000_000)
     assert cell.value() == 20_000
 
 
@@ -230,17 +236,8 @@ def test_only_the_hint_that_completes_a_count_wakes_who_waits_for_it():
 @pytest.mark.parametrize("spin", [0, 1_000_000])
 def test_a_count_made_by_several_is_waited_for_once(spin):
     cell, = cells(1)
-
-    def write():
-        for _ in range(5000):
-            cell.hint()
-    writers = [threading.Thread(target=write) for _ in range(4)]
-    for writer in writers:
-        writer.start()
-    with guard():
+    with guard(), four_writers(cell):
         assert cell.wait_count(20_000, spin, 1000 * LONG)
-    for writer in writers:
-        writer.join()
 
 
 def test_every_piece_of_a_round_is_claimed_once_by_several_claimants():

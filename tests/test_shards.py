@@ -222,7 +222,7 @@ def test_a_helper_lost_in_the_update_is_named_without_an_environment_and_no_weig
     nothing_left()
 
 
-def test_after_an_update_a_worker_stands_again_where_its_environments_do(trainer, cores):
+def test_after_an_update_a_helper_is_no_longer_said_to_compute_its_share(trainer, cores):
     cores(2)
     ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
     rollout, done = ppo.collect(), ppo.learner.shards.team.cells.done[0]

@@ -17,6 +17,7 @@ from torch import nn
 
 from .. import kernels
 from ..envs import build
+from ..flat import trained
 from ..kernels import Purpose
 from ..spaces import observation_store, to_env
 
@@ -146,7 +147,7 @@ def flops(policy: nn.Module, rows: int = 8) -> tuple[int, int]:
     with torch.enable_grad(), FlopCounterMode(display=False) as counter:
         params, val = policy(obs)
         forward = counter.get_total_flops()
-        gradients = torch.autograd.grad(params.sum() + val.sum(), _trained(policy),
+        gradients = torch.autograd.grad(params.sum() + val.sum(), trained(policy),
                                         allow_unused=True)
     del gradients
     return forward // rows, counter.get_total_flops() // rows
@@ -165,7 +166,3 @@ def peak(device: str = "cpu") -> float:
                 torch.cuda.synchronize()
             best = max(best, 2 * size**3 / (time.perf_counter() - start))
     return best
-
-
-def _trained(policy: nn.Module) -> list[nn.Parameter]:
-    return [param for param in policy.parameters() if param.requires_grad]
