@@ -162,7 +162,7 @@ def banner(ppo, request: Request) -> list[str]:
         f"env       observations {_space(policy.obs_space)}, actions {_space(policy.act_space)}",
         *([f"preset    {request.preset}: {changed}"] if changed else []),
         f"model     {_network(policy, config)}, {size:,} parameters"
-        + ", observations normalised" * policy.norm_obs,
+        + ", observations normalised" * policy.observer.norm,
         f"acting    {config.acting}; {config.num_envs} environments x {config.num_steps} steps in"
         f" {place}",
         f"device    {config.device}, {config.torch_threads} torch thread{plural}",
@@ -217,12 +217,13 @@ def summarised(ppo, ended: str, startup: float, seconds: float, model: Path | No
     from .collect import WARMUP_STEPS
     from .fingerprint import fingerprint
     config, recent = ppo.config, ppo.episodes.stats()
-    warmup = config.num_envs * min(config.num_steps, WARMUP_STEPS) if ppo.policy.norm_obs else 0
+    rows = config.num_envs * min(config.num_steps, WARMUP_STEPS)
     return {"env_name": config.env_name, "seed": config.seed, "ended": ended, "steps": ppo.step,
             "iterations": ppo.learner.finished + 1, "episodes": ppo.episodes.count,
             "seconds": seconds, "startup_seconds": startup, "steps_per_second": ppo.step / seconds,
-            "warmup_steps": warmup, "episodic_return": recent.get("charts/episodic_return"),
-            "evaluation": None, "model": model and model.name, "kernels": kernels.backend(),
+            "warmup_steps": rows * ppo.policy.observer.norm,
+            "episodic_return": recent.get("charts/episodic_return"), "evaluation": None,
+            "model": model and model.name, "kernels": kernels.backend(),
             "version": __version__, "fingerprint": fingerprint(config.torch_threads)}
 
 
@@ -262,9 +263,8 @@ def _saved(ppo, folder: Path) -> Path | None:
 
 
 def _network(policy, config) -> str:
-    from .heads import size
-    widths = "-".join(map(str, (math.prod(policy.row), *config.hidden_sizes)))
-    return f"{config.model} {widths}-{{{size(policy.act_space)},1}} {config.activation}"
+    widths = "-".join(map(str, (policy.observer.encoding.size, *config.hidden_sizes)))
+    return f"{config.model} {widths}-{{{policy.head.size},1}} {config.activation}"
 
 
 def _space(space) -> str:

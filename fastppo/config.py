@@ -6,6 +6,7 @@ of them is docs/config.md.
 """
 
 import math
+import re
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin
 
@@ -43,8 +44,25 @@ class Config:
     """Nonlinearity of the hidden layers [Schulman 2017, section 6.1]"""
     shared_critic: bool = False
     """Actor and critic share their hidden layers [off: CleanRL ppo.py]"""
+    distribution: Literal["gaussian", "state_gaussian", "squashed", "beta"] = "gaussian"
+    """Distribution of Box actions: gaussian (a std free of the state), state_gaussian (a std that
+    the network gives), squashed (tanh of a gaussian), beta (between the bounds)
+    [Schulman 2017, section 6.1]"""
     log_std_init: float = 0.0
     """Initial log standard deviation of Box actions [CleanRL ppo_continuous_action]"""
+    std: float | str | None = None
+    """Fixed standard deviation of Box actions: a number, or 10% of the action's range; none: it is
+    learnt"""
+    min_std: float = 0.0
+    """What state_gaussian adds to its standard deviation"""
+    action_scaling: bool = False
+    """Box actions are chosen in [-1, 1] and mapped to their bounds; else clipped to them"""
+    final_tanh: bool = False
+    """The means of Box actions end in a tanh; for --action_scaling"""
+    sde: bool = False
+    """Generalised state-dependent exploration of Box actions [Raffin 2021]"""
+    sde_sample_freq: int | None = None
+    """Steps for which gSDE keeps its noise; none: a whole rollout [SB3]"""
 
     num_envs: int = 16
     """Environments stepped side by side, E; auto: the preset's, else the default
@@ -173,6 +191,12 @@ def _number(value) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _share(value) -> Any:
+    """The number of a text like 10%; else `value`."""
+    share = re.fullmatch(r"(\d+(?:\.\d+)?)%", value) if isinstance(value, str) else None
+    return float(share[1]) if share else value
+
+
 def _whole(low: int):
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= low
 
@@ -182,17 +206,19 @@ def _among(*names):
 
 
 _RULES = [(name, *rule) for names, rule in (
-    ("num_envs num_steps epochs num_minibatches total_steps torch_threads max_episode_steps",
+    ("num_envs num_steps epochs num_minibatches total_steps torch_threads max_episode_steps"
+     " sde_sample_freq",
      (_whole(1), "a whole number, 1 or more")),
     ("eval_episodes", (_whole(0), "a whole number, 0 or more")),
     ("num_workers", (lambda x: x == "auto" or _whole(0)(x), "a whole number, 0 or more, or auto")),
     ("seed", (lambda x: _whole(0)(x) and x < 2**63, "a whole number from 0 to 2**63 - 1")),
     ("lr adam_eps clip_range clip_range_vf max_grad_norm target_kl reward_limit",
      (lambda x: _number(x) and x > 0, "a finite number above 0")),
-    ("entropy_coef value_coef step_timeout reset_timeout",
+    ("entropy_coef value_coef step_timeout reset_timeout min_std",
      (lambda x: _number(x) and x >= 0, "a finite number, 0 or more")),
     ("gamma gae_lambda", (lambda x: _number(x) and 0 <= x <= 1, "a number from 0 to 1")),
     ("reward_scale log_std_init", (_number, "a finite number")),
+    ("std", (lambda x: _number(_share(x)) and _share(x) > 0, "a number above 0, or such as 10%")),
     *((field.name, _among(*get_args(field.type) or (True, False))) for field in fields(Config)
       if field.type is bool or get_origin(field.type) is Literal),
     ("env_name device wandb_project", (lambda x: isinstance(x, str), "a string")),

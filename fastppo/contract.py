@@ -8,9 +8,11 @@ import sys
 import traceback
 
 import numpy as np
+from gymnasium.spaces import Tuple
 
 from . import kernels
 from .errors import EnvError, InputError
+from .observations import Observations
 from .spaces import Store, keeps
 
 REWARD_MAX = float(np.finfo(np.float32).max)
@@ -63,16 +65,29 @@ def flag(value, name: str = "terminated or truncated") -> bool:
     return bool(value)
 
 
-def batch(obs, store: Store) -> tuple[np.ndarray, bool]:
+def batch(obs, seen: Observations) -> tuple[np.ndarray, bool]:
     """`obs`, one observation or a batch of any size, as stored rows [b ...]; whether it was one.
 
     Raises InputError for another shape, and for a dtype that training would refuse.
     """
-    row, dtype = store.shape, np.dtype(store.dtype)
-    fix = f"an array of {dtype} and shape {row}, or a batch of them"
-    if isinstance(obs, tuple) and len(obs) in ANSWERED and isinstance(obs[-1], dict):
+    whole = isinstance(obs, tuple) and len(obs) in ANSWERED and isinstance(obs[-1], dict)
+    if whole and not isinstance(seen.space, Tuple):
         raise InputError("this is an environment's whole answer, not the observation alone",
                          ANSWERED[len(obs)])
+    if seen.plain:
+        return _boxes(obs, seen.store)
+    try:
+        lead = seen.lead(obs)
+        return (seen.batch(obs, *lead), False) if lead else (seen.rows([obs]), True)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise InputError(f"the observation does not fit the space {seen.space}: {error}",
+                         "one that its `sample()` could give, or a batch of them") from error
+
+
+def _boxes(obs, store: Store) -> tuple[np.ndarray, bool]:
+    """`batch` for a plain Box."""
+    row, dtype = store.shape, np.dtype(store.dtype)
+    fix = f"an array of {dtype} and shape {row}, or a batch of them"
     try:
         array = np.asarray(obs)
     except Exception as error:  # a ragged list, a tensor elsewhere, or an object of the user's

@@ -24,7 +24,8 @@ SECTIONS = {"env_name": "environment", "model": "network", "num_envs": "rollout"
 
 UNITS = {"max_episode_steps": "steps", "total_steps": "steps", "hidden_sizes": "units",
          "log_std_init": "nats", "num_envs": "environments", "num_steps": "steps",
-         "num_workers": "processes", "step_timeout": "s", "reset_timeout": "s",
+         "num_workers": "processes", "sde_sample_freq": "steps", "step_timeout": "s",
+         "reset_timeout": "s",
          "reward_limit": "standard deviations", "target_kl": "nats", "epochs": "passes",
          "num_minibatches": "minibatches", "torch_threads": "threads", "eval_episodes": "episodes",
          "rounds": "rounds", "seconds": "s", "iterations": "iterations", "processes": "processes"}
@@ -32,6 +33,7 @@ UNITS = {"max_episode_steps": "steps", "total_steps": "steps", "hidden_sizes": "
 NAMES = {int: "INT", float: "FLOAT", bool: "BOOL", str: "TEXT", Any: "TEXT",
          tuple[int, ...]: "INT,...", dict[str, Any]: "JSON"}
 AUTO = *BY_PRESET, "num_workers"  # numbers that can be left to a rule or to measurement
+SHARES = "std",  # numbers that can be given as a percentage
 BARE = {"json": "-"}
 POWERS = {"": 0, "k": 3, "m": 6, "g": 9}
 SWITCHES = {"true": True, "yes": True, "on": True, "1": True,
@@ -59,7 +61,8 @@ class Setting(NamedTuple):
         """What its values look like: INT, FLOAT|none, tanh|relu, ..."""
         choices = get_origin(self.kind) is Literal
         plain = "|".join(get_args(self.kind)) if choices else NAMES[self.kind]
-        return plain + "|auto" * (self.name in AUTO) + "|none" * self.optional
+        shared = "|FLOAT%" * (self.name in SHARES)
+        return plain + shared + "|auto" * (self.name in AUTO) + "|none" * self.optional
 
     @property
     def bare(self) -> str | None:
@@ -83,6 +86,8 @@ class Setting(NamedTuple):
             return None
         if self.name in AUTO and text.lower() == "auto":
             return "auto"
+        if self.name in SHARES and text.endswith("%"):
+            return text
         try:
             return reader(self.kind)(text)
         except ValueError as error:

@@ -8,11 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from . import kernels
+from .actors import Recipe
 from .collect import Rollout
 from .config import Config
 from .errors import ModelError
 from .flat import Adam, Flat
+from .heads import COMPILED
 from .learner import STATS, Batch, Learner
+from .nets import MLP
 from .policy import Policy
 from .shards import Alone, Together, shared_memory
 
@@ -20,7 +23,18 @@ from .shards import Alone, Together, shared_memory
 def serves(policy: nn.Module, flat: Flat) -> bool:
     """Whether the compiled learner can train this policy: a built-in MLP, in the CPU's memory."""
     return (kernels.COMPILED and isinstance(policy, Policy) and flat.values.device.type == "cpu"
-            and policy.recipe(flat.offsets) is not None)
+            and recipe_of(policy, flat) is not None)
+
+
+def recipe_of(policy: Policy, flat: Flat) -> Recipe | None:
+    """What the compiled twin needs, or None where only torch can run this network."""
+    log_std = getattr(policy.head, "log_std", None)
+    known = (type(policy.net) is MLP and not policy.net.final_tanh
+             and type(policy.head) in COMPILED and policy.observer.seen.mask is None)
+    if not known or log_std is not None and id(log_std) not in flat.offsets:
+        return None
+    return Recipe(policy.net.plan(flat.offsets),
+                  None if log_std is None else flat.offsets[id(log_std)])
 
 
 def terms_of(config: Config) -> kernels.Terms:
@@ -41,7 +55,7 @@ class KernelLearner(Learner):
         if not serves(policy, flat):
             raise ModelError("the compiled learner serves built-in MLPs on the CPU alone",
                              "--learner=torch")
-        self.recipe = policy.recipe(flat.offsets)
+        self.recipe = recipe_of(policy, flat)
         self.memory = kernels.update_memory(
             *self.recipe, flat.values.numpy(), self.adam.mean.numpy(), self.adam.square.numpy())
         self.terms, self.shards = terms_of(config), Alone()
@@ -68,8 +82,7 @@ class KernelLearner(Learner):
         return torch.from_numpy(stats).mean(0)
 
     def _samples(self, batch: Batch) -> kernels.Samples:
-        obs, *rest = (x.numpy() for x in batch)
-        norm = self.policy.norm_obs
-        return kernels.Samples(obs.reshape(len(obs), -1), *rest,
-                               self.policy.shift.numpy() if norm else None,
-                               self.policy.scale.numpy() if norm else None)
+        observer, rest = self.policy.observer, (x.numpy() for x in batch[1:])
+        obs = observer.encoding.encode(observer.seen.split(batch.obs))
+        moments = (observer.shift, observer.scale) if observer.norm else ()
+        return kernels.Samples(obs, *rest, *(x.numpy() for x in moments))

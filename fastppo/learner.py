@@ -4,7 +4,7 @@
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from .collect import Rollout
 from .config import Config
 from .errors import Error
 from .flat import Adam, Flat
+from .spaces import mapped
 
 STATS = ("policy_loss", "value_loss", "entropy", "approx_kl", "old_approx_kl", "clipfrac",
          "grad_norm")
@@ -22,12 +23,16 @@ STATS = ("policy_loss", "value_loss", "entropy", "approx_kl", "old_approx_kl", "
 class Batch(NamedTuple):
     """What the rollout recorded of some samples."""
 
-    obs: Tensor  # [b ...]
+    obs: Any  # [b ...], or a structure of tensors
     act: Tensor  # [b] or [b a]
     logp: Tensor  # [b]
     val: Tensor  # [b]
     adv: Tensor  # [b]
     ret: Tensor  # [b]
+
+    def rows(self, which: Tensor | slice) -> "Batch":
+        """Some of the samples."""
+        return Batch(*(mapped(lambda x: x[which], field) for field in self))
 
 
 def normalised(adv: Tensor) -> Tensor:
@@ -82,15 +87,16 @@ class Learner:
         finite (Error), everything is as it was before.
         """
         self.flat.check()
-        values, adam, moments = self.flat.values.clone(), self.adam.state, self.policy.moments
+        observer = self.policy.observer
+        values, adam, moments = self.flat.values.clone(), self.adam.state, observer.moments
         try:
             stats = self._epochs(rollout, lr, iteration)
-            self.policy.learn_moments(flattened(rollout, torch.device("cpu")).obs.numpy())
+            observer.learn(observer.seen.split(flattened(rollout, torch.device("cpu")).obs))
             self.finished = iteration
         except BaseException:
             self.flat.values.copy_(values)
             self.adam.restore(adam)
-            self.policy.set_moments(moments)
+            observer.set_moments(moments)
             raise
         return stats
 
@@ -117,10 +123,9 @@ class Learner:
     def _epoch(self, batch: Batch, order: Tensor) -> Tensor:
         """The mean statistics of one pass over the shuffled samples, minibatch by minibatch."""
         count, rows = min(self.config.num_minibatches, len(order)), len(order)
-        shuffled = Batch(*(x[order] for x in batch))
-        return torch.stack([self._minibatch(Batch(*(
-            x[rows * i // count:rows * (i + 1) // count] for x in shuffled)))
-            for i in range(count)]).mean(0)
+        shuffled = batch.rows(order)
+        return torch.stack([self._minibatch(shuffled.rows(
+            slice(rows * i // count, rows * (i + 1) // count))) for i in range(count)]).mean(0)
 
     @torch.enable_grad()  # whatever the host script has set
     def _minibatch(self, batch: Batch) -> Tensor:
@@ -138,6 +143,8 @@ class Learner:
 def flattened(rollout: Rollout, device: torch.device) -> Batch:
     """The valid rows of a rollout [t e ...] as samples [b ...] on `device`, in time order."""
     valid = rollout.valid.reshape(-1)
-    fields = (getattr(rollout, name)[:len(rollout.raw)] for name in Batch._fields)
-    rows = (x.reshape(len(valid), *x.shape[2:]) for x in fields)
-    return Batch(*((x if valid.all() else x[valid]).to(device) for x in rows))
+
+    def rows(x: Tensor) -> Tensor:
+        x = x[:len(rollout.raw)].reshape(len(valid), *x.shape[2:])
+        return (x if valid.all() else x[valid]).to(device)
+    return Batch(*(mapped(rows, getattr(rollout, name)) for name in Batch._fields))

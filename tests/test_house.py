@@ -29,13 +29,14 @@ ROWS = """
     kernel_learner
     evaluate checkpoint learner
     models collect letters
-    policy workers native flat
-    shards
+    rewards policy workers native flat
+    observer shards
     heads nets vecenv stepper forecast
     actors processes
     envs intake books
     contract measure infos
     fingerprint
+    actions observations
     spaces arena kernels
     numba_twins sinks_wandb
     config reference machine

@@ -87,7 +87,7 @@ class Twin:
         """The distribution of actions [b] or [b a], and the values [b]."""
         policy = self.ppo.policy
         if self.config.norm_obs:
-            std = (policy.m2 / policy.count + 1e-8).sqrt()
+            std = (policy.m2 / policy.observer.count + 1e-8).sqrt()
             obs = ((obs - policy.mean) / std).clamp(-10, 10)
         critic = "actor_body" if self.config.shared_critic else "critic_body"
         hidden, valued = (torch.tanh(self.linear(weights, f"{body}.0", obs))
@@ -256,7 +256,7 @@ def test_invalid_rows_are_never_trained_on(trainer, monkeypatch):
     stats = ppo.update(rollout)
     assert all(map(math.isfinite, stats.values()))
     assert [len(batch.obs) for batch in seen] == [15, 15] * 2
-    assert ppo.policy.count.item() == 8 * 4 + 30
+    assert ppo.policy.observer.count.item() == 8 * 4 + 30
 
 
 @pytest.mark.parametrize("learner", ["kernel", "torch"])
@@ -275,10 +275,10 @@ def test_a_rollout_of_resets_alone_changes_nothing(trainer, learner):
     ppo = trainer(Chance, num_workers=0, learner=learner)
     rollout = ppo.collect()
     rollout.valid[:] = False
-    before, count = ppo.learner.flat.values.clone(), ppo.policy.count.item()
+    before, count = ppo.learner.flat.values.clone(), ppo.policy.observer.count.item()
     stats = ppo.update(rollout)
     assert stats["losses/epochs"] == 0 and math.isnan(stats["losses/policy_loss"])
-    assert ppo.learner.flat.values.equal(before) and ppo.policy.count.item() == count
+    assert ppo.learner.flat.values.equal(before) and ppo.policy.observer.count.item() == count
     assert ppo.learner.finished == 0
 
 
@@ -371,8 +371,8 @@ def test_parameters_and_gradients_are_views_of_one_flat_vector_each(trainer):
 
 def everything(ppo):
     """Weights, Adam's state, moments and their snapshots, as bytes."""
-    tensors = [ppo.learner.flat.values, *ppo.learner.adam.state, *ppo.policy.moments,
-               ppo.policy.shift, ppo.policy.scale]
+    tensors = [ppo.learner.flat.values, *ppo.learner.adam.state, *ppo.policy.observer.moments,
+               ppo.policy.observer.shift, ppo.policy.observer.scale]
     return [np.asarray(tensor).tobytes() for tensor in tensors]
 
 

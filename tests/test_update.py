@@ -11,8 +11,8 @@ from fastppo import Config, kernels
 from fastppo.collect import Rollout
 from fastppo.errors import Error, KernelError, ModelError
 from fastppo.flat import Flat
-from fastppo.heads import head_of
-from fastppo.kernel_learner import KernelLearner, serves
+from fastppo.heads import Options, head_of
+from fastppo.kernel_learner import KernelLearner, recipe_of, serves
 from fastppo.learner import STATS, Batch, Learner, flattened, normalised, total_loss
 from fastppo.models import torch_threads
 from fastppo.nets import MLP
@@ -66,11 +66,13 @@ def policy_of(case, seed=0):
     outputs = head_of(case["space"]).size
     net = MLP(case["inputs"], outputs, case["hidden"], case["activation"], case["shared"],
               generator)
-    policy = Policy(space, case["space"], net, case["norm_obs"], log_std_init=-0.3)
+    policy = Policy(space, case["space"], net, case["norm_obs"],
+                    head_of(case["space"], Options(log_std_init=-0.3)))
     for param in policy.parameters():
         param.data += 0.1 * torch.randn(param.shape, generator=generator)
-    size = len(policy.shift)
-    policy.set_moments([torch.full((n,), 4.0, dtype=torch.float64) for n in (1, size, size)])
+    size = len(policy.observer.shift)
+    policy.observer.set_moments(
+        [torch.full((n,), 4.0, dtype=torch.float64) for n in (1, size, size)])
     return policy
 
 
@@ -94,7 +96,7 @@ def rollout_of(policy, case, seed=0, envs=4):
         array[: shape[0]][~valid] = poison
     unused = dict.fromkeys(("raw", "rew", "term", "trunc", "nxt"), torch.full(shape, np.nan))
     return Rollout(obs=obs, act=act, logp=logp, val=val, adv=adv, ret=adv + val, valid=valid,
-                   **unused)
+                   state=torch.empty(*obs.shape[:2], 0), **unused)
 
 
 def learner_of(kind, case):
@@ -118,7 +120,7 @@ def trained(kind, case, iterations=2):
 def state(learner):
     """The bits of everything that training changes."""
     steps, mean, square = learner.adam.state
-    arrays = (learner.flat.values, mean, square, *learner.policy.moments)
+    arrays = (learner.flat.values, mean, square, *learner.policy.observer.moments)
     return steps, [array.numpy().tobytes() for array in arrays]
 
 
@@ -255,11 +257,12 @@ def test_samples_outside_the_minibatch_are_not_read():
 
 def recorded(policy, flat, obs, space):
     """(act, logp, val) of the compiled policy that acts."""
-    recipe, rows = policy.recipe(flat.offsets), len(obs)
+    recipe, rows = recipe_of(policy, flat), len(obs)
     packed = np.empty(kernels.packed_size(recipe.plan), np.float32)
     kernels.pack(recipe.plan, flat.values.numpy(), packed)
     out, logp = np.empty((rows, policy.head.size + 1), np.float32), np.empty(rows, np.float32)
-    norm = (policy.shift.numpy(), policy.scale.numpy()) if policy.norm_obs else (None, None)
+    moments = policy.observer.shift, policy.observer.scale
+    norm = [x.numpy() for x in moments] if policy.observer.norm else (None, None)
     kernels.forward(recipe.plan, packed, *norm, obs, out)
     noise = np.empty((rows, policy.head.size), np.float32)
     if recipe.log_std is None:
@@ -367,7 +370,7 @@ def test_adam_goes_on_from_either_learners_state():
     other.adam.restore(one.adam.state)
     rollout = rollout_of(policy_of(case), case, 9)
     for learner in (one, other):
-        learner.policy.set_moments(one.policy.moments)
+        learner.policy.observer.set_moments(one.policy.observer.moments)
         learner.update(rollout, 1e-3, 1)
     torch.testing.assert_close(other.flat.values, one.flat.values, rtol=0, atol=1e-5)
 

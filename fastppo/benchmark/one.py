@@ -122,10 +122,10 @@ def facts(ppo) -> dict[str, Any]:
     import torch
 
     from .. import kernels
-    from ..heads import size
     from ..report import public
-    outputs, policy = size(ppo.policy.act_space), ppo.policy
-    return {"config": public(ppo.config), "inputs": int(np.prod(policy.row)), "outputs": outputs,
+    policy = ppo.policy
+    return {"config": public(ppo.config), "inputs": policy.observer.encoding.size,
+            "outputs": policy.head.size,
             "parameters": sum(param.numel() for param in policy.parameters()),
             "native": ppo.source.vector is not None, "kernels": kernels.backend(),
             "versions": {"Python": sys.version.split()[0], "torch": torch.__version__,
