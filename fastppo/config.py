@@ -26,6 +26,8 @@ class Config:
     """Keyword arguments for the environment; JSON on the command line"""
     max_episode_steps: int | None = None
     """Steps after which an episode is truncated; none: the environment's own limit"""
+    frame_stack: int = 1
+    """Observations that are seen together, this one and those before it [4 for Atari: Mnih 2015]"""
     preset: str = "auto"
     """Settings for a family of environments: auto (looked up by env_name), none, or a name from
     fastppo.presets; whatever is given beside it wins"""
@@ -36,14 +38,25 @@ class Config:
     [CleanRL ppo_continuous_action]"""
 
     model: Any = "auto"
-    """Network: auto (looks at the observation), mlp, cnn (not yet); in Python also a class called
-    with (observation space, action space)"""
+    """Network: auto (cnn for images, else mlp), mlp, cnn [Mnih 2015], impala [Espeholt 2018],
+    impoola (impala with pooling [Trumpp 2025]), or a class of your own as `module:Class`, in Python
+    also itself, which is called with (observation space, action space)"""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Units of each hidden layer [Schulman 2017, section 6.1]"""
-    activation: Literal["tanh", "relu", "elu"] = "tanh"
-    """Nonlinearity of the hidden layers [Schulman 2017, section 6.1]"""
-    shared_critic: bool = False
-    """Actor and critic share their hidden layers [off: CleanRL ppo.py]"""
+    """Units of each hidden layer; behind an image that is all there is to see there are none
+    [Schulman 2017, section 6.1]"""
+    activation: Literal["tanh", "relu", "elu", "silu", "gelu", "leaky_relu"] = "tanh"
+    """Nonlinearity of the hidden layers; the last three are torch's alone
+    [Schulman 2017, section 6.1]"""
+    layer_norm: bool = False
+    """Normalise what hidden layers give before their nonlinearity [Ba 2016]"""
+    shared_critic: bool | None = None
+    """Actor and critic share all but their last layers; none: where there are convolutions
+    [CleanRL ppo.py, ppo_atari.py]"""
+    actor_keys: tuple[str, ...] | None = None
+    """Parts of a Dict observation that the actor sees; none: all"""
+    critic_keys: tuple[str, ...] | None = None
+    """Parts of a Dict observation that the critic sees, which may be more than the actor has;
+    none: all"""
     distribution: Literal["gaussian", "state_gaussian", "squashed", "beta"] = "gaussian"
     """Distribution of Box actions: gaussian (a std free of the state), state_gaussian (a std that
     the network gives), squashed (tanh of a gaussian), beta (between the bounds)
@@ -207,7 +220,7 @@ def _among(*names):
 
 _RULES = [(name, *rule) for names, rule in (
     ("num_envs num_steps epochs num_minibatches total_steps torch_threads max_episode_steps"
-     " sde_sample_freq",
+     " sde_sample_freq frame_stack",
      (_whole(1), "a whole number, 1 or more")),
     ("eval_episodes", (_whole(0), "a whole number, 0 or more")),
     ("num_workers", (lambda x: x == "auto" or _whole(0)(x), "a whole number, 0 or more, or auto")),
@@ -224,7 +237,10 @@ _RULES = [(name, *rule) for names, rule in (
     ("env_name device wandb_project", (lambda x: isinstance(x, str), "a string")),
     ("run_dir", (lambda x: isinstance(x, str) or hasattr(x, "__fspath__"), "a folder's path")),
     ("env_kwargs", (lambda x: isinstance(x, dict) and {*map(type, x)} <= {str}, "a dict by name")),
-    ("model", (lambda x: callable(x) or x in ("auto", "mlp", "cnn"), "auto, mlp, cnn or a class")),
+    ("model", (lambda x: callable(x) or ":" in str(x) or x in MODELS, ", ".join(MODELS)
+               + ", a class, or module:Class")),
     ("hidden_sizes", (lambda x: isinstance(x, tuple) and all(map(_whole(1), x)),
                       "whole numbers, 1 or more, such as --hidden_sizes=64,64")),
+    ("actor_keys critic_keys", (lambda x: isinstance(x, tuple) and {*map(type, x)} == {str},
+                                "names of the observation's parts, at least one")),
 ) for name in names.split()]

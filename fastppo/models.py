@@ -1,22 +1,20 @@
 """From a Config to a policy: which network, which first weights, and does it fit its spaces."""
 
-import threading
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 from gymnasium.spaces import Space
-from torch import Tensor, nn
 
 from . import kernels
+from .bodies import body_of
 from .config import Config
-from .errors import ModelError
+from .distributions import seeded
 from .heads import Options, head_of
 from .kernels import Purpose
-from .nets import MLP
+from .nets import COMPILED, MLP, ActorCritic
 from .observations import Encoding, Observations
+from .own import is_own, made, tried
 from .policy import Policy
-from .spaces import mapped
 
 
 @contextmanager
@@ -44,30 +42,25 @@ def own_torch():
     with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad():
         yield
 
-SEEDING = threading.RLock()  # one thread at a time borrows the host's generator
-
 
 @own_torch()
 def build_policy(obs_space: Space, act_space: Space, config: Config, model=None) -> Policy:
-    """The policy of a resolved Config; `model` is a class of the user's, or None for the built-in.
+    """The policy of a resolved Config; `model` is a class of the user's, or None for the Config's.
 
     Raises ModelError where what the model returns does not fit the spaces.
     """
     generator = torch.Generator().manual_seed(kernels.word(config.seed, Purpose.INIT, 0, 0))
     seen, options = Observations(obs_space, act_space), head_options(config)
-    features = config.hidden_sizes[-1] if config.sde and config.hidden_sizes else 0
-    head = head_of(act_space, options, features)
-    with SEEDING, torch.random.fork_rng(devices=[]):  # layers draw from the host's generator
-        torch.manual_seed(generator.initial_seed())
-        if config.model == "mlp":
-            net = MLP(Encoding(seen).size, head.size - features, config.hidden_sizes,
-                      config.activation, config.shared_critic, generator, bool(features),
-                      config.final_tanh)
+    model = model or config.model
+    with seeded(generator.initial_seed()):  # layers of the user's draw from the host's generator
+        if is_own(model):
+            net, features = made(model, obs_space, act_space), 0
         else:
-            net = _own(model or config.model, obs_space, act_space)
-        policy = Policy(obs_space, act_space, net, config.norm_obs, head, config.seed).eval()
-        _check_outputs(policy, head.size)
-    return policy
+            net = network(seen, config, generator)
+            features = net.actor_body.size * net.features
+        policy = Policy(obs_space, act_space, net, config.norm_obs,
+                        head_of(act_space, options, features), config.seed).eval()
+        return tried(policy, config)
 
 
 def head_options(config: Config) -> Options:
@@ -75,40 +68,19 @@ def head_options(config: Config) -> Options:
     return Options(*(getattr(config, name) for name in Options._fields))
 
 
-def _own(model, obs_space: Space, act_space: Space) -> nn.Module:
-    """The network that a class of the user's makes."""
-    fix = "a torch.nn.Module subclass, whose __init__ takes (obs_space, act_space)"
-    try:
-        net = model(obs_space, act_space)
-    except Exception as error:  # a user's constructor may raise anything
-        raise ModelError(f"{model!r} failed when called with the two spaces:"
-                         f" {type(error).__name__}: {error}", fix) from error
-    if not isinstance(net, nn.Module):
-        raise ModelError(f"{model!r} returned {type(net).__name__}, not a network", fix)
-    return net
+def network(seen: Observations, config: Config, generator: torch.Generator | None) -> ActorCritic:
+    """The built-in network of a resolved Config, with weights from `generator`."""
+    outputs = head_of(seen.act_space, head_options(config)._replace(sde=False)).size
+    if plain(config):
+        return MLP(Encoding(seen).size, outputs, config.hidden_sizes, config.activation,
+                   config.shared_critic, generator, config.sde, config.final_tanh)
+    actor_body = body_of(seen, config, generator, config.actor_keys)
+    critic_body = actor_body if config.shared_critic else body_of(seen, config, generator,
+                                                                  config.critic_keys)
+    return ActorCritic(actor_body, critic_body, outputs, generator, config.sde, config.final_tanh)
 
 
-def _check_outputs(policy: Policy, outputs: int) -> None:
-    """Run the network on a batch of two, which also materialises lazy layers."""
-    seen, fix = policy.observer.seen, f"return (action parameters [2, {outputs}], value [2])"
-    fix, rows = f"{fix}, both float", np.zeros((2, *seen.store.shape), seen.store.dtype)
-    obs = policy.observer(policy.observer.tensors(rows))
-    given = mapped(lambda x: list(x.shape), obs)
-    try:
-        with torch.no_grad():
-            made = policy.net(obs, policy.start(obs)) if policy.memory else policy.net(obs)
-    except Exception as error:  # a user's forward may raise anything
-        raise ModelError(f"forward(obs {given}) of the model failed:"
-                         f" {type(error).__name__}: {error}", fix) from error
-    several = isinstance(made, (tuple, list))
-    told = ", ".join(map(_shape, made)) if several else _shape(made)
-    if not several or told != f"float [2, {outputs}], float [2]":
-        raise ModelError(f"forward(obs {given}) of the model returned"
-                         f" {f'({told})' if several else told}", fix)
-
-
-def _shape(out) -> str:
-    if not isinstance(out, Tensor):
-        return type(out).__name__
-    kind = "float" if out.is_floating_point() else str(out.dtype).removeprefix("torch.")
-    return f"{kind} {list(out.shape)}"
+def plain(config: Config) -> bool:
+    """Whether the network is an MLP as the kernels know them."""
+    return (config.model == "mlp" and config.activation in COMPILED and not config.layer_norm
+            and config.actor_keys is None and config.critic_keys is None)

@@ -1,4 +1,8 @@
-"""Networks: observations to (action parameters, value), and what the compiled twin must know."""
+"""Networks: observations to (action parameters, value), and what the compiled twin must know.
+
+A body is what turns observations into features: `body(seen) -> [b f]`, with `size` f, and `flat`
+where it wants them as one row of columns. ActorCritic puts the two heads behind one or two of them.
+"""
 
 import math
 from typing import Sequence
@@ -7,51 +11,91 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
+ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU, "gelu": nn.GELU,
+               "leaky_relu": nn.LeakyReLU}
 CODES = {nn.Tanh: 1, nn.ReLU: 2, nn.ELU: 3}  # of kernels.forward; 0 is none
+COMPILED = [name for name, kind in ACTIVATIONS.items() if kind in CODES]
+GAIN = math.sqrt(2)  # of layers before a nonlinearity [37 details, number 2]
 
 
-class MLP(nn.Module):
-    """Hidden layers with one activation; actor and critic apart, or sharing them.
+def orthogonal(layer: nn.Module, gain: float, generator: torch.Generator | None) -> nn.Module:
+    """`layer` with orthogonal weights of that gain, drawn from `generator`, and zero biases."""
+    nn.init.orthogonal_(layer.weight, gain, generator=generator)
+    nn.init.zeros_(layer.bias)
+    return layer
 
-    Initialised orthogonally with gains sqrt 2 (hidden), 0.01 (actor) and 1 (critic) and zero
-    biases [37 details, number 2], from `generator` alone. With `features` the actor's last hidden
-    layer follows the action parameters (gSDE looks at it); with `final_tanh` these end in a tanh.
+
+def dense(wide: int, out: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
+    """A linear layer, initialised orthogonally."""
+    return orthogonal(nn.Linear(wide, out, dtype=torch.float32), gain, generator)
+
+
+class Hidden(nn.Sequential):
+    """The body of dense layers with one activation, orthogonal with gain sqrt 2, zero biases.
+
+    With `layer_norm` each is normalised before its activation. Without layers: the columns.
     """
 
-    flat = True  # observations are seen as one row of columns
+    flat = True
+
+    def __init__(self, inputs: int, hidden_sizes: Sequence[int], activation: str = "tanh",
+                 generator: torch.Generator | None = None, layer_norm: bool = False):
+        widths, layers = [inputs, *hidden_sizes], []
+        for wide, out in zip(widths, widths[1:]):
+            layers += [dense(wide, out, GAIN, generator), ACTIVATIONS[activation]()]
+            if layer_norm:
+                layers.insert(-1, nn.LayerNorm(out, dtype=torch.float32))
+        super().__init__(*layers)
+        self.inputs, self.size = inputs, widths[-1]
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Features [b f] of observations [b ...], flattened."""
+        return super().forward(obs.reshape(obs.shape[0], self.inputs))
+
+
+class ActorCritic(nn.Module):
+    """Two bodies, or one and the same, and behind them a linear actor and a linear critic.
+
+    Their gains are 0.01 and 1 [37 details, number 2]. With `features` the actor's follow the action
+    parameters (gSDE looks at them); with `final_tanh` these end in a tanh.
+    """
+
+    def __init__(self, actor_body: nn.Module, critic_body: nn.Module, outputs: int,
+                 generator: torch.Generator | None = None, features: bool = False,
+                 final_tanh: bool = False):
+        super().__init__()
+        self.flat, self.features, self.final_tanh = actor_body.flat, features, final_tanh
+        self.actor_body, self.critic_body = actor_body, critic_body
+        self.actor = dense(actor_body.size, outputs, 0.01, generator)
+        self.critic = dense(critic_body.size, 1, 1.0, generator)
+
+    def forward(self, obs) -> tuple[Tensor, Tensor]:
+        """(action parameters [b p], value [b]) of what the observer makes of observations."""
+        hidden = self.actor_body(obs)
+        shared = self.critic_body is self.actor_body
+        return self.answers(hidden, hidden if shared else self.critic_body(obs))
+
+    def answers(self, hidden: Tensor, valued: Tensor) -> tuple[Tensor, Tensor]:
+        """(action parameters [b p], value [b]) of the actor's and the critic's features [b f]."""
+        params, val = self.actor(hidden), self.critic(valued)[:, 0]
+        params = params.tanh() if self.final_tanh else params
+        return torch.cat([params, hidden], -1) if self.features else params, val
+
+
+class MLP(ActorCritic):
+    """Hidden layers alone, of activations that the kernels know; actor and critic apart, or sharing.
+
+    All weights are drawn from `generator`.
+    """
 
     def __init__(self, inputs: int, outputs: int, hidden_sizes: Sequence[int] = (64, 64),
                  activation: str = "tanh", shared_critic: bool = False,
                  generator: torch.Generator | None = None, features: bool = False,
                  final_tanh: bool = False):
-        super().__init__()
-        self.inputs, widths = inputs, [inputs, *hidden_sizes]
-        self.features, self.final_tanh = features, final_tanh
-
-        def layer(wide: int, out: int, gain: float) -> nn.Linear:
-            linear = nn.Linear(wide, out, dtype=torch.float32)
-            nn.init.orthogonal_(linear.weight, gain, generator=generator)
-            nn.init.zeros_(linear.bias)
-            return linear
-
-        def hidden() -> nn.Sequential:
-            pairs = [(layer(wide, out, math.sqrt(2)), ACTIVATIONS[activation]())
-                     for wide, out in zip(widths, widths[1:])]
-            return nn.Sequential(*(module for pair in pairs for module in pair))
-
-        self.actor_body = hidden()
-        self.critic_body = self.actor_body if shared_critic else hidden()
-        self.actor, self.critic = layer(widths[-1], outputs, 0.01), layer(widths[-1], 1, 1.0)
-
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """(action parameters [b p], value [b]) of observations [b ...], flattened."""
-        obs = obs.reshape(len(obs), self.inputs)
-        hidden = self.actor_body(obs)
-        valued = hidden if self.critic_body is self.actor_body else self.critic_body(obs)
-        params, val = self.actor(hidden), self.critic(valued)[:, 0]
-        params = params.tanh() if self.final_tanh else params
-        return torch.cat([params, hidden], -1) if self.features else params, val
+        actor_body = Hidden(inputs, hidden_sizes, activation, generator)
+        critic_body = actor_body if shared_critic else Hidden(inputs, hidden_sizes, activation,
+                                                              generator)
+        super().__init__(actor_body, critic_body, outputs, generator, features, final_tanh)
 
     def plan(self, offsets: dict[int, int]) -> np.ndarray:
         """The layers as rows (src, dst, n_in, n_out, w_offset, b_offset, activation), i64.
@@ -67,8 +111,8 @@ class MLP(nn.Module):
 
         def body(layers: nn.Sequential) -> int:
             nonlocal last
-            src = 0
-            for linear, nonlinear in zip(layers[::2], layers[1::2]):
+            src, pairs = 0, list(layers)
+            for linear, nonlinear in zip(pairs[::2], pairs[1::2]):
                 last += 1
                 add(linear, src, last, CODES[type(nonlinear)])
                 src = last

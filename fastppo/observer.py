@@ -43,7 +43,7 @@ class Observer(nn.Module):
                      zip(found, self.shift.split(sizes), self.scale.split(sizes))]
         if self.flat:
             return torch.cat([x.reshape(len(x), width(column)) for column, x in found], -1)
-        return self._structure([_channels_first(column, x) for column, x in found])
+        return self._structure([channels_first(column, x) for column, x in found])
 
     def mask(self, obs: Any) -> Tensor | None:
         """The action mask, bool [b choices], of observations; None where there is none."""
@@ -102,7 +102,7 @@ class Observer(nn.Module):
         return rest[WRAPPED] if list(rest) == [WRAPPED] else rest
 
 
-def _channels_first(column: Column, x: Tensor) -> Tensor:
+def channels_first(column: Column, x: Tensor) -> Tensor:
     """Images [b h w c] as [b c h w]; the shortest axis is the channels'."""
     shape = column.shape
     if column.dtype != np.uint8 or len(shape) != 3 or min(shape) != shape[2] or \

@@ -55,7 +55,7 @@ def test_own_models_built_in_threads_at_once_have_the_weights_of_their_seed(trai
 def test_layers_begin_orthogonal_with_gains_of_root_2_and_a_hundredth_and_1(inputs, widths, shared):
     net = MLP(inputs, 5, widths, shared_critic=shared, generator=torch.Generator().manual_seed(3))
     bodies = [net.actor_body] if shared else [net.actor_body, net.critic_body]
-    gains = {layer: 2 ** 0.5 for body in bodies for layer in body[::2]}
+    gains = {layer: 2 ** 0.5 for body in bodies for layer in list(body)[::2]}
     for layer, gain in (gains | {net.actor: 0.01, net.critic: 1.0}).items():
         weight = layer.weight.detach()
         rows = weight if weight.shape[0] <= weight.shape[1] else weight.T

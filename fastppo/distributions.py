@@ -1,0 +1,93 @@
+"""Networks that return a torch.distributions.Distribution: a head that asks it for everything."""
+
+import threading
+from contextlib import contextmanager
+from typing import Iterator
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, Independent, TransformedDistribution
+
+from .heads import NEVER, Head
+from .spaces import Store
+
+TURN = threading.RLock()  # one thread at a time borrows the host's generator
+CPU = torch.device("cpu")
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
+    """Torch's own generator of `device` as `seed` has it; the host script finds it as it was."""
+    place = [device] if device.type == "cuda" else []
+    with TURN, torch.random.fork_rng(place):
+        torch.default_generator.manual_seed(seed)
+        if place:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+class Given(Head):
+    """What the network returns, a Distribution over actions, is sampled and judged by itself.
+
+    Its first axis is the batch; log-probabilities and entropies are summed over the others. Its
+    sampler draws from torch's generator, seeded by the noise of the group's first environment; so
+    groups and steps have numbers of their own, however many processes there are. Where it has no
+    entropy, one is estimated: -logp of the action, through which no gradient goes.
+    """
+
+    def __init__(self, store: Store, form: str = "clip"):
+        super().__init__(0, "uu")
+        self.store, self.form = store, form
+        self.dtype = torch.int64 if store.dtype == "<i8" else torch.float32
+
+    def sample(self, params: Distribution, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(act [b ...], logp [b]); noise [b 2] is uniform, in steps of 2^-24."""
+        high, low = (noise[0].double() * 2**24).long().tolist()
+        with seeded(high << 24 | low, noise.device):
+            act = self._kept(params.sample())
+        return act, self.judge(params, act)[0]
+
+    def judge(self, params: Distribution, act: Tensor) -> tuple[Tensor, Tensor]:
+        """(logp [b] of act, entropy [b])."""
+        shape = params.batch_shape + params.event_shape
+        logp = _summed(params.log_prob(act.reshape(shape).float()))
+        try:
+            return logp, _summed(params.entropy())
+        except NotImplementedError:
+            return logp, -logp.detach()
+
+    def mode(self, params: Distribution) -> Tensor:
+        """The likeliest action, or else the mean [b ...]."""
+        return self._kept(likeliest(params))
+
+    def masked(self, params: Distribution, mask: Tensor | None) -> Distribution:
+        """A Categorical without the choices that `mask` [b n] forbids; of others none is known."""
+        if mask is None:
+            return params
+        return Categorical(logits=params.logits.masked_fill(~mask, NEVER))
+
+    def _kept(self, act: Tensor) -> Tensor:
+        return act.reshape(len(act), *self.store.shape).to(self.dtype)
+
+
+def likeliest(dist: Distribution) -> Tensor:
+    """The mode of a distribution, or else its mean; of a transformed one that of what is within.
+
+    Raises NotImplementedError where it has neither.
+    """
+    if isinstance(dist, TransformedDistribution):
+        found = likeliest(dist.base_dist)
+        for transform in dist.transforms:
+            found = transform(found)
+        return found
+    if isinstance(dist, Independent):
+        return likeliest(dist.base_dist)
+    try:
+        return dist.mode
+    except NotImplementedError:
+        return dist.mean
+
+
+def _summed(x: Tensor) -> Tensor:
+    return x.reshape(len(x), -1).sum(-1)

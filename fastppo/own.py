@@ -1,0 +1,153 @@
+"""Networks of the user's: found by name, made, and tried on one batch before anything runs."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Discrete, Space
+from torch import Tensor, nn
+from torch.distributions import Categorical, Distribution, Independent
+
+from .config import Config
+from .distributions import Given
+from .envs import called
+from .errors import ConfigError, ModelError
+from .observations import Observations
+from .policy import Policy
+from .spaces import fields, mapped
+
+CLASS = "a torch.nn.Module subclass, whose __init__ takes (obs_space, act_space)"
+
+
+def is_own(model: Any) -> bool:
+    """Whether a setting `model` says a class of the user's: itself, or as module:Class."""
+    return callable(model) or isinstance(model, str) and ":" in model
+
+
+def made(model: Any, obs_space: Space, act_space: Space) -> nn.Module:
+    """The network that a class of the user's makes; ModelError where it makes none."""
+    if isinstance(model, str):
+        name, model = model, called(model, "model")
+        if model is None:
+            raise ConfigError(f"model is {name!r}, which is no class", f"model={CLASS}")
+    try:
+        net = model(obs_space, act_space)
+    except Exception as error:  # a user's constructor may raise anything
+        raise ModelError(f"{model!r} failed when called with the two spaces:"
+                         f" {type(error).__name__}: {error}", CLASS) from error
+    if not isinstance(net, nn.Module):
+        raise ModelError(f"{model!r} returned {type(net).__name__}, not a network", CLASS)
+    size = getattr(net, "state_size", 0)
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise ModelError(f"the model's state_size is {size!r}, which is no number of floats",
+                         "self.state_size = 64, say, in __init__; 0 or none for no memory")
+    return net
+
+
+def tried(policy: Policy, config: Config) -> Policy:
+    """`policy`, whose network has been run on a batch of two, which materialises lazy layers.
+
+    With another head, if that returned a Distribution. Raises ModelError where what it returned
+    does not fit the spaces, or is not finite.
+    """
+    seen, size, memory = policy.observer.seen, policy.head.size, policy.memory
+    obs = policy.observer(policy.observer.tensors(probe(seen)))
+    given = f"forward(obs {mapped(_axes, obs)}" + f", state [2, {memory}]" * bool(memory) + ")"
+    fix = f"return (action parameters [2, {size}], value [2]" + (
+        f", state [2, {memory}]), all float" if memory else "), both float")
+    try:
+        with torch.no_grad():
+            out = policy.net(obs, policy.start(obs)) if memory else policy.net(obs)
+    except Exception as error:  # a user's forward may raise anything
+        raise ModelError(f"{given} of the model failed: {type(error).__name__}: {error}",
+                         fix) from error
+    several = isinstance(out, (tuple, list))
+    found = list(map(_shape, out)) if several else [_shape(out)]
+    own = several and len(out) > 1 and isinstance(out[0], Distribution)
+    wanted = [f"float [2, {size}]", "float [2]", *[f"float [2, {memory}]"] * bool(memory)]
+    if not several or found[own:] != wanted[own:]:
+        told = ", ".join(found)
+        raise ModelError(f"{given} of the model returned {f'({told})' if several else told}", fix)
+    for name, x in zip(("action parameters", "value", "state"), out):
+        if isinstance(x, Tensor) and not (finite := x.isfinite()).all():
+            raise ModelError(f"{given} of the model returned, with its first weights, the {name}"
+                             f" {x[~finite][0].item()}", "return finite numbers: look for divisions"
+                             " by 0, logarithms and weights that nobody has set")
+    return judged(policy, out[0], config) if own else policy
+
+
+def probe(seen: Observations) -> np.ndarray:
+    """Two stored observations of no meaning: numbers from -1 to 1, any bytes, the first choices."""
+    rows = np.zeros((2, *seen.store.shape), seen.store.dtype)
+    for array in fields(rows):
+        if array.dtype.kind in "fu":
+            wave = np.cos(np.arange(array.size)).reshape(array.shape)
+            array[...] = wave if array.dtype.kind == "f" else 127 * (1 + wave)
+    return rows
+
+
+def judged(policy: Policy, dist: Distribution, config: Config) -> Policy:
+    """The policy of a network that returns distributions such as `dist`, of a batch of two.
+
+    Raises ModelError for one that is not over the space's actions, or lacks what is asked of it.
+    """
+    store, space, name = policy.actions.store, policy.act_space, _shape(dist)
+    wanted, fix = [2, *store.shape], "return (action parameters, value) instead"
+    for setting, plain in (("std", None), ("distribution", "gaussian")):
+        if getattr(config, setting) != plain:
+            raise ModelError(f"the model returns the distribution {name}, of which {setting}"
+                             " says nothing", f"leave {setting} out")
+    axes = list(dist.batch_shape + dist.event_shape)
+    if axes[:1] != [2] or math.prod(axes) != math.prod(wanted):
+        raise ModelError(f"the model returned a distribution over {axes}, but a batch of two"
+                         f" actions of {space} is {wanted}", f"make it of the shape {wanted}")
+    if isinstance(space, Discrete) and _choices(dist) != space.n:
+        raise ModelError(f"the model returned {name}, which is over {_choices(dist)} choices, for"
+                         f" the actions {space}", f"Categorical(logits=...) of [2, {space.n}]")
+    if policy.observer.seen.mask is not None and type(dist) is not Categorical:
+        raise ModelError(f"the model returned {name}, of which nobody knows how to take away the"
+                         " actions that a mask forbids; only of a Categorical", fix)
+    head = Given(store, "scale" if config.action_scaling else "clip")
+    _ask(head, dist, config, name, fix)
+    return Policy(policy.obs_space, space, policy.net, config.norm_obs, head,
+                  policy.seed).eval()
+
+
+def _ask(head: Given, dist: Distribution, config: Config, name: str, fix: str) -> None:
+    """Raise ModelError for a distribution that cannot be sampled, judged, or asked for its mode."""
+    for what, ask in (("sample", lambda: head.sample(dist, torch.zeros(2, 2, dtype=torch.float32))),
+                      ("mode or mean", lambda: head.mode(dist))):
+        try:
+            ask()
+        except Exception as error:  # a distribution of the user's may raise anything
+            raise ModelError(f"the model returned {name}, whose {what} failed:"
+                             f" {type(error).__name__}: {error}", fix) from error
+    try:
+        dist.entropy()
+    except NotImplementedError as error:
+        if config.entropy_coef:
+            raise ModelError(f"the model returned {name}, which has no entropy(), but entropy_coef"
+                             f" is {config.entropy_coef}", "--entropy_coef=0") from error
+
+
+def _choices(dist: Distribution) -> Any:
+    """How many whole numbers from 0 on a distribution is over; None if it is not over such."""
+    while isinstance(dist, Independent):
+        dist = dist.base_dist
+    support = getattr(dist, "support", None)
+    upper = getattr(support, "upper_bound", None) if getattr(support, "is_discrete", 0) else None
+    return None if upper is None else int(torch.as_tensor(upper).max()) + 1
+
+
+def _axes(x: Tensor) -> list[int]:
+    return list(x.shape)
+
+
+def _shape(out: Any) -> str:
+    if isinstance(out, Distribution):
+        return f"{type(out).__name__} {list(out.batch_shape + out.event_shape)}"
+    if not isinstance(out, Tensor):
+        return type(out).__name__
+    kind = "float" if out.is_floating_point() else str(out.dtype).removeprefix("torch.")
+    return f"{kind} {_axes(out)}"
