@@ -10,7 +10,7 @@ import inspect
 import re
 from dataclasses import field, make_dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, Iterable, Mapping, NamedTuple, Sequence
+from typing import Annotated, Any, Iterable, Mapping, NamedTuple, Sequence, get_origin
 
 from .config import Config
 from .errors import ConfigError
@@ -116,7 +116,7 @@ def text_of(flag: Flag, own: Mapping[str, Setting] = MappingProxyType({})) -> st
     setting = {**settings(), **own}.get(ALIASES.get(flag.name, flag.name))
     if setting and setting.bare and not flag.values:
         return setting.bare
-    if setting and setting.kind == tuple[int, ...] and flag.values:
+    if setting and get_origin(setting.kind) is tuple and flag.values:
         return ",".join(flag.values)
     if len(flag.values) != 1 or not flag.values[0].strip():
         got = f', not "{" ".join(flag.values)}"' if len(flag.values) > 1 else ""

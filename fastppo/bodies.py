@@ -18,8 +18,6 @@ from .observations import Column, Encoding, Observations, width
 from .observer import WRAPPED
 from .spaces import MASK, parts
 
-BUILT_IN = "mlp", *NETWORKS
-
 
 def body_of(seen: Observations, config: Config, generator: torch.Generator | None = None,
             keys: Sequence[str] | None = None) -> nn.Module:

@@ -25,6 +25,7 @@ from .config import Config
 from .errors import CheckpointError
 from .fingerprint import fingerprint
 from .models import build_policy, own_torch
+from .names import MODELS
 from .policy import Policy
 from .spaces import parts
 
@@ -176,7 +177,7 @@ def _digest(tensors: dict[str, torch.Tensor], texts: dict[str, str]) -> str:
 def _config(text: str, model: Any, path) -> Config:
     stored, known = json.loads(text), {field.name for field in fields(Config)}
     stored["hidden_sizes"] = tuple(stored["hidden_sizes"])
-    if stored["model"] != "mlp":
+    if stored["model"] not in MODELS:
         if model is None:
             raise CheckpointError(f"{path} holds a model of your own, {stored['model']}",
                                   "load(path, model=MyNet) with the class it was trained with")

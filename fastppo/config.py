@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin
 
 from .errors import ConfigError
-from .names import flag, nearest
+from .names import MODELS, flag, nearest
 from .presets import preset_of
 
 
@@ -220,8 +220,7 @@ def _among(*names):
 
 _RULES = [(name, *rule) for names, rule in (
     ("num_envs num_steps epochs num_minibatches total_steps torch_threads max_episode_steps"
-     " sde_sample_freq frame_stack",
-     (_whole(1), "a whole number, 1 or more")),
+     " sde_sample_freq frame_stack", (_whole(1), "a whole number, 1 or more")),
     ("eval_episodes", (_whole(0), "a whole number, 0 or more")),
     ("num_workers", (lambda x: x == "auto" or _whole(0)(x), "a whole number, 0 or more, or auto")),
     ("seed", (lambda x: _whole(0)(x) and x < 2**63, "a whole number from 0 to 2**63 - 1")),
@@ -237,10 +236,8 @@ _RULES = [(name, *rule) for names, rule in (
     ("env_name device wandb_project", (lambda x: isinstance(x, str), "a string")),
     ("run_dir", (lambda x: isinstance(x, str) or hasattr(x, "__fspath__"), "a folder's path")),
     ("env_kwargs", (lambda x: isinstance(x, dict) and {*map(type, x)} <= {str}, "a dict by name")),
-    ("model", (lambda x: callable(x) or ":" in str(x) or x in MODELS, ", ".join(MODELS)
-               + ", a class, or module:Class")),
+    ("model", (lambda x: callable(x) or ":" in str(x) or x in MODELS, _among(*MODELS)[1])),
     ("hidden_sizes", (lambda x: isinstance(x, tuple) and all(map(_whole(1), x)),
                       "whole numbers, 1 or more, such as --hidden_sizes=64,64")),
-    ("actor_keys critic_keys", (lambda x: isinstance(x, tuple) and {*map(type, x)} == {str},
-                                "names of the observation's parts, at least one")),
+    ("shared_critic", _among(True, False)),
 ) for name in names.split()]

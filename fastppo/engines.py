@@ -42,6 +42,9 @@ class Made(Source):
         if config.num_workers not in (None, 0, "auto"):
             raise ConfigError(f"num_workers is {config.num_workers}, but --vec={config.vec} steps"
                               " all environments in one process", "leave num_workers out")
+        if config.frame_stack > 1:
+            raise ConfigError(f"--frame_stack={config.frame_stack}, but --vec={config.vec} steps"
+                              " environments that are made already", "--vec=workers")
         if env is not None and not isinstance(env, str):
             raise ConfigError(f"--vec={config.vec} makes environments by their id, not from"
                               f" {env!r}", "--vec=workers")

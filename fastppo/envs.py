@@ -19,6 +19,7 @@ from . import contract, remedies
 from .config import Config
 from .errors import ConfigError, EnvError, Error, SpaceError, spelt
 from .measure import step_seconds
+from .spaces import MASK
 
 Factory = Callable[[], gym.Env]
 NEVER = sys.maxsize  # a time limit nobody reaches
@@ -35,28 +36,44 @@ log = logging.getLogger("fastppo")
 class SpecFactory:
     """Makes the environment of a resolved EnvSpec; an id is looked up once, in the main process."""
 
-    def __init__(self, spec: gym.envs.registration.EnvSpec, limit: int | None, kwargs: dict):
-        self.spec, self.limit, self.kwargs = spec, limit, kwargs
+    def __init__(self, spec: gym.envs.registration.EnvSpec, limit: int | None, kwargs: dict,
+                 stack: int = 1):
+        self.spec, self.limit, self.kwargs, self.stack = spec, limit, kwargs, stack
 
     def __call__(self) -> gym.Env:
         # Gymnasium's passive checker is our own check's twin, and costs on every step.
-        return gym.make(self.spec, max_episode_steps=self.limit, disable_env_checker=True,
-                        **self.kwargs)
+        return stacked(gym.make(self.spec, max_episode_steps=self.limit, disable_env_checker=True,
+                                **self.kwargs), self.stack)
 
 
 class CallFactory:
     """Makes an environment by calling the user's class or function, with a time limit if asked."""
 
     def __init__(self, make: Callable[..., gym.Env], limit: int | None, kwargs: dict,
-                 name: str = ""):
+                 name: str = "", stack: int = 1):
         self.make, self.limit, self.kwargs, self.name = make, limit, kwargs, name or _name(make)
+        self.stack = stack
 
     def __call__(self) -> gym.Env:
         env = self.make(**self.kwargs)
         if not isinstance(env, gym.Env):
             raise ConfigError(f"{self.name} did not give a gymnasium.Env, but"
                               f" {type(env).__name__}", remedies.CALLABLE)
-        return gym.wrappers.TimeLimit(env, self.limit) if self.limit else env
+        return stacked(gym.wrappers.TimeLimit(env, self.limit) if self.limit else env, self.stack)
+
+
+def stacked(env: gym.Env, count: int) -> gym.Env:
+    """`env`, of which the last `count` observations are seen; an episode's first one is repeated.
+
+    Raises ConfigError where an action mask would be stacked too.
+    """
+    if count == 1:
+        return env
+    if isinstance(env.observation_space, gym.spaces.Dict) and MASK in env.observation_space.spaces:
+        raise ConfigError(f"--frame_stack={count} would stack the observation's {MASK!r}, too, but"
+                          " only the last one says what is legal", "leave --frame_stack out, and"
+                          " stack what is to be seen in the environment")
+    return gym.wrappers.FrameStackObservation(env, count)
 
 
 class FreshWorld(gym.Wrapper):
@@ -107,7 +124,7 @@ class Source:
         """The factories of environments to evaluate in: of `env`, or else the run's own."""
         if env is not None:
             with spelt("evaluate(env={})"):
-                return [factory(env)] * self.config.num_envs
+                return [factory(env, stack=self.config.frame_stack)] * self.config.num_envs
         if not self.factories:
             raise ConfigError("evaluation plays in environments of its own, and a VectorEnv cannot"
                               " be copied", 'evaluate(env="CartPole-v1"), with an id or a callable')
@@ -117,7 +134,8 @@ class Source:
         """Nothing: a VectorEnv that was handed in is closed by whoever made it."""
 
     def _factory(self, env: Any) -> Factory:
-        return factory(env, self.config.max_episode_steps, self.config.env_kwargs)
+        return factory(env, self.config.max_episode_steps, self.config.env_kwargs,
+                       self.config.frame_stack)
 
 
 def _spaces(envs: Sequence[gym.Env]) -> tuple[gym.Space, gym.Space]:
@@ -150,7 +168,7 @@ def decided(env: Any) -> dict[str, Any]:
     """The settings that `env` decides by itself: a list its length, a VectorEnv how it is made."""
     if isinstance(env, VectorEnv):
         return {"num_envs": env.num_envs, "num_workers": 0, "vec": "native",
-                "max_episode_steps": None, "env_kwargs": None}
+                "max_episode_steps": None, "env_kwargs": None, "frame_stack": 1}
     if not isinstance(env, (list, tuple)):
         return {}
     if not env:
@@ -167,21 +185,23 @@ def check_agreement(env: Any, asked: dict[str, Any]) -> None:
                               f"leave {name} out")
 
 
-def factory(env: Any, limit: int | None = None, kwargs: dict | None = None) -> Factory:
+def factory(env: Any, limit: int | None = None, kwargs: dict | None = None, stack: int = 1
+            ) -> Factory:
     """The factory of a Gymnasium id, `package:Id-v0`, `module:callable`, class or callable.
 
-    `limit` is the length in steps at which episodes are truncated (none: the environment's own).
+    `limit` is the length in steps at which episodes are truncated (none: the environment's own);
+    `stack` observations are seen together.
     Raises ConfigError for an id nobody registered, naming the nearest one.
     """
     name = env if isinstance(env, str) else ""
     if name:
-        env = _called(name)
+        env = called(name)
         if env is None:
-            return SpecFactory(_spec(name), limit, kwargs or {})
+            return SpecFactory(_spec(name), limit, kwargs or {}, stack)
     if not callable(env):
         raise ConfigError(f"an environment is an id, a class or a callable, not {env!r}",
                           'PPO("CartPole-v1") or PPO(lambda: MyEnv())')
-    return CallFactory(env, limit, kwargs or {}, name)
+    return CallFactory(env, limit, kwargs or {}, name, stack)
 
 
 def build(factories: Sequence[Factory], first: int = 0, name: str = "") -> list[gym.Env]:
@@ -294,28 +314,32 @@ def note_twins(env: gym.Env) -> None:
                     " faster: %s", ", ".join(found), ", ".join(TWINS[name] for name in found))
 
 
-def _called(name: str) -> Callable | None:
-    """What `module:callable` names, or None if `name` is an environment's id."""
+def called(name: str, setting: str = "env_name") -> Callable | None:
+    """What `module:callable` names, the value of a setting; None if it names nothing to call.
+
+    That may be an environment's id. Raises ConfigError for a module that cannot be imported, and
+    for what is not in it.
+    """
     module, colon, attribute = name.partition(":")
     if not colon or not attribute.replace(".", "").isidentifier():
         return None
-    found = _imported(module, name)
+    found = _imported(module, name, setting)
     for part in attribute.split("."):
         found = getattr(found, part, None)
     if found is None and attribute not in gym.registry:
         near = difflib.get_close_matches(attribute, dir(sys.modules[module]), 1, 0.4)
         raise ConfigError(f"there is no {attribute!r} in {module}",
-                          f"--env_name={module}:{near[0]}" if near else f"define it in {module}")
+                          f"--{setting}={module}:{near[0]}" if near else f"define it in {module}")
     return found if callable(found) else None
 
 
-def _imported(module: str, name: str):
-    if fix := remedies.module(name):
-        raise ConfigError(f"env_name {name!r}: {module!r} is a file, not a module", fix)
+def _imported(module: str, name: str, setting: str = "env_name"):
+    if fix := remedies.module(name, setting):
+        raise ConfigError(f"{setting} {name!r}: {module!r} is a file, not a module", fix)
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ConfigError(f"env_name {name!r}: cannot import {module!r} ({error})",
+        raise ConfigError(f"{setting} {name!r}: cannot import {module!r} ({error})",
                           remedies.dependency(module)) from error
 
 

@@ -23,7 +23,8 @@ SECTIONS = {"env_name": "environment", "model": "network", "num_envs": "rollout"
             "gamma": "returns", "epochs": "update", "device": "machine", "eval_episodes": "output"}
 
 UNITS = {"max_episode_steps": "steps", "total_steps": "steps", "hidden_sizes": "units",
-         "log_std_init": "nats", "num_envs": "environments", "num_steps": "steps",
+         "frame_stack": "observations", "log_std_init": "nats", "num_envs": "environments",
+         "num_steps": "steps",
          "num_workers": "processes", "sde_sample_freq": "steps", "step_timeout": "s",
          "reset_timeout": "s",
          "reward_limit": "standard deviations", "target_kl": "nats", "epochs": "passes",
@@ -31,7 +32,7 @@ UNITS = {"max_episode_steps": "steps", "total_steps": "steps", "hidden_sizes": "
          "rounds": "rounds", "seconds": "s", "iterations": "iterations", "processes": "processes"}
 
 NAMES = {int: "INT", float: "FLOAT", bool: "BOOL", str: "TEXT", Any: "TEXT",
-         tuple[int, ...]: "INT,...", dict[str, Any]: "JSON"}
+         tuple[int, ...]: "INT,...", tuple[str, ...]: "NAME,...", dict[str, Any]: "JSON"}
 AUTO = *BY_PRESET, "num_workers"  # numbers that can be left to a rule or to measurement
 SHARES = "std",  # numbers that can be given as a percentage
 BARE = {"json": "-"}
@@ -116,7 +117,7 @@ def reader(kind: Any) -> Callable[[str], Any]:
     if get_origin(kind) is Literal:
         return functools.partial(_choice, choices=get_args(kind))
     return {int: whole, float: _number, bool: switch, tuple[int, ...]: _sizes,
-            dict[str, Any]: _object}.get(kind, str)
+            tuple[str, ...]: _words, dict[str, Any]: _object}.get(kind, str)
 
 
 def whole(text: str) -> int:
@@ -156,6 +157,10 @@ def _sizes(text: str) -> tuple[int, ...]:
         return tuple(whole(part) for part in re.split(r"[,\s]+", text.strip("()[] ,")) if part)
     except ValueError:
         raise ValueError("whole numbers, such as 64,64") from None
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip(" '\"") for word in text.strip("()[] ,").split(","))
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import shlex
 from typing import Any, Iterable
 
 SIZE = ("say into how many the num_envs x num_steps rows are cut: --num_minibatches=4",) * 2
+MODELS = "auto", "mlp", "cnn", "impala", "impoola"  # networks that a setting can name
 MODEL = "leave it out: the command always saves the model, in the run's folder"
 
 # Others' names by whose they are: ours, or what to say instead, of a switch (if on, if off).
@@ -29,6 +30,7 @@ HOUSES: dict[str, dict[str, str | tuple[str, str]]] = {
         "n_steps": "num_steps", "n_envs": "num_envs", "n_epochs": "epochs",
         "n_timesteps": "total_steps", "batch_size": SIZE, "policy": ("--model=mlp",) * 2,
         "policy_kwargs": ("--hidden_sizes=64,64 --activation=tanh",) * 2,
+        "share_features_extractor": "shared_critic",
         "net_arch": "hidden_sizes", "tensorboard_log": "run_dir", "log_path": "run_dir",
         "normalize": ("--norm_obs --norm_rewards", "--no-norm_obs"),
         "normalize_advantage": ("--norm_advantages=minibatch", "--norm_advantages=none"),

@@ -83,7 +83,7 @@ class ActorCritic(nn.Module):
 
 
 class MLP(ActorCritic):
-    """Hidden layers alone, of activations that the kernels know; actor and critic apart, or sharing.
+    """Hidden layers alone, of activations that the kernels know, actor and critic apart or sharing.
 
     All weights are drawn from `generator`.
     """

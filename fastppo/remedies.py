@@ -20,7 +20,7 @@ from .names import json_flag
 
 FILE = "my_env"  # the module in which a wrapped environment is to stand
 ATARI = "ALE/"  # the namespace of ale-py's environments
-RAM = {"obs_type": "ram"}  # with which they are served: there are no convolutions yet
+RAM = {"obs_type": "ram"}  # with which an MLP learns from the 128 bytes of their memory
 EXTRAS = {"ale_py": 'pip install "fastppo[atari]"', "mujoco": 'pip install "fastppo[mujoco]"',
           "box2d": 'pip install Box2D (where that has no wheel: "fastppo[box2d-source]")',
           "envpool": 'pip install "fastppo[envpool]"', "jax": 'pip install "gymnasium[jax]"'}
@@ -60,22 +60,15 @@ def atari(env_name: str) -> bool:
     return name.startswith(ATARI) or "NoFrameskip" in name
 
 
-def image(env_name: str, kwargs: dict[str, Any] | None) -> str:
-    """What is served of an environment, made with `kwargs`, whose observations are images."""
-    if atari(env_name):
-        return f"{json_flag('env_kwargs', (kwargs or {}) | RAM)} (the 128 bytes of its memory)"
-    return "--model=mlp takes any Box, an image as one long vector"
-
-
-def module(env_name: str) -> str:
+def module(env_name: str, setting: str = "env_name") -> str:
     """How to write `path/file.py:callable`, which names no module; "" for other names."""
     file, _, attribute = env_name.partition(":")
     path = PurePath(file)
     if path.suffix != ".py":
         return ""
     if path.is_absolute() or ".." in path.parts:
-        return f"cd {shlex.quote(str(path.parent))}, then --env_name={path.stem}:{attribute}"
-    return f"--env_name={'.'.join(path.with_suffix('').parts)}:{attribute}"
+        return f"cd {shlex.quote(str(path.parent))}, then --{setting}={path.stem}:{attribute}"
+    return f"--{setting}={'.'.join(path.with_suffix('').parts)}:{attribute}"
 
 
 def in_module(env_name: str) -> str:

@@ -9,18 +9,22 @@ from typing import Any, Callable, Iterable
 import torch
 from gymnasium.spaces import Box, Space
 
-from . import kernels, remedies
+from . import kernels
 from .actions import check_form
+from .bodies import columns_of, names_of
 from .config import Config, check_names, default_of
 from .envs import Source, check_agreement
-from .errors import ConfigError, ModelError
+from .errors import ConfigError
 from .heads import COMPILED, head_of
+from .images import NETWORKS, picture
 from .measure import pays
-from .models import head_options
+from .models import head_options, plain
+from .nets import COMPILED as COMPILED_ACTIVATIONS
 from .observations import Encoding, Observations
+from .own import is_own
 from .presets import BY_PRESET, PRESETS, preset_of
 from .processes import worker_count
-from .spaces import check_spaces, leaves, observation_store, parts
+from .spaces import check_spaces, leaves, parts
 
 Callback = Callable[[Any, dict[str, float]], Any]
 Callbacks = Callback | Iterable[Callback]
@@ -84,12 +88,17 @@ def resolved(source: Source) -> Config:
     config, obs_space = source.config, source.obs_space
     check_spaces(obs_space, source.act_space, config.env_name)
     check_heads(config, source.act_space)
+    seen = Observations(obs_space, source.act_space)
+    check_network(config, seen)
     config = config.replace(
         seed=secrets.randbits(31) if config.seed is None else config.seed,
-        model=_model(config, obs_space), device=_device(config.device),
+        model=_model(config, seen), device=_device(config.device),
         torch_threads=config.torch_threads or 1,
         vec="workers" if config.vec == "auto" else config.vec)
-    serves = _serves(config, Observations(obs_space, source.act_space))
+    if config.shared_critic is None:
+        config = config.replace(shared_critic=config.model in NETWORKS
+                                and config.actor_keys == config.critic_keys)
+    serves = _serves(config, seen)
     config = config.replace(acting=_compiled(config, "acting", serves, "local", "central"),
                             learner=_compiled(config, "learner", serves, "kernel", "torch"))
     return config.replace(num_workers=worker_count(
@@ -112,7 +121,7 @@ def check_heads(config: Config, act_space: Space) -> None:
         if asked:
             check_form(act_space, form, asked)
     if config.sde and (config.distribution != "gaussian" or config.std is not None
-                       or len(boxes) > 1 or parts(act_space) or callable(config.model)):
+                       or len(boxes) > 1 or parts(act_space) or is_own(config.model)):
         raise ConfigError("sde explores with a gaussian of its own, for one Box and the built-in"
                           " networks", "leave --distribution and --std out, or --sde")
     if config.distribution == "beta" and (config.std is not None or config.action_scaling):
@@ -125,24 +134,54 @@ def _serves(config: Config, seen: Observations) -> bool:
     hidden, head = config.hidden_sizes, head_of(seen.act_space, head_options(config), 1)
     row = Encoding(seen).size + 2 * sum(hidden) + head.size + 1
     padding = 16 * (2 * len(hidden) + 2)  # each layer's outputs are filled up to whole vectors
-    return (kernels.COMPILED and config.model == "mlp" and config.device == "cpu"
+    return (kernels.COMPILED and plain(config) and config.device == "cpu"
             and type(head) in COMPILED and config.std is None and not config.final_tanh
             and seen.mask is None and row + padding <= kernels.MAX_FLOATS
             and len(hidden) <= kernels.MAX_HIDDEN)
 
 
-def _model(config: Config, obs_space: Space) -> Any:
-    model = config.model
-    shape = obs_space.shape or ()  # a Dict or Tuple has none
-    image = len(shape) == 3 and observation_store(obs_space).dtype == "|u1"
-    fix = remedies.image(config.env_name if image else "", config.env_kwargs)
-    if model == "cnn":
-        why = "" if image else f"; and observations of shape {shape} are no images"
-        raise ModelError(f"--model=cnn is not there yet{why}", fix)
-    if model == "auto" and image:
-        raise ModelError(f"observations of the space {obs_space} are images, which no network here"
-                         " is made for yet", fix)
-    return "mlp" if model == "auto" else model
+def check_network(config: Config, seen: Observations) -> None:
+    """Raise ConfigError for choices of a network that contradict each other, or the spaces."""
+    if is_own(config.model):
+        for name in ("layer_norm", "final_tanh", "shared_critic", "actor_keys", "critic_keys"):
+            if getattr(config, name) not in (None, False):
+                raise ConfigError(f"{name} is {getattr(config, name)!r}, but it is for built-in"
+                                  " networks, and the model is one of your own",
+                                  f"leave --{name} out")
+    if config.shared_critic and config.actor_keys != config.critic_keys:
+        raise ConfigError("actor and critic cannot share what they see with other keys each",
+                          "--no-shared_critic")
+    known = names_of(seen)
+    for name in ("actor_keys", "critic_keys"):
+        if (keys := getattr(config, name)) is None:
+            continue
+        if not known:
+            raise ConfigError(f"{name} are parts of a Dict observation, but these are"
+                              f" {seen.space}", f"leave --{name} out")
+        if not isinstance(keys, tuple) or not keys or not {*keys} <= {*known}:
+            raise ConfigError(f"{name} is {keys!r}, but must be some of {', '.join(known)}",
+                              f"--{name}={','.join(known)}")
+
+
+def _model(config: Config, seen: Observations) -> Any:
+    """The network that `model` comes to; ConfigError where it cannot see these observations."""
+    model, shapes = config.model, [shape[1:] for shape in map(picture, columns_of(seen)) if shape]
+    if model == "auto":
+        return "cnn" if max(map(min, shapes), default=0) >= NETWORKS["cnn"].smallest else "mlp"
+    if model not in NETWORKS:
+        return model
+    smallest = NETWORKS[model].smallest
+    fits = [name for name, kind in NETWORKS.items() if shapes
+            and min(map(min, shapes)) >= kind.smallest]
+    fix = f"--model={[*fits, 'mlp'][0]}"
+    if not shapes:
+        raise ConfigError(f"--model={model} is for images, Boxes of uint8 with two axes or more,"
+                          f" and none are in the observations {seen.space}", fix)
+    if model not in fits:
+        wide = "x".join(map(str, min(shapes, key=min)))
+        raise ConfigError(f"--model={model} is for images of {smallest}x{smallest} or larger, and"
+                          f" one of the observations is {wide}", fix)
+    return model
 
 
 def _device(device: str) -> str:
@@ -167,6 +206,6 @@ def _compiled(config: Config, name: str, serves: bool, compiled: str, general: s
     asked = getattr(config, name)
     if asked == compiled and not serves:
         raise ConfigError(f"--{name}={compiled} needs the compiled extension and a built-in MLP on "
-                          "the CPU, of a few thousand units at most, for float observations",
-                          f"--{name}={general}")
+                          "the CPU, of a few thousand units at most, without layer_norm or keys,"
+                          f" of {', '.join(COMPILED_ACTIVATIONS)}", f"--{name}={general}")
     return compiled if asked in ("auto", compiled) and serves else general

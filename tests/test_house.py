@@ -29,8 +29,9 @@ ROWS = """
     kernel_learner
     evaluate checkpoint learner
     models collect letters
-    rewards policy workers native flat
-    observer shards
+    bodies own
+    rewards policy workers native flat images
+    observer shards distributions
     heads nets vecenv stepper forecast
     actors processes
     envs intake books
