@@ -28,8 +28,11 @@ ROWS = """
     crew settings report engines
     kernel_learner
     evaluate checkpoint learner
-    models collect letters
+    models losses passes
+    optimizers batches letters
+    collect
     policy workers native flat
+    values
     shards
     heads nets vecenv stepper forecast
     actors processes
@@ -38,7 +41,9 @@ ROWS = """
     fingerprint
     spaces arena kernels
     numba_twins sinks_wandb
+    pace
     config reference machine
+    schedules
     errors remedies
     names presets
 """.split("\n")

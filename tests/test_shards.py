@@ -39,7 +39,7 @@ def lazy(monkeypatch):
 
 
 def learnt(ppo):
-    adam = ppo.learner.adam
+    adam = ppo.learner.optimizer
     return [x.numpy().tobytes() for x in (ppo.learner.flat.values, adam.mean, adam.square)]
 
 
