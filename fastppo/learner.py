@@ -130,7 +130,7 @@ class Learner:
             fresh, weight = self.judge(part), len(part.adv) / len(batch.adv)
             loss, stats = self.chosen(self.loss)(fresh, part, self.now)
             (weight * loss).backward()
-            stats |= measured(fresh, part, self.now)
+            stats = stats | measured(fresh, part, self.now)
             means = means + weight * torch.stack([*stats.values()]).detach()
         self.names = *stats, "grad_norm"
         norm = self.clip()

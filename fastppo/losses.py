@@ -26,10 +26,10 @@ FIX = "return (loss, {}), the loss a mean over samples that depends on fresh.log
 
 def loss_of(config: Config, net: nn.Module) -> Callable[[Loss], Loss]:
     """What makes of the learner's own loss the one that is asked for: most often just that."""
-    own = None if isinstance(config.loss, (str, type)) else functools.partial(_checked, config.loss)
-
     def chosen(loss: Loss) -> Loss:
-        loss = own or loss
+        if config.loss != "ppo":
+            own = loss if isinstance(config.loss, type) else config.loss
+            loss = functools.partial(_checked, own)
         return in_units(loss, net) if isinstance(net, NormValues) else loss
     return chosen
 

@@ -43,10 +43,15 @@ def changes_of(config: Config, policy: Policy) -> list[Change]:
 
 def _values_learnt(net: NormValues, rollout: Rollout, batch: Batch, iteration: int,
                    epoch: int) -> Batch:
-    """The batch as it is, its returns merged into the critic's moments, once an iteration."""
+    """The batch, its returns merged into the critic's moments before the first epoch.
+
+    In the very first iteration values move with the moments; so do those that were recorded.
+    """
     if epoch == 0:
+        net.began = iteration if not net.count.item() else net.began
         net.learn(batch.ret)
-    return batch
+    moved = iteration == net.began
+    return batch._replace(val=batch.val * net.spread + net.shift) if moved else batch
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from .errors import ConfigError, ModelError
 from .heads import size
 from .learner import Learner
 from .measure import pays
+from .names import flag
 from .presets import BY_PRESET, PRESETS, preset_of
 from .processes import worker_count
 from .spaces import check_spaces, observation_store
@@ -121,10 +122,11 @@ def check_update(config: Config) -> None:
 
 def torch_alone(config: Config) -> str:
     """The first setting that the compiled learner does not serve, as a flag; "" for none."""
-    shown = {name: getattr(config, name) for name in (
-        "norm_values", "critic_lr", "grad_clipping", "optimizer", "loss")}
-    return next((f"--{name}" + f"={value}" * (not callable(value)) for name, value in shown.items()
-                 if value != default_of(name)), "")
+    for name in ("norm_values", "critic_lr", "grad_clipping", "optimizer", "loss"):
+        value = getattr(config, name)
+        if value != default_of(name):
+            return f"the {name} of your own" if callable(value) else flag(name, value)
+    return ""
 
 
 def _model(config: Config, obs_space: Space) -> Any:

@@ -21,7 +21,7 @@ class NormValues(nn.Module):
 
     def __init__(self, net: nn.Module):
         super().__init__()
-        self.net = net
+        self.net, self.began = net, -1  # the iteration whose returns were the first
         for name in ("count", "mean", "m2"):
             self.register_buffer(name, torch.zeros(1, dtype=torch.float64))
         self.register_buffer("shift", torch.zeros(1, dtype=torch.float32))
@@ -40,14 +40,15 @@ class NormValues(nn.Module):
     def learn(self, ret: Tensor) -> None:
         """Merge returns f32 [b] into the moments; a critic that ends in a Linear keeps its values.
 
-        That layer is the network's `critic`; without one, values move with the moments.
+        That layer is the network's `critic`; without one, values move with the moments, as they do
+        with the first of them: what an untrained critic says is not worth keeping.
         """
-        shift, spread = self.shift.clone(), self.spread.clone()
+        shift, spread, first = self.shift.clone(), self.spread.clone(), not self.count.item()
         count, mean, m2 = (x.cpu().numpy().copy() for x in (self.count, self.mean, self.m2))
         kernels.merge_moments(np.ascontiguousarray(ret.cpu().numpy()[:, None]), count, mean, m2)
         self.restore(tuple(map(torch.from_numpy, (count, mean, m2))))
         critic = getattr(self.net, "critic", None)
-        if isinstance(critic, nn.Linear):
+        if isinstance(critic, nn.Linear) and not first:
             critic.weight.mul_(spread / self.spread)
             critic.bias.mul_(spread).add_(shift - self.shift).div_(self.spread)
 
