@@ -28,7 +28,7 @@ def policy_loss(log_ratio: Tensor, adv: Tensor, clip_range: float, dual_clip: fl
                 ) -> Tensor:
     """mean(max(-adv * ratio, -adv * clip(ratio, 1 - eps, 1 + eps))) [Schulman 2017, eq. 7].
 
-    With dual_clip, where adv < 0, no more than -adv * dual_clip [Ye 2020, arXiv:1912.09729, eq. 5].
+    With dual_clip, where adv < 0, no more than -adv * dual_clip [Ye 2020, arXiv:1912.09729].
     """
     ratio = log_ratio.exp()
     loss = torch.max(-adv * ratio, -adv * ratio.clamp(1 - clip_range, 1 + clip_range))
