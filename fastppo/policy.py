@@ -34,11 +34,11 @@ class Policy(nn.Module):
     """
 
     def __init__(self, obs_space: Space, act_space: Space, net: nn.Module, norm_obs: bool = True,
-                 head: Head | None = None, seed: int = 0):
+                 head: Head | None = None, seed: int = 0, obs_limit: float = 10.0):
         super().__init__()
         self.obs_space, self.act_space, self.seed, self.draws = obs_space, act_space, seed, 0
         seen = Observations(obs_space, act_space)
-        self.observer = Observer(seen, norm_obs, getattr(net, "flat", False))
+        self.observer = Observer(seen, norm_obs, getattr(net, "flat", False), obs_limit)
         self.net, self.head = net, head_of(act_space) if head is None else head
         self.actions = Actions(act_space, self.head.form)
         self.memory = getattr(net, "state_size", 0)

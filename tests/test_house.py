@@ -28,8 +28,11 @@ ROWS = """
     crew settings report engines
     kernel_learner
     evaluate checkpoint learner
-    models collect letters
+    models losses passes
+    optimizers batches letters
+    collect
     rewards policy workers native flat
+    values
     observer shards
     heads nets vecenv stepper forecast
     actors processes
@@ -39,7 +42,9 @@ ROWS = """
     actions observations
     spaces arena kernels
     numba_twins sinks_wandb
+    pace
     config reference machine
+    schedules
     errors remedies
     names presets
 """.split("\n")
