@@ -78,11 +78,11 @@ class Policy(nn.Module):
 
         Deterministic: the likeliest action; else sampled with `noise` [b k], by default numbers
         counted from the policy's first call. Raises InputError as `value` does, and for what is not
-        finite.
+        finite; Error where the network answers NaN.
         """
         rows, single = contract.batch(obs, self.store)
         contract.check_finite(rows)
-        params = self(self._tensor(rows))[0]
+        params = contract.numbers(self(self._tensor(rows))[0])
         if deterministic:
             act = self.head.mode(params)
         else:

@@ -26,7 +26,7 @@ ROWS = """
     fields
     ppo vector
     crew settings report engines
-    kernel_learner
+    kernel_learner evaluator
     evaluate checkpoint learner
     models collect letters
     policy workers native flat
