@@ -32,7 +32,8 @@ from .sinks_wandb import check_wandb
 BEGAN = time.monotonic()
 MODEL, SUMMARY = "model.safetensors", "summary.json"
 # What the first word of a command line may be: where the function stands that does it.
-VERBS = {"train": (".cli", "training"), "bench": (".benchmark.command", "bench")}
+VERBS = {"train": (".cli", "training"), "bench": (".benchmark.command", "bench"),
+         "export": (".export_verb", "export")}
 USAGE = (ConfigError, ModelError, SpaceError)
 NEEDED = "tyro", "numpy", "torch", "gymnasium", "safetensors", "cloudpickle"
 NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and slower; to get it:"

@@ -46,7 +46,7 @@ class Policy(nn.Module):
     def normalised(self, obs: Tensor) -> Tensor:
         """clip((obs - mean) / sqrt(var + 1e-8), +-10), or bytes divided by 255, as float32."""
         if self.norm_obs:
-            flat = (obs.reshape(len(obs), len(self.shift)) - self.shift) * self.scale
+            flat = (obs.reshape(obs.shape[0], len(self.shift)) - self.shift) * self.scale
             return flat.clamp(-OBS_LIMIT, OBS_LIMIT).reshape(obs.shape)
         return obs.float() / 255 if self.scaled else obs.float()
 

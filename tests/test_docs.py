@@ -12,7 +12,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from test_house import CORE, PACKAGE, ROOT, code_lines, room
 
-from fastppo import arguments, cli
+from fastppo import arguments, cli, export_verb
 from fastppo.arena import Arena
 from fastppo.benchmark.options import Bench
 from fastppo.crew import rollout_spec
@@ -46,7 +46,9 @@ def test_every_command_of_the_pages_is_understood():
     lines = [line.split("#")[0] for line in README.splitlines() + ARCHITECTURE.splitlines()]
     found = [shlex.split(line)[2:] for line in lines if line.startswith("python main.py")]
     for argv in found:
-        if "--help" not in argv:
+        if argv[0] == "export":
+            export_verb.asked(argv[1:])
+        elif "--help" not in argv:
             bench = argv[0] == "bench"
             arguments.read(argv[bench:], Bench if bench else None)
     assert len(found) > 4

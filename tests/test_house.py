@@ -22,8 +22,10 @@ ROWS = """
     benchmark.one
     benchmark.limit benchmark.trace benchmark.options
     benchmark.peers
+    export_verb
     arguments interrupts output
     fields
+    exporter
     ppo vector
     crew settings report engines
     kernel_learner evaluator
