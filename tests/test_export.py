@@ -69,6 +69,7 @@ def test_a_graph_acts_as_the_policy_does_on_a_batch_of_any_length(trainer, tmp_p
     assert len(np.unique(wanted)) > 1 and act(obs).dtype == act_space.dtype
 
 
+@pytest.mark.filterwarnings("ignore")  # of what three big packages import
 def test_onnx_acts_as_the_policy_does_and_says_what_it_is(trainer, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
@@ -196,7 +197,7 @@ def test_a_file_never_names_code_to_import(trainer, said, monkeypatch):
 
 @pytest.mark.parametrize("argv, why", [
     ([], "export needs the file of a policy"), (["--to=onnx"], "export needs the file of a policy"),
-    (["a.safetensors"], "there is no file a.safetensors"),
+    (["a.safetensors", "--to=torchscript"], "there is no file a.safetensors"),
     (["a", "--too=onnx"], "did you mean --to"), (["a", "--to=tflite"], "one of onnx, torchscript"),
     (["a.pt", "--output=a.pt"], "is the policy itself"), (["a", "--output=b.x"], "fix: --to=onnx")])
 def test_what_the_command_cannot_do_is_one_error(said, argv, why):
