@@ -50,6 +50,7 @@ def export(argv: Sequence[str], interrupts: Interrupts) -> None:
         raise ConfigError(f"{path} is the policy itself", "leave --output out")
     to = exporter.format_of(path, options.to)
     policy, (name, kwargs) = load(model), trained_in(model)
+    exporter.check_spaces(policy)
     obs, what = recorded(policy, options.env_name, name, kwargs)
     exporter.put(policy, path, to, obs, options.env_name or name)
     print(f"exported  {path}   acts as the policy does on {len(obs)} {what}")

@@ -82,6 +82,7 @@ def export(policy: Policy, path: str | os.PathLike, to: str | None = None,
     """
     path = Path(path)
     to = format_of(path, to)
+    check_spaces(policy)
     obs = samples(policy.obs_space) if env is None else played(policy, factory(env))
     name = env if isinstance(env, str) else getattr(env, "__qualname__", None)
     put(policy, path, to, obs, name)
@@ -101,6 +102,15 @@ def put(policy: Policy, path: Path, to: str, obs: np.ndarray, env_name: str | No
                               remedy(to)) from error
         check(policy, run(data), obs, to)
     write(path, data)
+
+
+def check_spaces(policy: Policy) -> None:
+    """Raise ExportError for a policy whose spaces no graph here is made for."""
+    for what, space, served in (("observations", policy.obs_space, Box),
+                                ("actions", policy.act_space, (Box, Discrete))):
+        if not isinstance(space, served):
+            raise ExportError(f"{what} of the space {space} cannot be exported yet",
+                              "policy = fastppo.load(path); policy.predict(obs)")
 
 
 def format_of(path: Path, to: str | None) -> str:

@@ -1,7 +1,8 @@
 """What a run says about itself: its clock, its metrics, and the sinks that take them.
 
 A sink is a callback, `sink(ppo, stats)` once an iteration, with a `close()`; none of them raises
-while a run trains. Metric names are CleanRL's; docs/metrics.md says what each one means.
+while a run trains, save an evaluator whose environment is faulty. Metric names are CleanRL's;
+docs/metrics.md says what each one means.
 """
 
 import csv

@@ -172,6 +172,33 @@ def test_the_commands_summary_says_score_and_step_of_the_best(tmp_path, monkeypa
     assert capsys.readouterr().out.splitlines()[-1] == "evaluation return 5.0 ± 0.0 (2 episodes)"
 
 
+BELL = '''
+import os
+import signal
+from envs_for_tests import Counting
+
+class Bell(Counting):
+    def step(self, action):
+        os.kill(os.getpid(), signal.SIGINT)
+        return super().step(action)
+'''
+
+
+def test_ctrl_c_in_an_evaluation_ends_the_command_at_once_with_a_model(tmp_path, monkeypatch,
+                                                                      capsys):
+    (tmp_path / "bells.py").write_text(BELL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--env_name=envs_for_tests:Counting", "--preset=none", "--num_workers=0",
+                  "--num_envs=2", "--num_steps=8", "--num_minibatches=1", "--eval_interval=32",
+                  "--eval_env=bells:Bell", "--run_dir=run"])
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (end.value.code, summary["ended"], summary["steps"]) == (130, "signal", 32)
+    assert summary["best"] is None and load(tmp_path / "run" / "model.safetensors")
+    assert "stopped   32 steps" in capsys.readouterr().out
+
+
 # where
 
 def test_another_environment_of_the_same_spaces_can_be_named(trainer):

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import types
 from pathlib import Path
 
 import gymnasium as gym
@@ -70,23 +71,26 @@ def test_a_graph_acts_as_the_policy_does_on_a_batch_of_any_length(trainer, tmp_p
 
 
 @pytest.mark.filterwarnings("ignore")  # of what three big packages import
-def test_onnx_acts_as_the_policy_does_and_says_what_it_is(trainer, tmp_path):
+@pytest.mark.parametrize("name, obs_space, act_space", [
+    ("CartPole-v1", None, None), *(pytest.param("", *spaces, marks=pytest.mark.slow) for spaces in (
+        (OBS[0], ACT[1]), *((obs, ACT[2]) for obs in OBS), *((OBS[0], act) for act in ACT[3:])))])
+def test_onnx_acts_as_the_policy_does_and_says_what_it_is(trainer, tmp_path, name, obs_space,
+                                                          act_space):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     path = tmp_path / "a.onnx"
-    for name, env in (("CartPole-v1", "CartPole-v1"), ("Pendulum-v1", None)):
-        policy = loosened(trainer(name).learn(64)).policy
-        export(policy, path, env=env)
-        session = onnxruntime.InferenceSession(path)
-        (into,), (out,) = session.get_inputs(), session.get_outputs()
-        assert (into.name, out.name, into.shape[1:]) == ("obs", "action", [*policy.row])
-        for n in (1, 40):
-            obs = exporter.samples(policy.obs_space, n)
-            found = session.run(None, {"obs": obs})[0]
-            assert exporter.difference(found, policy.predict(obs)) == ""
-        facts = json.loads(session.get_modelmeta().custom_metadata_map["fastppo"])
-        assert facts["env_name"] == env and str(Path(__file__).parent.parent) not in \
-            path.read_bytes().decode("latin1")
+    policy = loosened(trainer(name or (lambda: Chance(obs_space, act_space))).learn(64)).policy
+    export(policy, path, env=name or None)
+    session = onnxruntime.InferenceSession(path)
+    (into,), (out,) = session.get_inputs(), session.get_outputs()
+    assert (into.name, out.name, into.shape[1:]) == ("obs", "action", [*policy.row])
+    for n in (1, 40):
+        obs = exporter.samples(policy.obs_space, n)
+        found = session.run(None, {"obs": obs})[0]
+        assert exporter.difference(found, policy.predict(obs)) == ""
+    facts = json.loads(session.get_modelmeta().custom_metadata_map["fastppo"])
+    assert facts["env_name"] == (name or None)
+    assert b"tests/test_export" not in path.read_bytes()  # nor any other place it was traced at
 
 
 def test_a_file_says_which_spaces_it_is_for_and_who_wrote_it(trainer, tmp_path):
@@ -145,6 +149,15 @@ def test_a_format_that_cannot_be_is_refused_before_any_work(monkeypatch, path, t
     monkeypatch.setattr(exporter, "NEEDED", ("json", "nobody_has_this"))
     with pytest.raises(ConfigError, match=why):
         export(None, path, to)
+
+
+@pytest.mark.parametrize("obs_space, act_space, what", [
+    (gym.spaces.Dict(a=OBS[0]), ACT[0], "observations of the space Dict"),
+    (OBS[0], gym.spaces.MultiBinary(2), "actions of the space MultiBinary")])
+def test_spaces_that_no_graph_is_made_for_are_refused_by_name(tmp_path, obs_space, act_space, what):
+    policy = types.SimpleNamespace(obs_space=obs_space, act_space=act_space)
+    with pytest.raises(ExportError, match=what):
+        export(policy, tmp_path / "a.pt")
 
 
 def test_an_environment_to_check_in_must_have_the_policys_spaces_and_work(trainer, tmp_path):
