@@ -27,6 +27,7 @@ UNITS = {"max_episode_steps": "steps", "total_steps": "steps", "hidden_sizes": "
          "num_workers": "processes", "step_timeout": "s", "reset_timeout": "s",
          "reward_limit": "standard deviations", "target_kl": "nats", "epochs": "passes",
          "num_minibatches": "minibatches", "torch_threads": "threads", "eval_episodes": "episodes",
+         "eval_interval": "steps",
          "rounds": "rounds", "seconds": "s", "iterations": "iterations", "processes": "processes"}
 
 NAMES = {int: "INT", float: "FLOAT", bool: "BOOL", str: "TEXT", Any: "TEXT",

@@ -46,7 +46,7 @@ class Policy(nn.Module):
     def normalised(self, obs: Tensor) -> Tensor:
         """clip((obs - mean) / sqrt(var + 1e-8), +-10), or bytes divided by 255, as float32."""
         if self.norm_obs:
-            flat = (obs.reshape(len(obs), len(self.shift)) - self.shift) * self.scale
+            flat = (obs.reshape(obs.shape[0], len(self.shift)) - self.shift) * self.scale
             return flat.clamp(-OBS_LIMIT, OBS_LIMIT).reshape(obs.shape)
         return obs.float() / 255 if self.scaled else obs.float()
 
@@ -78,11 +78,11 @@ class Policy(nn.Module):
 
         Deterministic: the likeliest action; else sampled with `noise` [b k], by default numbers
         counted from the policy's first call. Raises InputError as `value` does, and for what is not
-        finite.
+        finite; Error where the network answers NaN.
         """
         rows, single = contract.batch(obs, self.store)
         contract.check_finite(rows)
-        params = self(self._tensor(rows))[0]
+        params = contract.numbers(self(self._tensor(rows))[0])
         if deterministic:
             act = self.head.mode(params)
         else:
