@@ -38,6 +38,7 @@ class Recipe(NamedTuple):
 
     plan: np.ndarray  # i64 [layers 7], see kernels.forward
     log_std: int | None  # offset into the flat parameters, or None for a categorical head
+    limit: float = 10.0  # of normalised observations
 
 
 class Noise:
@@ -106,7 +107,8 @@ class Local:
         self.nxt[t - 1, going_on] = self.out[going_on, -1]
 
     def _forward(self, obs: np.ndarray, out: np.ndarray) -> None:
-        kernels.forward(self.recipe.plan, self.packed, self.mean, self.scale, obs, out)
+        kernels.forward(self.recipe.plan, self.packed, self.mean, self.scale, obs, out,
+                        self.recipe.limit)
 
 
 class Central:

@@ -29,6 +29,7 @@ Train PPO on a Gymnasium environment, then evaluate it; files go to runs/.
 policy as ONNX or TorchScript; each has a --help of its own.
   BOOL    --flag, --no-flag or --flag=True
   INT     16, 1_000, 1e6, 10M or 500k; none, where it is offered, is no value
+  SCHEDULE  linear:3e-4 or cosine:3e-4 (falls to 0), linear:3e-4:1e-5 (to 1e-5), constant:3e-4
   names   with underscores or hyphens; these are understood too:
           --env --name (of the run) --lam --epsilon --ppo_epochs --num_batches
           --num_iterations --value_loss_coef"""

@@ -22,12 +22,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from .config import Config
-from .errors import CheckpointError
+from .errors import CheckpointError, ConfigError
 from .fingerprint import fingerprint
 from .models import build_policy, own_torch
 from .policy import Policy
 
 FORMAT = "fastppo policy 1"
+# Settings that may have been functions or classes, and how a policy acts does not depend on.
+OF_PYTHON = ("lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef", "optimizer", "loss")
 
 log = logging.getLogger("fastppo")
 
@@ -180,7 +182,19 @@ def _config(text: str, model: Any, path) -> Config:
             raise CheckpointError(f"{path} holds a model of your own, {stored['model']}",
                                   "load(path, model=MyNet) with the class it was trained with")
         stored["model"] = model
-    return Config(**{name: value for name, value in stored.items() if name in known})
+    return Config(**{name: value for name, value in stored.items()
+                     if name in known and _readable(name, value)})
+
+
+def _readable(name: str, value: Any) -> bool:
+    """Whether a stored setting is one still; of a function of the user's only the text is kept.
+
+    The policy acts the same without it.
+    """
+    try:
+        return name not in OF_PYTHON or bool(Config(**{name: value}))
+    except ConfigError:
+        return not isinstance(value, str)
 
 
 def _described(space: Space) -> tuple[str, dict[str, np.ndarray]]:

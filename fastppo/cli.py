@@ -153,7 +153,8 @@ def first_lines(request: Request, seed: int, folder: Path) -> list[str]:
 def banner(ppo, request: Request) -> list[str]:
     """What was chosen, a line each."""
     from . import kernels
-    config, policy = ppo.config, ppo.policy
+    from .settings import torch_alone
+    config, policy, only = ppo.config, ppo.policy, torch_alone(ppo.config)
     size = sum(param.numel() for param in policy.parameters())
     place = {"native": "one vector environment", "envpool": "EnvPool"}.get(config.vec) or (
         f"{config.num_workers} workers" if config.num_workers else "the main process")
@@ -168,7 +169,7 @@ def banner(ppo, request: Request) -> list[str]:
         f"acting    {config.acting}; {config.num_envs} environments x {config.num_steps} steps in"
         f" {place}",
         f"device    {config.device}, {config.torch_threads} torch thread{plural}",
-        f"kernels   {kernels.backend()}; learner {config.learner}",
+        f"kernels   {kernels.backend()}; learner {config.learner}" + f", for {only}" * bool(only),
     ]
 
 

@@ -16,7 +16,7 @@ from .errors import InputError
 from .flat import Flat, trained
 from .forecast import beside, remedy
 from .infos import shared_infos
-from .kernel_learner import KernelLearner
+from .kernel_learner import learner_class
 from .learner import Learner
 from .models import own_torch
 from .native import Native
@@ -96,7 +96,7 @@ def flat_of(policy: Policy, arena: Arena) -> Flat:
 @own_torch()
 def learner_of(policy: Policy, config: Config, flat: Flat) -> Learner:
     """The learner a resolved Config asks for."""
-    return (KernelLearner if config.learner == "kernel" else Learner)(policy, config, flat)
+    return learner_class(config)(policy, config, flat)
 
 
 def _shares(config: Config) -> bool:

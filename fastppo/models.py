@@ -15,6 +15,7 @@ from .heads import size
 from .kernels import Purpose
 from .nets import MLP
 from .policy import Policy
+from .values import NormValues
 
 TORCH = {"<f4": torch.float32, "|u1": torch.uint8, "|b1": torch.bool}
 
@@ -62,8 +63,9 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
                       generator)
         else:
             net = _own(model or config.model, obs_space, act_space)
+        net = NormValues(net) if config.norm_values else net
         policy = Policy(obs_space, act_space, net, config.norm_obs, config.log_std_init,
-                        config.seed).eval()
+                        config.seed, config.obs_limit).eval()
         _check_outputs(policy, outputs)
     return policy
 

@@ -15,7 +15,6 @@ from .kernels import Purpose
 from .nets import MLP
 from .spaces import observation_store, stacked, to_env
 
-OBS_LIMIT = 10.0  # standard deviations [baselines VecNormalize]
 EPSILON = 1e-8
 
 
@@ -26,12 +25,12 @@ class Policy(nn.Module):
     """
 
     def __init__(self, obs_space: Space, act_space: Space, net: nn.Module, norm_obs: bool = True,
-                 log_std_init: float = 0.0, seed: int = 0):
+                 log_std_init: float = 0.0, seed: int = 0, obs_limit: float = 10.0):
         super().__init__()
         self.obs_space, self.act_space, self.seed, self.draws = obs_space, act_space, seed, 0
         self.store = store = observation_store(obs_space)
         self.row, self.scaled = store.shape, store.dtype == "|u1"
-        self.norm_obs = norm_obs and store.dtype == "<f4"
+        self.obs_limit, self.norm_obs = obs_limit, norm_obs and store.dtype == "<f4"
         self.net, self.head = net, head_of(act_space, log_std_init)
         size = math.prod(self.row) if self.norm_obs else 0
         for name, x in (("count", np.zeros(1)), ("mean", np.zeros(size)), ("m2", np.zeros(size))):
@@ -44,10 +43,10 @@ class Policy(nn.Module):
         return self.net(self.normalised(obs))
 
     def normalised(self, obs: Tensor) -> Tensor:
-        """clip((obs - mean) / sqrt(var + 1e-8), +-10), or bytes divided by 255, as float32."""
+        """clip((obs - mean) / sqrt(var + 1e-8), +-obs_limit), or bytes over 255, as float32."""
         if self.norm_obs:
             flat = (obs.reshape(obs.shape[0], len(self.shift)) - self.shift) * self.scale
-            return flat.clamp(-OBS_LIMIT, OBS_LIMIT).reshape(obs.shape)
+            return flat.clamp(-self.obs_limit, self.obs_limit).reshape(obs.shape)
         return obs.float() / 255 if self.scaled else obs.float()
 
     def judge(self, obs: Tensor, act: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -118,7 +117,8 @@ class Policy(nn.Module):
         if type(self.net) is not MLP or observation_store(self.obs_space).dtype != "<f4":
             return None
         log_std = getattr(self.head, "log_std", None)
-        return Recipe(self.net.plan(offsets), None if log_std is None else offsets[id(log_std)])
+        return Recipe(self.net.plan(offsets), None if log_std is None else offsets[id(log_std)],
+                      self.obs_limit)
 
     def _noise(self, count: int) -> np.ndarray:
         self.draws += 1

@@ -19,6 +19,7 @@ from fastppo import arguments, cli, export_verb
 from fastppo.arena import Arena
 from fastppo.benchmark.options import Bench
 from fastppo.crew import rollout_spec
+from fastppo.fields import settings
 from fastppo.processes import Cells, shared_spec
 from fastppo.shards import shards_spec
 
@@ -134,6 +135,20 @@ def test_a_runs_summary_holds_what_its_page_names(tmp_path, monkeypatch, capsys)
     outer = text.replace(f"({inner})", "").replace("`learn()`", "")
     assert sorted(re.findall(r"`(\w+)`", outer)) == sorted(summary)
     assert sorted(re.findall(r"`(\w+)`", inner)) == sorted(summary["evaluation"])
+
+
+def test_every_detail_names_a_test_that_exists_and_settings_that_exist():
+    page = (ROOT / "docs" / "details.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if re.match(r"\| (?!#|-|option|detail \|)", line)]
+    numbers = [int(row.split("|")[1]) for row in rows if row.split("|")[1].strip().isdigit()]
+    assert numbers == list(range(1, 38))
+    for row in rows:
+        named = re.findall(r"(test_\w+\.py)::(\w+)", row)
+        assert len(named) == 1 or (not named and "not yet" in row), row
+        for file, name in named:
+            assert f"\ndef {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), name
+        for name in re.findall(r"`(\w+)[`=]", row):
+            assert name in settings(), name
 
 
 def test_the_picture_names_arrays_and_cells_that_there_are():

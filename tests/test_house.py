@@ -30,8 +30,11 @@ ROWS = """
     crew settings report engines
     kernel_learner evaluator
     evaluate checkpoint learner
-    models collect letters
+    models losses passes
+    optimizers batches letters
+    collect
     policy workers native flat
+    values
     shards
     heads nets vecenv stepper forecast
     actors processes
@@ -40,7 +43,9 @@ ROWS = """
     fingerprint
     spaces arena kernels
     numba_twins sinks_wandb
+    pace
     config reference machine
+    schedules
     errors remedies
     names presets
 """.split("\n")
