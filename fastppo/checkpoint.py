@@ -53,7 +53,7 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None
     metadata = {"format": FORMAT, **spaces, "config": json.dumps(choices, default=repr),
                 "fingerprint": json.dumps(fingerprint(config.torch_threads or 1))}
     metadata["sha256"] = _digest(tensors, metadata)
-    _write(path, save(tensors, metadata))
+    write(path, save(tensors, metadata))
 
 
 @own_torch()
@@ -91,7 +91,8 @@ def _path(path: Any, call: str) -> Path:
     return Path(path)
 
 
-def _write(path: Path, data: bytes) -> None:
+def write(path: Path, data: bytes) -> None:
+    """Put `data` into a file, whole or not at all; CheckpointError where that cannot be."""
     if not path.name or path.is_dir():
         raise CheckpointError(f"cannot write {path}: it is a directory",
                               f'ppo.save("{path / "policy.safetensors"}")')

@@ -164,7 +164,14 @@ class Config:
     """Torch's threads while acting and updating; none: 1, networks this small gain from no more"""
 
     eval_episodes: int = 100
-    """Deterministic episodes played by the command when training has ended; 0: none"""
+    """Deterministic episodes of one evaluation: while training, and by the command when it has
+    ended; 0: none"""
+    eval_interval: int | None = None
+    """Environment steps between evaluations while training, the last one at total_steps; the best
+    model so far is kept as best.safetensors in the run's folder; none: never"""
+    eval_env: Any | None = None
+    """Environment to evaluate in: a Gymnasium id or `module:callable`, in Python also a callable;
+    takes no env_kwargs; none: the one that is trained on"""
     logger: Literal["none", "wandb"] = "none"
     """Where metrics go beside the CSV file of the command"""
     wandb_project: str = "fastppo"
@@ -233,7 +240,7 @@ def _among(*names):
 
 _RULES = [(name, *rule) for names, rule in (
     ("num_envs num_steps epochs num_minibatches num_microbatches total_steps torch_threads"
-     " max_episode_steps sde_sample_freq", (_whole(1), "a whole number, 1 or more")),
+     " max_episode_steps eval_interval sde_sample_freq", (_whole(1), "a whole number, 1 or more")),
     ("eval_episodes", (_whole(0), "a whole number, 0 or more")),
     ("num_workers", (lambda x: x == "auto" or _whole(0)(x), "a whole number, 0 or more, or auto")),
     ("seed", (lambda x: _whole(0)(x) and x < 2**63, "a whole number from 0 to 2**63 - 1")),

@@ -29,7 +29,8 @@ UNITS = {"max_episode_steps": "steps", "total_steps": "steps", "hidden_sizes": "
          "reset_timeout": "s", "reward_limit": "standard deviations",
          "obs_limit": "standard deviations", "num_microbatches": "parts", "target_kl": "nats",
          "adaptive_kl": "nats", "epochs": "passes", "num_minibatches": "minibatches",
-         "torch_threads": "threads", "eval_episodes": "episodes", "rounds": "rounds",
+         "torch_threads": "threads", "eval_episodes": "episodes", "eval_interval": "steps",
+         "rounds": "rounds",
          "seconds": "s", "iterations": "iterations", "processes": "processes"}
 
 NAMES = {int: "INT", float: "FLOAT", Scheduled: "FLOAT|SCHEDULE", bool: "BOOL", str: "TEXT",

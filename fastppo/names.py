@@ -35,6 +35,7 @@ HOUSES: dict[str, dict[str, str | tuple[str, str]]] = {
         "clip_obs": "obs_limit", "clip_reward": "reward_limit",
         "verbose": ("--progress=lines", "--progress=none"),
         "algo": ("leave it out: it is PPO",) * 2, "n_eval_episodes": "eval_episodes",
+        "eval_freq": "eval_interval",
     },
     "another library's": {
         "timesteps": "total_steps", "max_steps": "total_steps", "num_timesteps": "total_steps",

@@ -93,7 +93,7 @@ class Policy(nn.Module):
         Deterministic: the likeliest action; else sampled with `noise` [b k], by default numbers
         counted from the policy's first call. A policy with memory returns (action, state), and is
         given that `state` with the next observation; without one an episode begins. Raises
-        InputError as `value` does, and for what is not finite.
+        InputError as `value` does, and for what is not finite; Error where the network answers NaN.
         """
         rows, single = contract.batch(obs, self.observer.seen)
         contract.check_finite(rows)
@@ -108,6 +108,7 @@ class Policy(nn.Module):
         obs = self.observer.tensors(rows)
         before = self.start(obs) if state is None else self._tensor(state)
         params, _, after = self.advance(obs, before)
+        contract.numbers(params)
         if deterministic:
             act = self.head.mode(params)
         else:

@@ -47,7 +47,7 @@ class PPO(AbstractContextManager):
             self.arena = arena_of(config, self.policy, source)
             self.learner = learner_of(self.policy, config, flat_of(self.policy, self.arena))
             self.progress, self.total, self.rollout = Progress(), config.total_steps, None
-            self.clock, self.episodes, self.sinks = Clock(), Episodes(), sinks_of(config)
+            self.clock, self.episodes, self.sinks = Clock(), Episodes(), sinks_of(config, source)
             self.collector = board(self.arena, source, self.policy, self.learner, config)
         except BaseException:
             self.close()

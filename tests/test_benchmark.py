@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode
 
 from fastppo import arguments, cli
 from fastppo.benchmark import account, limit, one, peers, session, table, trace
@@ -93,6 +94,16 @@ def test_an_environments_own_wrappers_stay_in_the_limit():
     assert type(env) is Twice
 
 
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_reset_that_takes_a_row_of_a_vector_environment_is_no_step_of_its_limit(mode):
+    env = gym.make_vec("CartPole-v1", 2, "sync", vector_kwargs={"autoreset_mode": mode},
+                       max_episode_steps=4)
+    env.reset(seed=1)
+    found = limit.played(env, [np.array([0, 1])] * 11)  # ends at steps 4 and 9, or 4 and 8
+    assert found == 22 - 4 * (mode == AutoresetMode.NEXT_STEP)
+    env.close()
+
+
 def test_a_limit_is_the_cores_over_what_a_step_costs_one_of_them():
     found = {one.part: one for one in account.figures(made([1e5, 3e5, 2e5]))}
     assert found["loop"].median == 2e5 and (found["loop"].low, found["loop"].high) == (1e5, 3e5)
@@ -128,9 +139,11 @@ def test_another_systems_ratio_is_of_the_medians_of_what_it_does():
     assert "Stable-Baselines3 1" in table.text(account.report(held))
 
 
+@pytest.mark.parametrize("how", [
+    {}, {"acting": "central"}, {"vec": "native"}, {"vec": "native", "acting": "central"}], ids=str)
 @pytest.mark.parametrize("part", ["environments", "acting", "update", "loop", "limit"])
-def test_every_part_is_measured_in_one_process(trainer, part, monkeypatch):
-    found = measure(trainer("CartPole-v1"), part, monkeypatch=monkeypatch)
+def test_every_part_is_measured_in_one_process(trainer, part, how, monkeypatch):
+    found = measure(trainer("CartPole-v1", **how), part, monkeypatch=monkeypatch)
     assert json.loads(json.dumps(found))
     if part != "limit":
         assert found["rate"] > 0

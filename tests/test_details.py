@@ -446,7 +446,7 @@ def test_normalised_observations_stay_within_the_limit_whoever_acts(trainer, lea
     acting = {"kernel": "local", "torch": "central"}[learner]
     ppo = trainer(BOX, obs_limit=limit, learner=learner, acting=acting)
     rollout = ppo.collect()
-    inside = ppo.policy.normalised(rollout.obs[:-1].flatten(0, 1)).abs().max().item()
+    inside = ppo.policy.observer(rollout.obs[:-1].flatten(0, 1)).abs().max().item()
     assert inside == 0.5 if limit == 0.5 else 0.5 < inside < 10
     with torch.no_grad():
         want = ppo.policy(rollout.obs[:-1].flatten(0, 1))[1]

@@ -22,11 +22,13 @@ ROWS = """
     benchmark.one
     benchmark.limit benchmark.trace benchmark.options
     benchmark.peers
+    export_verb
     arguments interrupts output
     fields
+    exporter
     ppo vector
     crew settings report engines
-    kernel_learner
+    kernel_learner evaluator
     evaluate checkpoint learner
     models losses passes
     optimizers batches letters
