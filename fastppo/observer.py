@@ -42,7 +42,7 @@ class Observer(nn.Module):
             found = [(column, self._normalised(x, shift, scale)) for (column, x), shift, scale in
                      zip(found, self.shift.split(sizes), self.scale.split(sizes))]
         if self.flat:
-            return torch.cat([x.reshape(len(x), width(column)) for column, x in found], -1)
+            return torch.cat([x.reshape(x.shape[0], width(column)) for column, x in found], -1)
         return self._structure([_channels_first(column, x) for column, x in found])
 
     def mask(self, obs: Any) -> Tensor | None:
@@ -65,8 +65,8 @@ class Observer(nn.Module):
         count, mean, m2 = state
         if self.norm and count.item() > 0:
             floats = torch.from_numpy(self.encoding.floats).to(self.shift.device)
-            self.shift[floats] = mean.to(self.shift)
-            self.scale[floats] = (m2 / count + EPSILON).rsqrt().to(self.scale)
+            self.shift.masked_scatter_(floats, mean.to(self.shift))
+            self.scale.masked_scatter_(floats, (m2 / count + EPSILON).rsqrt().to(self.scale))
         # The count last: interrupted before it, the first moments are still to be set.
         for buffer, value in ((self.mean, mean), (self.m2, m2), (self.count, count)):
             buffer.copy_(value)
@@ -83,13 +83,13 @@ class Observer(nn.Module):
 
     def _seen(self, column: Column, x: Tensor) -> Tensor:
         if column.dtype == np.int32:  # compared, not scattered: unused rows are poison
-            flat = x.reshape(len(x), len(column.counts), 1)
+            flat = x.reshape(x.shape[0], len(column.counts), 1)
             return torch.cat([flat[:, i] == torch.arange(int(count), device=x.device)
                               for i, count in enumerate(column.counts)], -1).float()
         return x.float() / 255 if column.dtype == np.uint8 else x.float()
 
     def _normalised(self, x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-        flat = (x.reshape(len(x), len(shift)) - shift) * scale
+        flat = (x.reshape(x.shape[0], len(shift)) - shift) * scale
         return flat.clamp(-self.limit, self.limit).reshape(x.shape)
 
     def _structure(self, found: Sequence[Tensor]) -> Any:

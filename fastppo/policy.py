@@ -55,7 +55,7 @@ class Policy(nn.Module):
 
     def start(self, obs: Any) -> Tensor:
         """The state [b s] in which an episode begins."""
-        rows = len(self.observer.seen.columns[0].leaf.of(obs))
+        rows = self.observer.seen.columns[0].leaf.of(obs).shape[0]
         return self.observer.count.new_zeros(rows, self.memory, dtype=torch.float32)
 
     def judge(self, obs: Any, act: Tensor) -> tuple[Tensor, Tensor, Tensor]:

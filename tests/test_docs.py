@@ -15,11 +15,12 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from test_house import CORE, PACKAGE, ROOT, code_lines, room
 
-from fastppo import arguments, cli, export_verb
+from fastppo import Config, arguments, cli, export_verb
 from fastppo.arena import Arena
 from fastppo.benchmark.options import Bench
 from fastppo.crew import rollout_spec
 from fastppo.fields import settings
+from fastppo.models import build_policy
 from fastppo.processes import Cells, shared_spec
 from fastppo.shards import shards_spec
 
@@ -153,7 +154,8 @@ def test_every_detail_names_a_test_that_exists_and_settings_that_exist():
 
 def test_the_picture_names_arrays_and_cells_that_there_are():
     pytest.importorskip("fastppo._cells")
-    spec = {**rollout_spec(Box(-1, 1, (2,)), Discrete(2), 1, 1), **shards_spec(1, 1),
+    policy = build_policy(Box(-1, 1, (2,)), Discrete(2), Config(seed=1, model="mlp"))
+    spec = {**rollout_spec(policy, 1, 1), **shards_spec(1, 1),
             **shared_spec(2, 1)}
     there = {*spec, *vars(Cells(Arena(spec), 1)), "params", "mean", "scale", "env", "step"}
     texts = [node for node in ElementTree.parse(PICTURE).iter() if node.tag.endswith("text")]

@@ -170,14 +170,15 @@ def test_an_interrupt_in_the_warm_up_or_the_first_reset_changes_no_bit(workers, 
 def test_an_interrupt_among_the_first_moments_changes_no_bit(name):
     wanted = undisturbed("CartPole-v1", 0, "local", 1)[0]
     with PPO("CartPole-v1", num_workers=0, **SETTINGS) as ppo:
-        buffer = getattr(ppo.policy, name)
+        buffer = getattr(ppo.policy.observer, name)
+        writes = "masked_scatter_" if name in ("shift", "scale") else "copy_"
 
-        def once(original=buffer.copy_):
-            def strike(value):
-                del buffer.copy_
-                original(value)
+        def once(original=getattr(buffer, writes)):
+            def strike(*values):
+                delattr(buffer, writes)
+                original(*values)
                 raise KeyboardInterrupt
-            buffer.copy_ = strike
+            setattr(buffer, writes, strike)
         once()
         with pytest.raises(KeyboardInterrupt):
             iteration(ppo)

@@ -18,7 +18,7 @@ from fastppo.learner import STATS, policy_loss, total_loss, value_loss
 from fastppo.losses import measured
 from fastppo.models import build_policy
 from fastppo.pace import coefficients_at
-from fastppo.spaces import action_store, noise_size
+from fastppo.spaces import action_store
 
 LEARNER = "torch"  # the definition; test_update.py holds the compiled one to it
 SPACES = {"Discrete": Discrete(3), "Box": Box(-1, 1, (2,), np.float32)}
@@ -89,8 +89,8 @@ class Twin:
         """The distribution of actions [b] or [b a], and the values [b]."""
         policy = self.ppo.policy
         if self.config.norm_obs:
-            std = (policy.m2 / policy.observer.count + 1e-8).sqrt()
-            obs = ((obs - policy.mean) / std).clamp(-10, 10)
+            std = (policy.observer.m2 / policy.observer.count + 1e-8).sqrt()
+            obs = ((obs - policy.observer.mean) / std).clamp(-10, 10)
         critic = "actor_body" if self.config.shared_critic else "critic_body"
         hidden, valued = (torch.tanh(self.linear(weights, f"{body}.0", obs))
                           for body in ("actor_body", critic))
@@ -446,13 +446,13 @@ def test_acting_and_updates_work_on_another_device_and_mix_it_with_no_other(spac
     policy = build_policy(Box(-9, 9, (4,), np.float32), space, Config(seed=1, model="mlp"))
     policy.to("meta")
     if left:
-        setattr(policy, left, torch.zeros(4))
+        setattr(policy.observer, left, torch.zeros(4))
     store = action_store(space)
     act = torch.from_numpy(np.zeros((6, *store.shape), store.dtype)).to("meta")
     batch = Batch(torch.empty(6, 4, device="meta"), act, *torch.empty(4, 6, device="meta"))
     teacher = learner.Learner(policy, Config(clip_range_vf=0.2, entropy_coef=0.01), Flat(policy))
     with pytest.raises(RuntimeError, match="device") if left else contextlib.nullcontext():
         stats = teacher._minibatch(batch)
-        noise = torch.empty(6, noise_size(space), device="meta")
+        noise = torch.empty(6, len(policy.head.noise), device="meta")
         act, logp = policy.head.sample(policy(batch.obs)[0], noise)
         assert {x.device.type for x in (stats, act, logp, teacher.flat.values)} == {"meta"}

@@ -12,7 +12,7 @@ from fastppo.batches import Batch, flattened, normalised
 from fastppo.collect import Rollout
 from fastppo.errors import Error, KernelError, ModelError
 from fastppo.flat import Flat
-from fastppo.heads import Options, head_of
+from fastppo.heads import Options, Squashed, head_of
 from fastppo.kernel_learner import KernelLearner, recipe_of, serves
 from fastppo.learner import STATS, Learner, total_loss
 from fastppo.losses import measured
@@ -390,8 +390,7 @@ def test_adam_goes_on_from_either_learners_state():
 
 
 def test_a_policy_the_kernel_does_not_know_is_refused():
-    space = Box(0, 255, (4,), np.uint8)
-    policy = Policy(space, Discrete(2), MLP(4, 2, (8,)))
+    policy = Policy(Box(-9, 9, (4,)), Box(-1, 1, (2,)), MLP(4, 2, (8,)), head=Squashed(2))
     flat = Flat(policy)
     known = learner_of(Learner, drawn(0))
     assert not serves(policy, flat) and serves(known.policy, known.flat)
