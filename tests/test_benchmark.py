@@ -149,6 +149,24 @@ def test_every_part_is_measured_in_one_process(trainer, part, how, monkeypatch):
         assert found["rate"] > 0
 
 
+def test_what_it_takes_to_start_workers_is_in_no_figure_of_environments(trainer, monkeypatch):
+    pytest.importorskip("fastppo._cells")
+    ppo, up = trainer("CartPole-v1", num_workers=1), []
+    monkeypatch.setattr(one, "ready", lambda: up.append(ppo.collector.vec.team.order[0] > 0))
+    one.PARTS["environments"](ppo, one.Job("environments", {}, 0.01, 1))
+    assert up == [True]
+
+
+@pytest.mark.parametrize("asked, counts", [({}, [1, 2]), ({"num_workers": "auto"}, [1, 2]),
+                                           ({"num_workers": 0}, [0])])
+def test_the_numbers_of_processes_are_all_up_to_the_cores_unless_one_is_asked_for(
+        asked, counts, monkeypatch):
+    pytest.importorskip("fastppo._cells")
+    monkeypatch.setattr(session, "usable_cores", lambda: 2)
+    facts = {"config": {"num_envs": 4}, "native": False}
+    assert session.processes(Bench(), asked, facts) == counts
+
+
 def test_acting_of_workers_is_measured_on_their_slices():
     facts = {"config": {"acting": "local", "num_envs": 5}}
     job = one.Job("", {"num_envs": 5}, 1.0, None)

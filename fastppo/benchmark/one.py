@@ -52,14 +52,18 @@ def loop(ppo, job: Job) -> dict[str, Any]:
 def environments(ppo, job: Job) -> dict[str, Any]:
     """Steps per second of the environments under random actions, where they are."""
     from .peers import Laps
-    laps, length, valid = Laps(job.lap), ppo.arena["length"], ppo.arena["valid"]
-    steps = resets = 0
-    ready()
-    while not laps.over(steps):
+    laps, vec = Laps(job.lap), ppo.collector.vec
+    length, valid, steps, resets = ppo.arena["length"], ppo.arena["valid"], 0, 0
+
+    def play() -> None:
         length.fill(0)
         valid.fill(True)
-        ppo.collector.vec.begin()  # between them: the same command again is no new one to workers
-        ppo.collector.vec.warmup(ppo.config.num_steps)
+        vec.begin()  # between them: the same command again is no new one to workers
+        vec.warmup(ppo.config.num_steps)
+    play()  # the workers are up
+    ready()
+    while not laps.over(steps):
+        play()
         steps += int(valid.sum())
         resets += int((length > 0).sum()) + 2 * ppo.config.num_envs
     return {"rate": laps.rate(), "resets": resets / max(1, steps)}
