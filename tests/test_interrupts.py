@@ -172,14 +172,13 @@ def test_an_interrupt_among_the_first_moments_changes_no_bit(name):
     with PPO("CartPole-v1", num_workers=0, **SETTINGS) as ppo:
         buffer = getattr(ppo.policy.observer, name)
         writes = "masked_scatter_" if name in ("shift", "scale") else "copy_"
+        original = getattr(buffer, writes)
 
-        def once(original=getattr(buffer, writes)):
-            def strike(*values):
-                delattr(buffer, writes)
-                original(*values)
-                raise KeyboardInterrupt
-            setattr(buffer, writes, strike)
-        once()
+        def strike(*values):
+            delattr(buffer, writes)
+            original(*values)
+            raise KeyboardInterrupt
+        setattr(buffer, writes, strike)
         with pytest.raises(KeyboardInterrupt):
             iteration(ppo)
         assert differing(iteration(ppo), wanted) == []
