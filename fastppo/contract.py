@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.spaces import Tuple
 
 from . import kernels
-from .errors import EnvError, InputError
+from .errors import EnvError, Error, InputError
 from .observations import Observations
 from .spaces import Store, keeps
 
@@ -107,6 +107,16 @@ def check_finite(rows: np.ndarray) -> None:
     if rows.dtype == np.float32 and (at := kernels.first_nonfinite(rows)) >= 0:
         row, why = nonfinite(rows, at)
         raise InputError(f"{why}, in row {row}", "look where it comes from: training refuses it")
+
+
+def numbers(params):
+    """A network's action parameters [b p], a tensor; raises Error for the first row with a NaN."""
+    if params.isnan().any():
+        row = int(params.isnan().flatten(1).any(1).nonzero()[0, 0])
+        raise Error(f"the network's action parameters for row {row} are not numbers (NaN)",
+                    "return finite numbers from the model's forward; of a built-in network: train"
+                    " it with a lower --lr")
+    return params
 
 
 def nonfinite(rows: np.ndarray, at: int) -> tuple[int, ValueError]:

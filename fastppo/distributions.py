@@ -68,7 +68,7 @@ class Given(Head):
         return Categorical(logits=params.logits.masked_fill(~mask, NEVER))
 
     def _kept(self, act: Tensor) -> Tensor:
-        return act.reshape(len(act), *self.store.shape).to(self.dtype)
+        return act.reshape(act.shape[0], *self.store.shape).to(self.dtype)
 
 
 def likeliest(dist: Distribution) -> Tensor:
@@ -90,4 +90,4 @@ def likeliest(dist: Distribution) -> Tensor:
 
 
 def _summed(x: Tensor) -> Tensor:
-    return x.reshape(len(x), -1).sum(-1)
+    return x.reshape(x.shape[0], -1).sum(-1)

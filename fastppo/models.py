@@ -15,6 +15,7 @@ from .nets import COMPILED, MLP, ActorCritic
 from .observations import Encoding, Observations
 from .own import is_own, made, tried
 from .policy import Policy
+from .values import NormValues
 
 
 @contextmanager
@@ -58,9 +59,11 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
         else:
             net = network(seen, config, generator)
             features = net.actor_body.size * net.features
-        policy = Policy(obs_space, act_space, net, config.norm_obs,
-                        head_of(act_space, options, features), config.seed).eval()
-        return tried(policy, config)
+        head = head_of(act_space, options, features)
+        policy = tried(Policy(obs_space, act_space, net, config.norm_obs, head, config.seed,
+                              config.obs_limit).eval(), config)
+    policy.net = NormValues(policy.net) if config.norm_values else policy.net
+    return policy.eval()
 
 
 def head_options(config: Config) -> Options:
