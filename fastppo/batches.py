@@ -1,6 +1,6 @@
 """Samples: what a rollout recorded of them, what the policy says of them now, and their parts."""
 
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ class Batch(NamedTuple):
     val: Tensor  # [b]
     adv: Tensor  # [b]
     ret: Tensor  # [b]
+    past: tuple = ()  # recurrent.Past, where the network has a memory
 
     def rows(self, which: Tensor | slice) -> "Batch":
         """Some of the samples."""
@@ -55,4 +56,15 @@ def flattened(rollout: Rollout, device: torch.device) -> Batch:
     def rows(x: Tensor) -> Tensor:
         x = x[:len(rollout.raw)].reshape(len(valid), *x.shape[2:])
         return (x if valid.all() else x[valid]).to(device)
-    return Batch(*(mapped(rows, getattr(rollout, name)) for name in Batch._fields))
+    return Batch(*(mapped(rows, getattr(rollout, name)) for name in Batch._fields[:-1]))
+
+
+class Sampling(NamedTuple):
+    """How a rollout becomes minibatches: three functions."""
+
+    samples: Callable[[Rollout, torch.device], Batch]  # of a rollout
+    shuffled: Callable[[Batch, Tensor], Batch]  # by a random permutation of its rows
+    cut: Callable[[Batch, int], list[Batch]]  # into parts
+
+
+ROWS = Sampling(flattened, Batch.rows, cut)  # samples that stand for themselves

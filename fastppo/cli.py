@@ -271,7 +271,8 @@ def _saved(ppo, folder: Path) -> Path | None:
 
 def _network(policy, config) -> str:
     widths = "-".join(map(str, (policy.observer.encoding.size, *config.hidden_sizes)))
-    return f"{config.model} {widths}-{{{policy.head.size},1}} {config.activation}"
+    memory = "" if config.rnn == "none" else f"-{config.rnn}{config.rnn_size}"
+    return f"{config.model} {widths}{memory}-{{{policy.head.size},1}} {config.activation}"
 
 
 def _space(space) -> str:

@@ -57,6 +57,11 @@ class Config:
     critic_keys: tuple[str, ...] | None = None
     """Parts of a Dict observation that the critic sees, which may be more than the actor has;
     none: all"""
+    rnn: Literal["none", "gru", "lstm"] = "none"
+    """Memory behind the body: a cell of this kind, whose state goes with every environment [37
+    details, numbers 32 to 36]"""
+    rnn_size: int = 128
+    """Features of that cell [37 details]"""
     distribution: Literal["gaussian", "state_gaussian", "squashed", "beta"] = "gaussian"
     """Distribution of Box actions: gaussian (a std free of the state), state_gaussian (a std that
     the network gives), squashed (tanh of a gaussian), beta (between the bounds)
@@ -253,7 +258,7 @@ def _among(*names):
 
 _RULES = [(name, *rule) for names, rule in (
     ("num_envs num_steps epochs num_minibatches num_microbatches total_steps torch_threads"
-     " max_episode_steps eval_interval sde_sample_freq frame_stack",
+     " max_episode_steps eval_interval sde_sample_freq frame_stack rnn_size",
      (_whole(1), "a whole number, 1 or more")),
     ("eval_episodes", (_whole(0), "a whole number, 0 or more")),
     ("num_workers", (lambda x: x == "auto" or _whole(0)(x), "a whole number, 0 or more, or auto")),

@@ -26,7 +26,7 @@ SECTIONS = {"env_name": "environment", "model": "network", "num_envs": "rollout"
 UNITS = {"max_episode_steps": "steps", "total_steps": "steps", "hidden_sizes": "units",
          "frame_stack": "observations", "log_std_init": "nats", "num_envs": "environments",
          "num_steps": "steps",
-         "num_workers": "processes", "sde_sample_freq": "steps", "step_timeout": "s",
+         "num_workers": "processes", "sde_sample_freq": "steps", "rnn_size": "units", "step_timeout": "s",
          "reset_timeout": "s", "reward_limit": "standard deviations",
          "obs_limit": "standard deviations", "num_microbatches": "parts", "target_kl": "nats",
          "adaptive_kl": "nats", "epochs": "passes", "num_minibatches": "minibatches",

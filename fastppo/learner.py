@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from . import kernels
-from .batches import Batch, Fresh, cut, flattened, normalised
+from .batches import Batch, Fresh, flattened, normalised
 from .collect import Rollout
 from .config import Config
 from .errors import Error
@@ -18,6 +18,7 @@ from .losses import Weighed, loss_of, measured
 from .optimizers import clipping, optimizer_of
 from .pace import Coefficients, Pace, coefficients_at
 from .passes import changes_of
+from .sequences import sampling_of
 from .values import moving
 
 STATS = ("policy_loss", "value_loss", "entropy", "approx_kl", "old_approx_kl", "clipfrac",
@@ -66,11 +67,12 @@ class Learner:
         self.now, self.pace, self.finished = coefficients_at(config, 1.0), Pace(config), -1
         self.optimizer, self.clip = optimizer_of(config, flat), clipping(config, flat)
         self.changes, self.chosen = changes_of(config, policy), loss_of(config, policy.net)
+        self.sampling = sampling_of(policy)
         self.parts = [flat, self.optimizer, self.pace, *moving(policy)]  # all an update changes
 
     def judge(self, batch: Batch) -> Fresh:
         """What the policy says of a minibatch."""
-        return Fresh(*self.policy.judge(batch.obs, batch.act))
+        return Fresh(*self.policy.judge(batch.obs, batch.act, batch.past))
 
     def loss(self, fresh: Fresh, batch: Batch, now: Coefficients) -> Weighed:
         """(loss, statistics by name) of a minibatch, a mean over its samples."""
@@ -95,7 +97,7 @@ class Learner:
         return stats
 
     def _epochs(self, rollout: Rollout, now: Coefficients, iteration: int) -> dict[str, float]:
-        batch, config = flattened(rollout, self.flat.values.device), self.config
+        batch, config = self.sampling.samples(rollout, self.flat.values.device), self.config
         self.now, rows = now, len(batch.adv)
         if not rows:  # all environments were reset, and did nothing else
             return {f"losses/{name}": math.nan for name in STATS} | {"losses/epochs": 0.0}
@@ -117,7 +119,7 @@ class Learner:
 
     def _epoch(self, batch: Batch, order: Tensor) -> Tensor:
         """The mean statistics of one pass over the shuffled samples, minibatch by minibatch."""
-        parts = cut(batch.rows(order), self.config.num_minibatches)
+        parts = self.sampling.cut(self.sampling.shuffled(batch, order), self.config.num_minibatches)
         return torch.stack([self._minibatch(part) for part in parts]).mean(0)
 
     @torch.enable_grad()  # whatever the host script has set
@@ -126,7 +128,7 @@ class Learner:
             batch = batch._replace(adv=normalised(batch.adv))
         self.flat.grad.zero_()
         means = torch.zeros((), device=batch.adv.device)
-        for part in cut(batch, self.config.num_microbatches):
+        for part in self.sampling.cut(batch, self.config.num_microbatches):
             fresh, weight = self.judge(part), len(part.adv) / len(batch.adv)
             loss, stats = self.chosen(self.loss)(fresh, part, self.now)
             (weight * loss).backward()

@@ -15,6 +15,7 @@ from .nets import COMPILED, MLP, ActorCritic
 from .observations import Encoding, Observations
 from .own import is_own, made, tried
 from .policy import Policy
+from .recurrent import Memory, Recurrent
 from .values import NormValues
 
 
@@ -80,10 +81,15 @@ def network(seen: Observations, config: Config, generator: torch.Generator | Non
     actor_body = body_of(seen, config, generator, config.actor_keys)
     critic_body = actor_body if config.shared_critic else body_of(seen, config, generator,
                                                                   config.critic_keys)
-    return ActorCritic(actor_body, critic_body, outputs, generator, config.sde, config.final_tanh)
+    kind = ActorCritic
+    if config.rnn != "none":
+        bodies = [Memory(body, config.rnn, config.rnn_size, generator)
+                  for body in dict.fromkeys((actor_body, critic_body))]
+        kind, actor_body, critic_body = Recurrent, bodies[0], bodies[-1]
+    return kind(actor_body, critic_body, outputs, generator, config.sde, config.final_tanh)
 
 
 def plain(config: Config) -> bool:
     """Whether the network is an MLP as the kernels know them."""
     return (config.model == "mlp" and config.activation in COMPILED and not config.layer_norm
-            and config.actor_keys is None and config.critic_keys is None)
+            and config.rnn == "none" and config.actor_keys is None and config.critic_keys is None)

@@ -30,6 +30,9 @@ def changes_of(config: Config, policy: Policy) -> list[Change]:
     found: list[Change] = []
     if isinstance(policy.net, NormValues):
         found.append(functools.partial(_values_learnt, policy.net))
+    if config.recompute_advantages and policy.memory:
+        raise ConfigError("--recompute_advantages values every step anew, which a network with"
+                          " memory cannot without those before it", "--no-recompute_advantages")
     if config.recompute_advantages:
         found.append(functools.partial(_recomputed, config, policy))
     if config.norm_advantages == "rollout":

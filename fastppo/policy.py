@@ -14,6 +14,7 @@ from .heads import Head, head_of
 from .kernels import Purpose
 from .observations import Observations
 from .observer import Observer
+from .recurrent import Packing, Past, unrolled
 
 
 class Acted(NamedTuple):
@@ -58,9 +59,15 @@ class Policy(nn.Module):
         rows = self.observer.seen.columns[0].leaf.of(obs).shape[0]
         return self.observer.count.new_zeros(rows, self.memory, dtype=torch.float32)
 
-    def judge(self, obs: Any, act: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(logp [b] of act, entropy [b], value [b])."""
-        params, val = self(obs)
+    def judge(self, obs: Any, act: Tensor, past: Past | tuple = ()
+              ) -> tuple[Tensor, Tensor, Tensor]:
+        """(logp [b] of act, entropy [b], value [b]); with a `past` the samples are sequences."""
+        if past:
+            seen, packing = self.observer(obs), Packing.of(past.first)
+            params, val = unrolled(self.net, seen, past.state, packing)
+            params = self.head.masked(params, self.observer.mask(obs))
+        else:
+            params, val = self(obs)
         return *self.head.judge(params, act), val
 
     @torch.inference_mode()

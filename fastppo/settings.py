@@ -170,8 +170,9 @@ def torch_alone(config: Config) -> str:
 def check_network(config: Config, seen: Observations) -> None:
     """Raise ConfigError for choices of a network that contradict each other, or the spaces."""
     if is_own(config.model):
-        for name in ("layer_norm", "final_tanh", "shared_critic", "actor_keys", "critic_keys"):
-            if getattr(config, name) not in (None, False):
+        for name in ("layer_norm", "final_tanh", "shared_critic", "actor_keys", "critic_keys",
+                     "rnn"):
+            if getattr(config, name) not in (None, False, "none"):
                 raise ConfigError(f"{name} is {getattr(config, name)!r}, but it is for built-in"
                                   " networks, and the model is one of your own",
                                   f"leave --{name} out")

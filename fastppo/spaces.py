@@ -81,8 +81,10 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     """`value`, an array or tensor or a structure of them, with `function` applied to each."""
     if isinstance(value, dict):
         return {key: mapped(function, part) for key, part in value.items()}
-    return tuple(mapped(function, part) for part in value) if isinstance(value, tuple) \
-        else function(value)
+    if isinstance(value, tuple):
+        parts = [mapped(function, part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return function(value)
 
 
 def check_spaces(obs_space: Space, act_space: Space, env_name: str = "") -> None:

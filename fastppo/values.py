@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from . import kernels
+from .recurrent import Packing, unrolled
 
 EPSILON = 1e-8
 
@@ -32,6 +33,11 @@ class NormValues(nn.Module):
         """What the network returns, its value times the returns' std plus their mean."""
         params, val, *rest = self.net(*inputs)
         return params, val * self.spread + self.shift, *rest
+
+    def unroll(self, obs, state: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
+        """The same of packed sequences."""
+        params, val = unrolled(self.net, obs, state, packing)
+        return params, val * self.spread + self.shift
 
     def units(self, val: Tensor) -> Tensor:
         """Values or returns [b] in the critic's units."""

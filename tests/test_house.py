@@ -32,11 +32,13 @@ ROWS = """
     evaluate checkpoint learner
     models losses passes
     bodies own
-    optimizers batches letters
+    optimizers sequences letters
+    batches
     collect images
     rewards policy workers native flat
     values
     observer shards distributions
+    recurrent
     heads nets vecenv stepper forecast
     actors processes
     envs intake books
