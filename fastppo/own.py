@@ -58,7 +58,7 @@ def tried(policy: Policy, config: Config) -> Policy:
         f", state [2, {memory}]), all float" if memory else "), both float")
     try:
         with torch.no_grad():
-            out = policy.net(obs, policy.start(obs)) if memory else policy.net(obs)
+            out = policy.net(obs, policy.start(2)) if memory else policy.net(obs)
     except Exception as error:  # a user's forward may raise anything
         raise ModelError(f"{given} of the model failed: {type(error).__name__}: {error}",
                          fix) from error

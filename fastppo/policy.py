@@ -46,7 +46,8 @@ class Policy(nn.Module):
 
     def forward(self, obs: Any) -> tuple[Any, Tensor]:
         """(action parameters [b p], value [b]) of stored observations [b ...], without a past."""
-        return self.advance(obs, self.start(obs))[:2]
+        rows = self.observer.seen.columns[0].leaf.of(obs).shape[0]
+        return self.advance(obs, self.start(rows))[:2]
 
     def advance(self, obs: Any, state: Tensor) -> tuple[Any, Tensor, Tensor]:
         """(action parameters [b p], value [b], state after) of observations, state [b s] before."""
@@ -54,9 +55,8 @@ class Policy(nn.Module):
         params, val, *state = (*self.net(seen), state) if not self.memory else self.net(seen, state)
         return self.head.masked(params, self.observer.mask(obs)), val, *state
 
-    def start(self, obs: Any) -> Tensor:
-        """The state [b s] in which an episode begins."""
-        rows = self.observer.seen.columns[0].leaf.of(obs).shape[0]
+    def start(self, rows: int) -> Tensor:
+        """The state [rows s] in which an episode begins."""
         return self.observer.count.new_zeros(rows, self.memory, dtype=torch.float32)
 
     def judge(self, obs: Any, act: Tensor, past: Past | tuple = ()
@@ -113,7 +113,7 @@ class Policy(nn.Module):
                state: np.ndarray | None = None) -> tuple[list[Any], np.ndarray]:
         """(the environment's actions, state [b s] after) for stored observations; see predict."""
         obs = self.observer.tensors(rows)
-        before = self.start(obs) if state is None else self._tensor(state)
+        before = self.start(len(rows)) if state is None else self._tensor(state)
         params, _, after = self.advance(obs, before)
         contract.numbers(params)
         if deterministic:
