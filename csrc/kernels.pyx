@@ -277,3 +277,4 @@ def first_nonfinite(x):
 
 
 include "update.pxi"
+include "recurrent.pxi"

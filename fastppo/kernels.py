@@ -24,7 +24,7 @@ except ModuleNotFoundError:  # a broken extension is an ImportError, and meant t
 __all__ = ["ARRAYS", "COMPILED", "Purpose", "backend", "discounted", "episode_seed", "forward"]
 __all__ += ["first_nonfinite", "gae", "merge_moments", "normal", "pack", "packed_size"]
 __all__ += ["permutation", "sample_categorical", "sample_gaussian", "uniform", "word"]
-__all__ += ["Memory", "Samples", "Terms", "Update", "update_memory", "MAX_SHARDS"]
+__all__ += ["unroll", "unroll_back", "unroll_floats", "Memory", "Samples", "Terms", "Update", "update_memory", "MAX_SHARDS"]
 
 MAX_SHARDS = 8  # of a minibatch, as csrc/update.h has it
 MAX_FLOATS, MAX_HIDDEN = 6144, 16  # of a row: observation and all layers (csrc/mlp.h); layers
@@ -78,6 +78,27 @@ ARRAYS = {
         "logp": "*float32 n",
     },
     "first_nonfinite": {"x": "float32 ..."},
+    "unroll": {
+        "sizes": "int64 t",
+        "x": "float32 n g",
+        "weight": "float32 g h",
+        "bias": "float32 g",
+        "state": "float32 k s",
+        "work": "*float32 w",
+        "prev": "*float32 n h",
+        "kept": "*float32 n c",
+        "out": "*float32 n h",
+    },
+    "unroll_back": {
+        "sizes": "int64 t",
+        "weight": "float32 g h",
+        "dout": "float32 n h",
+        "prev": "float32 n h",
+        "kept": "float32 n c",
+        "work": "*float32 w",
+        "dx": "*float32 n g",
+        "inner": "*float32 n g",
+    },
 }
 
 # The same of an Update, which keeps its arrays; a categorical head's act is int64 n.
@@ -302,6 +323,44 @@ def first_nonfinite(x):
         return _twin.first_nonfinite(x)
     except _REFUSALS as bad:
         raise _refusal("first_nonfinite", bad, x=x) from bad
+
+
+def unroll_floats(size, rows):
+    """The number of floats of `work` that unroll and unroll_back need for `rows` sequences."""
+    try:
+        return _compiled("unroll_floats").unroll_floats(size, rows)
+    except _REFUSALS as bad:
+        raise _refusal("unroll_floats", bad) from bad
+
+
+def unroll(sizes, x, weight, bias, state, work, prev, kept, out):
+    """out [n h] = a GRU over packed sequences; torch.nn.GRU is the definition.
+
+    sizes i64 [t]: sequences that have such a step, never growing; samples stand step by step.
+    x f32 [n 3h]: what the cell makes of its inputs; weight [3h h] and bias [3h]: of its hidden
+    part; state [sizes[0] h]. Fills prev [n h], the h before each sample, and kept [n 4h], for
+    unroll_back; work f32 [unroll_floats(h, sizes[0])] is scratch.
+    """
+    arrays = {"sizes": sizes, "x": x, "weight": weight, "bias": bias, "state": state,
+              "work": work, "prev": prev, "kept": kept, "out": out}
+    try:
+        _compiled("unroll").unroll(*arrays.values())
+    except _REFUSALS as bad:
+        raise _refusal("unroll", bad, **arrays) from bad
+
+
+def unroll_back(sizes, weight, dout, prev, kept, work, dx, inner):
+    """dx [n g] = the gradient of unroll's x from that of its out, dout f32 [n h].
+
+    Fills inner [n g] with that of the gates' hidden part: the weight's is inner^T prev, the bias's
+    its sum. The state gets none.
+    """
+    arrays = {"sizes": sizes, "weight": weight, "dout": dout, "prev": prev, "kept": kept,
+              "work": work, "dx": dx, "inner": inner}
+    try:
+        _compiled("unroll_back").unroll_back(*arrays.values())
+    except _REFUSALS as bad:
+        raise _refusal("unroll_back", bad, **arrays) from bad
 
 
 class Memory(NamedTuple):

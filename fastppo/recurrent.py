@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from . import unrolling
 from .nets import ActorCritic
 from .spaces import mapped
 
@@ -70,8 +71,11 @@ class Memory(nn.Module):
 
     def unroll(self, seen: Any, state: Tensor, packing: Packing) -> Tensor:
         """The features [b f] of packed sequences; `state` [b s] as recorded."""
-        packed = PackedSequence(self.body(seen)[packing.index], packing.sizes)
-        return self.cell(packed, self._inside(state[packing.starts]))[0].data[packing.back]
+        features, state = self.body(seen)[packing.index], state[packing.starts]
+        if unrolling.serves(self.cell, features):
+            return unrolling.unroll(self.cell, features, state, packing.sizes)[packing.back]
+        packed = PackedSequence(features, packing.sizes)
+        return self.cell(packed, self._inside(state))[0].data[packing.back]
 
     def _inside(self, state: Tensor) -> Any:
         parts = tuple(x[None].contiguous() for x in state.chunk(self.parts, -1))

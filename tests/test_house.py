@@ -39,7 +39,7 @@ ROWS = """
     values
     observer shards distributions
     recurrent
-    heads nets vecenv stepper forecast
+    heads nets unrolling vecenv stepper forecast
     actors processes
     envs intake books
     contract measure infos
