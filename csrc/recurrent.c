@@ -45,8 +45,8 @@ ALWAYS_INLINE void gru_step(int64_t size, const float *restrict x, const float *
     }
 }
 
-ALWAYS_INLINE void step_body(int64_t size, const Work *work, int64_t rows, const float *x,
-                             float *prev, float *kept, float *out) {
+ALWAYS_INLINE void unroll_step_body(int64_t size, const Work *work, int64_t rows, const float *x,
+                                    float *prev, float *kept, float *out) {
     for (int64_t r = 0; r < rows; r++, prev += size, out += size) {
         float *hidden = work->hidden + r * work->hidden_row;
         memcpy(prev, hidden, (size_t)size * sizeof *prev);
@@ -57,7 +57,7 @@ ALWAYS_INLINE void step_body(int64_t size, const Work *work, int64_t rows, const
     }
 }
 
-DISPATCH(step,
+DISPATCH(unroll_step,
          (int64_t size, const Work *work, int64_t rows, const float *x, float *prev, float *kept,
           float *out),
          (size, work, rows, x, prev, kept, out))
@@ -72,7 +72,7 @@ void unroll_forward(const Unroll *unroll, const float *x, const float *weight, c
     for (int64_t t = 0; t < unroll->steps; t++) {
         rows = unroll->sizes[t];
         dense(parts.packed, parts.hidden, size, rows, 0, parts.gates, GATES * size);
-        step(size, &parts, rows, x, prev, kept, out);
+        unroll_step(size, &parts, rows, x, prev, kept, out);
         x += rows * GATES * size;
         prev += rows * size;
         kept += rows * KEPT * size;
@@ -98,9 +98,9 @@ ALWAYS_INLINE void gru_back(int64_t size, const float *restrict dout, const floa
 }
 
 /* One step back for `rows` sequences, of which those from `before` on end with it. */
-ALWAYS_INLINE void step_back_body(int64_t size, const Work *work, int64_t before, int64_t rows,
-                                  const float *dout, const float *prev, const float *kept,
-                                  float *dx, float *inner) {
+ALWAYS_INLINE void unroll_step_back_body(int64_t size, const Work *work, int64_t before,
+                                         int64_t rows, const float *dout, const float *prev,
+                                         const float *kept, float *dx, float *inner) {
     for (int64_t r = 0; r < rows; r++, dout += size, prev += size) {
         float *hidden = work->hidden + r * work->hidden_row;
         float *gates = work->gates + r * work->gates_row;
@@ -113,7 +113,7 @@ ALWAYS_INLINE void step_back_body(int64_t size, const Work *work, int64_t before
     }
 }
 
-DISPATCH(step_back,
+DISPATCH(unroll_step_back,
          (int64_t size, const Work *work, int64_t before, int64_t rows, const float *dout,
           const float *prev, const float *kept, float *dx, float *inner),
          (size, work, before, rows, dout, prev, kept, dx, inner))
@@ -127,8 +127,9 @@ void unroll_backward(const Unroll *unroll, const float *weight, const float *dou
     for (int64_t t = unroll->steps - 1; t >= 0; t--) {
         int64_t rows = unroll->sizes[t];
         at -= rows;
-        step_back(size, &parts, before, rows, dout + at * size, prev + at * size,
-                  kept + at * KEPT * size, dx + at * GATES * size, inner + at * GATES * size);
+        unroll_step_back(size, &parts, before, rows, dout + at * size, prev + at * size,
+                         kept + at * KEPT * size, dx + at * GATES * size,
+                         inner + at * GATES * size);
         dense(parts.packed, parts.gates, GATES * size, rows, 1, parts.hidden, size);
         before = rows;
     }

@@ -24,7 +24,8 @@ except ModuleNotFoundError:  # a broken extension is an ImportError, and meant t
 __all__ = ["ARRAYS", "COMPILED", "Purpose", "backend", "discounted", "episode_seed", "forward"]
 __all__ += ["first_nonfinite", "gae", "merge_moments", "normal", "pack", "packed_size"]
 __all__ += ["permutation", "sample_categorical", "sample_gaussian", "uniform", "word"]
-__all__ += ["unroll", "unroll_back", "unroll_floats", "Memory", "Samples", "Terms", "Update", "update_memory", "MAX_SHARDS"]
+__all__ += ["Memory", "Samples", "Terms", "Update", "update_memory", "MAX_SHARDS"]
+__all__ += ["unroll", "unroll_back", "unroll_floats"]
 
 MAX_SHARDS = 8  # of a minibatch, as csrc/update.h has it
 MAX_FLOATS, MAX_HIDDEN = 6144, 16  # of a row: observation and all layers (csrc/mlp.h); layers

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_report import weights
 
-from fastppo import load, recurrent, sequences
+from fastppo import Config, load, sequences
 from fastppo.errors import ConfigError, ModelError, SpaceError
 from fastppo.models import build_policy
 from fastppo.recurrent import Memory, Packing, Recurrent, unrolled
@@ -148,17 +148,18 @@ def test_the_past_changes_what_is_judged(trainer):
 
 
 @settings(deadline=None, max_examples=30)
-@given(first=st.lists(st.booleans(), min_size=1, max_size=30), kind=st.sampled_from(["gru", "lstm"]))
+@given(first=st.lists(st.booleans(), min_size=1, max_size=30),
+       kind=st.sampled_from(["gru", "lstm"]))
 def test_a_packing_runs_every_sequence_from_its_own_state(first, kind):
     first = torch.tensor([True, *first[1:]])
     torch.manual_seed(0)
     memory = memory_of(kind)
     seen, state = torch.randn(len(first), 2), torch.randn(len(first), memory.state_size)
     with torch.no_grad():
-        got = memory.unroll(seen, state, Packing.of(first))
+        got, after = memory.unroll(seen, state, Packing.of(first)), None
         for i, begins in enumerate(first):
-            held = state[i:i + 1] if begins else held
-            out, held = memory(seen[i:i + 1], held)
+            before = state[i:i + 1] if begins else after
+            out, after = memory(seen[i:i + 1], before)
             assert torch.allclose(got[i], out[0], atol=1e-6)
 
 
@@ -288,7 +289,6 @@ def test_a_cell_begins_orthogonal_with_biases_of_zero(kind):
 
 
 def _config(kind):
-    from fastppo import Config
     return Config(env_name="x", seed=1, model="mlp", shared_critic=False, rnn=kind, rnn_size=16,
                   hidden_sizes=(8,), torch_threads=1)
 
