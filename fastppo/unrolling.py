@@ -36,6 +36,7 @@ class _Unroll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, state: Tensor, sizes: Tensor
                 ) -> Tensor:
+        """out, as `unroll` says; what the way back needs is kept."""
         rows, size = len(x), weight.shape[1]
         arrays = [_array(one) for one in (sizes, x, weight, bias, state)]
         work = np.zeros(kernels.unroll_floats(size, int(sizes[0])), np.float32)
@@ -48,6 +49,7 @@ class _Unroll(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of x, weight and bias from that of out."""
         sizes, prev, kept, work = ctx.rest
         weight, = ctx.saved_tensors
         dx, inner = (np.empty((len(prev), len(weight)), np.float32) for _ in range(2))

@@ -107,10 +107,10 @@ def test_a_subclass_may_say_what_the_policy_says(trainer):
 def test_a_loss_is_given_samples_coefficients_and_what_is_fresh(trainer):
     def loss(fresh, batch, now):
         assert fresh._fields == ("logp", "ent", "val")
-        assert batch._fields == ("obs", "act", "logp", "val", "adv", "ret")
-        assert {x.shape for x in (*fresh, *batch[2:])} == {(32,)}
+        assert batch._fields == ("obs", "act", "logp", "val", "adv", "ret", "past")
+        assert {x.shape for x in (*fresh, *batch[2:6])} == {(32,)}
         assert now.clip_range == 0.3 and now.entropy_coef == 0.05
-        assert not any(x.requires_grad for x in batch) and fresh.val.requires_grad
+        assert not any(x.requires_grad for x in batch[:6]) and fresh.val.requires_grad
         return total_loss(fresh, batch, now)
 
     updated(trainer(BOX, loss=loss, clip_range=0.3, entropy_coef=0.05), 1)

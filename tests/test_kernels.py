@@ -507,6 +507,14 @@ def arguments(kernel):
         packed = np.zeros(kernels.packed_size(actor.plan), np.float32)
         given |= {"plan": actor.plan, "params": actor.flat, "packed": packed}
         given["out"] = np.zeros((4, 4), np.float32)
+    if kernel.startswith("unroll"):  # four samples of two sequences, a cell of one
+        given["sizes"] = np.array([2, 1, 1])
+        columns = {"x": 3, "dx": 3, "inner": 3, "kept": 4}
+        given |= {name: np.zeros((4, n), np.float32) for name, n in columns.items()}
+        given |= {"weight": np.zeros((3, 1), "f4"), "bias": np.zeros(3, "f4"),
+                  "state": np.zeros((2, 1), "f4"),
+                  "work": np.zeros(kernels.unroll_floats(1, 2), "f4")}
+        given |= {name: np.zeros((4, 1), "f4") for name in ("prev", "out", "dout")}
     names = inspect.signature(getattr(kernels, kernel)).parameters
     return {name: given[name] for name in names}
 

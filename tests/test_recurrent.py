@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_report import weights
 
-from fastppo import Config, load, sequences
-from fastppo.errors import ConfigError, ModelError, SpaceError
+from fastppo import Config, kernels, load, sequences, unrolling
+from fastppo.errors import ConfigError, KernelError, ModelError, SpaceError
 from fastppo.models import build_policy
 from fastppo.recurrent import Memory, Packing, Recurrent, unrolled
 
@@ -161,6 +161,59 @@ def test_a_packing_runs_every_sequence_from_its_own_state(first, kind):
             before = state[i:i + 1] if begins else after
             out, after = memory(seen[i:i + 1], before)
             assert torch.allclose(got[i], out[0], atol=1e-6)
+
+
+@pytest.mark.skipif(not kernels.COMPILED, reason="there is no compiled twin")
+@settings(deadline=None, max_examples=60)
+@given(first=st.lists(st.booleans(), min_size=1, max_size=60), size=st.integers(1, 40),
+       features=st.integers(1, 9), seed=st.integers(0, 99))
+def test_the_compiled_cell_and_its_gradients_equal_torchs(first, size, features, seed):
+    torch.manual_seed(seed)
+    packing = Packing.of(torch.tensor([True, *first[1:]]))
+    cell, found = torch.nn.GRU(features, size), []
+    x = torch.randn(len(first), features, requires_grad=True)
+    state, slope = torch.randn(len(packing.starts), size), torch.randn(len(first), size)
+    assert unrolling.serves(cell, x)
+    for unroll in (unrolling.unroll, packed_by_torch):
+        cell.zero_grad()
+        x.grad = None
+        out = unroll(cell, x, state, packing.sizes)
+        (out * slope).sum().backward()
+        found.append([out.detach(), x.grad, *(p.grad.clone() for p in cell.parameters())])
+    for ours, theirs in zip(*found):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def packed_by_torch(cell, x, state, sizes):
+    """What torch makes of it."""
+    return cell(torch.nn.utils.rnn.PackedSequence(x, sizes), state[None])[0].data
+
+
+@pytest.mark.skipif(not kernels.COMPILED, reason="there is no compiled twin")
+def test_the_compiled_cell_reads_nothing_that_it_did_not_write():
+    rng, sizes, out = np.random.default_rng(0), np.array([5, 3, 3, 1]), []
+    weight, bias = rng.normal(size=(27, 9)).astype("f4"), rng.normal(size=27).astype("f4")
+    x, state = rng.normal(size=(12, 27)).astype("f4"), rng.normal(size=(5, 9)).astype("f4")
+    for poison in (0.0, np.nan):
+        work = np.full(kernels.unroll_floats(9, 5), poison, "f4")
+        arrays = [np.full((12, n), poison, "f4") for n in (9, 36, 9, 27, 27)]
+        prev, kept, found, dx, inner = arrays
+        kernels.unroll(sizes, x, weight, bias, state, work, prev, kept, found)
+        work.fill(poison)
+        kernels.unroll_back(sizes, weight, found, prev, kept, work, dx, inner)
+        out.append(arrays)
+    for one, two in zip(*out):
+        assert np.isfinite(one).all()
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.skipif(not kernels.COMPILED, reason="there is no compiled twin")
+@pytest.mark.parametrize("sizes", [[5, 3, 4], [5, 7], [5, 3, 3, 2], [0, 12], [], [12, 0], [-1, 13]])
+def test_sizes_that_are_no_packing_are_refused(sizes):
+    f4 = partial(np.zeros, dtype="f4")
+    with pytest.raises(KernelError, match="sizes|state|x is"):
+        kernels.unroll(np.array(sizes, np.int64), f4((12, 6)), f4((6, 2)), f4(6), f4((5, 2)),
+                       f4(kernels.unroll_floats(2, 5)), f4((12, 2)), f4((12, 8)), f4((12, 2)))
 
 
 def memory_of(kind):
