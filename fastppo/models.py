@@ -52,7 +52,7 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
     """
     generator = torch.Generator().manual_seed(kernels.word(config.seed, Purpose.INIT, 0, 0))
     seen, options = Observations(obs_space, act_space), head_options(config)
-    model = model or config.model
+    model = (model or config.model) if is_own(config.model) else config.model
     with seeded(generator.initial_seed()):  # layers of the user's draw from the host's generator
         if is_own(model):
             net, features = made(model, obs_space, act_space), 0
