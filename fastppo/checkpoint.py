@@ -226,7 +226,7 @@ def _space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tensor]) ->
     """The space described by `text`; its arrays are taken out of `tensors`."""
     if "parts" in text:
         inner = [_space(part, f"{name}.{i}", tensors) for i, part in enumerate(text["parts"])]
-        return Dict(dict(zip(text["keys"], inner))) if "keys" in text else Tuple(inner)
+        return Dict([*zip(text["keys"], inner)]) if "keys" in text else Tuple(inner)
     if "n" in text:
         return Discrete(text["n"], start=text["start"])
     if "bits" in text:
