@@ -183,7 +183,8 @@ def _config(text: str, model: Any, path) -> Config:
     if stored["model"] not in MODELS:
         if model is None:
             raise CheckpointError(f"{path} holds a model of your own, {stored['model']}",
-                                  "load(path, model=MyNet) with the class it was trained with")
+                                  "load(path, model=MyNet) with the class it was trained with; or"
+                                  " export ... --model=my_module:MyNet")
         stored["model"] = model
     return Config(**{name: value for name, value in stored.items()
                      if name in known and _readable(name, value)})

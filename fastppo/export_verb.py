@@ -33,6 +33,8 @@ class Export:
     env_name: str | None = None
     """Environment whose steps it is checked on, an id or `module:callable`; none: the one in the
     file if that is an id of Gymnasium's, for a file never names code to import"""
+    model: str | None = None
+    """Class of the network in the file, as `module:Class`, where it is one of your own"""
 
 
 def export(argv: Sequence[str], interrupts: Interrupts) -> None:
@@ -49,7 +51,9 @@ def export(argv: Sequence[str], interrupts: Interrupts) -> None:
     if path.absolute() == model.absolute():
         raise ConfigError(f"{path} is the policy itself", "leave --output out")
     to = exporter.format_of(path, options.to)
-    policy, trained = load(model), trained_in(model)
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv; --model=my_module:MyNet
+    policy, trained = load(model, model=options.model), trained_in(model)
     exporter.check_spaces(policy)
     obs, what = recorded(policy, options.env_name, *trained)
     exporter.put(policy, path, to, obs, options.env_name or trained[0])
@@ -63,8 +67,6 @@ def recorded(policy, asked_for: str | None, name: str, kwargs: dict[str, Any], s
     from . import exporter
     from .envs import factory
     if asked_for:
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv
         return exporter.played(policy, factory(asked_for, stack=stack)), f"steps of {asked_for}"
     if name in registry:
         with contextlib.suppress(Error):  # not installed here, or another version of it
