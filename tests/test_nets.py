@@ -33,6 +33,15 @@ MIXED = Dict(eye=IMAGE, choice=Discrete(4), vector=VECTOR)
 PARTS = Dict(own=VECTOR, hidden=Box(-9, 9, (2,)))
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Torch in the tests themselves has one thread: networks here are too small for more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def seeing(space, act_space=None):
     """The factory of random environments with these spaces."""
     return partial(Chance, space, act_space)
