@@ -270,13 +270,13 @@ def test_a_convolutional_network_learns_from_a_picture(trainer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("settings", [
     {}, {"layer_norm": True}, {"shared_critic": False}, {"frame_stack": 4}, {"model": "impala"}],
     ids=str)
 def test_every_network_of_images_learns_from_a_picture(trainer, settings, seed):
     ppo = trainer(Bright, **LEARNING, seed=seed, **settings)
-    ppo.learn(5120)
+    ppo.learn(2560)
     assert ppo.evaluate(episodes=100).mean >= 0.98
 
 
