@@ -63,7 +63,7 @@ class Chosen(nn.Module):
     def __init__(self, index: Tensor, body: Hidden):
         super().__init__()
         self.register_buffer("index", index, persistent=False)
-        self.body, self.size = body, body.size
+        self.body, self.size, self.widths = body, body.size, body.widths
 
     def forward(self, obs: Tensor) -> Tensor:
         """Features [b f] of columns [b o]."""
@@ -90,7 +90,7 @@ class Mixed(nn.Module):
         self.hidden = Hidden(sum(one.size for one in self.parts), () if alone
                              else config.hidden_sizes, config.activation, generator,
                              config.layer_norm)
-        self.size = self.hidden.size
+        self.size, self.widths = self.hidden.size, self.hidden.widths
 
     def forward(self, seen: Any) -> Tensor:
         """Features [b f] of the structure that the observer makes."""

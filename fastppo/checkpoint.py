@@ -183,7 +183,8 @@ def _config(text: str, model: Any, path) -> Config:
     if stored["model"] not in MODELS:
         if model is None:
             raise CheckpointError(f"{path} holds a model of your own, {stored['model']}",
-                                  "load(path, model=MyNet) with the class it was trained with")
+                                  "load(path, model=MyNet) with the class it was trained with; or"
+                                  " export ... --model=my_module:MyNet")
         stored["model"] = model
     return Config(**{name: value for name, value in stored.items()
                      if name in known and _readable(name, value)})
@@ -226,7 +227,7 @@ def _space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tensor]) ->
     """The space described by `text`; its arrays are taken out of `tensors`."""
     if "parts" in text:
         inner = [_space(part, f"{name}.{i}", tensors) for i, part in enumerate(text["parts"])]
-        return Dict(dict(zip(text["keys"], inner))) if "keys" in text else Tuple(inner)
+        return Dict([*zip(text["keys"], inner)]) if "keys" in text else Tuple(inner)
     if "n" in text:
         return Discrete(text["n"], start=text["start"])
     if "bits" in text:

@@ -25,7 +25,7 @@ from . import __version__, arguments
 from .arguments import Request, slug
 from .errors import ConfigError, Error, ModelError, SpaceError
 from .interrupts import Interrupts, Stop
-from .names import shown
+from .names import MODELS, shown
 from .output import output_kept
 from .sinks_wandb import check_wandb
 
@@ -270,9 +270,15 @@ def _saved(ppo, folder: Path) -> Path | None:
 
 
 def _network(policy, config) -> str:
-    widths = "-".join(map(str, (policy.observer.encoding.size, *config.hidden_sizes)))
-    memory = "" if config.rnn == "none" else f"-{config.rnn}{config.rnn_size}"
-    return f"{config.model} {widths}{memory}-{{{policy.head.size},1}} {config.activation}"
+    outputs = f"-{{{policy.head.size},1}}"
+    if config.model not in MODELS:
+        return f"{shown(config.model)}{outputs}"
+    hidden = next(part for part in policy.modules() if hasattr(part, "actor_body")
+                  ).actor_body.widths
+    memory = f"-{config.rnn}{config.rnn_size}" * (config.rnn != "none")
+    beside = f" {config.activation}" * (len(hidden) > 1) + " with layer norm" * config.layer_norm
+    seen = f", {config.frame_stack} observations stacked" * (config.frame_stack > 1)
+    return f"{config.model} {'-'.join(map(str, hidden))}{memory}{outputs}{beside}{seen}"
 
 
 def _space(space) -> str:

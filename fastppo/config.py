@@ -7,7 +7,7 @@ of them is docs/config.md.
 
 import re
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_origin
 
 from .errors import ConfigError
 from .names import MODELS, flag, nearest
@@ -257,9 +257,8 @@ def _among(*names):
 
 
 _RULES = [(name, *rule) for names, rule in (
-    ("num_envs num_steps epochs num_minibatches num_microbatches total_steps torch_threads"
-     " max_episode_steps eval_interval sde_sample_freq frame_stack rnn_size",
-     (_whole(1), "a whole number, 1 or more")),
+    ("num_envs num_steps epochs num_minibatches num_microbatches total_steps torch_threads rnn_size "
+     "max_episode_steps eval_interval sde_sample_freq frame_stack", (_whole(1), "whole, above 0")),
     ("eval_episodes", (_whole(0), "a whole number, 0 or more")),
     ("num_workers", (lambda x: x == "auto" or _whole(0)(x), "a whole number, 0 or more, or auto")),
     ("seed", (lambda x: _whole(0)(x) and x < 2**63, "a whole number from 0 to 2**63 - 1")),
@@ -273,8 +272,8 @@ _RULES = [(name, *rule) for names, rule in (
     ("gamma gae_lambda", (lambda x: number(x) and 0 <= x <= 1, "a number from 0 to 1")),
     ("reward_scale log_std_init", (number, "a finite number")),
     ("std", (lambda x: number(_share(x)) and _share(x) > 0, "a number above 0, or such as 10%")),
-    *((field.name, _among(*get_args(field.type) or (True, False))) for field in fields(Config)
-      if field.type is bool or get_origin(field.type) is Literal),
+    (" ".join(x.name for x in fields(Config) if x.type in (bool, bool|None)), _among(True, False)),
+    *((x.name, _among(*x.type.__args__)) for x in fields(Config) if get_origin(x.type) is Literal),
     ("env_name device wandb_project", (lambda x: isinstance(x, str), "a string")),
     ("run_dir", (lambda x: isinstance(x, str) or hasattr(x, "__fspath__"), "a folder's path")),
     ("env_kwargs", (lambda x: isinstance(x, dict) and {*map(type, x)} <= {str}, "a dict by name")),
@@ -283,5 +282,4 @@ _RULES = [(name, *rule) for names, rule in (
     ("loss", (lambda x: callable(x) or x == "ppo", "ppo, or in Python a function")),
     ("hidden_sizes", (lambda x: isinstance(x, tuple) and all(map(_whole(1), x)),
                       "whole numbers, 1 or more, such as --hidden_sizes=64,64")),
-    ("shared_critic", _among(True, False)),
 ) for name in names.split()]

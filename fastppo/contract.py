@@ -111,7 +111,7 @@ def check_finite(rows: np.ndarray) -> None:
 
 def numbers(params):
     """A network's action parameters [b p], a tensor; raises Error for the first row with a NaN."""
-    if params.isnan().any():
+    if hasattr(params, "isnan") and params.isnan().any():  # distributions refuse NaN themselves
         row = int(params.isnan().flatten(1).any(1).nonzero()[0, 0])
         raise Error(f"the network's action parameters for row {row} are not numbers (NaN)",
                     "return finite numbers from the model's forward; of a built-in network: train"

@@ -33,6 +33,8 @@ class Export:
     env_name: str | None = None
     """Environment whose steps it is checked on, an id or `module:callable`; none: the one in the
     file if that is an id of Gymnasium's, for a file never names code to import"""
+    model: str | None = None
+    """Class of the network in the file, as `module:Class`, where it is one of your own"""
 
 
 def export(argv: Sequence[str], interrupts: Interrupts) -> None:
@@ -49,26 +51,26 @@ def export(argv: Sequence[str], interrupts: Interrupts) -> None:
     if path.absolute() == model.absolute():
         raise ConfigError(f"{path} is the policy itself", "leave --output out")
     to = exporter.format_of(path, options.to)
-    policy, (name, kwargs) = load(model), trained_in(model)
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv; --model=my_module:MyNet
+    policy, trained = load(model, model=options.model), trained_in(model)
     exporter.check_spaces(policy)
-    obs, what = recorded(policy, options.env_name, name, kwargs)
-    exporter.put(policy, path, to, obs, options.env_name or name)
+    obs, what = recorded(policy, options.env_name, *trained)
+    exporter.put(policy, path, to, obs, options.env_name or trained[0])
     print(f"exported  {path}   acts as the policy does on {len(obs)} {what}")
 
 
-def recorded(policy, asked_for: str | None, name: str, kwargs: dict[str, Any]):
+def recorded(policy, asked_for: str | None, name: str, kwargs: dict[str, Any], stack: int):
     """(raw observations [n ...], what they are) to check on: see Export."""
     from gymnasium import registry
 
     from . import exporter
     from .envs import factory
     if asked_for:
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv
-        return exporter.played(policy, factory(asked_for)), f"steps of {asked_for}"
+        return exporter.played(policy, factory(asked_for, stack=stack)), f"steps of {asked_for}"
     if name in registry:
         with contextlib.suppress(Error):  # not installed here, or another version of it
-            return exporter.played(policy, factory(name, None, kwargs)), f"steps of {name}"
+            return exporter.played(policy, factory(name, None, kwargs, stack)), f"steps of {name}"
     return exporter.samples(policy.obs_space), "samples of its observation space"
 
 
@@ -93,12 +95,12 @@ def example() -> Path:
     return found[-1] if found else Path("runs/CartPole-v1__1/model.safetensors")
 
 
-def trained_in(model: Path) -> tuple[str, dict[str, Any]]:
-    """The environment's name and keyword arguments in the file of a policy that was loaded."""
+def trained_in(model: Path) -> tuple[str, dict[str, Any], int]:
+    """(environment's name, its arguments, observations stacked) in a loaded policy's file."""
     from safetensors import safe_open
     with safe_open(model, "pt") as file:
         config = json.loads(file.metadata()["config"])
-    return config["env_name"], config["env_kwargs"] or {}
+    return config["env_name"], config["env_kwargs"] or {}, config.get("frame_stack", 1)
 
 
 def page() -> str:

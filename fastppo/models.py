@@ -49,12 +49,14 @@ def own_torch():
 def build_policy(obs_space: Space, act_space: Space, config: Config, model=None) -> Policy:
     """The policy of a resolved Config; `model` is a class of the user's, or None for the Config's.
 
-    Raises ModelError where what the model returns does not fit the spaces.
+    One torch thread draws the weights, of which no bit may depend on how many the host has. Raises
+    ModelError where what the model returns does not fit the spaces.
     """
     generator = torch.Generator().manual_seed(kernels.word(config.seed, Purpose.INIT, 0, 0))
     seen, options = Observations(obs_space, act_space), head_options(config)
-    model = model or config.model
-    with seeded(generator.initial_seed()):  # layers of the user's draw from the host's generator
+    model = (model or config.model) if is_own(config.model) else config.model
+    # Layers of the user's draw from the host's generator.
+    with seeded(generator.initial_seed()), torch_threads(1):
         if is_own(model):
             net, features = made(model, obs_space, act_space), 0
         else:

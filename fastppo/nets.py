@@ -46,7 +46,7 @@ class Hidden(nn.Sequential):
             if layer_norm:
                 layers.insert(-1, nn.LayerNorm(out, dtype=torch.float32))
         super().__init__(*layers)
-        self.inputs, self.size = inputs, widths[-1]
+        self.inputs, self.size, self.widths = inputs, widths[-1], widths
 
     def forward(self, obs: Tensor) -> Tensor:
         """Features [b f] of observations [b ...], flattened."""

@@ -53,7 +53,7 @@ class Memory(nn.Module):
     def __init__(self, body: nn.Module, kind: str, size: int,
                  generator: torch.Generator | None = None):
         super().__init__()
-        self.body, self.flat, self.size = body, body.flat, size
+        self.body, self.flat, self.widths, self.size = body, body.flat, body.widths, size
         self.cell, self.parts = CELLS[kind](body.size, size, dtype=torch.float32), 1
         if kind == "lstm":
             self.parts = 2

@@ -199,16 +199,16 @@ def _model(config: Config, seen: Observations) -> Any:
     if model not in NETWORKS:
         return model
     smallest = NETWORKS[model].smallest
-    fits = [name for name, kind in NETWORKS.items() if shapes
-            and min(map(min, shapes)) >= kind.smallest]
+    largest = max(shapes, key=min, default=(0,))
+    fits = [name for name, kind in NETWORKS.items() if min(largest) >= kind.smallest]
     fix = f"--model={[*fits, 'mlp'][0]}"
     if not shapes:
         raise ConfigError(f"--model={model} is for images, Boxes of uint8 with two axes or more,"
                           f" and none are in the observations {seen.space}", fix)
     if model not in fits:
-        wide = "x".join(map(str, min(shapes, key=min)))
+        wide = "x".join(map(str, largest))
         raise ConfigError(f"--model={model} is for images of {smallest}x{smallest} or larger, and"
-                          f" one of the observations is {wide}", fix)
+                          f" the largest here is {wide}", fix)
     return model
 
 

@@ -175,7 +175,7 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["--lr=fast"], 'lr is "fast", but must be a number', "--lr=0.002"),
     (["--norm_obs=maybe"], "must be True or False", "--norm_obs=False"),
     (["--no-norm_obs=True"], "--no-norm_obs takes no value", "--norm_obs=False"),
-    (["--activation=gelu"], "one of tanh, relu, elu", "--activation=tanh"),
+    (["--activation=mish"], "one of tanh, relu, elu", "--activation=tanh"),
     (["--hidden_sizes=64,x"], "whole numbers, such as 64,64", "--hidden_sizes=64,64"),
     (["--env_kwargs={level:3}"], "must be a JSON object", """--env_kwargs='{"level": 3}'"""),
     (["--env_kwargs", "{map:", "it's}"], "takes one value", "leave --env_kwargs out"),

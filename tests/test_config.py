@@ -38,7 +38,7 @@ def test_the_defaults_are_valid_and_frozen():
     ("gamma", 1.01), ("gamma", -0.01), ("gamma", float("nan")), ("gae_lambda", 2),
     ("reward_scale", float("inf")), ("log_std_init", float("nan")), ("norm_obs", "yes"),
     ("norm_obs", None), ("clip_rewards", 2), ("norm_advantages", "batch"), ("acting", "remote"),
-    ("activation", "gelu"), ("logger", "tensorboard"), ("progress", "bar"), ("model", "vit"),
+    ("activation", "mish"), ("logger", "tensorboard"), ("progress", "bar"), ("model", "vit"),
     ("lr", "linear"), ("lr", "linear:x"), ("lr", "linear:0"), ("lr", "linear:1:-1"),
     ("lr", "constant:1:2"), ("lr", "sine:1"), ("critic_lr", 0), ("clip_range", "cosine:nan"),
     ("clip_range", ""), ("clip_range_vf", "linear:1:2:3"), ("entropy_coef", "linear:-1"),

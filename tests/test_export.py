@@ -198,12 +198,23 @@ def test_the_command_exports_the_policy_of_a_runs_folder(trainer, said):
     assert code == 1 and "give the environment it was trained on" in err
 
 
+def test_the_command_stacks_as_training_did_and_is_told_the_class_of_an_own_network(trainer, said):
+    Path("mine.py").write_text("from test_export import Net\n")
+    trainer("CartPole-v1", model=Net).save("own.safetensors")
+    assert "holds a model of your own" in said("own.safetensors", "--to=torchscript")[2]
+    code, out, _ = said("own.safetensors", "--to=torchscript", "--model=mine:Net")
+    assert code == 0 and "300 steps of CartPole-v1" in out
+    trainer("CartPole-v1", frame_stack=3).save("stacked.safetensors")
+    code, out, _ = said("stacked.safetensors", "--to=torchscript")
+    assert code == 0 and "300 steps of CartPole-v1" in out
+
+
 def test_a_file_never_names_code_to_import(trainer, said, monkeypatch):
     Path("lib").mkdir()
     Path("lib/trap.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend("lib")
     trainer(Chance, env_name="Chance").save("model.safetensors")
-    monkeypatch.setattr("fastppo.export_verb.trained_in", lambda model: ("trap:Env-v0", {}))
+    monkeypatch.setattr("fastppo.export_verb.trained_in", lambda model: ("trap:Env-v0", {}, 1))
     code, out, err = said("model.safetensors", "--output=a.pt")
     assert (code, err) == (0, "") and "300 samples of its observation space" in out
     assert "trap" not in sys.modules

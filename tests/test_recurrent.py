@@ -219,7 +219,7 @@ def test_sizes_that_are_no_packing_are_refused(sizes):
 def memory_of(kind):
     """A cell of three on two numbers."""
     body = torch.nn.Identity()
-    body.size, body.flat = 2, True
+    body.size, body.flat, body.widths = 2, True, [2]
     return Memory(body, kind, 3)
 
 
