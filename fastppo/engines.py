@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_space
 
 from . import contract, kernels
 from .config import Config
-from .envs import Source, SpecFactory, factory
+from .envs import Source, SpecFactory, factory, spaces_of
 from .errors import ConfigError, spelt
 from .kernels import Purpose
 from .machine import usable_cores
@@ -61,10 +61,13 @@ class Made(Source):
 
     def _look(self) -> None:
         self.metadata = self.vector.metadata
-        self.obs_space = self.vector.single_observation_space
-        self.act_space = self.vector.single_action_space
+        if self.config.vec == "native":  # EnvPool's infos are not passed on: none has a mask
+            self._take(self.vector)
+        else:
+            self.obs_space, self.act_space = spaces_of(self.vector, "single_")
         try:
             self.factories = [self._factory(self.config.env_name)] * self.config.num_envs
+            self.factories[0].masked = self.masked
         except ConfigError as error:
             contract.log.warning("%s: evaluation, which plays in Gymnasium's environment, needs"
                                  " another: evaluate(env=...) or --eval_episodes=0", error.what)

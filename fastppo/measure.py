@@ -34,7 +34,7 @@ def step_seconds(env: gym.Env) -> float:
     are left as they were; infinite where the environment fails, which its run will tell better.
     """
     try:
-        with _shared_noise_kept():
+        with shared_noise_kept():
             return _measured(env)
     except (Exception, SystemExit):  # an environment may raise anything
         return math.inf
@@ -76,7 +76,7 @@ def _measured(env: gym.Env) -> float:
 
 
 @contextmanager
-def _shared_noise_kept() -> Iterator[None]:
+def shared_noise_kept() -> Iterator[None]:
     """Put back the generators that all of a process shares, torch's too if it is there."""
     torch = sys.modules.get("torch")
     before = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()

@@ -8,11 +8,10 @@ from torch import Tensor, nn
 
 from . import kernels
 from .observations import Column, Encoding, Observations, width
-from .spaces import assembled, parts
+from .spaces import WRAPPED, assembled, parts
 
 OBS_LIMIT = 10.0  # standard deviations [baselines VecNormalize]
 EPSILON = 1e-8
-WRAPPED = "obs"  # the key beside a mask that masks.Masked has put there
 
 
 class Observer(nn.Module):

@@ -34,6 +34,7 @@ ROWS = """
     heads nets vecenv stepper forecast
     actors processes
     envs intake books
+    masks
     contract measure infos
     fingerprint
     actions observations
