@@ -38,6 +38,7 @@ class Recipe(NamedTuple):
 
     plan: np.ndarray  # i64 [layers 7], see kernels.forward
     log_std: int | None  # offset into the flat parameters, or None for a categorical head
+    limit: float = 10.0  # of normalised observations
 
 
 class Noise:
@@ -118,7 +119,8 @@ class Local:
 
     def _forward(self, obs: np.ndarray, out: np.ndarray) -> None:
         seen = self.encoding.encode(self.seen.arrays(obs))
-        kernels.forward(self.recipe.plan, self.packed, self.mean, self.scale, seen, out)
+        kernels.forward(self.recipe.plan, self.packed, self.mean, self.scale, seen, out,
+                        self.recipe.limit)
 
 
 class Central:

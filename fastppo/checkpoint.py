@@ -22,13 +22,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from .config import Config
-from .errors import CheckpointError
+from .errors import CheckpointError, ConfigError
 from .fingerprint import fingerprint
 from .models import build_policy, own_torch
 from .policy import Policy
 from .spaces import parts
 
 FORMAT = "fastppo policy 1"
+# Settings that may have been functions or classes, and how a policy acts does not depend on.
+OF_PYTHON = ("lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef", "optimizer", "loss")
 
 log = logging.getLogger("fastppo")
 
@@ -51,7 +53,7 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None
     metadata = {"format": FORMAT, **spaces, "config": json.dumps(choices, default=repr),
                 "fingerprint": json.dumps(fingerprint(config.torch_threads or 1))}
     metadata["sha256"] = _digest(tensors, metadata)
-    _write(path, save(tensors, metadata))
+    write(path, save(tensors, metadata))
 
 
 @own_torch()
@@ -77,7 +79,7 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
         what = f"{path} does not fit the model: {error}"
         fix = "pass the class it was trained with: load(path, model=MyNet)"
         raise CheckpointError(what, fix) from error
-    policy.observer.set_moments(policy.observer.moments)  # brings their float32 snapshot up to date
+    policy.observer.restore(policy.observer.state)  # brings their float32 snapshot up to date
     return policy.to(device)
 
 
@@ -89,7 +91,8 @@ def _path(path: Any, call: str) -> Path:
     return Path(path)
 
 
-def _write(path: Path, data: bytes) -> None:
+def write(path: Path, data: bytes) -> None:
+    """Put `data` into a file, whole or not at all; CheckpointError where that cannot be."""
     if not path.name or path.is_dir():
         raise CheckpointError(f"cannot write {path}: it is a directory",
                               f'ppo.save("{path / "policy.safetensors"}")')
@@ -181,7 +184,19 @@ def _config(text: str, model: Any, path) -> Config:
             raise CheckpointError(f"{path} holds a model of your own, {stored['model']}",
                                   "load(path, model=MyNet) with the class it was trained with")
         stored["model"] = model
-    return Config(**{name: value for name, value in stored.items() if name in known})
+    return Config(**{name: value for name, value in stored.items()
+                     if name in known and _readable(name, value)})
+
+
+def _readable(name: str, value: Any) -> bool:
+    """Whether a stored setting is one still; of a function of the user's only the text is kept.
+
+    The policy acts the same without it.
+    """
+    try:
+        return name not in OF_PYTHON or bool(Config(**{name: value}))
+    except ConfigError:
+        return not isinstance(value, str)
 
 
 def _described(space: Space, name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.spaces import Tuple
 
 from . import kernels
-from .errors import EnvError, InputError
+from .errors import EnvError, Error, InputError
 from .observations import Observations
 from .spaces import MASK, Store, keeps
 
@@ -125,6 +125,16 @@ def unfit(rows: np.ndarray, seen: Observations) -> tuple[int, ValueError] | None
     if rows.dtype == np.float32 and (at := kernels.first_nonfinite(rows)) >= 0:
         return nonfinite(rows, at)
     return seen.stuck(rows)
+
+
+def numbers(params):
+    """A network's action parameters [b p], a tensor; raises Error for the first row with a NaN."""
+    if params.isnan().any():
+        row = int(params.isnan().flatten(1).any(1).nonzero()[0, 0])
+        raise Error(f"the network's action parameters for row {row} are not numbers (NaN)",
+                    "return finite numbers from the model's forward; of a built-in network: train"
+                    " it with a lower --lr")
+    return params
 
 
 def nonfinite(rows: np.ndarray, at: int) -> tuple[int, ValueError]:

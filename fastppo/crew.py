@@ -17,7 +17,7 @@ from .errors import InputError
 from .flat import Flat, trained
 from .forecast import beside, remedy
 from .infos import shared_infos
-from .kernel_learner import KernelLearner, recipe_of
+from .kernel_learner import learner_class, recipe_of
 from .learner import Learner
 from .models import own_torch
 from .native import Native, mode_of
@@ -105,7 +105,7 @@ def flat_of(policy: Policy, arena: Arena) -> Flat:
 @own_torch()
 def learner_of(policy: Policy, config: Config, flat: Flat) -> Learner:
     """The learner a resolved Config asks for."""
-    return (KernelLearner if config.learner == "kernel" else Learner)(policy, config, flat)
+    return learner_class(config)(policy, config, flat)
 
 
 def _shares(config: Config, policy: Policy) -> bool:

@@ -70,7 +70,7 @@ class Made(Source):
             self.factories[0].masked = self.masked
         except ConfigError as error:
             contract.log.warning("%s: evaluation, which plays in Gymnasium's environment, needs"
-                                 " another: evaluate(env=...) or --eval_episodes=0", error.what)
+                                 " another: --eval_env=... or --eval_episodes=0", error.what)
 
 
 def options(config: Config) -> dict[str, Any]:

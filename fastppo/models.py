@@ -17,6 +17,7 @@ from .nets import MLP
 from .observations import Encoding, Observations
 from .policy import Policy
 from .spaces import mapped
+from .values import NormValues
 
 
 @contextmanager
@@ -65,7 +66,9 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
                       config.final_tanh)
         else:
             net = _own(model or config.model, obs_space, act_space)
-        policy = Policy(obs_space, act_space, net, config.norm_obs, head, config.seed).eval()
+        net = NormValues(net) if config.norm_values else net
+        policy = Policy(obs_space, act_space, net, config.norm_obs, head, config.seed,
+                        config.obs_limit).eval()
         _check_outputs(policy, head.size)
     return policy
 

@@ -46,7 +46,7 @@ class MLP(nn.Module):
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """(action parameters [b p], value [b]) of observations [b ...], flattened."""
-        obs = obs.reshape(len(obs), self.inputs)
+        obs = obs.reshape(obs.shape[0], self.inputs)  # len() is no part of an exported graph
         hidden = self.actor_body(obs)
         valued = hidden if self.critic_body is self.actor_body else self.critic_body(obs)
         params, val = self.actor(hidden), self.critic(valued)[:, 0]

@@ -10,20 +10,20 @@ from . import kernels
 from .observations import Column, Encoding, Observations, width
 from .spaces import WRAPPED, assembled, parts
 
-OBS_LIMIT = 10.0  # standard deviations [baselines VecNormalize]
 EPSILON = 1e-8
 
 
 class Observer(nn.Module):
     """Stored observations to float32: `flat` columns [b o], or the structure of the space.
 
-    clip((x - mean) / sqrt(var + 1e-8), +-10) of float leaves if `norm_obs`; choices one-hot, bytes
-    divided by 255; images channels first in a structure. The action mask is no part of it.
+    clip((x - mean) / sqrt(var + 1e-8), +-limit) of float leaves if `norm_obs`; choices one-hot,
+    bytes divided by 255; images channels first in a structure. An action mask is no part of it.
     """
 
-    def __init__(self, seen: Observations, norm_obs: bool = True, flat: bool = False):
+    def __init__(self, seen: Observations, norm_obs: bool = True, flat: bool = False,
+                 limit: float = 10.0):
         super().__init__()
-        self.seen, self.encoding, self.flat = seen, Encoding(seen), flat
+        self.seen, self.encoding, self.flat, self.limit = seen, Encoding(seen), flat, limit
         floats = self.encoding.floats
         self.norm = bool(norm_obs and floats.any())
         size, columns = (floats.sum(), len(floats)) if self.norm else (0, 0)
@@ -41,7 +41,7 @@ class Observer(nn.Module):
             found = [(column, self._normalised(x, shift, scale)) for (column, x), shift, scale in
                      zip(found, self.shift.split(sizes), self.scale.split(sizes))]
         if self.flat:
-            return torch.cat([x.reshape(len(x), width(column)) for column, x in found], -1)
+            return torch.cat([x.reshape(x.shape[0], width(column)) for column, x in found], -1)
         return self._structure([_channels_first(column, x) for column, x in found])
 
     def mask(self, obs: Any) -> Tensor | None:
@@ -55,17 +55,17 @@ class Observer(nn.Module):
                                     for array in self.seen.arrays(rows)])
 
     @property
-    def moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(count [1], mean [f], sum of squared deviations [f]) of float columns so far, f64."""
+    def state(self) -> tuple[Tensor, Tensor, Tensor]:
+        """A copy of (count [1], mean [f], sum of squared deviations [f]) of float columns, f64."""
         return self.count.clone(), self.mean.clone(), self.m2.clone()
 
-    def set_moments(self, values: Sequence[Tensor]) -> None:
-        """Replace the moments, and the float32 snapshot of them that everybody reads."""
-        count, mean, m2 = values
+    def restore(self, state: Sequence[Tensor]) -> None:
+        """Replace the moments by a `state`, and the float32 snapshot that everybody reads."""
+        count, mean, m2 = state
         if self.norm and count.item() > 0:
             floats = torch.from_numpy(self.encoding.floats).to(self.shift.device)
-            self.shift[floats] = mean.to(self.shift)
-            self.scale[floats] = (m2 / count + EPSILON).rsqrt().to(self.scale)
+            self.shift.masked_scatter_(floats, mean.to(self.shift))
+            self.scale.masked_scatter_(floats, (m2 / count + EPSILON).rsqrt().to(self.scale))
         # The count last: interrupted before it, the first moments are still to be set.
         for buffer, value in ((self.mean, mean), (self.m2, m2), (self.count, count)):
             buffer.copy_(value)
@@ -76,20 +76,20 @@ class Observer(nn.Module):
             x = self.encoding.encode(arrays)
             if not self.encoding.floats.all():
                 x = x[:, self.encoding.floats]
-            count, mean, m2 = (value.cpu().numpy() for value in self.moments)
+            count, mean, m2 = (value.cpu().numpy() for value in self.state)
             kernels.merge_moments(np.ascontiguousarray(x), count, mean, m2)
-            self.set_moments([torch.from_numpy(value) for value in (count, mean, m2)])
+            self.restore([torch.from_numpy(value) for value in (count, mean, m2)])
 
     def _seen(self, column: Column, x: Tensor) -> Tensor:
         if column.dtype == np.int32:  # compared, not scattered: unused rows are poison
-            flat = x.reshape(len(x), len(column.counts), 1)
+            flat = x.reshape(x.shape[0], len(column.counts), 1)
             return torch.cat([flat[:, i] == torch.arange(int(count), device=x.device)
                               for i, count in enumerate(column.counts)], -1).float()
         return x.float() / 255 if column.dtype == np.uint8 else x.float()
 
     def _normalised(self, x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-        flat = (x.reshape(len(x), len(shift)) - shift) * scale
-        return flat.clamp(-OBS_LIMIT, OBS_LIMIT).reshape(x.shape)
+        flat = (x.reshape(x.shape[0], len(shift)) - shift) * scale
+        return flat.clamp(-self.limit, self.limit).reshape(x.shape)
 
     def _structure(self, found: Sequence[Tensor]) -> Any:
         """`found` in the structure of the space, but for the mask; alone beside it, by itself."""

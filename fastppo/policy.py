@@ -34,11 +34,11 @@ class Policy(nn.Module):
     """
 
     def __init__(self, obs_space: Space, act_space: Space, net: nn.Module, norm_obs: bool = True,
-                 head: Head | None = None, seed: int = 0):
+                 head: Head | None = None, seed: int = 0, obs_limit: float = 10.0):
         super().__init__()
         self.obs_space, self.act_space, self.seed, self.draws = obs_space, act_space, seed, 0
         seen = Observations(obs_space, act_space)
-        self.observer = Observer(seen, norm_obs, getattr(net, "flat", False))
+        self.observer = Observer(seen, norm_obs, getattr(net, "flat", False), obs_limit)
         self.net, self.head = net, head_of(act_space) if head is None else head
         self.actions = Actions(act_space, self.head.form)
         self.memory = getattr(net, "state_size", 0)
@@ -55,7 +55,7 @@ class Policy(nn.Module):
 
     def start(self, obs: Any) -> Tensor:
         """The state [b s] in which an episode begins."""
-        rows = len(self.observer.seen.columns[0].leaf.of(obs))
+        rows = self.observer.seen.columns[0].leaf.of(obs).shape[0]
         return self.observer.count.new_zeros(rows, self.memory, dtype=torch.float32)
 
     def judge(self, obs: Any, act: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -94,7 +94,8 @@ class Policy(nn.Module):
         counted from the policy's first call. A policy with memory returns (action, state), and is
         given that `state` with the next observation; without one an episode begins. `action_mask`,
         bool [choices] or [b choices], is that of an environment which has it in its infos or a
-        method. Raises InputError as `value` does, for what is not finite, and for no legal action.
+        method. Raises InputError as `value` does, for what is not finite, and for no legal action;
+        Error where the network answers NaN.
         """
         rows, single = contract.batch(obs, self.observer.seen, action_mask)
         contract.check_rows(rows, self.observer.seen)
@@ -109,6 +110,7 @@ class Policy(nn.Module):
         obs = self.observer.tensors(rows)
         before = self.start(obs) if state is None else self._tensor(state)
         params, _, after = self.advance(obs, before)
+        contract.numbers(params)
         if deterministic:
             act = self.head.mode(params)
         else:

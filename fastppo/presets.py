@@ -10,6 +10,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     "lunarlander": dict(num_envs=64, num_steps=64, epochs=16, num_minibatches=8, lr=2e-3,
                         gamma=0.99, gae_lambda=0.95, entropy_coef=0.01, reward_scale=0.1,
                         norm_obs=False, total_steps=400_000),
+    "acrobot": dict(num_envs=16, num_steps=100, epochs=10, num_minibatches=10, lr=1e-3,
+                    entropy_coef=0.01, norm_rewards=True, total_steps=80_000),
+    "pendulum": dict(num_envs=4, num_steps=250, epochs=10, num_minibatches=16, lr=1e-3, gamma=0.9,
+                     reward_scale=0.1, total_steps=100_000),
     "cartpole": dict(num_envs=16, num_steps=32, epochs=10, num_minibatches=8, lr=2e-3, gamma=0.98,
                      gae_lambda=0.9, reward_scale=0.1, norm_obs=False, total_steps=100_000),
 }
@@ -18,6 +22,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 BY_PRESET = "num_envs", "num_steps"
 
 FAMILIES: dict[str, str] = {
+    "Acrobot": "acrobot", "Pendulum": "pendulum",
     "LunarLander": "lunarlander", "LunarLanderContinuous": "lunarlander", "CartPole": "cartpole",
 }
 

@@ -15,8 +15,10 @@ from .config import Config, check_names, default_of
 from .envs import Source, check_agreement
 from .errors import ConfigError, ModelError
 from .heads import COMPILED, head_of
+from .learner import Learner
 from .measure import pays
 from .models import head_options
+from .names import flag
 from .observations import Encoding, Observations
 from .presets import BY_PRESET, PRESETS, preset_of
 from .processes import worker_count
@@ -89,9 +91,14 @@ def resolved(source: Source) -> Config:
         model=_model(config, obs_space), device=_device(config.device),
         torch_threads=config.torch_threads or 1,
         vec="workers" if config.vec == "auto" else config.vec)
+    check_update(config)
     serves = _serves(config, Observations(obs_space, source.act_space))
-    config = config.replace(acting=_compiled(config, "acting", serves, "local", "central"),
-                            learner=_compiled(config, "learner", serves, "kernel", "torch"))
+    config = config.replace(acting=_compiled(config, "acting", serves, "local", "central"))
+    if torch_alone(config) and config.learner == "kernel":
+        raise ConfigError(f"--learner=kernel cannot serve {torch_alone(config)}, which torch alone"
+                          " can", "--learner=torch")
+    serves = serves and not torch_alone(config)
+    config = config.replace(learner=_compiled(config, "learner", serves, "kernel", "torch"))
     return config.replace(num_workers=worker_count(
         config.num_workers, config.num_envs, partial(pays, source.step_seconds, config)))
 
@@ -127,8 +134,28 @@ def _serves(config: Config, seen: Observations) -> bool:
     padding = 16 * (2 * len(hidden) + 2)  # each layer's outputs are filled up to whole vectors
     return (kernels.COMPILED and config.model == "mlp" and config.device == "cpu"
             and type(head) in COMPILED and config.std is None and not config.final_tanh
-            and seen.mask is None and row + padding <= kernels.MAX_FLOATS
-            and len(hidden) <= kernels.MAX_HIDDEN)
+            and not config.norm_values and seen.mask is None
+            and row + padding <= kernels.MAX_FLOATS and len(hidden) <= kernels.MAX_HIDDEN)
+
+
+def check_update(config: Config) -> None:
+    """Raise ConfigError for settings of the update that contradict each other."""
+    if config.adaptive_kl is not None and not isinstance(config.lr, (int, float)):
+        raise ConfigError(f"--adaptive_kl={config.adaptive_kl:g} changes the learning rate by the"
+                          f" KL, but lr is the schedule {config.lr}", f"--lr={default_of('lr')}")
+    if isinstance(config.loss, type) and not issubclass(config.loss, Learner):
+        raise ConfigError(f"the loss {config.loss!r} is a class, but no subclass of"
+                          " fastppo.learner.Learner", "loss=a function (fresh, batch, coefficients)"
+                          " -> (loss, statistics)")
+
+
+def torch_alone(config: Config) -> str:
+    """The first setting that the compiled learner does not serve, as a flag; "" for none."""
+    for name in ("norm_values", "critic_lr", "grad_clipping", "optimizer", "loss"):
+        value = getattr(config, name)
+        if value != default_of(name):
+            return f"the {name} of your own" if callable(value) else flag(name, value)
+    return ""
 
 
 def _model(config: Config, obs_space: Space) -> Any:

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple, Sequence
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import nn
 
 from .. import kernels
 from ..envs import build
 from ..flat import trained
 from ..kernels import Purpose
+from ..native import mode_of
 from ..observations import Observations
 
 PEAK_SIZES = (256, 384, 512)  # of square matrices that fit into a core's cache
@@ -52,7 +54,8 @@ class Recorder:
     def take(self, rollout) -> None:
         """Add a rollout, before the next one overwrites it."""
         ended = (rollout.term | rollout.trunc).numpy()
-        self.rollouts.append((rollout.act.numpy().copy(), self.arena["obs"].copy(), ended))
+        self.rollouts.append((rollout.act.numpy().copy(), self.arena["obs"].copy(), ended,
+                              rollout.valid.numpy().copy()))
 
     def episodes(self, e: int) -> list[Episode]:
         """All episodes of environment `e`."""
@@ -124,17 +127,30 @@ def environment(ppo, recorder: Recorder, seconds: float) -> Cost:
 
 def vector(ppo, recorder: Recorder, seconds: float, cores: int) -> Cost:
     """The same of a native vector environment, which steps on all `cores` and resets by itself."""
-    env, act = ppo.source.vector, recorder.rollouts[-1][0]
+    env, (act, _, _, valid) = ppo.source.vector, recorder.rollouts[-1]
+    act[~valid] = act[valid][0]  # no steps but resets, whose actions must be legal all the same
     stacked = ppo.policy.actions.stacked
     rows, costs, end = [stacked(recorder.to_env(row)) for row in act], [], 0.0
     env.reset(seed=ppo.config.seed)
     while not costs or time.perf_counter() < end:
         start = time.perf_counter()
-        for row in rows:
-            env.step(row)
+        steps = played(env, rows)
         end = end or time.perf_counter() + seconds
-        costs.append((time.perf_counter() - start) * cores / (len(rows) * ppo.config.num_envs))
+        costs.append((time.perf_counter() - start) * cores / steps)
     return Cost(float(np.median(costs)), 0.0, True)
+
+
+def played(env: VectorEnv, rows: Sequence[np.ndarray]) -> int:
+    """Step a vector environment by `rows` of actions; how many steps these were, no resets."""
+    mode, ends = mode_of(env), [0]
+    for row in rows:
+        _, _, term, trunc, _ = env.step(row)
+        if mode == AutoresetMode.SAME_STEP:
+            continue
+        ends.append(int((ended := term | trunc).sum()))
+        if mode == AutoresetMode.DISABLED and ends[-1]:
+            env.reset(options={"reset_mask": ended})
+    return len(rows) * env.num_envs - sum(ends[:-1]) * (mode == AutoresetMode.NEXT_STEP)
 
 
 def flops(policy: nn.Module, rows: int = 8) -> tuple[int, int]:
