@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from .spaces import counts, leaves, parts
 
-NEVER = -1e9  # the logit of an action that must not be taken: its probability is exactly 0
+NEVER = -1e38  # the logit of an action that must not be taken: its probability is exactly 0
 LOG_TWO_PI = math.log(2 * math.pi)
 
 
@@ -413,11 +413,12 @@ def fixed_std(space: Space, options: Options, form: str) -> np.ndarray:
 
 
 def _inverted(logits: Tensor, u: Tensor) -> Tensor:
-    """The first index whose cumulative weight exceeds u * sum, over the last axis."""
+    """The first index with a weight and with a cumulative one over u * sum, on the last axis."""
     weight = (logits - logits.amax(-1, keepdim=True)).exp()
-    below = weight.cumsum(-1)
-    last = (weight > 0).long().mul(torch.arange(logits.shape[-1], device=logits.device)).amax(-1)
-    return torch.minimum((below <= u * weight.sum(-1, keepdim=True)).sum(-1), last)
+    free = weight > 0  # sums rounded in another order may grow where there is no weight
+    over = free & (weight.cumsum(-1) > u * weight.sum(-1, keepdim=True))
+    last = free.long().mul(torch.arange(logits.shape[-1], device=logits.device)).amax(-1)
+    return torch.where(over.any(-1), over.long().argmax(-1), last)
 
 
 def _log_density(mean: Tensor, std: Tensor, act: Tensor) -> Tensor:

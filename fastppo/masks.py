@@ -99,8 +99,9 @@ class MaskedVector(VectorWrapper):
 
     def reset(self, *, seed=None, options=None):
         """As the vector environment's own."""
-        obs, info = self.env.reset(seed=seed, options=options)
+        # Gymnasium's own take the mask of who is reset out of the options.
         which = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
+        obs, info = self.env.reset(seed=seed, options=options)
         return self._joined(obs, self._masks(info, which)), info
 
     def step(self, actions):
@@ -120,13 +121,12 @@ class MaskedVector(VectorWrapper):
 
     def _masks(self, info: dict, which: np.ndarray) -> np.ndarray:
         """The masks, bool [e n], of the environments `which`; all is legal in the others."""
-        if not self.legal and MASK not in info:
-            raise ValueError(f"info has no {MASK!r}, which it had at the first reset of all")
-        found, where = (self.legal(), f"{METHOD}()") if self.legal else (
-            info[MASK], f"info[{MASK!r}]")
-        there = which if self.legal else which & info.get(f"_{MASK}", True)
-        if (there != which).any():
-            raise ValueError(f"{where} is missing of environment {int((there != which).argmax())}")
+        where = f"{METHOD}()" if self.legal else f"info[{MASK!r}]"
+        found = self.legal() if self.legal else info.get(MASK)
+        there = np.broadcast_to(info.get(f"_{MASK}", found is not None), self.num_envs)
+        if not self.legal and (which & ~there).any():
+            raise ValueError(f"{where} is missing of environment {int((which & ~there).argmax())},"
+                             " although the first reset of all had one")
         masks = np.ones((self.num_envs, self.size), bool)
         for e in np.flatnonzero(which):
             masks[e] = flags(found[e], self.size, f"{where} of environment {e}")
