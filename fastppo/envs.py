@@ -102,11 +102,11 @@ class Source:
         probes = build(self.factories if several else self.factories[:1])
         self.obs_space, self.act_space = _spaces(probes)
         self.metadata = dict(probes[0].metadata)
-        if self.config.num_workers == "auto":
-            self.step_seconds = step_seconds(probes[0])
-        note_twins(probes[0])
         if showing:
             self._mask(probes)
+        if self.config.num_workers == "auto":
+            self.step_seconds = step_seconds(masks.wrapped(probes[0]) if self.masked else probes[0])
+        note_twins(probes[0])
         contract.close(probes)
 
     def to_play(self, env: Any = None) -> list[Factory]:

@@ -19,9 +19,8 @@ from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete, Space
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .spaces import counts, leaves, parts
+from .spaces import NEVER, counts, leaves, parts
 
-NEVER = -1e38  # the logit of an action that must not be taken: its probability is exactly 0
 LOG_TWO_PI = math.log(2 * math.pi)
 
 

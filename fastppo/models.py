@@ -65,7 +65,7 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
                       config.activation, config.shared_critic, generator, bool(features),
                       config.final_tanh)
         else:
-            net = _own(model or config.model, obs_space, act_space)
+            net = _own(model or config.model, seen.shown, act_space)
         net = NormValues(net) if config.norm_values else net
         policy = Policy(obs_space, act_space, net, config.norm_obs, head, config.seed,
                         config.obs_limit).eval()

@@ -22,6 +22,7 @@ from .spaces import (
     leaves,
     mask_at,
     observation_store,
+    parts,
     start_of,
 )
 
@@ -86,6 +87,14 @@ class Observations:
     def plain(self) -> bool:
         """Whether they are one Box, kept as it comes."""
         return isinstance(self.space, Box)
+
+    @property
+    def shown(self) -> Space:
+        """The space of what a network sees: without the mask, and what is alone beside it bare."""
+        if self.mask is None:
+            return self.space
+        rest = {key: part for key, part in parts(self.space) if key != MASK}
+        return rest[WRAPPED] if list(rest) == [WRAPPED] else Dict(rest)
 
     def kept(self, value: Any, lead: tuple[int, ...] = ()) -> list[np.ndarray]:
         """The arrays [*lead ...] of an observation, or of a batch of them, one a leaf.

@@ -92,12 +92,13 @@ def resolved(source: Source) -> Config:
         torch_threads=config.torch_threads or 1,
         vec="workers" if config.vec == "auto" else config.vec)
     check_update(config)
-    serves = _serves(config, Observations(obs_space, source.act_space))
+    seen = Observations(obs_space, source.act_space)
+    serves = _serves(config, seen)
     config = config.replace(acting=_compiled(config, "acting", serves, "local", "central"))
     if torch_alone(config) and config.learner == "kernel":
         raise ConfigError(f"--learner=kernel cannot serve {torch_alone(config)}, which torch alone"
                           " can", "--learner=torch")
-    serves = serves and not torch_alone(config)
+    serves = serves and not torch_alone(config) and seen.mask is None
     config = config.replace(learner=_compiled(config, "learner", serves, "kernel", "torch"))
     return config.replace(num_workers=worker_count(
         config.num_workers, config.num_envs, partial(pays, source.step_seconds, config)))
@@ -134,7 +135,7 @@ def _serves(config: Config, seen: Observations) -> bool:
     padding = 16 * (2 * len(hidden) + 2)  # each layer's outputs are filled up to whole vectors
     return (kernels.COMPILED and config.model == "mlp" and config.device == "cpu"
             and type(head) in COMPILED and config.std is None and not config.final_tanh
-            and not config.norm_values and seen.mask is None
+            and not config.norm_values
             and row + padding <= kernels.MAX_FLOATS and len(hidden) <= kernels.MAX_HIDDEN)
 
 
@@ -194,6 +195,7 @@ def _compiled(config: Config, name: str, serves: bool, compiled: str, general: s
     asked = getattr(config, name)
     if asked == compiled and not serves:
         raise ConfigError(f"--{name}={compiled} needs the compiled extension and a built-in MLP on "
-                          "the CPU, of a few thousand units at most, for float observations",
+                          "the CPU, of a few thousand units at most; for learning without action"
+                          " masks",
                           f"--{name}={general}")
     return compiled if asked in ("auto", compiled) and serves else general

@@ -18,6 +18,7 @@ from .errors import SpaceError
 from .remedies import wrapper
 
 CHOICES = Discrete, MultiDiscrete, MultiBinary  # spaces whose actions a mask can forbid
+NEVER = -1e38  # the logit of an illegal action: its probability is exactly 0
 MASK = "action_mask"  # the key of a Dict observation that says which actions are legal
 WRAPPED = "obs"  # the key beside a mask that masks.Masked has put there
 MOST_CHOICES = 1 << 20  # of one Discrete: each is a column of what a network sees

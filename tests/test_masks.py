@@ -1,20 +1,23 @@
 """Action masks: wherever an environment has them, what is illegal is never done nor counted."""
 
 import logging
+import sys
 from contextlib import closing
 from functools import partial
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from envs_for_tests import Chance, Fenced
+from envs_for_tests import ONE, Chance, Fenced
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from torch.distributions import Categorical
 
 from fastppo import load, make_vec
-from fastppo.envs import shortcut
-from fastppo.errors import EnvError, InputError, SpaceError
+from fastppo.config import Config
+from fastppo.envs import Source, shortcut
+from fastppo.errors import ConfigError, EnvError, InputError, SpaceError
 from fastppo.heads import head_of
 from fastppo.masks import Masked, wrapped
 from fastppo.observations import Encoding, Observations
@@ -75,13 +78,80 @@ def test_masks_stand_beside_observations_of_any_space(trainer, how, obs):
     assert set(space.spaces) == {"action_mask", *(OBS[obs].spaces if obs == "dict" else ["obs"])}
 
 
-@pytest.mark.parametrize("act", ACT)
-def test_one_mask_gives_the_same_run_wherever_it_comes_from_and_for_any_workers(trainer, act):
+@pytest.mark.parametrize(("act", "acting"), [
+    ("discrete", "local"), ("discrete", "central"), ("multi", "central"), ("binary", "central")])
+def test_one_mask_gives_the_same_run_wherever_it_comes_from_and_for_any_workers(
+        trainer, act, acting):
     found = []
     for how, workers in (("obs", 0), ("method", 0), ("info", 2), ("method", 2)):
-        ppo = trainer(partial(Fenced, how, ACT[act]), num_workers=workers)
+        ppo = trainer(partial(Fenced, how, ACT[act]), num_workers=workers, acting=acting)
         found.append(ppo.learn(96).learner.flat.values.clone())
     assert all(torch.equal(found[0], other) for other in found) and found[0].isfinite().all()
+
+
+def test_the_compiled_policy_and_torch_do_the_same_under_masks(trainer):
+    local, central = (trainer(partial(Fenced, "info"), acting=acting).learn(96)
+                      for acting in ("local", "central"))
+    assert (local.config.acting, local.config.learner) == ("local", "torch")
+    torch.testing.assert_close(local.learner.flat.values, central.learner.flat.values)
+
+
+def test_the_compiled_learner_refuses_masks(trainer):
+    with pytest.raises(ConfigError, match="without action masks.*\n  fix: --learner=torch"):
+        trainer(partial(Fenced, "info"), learner="kernel")
+
+
+@pytest.mark.parametrize("obs", OBS)
+def test_a_model_of_your_own_sees_the_observations_without_the_mask(trainer, obs):
+    shown = []
+
+    class Net(torch.nn.Module):
+        def __init__(self, obs_space, act_space):
+            super().__init__()
+            shown.append(obs_space)
+            self.bias = torch.nn.Parameter(torch.zeros(11))
+
+        def forward(self, seen):
+            """The same for all; one array where the space has one."""
+            first = seen
+            while isinstance(first, (dict, tuple)):
+                first = next(iter(first.values())) if isinstance(first, dict) else first[0]
+            assert isinstance(seen, dict) == (obs == "dict")
+            return self.bias.expand(len(first), 11), self.bias[:1].expand(len(first))
+
+    trainer(partial(Fenced, "info", ACT["multi"], OBS[obs]), model=Net).learn(32)
+    assert set(map(repr, shown)) == {repr(OBS[obs])}
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_measuring_whether_workers_pay_takes_legal_steps(trainer, how):
+    source = Source(partial(Fenced, how), Config(num_envs=2, num_workers="auto"))
+    assert 0 < source.step_seconds < 1  # of an environment that fails it is infinite
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_envpools_masks_are_those_of_its_infos(trainer, monkeypatch, mask):
+    class Pool:
+        def __init__(self, name, num_envs, num_threads, seed=0):
+            env = Fenced("info", ends=0.0)
+            self.gymnasium_observation_space = self.observation_space = ONE
+            self.gymnasium_action_space = env.action_space
+            self.state_array_spec = {"obs": None, **({"info:action_mask": None} if mask else {})}
+            self.vec = gym.vector.SyncVectorEnv([partial(Fenced, "info", ends=0.1)] * num_envs)
+            self.seed, self.step, self.close = seed, self.vec.step, self.vec.close
+
+        def reset(self):
+            """As EnvPool's, without a seed."""
+            return self.vec.reset(seed=self.seed)
+
+    module = SimpleNamespace(__version__="1", list_all_envs=lambda: ["Masked-v0"], make_spec=Pool,
+                             make_gymnasium=Pool)
+    monkeypatch.setitem(sys.modules, "envpool", module)
+    if mask:
+        assert trainer("Masked-v0", vec="envpool").learn(96).policy.observer.seen.mask is not None
+    else:
+        with pytest.raises(EnvError, match="is illegal"):
+            trainer("Masked-v0", vec="envpool").learn(96)
 
 
 @pytest.mark.parametrize("mode", list(gym.vector.AutoresetMode))
