@@ -6,6 +6,7 @@ Results are the same bits for any number of workers, so measuring this changes s
 import math
 import random
 import sys
+import threading
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Callable, Iterator
@@ -21,6 +22,7 @@ from .observations import Observations
 
 MOST_STEPS, MOST_SECONDS = 300, 0.05  # of measuring, whichever is first
 ACTIONS = 64
+SEEDING = threading.RLock()  # one thread at a time borrows the host's generators
 
 # Seconds, measured: bench/workers.py, bench/LOG.md.
 START = 0.25  # until the workers are up
@@ -92,11 +94,12 @@ def _chooser(env: gym.Env) -> Callable[[Any, int], Any]:
 def shared_noise_kept() -> Iterator[None]:
     """Put back the generators that all of a process shares, torch's too if it is there."""
     torch = sys.modules.get("torch")
-    before = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        if torch:
-            torch.set_rng_state(before[2])
+    with SEEDING:
+        before = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+            if torch:
+                torch.set_rng_state(before[2])

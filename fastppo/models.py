@@ -1,6 +1,5 @@
 """From a Config to a policy: which network, which first weights, and does it fit its spaces."""
 
-import threading
 from contextlib import contextmanager
 
 import numpy as np
@@ -13,6 +12,7 @@ from .config import Config
 from .errors import ModelError
 from .heads import Options, head_of
 from .kernels import Purpose
+from .measure import SEEDING
 from .nets import MLP
 from .observations import Encoding, Observations
 from .policy import Policy
@@ -44,8 +44,6 @@ def own_torch():
     """
     with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad():
         yield
-
-SEEDING = threading.RLock()  # one thread at a time borrows the host's generator
 
 
 @own_torch()

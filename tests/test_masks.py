@@ -97,7 +97,7 @@ def test_the_compiled_policy_and_torch_do_the_same_under_masks(trainer):
 
 
 def test_the_compiled_learner_refuses_masks(trainer):
-    with pytest.raises(ConfigError, match="without action masks.*\n  fix: --learner=torch"):
+    with pytest.raises(ConfigError, match="without action masks\n  fix: learner=.torch"):
         trainer(partial(Fenced, "info"), learner="kernel")
 
 
@@ -176,7 +176,7 @@ def test_masks_of_a_vector_environment_in_processes_of_its_own(trainer, how):
     make = [partial(Fenced, how, ACT["discrete"], ends=0.0)] * 2
     with closing(gym.vector.AsyncVectorEnv(make)) as vec:
         assert trainer(vec, num_envs=2).learn(32).policy.observer.seen.mask is not None
-    with closing(gym.vector.AsyncVectorEnv([Chance] * 2)) as vec:  # asked for what it has not, it goes on
+    with closing(gym.vector.AsyncVectorEnv([Chance] * 2)) as vec:  # one that has none goes on
         assert trainer(vec, num_envs=2).learn(32).policy.observer.seen.mask is None
 
 
@@ -240,7 +240,7 @@ def test_the_entropy_of_an_update_is_that_over_legal_actions(trainer):
 def test_without_the_mask_these_tests_would_fail(trainer, monkeypatch):
     monkeypatch.setattr("fastppo.heads.Categorical.masked", lambda self, logits, mask: logits)
     with pytest.raises(EnvError, match="is illegal"):
-        trainer(partial(Fenced, "info")).learn(256)
+        trainer(partial(Fenced, "info"), acting="central").learn(256)
 
 
 @pytest.mark.parametrize("how", ["method", "info"])
