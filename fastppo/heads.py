@@ -167,18 +167,21 @@ class Gaussian(Head):
     def sample(self, mean: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(act [b a], logp [b]) from standard normal noise [b a]."""
         act = mean + self.log_std.exp() * noise
-        logp = -0.5 * noise.square() - self.log_std - 0.5 * LOG_TWO_PI
-        return act, logp.sum(-1)
+        return act, self._density(mean, act)
 
     def judge(self, mean: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
-        z = (act - mean) * (-self.log_std).exp()
-        scale = self.log_std.sum() + 0.5 * self.size * LOG_TWO_PI
-        return -0.5 * z.square().sum(-1) - scale, (scale + 0.5 * self.size).expand(len(act))
+        entropy = self.log_std.sum() + 0.5 * self.size * (1 + LOG_TWO_PI)
+        return self._density(mean, act), entropy.expand(len(act))
 
     def mode(self, mean: Tensor) -> Tensor:
         """The mean [b a]."""
         return mean
+
+    def _density(self, mean: Tensor, act: Tensor) -> Tensor:
+        """Of what is stored, not of the noise: whoever learns from it has no noise."""
+        z = (act - mean) * (-self.log_std).exp()
+        return -0.5 * z.square().sum(-1) - self.log_std.sum() - 0.5 * self.size * LOG_TWO_PI
 
 
 class StateGaussian(Head):
@@ -191,7 +194,8 @@ class StateGaussian(Head):
     def __init__(self, size: int, log_std_init: float, min_std: float, form: str):
         super().__init__(2 * size, "n" * size)
         self.form, self.floor = form, min_std
-        self.shift = math.log(math.expm1(math.exp(log_std_init)))
+        start = math.exp(log_std_init)
+        self.shift = start + math.log(-math.expm1(-start))
 
     def sample(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(act [b a], logp [b]) from standard normal noise [b a]."""

@@ -126,6 +126,15 @@ def check_heads(config: Config, act_space: Space) -> None:
     if config.distribution == "beta" and (config.std is not None or config.action_scaling):
         raise ConfigError("a beta distribution has no std, and lies between the bounds already",
                           "leave --std and --action_scaling out, or --distribution")
+    if config.distribution == "state_gaussian" and config.std is not None:
+        raise ConfigError("the std of state_gaussian is the network's, it cannot be fixed",
+                          "leave --std out, or --distribution")
+    for name, needs, there in (
+            ("min_std", "--distribution=state_gaussian", config.distribution == "state_gaussian"),
+            ("sde_sample_freq", "--sde", config.sde)):
+        if getattr(config, name) != default_of(name) and not there:
+            raise ConfigError(f"{name} is {getattr(config, name)}, but does nothing without"
+                              f" {needs}", f"{needs}, or leave --{name} out")
 
 
 def _serves(config: Config, seen: Observations) -> bool:
