@@ -14,7 +14,7 @@ from test_spaces import ACT, OBS
 
 from fastppo.spaces import CHOICES, assembled, counts, leaves, start_of
 
-LENGTH, STEPS = 16, 24_000
+LENGTH, STEPS = 16, 16_384
 SETTINGS = dict(model="mlp", gamma=0.0, num_envs=8, num_steps=64, epochs=6, num_minibatches=4,
                 lr=5e-3, hidden_sizes=(32,), norm_rewards=False)
 
@@ -92,4 +92,4 @@ def test_every_pair_of_spaces_is_learnt(trainer, obs, act):
 
 @pytest.mark.parametrize(("obs", "act"), list(zip(OBS, ACT)))
 def test_every_space_is_learnt(trainer, obs, act):
-    assert learnt(trainer, obs, act, 8_192) > 0.85
+    assert learnt(trainer, obs, act, 5_120) > 0.8  # the best blind action has 0.7 at most
