@@ -15,7 +15,7 @@ from test_spaces import ACT, OBS
 from fastppo.spaces import CHOICES, assembled, counts, leaves, start_of
 
 LENGTH, STEPS = 16, 16_384
-SETTINGS = dict(model="mlp", gamma=0.0, num_envs=8, num_steps=64, epochs=6, num_minibatches=4,
+SETTINGS = dict(model="mlp", gamma=0.0, num_envs=32, num_steps=16, epochs=6, num_minibatches=4,
                 lr=5e-3, hidden_sizes=(32,), norm_rewards=False)
 
 
