@@ -15,6 +15,7 @@ from .arena import Arena
 from .errors import Error
 from .kernels import Purpose
 from .observations import Encoding, Observations
+from .spaces import NEVER
 
 
 class Actor(Protocol):
@@ -97,6 +98,8 @@ class Local:
     def act(self, t: int, group: range) -> list:
         """Forward, sample and record for all environments of the slice at once."""
         self._forward(self.obs[t], self.out)
+        if (legal := self.seen.legal(self.obs[t])) is not None:
+            self.heads[~legal] = NEVER
         act, noise = self.act_rows[t], self.noise.at(self.first_step + t)
         if self.log_std is None:
             kernels.sample_categorical(self.heads, noise[:, 0], act, self.logp[t])

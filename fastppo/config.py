@@ -257,8 +257,9 @@ def _among(*names):
 
 
 _RULES = [(name, *rule) for names, rule in (
-    ("num_envs num_steps epochs num_minibatches num_microbatches total_steps torch_threads rnn_size "
-     "max_episode_steps eval_interval sde_sample_freq frame_stack", (_whole(1), "whole, above 0")),
+    ("num_envs num_steps epochs num_minibatches num_microbatches total_steps torch_threads "
+     "max_episode_steps eval_interval sde_sample_freq frame_stack rnn_size",
+     (_whole(1), "whole, above 0")),
     ("eval_episodes", (_whole(0), "a whole number, 0 or more")),
     ("num_workers", (lambda x: x == "auto" or _whole(0)(x), "a whole number, 0 or more, or auto")),
     ("seed", (lambda x: _whole(0)(x) and x < 2**63, "a whole number from 0 to 2**63 - 1")),

@@ -13,7 +13,7 @@ from gymnasium.spaces import Tuple
 from . import kernels
 from .errors import EnvError, Error, InputError
 from .observations import Observations
-from .spaces import Store, keeps
+from .spaces import MASK, Store, keeps
 
 REWARD_MAX = float(np.finfo(np.float32).max)
 GENERATORS = "random", "numpy.random", "torch"  # that all of a process shares
@@ -65,22 +65,30 @@ def flag(value, name: str = "terminated or truncated") -> bool:
     return bool(value)
 
 
-def batch(obs, seen: Observations) -> tuple[np.ndarray, bool]:
+def batch(obs, seen: Observations, mask=None) -> tuple[np.ndarray, bool]:
     """`obs`, one observation or a batch of any size, as stored rows [b ...]; whether it was one.
 
-    Raises InputError for another shape, and for a dtype that training would refuse.
+    `mask`: the action mask, where it is not in `obs`; True: everything is legal. Raises InputError
+    for another shape, and for a dtype that training would refuse.
     """
     whole = isinstance(obs, tuple) and len(obs) in ANSWERED and isinstance(obs[-1], dict)
     if whole and not isinstance(seen.space, Tuple):
         raise InputError("this is an environment's whole answer, not the observation alone",
                          ANSWERED[len(obs)])
+    if seen.mask is None and mask is not None and mask is not True:
+        raise InputError("an action mask was given, but the policy has learnt without one",
+                         "leave action_mask out")
     if seen.plain:
         return _boxes(obs, seen.store)
     try:
+        if seen.mask is not None and mask is not None:
+            obs = seen.whole(obs, mask)
         lead = seen.lead(obs)
         return (seen.batch(obs, *lead), False) if lead else (seen.rows([obs]), True)
     except (ValueError, KeyError, IndexError, TypeError) as error:
+        lacks = seen.mask is not None and not (isinstance(obs, dict) and MASK in obs)
         raise InputError(f"the observation does not fit the space {seen.space}: {error}",
+                         f"policy.predict(obs, {MASK}=info['{MASK}'])" if lacks else
                          "one that its `sample()` could give, or a batch of them") from error
 
 
@@ -102,11 +110,21 @@ def _boxes(obs, store: Store) -> tuple[np.ndarray, bool]:
         return np.require(array[None] if single else array, dtype, "CW"), single
 
 
-def check_finite(rows: np.ndarray) -> None:
-    """Raise InputError for the first number of stored observations [b ...] that is not finite."""
-    if rows.dtype == np.float32 and (at := kernels.first_nonfinite(rows)) >= 0:
-        row, why = nonfinite(rows, at)
+def check_rows(rows: np.ndarray, seen: Observations) -> None:
+    """Raise InputError for the first stored observation of [b ...] on which nobody can act."""
+    if found := unfit(rows, seen):
+        row, why = found
         raise InputError(f"{why}, in row {row}", "look where it comes from: training refuses it")
+
+
+def unfit(rows: np.ndarray, seen: Observations) -> tuple[int, ValueError] | None:
+    """(row, why) of the first stored observation of [n ...] on which nobody can act.
+
+    A number of it is not finite, or its mask forbids every action.
+    """
+    if rows.dtype == np.float32 and (at := kernels.first_nonfinite(rows)) >= 0:
+        return nonfinite(rows, at)
+    return seen.stuck(rows)
 
 
 def numbers(params):

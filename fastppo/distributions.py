@@ -1,6 +1,5 @@
 """Networks that return a torch.distributions.Distribution: a head that asks it for everything."""
 
-import threading
 from contextlib import contextmanager
 from typing import Iterator
 
@@ -8,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, TransformedDistribution
 
-from .heads import NEVER, Head
-from .spaces import Store
+from .heads import Head
+from .measure import SEEDING
+from .spaces import NEVER, Store
 
-TURN = threading.RLock()  # one thread at a time borrows the host's generator
 CPU = torch.device("cpu")
 
 
@@ -19,7 +18,7 @@ CPU = torch.device("cpu")
 def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
     """Torch's own generator of `device` as `seed` has it; the host script finds it as it was."""
     place = [device] if device.type == "cuda" else []
-    with TURN, torch.random.fork_rng(place):
+    with SEEDING, torch.random.fork_rng(place):
         torch.default_generator.manual_seed(seed)
         if place:
             with torch.cuda.device(device):

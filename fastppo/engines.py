@@ -20,10 +20,12 @@ from gymnasium.vector.utils import batch_space
 
 from . import contract, kernels
 from .config import Config
-from .envs import Source, SpecFactory, factory
+from .envs import Source, SpecFactory, factory, spaces_of
 from .errors import ConfigError, spelt
 from .kernels import Purpose
 from .machine import usable_cores
+from .masks import METHOD
+from .spaces import MASK
 
 SEEDS = 2**31  # EnvPool's are int32, and environment i has the seed + i
 
@@ -64,10 +66,13 @@ class Made(Source):
 
     def _look(self) -> None:
         self.metadata = self.vector.metadata
-        self.obs_space = self.vector.single_observation_space
-        self.act_space = self.vector.single_action_space
+        if self.config.vec == "native" or hasattr(self.vector, METHOD):
+            self._take(self.vector)
+        else:  # EnvPool's infos, which are not passed on, need not be looked into
+            self.obs_space, self.act_space = spaces_of(self.vector, "single_")
         try:
             self.factories = [self._factory(self.config.env_name)] * self.config.num_envs
+            self.factories[0].masked = self.masked
         except ConfigError as error:
             contract.log.warning("%s: evaluation, which plays in Gymnasium's environment, needs"
                                  " another: --eval_env=... or --eval_episodes=0", error.what)
@@ -116,7 +121,8 @@ class Pool(VectorEnv):
     EnvPool takes its seed when it is made: `reset(seed=...)` makes it anew. So does the next reset
     after a step that was interrupted, of which EnvPool may still hold the answers. An episode that
     ends by itself in the very step of its time limit counts as truncated, EnvPool tells no more.
-    Results do not depend on its threads, one a usable core.
+    Results do not depend on its threads, one a usable core. Of its infos the action mask alone is
+    passed on, by a method `action_masks` of the environments that have one.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -124,10 +130,12 @@ class Pool(VectorEnv):
     def __init__(self, name: str, num_envs: int, kwargs: dict[str, Any]):
         self.module, self.name, self.num_envs = envpool(), name.rpartition(":")[2], num_envs
         self.kwargs = {"num_envs": num_envs, "num_threads": min(usable_cores(), num_envs), **kwargs}
-        self.pool, self.seed, self.count, self.under_way = None, 0, 0, False
+        self.pool, self.seed, self.count, self.under_way, self.info = None, 0, 0, False, {}
         with quiet():
             spec = self._made("make_spec")
             spaces = spec.gymnasium_observation_space, spec.gymnasium_action_space
+        if f"info:{MASK}" in spec.state_array_spec:
+            setattr(self, METHOD, lambda: self.info[MASK])
         self.single_observation_space, self.single_action_space = spaces
         self.observation_space, self.action_space = (batch_space(space, num_envs)
                                                      for space in spaces)
@@ -141,12 +149,13 @@ class Pool(VectorEnv):
             self.pool = self._made("make_gymnasium", seed=fresh % (SEEDS - self.num_envs))
             self.count, self.under_way = self.count + 1, False
         with quiet():
-            return self.pool.reset()[0], {}
+            obs, self.info = self.pool.reset()
+        return obs, {}
 
     def step(self, actions: np.ndarray):
         """(observations, rewards [e], terminations [e], truncations [e], {}) of one step."""
         self.under_way = True
-        obs, rew, term, trunc, _ = self.pool.step(actions)
+        obs, rew, term, trunc, self.info = self.pool.step(actions)
         self.under_way = False
         return obs, rew, term, trunc, {}
 

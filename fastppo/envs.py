@@ -15,7 +15,7 @@ from gymnasium.wrappers.common import (
     TimeLimit,
 )
 
-from . import contract, remedies
+from . import contract, masks, remedies
 from .config import Config
 from .errors import ConfigError, EnvError, Error, SpaceError, spelt
 from .measure import step_seconds
@@ -39,11 +39,13 @@ class SpecFactory:
     def __init__(self, spec: gym.envs.registration.EnvSpec, limit: int | None, kwargs: dict,
                  stack: int = 1):
         self.spec, self.limit, self.kwargs, self.stack = spec, limit, kwargs, stack
+        self.masked = False
 
     def __call__(self) -> gym.Env:
         # Gymnasium's passive checker is our own check's twin, and costs on every step.
-        return stacked(gym.make(self.spec, max_episode_steps=self.limit, disable_env_checker=True,
-                                **self.kwargs), self.stack)
+        env = stacked(gym.make(self.spec, max_episode_steps=self.limit, disable_env_checker=True,
+                               **self.kwargs), self.stack)
+        return masks.wrapped(env) if self.masked else env
 
 
 class CallFactory:
@@ -52,14 +54,16 @@ class CallFactory:
     def __init__(self, make: Callable[..., gym.Env], limit: int | None, kwargs: dict,
                  name: str = "", stack: int = 1):
         self.make, self.limit, self.kwargs, self.name = make, limit, kwargs, name or _name(make)
-        self.stack = stack
+        self.stack, self.masked = stack, False
 
     def __call__(self) -> gym.Env:
         env = self.make(**self.kwargs)
         if not isinstance(env, gym.Env):
             raise ConfigError(f"{self.name} did not give a gymnasium.Env, but"
                               f" {type(env).__name__}", remedies.CALLABLE)
-        return stacked(gym.wrappers.TimeLimit(env, self.limit) if self.limit else env, self.stack)
+        env = gym.wrappers.TimeLimit(env, self.limit) if self.limit else env
+        env = stacked(env, self.stack)
+        return masks.wrapped(env) if self.masked else env
 
 
 def stacked(env: gym.Env, count: int) -> gym.Env:
@@ -98,15 +102,16 @@ class Source:
     `env` is an id, class, callable, list of callables, or a VectorEnv: then `vector` is that, and
     there are no factories. Else one environment is made here, to read its spaces and metadata;
     and, for num_workers="auto", to measure the seconds that a step of it takes, `step_seconds`.
+    If `showing`, action masks become a part of the observations, here and in every factory.
     """
 
-    step_seconds = 0.0
+    step_seconds, masked = 0.0, False
 
-    def __init__(self, env: Any, config: Config):
+    def __init__(self, env: Any, config: Config, showing: bool = True):
         self.config = config.replace(**decided(env))
         if isinstance(env, VectorEnv):
-            self.vector, self.factories, self.metadata = env, [], env.metadata
-            self.obs_space, self.act_space = spaces_of(env, "single_")
+            self.factories, self.metadata = [], env.metadata
+            self._take(env)
             return
         several, env = isinstance(env, (list, tuple)), config.env_name if env is None else env
         self.vector = None
@@ -115,8 +120,10 @@ class Source:
         probes = build(self.factories if several else self.factories[:1])
         self.obs_space, self.act_space = _spaces(probes)
         self.metadata = dict(probes[0].metadata)
+        if showing:
+            self._mask(probes)
         if self.config.num_workers == "auto":
-            self.step_seconds = step_seconds(probes[0])
+            self.step_seconds = step_seconds(masks.wrapped(probes[0]) if self.masked else probes[0])
         note_twins(probes[0])
         contract.close(probes)
 
@@ -125,7 +132,9 @@ class Source:
         env = self.config.eval_env if env is None else env
         if env is not None:
             with spelt("evaluate(env={})"):
-                return [factory(env, stack=self.config.frame_stack)] * self.config.num_envs
+                made = factory(env, stack=self.config.frame_stack)
+            made.masked = self.masked
+            return [made] * self.config.num_envs
         if not self.factories:
             raise ConfigError("evaluation plays in environments of its own, and a VectorEnv cannot"
                               " be copied", 'evaluate(env="CartPole-v1"), with an id or a callable')
@@ -133,6 +142,20 @@ class Source:
 
     def close(self) -> None:
         """Nothing: a VectorEnv that was handed in is closed by whoever made it."""
+
+    def _take(self, env: VectorEnv) -> None:
+        """Have `env`, and the masks that it has, as the vector environment."""
+        spaces_of(env, "single_")
+        self.vector = masks.vector_wrapped(env)
+        self.obs_space, self.act_space = spaces_of(self.vector, "single_")
+        self.masked = self.vector is not env
+
+    def _mask(self, probes: Sequence[gym.Env]) -> None:
+        """Tell every factory to show the masks that environments have elsewhere."""
+        if masks.shown(probes):
+            self.masked, self.obs_space = True, masks.beside(self.obs_space, self.act_space)
+            for make in self.factories:
+                make.masked = True
 
     def _factory(self, env: Any) -> Factory:
         return factory(env, self.config.max_episode_steps, self.config.env_kwargs,
@@ -295,6 +318,9 @@ def shortcut(env: gym.Env) -> tuple[Callable, int]:
     steps at which those passed by truncate. To be asked for anew in every episode. `env` stays as
     it is: its `reset` and attributes are all there.
     """
+    if isinstance(env, masks.Masked):
+        step, limit = shortcut(env.env)
+        return env.around(step), limit
     limit = NEVER
     while type(env) in REDUNDANT and "step" not in vars(env):
         if type(env) is TimeLimit:

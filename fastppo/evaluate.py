@@ -103,6 +103,8 @@ class Player:
     def _see(self, obs) -> None:
         """Keep an observation, as training would: ValueError for what its space does not say."""
         self.row = self.seen.rows([obs])
+        if not self.over and (found := self.seen.stuck(self.row)):
+            raise found[1]
 
     def _seed(self) -> int:
         return kernels.episode_seed(self.seed, Purpose.EVALUATE, 0, self.episode)

@@ -110,8 +110,10 @@ class Leaves:
         """Nothing: everything is in its row already."""
 
     def put(self, rows: np.ndarray, e: int, arrays: list[np.ndarray]) -> None:
-        """rows[e] = an observation, for one row of the arena alone."""
+        """rows[e] = the last observation of an episode, after which nothing is left to choose."""
         self.open(rows[e:e + 1])[0][...] = arrays
+        if self.seen.mask is not None:
+            self.seen.legal(rows)[e] = True
 
 
 def intake_of(row: np.ndarray, seen: Observations) -> Intake | Leaves:

@@ -22,16 +22,16 @@ from .shards import Alone, Together, shared_memory
 
 
 def serves(policy: nn.Module, flat: Flat) -> bool:
-    """Whether the compiled learner can train this policy: a built-in MLP, in the CPU's memory."""
+    """Whether the compiled learner can train this policy: a built-in MLP, on the CPU, no mask."""
     return (kernels.COMPILED and isinstance(policy, Policy) and flat.values.device.type == "cpu"
-            and recipe_of(policy, flat) is not None)
+            and policy.observer.seen.mask is None and recipe_of(policy, flat) is not None)
 
 
 def recipe_of(policy: Policy, flat: Flat) -> Recipe | None:
     """What the compiled twin needs, or None where only torch can run this network."""
     log_std = getattr(policy.head, "log_std", None)
     known = (type(policy.net) is MLP and not policy.net.final_tanh
-             and type(policy.head) in COMPILED and policy.observer.seen.mask is None)
+             and type(policy.head) in COMPILED)
     if not known or log_std is not None and id(log_std) not in flat.offsets:
         return None
     return Recipe(policy.net.plan(flat.offsets),

@@ -6,9 +6,10 @@ Results are the same bits for any number of workers, so measuring this changes s
 import math
 import random
 import sys
+import threading
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Iterator
+from typing import Any, Callable, Iterator
 
 import gymnasium as gym
 import numpy as np
@@ -17,9 +18,11 @@ from . import kernels
 from .actions import Actions
 from .config import Config
 from .kernels import Purpose
+from .observations import Observations
 
 MOST_STEPS, MOST_SECONDS = 300, 0.05  # of measuring, whichever is first
 ACTIONS = 64
+SEEDING = threading.RLock()  # one thread at a time borrows the host's generators
 
 # Seconds, measured: bench/workers.py, bench/LOG.md.
 START = 0.25  # until the workers are up
@@ -34,7 +37,7 @@ def step_seconds(env: gym.Env) -> float:
     are left as they were; infinite where the environment fails, which its run will tell better.
     """
     try:
-        with _shared_noise_kept():
+        with shared_noise_kept():
             return _measured(env)
     except (Exception, SystemExit):  # an environment may raise anything
         return math.inf
@@ -57,33 +60,46 @@ def pays(step: float, config: Config, workers: int) -> bool:
 
 
 def _measured(env: gym.Env) -> float:
-    acts = Actions(env.action_space)
-    u, z = (np.empty((ACTIONS, acts.size), np.float32) for _ in "uz")
-    kernels.uniform(0, Purpose.WARMUP, 0, 0, u)
-    kernels.normal(0, Purpose.WARMUP, 0, 1, z)
-    actions = acts.to_env()(acts.random(u, z))
-    env.reset(seed=0)
-    env.step(actions[0])  # the first step may load or compile what the others only use
-    env.reset(seed=0)
-    begun, steps, seconds = perf_counter(), 0, 0.0
+    chosen = _chooser(env)
+    env.step(chosen(env.reset(seed=0)[0], 0))  # it may load or compile what the others only use
+    obs, steps, seconds = env.reset(seed=0)[0], 0, 0.0
     while steps < MOST_STEPS and seconds < MOST_SECONDS:
-        _, _, term, trunc, _ = env.step(actions[steps % ACTIONS])
+        action, begun = chosen(obs, steps), perf_counter()
+        obs, _, term, trunc, _ = env.step(action)
         steps += 1
         if term or trunc:
-            env.reset(seed=steps)
-        seconds = perf_counter() - begun
+            obs, _ = env.reset(seed=steps)
+        seconds += perf_counter() - begun
     return seconds / steps
 
 
+def _chooser(env: gym.Env) -> Callable[[Any, int], Any]:
+    """A function from an observation and the number of a step to a random legal action."""
+    acts, seen = Actions(env.action_space), Observations(env.observation_space, env.action_space)
+    u, z = (np.empty((ACTIONS, acts.size), np.float32) for _ in "uz")
+    kernels.uniform(0, Purpose.WARMUP, 0, 0, u)
+    kernels.normal(0, Purpose.WARMUP, 0, 1, z)
+    to_env = acts.to_env()
+    if seen.mask is None:
+        actions = to_env(acts.random(u, z))
+        return lambda obs, step: actions[step % ACTIONS]
+
+    def legal(obs, step: int):
+        row, mask = slice(step % ACTIONS, step % ACTIONS + 1), seen.legal(seen.rows([obs]))
+        return to_env(acts.random(u[row], z[row], mask))[0]
+    return legal
+
+
 @contextmanager
-def _shared_noise_kept() -> Iterator[None]:
+def shared_noise_kept() -> Iterator[None]:
     """Put back the generators that all of a process shares, torch's too if it is there."""
     torch = sys.modules.get("torch")
-    before = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        if torch:
-            torch.set_rng_state(before[2])
+    with SEEDING:
+        before = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+            if torch:
+                torch.set_rng_state(before[2])

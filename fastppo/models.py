@@ -58,7 +58,7 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
     # Layers of the user's draw from the host's generator.
     with seeded(generator.initial_seed()), torch_threads(1):
         if is_own(model):
-            net, features = made(model, obs_space, act_space), 0
+            net, features = made(model, seen.shown, act_space), 0
         else:
             net = network(seen, config, generator)
             features = net.actor_body.size * net.features

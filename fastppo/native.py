@@ -66,7 +66,7 @@ class Native:
     def begin(self, episode: int = 0) -> None:
         """Seed and reset the environments, once for all their episodes."""
         seed = kernels.episode_seed(self.seed, Purpose.ENV_SEED, 0, episode)
-        self.rows[-1][:] = self._observed(self._reset(seed=seed))
+        self.rows[-1][:] = self._free(self._observed(self._reset(seed=seed)))
         self.stand, self.under_way, self.busy = self._fresh(0), None, False
 
     def rollout(self, iteration: int) -> None:
@@ -123,7 +123,7 @@ class Native:
         term, trunc = (self._flags(flags) & ~over for flags in (term, trunc))
         ended, total, length = term | trunc, np.where(over, 0.0, total + rew), length + ~over
         late, obs = self.follow(self._observed(obs), term, trunc, info)
-        self.rows[t + 1][:] = obs
+        self.rows[t + 1][:] = self._free(obs, ended & late)
         for name, row in (("raw", np.where(over, np.nan, rew)), ("term", term),
                           ("trunc", trunc & ~late), ("total", np.where(ended, total, np.nan)),
                           ("length", np.where(ended, length, 0))):
@@ -167,7 +167,7 @@ class Native:
             self.arena["length"][t - 1, told] = length[told]
             trunc[t - 1, cut] = True
         valid[t:] = True
-        self.rows[t][:] = self._observed(self._reset())
+        self.rows[t][:] = self._free(self._observed(self._reset()))
         self.stand, self.busy = self._fresh(t), False
 
     def _fresh(self, t: int) -> Stand:
@@ -202,6 +202,14 @@ class Native:
             e, place = divmod(at, max(1, rows[0].size))
             raise self._fault("an observation", ValueError(
                 f"observation[{place}] of environment {which[e]} is {rows.reshape(-1)[at]}"))
+        return rows
+
+    def _free(self, rows: np.ndarray, over=False) -> np.ndarray:
+        """`rows` [e], checked: something is legal, and all is where an episode is `over`."""
+        if self.seen.mask is not None:
+            self.seen.legal(rows)[over] = True
+            if found := self.seen.stuck(rows):
+                raise self._fault(f"the observation of environment {found[0]}", found[1])
         return rows
 
     def _finals(self, found: list, which: np.ndarray) -> np.ndarray:

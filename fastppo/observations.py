@@ -7,11 +7,12 @@ import math
 from typing import Any, NamedTuple, Sequence
 
 import numpy as np
-from gymnasium.spaces import Box, Space
+from gymnasium.spaces import Box, Dict, Space
 
 from .spaces import (
     CHOICES,
     MASK,
+    WRAPPED,
     Leaf,
     assembled,
     counts,
@@ -21,6 +22,7 @@ from .spaces import (
     leaves,
     mask_at,
     observation_store,
+    parts,
     start_of,
 )
 
@@ -86,20 +88,25 @@ class Observations:
         """Whether they are one Box, kept as it comes."""
         return isinstance(self.space, Box)
 
+    @property
+    def shown(self) -> Space:
+        """The space of what a network sees: without the mask, and what is alone beside it bare."""
+        if self.mask is None:
+            return self.space
+        rest = {key: part for key, part in parts(self.space) if key != MASK}
+        return rest[WRAPPED] if list(rest) == [WRAPPED] else Dict(rest)
+
     def kept(self, value: Any, lead: tuple[int, ...] = ()) -> list[np.ndarray]:
         """The arrays [*lead ...] of an observation, or of a batch of them, one a leaf.
 
-        Raises ValueError for what the space does not say, and for a mask that forbids everything.
+        Raises ValueError for what the space does not say.
         """
         try:
             found = [column.leaf.of(value) for column in self.columns]
         except (KeyError, IndexError, TypeError) as error:
             raise ValueError(f"the observation is {_told(value)}, not an element of {self.space}"
                              ) from error
-        arrays = [column.kept(part, lead) for column, part in zip(self.columns, found)]
-        if self.mask is not None:
-            self._check_mask(arrays[self.mask].reshape(-1, int(self.factors.sum())))
-        return arrays
+        return [column.kept(part, lead) for column, part in zip(self.columns, found)]
 
     def rows(self, values: Sequence[Any]) -> np.ndarray:
         """Observations, one after the other, as stored rows [b ...]; ValueError as `kept`."""
@@ -143,15 +150,36 @@ class Observations:
         """The action masks, bool [n choices], of stored observations [n ...]; None without one."""
         return None if self.mask is None else fields(rows)[self.mask]
 
+    def stuck(self, rows: np.ndarray) -> tuple[int, ValueError] | None:
+        """(row, why) of the first of stored observations [n] whose mask forbids every action."""
+        if self.mask is None:
+            return None
+        starts = np.cumsum(self.factors) - self.factors
+        free = np.logical_or.reduceat(self.legal(rows), starts, axis=1)
+        if free.all():
+            return None
+        row, factor = map(int, np.argwhere(~free)[0])
+        which = f" of its choice {factor}" if len(starts) > 1 else ""
+        return row, ValueError(f"the action mask forbids every action{which}")
+
+    def whole(self, obs: Any, mask: Any) -> dict:
+        """`obs`, which may lack the action mask, with `mask` in it; True: everything is legal."""
+        found = joined(self.space, obs, mask)
+        if mask is True:
+            column = next(c for i, c in enumerate(self.columns) if i != self.mask)
+            lead = np.shape(column.leaf.of(found))
+            found[MASK] = np.ones((*lead[:len(lead) - len(column.shape)], self.factors.sum()), bool)
+        return found
+
     def structure(self, arrays: Sequence[Any]) -> Any:
         """The leaves, arrays or tensors, in the structure of the space."""
         return assembled(self.space, iter(arrays))
 
-    def _check_mask(self, mask: np.ndarray) -> None:
-        for i, legal in enumerate(np.split(mask, np.cumsum(self.factors)[:-1], axis=1)):
-            if not legal.any(1).all():
-                which = f" of its choice {i}" if len(self.factors) > 1 else ""
-                raise ValueError(f"observation['{MASK}'] forbids every action{which}")
+
+def joined(space: Dict, obs: Any, mask: Any) -> dict:
+    """An element of `space`, or a batch, from one that lacks the action mask, and that mask."""
+    parts = isinstance(obs, dict) and space.spaces.keys() - {MASK} <= obs.keys()
+    return {**(obs if parts else {WRAPPED: obs}), MASK: mask}
 
 
 def _told(value: Any) -> str:

@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from . import kernels
 from .observations import Column, Encoding, Observations, width
-from .spaces import assembled, parts
+from .spaces import WRAPPED, assembled, parts
 
 EPSILON = 1e-8
-WRAPPED = "obs"  # the key beside a mask that masks.Masked has put there
 
 
 class Observer(nn.Module):

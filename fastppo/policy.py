@@ -88,22 +88,24 @@ class Policy(nn.Module):
 
         Raises InputError for what training would refuse: another shape, a dtype that is not kept.
         """
-        rows, single = contract.batch(obs, self.observer.seen)
+        rows, single = contract.batch(obs, self.observer.seen, True)
         val = self(self.observer.tensors(rows))[1].cpu().numpy()
         return val[0] if single else val
 
     @torch.inference_mode()
     def predict(self, obs: Any, deterministic: bool = True, noise: np.ndarray | None = None,
-                state: np.ndarray | None = None) -> Any:
+                state: np.ndarray | None = None, action_mask: Any = None) -> Any:
         """The environment's action for one raw observation, or an array of them for a batch.
 
         Deterministic: the likeliest action; else sampled with `noise` [b k], by default numbers
         counted from the policy's first call. A policy with memory returns (action, state), and is
-        given that `state` with the next observation; without one an episode begins. Raises
-        InputError as `value` does, and for what is not finite; Error where the network answers NaN.
+        given that `state` with the next observation; without one an episode begins. `action_mask`,
+        bool [choices] or [b choices], is that of an environment which has it in its infos or a
+        method. Raises InputError as `value` does, for what is not finite, and for no legal action;
+        Error where the network answers NaN.
         """
-        rows, single = contract.batch(obs, self.observer.seen)
-        contract.check_finite(rows)
+        rows, single = contract.batch(obs, self.observer.seen, action_mask)
+        contract.check_rows(rows, self.observer.seen)
         found, after = self.decide(rows, deterministic, noise, state)
         actions = found[0] if single else self.actions.stacked(found)
         return (actions, after) if self.memory else actions

@@ -106,7 +106,7 @@ def resolved(source: Source) -> Config:
     if torch_alone(config) and config.learner == "kernel":
         raise ConfigError(f"--learner=kernel cannot serve {torch_alone(config)}, which torch alone"
                           " can", "--learner=torch")
-    serves = serves and not torch_alone(config)
+    serves = serves and not torch_alone(config) and seen.mask is None
     config = config.replace(learner=_compiled(config, "learner", serves, "kernel", "torch"))
     return config.replace(num_workers=worker_count(
         config.num_workers, config.num_envs, partial(pays, source.step_seconds, config)))
@@ -134,6 +134,15 @@ def check_heads(config: Config, act_space: Space) -> None:
     if config.distribution == "beta" and (config.std is not None or config.action_scaling):
         raise ConfigError("a beta distribution has no std, and lies between the bounds already",
                           "leave --std and --action_scaling out, or --distribution")
+    if config.distribution == "state_gaussian" and config.std is not None:
+        raise ConfigError("the std of state_gaussian is the network's, it cannot be fixed",
+                          "leave --std out, or --distribution")
+    for name, needs, there in (
+            ("min_std", "--distribution=state_gaussian", config.distribution == "state_gaussian"),
+            ("sde_sample_freq", "--sde", config.sde)):
+        if getattr(config, name) != default_of(name) and not there:
+            raise ConfigError(f"{name} is {getattr(config, name)}, but does nothing without"
+                              f" {needs}", f"{needs}, or leave --{name} out")
 
 
 def _serves(config: Config, seen: Observations) -> bool:
@@ -143,7 +152,7 @@ def _serves(config: Config, seen: Observations) -> bool:
     padding = 16 * (2 * len(hidden) + 2)  # each layer's outputs are filled up to whole vectors
     return (kernels.COMPILED and plain(config) and config.device == "cpu"
             and type(head) in COMPILED and config.std is None and not config.final_tanh
-            and not config.norm_values and seen.mask is None
+            and not config.norm_values
             and row + padding <= kernels.MAX_FLOATS and len(hidden) <= kernels.MAX_HIDDEN)
 
 
@@ -234,6 +243,7 @@ def _compiled(config: Config, name: str, serves: bool, compiled: str, general: s
     asked = getattr(config, name)
     if asked == compiled and not serves:
         raise ConfigError(f"--{name}={compiled} needs the compiled extension and a built-in MLP on "
-                          "the CPU, of a few thousand units at most, without layer_norm or keys,"
-                          f" of {', '.join(COMPILED_ACTIVATIONS)}", f"--{name}={general}")
+                          "the CPU, of some thousand units at most, without layer_norm, rnn, keys,"
+                          f" of {', '.join(COMPILED_ACTIVATIONS)}; learning, without action masks",
+                          f"--{name}={general}")
     return compiled if asked in ("auto", compiled) and serves else general

@@ -18,7 +18,9 @@ from .errors import SpaceError
 from .remedies import wrapper
 
 CHOICES = Discrete, MultiDiscrete, MultiBinary  # spaces whose actions a mask can forbid
+NEVER = -1e38  # the logit of an illegal action: its probability is exactly 0
 MASK = "action_mask"  # the key of a Dict observation that says which actions are legal
+WRAPPED = "obs"  # the key beside a mask that masks.Masked has put there
 MOST_CHOICES = 1 << 20  # of one Discrete: each is a column of what a network sees
 
 
@@ -185,6 +187,9 @@ def mask_at(obs_space: Space, act_space: Space) -> int | None:
         raise SpaceError(f"observation['{MASK}'] of the space {_short(mask)} is no mask for the"
                          f" actions {_short(act_space)}, which have {size} choices",
                          f"gymnasium.spaces.MultiBinary({size}); or call it otherwise")
+    if len(obs_space.spaces) == 1:
+        raise SpaceError("observations are an action mask and nothing else",
+                         "return beside it what actions depend on, such as np.zeros(1, np.float32)")
     return [leaf.path for leaf in leaves(obs_space)].index((MASK,))
 
 

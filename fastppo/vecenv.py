@@ -147,9 +147,9 @@ class Serial:
         self.place, self.busy = (t, e + (start > now)), -1
 
     def _check(self, rows: np.ndarray, t: int, first: int = 0) -> None:
-        """Raise EnvError for the first number in rows [e ...], of step t, that is not finite."""
-        if rows.dtype == np.float32 and (at := kernels.first_nonfinite(rows)) >= 0:
-            e, bad = contract.nonfinite(rows, at)
+        """Raise EnvError for the first of rows [e ...], of step t, that nobody can act on."""
+        if found := contract.unfit(rows, self.seen):
+            e, bad = found
             episode, start, _ = self.books.clocks[first + e]
             step = self.books.origin + t - start
             field = "step()" if step >= 0 else "reset()"

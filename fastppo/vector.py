@@ -57,7 +57,7 @@ def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | st
     check_agreement(env, settings)
     config = Config(preset="none", num_minibatches=1, num_steps=1, acting="local", **settings)
     with spelt("make_vec({})"):
-        source = Source(env, config)
+        source = Source(env, config, showing=False)
     plan = Plan(source.obs_space, source.act_space, _mode(autoreset_mode), seed)
     workers = worker_count(num_workers, num_envs, partial(pays, source.step_seconds, source.config))
     arena = _arena(plan, num_envs, workers)

@@ -14,6 +14,8 @@ from gymnasium.spaces import Box, Discrete
 from fastppo import kernels
 from fastppo.actions import Actions
 from fastppo.kernels import Purpose
+from fastppo.masks import beside
+from fastppo.spaces import counts, start_of
 
 ONE = Box(-1e3, 1e3, (1,), np.float32)
 
@@ -61,6 +63,57 @@ class Chance(gym.Env):
         if space.dtype == np.bool_:
             return rng.random(space.shape) < 0.5
         return np.asarray(rng.normal(3.0, 2.0, space.shape) + push, space.dtype)
+
+
+class Fenced(gym.Wrapper):
+    """Chance with random action masks, told by `how`: obs, method or info; breaking one is a fault.
+
+    After an episode's last step nothing is legal, the info has no mask, and the method fails.
+    `bend` makes the third mask of an episode something else; None: there is none.
+    """
+
+    def __init__(self, how="info", act_space=None, obs_space=ONE, ends=0.3, bend=None):
+        super().__init__(Chance(obs_space, act_space, ends))
+        self.how, self.bend, self.sizes = how, bend, counts(self.action_space)
+        if how == "method":
+            self.action_masks = self._asked
+        if how == "obs":
+            self.observation_space = beside(obs_space, self.action_space)
+
+    def reset(self, *, seed=None, options=None):
+        """The first observation, with its mask."""
+        self.masks = 0
+        return self._told(*self.env.reset(seed=seed), over=False)
+
+    def step(self, action):
+        """As Chance's; the action must be legal."""
+        assert self.legal[legal_places(self.action_space, action)].all(), f"{action} is illegal"
+        obs, rew, term, trunc, info = self.env.step(action)
+        obs, info = self._told(obs, info, term or trunc)
+        return obs, rew, term, trunc, info
+
+    def _told(self, obs, info, over):
+        self.masks, self.over = self.masks + 1, over
+        self.legal = np.concatenate([self.np_random.permutation(size) < self.np_random.integers(
+            1, size + 1) for size in self.sizes])
+        told = self.bend(self.legal) if self.bend and self.masks == 3 else self.legal
+        self.told = np.zeros_like(self.legal) if over else told
+        if self.how == "obs":
+            obs = {**(obs if isinstance(obs, dict) else {"obs": obs}), "action_mask": self.told}
+        if self.how == "info" and not over and told is not None:
+            info["action_mask"] = np.asarray(told, np.int8)
+        return obs, info
+
+    def _asked(self):
+        assert not self.over, "the episode is over"
+        return self.told
+
+
+def legal_places(space, action):
+    """Where in a mask the flags of an action's choices stand."""
+    sizes = counts(space)
+    first = np.cumsum(sizes) - sizes
+    return first + np.reshape(np.asarray(action) - start_of(space), -1)
 
 
 class Counting(gym.Env):

@@ -143,6 +143,7 @@ class FakeSpec:
         env = Chance(ends=ends)
         self.seed, self.num_threads = seed, num_threads
         self.gymnasium_action_space, self.space = env.action_space, env.observation_space
+        self.state_array_spec = {"obs": None, "info:env_id": None}
 
     @property
     def gymnasium_observation_space(self):

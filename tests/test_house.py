@@ -42,6 +42,7 @@ ROWS = """
     heads nets unrolling vecenv stepper forecast
     actors processes
     envs intake books
+    masks
     contract measure infos
     fingerprint
     actions observations

@@ -189,8 +189,9 @@ def test_a_vector_environment_is_seeded_once_and_by_the_run(trainer):
     for seed in (1, 1, 2):
         vec = diaries(Chance)
         trainer(vec, num_envs=3, num_steps=STEPS, norm_obs=False, seed=seed).collect()
-        assert all(one is None for env in vec.envs for one in env.seeds[1:])
-        seeds.append([env.seeds[0] for env in vec.envs])
+        seeded = [[one for one in env.seeds if one is not None] for env in vec.envs]
+        assert all(len(env) == 1 for env in seeded)
+        seeds.append([seed for seed, in seeded])
     assert seeds[0] == seeds[1] and not set(seeds[0]) & set(seeds[2])
 
 

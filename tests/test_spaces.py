@@ -225,7 +225,9 @@ def test_what_is_for_box_actions_refuses_choices(trainer, settings):
 
 @pytest.mark.parametrize("settings", [
     dict(sde=True, std=0.1), dict(sde=True, distribution="beta"),
-    dict(distribution="beta", std=0.2), dict(distribution="beta", action_scaling=True)], ids=str)
+    dict(distribution="beta", std=0.2), dict(distribution="beta", action_scaling=True),
+    dict(distribution="state_gaussian", std=0.2), dict(min_std=0.1), dict(sde_sample_freq=4)],
+    ids=str)
 def test_heads_that_exclude_each_other_are_refused(trainer, settings):
-    with pytest.raises(ConfigError, match="\n  fix: leave"):
+    with pytest.raises(ConfigError, match="\n  fix: .*leave"):
         trainer(partial(Chance, VECTOR, Box(-1, 1, (1,))), **settings)
