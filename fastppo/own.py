@@ -64,7 +64,7 @@ def tried(policy: Policy, config: Config) -> Policy:
                          fix) from error
     several = isinstance(out, (tuple, list))
     found = list(map(_shape, out)) if several else [_shape(out)]
-    own = several and len(out) > 1 and isinstance(out[0], Distribution)
+    own = several and len(out) > 1 and isinstance(out[0], Distribution) and not memory
     wanted = [f"float [2, {size}]", "float [2]", *[f"float [2, {memory}]"] * bool(memory)]
     if not several or found[own:] != wanted[own:]:
         told = ", ".join(found)

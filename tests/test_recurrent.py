@@ -278,6 +278,43 @@ class Own(torch.nn.Module):
         return out[:, :3], out[:, 3], state
 
 
+class Forbidding(Chance):
+    """Half of the actions are forbidden, others at every step."""
+
+    def __init__(self):
+        super().__init__(Dict(seen=VECTOR, action_mask=MultiBinary(4)), Discrete(4))
+
+    def _obs(self, push):
+        obs = super()._obs(push)
+        return obs | {"action_mask": self.np_random.permutation([0, 0, 1, 1]).astype(np.int8)}
+
+    def step(self, action):
+        """Only what is legal."""
+        assert self.legal[action]
+        obs, *rest = super().step(action)
+        self.legal = obs["action_mask"]
+        return obs, *rest
+
+    def reset(self, **given):
+        """Note what is legal."""
+        obs, info = super().reset(**given)
+        self.legal = obs["action_mask"]
+        return obs, info
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_masks_and_memory_go_together(trainer, workers):
+    ppo = recurring(trainer, Forbidding, rnn="gru", num_workers=workers)
+    ppo.collect()
+    rollout = ppo.collect()
+    batch, (logp, _, val) = judged(ppo, rollout)
+    assert ((logp - batch.logp).exp() - 1).abs().max() < 1e-5
+    assert torch.allclose(val, batch.val, atol=1e-5)
+    assert rollout.obs["action_mask"][:-1].gather(-1, rollout.act[..., None]).all()
+    assert np.isfinite(list(ppo.update(rollout).values())).all()
+    assert ppo.evaluate(3, deterministic=False).lengths.min() > 0
+
+
 def test_a_model_of_ones_own_may_have_a_memory(trainer):
     ppo = trainer(partial(Chance, VECTOR, Discrete(3)), model=Own, **SMALL)
     ppo.collect()
@@ -356,6 +393,20 @@ def _config(kind):
 def test_what_contradicts_a_memory_is_refused(trainer, settings, said):
     with pytest.raises(ConfigError, match=said):
         trainer(partial(Chance, VECTOR, Discrete(3)), **settings)
+
+
+class Distributing(Own):
+    """Returns a distribution, of which the update could not take parts."""
+
+    def forward(self, obs, state):
+        """One over three choices."""
+        params, *rest = super().forward(obs, state)
+        return torch.distributions.Categorical(logits=params), *rest
+
+
+def test_a_memory_with_a_distribution_is_refused(trainer):
+    with pytest.raises(ModelError, match=r"Categorical .*\n.*action parameters \[2, 3\]"):
+        trainer(partial(Chance, VECTOR, Discrete(3)), model=Distributing)
 
 
 class Unequal(Own):
