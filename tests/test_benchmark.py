@@ -69,6 +69,12 @@ def test_flops_of_a_network_of_ones_own_are_counted_too(trainer):
     assert limit.flops(policy) == (2 * 12, 4 * 12)
 
 
+@pytest.mark.parametrize("rnn, gates", [("gru", 3), ("lstm", 4)])
+def test_flops_of_a_memory_are_counted(trainer, rnn, gates):
+    policy = trainer("CartPole-v1", hidden_sizes=(), rnn=rnn, rnn_size=16).policy
+    assert limit.flops(policy)[0] == 2 * (2 * gates * 16 * (4 + 16) + 16 * 2 + 16)
+
+
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_the_limit_plays_the_recorded_episodes_again_without_gymnasiums_wrappers(trainer, env):
     ppo = trainer(env, num_steps=40, max_episode_steps=15)

@@ -7,7 +7,9 @@ The environment's share is measured by playing recorded episodes again in one pr
 Gymnasium's wrappers; the FLOPs are counted from the network; the peak is a matrix product's.
 """
 
+import contextlib
 import time
+import warnings
 from typing import Any, NamedTuple, Sequence
 
 import gymnasium as gym
@@ -162,13 +164,22 @@ def flops(policy: nn.Module, rows: int = 8) -> tuple[int, int]:
     from torch.utils.flop_counter import FlopCounterMode
     store = policy.observer.seen.store
     obs = policy.observer.tensors(np.zeros((rows, *store.shape), store.dtype))
-    with torch.enable_grad(), FlopCounterMode(display=False) as counter:
+    with without_onednn(), torch.enable_grad(), FlopCounterMode(display=False) as counter:
         params, val = policy(obs)
         forward = counter.get_total_flops()
         gradients = torch.autograd.grad(params.sum() + val.sum(), trained(policy),
                                         allow_unused=True)
     del gradients
     return forward // rows, counter.get_total_flops() // rows
+
+
+@contextlib.contextmanager
+def without_onednn():
+    """Without oneDNN, whose LSTM is one operation in which nobody counts products."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the switch asks for a GPU of Intel's
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
 
 
 def peak(device: str = "cpu") -> float:
