@@ -17,7 +17,8 @@ FETCHED := $(if $(TORCH),pypi.org and download.pytorch.org,pypi.org)
 OR_SAY := || { echo "  fix: see the lines above; if it is the network: $(FETCHED) must be in" \
     "reach (HTTPS_PROXY), then make again" >&2; exit 1; }
 SANE := build/sanitize
-TOUCH_C := $(addprefix tests/test_,kernels.py update.py cells.py rollout.py workers.py normalise.py)
+TOUCH_C := $(addprefix tests/test_,kernels.py update.py recurrent.py cells.py rollout.py workers.py \
+    normalise.py)
 
 ifeq ($(TORCH),cpu)
   INSTALL := $(PY) -m uv pip install --quiet --python $(PY) --torch-backend=cpu $(WHAT)

@@ -23,7 +23,7 @@ from test_probes import (
 )
 from test_rollout import CHANCE, assert_advantages, assert_ratio_is_one, assert_successors
 
-from fastppo import actors, collect, heads, kernels, learner
+from fastppo import actors, collect, heads, kernels, learner, sequences
 from fastppo.native import Native
 from fastppo.observer import Observer
 
@@ -91,11 +91,11 @@ def gamma_is_ignored(monkeypatch):
 def of_other_rows(monkeypatch, names, move):
     """Samples have some fields, `names`, of other rows than the rest: of move(field [t e])."""
     def change(real):
-        def flattened(rollout, device):
+        def samples(rollout, device):
             moved = {name: move(getattr(rollout, name)) for name in names}
-            return real(rollout._replace(**moved), device)
-        return flattened
-    replace(monkeypatch, learner, "flattened", change)
+            return real.samples(rollout._replace(**moved), device)
+        return real._replace(samples=samples)
+    replace(monkeypatch, sequences, "ROWS", change)
 
 
 @mutant("P2", "P3", "P4", "P5", "P8", "P9")
