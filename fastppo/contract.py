@@ -127,6 +127,19 @@ def unfit(rows: np.ndarray, seen: Observations) -> tuple[int, ValueError] | None
     return seen.stuck(rows)
 
 
+def check_state(state, rows: int, size: int) -> None:
+    """Raise InputError for what is no memory of `size` numbers for `rows` observations."""
+    if state is None:
+        return
+    if not size:
+        raise InputError("predict was given a state, but the policy has no memory", "leave it out")
+    own = isinstance(state, np.ndarray)
+    if not own or state.shape != (rows, size) or state.dtype != np.float32:
+        told = f"{state.dtype} {list(state.shape)}" if own else f"of type {type(state).__name__}"
+        raise InputError(f"the state is {told}, not float32 {[rows, size]}", "give what the last"
+                         " predict returned: action, state = policy.predict(obs, state=state)")
+
+
 def numbers(params):
     """A network's action parameters [b p], a tensor; raises Error for the first row with a NaN."""
     if hasattr(params, "isnan") and params.isnan().any():  # distributions refuse NaN themselves

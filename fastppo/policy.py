@@ -106,6 +106,7 @@ class Policy(nn.Module):
         """
         rows, single = contract.batch(obs, self.observer.seen, action_mask)
         contract.check_rows(rows, self.observer.seen)
+        contract.check_state(state, len(rows), self.memory)
         found, after = self.decide(rows, deterministic, noise, state)
         actions = found[0] if single else self.actions.stacked(found)
         return (actions, after) if self.memory else actions

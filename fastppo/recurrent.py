@@ -54,9 +54,8 @@ class Memory(nn.Module):
                  generator: torch.Generator | None = None):
         super().__init__()
         self.body, self.flat, self.widths, self.size = body, body.flat, body.widths, size
-        self.cell, self.parts = CELLS[kind](body.size, size, dtype=torch.float32), 1
-        if kind == "lstm":
-            self.parts = 2
+        self.cell = CELLS[kind](body.size, size, dtype=torch.float32)
+        self.parts = 2 if kind == "lstm" else 1
         self.state_size = self.parts * size
         for x in self.cell.parameters():
             if x.ndim == 2:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_report import weights
 
 from fastppo import Config, kernels, load, sequences, unrolling
-from fastppo.errors import ConfigError, KernelError, ModelError, SpaceError
+from fastppo.errors import ConfigError, InputError, KernelError, ModelError, SpaceError
 from fastppo.models import build_policy
 from fastppo.recurrent import Memory, Packing, Recurrent, unrolled
 
@@ -356,6 +356,20 @@ def test_a_policy_that_was_saved_remembers_as_before(trainer, tmp_path, kind):
             actions.append(act)
     np.testing.assert_array_equal(actions[::2], actions[1::2])
     assert not np.allclose(ppo.policy.predict(obs)[0], actions[-1], rtol=1e-3)
+
+
+@pytest.mark.parametrize("state", [np.zeros((2, 10), "f4"), np.zeros((1, 10)), np.zeros(10, "f4"),
+                                   [0.0] * 10, torch.zeros(1, 10)], ids=str)
+def test_a_state_that_is_none_of_the_policys_is_refused(trainer, state):
+    policy = trainer(partial(Chance, VECTOR, Discrete(3)), rnn="gru", rnn_size=5).policy
+    policy.predict(np.zeros(3, "f4"), state=np.zeros((1, 10), "f4"))
+    with pytest.raises(InputError, match=r"the state is .*, not float32 \[1, 10\]"):
+        policy.predict(np.zeros(3, "f4"), state=state)
+
+
+def test_a_state_for_a_policy_without_memory_is_refused(trainer):
+    with pytest.raises(InputError, match="no memory"):
+        trainer(Chance).policy.predict(np.zeros(1, "f4"), state=np.zeros((1, 4), "f4"))
 
 
 def test_evaluation_clears_the_state_at_every_episode(trainer):
