@@ -106,7 +106,7 @@ def test_a_preset_holds_valid_settings_and_every_family_has_one():
 
 
 @pytest.mark.parametrize("env_name, preset, wanted", [
-    ("LunarLander-v3", "auto", "lunarlander"), ("LunarLanderContinuous-v3", "auto", "lunarlander"),
+    ("LunarLander-v3", "auto", "lunarlander"), ("Pendulum-v1", "auto", "pendulum"),
     ("package:CartPole-v7", "auto", "cartpole"), ("Acrobot-v1", "cartpole", "cartpole"),
 ])
 def test_a_preset_is_looked_up_by_the_id_without_its_version(env_name, preset, wanted):
@@ -114,7 +114,7 @@ def test_a_preset_is_looked_up_by_the_id_without_its_version(env_name, preset, w
 
 
 @pytest.mark.parametrize("env_name, preset", [
-    ("CartPole-v1", "none"), ("Acrobot-v1", "auto"), ("CartPole", "auto"), ("my:CartPole", "auto")])
+    ("CartPole-v1", "none"), ("Taxi-v3", "auto"), ("CartPole", "auto"), ("my:CartPole", "auto")])
 def test_an_environment_without_a_preset_has_the_defaults(env_name, preset):
     assert preset_of(env_name, preset) == {}
 
