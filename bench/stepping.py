@@ -5,12 +5,16 @@
 Every round all take the same number of steps with random actions, one after the other; the workers'
 rollout draws its own. Prints the median microseconds of one step of all environments with the
 spread, and how many times the steps of SyncVectorEnv that is. EnvPool joins where it is installed.
+The bare loops are the floor of what steps Gymnasium's environments on two cores: two processes that
+share nothing, each with half of them, without an observation kept or a wrapper around them.
 """
 
 import argparse
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 
@@ -36,6 +40,27 @@ def rolled(ppo: fastppo.PPO, actions: np.ndarray) -> None:
     vec.warmup(len(actions))      # the first one said again
 
 
+held: list[gym.Env] = []  # a bare loop's environments, in its own process
+
+
+def bare(name: str, actions: np.ndarray) -> None:
+    """Step environments without wrappers through `actions` [t e], one after the other."""
+    while len(held) < actions.shape[1]:
+        held.append(gym.make(name).unwrapped)
+        held[-1].reset()
+    for row in actions:
+        for env, action in zip(held, row):
+            if any(env.step(action)[2:4]):
+                env.reset()
+
+
+def halves(name: str, pools: list[ProcessPoolExecutor], actions: np.ndarray) -> None:
+    """The same, with half of the environments in each of two processes."""
+    parts = np.array_split(actions, len(pools), axis=1)
+    for done in [pool.submit(bare, name, part) for pool, part in zip(pools, parts)]:
+        done.result()
+
+
 def contestants(options: argparse.Namespace, stack: ExitStack) -> dict[str, Callable]:
     """What takes the steps of `actions` [t e], by name."""
     makers = [partial(gym.make, options.env)] * options.envs
@@ -51,11 +76,15 @@ def contestants(options: argparse.Namespace, stack: ExitStack) -> dict[str, Call
     for vec in vectors.values():
         stack.callback(vec.close)
         vec.reset(seed=1)
+    pools = [stack.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
+             for _ in range(2)]
+    halves(options.env, pools, np.zeros((2, options.envs), int))
     ppo = stack.enter_context(fastppo.PPO(
         options.env, num_envs=options.envs, num_workers=2, num_steps=options.steps + 1, seed=1,
         preset="none", acting="local"))
     return {name: partial(stepped, vec) for name, vec in vectors.items()} | {
-        "rollouts, 2 workers": partial(rolled, ppo)}
+        "rollouts, 2 workers": partial(rolled, ppo),
+        "bare loops, 2": partial(halves, options.env, pools)}
 
 
 def main() -> None:

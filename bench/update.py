@@ -37,7 +37,7 @@ def learner_of(kind: type[Learner], options: argparse.Namespace, count: int) -> 
     policy = Policy(Box(-np.inf, np.inf, (options.inputs,), np.float32), space, net)
     config = Config(seed=1, num_minibatches=count, clip_range_vf=None, entropy_coef=0.01)
     learner = kind(policy, config, Flat(policy))
-    learner.adam.lr = 1e-6
+    learner.optimizer.rates = 1e-6, 1e-6
     return learner
 
 

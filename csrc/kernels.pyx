@@ -43,6 +43,7 @@ cdef extern from "mlp.h" nogil:
     enum: PLAN_COLUMNS
     ctypedef struct Layout:
         int64_t outputs, packed, params, inputs
+        float limit
     const char *mlp_layout(const int64_t *plan, int64_t layers, Layout *layout)
     void mlp_pack(const int64_t *plan, int64_t layers, const float *params, float *packed)
     void mlp_forward(const int64_t *plan, int64_t layers, const Layout *layout,
@@ -215,13 +216,14 @@ cdef const float *normaliser(array, int64_t inputs) except? NULL:
     return <const float *>view.data
 
 
-def forward(plan, packed, mean, scale, obs, out):
+def forward(plan, packed, mean, scale, obs, out, double limit):
     cdef Layout layout
     cdef View rows = view_of(plan, c'l', 2, IN), weights = view_of(packed, c'f', 1, IN)
     cdef View x = view_of(obs, c'f', 2, IN), y = view_of(out, c'f', 2, OUT)
     cdef const float *shift
     cdef const float *factor
     layout_of(rows, &layout)
+    layout.limit = limit
     shift, factor = normaliser(mean, layout.inputs), normaliser(scale, layout.inputs)
     if (shift == NULL) != (factor == NULL):
         raise ValueError("mean and scale are given together, or both None")

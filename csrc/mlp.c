@@ -12,7 +12,6 @@
 #include "fastmath.h"
 #include "lanes.h"
 
-#define OBS_LIMIT 10.0f
 #define MAX_OFFSET ((int64_t)1 << 40)
 
 static int64_t padded(int64_t width) { return (width + LANES - 1) / LANES * LANES; }
@@ -104,16 +103,17 @@ ALWAYS_INLINE const float *run_layer(const int64_t *layer, const float *w, const
     return w;
 }
 
-/* x [ROWS ...] = clip((obs - mean) * scale, -10, 10), or obs as they are; 0 from row `live` on. */
-ALWAYS_INLINE void read_obs(const float *mean, const float *scale, const float *obs, int64_t inputs,
-                            int64_t live, float *x) {
-    int64_t stride = padded(inputs);
+/* x [ROWS ...] = clip((obs - mean) * scale, +-limit), or obs as they are; 0 from row `live` on. */
+ALWAYS_INLINE void read_obs(const float *mean, const float *scale, const float *obs,
+                            const Layout *layout, int64_t live, float *x) {
+    int64_t inputs = layout->inputs, stride = padded(inputs);
+    float limit = layout->limit;
     for (int64_t r = 0; r < ROWS; r++, x += stride, obs += inputs) {
         if (r >= live)
             for (int64_t i = 0; i < inputs; i++) x[i] = 0.0f;
         else if (mean)
             for (int64_t i = 0; i < inputs; i++)
-                x[i] = clamp((obs[i] - mean[i]) * scale[i], -OBS_LIMIT, OBS_LIMIT);
+                x[i] = clamp((obs[i] - mean[i]) * scale[i], -limit, limit);
         else
             memcpy(x, obs, (size_t)inputs * sizeof *x);
     }
@@ -124,7 +124,7 @@ ALWAYS_INLINE void mlp_block_body(const int64_t *plan, int64_t layers, const Lay
                                   const float *packed, const float *mean, const float *scale,
                                   const float *obs, int64_t live, float *out) {
     _Alignas(64) float scratch[ROWS * MAX_FLOATS];
-    read_obs(mean, scale, obs, layout->inputs, live, scratch);
+    read_obs(mean, scale, obs, layout, live, scratch);
     for (int64_t i = 0, column = 0; i < layers; i++, plan += PLAN_COLUMNS) {
         float *y = scratch + ROWS * layout->start[slot(plan)];
         packed = run_layer(plan, packed, scratch + ROWS * layout->start[plan[SRC]], live, y);

@@ -26,6 +26,7 @@ enum { MAX_BUFFERS = 64, MAX_FLOATS = 6144 };
 typedef struct {
     int64_t start[MAX_BUFFERS + 1], width[MAX_BUFFERS + 1]; /* the last: the output's */
     int64_t floats, outputs, packed, params, inputs;
+    float limit; /* of a normalised observation, the caller's to set */
 } Layout;
 
 /* Fill `layout`; return NULL, or what is wrong with the plan. */
@@ -34,7 +35,8 @@ const char *mlp_layout(const int64_t *plan, int64_t layers, Layout *layout);
 /* Copy `params` [layout.params] to `packed` [layout.packed], as mlp_forward reads them. */
 void mlp_pack(const int64_t *plan, int64_t layers, const float *params, float *packed);
 
-/* out [n layout.outputs] = the networks at obs [n layout.inputs]; mean = NULL: obs as they are. */
+/* out [n layout.outputs] = the networks at obs [n layout.inputs]; mean = NULL: obs as they are,
+ * else within layout.limit. */
 void mlp_forward(const int64_t *plan, int64_t layers, const Layout *layout, const float *packed,
                  const float *mean, const float *scale, const float *obs, int64_t n, float *out);
 

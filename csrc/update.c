@@ -8,17 +8,16 @@
 #include "mlp.h"
 #include "update_loss.h"
 
-#define OBS_LIMIT 10.0f
-
 /* x [rows inputs] = the observations of `index`, normalised or not; 0 from row `live` on. */
 ALWAYS_INLINE void update_gather_body(const Batch *batch, const int64_t *index, int64_t inputs,
                                       int64_t live, int64_t rows, float *x) {
     int64_t row = row_of(inputs);
+    float limit = batch->limit;
     for (int64_t r = 0; r < live; r++, x += row) {
         const float *obs = batch->obs + index[r] * inputs;
         if (batch->mean)
             for (int64_t i = 0; i < inputs; i++)
-                x[i] = clamp((obs[i] - batch->mean[i]) * batch->scale[i], -OBS_LIMIT, OBS_LIMIT);
+                x[i] = clamp((obs[i] - batch->mean[i]) * batch->scale[i], -limit, limit);
         else
             memcpy(x, obs, (size_t)inputs * sizeof *x);
     }

@@ -40,6 +40,7 @@ typedef struct {
     const int64_t *choice;               /* [b] for a categorical head */
     const float *act;                    /* [b outputs - 1] for a Gaussian one */
     const float *logp, *val, *adv, *ret; /* [b] */
+    float limit;                         /* of a normalised observation */
 } Batch;
 
 /* A minibatch: which samples, and what brings their advantages to mean 0 and std 1. */
@@ -53,6 +54,7 @@ typedef struct {
 typedef struct {
     float low, high, range; /* of the ratio: 1 - range, 1 + range */
     float value_range;      /* negative: the value is not clipped */
+    float dual;             /* largest factor on a negative advantage; infinite: any */
     float entropy, value;   /* weights in the loss */
 } Coefs;
 

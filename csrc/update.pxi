@@ -1,6 +1,7 @@
 """The update of csrc/update.h as an object that holds its arrays, part of kernels.pyx."""
 
 from cpython.exc cimport PyErr_CheckSignals
+from libc.math cimport INFINITY
 
 cdef extern from "update.h" nogil:
     enum: MAX_SHARDS, SUMS, STATS
@@ -16,12 +17,13 @@ cdef extern from "update.h" nogil:
         const float *val
         const float *adv
         const float *ret
+        float limit
     ctypedef struct Minibatch:
         const int64_t *index
         int64_t rows
         float adv_mean, adv_scale
     ctypedef struct Coefs:
-        float low, high, range, value_range, entropy, value
+        float low, high, range, value_range, dual, entropy, value
     ctypedef struct Adam:
         double lr, beta1, beta2, eps, max_norm
     const char *update_network(const int64_t *plan, int64_t layers, int64_t log_std,
@@ -83,12 +85,12 @@ cdef class Update:
     cdef bint normalised
     cdef object arrays
 
-    def __init__(self, plan, log_std, memory, samples, order, terms):
+    def __init__(self, plan, log_std, double limit, memory, samples, order, terms):
         network_of(plan, log_std, &self.network)
         self._work_in(*memory)
-        self._read(*samples)
+        self._read(*samples, limit)
         self._follow(order, len(samples[0]))
-        self._weigh(*terms)
+        self.weigh(*terms)
         self.arrays = memory, samples, order  # held for as long as their memory is used
 
     def _work_in(self, params, exp_avg, exp_avg_sq, grads, sums, work):
@@ -105,7 +107,7 @@ cdef class Update:
         self.grads, self.stride, self.sums = <float *>rows.data, rows.columns, <double *>totals.data
         self.work = <float *>floats(work, self.network.floats, OUT)
 
-    def _read(self, obs, act, logp, val, adv, ret, mean, scale):
+    def _read(self, obs, act, logp, val, adv, ret, mean, scale, float limit):
         cdef View x = view_of(obs, c'f', 2, IN)
         cdef bint discrete = self.network.log_std < 0
         cdef View a = view_of(act, c'l', 1, IN) if discrete else view_of(act, c'f', 2, IN)
@@ -120,7 +122,7 @@ cdef class Update:
             <const float *>x.data, normaliser(mean, x.columns), normaliser(scale, x.columns),
             <const int64_t *>a.data, <const float *>a.data,
             <const float *>floats(logp, x.rows, IN), <const float *>floats(val, x.rows, IN),
-            <const float *>floats(adv, x.rows, IN), <const float *>floats(ret, x.rows, IN))
+            <const float *>floats(adv, x.rows, IN), <const float *>floats(ret, x.rows, IN), limit)
 
     def _follow(self, order, int64_t rows):
         cdef View places = view_of(order, c'l', 1, IN)
@@ -130,10 +132,11 @@ cdef class Update:
             if self.order[i] < 0 or self.order[i] >= rows:
                 raise ValueError(f"order[{i}] is {self.order[i]}, of {rows} samples")
 
-    def _weigh(self, double clip_range, clip_range_vf, double entropy_coef, double value_coef,
-               double max_grad_norm, bint norm_advantages, betas, double adam_eps):
+    def weigh(self, double clip_range, clip_range_vf, double entropy_coef, double value_coef,
+              dual_clip, double max_grad_norm, bint norm_advantages, betas, double adam_eps):
         self.coefs = Coefs(1 - clip_range, 1 + clip_range, clip_range,
-                           -1 if clip_range_vf is None else clip_range_vf, entropy_coef, value_coef)
+                           -1 if clip_range_vf is None else clip_range_vf,
+                           INFINITY if dual_clip is None else dual_clip, entropy_coef, value_coef)
         self.adam = Adam(0, betas[0], betas[1], adam_eps, max_grad_norm)
         self.normalised = norm_advantages
 

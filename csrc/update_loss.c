@@ -95,7 +95,8 @@ ALWAYS_INLINE void gaussian_gradient(const float *log_std, float entropy, float 
     }
 }
 
-/* mean(max(-adv ratio, -adv clip(ratio, low, high))). Every comparison passes a NaN on. */
+/* mean(max(-adv ratio, -adv clip(ratio, low, high))), where adv < 0 no more than -adv dual. Every
+ * comparison passes a NaN on. */
 ALWAYS_INLINE void surrogate(const Batch *batch, const Minibatch *part, const Coefs *coefs,
                              float weight, Rows *rows, double *sums) {
     float adv[BLOCK] = {0}, log_ratio[BLOCK] = {0}, ratio[BLOCK], gain[BLOCK];
@@ -108,8 +109,11 @@ ALWAYS_INLINE void surrogate(const Batch *batch, const Minibatch *part, const Co
         ratio[r] = fast_exp(log_ratio[r]);
         float free = -adv[r] * ratio[r];
         float limited = -adv[r] * clamp(ratio[r], coefs->low, coefs->high);
+        float bound = choose(adv[r] < 0.0f, -adv[r] * coefs->dual, INFINITY);
         gain[r] = choose(limited > free, limited, free);
         rows->slope[r] = weight * choose(limited > free, 0.0f, free);
+        rows->slope[r] = choose(gain[r] > bound, 0.0f, rows->slope[r]);
+        gain[r] = choose(gain[r] > bound, bound, gain[r]);
     }
     for (int64_t r = 0; r < rows->live; r++) {
         sums[GAIN] += gain[r];

@@ -8,8 +8,9 @@ import importlib
 
 __version__ = "0.1.0"
 
-_HOMES = {"PPO": "ppo", "Config": "config", "load": "checkpoint", "make_vec": "vector",
-          "Error": "errors", "Rollout": "collect", "Evaluation": "evaluate", "Policy": "policy"}
+_HOMES = {"PPO": "ppo", "Config": "config", "load": "checkpoint", "export": "exporter",
+          "make_vec": "vector", "Error": "errors", "Rollout": "collect", "Evaluation": "evaluate",
+          "Policy": "policy"}
 __all__ = [*_HOMES, "__version__"]
 
 

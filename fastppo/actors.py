@@ -8,13 +8,13 @@ worker. Random: chance, for the rollout that sets the observation moments.
 from typing import NamedTuple, Protocol, Sequence
 
 import numpy as np
-from gymnasium.spaces import Discrete, Space
 
 from . import kernels
+from .actions import Actions
 from .arena import Arena
 from .errors import Error
 from .kernels import Purpose
-from .spaces import noise_size, random_actions, to_env
+from .observations import Encoding, Observations
 
 
 class Actor(Protocol):
@@ -38,38 +38,50 @@ class Recipe(NamedTuple):
 
     plan: np.ndarray  # i64 [layers 7], see kernels.forward
     log_std: int | None  # offset into the flat parameters, or None for a categorical head
+    limit: float = 10.0  # of normalised observations
 
 
 class Noise:
-    """The random numbers of actions: uniform for Discrete, normal for Box, counted by steps."""
+    """The random numbers of actions, counted by steps: a head's letters say of which kind each is.
 
-    def __init__(self, space: Space, seed: int, first: int, count: int):
-        self.draw = kernels.uniform if isinstance(space, Discrete) else kernels.normal
+    u is uniform in [0, 1), n normal.
+    """
+
+    def __init__(self, letters: str, seed: int, first: int, count: int):
         self.seed, self.first = seed, first
-        self.out = np.empty((count, noise_size(space)), np.float32)
+        self.out = np.empty((count, len(letters)), np.float32)
+        self.normal = np.array([letter == "n" for letter in letters])
+        self.beside = np.empty_like(self.out) if self.normal.any() else None
 
     def at(self, step: int, purpose: Purpose = Purpose.ACT) -> np.ndarray:
         """The numbers [e k] of acting step `step`; the array is reused."""
-        self.draw(self.seed, purpose, self.first, step, self.out)
+        where = self.seed, purpose, self.first, step
+        if self.normal.all():
+            kernels.normal(*where, self.out)
+            return self.out
+        kernels.uniform(*where, self.out)
+        if self.beside is not None:
+            kernels.normal(*where, self.beside)
+            np.copyto(self.out, self.beside, where=self.normal)
         return self.out
 
 
 class Local:
     """The compiled policy for environments [first, last): forward, sample, logp, value."""
 
-    def __init__(self, arena: Arena, first: int, last: int, recipe: Recipe, space: Space,
-                 seed: int):
-        part, self.first = slice(first, last), first
+    def __init__(self, arena: Arena, first: int, last: int, recipe: Recipe, seen: Observations,
+                 actions: Actions, seed: int):
+        part, self.first, self.seen = slice(first, last), first, seen
         self.steps, count = len(arena["raw"]), last - first
-        self.obs = list(arena["obs"][:, part].reshape(self.steps + 1, count, -1))
-        self.fin = arena["fin"][part].reshape(count, -1)
+        self.obs, self.fin = list(arena["obs"][:, part]), arena["fin"][part]
         self.act_rows, self.logp, self.val = (
             list(arena[n][:, part]) for n in ("act", "logp", "val"))
         self.nxt, self.term, self.trunc = (arena[n][:, part] for n in ("nxt", "term", "trunc"))
         self.params, self.told = arena["params"], list(_told(arena)[:, part])
         self.mean, self.scale = (arena[n] if len(arena[n]) else None for n in ("mean", "scale"))
-        self.recipe, self.to_env = recipe, to_env(space)
-        self.noise = Noise(space, seed, first, count)
+        self.recipe, self.to_env, self.encoding = recipe, actions.to_env(), Encoding(seen)
+        self.noise = Noise(("u" if recipe.log_std is None else "n") * actions.size, seed, first,
+                           count)
         self.packed = np.empty(kernels.packed_size(recipe.plan), np.float32)
         width = int(recipe.plan[recipe.plan[:, 1] < 0, 3].sum())  # action parameters, then value
         self.out, self.one = np.empty((count, width), "f4"), np.empty((1, width), "f4")
@@ -106,20 +118,31 @@ class Local:
         self.nxt[t - 1, going_on] = self.out[going_on, -1]
 
     def _forward(self, obs: np.ndarray, out: np.ndarray) -> None:
-        kernels.forward(self.recipe.plan, self.packed, self.mean, self.scale, obs, out)
+        seen = self.encoding.encode(self.seen.arrays(obs))
+        kernels.forward(self.recipe.plan, self.packed, self.mean, self.scale, seen, out,
+                        self.recipe.limit)
 
 
 class Central:
-    """A policy that infers for a whole group of environments at once, always in the same groups."""
+    """A policy that infers for a whole group of environments at once, always in the same groups.
 
-    def __init__(self, arena: Arena, policy, groups: Sequence[range], space: Space, seed: int):
-        self.arena, self.policy, self.groups = arena, policy, groups
-        self.steps, self.to_env, self.told = len(arena["raw"]), to_env(space), _told(arena)
-        self.noise = {group: Noise(space, seed, group.start, len(group)) for group in groups}
+    `late`: an episode's last observation has a row of its own (autoreset mode NEXT_STEP).
+    """
+
+    def __init__(self, arena: Arena, policy, groups: Sequence[range], seed: int,
+                 late: bool = False):
+        self.arena, self.policy, self.groups, self.late = arena, policy, groups, late
+        self.steps, self.told = len(arena["raw"]), _told(arena)
+        self.to_env = policy.actions.to_env()
+        self.noise = {group: Noise(policy.head.noise, seed, group.start, len(group))
+                      for group in groups}
+        self.hold, self.under_way = policy.head.hold or self.steps, None
 
     def start(self, iteration: int) -> None:
-        """Count noise from this rollout's first step."""
-        self.first_step = iteration * self.steps
+        """Count noise from this rollout's first step; go on with the memory of the last one."""
+        self.first_step, state = iteration * self.steps, self.arena["state"]
+        if iteration != self.under_way:
+            state[0], self.under_way = state[-1] if iteration else 0.0, iteration
 
     def act(self, t: int, group: range) -> list:
         """Infer, and hand the actions to an environment of this process."""
@@ -127,14 +150,15 @@ class Central:
         return self.to_env(self.arena["act"][t, group.start:group.stop])
 
     def infer(self, t: int, group: range) -> None:
-        """Fill act, logp and val [t group]; repeating it changes nothing."""
-        part = slice(group.start, group.stop)
+        """Fill act, logp, val [t group] and state [t+1 group]; repeating it changes nothing."""
+        part, step = slice(group.start, group.stop), self.first_step + t
         if t:
             self._bootstrap(t - 1, part)
-        noise = self.noise[group].at(self.first_step + t)
-        record = self.policy.act(self.arena["obs"][t, part], noise)
-        for name, value in zip(("act", "logp", "val"), record):
-            self.arena[name][t, part] = value
+        noise, state = self.noise[group].at(step - step % self.hold), self.arena["state"]
+        acted = self.policy.act(self.arena["obs"][t, part], noise, state[t, part])
+        for name in ("act", "logp", "val"):
+            self.arena[name][t, part] = getattr(acted, name)
+        state[t + 1, part] = acted.state
         _check(self.told[t, part], group.start, t)
 
     def cut(self, t: int, e: int) -> None:
@@ -146,16 +170,21 @@ class Central:
         for group in self.groups:
             part = slice(group.start, group.stop)
             self._bootstrap(t - 1, part)
-            value = self.policy.value(self.arena["obs"][t, part])
+            value = self.policy.worth(self.arena["obs"][t, part], self.arena["state"][t, part])
             self.arena["nxt"][t - 1, part] = np.where(
                 ended[part], self.arena["nxt"][t - 1, part], value)
 
     def _bootstrap(self, t: int, part: slice) -> None:
-        """V(final observation) where step t truncated; done once, for `fin` is soon another's."""
-        nxt, cut = self.arena["nxt"][t, part], self.arena["trunc"][t, part]
-        cut = cut & ~self.arena["term"][t, part] & np.isnan(nxt)
+        """V(final observation) where step t truncated; done once, for `fin` is soon another's.
+
+        Only then does an episode that begins at t + 1 forget what was before it.
+        """
+        nxt, term, trunc, valid = (self.arena[name][t, part] for name in (
+            "nxt", "term", "trunc", "valid"))
+        state, cut = self.arena["state"][t + 1, part], trunc & ~term & np.isnan(nxt)
         if cut.any():
-            nxt[cut] = self.policy.value(self.arena["fin"][part])[cut]
+            nxt[cut] = self.policy.worth(self.arena["fin"][part], state)[cut]
+        state[~valid if self.late else term | trunc] = 0.0
 
 
 def _told(arena: Arena) -> np.ndarray:
@@ -184,10 +213,10 @@ class Waiting:
     worker, that k groups are stepped and, from the main process, that group step k may be taken.
     """
 
-    def __init__(self, arena: Arena, first: int, last: int, groups: Sequence[range], space: Space,
-                 turns):
+    def __init__(self, arena: Arena, first: int, last: int, groups: Sequence[range],
+                 actions: Actions, turns):
         self.act_rows, self.groups = list(arena["act"][:, first:last]), list(groups)
-        self.to_env, self.turns = to_env(space), turns
+        self.to_env, self.turns = actions.to_env(), turns
 
     def start(self, iteration: int) -> None:
         """Count turns from this rollout's first step."""
@@ -209,22 +238,24 @@ class Waiting:
 
 
 class Random:
-    """Uniformly random legal actions, recorded nowhere."""
+    """Uniformly random legal actions for the environments that see `rows` [t][e], kept nowhere."""
 
-    def __init__(self, space: Space, seed: int, first: int, count: int):
-        self.seed, self.first, self.count = seed, first, count
-        self.draw, self.to_env = random_actions(space), to_env(space)
-        self.u, self.z = (np.empty((count, noise_size(space)), np.float32) for _ in "uz")
+    def __init__(self, seen: Observations, rows: Sequence[np.ndarray], seed: int, first: int):
+        self.seen, self.rows, self.seed, self.first = seen, rows, seed, first
+        self.actions = Actions(seen.act_space)
+        self.to_env, shape = self.actions.to_env(), (len(rows[0]), self.actions.size)
+        self.u, self.z = (np.empty(shape, np.float32) for _ in "uz")
 
     def start(self, iteration: int) -> None:
         """Nothing to prepare."""
 
     def act(self, t: int, group: range) -> list:
-        """Actions that depend on seed, environment and step alone."""
+        """Actions that depend on seed, environment, step and what is legal alone."""
         kernels.uniform(self.seed, Purpose.WARMUP, self.first, 2 * t, self.u)
         kernels.normal(self.seed, Purpose.WARMUP, self.first, 2 * t + 1, self.z)
         part = slice(group.start, group.stop)
-        return self.to_env(self.draw(self.u[part], self.z[part]))
+        legal = self.seen.legal(self.rows[t][part])
+        return self.to_env(self.actions.random(self.u[part], self.z[part], legal))
 
     def cut(self, t: int, e: int) -> None:
         """Nothing to value."""

@@ -10,7 +10,7 @@ import mmap
 import os
 import tempfile
 import weakref
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from .machine import free_memory
 ALIGN = 128  # bytes; two x86 cache lines, so that neighbours never share one
 POISON = {"f": np.nan, "i": -1, "u": 255, "b": True}
 
-Spec = dict[str, tuple[str, tuple[int, ...]]]  # name -> (dtype, shape)
+Spec = dict[str, tuple[Any, tuple[int, ...]]]  # name -> (dtype, shape)
 Remedy = Callable[[int], str]  # free bytes -> the fix for what needs more
 
 
@@ -42,7 +42,9 @@ class Arena:
                         for name, (dtype, shape, at) in _places(spec).items()}
         if fd is None:
             for array in self._arrays.values():
-                array.fill(POISON[array.dtype.kind])
+                for part in [array] if array.dtype.names is None else map(
+                        array.__getitem__, array.dtype.names):
+                    part.fill(POISON[part.dtype.kind])
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name]

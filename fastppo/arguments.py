@@ -25,9 +25,11 @@ COMPUTED = {"name": "run_dir", "num_iterations": "total_steps"}
 
 HELP = """\
 Train PPO on a Gymnasium environment, then evaluate it; files go to runs/.
-"python main.py bench" measures how fast that is here; it has a --help of its own.
+"python main.py bench" measures how fast that is here, "python main.py export" writes a trained
+policy as ONNX or TorchScript; each has a --help of its own.
   BOOL    --flag, --no-flag or --flag=True
   INT     16, 1_000, 1e6, 10M or 500k; none, where it is offered, is no value
+  SCHEDULE  linear:3e-4 or cosine:3e-4 (falls to 0), linear:3e-4:1e-5 (to 1e-5), constant:3e-4
   names   with underscores or hyphens; these are understood too:
           --env --name (of the run) --lam --epsilon --ppo_epochs --num_batches
           --num_iterations --value_loss_coef"""

@@ -17,17 +17,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from .config import Config
-from .errors import CheckpointError
+from .errors import CheckpointError, ConfigError
 from .fingerprint import fingerprint
 from .models import build_policy, own_torch
 from .policy import Policy
+from .spaces import parts
 
 FORMAT = "fastppo policy 1"
+# Settings that may have been functions or classes, and how a policy acts does not depend on.
+OF_PYTHON = ("lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef", "optimizer", "loss")
 
 log = logging.getLogger("fastppo")
 
@@ -42,14 +45,15 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None
     tensors = {name: x.detach().cpu().contiguous() for name, x in policy.state_dict().items()}
     spaces = {}
     for name, space in (("obs_space", policy.obs_space), ("act_space", policy.act_space)):
-        spaces[name], bounds = _described(space)
-        tensors |= {f"{name}.{bound}": torch.from_numpy(value) for bound, value in bounds.items()}
+        described, arrays = _described(space, name)
+        spaces[name] = json.dumps(described)
+        tensors |= {place: torch.from_numpy(value) for place, value in arrays.items()}
     tensors = {name: value.clone() for name, value in tensors.items()}
     choices = {field.name: getattr(config, field.name) for field in fields(config)}
     metadata = {"format": FORMAT, **spaces, "config": json.dumps(choices, default=repr),
                 "fingerprint": json.dumps(fingerprint(config.torch_threads or 1))}
     metadata["sha256"] = _digest(tensors, metadata)
-    _write(path, save(tensors, metadata))
+    write(path, save(tensors, metadata))
 
 
 @own_torch()
@@ -75,7 +79,7 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
         what = f"{path} does not fit the model: {error}"
         fix = "pass the class it was trained with: load(path, model=MyNet)"
         raise CheckpointError(what, fix) from error
-    policy.set_moments(policy.moments)  # brings their float32 snapshot up to date
+    policy.observer.restore(policy.observer.state)  # brings their float32 snapshot up to date
     return policy.to(device)
 
 
@@ -87,7 +91,8 @@ def _path(path: Any, call: str) -> Path:
     return Path(path)
 
 
-def _write(path: Path, data: bytes) -> None:
+def write(path: Path, data: bytes) -> None:
+    """Put `data` into a file, whole or not at all; CheckpointError where that cannot be."""
     if not path.name or path.is_dir():
         raise CheckpointError(f"cannot write {path}: it is a directory",
                               f'ppo.save("{path / "policy.safetensors"}")')
@@ -179,22 +184,55 @@ def _config(text: str, model: Any, path) -> Config:
             raise CheckpointError(f"{path} holds a model of your own, {stored['model']}",
                                   "load(path, model=MyNet) with the class it was trained with")
         stored["model"] = model
-    return Config(**{name: value for name, value in stored.items() if name in known})
+    return Config(**{name: value for name, value in stored.items()
+                     if name in known and _readable(name, value)})
 
 
-def _described(space: Space) -> tuple[str, dict[str, np.ndarray]]:
+def _readable(name: str, value: Any) -> bool:
+    """Whether a stored setting is one still; of a function of the user's only the text is kept.
+
+    The policy acts the same without it.
+    """
+    try:
+        return name not in OF_PYTHON or bool(Config(**{name: value}))
+    except ConfigError:
+        return not isinstance(value, str)
+
+
+def _described(space: Space, name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """A space as what JSON can say, and its arrays by name below `name`."""
+    if inner := parts(space):
+        found = [_described(part, f"{name}.{i}") for i, (_, part) in enumerate(inner)]
+        keys = {"keys": [key for key, _ in inner]} if isinstance(space, Dict) else {}
+        return ({"parts": [text for text, _ in found], **keys},
+                {place: array for _, arrays in found for place, array in arrays.items()})
     if isinstance(space, Discrete):
-        return json.dumps({"n": int(space.n), "start": int(space.start)}), {}
+        return {"n": int(space.n), "start": int(space.start)}, {}
+    if isinstance(space, MultiBinary):
+        return {"bits": space.n if isinstance(space.n, int) else list(map(int, space.n))}, {}
+    if isinstance(space, MultiDiscrete):
+        return {"choices": space.dtype.str}, {
+            f"{name}.{kind}": np.ascontiguousarray(getattr(space, kind), np.int64)
+            for kind in ("nvec", "start")}
     kept = np.dtype(np.float64) if space.dtype.char == "g" else space.dtype.newbyteorder("=")
     with np.errstate(over="ignore"):  # a bound that only longdouble has is as good as none
-        bounds = {name: np.array(getattr(space, name), kept) for name in ("low", "high")}
-    return json.dumps({"dtype": space.dtype.str}), bounds
+        bounds = {f"{name}.{kind}": np.array(getattr(space, kind), kept)
+                  for kind in ("low", "high")}
+    return {"dtype": space.dtype.str}, bounds
 
 
-def _space(text: dict, name: str, tensors: dict[str, torch.Tensor]) -> Space:
-    """The space described by `text`; its bounds are taken out of `tensors`."""
+def _space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tensor]) -> Space:
+    """The space described by `text`; its arrays are taken out of `tensors`."""
+    if "parts" in text:
+        inner = [_space(part, f"{name}.{i}", tensors) for i, part in enumerate(text["parts"])]
+        return Dict(dict(zip(text["keys"], inner))) if "keys" in text else Tuple(inner)
     if "n" in text:
         return Discrete(text["n"], start=text["start"])
+    if "bits" in text:
+        return MultiBinary(text["bits"])
+    first, second = ("nvec", "start") if "choices" in text else ("low", "high")
+    low, high = (tensors.pop(f"{name}.{kind}").numpy() for kind in (first, second))
+    if "choices" in text:
+        return MultiDiscrete(low, np.dtype(text["choices"]), start=high)
     dtype = np.dtype(text["dtype"])
-    low, high = (tensors.pop(f"{name}.{bound}").numpy().astype(dtype) for bound in ("low", "high"))
-    return Box(low, high, low.shape, dtype)
+    return Box(low.astype(dtype), high.astype(dtype), low.shape, dtype)

@@ -32,7 +32,8 @@ from .sinks_wandb import check_wandb
 BEGAN = time.monotonic()
 MODEL, SUMMARY = "model.safetensors", "summary.json"
 # What the first word of a command line may be: where the function stands that does it.
-VERBS = {"train": (".cli", "training"), "bench": (".benchmark.command", "bench")}
+VERBS = {"train": (".cli", "training"), "bench": (".benchmark.command", "bench"),
+         "export": (".export_verb", "export")}
 USAGE = (ConfigError, ModelError, SpaceError)
 NEEDED = "tyro", "numpy", "torch", "gymnasium", "safetensors", "cloudpickle"
 NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and slower; to get it:"
@@ -95,6 +96,7 @@ def run(request: Request, interrupts: Interrupts) -> None:
     seed = secrets.randbits(31) if config.seed is None else config.seed
     progress = "lines" if config.progress == "auto" else config.progress
     with new_folder(config.run_dir, f"{slug(config.env_name)}__{seed}") as folder:
+        from .evaluator import latest
         from .ppo import PPO
         decided = {"env_name": config.env_name, "seed": seed, "run_dir": str(folder),
                    "progress": progress}
@@ -103,7 +105,7 @@ def run(request: Request, interrupts: Interrupts) -> None:
             sinks = list(ppo.sinks)
             summary = train(ppo, folder, interrupts)
         if config.eval_episodes:
-            evaluate(ppo, folder, summary)
+            evaluate(ppo, folder, summary, latest(sinks, ppo.step))
     if any(getattr(sink, "hung", False) for sink in sinks):
         sys.stdout.flush()
         os._exit(0)  # a usual exit would wait for wandb once more
@@ -151,7 +153,8 @@ def first_lines(request: Request, seed: int, folder: Path) -> list[str]:
 def banner(ppo, request: Request) -> list[str]:
     """What was chosen, a line each."""
     from . import kernels
-    config, policy = ppo.config, ppo.policy
+    from .settings import torch_alone
+    config, policy, only = ppo.config, ppo.policy, torch_alone(ppo.config)
     size = sum(param.numel() for param in policy.parameters())
     place = {"native": "one vector environment", "envpool": "EnvPool"}.get(config.vec) or (
         f"{config.num_workers} workers" if config.num_workers else "the main process")
@@ -162,28 +165,30 @@ def banner(ppo, request: Request) -> list[str]:
         f"env       observations {_space(policy.obs_space)}, actions {_space(policy.act_space)}",
         *([f"preset    {request.preset}: {changed}"] if changed else []),
         f"model     {_network(policy, config)}, {size:,} parameters"
-        + ", observations normalised" * policy.norm_obs,
+        + ", observations normalised" * policy.observer.norm,
         f"acting    {config.acting}; {config.num_envs} environments x {config.num_steps} steps in"
         f" {place}",
         f"device    {config.device}, {config.torch_threads} torch thread{plural}",
-        f"kernels   {kernels.backend()}; learner {config.learner}",
+        f"kernels   {kernels.backend()}; learner {config.learner}" + f", for {only}" * bool(only),
     ]
 
 
 def train(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
     """Learn, and save whatever the end of it is; returns the run's summary.
 
-    A signal ends it after the iteration, or at once where that is still being collected.
+    A signal ends it after the iteration, or at once where that is still being collected, or
+    followed by an evaluation.
     """
+    from .evaluator import PART
     started, ended = time.monotonic(), "error"
-    interrupts.at_once = lambda: ppo.clock.part == "collect"
+    interrupts.at_once = lambda: ppo.clock.part in ("collect", PART)
     try:
         ppo.learn(callbacks=[lambda *_: not interrupts.signum])
         ended = "done"
     except Stop:
         pass
     finally:
-        seconds = time.monotonic() - started
+        seconds = time.monotonic() - started - ppo.clock.seconds.get(PART, 0.0)
         interrupts.at_once = lambda: False
         ended = "signal" if interrupts.signum else ended
         model = _saved(ppo, folder)
@@ -197,10 +202,10 @@ def train(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
     return summary
 
 
-def evaluate(ppo, folder: Path, summary: dict[str, Any]) -> None:
-    """Play the episodes of the evaluation, and say what came of it."""
+def evaluate(ppo, folder: Path, summary: dict[str, Any], known) -> None:
+    """Play the episodes of the evaluation, unless it is `known` already; say what came of it."""
     try:
-        found = ppo.evaluate(ppo.config.eval_episodes)
+        found = known or ppo.evaluate(ppo.config.eval_episodes)
     except Stop:
         say(f"stopped   during the evaluation   {folder / MODEL}")
         raise
@@ -215,15 +220,18 @@ def summarised(ppo, ended: str, startup: float, seconds: float, model: Path | No
     """What summary.json says of a run."""
     from . import kernels
     from .collect import WARMUP_STEPS
+    from .evaluator import best_of
     from .fingerprint import fingerprint
     config, recent = ppo.config, ppo.episodes.stats()
-    warmup = config.num_envs * min(config.num_steps, WARMUP_STEPS) if ppo.policy.norm_obs else 0
+    rows = config.num_envs * min(config.num_steps, WARMUP_STEPS)
     return {"env_name": config.env_name, "seed": config.seed, "ended": ended, "steps": ppo.step,
             "iterations": ppo.learner.finished + 1, "episodes": ppo.episodes.count,
             "seconds": seconds, "startup_seconds": startup, "steps_per_second": ppo.step / seconds,
-            "warmup_steps": warmup, "episodic_return": recent.get("charts/episodic_return"),
-            "evaluation": None, "model": model and model.name, "kernels": kernels.backend(),
-            "version": __version__, "fingerprint": fingerprint(config.torch_threads)}
+            "warmup_steps": rows * ppo.policy.observer.norm,
+            "episodic_return": recent.get("charts/episodic_return"),
+            "evaluation": None, "best": best_of(ppo.sinks), "model": model and model.name,
+            "kernels": kernels.backend(), "version": __version__,
+            "fingerprint": fingerprint(config.torch_threads)}
 
 
 def result(summary: dict[str, Any], model: Path | None) -> str:
@@ -262,9 +270,8 @@ def _saved(ppo, folder: Path) -> Path | None:
 
 
 def _network(policy, config) -> str:
-    from .heads import size
-    widths = "-".join(map(str, (math.prod(policy.row), *config.hidden_sizes)))
-    return f"{config.model} {widths}-{{{size(policy.act_space)},1}} {config.activation}"
+    widths = "-".join(map(str, (policy.observer.encoding.size, *config.hidden_sizes)))
+    return f"{config.model} {widths}-{{{policy.head.size},1}} {config.activation}"
 
 
 def _space(space) -> str:

@@ -3,7 +3,7 @@
     collect: obs act logp val raw term trunc [t e]  ->  nxt  ->  rew  ->  adv, ret
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,10 @@ from torch import Tensor
 from . import kernels
 from .arena import Arena
 from .config import Config
-from .policy import EPSILON, Policy
+from .observations import Observations
+from .policy import Policy
+from .rewards import Returns, rewarded
+from .spaces import fields
 
 WARMUP_STEPS = 128  # longest random rollout from which observation moments start
 
@@ -20,8 +23,8 @@ WARMUP_STEPS = 128  # longest random rollout from which observation moments star
 class Rollout(NamedTuple):
     """The record of one iteration: tensors [t e ...] in shared memory, good until the next one."""
 
-    obs: Tensor  # [t+1 e ...] seen before acting
-    act: Tensor  # i64 [t e] or f32 [t e a], unclipped
+    obs: Any  # [t+1 e ...] seen before acting; of a Dict or Tuple space such a structure of tensors
+    act: Tensor  # i64 [t e] or [t e k], f32 [t e a], as the policy chose it
     logp: Tensor  # f32 [t e] of act under the policy that acted
     val: Tensor  # f32 [t e] under the policy that acted
     raw: Tensor  # f32 [t e] reward as the environment gave it
@@ -32,29 +35,7 @@ class Rollout(NamedTuple):
     nxt: Tensor  # f32 [t e] value of the true successor; NaN where term
     adv: Tensor  # f32 [t e]
     ret: Tensor  # f32 [t e] adv + val, the critic's target
-
-
-class Returns:
-    """Reward scaling: the running moments of the discounted return, and each environment's own."""
-
-    def __init__(self, envs: int):
-        self.state = np.zeros(envs), np.zeros(1), np.zeros(1), np.zeros(1)  # carry count mean m2
-        self.start = -1, self.state
-
-    def scale(self, iteration: int, rew: np.ndarray, ended: np.ndarray, valid: np.ndarray,
-              gamma: float) -> float:
-        """Take in a rollout's rewards f32 [t e]; returns the factor 1 / sqrt(var + 1e-8).
-
-        The same iteration given again (after an interrupt) is taken in once.
-        """
-        if self.start[0] != iteration:
-            self.start = iteration, self.state
-        carry, count, mean, m2 = state = tuple(x.copy() for x in self.start[1])
-        out = np.empty(rew.shape)
-        kernels.discounted(np.where(valid, rew, np.float32(0)), ended, gamma, carry, out)
-        kernels.merge_moments(out.T[valid.T].reshape(-1, 1), count, mean, m2)
-        self.state = state
-        return float(1 / np.sqrt(m2[0] / count[0] + EPSILON))
+    state: Tensor  # f32 [t+1 e s] memory before obs is seen; s is 0 without one
 
 
 class Collector:
@@ -72,15 +53,16 @@ class Collector:
             prepare(self.arena)
             self.prepared = iteration
         self.vec.rollout(iteration)
-        return finish(self.arena, self.config, self.returns, iteration)
+        finish(self.arena, self.config, self.returns, iteration)
+        return recorded(self.arena, self.policy.observer.seen)
 
     def _begin(self) -> None:
         """Set the observation moments from a random rollout, then start every environment."""
-        if self.policy.norm_obs and not self.policy.count.item():
+        if self.policy.observer.norm and not self.policy.observer.count.item():
             steps = min(self.config.num_steps, WARMUP_STEPS)
             self.vec.warmup(steps)
-            obs = self.arena["obs"][:steps]
-            self.policy.learn_moments(obs.reshape(-1, *obs.shape[2:]))
+            self.policy.observer.learn([x.reshape(-1, *x.shape[2:]) for x in fields(
+                self.arena["obs"][:steps])])
         self.vec.begin()
         self.begun = True
 
@@ -92,18 +74,17 @@ def prepare(arena: Arena) -> None:
         arena[name].fill(value)
 
 
-def finish(arena: Arena, config: Config, returns: Returns, iteration: int) -> Rollout:
+def finish(arena: Arena, config: Config, returns: Returns, iteration: int) -> None:
     """All that follows from what the environments and the policy wrote: nxt, rew, adv, ret."""
-    val, nxt, raw, rew, term, trunc, valid, adv = (
-        arena[name] for name in ("val", "nxt", "raw", "rew", "term", "trunc", "valid", "adv"))
-    ended = term | trunc
-    nxt[:-1] = np.where((ended | ~valid)[:-1], nxt[:-1], val[1:])
-    rew[:] = raw * np.float32(config.reward_scale)
-    if config.clip_rewards:
-        np.sign(rew, out=rew)
-    if config.norm_rewards:
-        rew *= np.float32(returns.scale(iteration, rew, ended, valid, config.gamma))
-        np.clip(rew, -config.reward_limit, config.reward_limit, out=rew)
+    val, nxt, rew, term, trunc, valid, adv = (
+        arena[name] for name in ("val", "nxt", "rew", "term", "trunc", "valid", "adv"))
+    nxt[:-1] = np.where((term | trunc | ~valid)[:-1], nxt[:-1], val[1:])
+    rewarded(arena, config, returns, iteration)
     kernels.gae(rew, val, nxt, term, trunc, config.gamma, config.gae_lambda, adv)
     np.add(adv, val, out=arena["ret"])
-    return Rollout(*(torch.from_numpy(arena[name]) for name in Rollout._fields))
+
+
+def recorded(arena: Arena, seen: Observations) -> Rollout:
+    """The arena's arrays as tensors, observations in the structure of their space."""
+    obs = seen.structure(list(map(torch.from_numpy, fields(arena["obs"]))))
+    return Rollout(obs, *(torch.from_numpy(arena[name]) for name in Rollout._fields[1:]))

@@ -5,13 +5,14 @@ Where a default has a source it stands at the end of the field's text in bracket
 of them is docs/config.md.
 """
 
-import math
+import re
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin
 
 from .errors import ConfigError
 from .names import flag, nearest
 from .presets import preset_of
+from .schedules import TEXT, Scheduled, fits, number
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,25 @@ class Config:
     """Nonlinearity of the hidden layers [Schulman 2017, section 6.1]"""
     shared_critic: bool = False
     """Actor and critic share their hidden layers [off: CleanRL ppo.py]"""
+    distribution: Literal["gaussian", "state_gaussian", "squashed", "beta"] = "gaussian"
+    """Distribution of Box actions: gaussian (a std free of the state), state_gaussian (a std that
+    the network gives), squashed (tanh of a gaussian), beta (between the bounds)
+    [Schulman 2017, section 6.1]"""
     log_std_init: float = 0.0
     """Initial log standard deviation of Box actions [CleanRL ppo_continuous_action]"""
+    std: float | str | None = None
+    """Fixed standard deviation of Box actions: a number, or 10% of the action's range; none: it is
+    learnt"""
+    min_std: float = 0.0
+    """What state_gaussian adds to its standard deviation"""
+    action_scaling: bool = False
+    """Box actions are chosen in [-1, 1] and mapped to their bounds; else clipped to them"""
+    final_tanh: bool = False
+    """The means of Box actions end in a tanh; for --action_scaling"""
+    sde: bool = False
+    """Generalised state-dependent exploration of Box actions [Raffin 2021]"""
+    sde_sample_freq: int | None = None
+    """Steps for which gSDE keeps its noise; none: a whole rollout [SB3]"""
 
     num_envs: int = 16
     """Environments stepped side by side, E; auto: the preset's, else the default
@@ -81,6 +99,8 @@ class Config:
     """Largest magnitude of a reward after normalisation; used with norm_rewards [baselines]"""
     norm_obs: bool = True
     """Normalise observations by their running moments [baselines VecNormalize]"""
+    obs_limit: float = 10.0
+    """Largest magnitude of an observation after normalisation; used with norm_obs [baselines]"""
     norm_advantages: Literal["minibatch", "rollout", "none"] = "minibatch"
     """Where advantages are brought to mean 0 and std 1 [37 details, number 7]"""
 
@@ -88,22 +108,50 @@ class Config:
     """Passes over each rollout [Schulman 2017, table 3]"""
     num_minibatches: int = 32
     """Minibatches per pass [SB3: 64 rows each of 2,048]"""
-    lr: float = 3e-4
-    """Learning rate of Adam at the first iteration [Schulman 2017, table 3]"""
+    num_microbatches: int = 1
+    """Parts of a minibatch whose gradients are added before a step: less memory, the same result"""
+    lr: Scheduled = 3e-4
+    """Learning rate at the first iteration [Schulman 2017, table 3]"""
+    critic_lr: Scheduled | None = None
+    """Learning rate of what is the critic's alone: parameters named critic, value or vf; none: the
+    same"""
     anneal_lr: bool = True
-    """Learning rate falls linearly to zero over total_steps [37 details, number 4]"""
+    """A learning rate that is a plain number falls linearly to zero over total_steps
+    [37 details, number 4]"""
+    adaptive_kl: float | None = None
+    """KL that the learning rate is kept near, epoch by epoch: divided by 1.5 above twice this,
+    multiplied by 1.5 below half of it, between 1e-6 and 1e-2; none: never [rl_games, rsl_rl]"""
+    optimizer: Any = "adam"
+    """Who takes the steps: adam; in Python also a class of torch.optim, or any callable that is
+    given the parameters and returns an optimizer"""
     adam_eps: float = 1e-5
     """Epsilon of Adam [37 details, number 3]"""
-    clip_range: float = 0.2
+    loss: Any = "ppo"
+    """What is minimised: ppo; in Python also a function (fresh, batch, coefficients) -> (loss,
+    statistics), or a subclass of fastppo.learner.Learner"""
+    clip_range: Scheduled = 0.2
     """Clipping of the probability ratio, above 0 [Schulman 2017, table 3]"""
-    clip_range_vf: float | None = None
+    clip_range_vf: Scheduled | None = None
     """Clipping of the value's change; none: off [Engstrom 2020, Andrychowicz 2021: no gain]"""
-    entropy_coef: float = 0.0
+    dual_clip: float | None = None
+    """Largest factor on a negative advantage, above 1, such as 3; none: off [Ye 2020]"""
+    rpo_alpha: float = 0.0
+    """Uniform noise, plus or minus this, on the mean of Box actions while updating; 0: off
+    [Rahman 2022: 0.5 where on]"""
+    entropy_coef: Scheduled = 0.0
     """Weight of the entropy bonus [Schulman 2017, table 3]"""
     value_coef: float = 0.5
     """Weight of the value loss [baselines ppo2]"""
+    norm_values: bool = False
+    """The critic learns returns normalised by their running moments [van Hasselt 2016]"""
+    recompute_advantages: bool = False
+    """Advantages and returns anew before every epoch but the first, of the critic as it is then
+    [Andrychowicz 2021]"""
     max_grad_norm: float = 0.5
-    """Largest Euclidean norm of the whole gradient [baselines ppo2]"""
+    """Largest Euclidean norm of the gradient [baselines ppo2]"""
+    grad_clipping: Literal["global", "network"] = "global"
+    """What max_grad_norm limits: the whole gradient, or actor's and critic's each on its own
+    [37 details, number 11]"""
     target_kl: float | None = None
     """Skip the remaining epochs when one's mean KL exceeds 1.5 times this; none: never [SB3]"""
 
@@ -116,7 +164,14 @@ class Config:
     """Torch's threads while acting and updating; none: 1, networks this small gain from no more"""
 
     eval_episodes: int = 100
-    """Deterministic episodes played by the command when training has ended; 0: none"""
+    """Deterministic episodes of one evaluation: while training, and by the command when it has
+    ended; 0: none"""
+    eval_interval: int | None = None
+    """Environment steps between evaluations while training, the last one at total_steps; the best
+    model so far is kept as best.safetensors in the run's folder; none: never"""
+    eval_env: Any | None = None
+    """Environment to evaluate in: a Gymnasium id or `module:callable`, in Python also a callable;
+    takes no env_kwargs; none: the one that is trained on"""
     logger: Literal["none", "wandb"] = "none"
     """Where metrics go beside the CSV file of the command"""
     wandb_project: str = "fastppo"
@@ -169,8 +224,10 @@ def default_of(name: str) -> Any:
     return next(field.default for field in fields(Config) if field.name == name)
 
 
-def _number(value) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _share(value) -> Any:
+    """The number of a text like 10%; else `value`."""
+    share = re.fullmatch(r"(\d+(?:\.\d+)?)%", value) if isinstance(value, str) else None
+    return float(share[1]) if share else value
 
 
 def _whole(low: int):
@@ -182,23 +239,29 @@ def _among(*names):
 
 
 _RULES = [(name, *rule) for names, rule in (
-    ("num_envs num_steps epochs num_minibatches total_steps torch_threads max_episode_steps",
-     (_whole(1), "a whole number, 1 or more")),
+    ("num_envs num_steps epochs num_minibatches num_microbatches total_steps torch_threads"
+     " max_episode_steps eval_interval sde_sample_freq", (_whole(1), "a whole number, 1 or more")),
     ("eval_episodes", (_whole(0), "a whole number, 0 or more")),
     ("num_workers", (lambda x: x == "auto" or _whole(0)(x), "a whole number, 0 or more, or auto")),
     ("seed", (lambda x: _whole(0)(x) and x < 2**63, "a whole number from 0 to 2**63 - 1")),
-    ("lr adam_eps clip_range clip_range_vf max_grad_norm target_kl reward_limit",
-     (lambda x: _number(x) and x > 0, "a finite number above 0")),
-    ("entropy_coef value_coef step_timeout reset_timeout",
-     (lambda x: _number(x) and x >= 0, "a finite number, 0 or more")),
-    ("gamma gae_lambda", (lambda x: _number(x) and 0 <= x <= 1, "a number from 0 to 1")),
-    ("reward_scale log_std_init", (_number, "a finite number")),
+    ("lr critic_lr clip_range clip_range_vf", (fits, f"a finite number above 0, or {TEXT}")),
+    ("entropy_coef", (lambda x: fits(x, False), f"a finite number, 0 or more, or {TEXT}")),
+    ("adam_eps max_grad_norm target_kl adaptive_kl reward_limit obs_limit",
+     (lambda x: number(x) and x > 0, "a finite number above 0")),
+    ("value_coef rpo_alpha step_timeout reset_timeout min_std",
+     (lambda x: number(x) and x >= 0, "a finite number, 0 or more")),
+    ("dual_clip", (lambda x: number(x) and x > 1, "a finite number above 1, such as 3")),
+    ("gamma gae_lambda", (lambda x: number(x) and 0 <= x <= 1, "a number from 0 to 1")),
+    ("reward_scale log_std_init", (number, "a finite number")),
+    ("std", (lambda x: number(_share(x)) and _share(x) > 0, "a number above 0, or such as 10%")),
     *((field.name, _among(*get_args(field.type) or (True, False))) for field in fields(Config)
       if field.type is bool or get_origin(field.type) is Literal),
     ("env_name device wandb_project", (lambda x: isinstance(x, str), "a string")),
     ("run_dir", (lambda x: isinstance(x, str) or hasattr(x, "__fspath__"), "a folder's path")),
     ("env_kwargs", (lambda x: isinstance(x, dict) and {*map(type, x)} <= {str}, "a dict by name")),
     ("model", (lambda x: callable(x) or x in ("auto", "mlp", "cnn"), "auto, mlp, cnn or a class")),
+    ("optimizer", (lambda x: callable(x) or x == "adam", "adam, or in Python torch.optim.SGD")),
+    ("loss", (lambda x: callable(x) or x == "ppo", "ppo, or in Python a function")),
     ("hidden_sizes", (lambda x: isinstance(x, tuple) and all(map(_whole(1), x)),
                       "whole numbers, 1 or more, such as --hidden_sizes=64,64")),
 ) for name in names.split()]

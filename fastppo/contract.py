@@ -8,9 +8,11 @@ import sys
 import traceback
 
 import numpy as np
+from gymnasium.spaces import Tuple
 
 from . import kernels
-from .errors import EnvError, InputError
+from .errors import EnvError, Error, InputError
+from .observations import Observations
 from .spaces import Store, keeps
 
 REWARD_MAX = float(np.finfo(np.float32).max)
@@ -63,16 +65,29 @@ def flag(value, name: str = "terminated or truncated") -> bool:
     return bool(value)
 
 
-def batch(obs, store: Store) -> tuple[np.ndarray, bool]:
+def batch(obs, seen: Observations) -> tuple[np.ndarray, bool]:
     """`obs`, one observation or a batch of any size, as stored rows [b ...]; whether it was one.
 
     Raises InputError for another shape, and for a dtype that training would refuse.
     """
-    row, dtype = store.shape, np.dtype(store.dtype)
-    fix = f"an array of {dtype} and shape {row}, or a batch of them"
-    if isinstance(obs, tuple) and len(obs) in ANSWERED and isinstance(obs[-1], dict):
+    whole = isinstance(obs, tuple) and len(obs) in ANSWERED and isinstance(obs[-1], dict)
+    if whole and not isinstance(seen.space, Tuple):
         raise InputError("this is an environment's whole answer, not the observation alone",
                          ANSWERED[len(obs)])
+    if seen.plain:
+        return _boxes(obs, seen.store)
+    try:
+        lead = seen.lead(obs)
+        return (seen.batch(obs, *lead), False) if lead else (seen.rows([obs]), True)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise InputError(f"the observation does not fit the space {seen.space}: {error}",
+                         "one that its `sample()` could give, or a batch of them") from error
+
+
+def _boxes(obs, store: Store) -> tuple[np.ndarray, bool]:
+    """`batch` for a plain Box."""
+    row, dtype = store.shape, np.dtype(store.dtype)
+    fix = f"an array of {dtype} and shape {row}, or a batch of them"
     try:
         array = np.asarray(obs)
     except Exception as error:  # a ragged list, a tensor elsewhere, or an object of the user's
@@ -92,6 +107,16 @@ def check_finite(rows: np.ndarray) -> None:
     if rows.dtype == np.float32 and (at := kernels.first_nonfinite(rows)) >= 0:
         row, why = nonfinite(rows, at)
         raise InputError(f"{why}, in row {row}", "look where it comes from: training refuses it")
+
+
+def numbers(params):
+    """A network's action parameters [b p], a tensor; raises Error for the first row with a NaN."""
+    if params.isnan().any():
+        row = int(params.isnan().flatten(1).any(1).nonzero()[0, 0])
+        raise Error(f"the network's action parameters for row {row} are not numbers (NaN)",
+                    "return finite numbers from the model's forward; of a built-in network: train"
+                    " it with a lower --lr")
+    return params
 
 
 def nonfinite(rows: np.ndarray, at: int) -> tuple[int, ValueError]:

@@ -1,10 +1,11 @@
 """Who is on board: the arena of a run, its environments, and who acts for them."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Space
+from gymnasium.vector import AutoresetMode
 
 from .actors import Central, Local
 from .arena import Arena, Spec
@@ -16,14 +17,14 @@ from .errors import InputError
 from .flat import Flat, trained
 from .forecast import beside, remedy
 from .infos import shared_infos
-from .kernel_learner import KernelLearner
+from .kernel_learner import learner_class, recipe_of
 from .learner import Learner
 from .models import own_torch
-from .native import Native
+from .native import Native, mode_of
 from .policy import Policy
 from .processes import Team, shared_spec
 from .shards import Share, Together, helpers, shards_spec
-from .spaces import action_store, observation_store
+from .spaces import fields, mapped
 from .vecenv import Serial
 from .workers import Workers, jobs
 
@@ -39,23 +40,25 @@ def arena_of(config: Config, policy: Policy, source: Source) -> Arena:
 
 def arena_spec(config: Config, policy: Policy) -> Spec:
     """The arrays of a run: rollout, parameters, snapshot of the moments, cells, shards."""
-    moments, params = ("<f4", (len(policy.shift),)), sum(x.numel() for x in trained(policy))
-    shared = shards_spec(params, config.num_envs * config.num_steps) if _shares(config) else {}
+    moments = ("<f4", (len(policy.observer.shift),))
+    params, rows = sum(x.numel() for x in trained(policy)), config.num_envs * config.num_steps
+    shared = shards_spec(params, rows) if _shares(config, policy) else {}
     return {
-        **rollout_spec(policy.obs_space, policy.act_space, config.num_steps, config.num_envs),
+        **rollout_spec(policy, config.num_steps, config.num_envs),
         "params": ("<f4", (params,)), "mean": moments, "scale": moments, **shared,
         **shared_infos(config.num_workers),
         **shared_spec(config.num_workers, len(groups_of(config.num_envs)))}
 
 
-def rollout_spec(obs_space: Space, act_space: Space, steps: int, envs: int) -> Spec:
+def rollout_spec(policy: Policy, steps: int, envs: int) -> Spec:
     """The arrays of a rollout and of its episodes' ends, by name."""
-    obs, act, te = observation_store(obs_space), action_store(act_space), (steps, envs)
+    obs, act, te = policy.observer.seen.store, policy.actions.store, (steps, envs)
     scalars = dict.fromkeys(("logp", "val", "raw", "rew", "nxt", "adv", "ret"), ("<f4", te))
     return {"obs": (obs.dtype, (steps + 1, envs, *obs.shape)),
             "fin": (obs.dtype, (envs, *obs.shape)),
             "act": (act.dtype, (*te, *act.shape)), **scalars,
             **dict.fromkeys(("term", "trunc", "valid"), ("|b1", te)),
+            "state": ("<f4", (steps + 1, envs, policy.memory)),
             "total": ("<f8", te), "length": ("<i8", te)}
 
 
@@ -70,56 +73,66 @@ def check_rollout(rollout: Rollout, policy: Policy, iterations: int) -> None:
     if not iterations:
         raise InputError("update was given a rollout before this trainer has collected one", fix)
     axes = getattr(rollout.raw, "shape", ())
-    spec = rollout_spec(policy.obs_space, policy.act_space, *(axes if len(axes) == 2 else (0, 0)))
+    spec = rollout_spec(policy, *(axes if len(axes) == 2 else (0, 0)))
     for name, x in zip(Rollout._fields, rollout):
-        dtype, shape = np.dtype(spec[name][0]).name, spec[name][1]
-        wanted = f"cpu torch.{dtype} {list(shape)}"
-        got = (f"{x.device} {x.dtype} {list(x.shape)}" if isinstance(x, torch.Tensor)
-               else type(x).__name__)
+        known = list(map(torch.from_numpy, fields(np.empty(spec[name][1], spec[name][0]))))
+        got, wanted = _look(x), _look(
+            policy.observer.seen.structure(known) if name == "obs" else known[0])
         if got != wanted:
             raise InputError(f"the {name} of this rollout is {got}, where this trainer's is"
                              f" {wanted}", fix)
 
 
+def _look(x: Any) -> Any:
+    """What can be seen of a tensor, or of each in a structure of them."""
+    return mapped(lambda x: f"{x.device} {x.dtype} {list(x.shape)}" if isinstance(x, torch.Tensor)
+                  else type(x).__name__, x)
+
+
 @own_torch()
 def flat_of(policy: Policy, arena: Arena) -> Flat:
     """The parameters as one vector; on the CPU it and the moments' snapshot are the arena's."""
-    if policy.count.device.type != "cpu":
+    observer = policy.observer
+    if observer.count.device.type != "cpu":
         return Flat(policy)
     for name, buffer in (("mean", "shift"), ("scale", "scale")):
         place = torch.from_numpy(arena[name])
-        place.copy_(getattr(policy, buffer))
-        setattr(policy, buffer, place)
+        place.copy_(getattr(observer, buffer))
+        setattr(observer, buffer, place)
     return Flat(policy, torch.from_numpy(arena["params"]))
 
 
 @own_torch()
 def learner_of(policy: Policy, config: Config, flat: Flat) -> Learner:
     """The learner a resolved Config asks for."""
-    return (KernelLearner if config.learner == "kernel" else Learner)(policy, config, flat)
+    return learner_class(config)(policy, config, flat)
 
 
-def _shares(config: Config) -> bool:
-    """Whether workers compute shards of the update."""
-    return config.learner == "kernel" and helpers(config.num_workers) > 0
+def _shares(config: Config, policy: Policy) -> bool:
+    """Whether workers compute shards of the update: of observations that lie there as seen."""
+    return (config.learner == "kernel" and helpers(config.num_workers) > 0
+            and policy.observer.encoding.identity)
 
 
 def board(arena: Arena, source: Source, policy: Policy, learner: Learner,
           config: Config) -> Collector:
     """The Collector of a run: its environments in this process or in workers, and their actor."""
-    seed, space, native = config.seed, policy.act_space, source.vector is not None
+    seed, native, seen = config.seed, source.vector is not None, policy.observer.seen
     groups = [range(config.num_envs)] if native else groups_of(config.num_envs)
-    recipe = policy.recipe(learner.flat.offsets) if config.acting == "local" else None
-    central = Central(arena, policy, groups, space, seed) if recipe is None else None
+    recipe = recipe_of(policy, learner.flat) if config.acting == "local" else None
+    late = native and mode_of(source.vector) is AutoresetMode.NEXT_STEP
+    central = Central(arena, policy, groups, seed, late) if recipe is None else None
     if config.num_workers:
-        share = Share(learner.recipe, learner.terms, policy.norm_obs) if _shares(config) else None
-        todo = jobs(source.factories, arena, config.num_workers, groups, recipe, space, seed, share)
+        share = (Share(learner.recipe, learner.terms, policy.observer.norm)
+                 if _shares(config, policy) else None)
+        todo = jobs(source.factories, arena, config.num_workers, groups, recipe, seen,
+                    policy.actions, seed, share)
         team = Team(todo, arena, len(groups), config.step_timeout, config.reset_timeout)
         vec = Workers(team, config.num_steps, central)
         if share:
-            learner.share(Together(team, arena, policy.norm_obs))
+            learner.share(Together(team, arena, policy.observer.norm))
     else:
-        actor = central or Local(arena, 0, config.num_envs, recipe, space, seed)
+        actor = central or Local(arena, 0, config.num_envs, recipe, seen, policy.actions, seed)
         vec = (Native(source.vector, arena, actor, seed) if native else
                Serial(source.factories, Views.of(arena, 0, config.num_envs), actor, seed,
                       groups=groups if central else ()))

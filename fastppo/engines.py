@@ -67,7 +67,7 @@ class Made(Source):
             self.factories = [self._factory(self.config.env_name)] * self.config.num_envs
         except ConfigError as error:
             contract.log.warning("%s: evaluation, which plays in Gymnasium's environment, needs"
-                                 " another: evaluate(env=...) or --eval_episodes=0", error.what)
+                                 " another: --eval_env=... or --eval_episodes=0", error.what)
 
 
 def options(config: Config) -> dict[str, Any]:

@@ -104,7 +104,8 @@ class Source:
         contract.close(probes)
 
     def to_play(self, env: Any = None) -> list[Factory]:
-        """The factories of environments to evaluate in: of `env`, or else the run's own."""
+        """The factories of environments to evaluate in: of `env`, `eval_env`, or the run's own."""
+        env = self.config.eval_env if env is None else env
         if env is not None:
             with spelt("evaluate(env={})"):
                 return [factory(env)] * self.config.num_envs

@@ -6,6 +6,7 @@
     |- ModelError         a network that does not fit its spaces        (also a ValueError)
     |- InputError         what a call of predict, value or update cannot take (also a ValueError)
     |- KernelError        a kernel called with the wrong array          (also a ValueError)
+    |- ExportError        a policy that cannot be made a graph, or acts otherwise as one
     |- CheckpointError    a file that cannot be read or written
     |- EnvError           an environment that broke its contract
     |  `- WorkerError     a worker process that raised, died or hung
@@ -60,6 +61,10 @@ class KernelError(Error, ValueError):
 
 class CheckpointError(Error):
     """A file that cannot be read or written as a policy."""
+
+
+class ExportError(Error):
+    """A policy that cannot be made a graph, or that acts otherwise as one."""
 
 
 class EnvError(Error):

@@ -12,7 +12,6 @@ from .envs import Factory, build
 from .errors import ConfigError
 from .kernels import Purpose
 from .policy import Policy
-from .spaces import observation_store
 
 MAX_ENVS = 16  # played side by side
 
@@ -43,13 +42,17 @@ def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: 
         raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
                           "evaluate(episodes=100)")
     envs = build(factories[:min(episodes, MAX_ENVS)])
-    players = [Player(env, range(i, episodes, len(envs)), seed) for i, env in enumerate(envs)]
+    players = [Player(env, range(i, episodes, len(envs)), seed, policy)
+               for i, env in enumerate(envs)]
     returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
     try:
         while active := [player for player in players if player.playing()]:
-            obs = np.stack([player.obs for player in active])
+            rows, states = (np.concatenate([getattr(player, name) for player in active])
+                            for name in ("row", "state"))
             noise = None if deterministic else np.concatenate([p.noise(policy) for p in active])
-            for player, action in zip(active, policy.predict(obs, deterministic, noise)):
+            actions, states = policy.decide(rows, deterministic, noise, states)
+            for player, action, state in zip(active, actions, states):
+                player.state = state[None]
                 player.step(action)
                 returns[player.episode], lengths[player.episode] = player.total, player.length
     finally:
@@ -62,9 +65,9 @@ def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: 
 class Player:
     """One environment going through its share of the episodes; its faults are EnvErrors."""
 
-    def __init__(self, env, episodes: range, seed: int):
+    def __init__(self, env, episodes: range, seed: int, policy: Policy):
         self.env, self.left, self.seed, self.over = env, iter(episodes), seed, True
-        self.store = observation_store(env.observation_space)
+        self.seen, self.memory = policy.observer.seen, policy.memory
 
     def playing(self) -> bool:
         """Whether there is a step to take; begins the next episode where one is over."""
@@ -73,6 +76,7 @@ class Player:
             if self.episode is None:
                 return False
             self.over, self.total, self.length = False, 0.0, 0
+            self.state = np.zeros((1, self.memory), np.float32)
             try:
                 obs, _ = self.env.reset(seed=self._seed())
                 self._see(obs)
@@ -82,8 +86,8 @@ class Player:
 
     def noise(self, policy: Policy) -> np.ndarray:
         """The random numbers [1 k] of this step of this episode."""
-        return Noise(policy.act_space, self.seed, self.episode + 1, 1).at(
-            self.length, Purpose.EVALUATE)
+        noise, hold = Noise(policy.head.noise, self.seed, self.episode + 1, 1), policy.head.hold
+        return noise.at(self.length - self.length % hold if hold else 0, Purpose.EVALUATE)
 
     def step(self, action) -> None:
         """Take one step and count it."""
@@ -98,11 +102,7 @@ class Player:
 
     def _see(self, obs) -> None:
         """Keep an observation, as training would: ValueError for what its space does not say."""
-        obs = contract.observation(obs, self.store.shape, np.dtype(self.store.dtype))
-        with np.errstate(over="ignore"):
-            self.obs = obs.astype(self.store.dtype)
-        if not np.isfinite(self.obs).all():
-            raise ValueError("the observation has numbers that are not finite in float32")
+        self.row = self.seen.rows([obs])
 
     def _seed(self) -> int:
         return kernels.episode_seed(self.seed, Purpose.EVALUATE, 0, self.episode)

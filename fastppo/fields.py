@@ -17,6 +17,7 @@ from .config import Config
 from .errors import ConfigError
 from .names import flag, json_flag, mended
 from .presets import BY_PRESET
+from .schedules import Scheduled, fits
 
 # The first field of each group.
 SECTIONS = {"env_name": "environment", "model": "network", "num_envs": "rollout",
@@ -24,14 +25,18 @@ SECTIONS = {"env_name": "environment", "model": "network", "num_envs": "rollout"
 
 UNITS = {"max_episode_steps": "steps", "total_steps": "steps", "hidden_sizes": "units",
          "log_std_init": "nats", "num_envs": "environments", "num_steps": "steps",
-         "num_workers": "processes", "step_timeout": "s", "reset_timeout": "s",
-         "reward_limit": "standard deviations", "target_kl": "nats", "epochs": "passes",
-         "num_minibatches": "minibatches", "torch_threads": "threads", "eval_episodes": "episodes",
-         "rounds": "rounds", "seconds": "s", "iterations": "iterations", "processes": "processes"}
+         "num_workers": "processes", "sde_sample_freq": "steps", "step_timeout": "s",
+         "reset_timeout": "s", "reward_limit": "standard deviations",
+         "obs_limit": "standard deviations", "num_microbatches": "parts", "target_kl": "nats",
+         "adaptive_kl": "nats", "epochs": "passes", "num_minibatches": "minibatches",
+         "torch_threads": "threads", "eval_episodes": "episodes", "eval_interval": "steps",
+         "rounds": "rounds",
+         "seconds": "s", "iterations": "iterations", "processes": "processes"}
 
-NAMES = {int: "INT", float: "FLOAT", bool: "BOOL", str: "TEXT", Any: "TEXT",
-         tuple[int, ...]: "INT,...", dict[str, Any]: "JSON"}
+NAMES = {int: "INT", float: "FLOAT", Scheduled: "FLOAT|SCHEDULE", bool: "BOOL", str: "TEXT",
+         Any: "TEXT", tuple[int, ...]: "INT,...", dict[str, Any]: "JSON"}
 AUTO = *BY_PRESET, "num_workers"  # numbers that can be left to a rule or to measurement
+SHARES = "std",  # numbers that can be given as a percentage
 BARE = {"json": "-"}
 POWERS = {"": 0, "k": 3, "m": 6, "g": 9}
 SWITCHES = {"true": True, "yes": True, "on": True, "1": True,
@@ -59,7 +64,8 @@ class Setting(NamedTuple):
         """What its values look like: INT, FLOAT|none, tanh|relu, ..."""
         choices = get_origin(self.kind) is Literal
         plain = "|".join(get_args(self.kind)) if choices else NAMES[self.kind]
-        return plain + "|auto" * (self.name in AUTO) + "|none" * self.optional
+        shared = "|FLOAT%" * (self.name in SHARES)
+        return plain + shared + "|auto" * (self.name in AUTO) + "|none" * self.optional
 
     @property
     def bare(self) -> str | None:
@@ -83,6 +89,8 @@ class Setting(NamedTuple):
             return None
         if self.name in AUTO and text.lower() == "auto":
             return "auto"
+        if self.name in SHARES and text.endswith("%"):
+            return text
         try:
             return reader(self.kind)(text)
         except ValueError as error:
@@ -99,8 +107,9 @@ def settings(owner: type = Config) -> dict[str, Setting]:
     found, section = {}, owner.__name__.lower()
     for one in fields(owner):
         text, source = re.fullmatch(r"(.*?)(?: \[([^]]*)\])?", texts[one.name]).groups("")
-        optional = get_origin(one.type) in (Union, UnionType)
-        kind = get_args(one.type)[0] if optional else one.type
+        several = get_args(one.type) if get_origin(one.type) in (Union, UnionType) else ()
+        optional = bool(several) and one.type != Scheduled
+        kind = Scheduled if {*get_args(Scheduled)} <= {*several} else (*several, one.type)[0]
         section = SECTIONS.get(one.name, section)
         found[one.name] = Setting(one.name, kind, optional, one.default, text, source, section)
     return found
@@ -110,8 +119,8 @@ def reader(kind: Any) -> Callable[[str], Any]:
     """The function from a text to a value of `kind`; its ValueErrors say what must be there."""
     if get_origin(kind) is Literal:
         return functools.partial(_choice, choices=get_args(kind))
-    return {int: whole, float: _number, bool: switch, tuple[int, ...]: _sizes,
-            dict[str, Any]: _object}.get(kind, str)
+    return {int: whole, float: _number, Scheduled: _scheduled, bool: switch,
+            tuple[int, ...]: _sizes, dict[str, Any]: _object}.get(kind, str)
 
 
 def whole(text: str) -> int:
@@ -138,6 +147,16 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise ValueError("a number, such as 0.5 or 3e-4") from None
+
+
+def _scheduled(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        if fits(text, positive=False):
+            return text
+        raise ValueError("a number, such as 0.5 or 3e-4, or a schedule: linear:3e-4, cosine:3e-4,"
+                         " linear:3e-4:1e-5") from None
 
 
 def _choice(text: str, choices: Sequence[str]) -> str:

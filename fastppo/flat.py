@@ -4,12 +4,15 @@ So clipping is one norm, Adam one fused step, data parallelism would be one all-
 compiled policy reads the same memory.
 """
 
+import itertools
 import math
 
 import torch
 from torch import Tensor, nn
 
 from .errors import ModelError
+
+CRITIC = "critic", "value", "vf"  # how a part of the critic's is called, at its name's beginning
 
 
 class Flat:
@@ -31,6 +34,24 @@ class Flat:
             param.data = self.values[part].view_as(param)
             param.grad = self.grad[part].view_as(param)
 
+    @property
+    def state(self) -> Tensor:
+        """A copy of the values."""
+        return self.values.clone()
+
+    def restore(self, state: Tensor) -> None:
+        """Go back to a `state`."""
+        self.values.copy_(state)
+
+    def parts(self) -> list[tuple[slice, bool]]:
+        """The vector cut where actor and critic meet: (places, whether they are the critic's)."""
+        found, params = [], ((critics(name), param.numel()) for name, param in
+                             self.net.named_parameters() if param.requires_grad)
+        for critic, some in itertools.groupby(params, key=lambda one: one[0]):
+            start = found[-1][0].stop if found else 0
+            found.append((slice(start, start + sum(size for _, size in some)), critic))
+        return found
+
     def check(self) -> None:
         """Raise ModelError where the network no longer uses the vector."""
         start = self.values.data_ptr()
@@ -43,15 +64,22 @@ class Flat:
 class Adam:
     """Adam on a Flat's vector, with betas 0.9 and 0.999; its moments are f32 vectors beside it.
 
+    `rates` are the learning rates of actor and critic, who share the actor's unless `apart`.
     Written here because on one vector it is five lines, while importing torch.optim's costs more
     than a second of start-up. Source: Kingma 2015, arXiv:1412.6980, algorithm 1.
     """
 
     BETAS = 0.9, 0.999
 
-    def __init__(self, flat: Flat, eps: float):
-        self.flat, self.eps, self.lr, self.steps = flat, eps, 0.0, 0
+    def __init__(self, flat: Flat, eps: float, apart: bool = False):
+        self.flat, self.eps, self.rates, self.steps = flat, eps, (0.0, 0.0), 0
         self.mean, self.square = torch.zeros_like(flat.values), torch.zeros_like(flat.values)
+        self.parts = flat.parts() if apart else [(slice(None), False)]
+
+    @property
+    def lr(self) -> float:
+        """The actor's learning rate."""
+        return self.rates[0]
 
     def step(self) -> None:
         """values -= lr * m / (sqrt(v) + eps), with m and v corrected for their start at zero."""
@@ -60,7 +88,9 @@ class Adam:
         self.mean.lerp_(grad, 1 - first)
         self.square.mul_(second).addcmul_(grad, grad, value=1 - second)
         scale = self.square.sqrt().div_(math.sqrt(1 - second**self.steps)).add_(self.eps)
-        self.flat.values.addcdiv_(self.mean, scale, value=-self.lr / (1 - first**self.steps))
+        for part, critic in self.parts:
+            self.flat.values[part].addcdiv_(
+                self.mean[part], scale[part], value=-self.rates[critic] / (1 - first**self.steps))
 
     @property
     def state(self) -> tuple[int, Tensor, Tensor]:
@@ -72,6 +102,14 @@ class Adam:
         self.steps = state[0]
         self.mean.copy_(state[1])
         self.square.copy_(state[2])
+
+
+def critics(name: str) -> bool:
+    """Whether the parameter of this name, such as net.critic_body.0.weight, is the critic's.
+
+    It is where a part of the name begins with critic, value or vf; what is shared is the actor's.
+    """
+    return any(part.startswith(CRITIC) for part in name.split("."))
 
 
 def trained(net: nn.Module) -> list[nn.Parameter]:

@@ -1,10 +1,14 @@
 """Taking in what environments answer, and keeping what a step that was interrupted needs."""
 
+from typing import Any
+
 import numpy as np
 
 from . import contract
 from .contract import REPLAY_LIMIT
 from .errors import EnvError
+from .observations import Observations
+from .spaces import fields
 
 LARGE = 4096  # bytes of an observation for which a second copy costs more than it saves
 
@@ -69,6 +73,50 @@ class Intake:
             return
         with np.errstate(over="ignore"):
             rows[e] = obs
+
+
+class Place:
+    """Where one environment's observation belongs: `place[...] = arrays` puts its leaves there."""
+
+    def __init__(self, views: list[np.ndarray]):
+        self.views = views
+
+    def __setitem__(self, index: Any, arrays: list[np.ndarray]) -> None:
+        for view, array in zip(self.views, arrays):
+            view[...] = array
+
+
+class Leaves:
+    """An Intake for observations that are no plain Box: each is checked and put where it belongs.
+
+    The same calls; what goes through them is the list of an observation's arrays, one a leaf.
+    """
+
+    shape = dtype = None  # no array is as expected: all go through `unexpected`
+
+    def __init__(self, seen: Observations):
+        self.seen = seen
+        self.fitting = self.unexpected = seen.kept
+
+    def settle(self) -> None:
+        """Nothing to expect."""
+
+    def open(self, row: np.ndarray) -> list[Place]:
+        """The places, one an environment, of what belongs in `row`."""
+        arrays = fields(row)
+        return [Place([array[e, ...] for array in arrays]) for e in range(len(row))]
+
+    def close(self, row: np.ndarray, group: range) -> None:
+        """Nothing: everything is in its row already."""
+
+    def put(self, rows: np.ndarray, e: int, arrays: list[np.ndarray]) -> None:
+        """rows[e] = an observation, for one row of the arena alone."""
+        self.open(rows[e:e + 1])[0][...] = arrays
+
+
+def intake_of(row: np.ndarray, seen: Observations) -> Intake | Leaves:
+    """What takes in the observations of a group whose arena's row is `row` [e ...]."""
+    return Intake(row, seen.space.dtype) if seen.plain else Leaves(seen)
 
 
 class Past:

@@ -8,11 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from . import kernels
+from .actors import Recipe
 from .collect import Rollout
 from .config import Config
 from .errors import ModelError
 from .flat import Adam, Flat
+from .heads import COMPILED
 from .learner import STATS, Batch, Learner
+from .nets import MLP
+from .pace import Coefficients
 from .policy import Policy
 from .shards import Alone, Together, shared_memory
 
@@ -20,14 +24,32 @@ from .shards import Alone, Together, shared_memory
 def serves(policy: nn.Module, flat: Flat) -> bool:
     """Whether the compiled learner can train this policy: a built-in MLP, in the CPU's memory."""
     return (kernels.COMPILED and isinstance(policy, Policy) and flat.values.device.type == "cpu"
-            and policy.recipe(flat.offsets) is not None)
+            and recipe_of(policy, flat) is not None)
 
 
-def terms_of(config: Config) -> kernels.Terms:
+def recipe_of(policy: Policy, flat: Flat) -> Recipe | None:
+    """What the compiled twin needs, or None where only torch can run this network."""
+    log_std = getattr(policy.head, "log_std", None)
+    known = (type(policy.net) is MLP and not policy.net.final_tanh
+             and type(policy.head) in COMPILED and policy.observer.seen.mask is None)
+    if not known or log_std is not None and id(log_std) not in flat.offsets:
+        return None
+    return Recipe(policy.net.plan(flat.offsets),
+                  None if log_std is None else flat.offsets[id(log_std)], policy.observer.limit)
+
+
+def terms_of(config: Config, now: Coefficients) -> kernels.Terms:
     """The coefficients of the loss and of Adam, as the compiled update takes them."""
     return kernels.Terms(
-        config.clip_range, config.clip_range_vf, config.entropy_coef, config.value_coef,
+        now.clip_range, now.clip_range_vf, now.entropy_coef, now.value_coef, now.dual_clip,
         config.max_grad_norm, config.norm_advantages == "minibatch", Adam.BETAS, config.adam_eps)
+
+
+def learner_class(config: Config) -> type[Learner]:
+    """The class of the learner a resolved Config asks for."""
+    if config.learner == "kernel":
+        return KernelLearner
+    return config.loss if isinstance(config.loss, type) else Learner
 
 
 class KernelLearner(Learner):
@@ -41,18 +63,20 @@ class KernelLearner(Learner):
         if not serves(policy, flat):
             raise ModelError("the compiled learner serves built-in MLPs on the CPU alone",
                              "--learner=torch")
-        self.recipe = policy.recipe(flat.offsets)
+        self.recipe = recipe_of(policy, flat)
         self.memory = kernels.update_memory(
-            *self.recipe, flat.values.numpy(), self.adam.mean.numpy(), self.adam.square.numpy())
-        self.terms, self.shards = terms_of(config), Alone()
+            *self.recipe[:2], flat.values.numpy(), self.optimizer.mean.numpy(),
+            self.optimizer.square.numpy())
+        self.terms, self.shards = terms_of(config, self.now), Alone()
 
     def share(self, shards: Together) -> None:
         """From now on compute minibatches together with workers: the same bits, sooner."""
         self.shards, self.memory = shards, shared_memory(self.memory, shards.arena)
 
-    def _epochs(self, rollout: Rollout, lr: float, iteration: int) -> dict[str, float]:
-        with self.shards.session():
-            return super()._epochs(rollout, lr, iteration)
+    def _epochs(self, rollout: Rollout, now: Coefficients, iteration: int) -> dict[str, float]:
+        self.terms = terms_of(self.config, now)
+        with self.shards.session(self.terms):
+            return super()._epochs(rollout, now, iteration)
 
     def _epoch(self, batch: Batch, order: Tensor) -> Tensor:
         """The mean statistics of one pass over the shuffled samples, minibatch after minibatch."""
@@ -62,14 +86,13 @@ class KernelLearner(Learner):
         update = kernels.Update(*self.recipe, self.memory, samples, order.numpy(), self.terms)
         stats = np.empty((count, len(STATS)), np.float32)
         for i in range(count):
-            self.adam.steps += 1
-            shards.minibatch(update, rows * i // count, rows * (i + 1) // count, self.adam.steps,
-                             self.adam.lr, stats[i])
+            self.optimizer.steps += 1
+            shards.minibatch(update, rows * i // count, rows * (i + 1) // count,
+                             self.optimizer.steps, self.optimizer.lr, stats[i])
         return torch.from_numpy(stats).mean(0)
 
     def _samples(self, batch: Batch) -> kernels.Samples:
-        obs, *rest = (x.numpy() for x in batch)
-        norm = self.policy.norm_obs
-        return kernels.Samples(obs.reshape(len(obs), -1), *rest,
-                               self.policy.shift.numpy() if norm else None,
-                               self.policy.scale.numpy() if norm else None)
+        observer, rest = self.policy.observer, (x.numpy() for x in batch[1:])
+        obs = observer.encoding.encode(observer.seen.split(batch.obs))
+        moments = (observer.shift, observer.scale) if observer.norm else ()
+        return kernels.Samples(obs, *rest, *(x.numpy() for x in moments))

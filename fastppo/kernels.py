@@ -258,14 +258,14 @@ def pack(plan, params, packed):
         raise _refusal("pack", bad, plan=plan, params=params, packed=packed) from bad
 
 
-def forward(plan, packed, mean, scale, obs, out):
-    """out [n p] = the plan's networks at clip((obs - mean) * scale, -10, 10), obs f32 [n o].
+def forward(plan, packed, mean, scale, obs, out, limit=10.0):
+    """out [n p] = the plan's networks at clip((obs - mean) * scale, -limit, limit), obs f32 [n o].
 
     mean and scale, f32 [o], may both be None: obs then enter as they are, unclipped. A row's bits
     do not depend on the rows beside it. torch's Linear, Tanh, ReLU and ELU are the definition.
     """
     try:
-        _compiled("forward").forward(plan, packed, mean, scale, obs, out)
+        _compiled("forward").forward(plan, packed, mean, scale, obs, out, limit)
     except _REFUSALS as bad:
         norm = {} if mean is None or scale is None else {"mean": mean, "scale": scale}
         raise _refusal("forward", bad, plan=plan, packed=packed, **norm, obs=obs, out=out) from bad
@@ -337,6 +337,7 @@ class Terms(NamedTuple):
     clip_range_vf: float | None
     entropy_coef: float
     value_coef: float
+    dual_clip: float | None
     max_grad_norm: float
     norm_advantages: bool
     betas: tuple[float, float]
@@ -373,10 +374,11 @@ class Update:
     on neither the order nor on who computed which shard. Arrays must stay where they are meanwhile.
     """
 
-    def __init__(self, plan, log_std, memory, samples, order, terms):
+    def __init__(self, plan, log_std, limit, memory, samples, order, terms):
         """order i64 [m]: rows of samples, each minibatch a slice of it. Misfits: KernelError."""
         try:
-            self._twin = _compiled("Update").Update(plan, log_std, memory, samples, order, terms)
+            self._twin = _compiled("Update").Update(
+                plan, log_std, limit, memory, samples, order, terms)
         except _REFUSALS as bad:
             arrays = {"plan": plan, **memory._asdict(), **samples._asdict(), "order": order}
             given = {name: array for name, array in arrays.items() if array is not None}
@@ -392,6 +394,13 @@ class Update:
             self._twin.minibatch(first, last, step, lr, stats)
         except _REFUSALS as bad:
             raise _refusal("update", bad, stats=stats) from bad
+
+    def weigh(self, terms):
+        """Take other coefficients from now on."""
+        try:
+            self._twin.weigh(*terms)
+        except _REFUSALS as bad:
+            raise _refusal("update", bad) from bad
 
     def shards(self, rows):
         """The number of shards of a minibatch of `rows` samples, 1 to MAX_SHARDS."""

@@ -4,45 +4,37 @@
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from . import kernels
+from .batches import Batch, Fresh, cut, flattened, normalised
 from .collect import Rollout
 from .config import Config
 from .errors import Error
-from .flat import Adam, Flat
+from .flat import Flat
+from .losses import Weighed, loss_of, measured
+from .optimizers import clipping, optimizer_of
+from .pace import Coefficients, Pace, coefficients_at
+from .passes import changes_of
+from .values import moving
 
 STATS = ("policy_loss", "value_loss", "entropy", "approx_kl", "old_approx_kl", "clipfrac",
          "grad_norm")
 
 
-class Batch(NamedTuple):
-    """What the rollout recorded of some samples."""
+def policy_loss(log_ratio: Tensor, adv: Tensor, clip_range: float, dual_clip: float | None = None
+                ) -> Tensor:
+    """mean(max(-adv * ratio, -adv * clip(ratio, 1 - eps, 1 + eps))) [Schulman 2017, eq. 7].
 
-    obs: Tensor  # [b ...]
-    act: Tensor  # [b] or [b a]
-    logp: Tensor  # [b]
-    val: Tensor  # [b]
-    adv: Tensor  # [b]
-    ret: Tensor  # [b]
-
-
-def normalised(adv: Tensor) -> Tensor:
-    """Advantages [b] with mean 0 and std 1 (ddof 1); as they are under 2 rows, 0 where constant."""
-    if len(adv) < 2:
-        return adv
-    low, high = adv.aminmax()
-    # A constant's deviations are rounding errors, which dividing by their std would blow up to 1.
-    return torch.where(low == high, 0.0, (adv - adv.mean()) / (adv.std() + 1e-8))
-
-
-def policy_loss(log_ratio: Tensor, adv: Tensor, clip_range: float) -> Tensor:
-    """mean(max(-adv * ratio, -adv * clip(ratio, 1 - eps, 1 + eps))) [Schulman 2017, eq. 7]."""
+    With dual_clip, where adv < 0, no more than -adv * dual_clip [Ye 2020, arXiv:1912.09729].
+    """
     ratio = log_ratio.exp()
-    return torch.max(-adv * ratio, -adv * ratio.clamp(1 - clip_range, 1 + clip_range)).mean()
+    loss = torch.max(-adv * ratio, -adv * ratio.clamp(1 - clip_range, 1 + clip_range))
+    if dual_clip is not None:
+        loss = torch.where(adv < 0, torch.min(loss, -adv * dual_clip), loss)
+    return loss.mean()
 
 
 def value_loss(val: Tensor, batch: Batch, clip_range_vf: float | None) -> Tensor:
@@ -54,90 +46,93 @@ def value_loss(val: Tensor, batch: Batch, clip_range_vf: float | None) -> Tensor
     return 0.5 * error.mean()
 
 
-def total_loss(policy: nn.Module, batch: Batch, config: Config) -> tuple[Tensor, Tensor]:
-    """(loss, statistics [6] in the order of STATS) of a minibatch; batch.adv is taken as it is."""
-    logp, ent, val = policy.judge(batch.obs, batch.act)
-    log_ratio, entropy = logp - batch.logp, ent.mean()
-    gain = policy_loss(log_ratio, batch.adv, config.clip_range)
-    error = value_loss(val, batch, config.clip_range_vf)
-    with torch.no_grad():
-        ratio, old_kl = log_ratio.exp(), -log_ratio.mean()
-        clipped = ((ratio - 1).abs() > config.clip_range).float().mean()
-        stats = torch.stack([gain, error, entropy, ratio.mean() - 1 + old_kl, old_kl, clipped])
-    return gain - config.entropy_coef * entropy + config.value_coef * error, stats
+def total_loss(fresh: Fresh, batch: Batch, now: Coefficients) -> Weighed:
+    """(loss, its parts by name) of a minibatch; batch.adv is taken as it is."""
+    gain = policy_loss(fresh.logp - batch.logp, batch.adv, now.clip_range, now.dual_clip)
+    error = value_loss(fresh.val, batch, now.clip_range_vf)
+    loss = gain - now.entropy_coef * fresh.ent.mean() + now.value_coef * error
+    return loss, {"policy_loss": gain, "value_loss": error}
 
 
 class Learner:
-    """Adam on the flat vector of a policy's parameters."""
+    """Steps of an optimizer on the flat vector of a policy's parameters.
+
+    To change what it does, subclass it: `judge`, what the policy says of samples; `loss`, what is
+    made of that.
+    """
 
     def __init__(self, policy: nn.Module, config: Config, flat: Flat):
-        self.policy, self.config, self.flat = policy, config, flat
-        self.adam = Adam(flat, config.adam_eps)
-        self.finished = -1  # the last iteration whose update is whole
+        self.policy, self.config, self.flat, self.names = policy, config, flat, STATS
+        self.now, self.pace, self.finished = coefficients_at(config, 1.0), Pace(config), -1
+        self.optimizer, self.clip = optimizer_of(config, flat), clipping(config, flat)
+        self.changes, self.chosen = changes_of(config, policy), loss_of(config, policy.net)
+        self.parts = [flat, self.optimizer, self.pace, *moving(policy)]  # all an update changes
 
-    def update(self, rollout: Rollout, lr: float, iteration: int) -> dict[str, float]:
+    def judge(self, batch: Batch) -> Fresh:
+        """What the policy says of a minibatch."""
+        return Fresh(*self.policy.judge(batch.obs, batch.act))
+
+    def loss(self, fresh: Fresh, batch: Batch, now: Coefficients) -> Weighed:
+        """(loss, statistics by name) of a minibatch, a mean over its samples."""
+        return total_loss(fresh, batch, now)
+
+    def update(self, rollout: Rollout, now: Coefficients, iteration: int) -> dict[str, float]:
         """The epochs of one iteration, then its observations into the moments.
 
         Returns the losses, means over minibatches. Interrupted anywhere, or where a gradient is not
         finite (Error), everything is as it was before.
         """
         self.flat.check()
-        values, adam, moments = self.flat.values.clone(), self.adam.state, self.policy.moments
+        before = [part.state for part in self.parts]
         try:
-            stats = self._epochs(rollout, lr, iteration)
-            self.policy.learn_moments(flattened(rollout, torch.device("cpu")).obs.numpy())
+            stats, observer = self._epochs(rollout, now, iteration), self.policy.observer
+            observer.learn(observer.seen.split(flattened(rollout, torch.device("cpu")).obs))
             self.finished = iteration
         except BaseException:
-            self.flat.values.copy_(values)
-            self.adam.restore(adam)
-            self.policy.set_moments(moments)
+            for part, state in zip(self.parts, before):
+                part.restore(state)
             raise
         return stats
 
-    def _epochs(self, rollout: Rollout, lr: float, iteration: int) -> dict[str, float]:
+    def _epochs(self, rollout: Rollout, now: Coefficients, iteration: int) -> dict[str, float]:
         batch, config = flattened(rollout, self.flat.values.device), self.config
-        if config.norm_advantages == "rollout":
-            batch = batch._replace(adv=normalised(batch.adv))
-        rows, self.adam.lr = len(batch.adv), lr
+        self.now, rows = now, len(batch.adv)
         if not rows:  # all environments were reset, and did nothing else
             return {f"losses/{name}": math.nan for name in STATS} | {"losses/epochs": 0.0}
         order, means = torch.empty(rows, dtype=torch.int64, device="cpu"), []
         for epoch in range(config.epochs):
+            samples, self.optimizer.rates = batch, self.pace.rates(now)
+            for change in self.changes:
+                samples = change(rollout, samples, iteration, epoch)
             kernels.permutation(config.seed, iteration, epoch, order.numpy())
-            means.append(self._epoch(batch, order.to(batch.adv.device)))
-            if config.target_kl and means[-1][STATS.index("approx_kl")] > 1.5 * config.target_kl:
+            means.append(self._epoch(samples, order.to(batch.adv.device)))
+            if self.pace.over(means[-1][self.names.index("approx_kl")], now):
                 break
         stats = torch.stack(means).mean(0)
         if not torch.isfinite(stats[-1]):
             raise Error("the gradient is not finite; the weights are as they were before the "
                         "update", "check the environment's rewards, or lower --lr")
-        names = (f"losses/{name}" for name in STATS)
+        names = (f"losses/{name}" for name in self.names)
         return dict(zip(names, stats.tolist())) | {"losses/epochs": float(len(means))}
 
     def _epoch(self, batch: Batch, order: Tensor) -> Tensor:
         """The mean statistics of one pass over the shuffled samples, minibatch by minibatch."""
-        count, rows = min(self.config.num_minibatches, len(order)), len(order)
-        shuffled = Batch(*(x[order] for x in batch))
-        return torch.stack([self._minibatch(Batch(*(
-            x[rows * i // count:rows * (i + 1) // count] for x in shuffled)))
-            for i in range(count)]).mean(0)
+        parts = cut(batch.rows(order), self.config.num_minibatches)
+        return torch.stack([self._minibatch(part) for part in parts]).mean(0)
 
     @torch.enable_grad()  # whatever the host script has set
     def _minibatch(self, batch: Batch) -> Tensor:
         if self.config.norm_advantages == "minibatch":
             batch = batch._replace(adv=normalised(batch.adv))
         self.flat.grad.zero_()
-        loss, stats = total_loss(self.policy, batch, self.config)
-        loss.backward()
-        norm = self.flat.grad.norm()
-        self.flat.grad.mul_((self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-        self.adam.step()
-        return torch.cat([stats, norm[None]])
-
-
-def flattened(rollout: Rollout, device: torch.device) -> Batch:
-    """The valid rows of a rollout [t e ...] as samples [b ...] on `device`, in time order."""
-    valid = rollout.valid.reshape(-1)
-    fields = (getattr(rollout, name)[:len(rollout.raw)] for name in Batch._fields)
-    rows = (x.reshape(len(valid), *x.shape[2:]) for x in fields)
-    return Batch(*((x if valid.all() else x[valid]).to(device) for x in rows))
+        means = torch.zeros((), device=batch.adv.device)
+        for part in cut(batch, self.config.num_microbatches):
+            fresh, weight = self.judge(part), len(part.adv) / len(batch.adv)
+            loss, stats = self.chosen(self.loss)(fresh, part, self.now)
+            (weight * loss).backward()
+            stats = stats | measured(fresh, part, self.now)
+            means = means + weight * torch.stack([*stats.values()]).detach()
+        self.names = *stats, "grad_norm"
+        norm = self.clip()
+        self.optimizer.step()
+        return torch.cat([means, norm[None]])

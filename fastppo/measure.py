@@ -14,9 +14,9 @@ import gymnasium as gym
 import numpy as np
 
 from . import kernels
+from .actions import Actions
 from .config import Config
 from .kernels import Purpose
-from .spaces import noise_size, random_actions, to_env
 
 MOST_STEPS, MOST_SECONDS = 300, 0.05  # of measuring, whichever is first
 ACTIONS = 64
@@ -57,11 +57,11 @@ def pays(step: float, config: Config, workers: int) -> bool:
 
 
 def _measured(env: gym.Env) -> float:
-    space = env.action_space
-    u, z = (np.empty((ACTIONS, noise_size(space)), np.float32) for _ in "uz")
+    acts = Actions(env.action_space)
+    u, z = (np.empty((ACTIONS, acts.size), np.float32) for _ in "uz")
     kernels.uniform(0, Purpose.WARMUP, 0, 0, u)
     kernels.normal(0, Purpose.WARMUP, 0, 1, z)
-    actions = to_env(space)(random_actions(space)(u, z))
+    actions = acts.to_env()(acts.random(u, z))
     env.reset(seed=0)
     env.step(actions[0])  # the first step may load or compile what the others only use
     env.reset(seed=0)

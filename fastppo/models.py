@@ -1,9 +1,9 @@
 """From a Config to a policy: which network, which first weights, and does it fit its spaces."""
 
-import math
 import threading
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from . import kernels
 from .config import Config
 from .errors import ModelError
-from .heads import size
+from .heads import Options, head_of
 from .kernels import Purpose
 from .nets import MLP
+from .observations import Encoding, Observations
 from .policy import Policy
-
-TORCH = {"<f4": torch.float32, "|u1": torch.uint8, "|b1": torch.bool}
+from .spaces import mapped
+from .values import NormValues
 
 
 @contextmanager
@@ -54,18 +55,27 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
     Raises ModelError where what the model returns does not fit the spaces.
     """
     generator = torch.Generator().manual_seed(kernels.word(config.seed, Purpose.INIT, 0, 0))
-    inputs, outputs = math.prod(obs_space.shape), size(act_space)
+    seen, options = Observations(obs_space, act_space), head_options(config)
+    features = config.hidden_sizes[-1] if config.sde and config.hidden_sizes else 0
+    head = head_of(act_space, options, features)
     with SEEDING, torch.random.fork_rng(devices=[]):  # layers draw from the host's generator
         torch.manual_seed(generator.initial_seed())
         if config.model == "mlp":
-            net = MLP(inputs, outputs, config.hidden_sizes, config.activation, config.shared_critic,
-                      generator)
+            net = MLP(Encoding(seen).size, head.size - features, config.hidden_sizes,
+                      config.activation, config.shared_critic, generator, bool(features),
+                      config.final_tanh)
         else:
             net = _own(model or config.model, obs_space, act_space)
-        policy = Policy(obs_space, act_space, net, config.norm_obs, config.log_std_init,
-                        config.seed).eval()
-        _check_outputs(policy, outputs)
+        net = NormValues(net) if config.norm_values else net
+        policy = Policy(obs_space, act_space, net, config.norm_obs, head, config.seed,
+                        config.obs_limit).eval()
+        _check_outputs(policy, head.size)
     return policy
+
+
+def head_options(config: Config) -> Options:
+    """What a Config says of action heads."""
+    return Options(*(getattr(config, name) for name in Options._fields))
 
 
 def _own(model, obs_space: Space, act_space: Space) -> nn.Module:
@@ -83,17 +93,20 @@ def _own(model, obs_space: Space, act_space: Space) -> nn.Module:
 
 def _check_outputs(policy: Policy, outputs: int) -> None:
     """Run the network on a batch of two, which also materialises lazy layers."""
-    store, fix = policy.store, f"return (action parameters [2, {outputs}], value [2]), both float"
+    seen, fix = policy.observer.seen, f"return (action parameters [2, {outputs}], value [2])"
+    fix, rows = f"{fix}, both float", np.zeros((2, *seen.store.shape), seen.store.dtype)
+    obs = policy.observer(policy.observer.tensors(rows))
+    given = mapped(lambda x: list(x.shape), obs)
     try:
         with torch.no_grad():
-            made = policy(torch.zeros(2, *store.shape, dtype=TORCH[store.dtype]))
+            made = policy.net(obs, policy.start(obs)) if policy.memory else policy.net(obs)
     except Exception as error:  # a user's forward may raise anything
-        raise ModelError(f"forward(obs {[2, *store.shape]}) of the model failed:"
+        raise ModelError(f"forward(obs {given}) of the model failed:"
                          f" {type(error).__name__}: {error}", fix) from error
     several = isinstance(made, (tuple, list))
     told = ", ".join(map(_shape, made)) if several else _shape(made)
     if not several or told != f"float [2, {outputs}], float [2]":
-        raise ModelError(f"forward(obs {[2, *store.shape]}) of the model returned"
+        raise ModelError(f"forward(obs {given}) of the model returned"
                          f" {f'({told})' if several else told}", fix)
 
 

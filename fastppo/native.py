@@ -14,11 +14,13 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from . import contract, kernels
+from .actions import Actions
 from .actors import Actor, Random
 from .arena import POISON, Arena
 from .errors import ConfigError, EnvError, SpaceError
 from .infos import Ends, numbers_of
 from .kernels import Purpose
+from .observations import Observations
 from .vecenv import WARMUP_EPISODE
 
 
@@ -46,7 +48,10 @@ class Native:
         self.mode = mode_of(env)
         self.follow = {AutoresetMode.NEXT_STEP: self._wait, AutoresetMode.SAME_STEP: self._final,
                        AutoresetMode.DISABLED: self._reset_some}[self.mode]
-        if env.action_space.shape != (self.count, *env.single_action_space.shape):
+        self.acts = Actions(env.single_action_space)
+        self.seen = Observations(env.single_observation_space, env.single_action_space)
+        single = env.single_action_space.shape
+        if single is not None and env.action_space.shape != (self.count, *single):
             raise SpaceError(f"{env} batches its actions as {env.action_space}",
                              "gymnasium.vector.utils.batch_space(single_action_space, num_envs)")
         self.stand, self.under_way, self.busy = self._fresh(0), None, False
@@ -55,7 +60,7 @@ class Native:
     def warmup(self, steps: int) -> None:
         """See Serial.warmup."""
         self.begin(WARMUP_EPISODE)
-        actor = Random(self.env.single_action_space, self.seed, 0, self.count)
+        actor = Random(self.seen, self.rows, self.seed, 0)
         self._run(WARMUP_EPISODE, actor, steps)
 
     def begin(self, episode: int = 0) -> None:
@@ -113,9 +118,7 @@ class Native:
     def _step(self, t: int, actions: list) -> None:
         _, over, _, total, length = self.stand
         self.busy = True
-        space = self.env.action_space
-        obs, rew, term, trunc, info = self._called(
-            "step", 5, np.asarray(actions, space.dtype).reshape(space.shape))
+        obs, rew, term, trunc, info = self._called("step", 5, self.acts.stacked(actions))
         rew = self._rewards(rew, over)
         term, trunc = (self._flags(flags) & ~over for flags in (term, trunc))
         ended, total, length = term | trunc, np.where(over, 0.0, total + rew), length + ~over
@@ -140,7 +143,7 @@ class Native:
             if "final_obs" not in info:
                 raise EnvError(f"{self.env} truncated episodes without info['final_obs'], although"
                                f" its autoreset mode is {self.mode}", "mend the vector environment")
-            self.arena["fin"][cut] = self._observed([info["final_obs"][e] for e in cut], cut)
+            self.arena["fin"][cut] = self._finals([info["final_obs"][e] for e in cut], cut)
         return False, obs
 
     def _reset_some(self, obs, term, trunc, info) -> tuple[bool, np.ndarray]:
@@ -148,7 +151,8 @@ class Native:
         if ended.any():
             self.arena["fin"][ended] = obs[ended]
             first = self._observed(self._reset(options={"reset_mask": ended.copy()}))
-            obs = np.where(ended.reshape(-1, *[1] * (obs.ndim - 1)), first, obs)
+            obs = obs.copy()
+            obs[ended] = first[ended]
         return False, obs
 
     def _start_anew(self) -> None:
@@ -187,6 +191,8 @@ class Native:
         """`obs` [e ...] as stored, checked; `which` environments they are of (default: all)."""
         which, store = range(self.count) if which is None else which, self.rows[0]
         try:
+            if not self.seen.plain:
+                return self.seen.batch(obs, len(which))
             rows = contract.observation(obs, (len(which), *store.shape[1:]), store.dtype)
         except Exception as error:  # converting runs the environment's own code
             raise self._fault("its observations", error) from error
@@ -197,6 +203,15 @@ class Native:
             raise self._fault("an observation", ValueError(
                 f"observation[{place}] of environment {which[e]} is {rows.reshape(-1)[at]}"))
         return rows
+
+    def _finals(self, found: list, which: np.ndarray) -> np.ndarray:
+        """Single observations of the environments `which` as stored, checked."""
+        if self.seen.plain:
+            return self._observed(found, which)
+        try:
+            return self.seen.rows(found)
+        except Exception as error:
+            raise self._fault("its last observations", error) from error
 
     def _rewards(self, rew, over: np.ndarray) -> np.ndarray:
         try:

@@ -15,14 +15,19 @@ class MLP(nn.Module):
     """Hidden layers with one activation; actor and critic apart, or sharing them.
 
     Initialised orthogonally with gains sqrt 2 (hidden), 0.01 (actor) and 1 (critic) and zero
-    biases [37 details, number 2], from `generator` alone.
+    biases [37 details, number 2], from `generator` alone. With `features` the actor's last hidden
+    layer follows the action parameters (gSDE looks at it); with `final_tanh` these end in a tanh.
     """
+
+    flat = True  # observations are seen as one row of columns
 
     def __init__(self, inputs: int, outputs: int, hidden_sizes: Sequence[int] = (64, 64),
                  activation: str = "tanh", shared_critic: bool = False,
-                 generator: torch.Generator | None = None):
+                 generator: torch.Generator | None = None, features: bool = False,
+                 final_tanh: bool = False):
         super().__init__()
         self.inputs, widths = inputs, [inputs, *hidden_sizes]
+        self.features, self.final_tanh = features, final_tanh
 
         def layer(wide: int, out: int, gain: float) -> nn.Linear:
             linear = nn.Linear(wide, out, dtype=torch.float32)
@@ -41,10 +46,12 @@ class MLP(nn.Module):
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """(action parameters [b p], value [b]) of observations [b ...], flattened."""
-        obs = obs.reshape(len(obs), self.inputs)
+        obs = obs.reshape(obs.shape[0], self.inputs)  # len() is no part of an exported graph
         hidden = self.actor_body(obs)
         valued = hidden if self.critic_body is self.actor_body else self.critic_body(obs)
-        return self.actor(hidden), self.critic(valued)[:, 0]
+        params, val = self.actor(hidden), self.critic(valued)[:, 0]
+        params = params.tanh() if self.final_tanh else params
+        return torch.cat([params, hidden], -1) if self.features else params, val
 
     def plan(self, offsets: dict[int, int]) -> np.ndarray:
         """The layers as rows (src, dst, n_in, n_out, w_offset, b_offset, activation), i64.

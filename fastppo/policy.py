@@ -1,128 +1,124 @@
 """The policy: normaliser, network and action head as one module, raw observations to actions."""
 
-import math
-from typing import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
 
-from . import contract, kernels
-from .actors import Noise, Recipe
-from .heads import head_of
+from . import contract
+from .actions import Actions
+from .actors import Noise
+from .heads import Head, head_of
 from .kernels import Purpose
-from .nets import MLP
-from .spaces import observation_store, stacked, to_env
+from .observations import Observations
+from .observer import Observer
 
-OBS_LIMIT = 10.0  # standard deviations [baselines VecNormalize]
-EPSILON = 1e-8
+
+class Acted(NamedTuple):
+    """What a policy records of acting, arrays [b ...]."""
+
+    act: np.ndarray
+    logp: np.ndarray
+    val: np.ndarray
+    state: np.ndarray
 
 
 class Policy(nn.Module):
     """An actor-critic for one pair of spaces; the observation moments are part of it.
 
-    `net(obs [b ...]) -> (params [b p], value [b])`; p is what the action space's head wants.
+    `net(seen) -> (params [b p], value [b])` of what the observer makes of observations [b ...]; p
+    is what the head wants. A network with memory has `state_size` numbers of it an environment, and
+    takes and returns them too: `net(seen, state [b s]) -> (params, value, state [b s])`.
     """
 
     def __init__(self, obs_space: Space, act_space: Space, net: nn.Module, norm_obs: bool = True,
-                 log_std_init: float = 0.0, seed: int = 0):
+                 head: Head | None = None, seed: int = 0, obs_limit: float = 10.0):
         super().__init__()
         self.obs_space, self.act_space, self.seed, self.draws = obs_space, act_space, seed, 0
-        self.store = store = observation_store(obs_space)
-        self.row, self.scaled = store.shape, store.dtype == "|u1"
-        self.norm_obs = norm_obs and store.dtype == "<f4"
-        self.net, self.head = net, head_of(act_space, log_std_init)
-        size = math.prod(self.row) if self.norm_obs else 0
-        for name, x in (("count", np.zeros(1)), ("mean", np.zeros(size)), ("m2", np.zeros(size))):
-            self.register_buffer(name, torch.from_numpy(x))
-        self.register_buffer("shift", torch.zeros(size, dtype=torch.float32), persistent=False)
-        self.register_buffer("scale", torch.ones(size, dtype=torch.float32), persistent=False)
+        seen = Observations(obs_space, act_space)
+        self.observer = Observer(seen, norm_obs, getattr(net, "flat", False), obs_limit)
+        self.net, self.head = net, head_of(act_space) if head is None else head
+        self.actions = Actions(act_space, self.head.form)
+        self.memory = getattr(net, "state_size", 0)
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """(action parameters [b p], value [b]) of stored observations [b ...]."""
-        return self.net(self.normalised(obs))
+    def forward(self, obs: Any) -> tuple[Any, Tensor]:
+        """(action parameters [b p], value [b]) of stored observations [b ...], without a past."""
+        return self.advance(obs, self.start(obs))[:2]
 
-    def normalised(self, obs: Tensor) -> Tensor:
-        """clip((obs - mean) / sqrt(var + 1e-8), +-10), or bytes divided by 255, as float32."""
-        if self.norm_obs:
-            flat = (obs.reshape(len(obs), len(self.shift)) - self.shift) * self.scale
-            return flat.clamp(-OBS_LIMIT, OBS_LIMIT).reshape(obs.shape)
-        return obs.float() / 255 if self.scaled else obs.float()
+    def advance(self, obs: Any, state: Tensor) -> tuple[Any, Tensor, Tensor]:
+        """(action parameters [b p], value [b], state after) of observations, state [b s] before."""
+        seen = self.observer(obs)
+        params, val, *state = (*self.net(seen), state) if not self.memory else self.net(seen, state)
+        return self.head.masked(params, self.observer.mask(obs)), val, *state
 
-    def judge(self, obs: Tensor, act: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def start(self, obs: Any) -> Tensor:
+        """The state [b s] in which an episode begins."""
+        rows = self.observer.seen.columns[0].leaf.of(obs).shape[0]
+        return self.observer.count.new_zeros(rows, self.memory, dtype=torch.float32)
+
+    def judge(self, obs: Any, act: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(logp [b] of act, entropy [b], value [b])."""
         params, val = self(obs)
         return *self.head.judge(params, act), val
 
     @torch.inference_mode()
-    def act(self, obs: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(act, logp, val) of stored observations, sampled with `noise` [b k]."""
-        params, val = self(self._tensor(obs))
+    def act(self, rows: np.ndarray, noise: np.ndarray, state: np.ndarray) -> Acted:
+        """Sample for stored observations with `noise` [b k], the memory being `state` [b s]."""
+        params, val, state = self.advance(self.observer.tensors(rows), self._tensor(state))
         act, logp = self.head.sample(params, self._tensor(noise))
-        return act.cpu().numpy(), logp.cpu().numpy(), val.cpu().numpy()
+        return Acted(*(x.cpu().numpy() for x in (act, logp, val, state)))
 
     @torch.inference_mode()
-    def value(self, obs) -> np.ndarray:
+    def worth(self, rows: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """The value f32 [b] of stored observations, the memory being `state` [b s]."""
+        return self.advance(self.observer.tensors(rows), self._tensor(state))[1].cpu().numpy()
+
+    @torch.inference_mode()
+    def value(self, obs: Any) -> np.ndarray:
         """The value f32 of one raw observation, or [b] of a batch; of one with NaN it is NaN.
 
         Raises InputError for what training would refuse: another shape, a dtype that is not kept.
         """
-        rows, single = contract.batch(obs, self.store)
-        val = self(self._tensor(rows))[1].cpu().numpy()
+        rows, single = contract.batch(obs, self.observer.seen)
+        val = self(self.observer.tensors(rows))[1].cpu().numpy()
         return val[0] if single else val
 
     @torch.inference_mode()
-    def predict(self, obs, deterministic: bool = True, noise: np.ndarray | None = None):
+    def predict(self, obs: Any, deterministic: bool = True, noise: np.ndarray | None = None,
+                state: np.ndarray | None = None) -> Any:
         """The environment's action for one raw observation, or an array of them for a batch.
 
         Deterministic: the likeliest action; else sampled with `noise` [b k], by default numbers
-        counted from the policy's first call. Raises InputError as `value` does, and for what is not
-        finite.
+        counted from the policy's first call. A policy with memory returns (action, state), and is
+        given that `state` with the next observation; without one an episode begins. Raises
+        InputError as `value` does, and for what is not finite; Error where the network answers NaN.
         """
-        rows, single = contract.batch(obs, self.store)
+        rows, single = contract.batch(obs, self.observer.seen)
         contract.check_finite(rows)
-        params = self(self._tensor(rows))[0]
+        found, after = self.decide(rows, deterministic, noise, state)
+        actions = found[0] if single else self.actions.stacked(found)
+        return (actions, after) if self.memory else actions
+
+    @torch.inference_mode()
+    def decide(self, rows: np.ndarray, deterministic: bool = True, noise: np.ndarray | None = None,
+               state: np.ndarray | None = None) -> tuple[list[Any], np.ndarray]:
+        """(the environment's actions, state [b s] after) for stored observations; see predict."""
+        obs = self.observer.tensors(rows)
+        before = self.start(obs) if state is None else self._tensor(state)
+        params, _, after = self.advance(obs, before)
+        contract.numbers(params)
         if deterministic:
             act = self.head.mode(params)
         else:
             noise = self._noise(len(rows)) if noise is None else noise
             act = self.head.sample(params, self._tensor(noise))[0]
-        actions = to_env(self.act_space)(act.cpu().numpy())
-        return actions[0] if single else stacked(self.act_space, actions)
-
-    @property
-    def moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(count [1], mean [o], sum of squared deviations [o]) of the observations so far, f64."""
-        return self.count.clone(), self.mean.clone(), self.m2.clone()
-
-    def set_moments(self, values: Sequence[Tensor]) -> None:
-        """Replace the moments, and the float32 snapshot of them that everybody reads."""
-        count, mean, m2 = values
-        if self.norm_obs and count.item() > 0:
-            self.shift.copy_(mean)
-            self.scale.copy_((m2 / count + EPSILON).rsqrt())
-        # The count last: interrupted before it, the first moments are still to be set.
-        for buffer, value in ((self.mean, mean), (self.m2, m2), (self.count, count)):
-            buffer.copy_(value)
-
-    def learn_moments(self, obs: np.ndarray) -> None:
-        """Merge observations [n ...] into the moments; the network sees them from now on."""
-        if self.norm_obs and len(obs):
-            count, mean, m2 = (value.cpu().numpy() for value in self.moments)
-            kernels.merge_moments(np.ascontiguousarray(obs.reshape(len(obs), -1)), count, mean, m2)
-            self.set_moments([torch.from_numpy(value) for value in (count, mean, m2)])
-
-    def recipe(self, offsets: dict[int, int]) -> Recipe | None:
-        """What the compiled twin needs, or None where only torch can run this network."""
-        if type(self.net) is not MLP or observation_store(self.obs_space).dtype != "<f4":
-            return None
-        log_std = getattr(self.head, "log_std", None)
-        return Recipe(self.net.plan(offsets), None if log_std is None else offsets[id(log_std)])
+        return self.actions.to_env()(act.cpu().numpy()), after.cpu().numpy()
 
     def _noise(self, count: int) -> np.ndarray:
         self.draws += 1
-        return Noise(self.act_space, self.seed, 0, count).at(self.draws, Purpose.EVALUATE)
+        return Noise(self.head.noise, self.seed, 0, count).at(self.draws, Purpose.EVALUATE)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.count.device)
+        return torch.from_numpy(array).to(self.observer.count.device)

@@ -17,6 +17,7 @@ from .errors import ClosedError
 from .evaluate import Evaluation, evaluate
 from .infos import told
 from .models import build_policy, torch_threads
+from .pace import Coefficients, coefficients_at
 from .report import Clock, Episodes, described, explained_variance, log, sinks_of, stops
 from .settings import Callbacks, configured, resolved, several, whole
 
@@ -46,7 +47,7 @@ class PPO(AbstractContextManager):
             self.arena = arena_of(config, self.policy, source)
             self.learner = learner_of(self.policy, config, flat_of(self.policy, self.arena))
             self.progress, self.total, self.rollout = Progress(), config.total_steps, None
-            self.clock, self.episodes, self.sinks = Clock(), Episodes(), sinks_of(config)
+            self.clock, self.episodes, self.sinks = Clock(), Episodes(), sinks_of(config, source)
             self.collector = board(self.arena, source, self.policy, self.learner, config)
         except BaseException:
             self.close()
@@ -91,14 +92,18 @@ class PPO(AbstractContextManager):
         self._open()
         check_rollout(rollout, self.policy, self.progress.iteration)
         with self.clock("update"), torch_threads(self.config.torch_threads):
-            stats = self.learner.update(rollout, self.lr, self.progress.iteration - 1)
+            stats = self.learner.update(rollout, self.coefficients, self.progress.iteration - 1)
         return stats | {"losses/explained_variance": explained_variance(rollout)}
 
     @property
+    def coefficients(self) -> Coefficients:
+        """Learning rates, clip ranges and weights of the loss, of the iteration begun last."""
+        return coefficients_at(self.config, 1.0 - min(self.progress.begin / (self.total or 1), 1.0))
+
+    @property
     def lr(self) -> float:
-        """The learning rate of the iteration that began last."""
-        done = min(self.progress.begin / self.total, 1.0) if self.config.anneal_lr else 0.0
-        return self.config.lr * (1.0 - done)
+        """The learning rate of the iteration that began last, as the KL has changed it since."""
+        return self.learner.pace.rates(self.coefficients)[0]
 
     def evaluate(self, episodes: int = 100, deterministic: bool = True, env=None) -> Evaluation:
         """Play episodes in environments of their own; always the same ones, training is untouched.

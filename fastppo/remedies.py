@@ -5,7 +5,6 @@ import difflib
 import importlib.util
 import inspect
 import itertools
-import math
 import os
 import re
 import shlex
@@ -15,13 +14,11 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import PurePath
 from typing import Any, Callable, Iterable
 
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.spaces import Space
 
 from .names import json_flag
 
 FILE = "my_env"  # the module in which a wrapped environment is to stand
-COMBINATIONS = 5_000  # of the parts of an action, that one Discrete still serves
-FLAT = Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 ATARI = "ALE/"  # the namespace of ale-py's environments
 RAM = {"obs_type": "ram"}  # with which they are served: there are no convolutions yet
 EXTRAS = {"ale_py": 'pip install "fastppo[atari]"', "mujoco": 'pip install "fastppo[mujoco]"',
@@ -33,12 +30,12 @@ SPACES = {"observation_space": 'Box(-float("inf"), float("inf"), (4,))',
 
 
 def wrapper(env_name: str, obs_space: Space | None, act_space: Space | None) -> str:
-    """How to make the observations of an environment one flat Box, its actions Discrete or a Box.
+    """How to make the observations of an environment one flat Box, its actions Discrete.
 
     A space that is None is served as it is. One file does both, so that it is pasted once.
     """
-    lines = [] if obs_space is None else _flattening(obs_space)
-    lines += [] if act_space is None else _mapping(act_space)
+    lines = [] if obs_space is None else _flattening()
+    lines += [] if act_space is None else _mapping()
     return _wrapped(env_name, [*lines, "return env"])
 
 
@@ -158,50 +155,16 @@ def _env_classes(file: str) -> list[str]:
     return found
 
 
-def _flattening(space: Space) -> list[str]:
-    if _flat(space):
-        return ["env = gymnasium.wrappers.FlattenObservation(env)"]
+def _flattening() -> list[str]:
     return ["# to_array: your function from its observation to an array of 4 numbers",
             'space = gymnasium.spaces.Box(-float("inf"), float("inf"), (4,))',
             "env = gymnasium.wrappers.TransformObservation(env, to_array, space)"]
 
 
-def _mapping(space: Space) -> list[str]:
-    if isinstance(space, Box):
-        lines = ["old = env.action_space",
-                 'space = gymnasium.spaces.Box(old.low.astype("f4"), old.high.astype("f4"))',
-                 "func = lambda action: numpy.rint(action).astype(old.dtype)"]
-    elif isinstance(space, (MultiDiscrete, MultiBinary)):
-        lines = _parts(space)
-    else:
-        lines = ["# func: your function from a whole number to an action of the environment",
-                 "space = gymnasium.spaces.Discrete(4)"]
-    return [*lines, "env = gymnasium.wrappers.TransformAction(env, func, space)"]
-
-
-def _parts(space: MultiDiscrete | MultiBinary) -> list[str]:
-    """One Discrete for all combinations of the parts; where those are too many, one Box."""
-    multi = isinstance(space, MultiDiscrete)
-    sizes = space.nvec.reshape(-1).tolist() if multi else [2] * math.prod(space.shape)
-    start = " + old.start" if multi and space.start.any() else ""
-    if math.prod(sizes) <= COMBINATIONS:
-        return [f"old, sizes = env.action_space, {sizes}",
-                f"space = gymnasium.spaces.Discrete({math.prod(sizes)})",
-                "func = lambda action: numpy.array(numpy.unravel_index(action, sizes),"
-                f" old.dtype).reshape(old.shape){start}"]
-    return [f"# more than {COMBINATIONS:,} combinations are too many for one Discrete:",
-            "# a number from -1 to 1 for each part",
-            f"old, sizes = env.action_space, {'env.action_space.nvec' if multi else 2}",
-            "space = gymnasium.spaces.Box(-1, 1, old.shape)",
-            "func = lambda action: numpy.clip((action + 1) / 2 * sizes, 0, sizes - 1).astype("
-            f"old.dtype){start}"]
-
-
-def _flat(space: Space) -> bool:
-    """Whether Gymnasium flattens `space` to a Box."""
-    if isinstance(space, (Dict, Tuple)):
-        return all(map(_flat, space.values() if isinstance(space, Dict) else space))
-    return isinstance(space, FLAT)
+def _mapping() -> list[str]:
+    return ["# func: your function from a whole number to an action of the environment",
+            "space = gymnasium.spaces.Discrete(4)",
+            "env = gymnasium.wrappers.TransformAction(env, func, space)"]
 
 
 def _wrapped(env_name: str, lines: list[str]) -> str:

@@ -1,7 +1,8 @@
 """What a run says about itself: its clock, its metrics, and the sinks that take them.
 
 A sink is a callback, `sink(ppo, stats)` once an iteration, with a `close()`; none of them raises
-while a run trains. Metric names are CleanRL's; docs/metrics.md says what each one means.
+while a run trains, save an evaluator whose environment is faulty. Metric names are CleanRL's;
+docs/metrics.md says what each one means.
 """
 
 import csv
@@ -18,7 +19,9 @@ import numpy as np
 
 from .collect import Rollout
 from .config import Config
+from .envs import Source
 from .errors import ConfigError
+from .evaluator import PART, RETURN, Evaluator, wanted
 from .infos import SLOTS, WINDOW, Told
 from .processes import SECRET
 from .sinks_wandb import Wandb, check_wandb, note
@@ -46,8 +49,11 @@ class Clock:
             self.seconds[part] = self.seconds.get(part, 0.0) + time.monotonic() - start
 
     def stats(self, step: int) -> dict[str, float]:
-        """Steps per second of all parts together, and each part's share of that time."""
-        busy = sum(self.seconds.values())
+        """Steps per second of training, and each part's seconds as a share of training's.
+
+        Evaluating is a part that is no training: it stands beside the others, which add up to 1.
+        """
+        busy = sum(spent for part, spent in self.seconds.items() if part != PART)
         shares = {f"time/{part}": spent / busy for part, spent in self.seconds.items()}
         return {"charts/SPS": step / busy, **shares}
 
@@ -136,15 +142,15 @@ class Sink(Protocol):
 
 
 class Lines:
-    """A line of plain text after a second, then every few seconds, and at the end."""
+    """A line of plain text after a second, every few seconds, at an evaluation, and at the end."""
 
     def __init__(self):
         self.due, self.line, self.first = time.monotonic() + FIRST_SECONDS, "", True
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
-        """Print a line if the last one is long enough ago, or training is done."""
+        """Print a line if the last one is long enough ago, training done or just evaluated."""
         self.line = line(ppo.step, ppo.total, stats, forecast=not self.first)
-        if time.monotonic() >= self.due or ppo.step >= ppo.total:
+        if time.monotonic() >= self.due or ppo.step >= ppo.total or RETURN in stats:
             self._print()
 
     def close(self) -> None:
@@ -169,7 +175,8 @@ def line(step: int, total: int, stats: dict[str, float], forecast: bool = True) 
     return (f"step {step:{wide},} / {total:,} {min(1.0, step / total):4.0%}   return {shown}   "
             f"{stats['charts/SPS']:7,.0f} steps/s   kl {stats['losses/approx_kl']:.4f}   "
             f"ev {stats['losses/explained_variance']:5.2f}"
-            + f"   left {left // 60}:{left % 60:02d}" * forecast)
+            + f"   left {left // 60}:{left % 60:02d}" * forecast
+            + (f"   evaluation {stats[RETURN]:.1f}" if RETURN in stats else ""))
 
 
 class Csv:
@@ -255,12 +262,13 @@ def folder_of(config: Config) -> Path | None:
     return folder
 
 
-def sinks_of(config: Config) -> list[Sink]:
-    """The sinks a Config asks for."""
+def sinks_of(config: Config, source: Source) -> list[Sink]:
+    """The sinks a Config asks for; an evaluator first, so that the others get its metrics."""
     if config.logger == "wandb":
         check_wandb()
+    sinks: list[Sink] = [Evaluator(config, source)] if wanted(config) else []
     folder = folder_of(config)
-    sinks: list[Sink] = [Csv(folder / "metrics.csv")] if folder else []
+    sinks += [Csv(folder / "metrics.csv")] if folder else []
     if config.logger == "wandb":
         sinks.append(Wandb(config.wandb_project, folder or Path("."), public(config)))
     return sinks + ([Lines()] if config.progress == "lines" else [])

@@ -7,17 +7,22 @@ from numbers import Real
 from typing import Any, Callable, Iterable
 
 import torch
-from gymnasium.spaces import Space
+from gymnasium.spaces import Box, Space
 
 from . import kernels, remedies
+from .actions import check_form
 from .config import Config, check_names, default_of
 from .envs import Source, check_agreement
 from .errors import ConfigError, ModelError
-from .heads import size
+from .heads import COMPILED, head_of
+from .learner import Learner
 from .measure import pays
+from .models import head_options
+from .names import flag
+from .observations import Encoding, Observations
 from .presets import BY_PRESET, PRESETS, preset_of
 from .processes import worker_count
-from .spaces import check_spaces, observation_store
+from .spaces import check_spaces, leaves, observation_store, parts
 
 Callback = Callable[[Any, dict[str, float]], Any]
 Callbacks = Callback | Iterable[Callback]
@@ -80,34 +85,86 @@ def resolved(source: Source) -> Config:
     """The Config for `source` with every None and "auto" decided; raises for impossible spaces."""
     config, obs_space = source.config, source.obs_space
     check_spaces(obs_space, source.act_space, config.env_name)
+    check_heads(config, source.act_space)
     config = config.replace(
         seed=secrets.randbits(31) if config.seed is None else config.seed,
         model=_model(config, obs_space), device=_device(config.device),
         torch_threads=config.torch_threads or 1,
         vec="workers" if config.vec == "auto" else config.vec)
-    serves = _serves(config, obs_space, source.act_space)
-    config = config.replace(acting=_compiled(config, "acting", serves, "local", "central"),
-                            learner=_compiled(config, "learner", serves, "kernel", "torch"))
+    check_update(config)
+    serves = _serves(config, Observations(obs_space, source.act_space))
+    config = config.replace(acting=_compiled(config, "acting", serves, "local", "central"))
+    if torch_alone(config) and config.learner == "kernel":
+        raise ConfigError(f"--learner=kernel cannot serve {torch_alone(config)}, which torch alone"
+                          " can", "--learner=torch")
+    serves = serves and not torch_alone(config)
+    config = config.replace(learner=_compiled(config, "learner", serves, "kernel", "torch"))
     return config.replace(num_workers=worker_count(
         config.num_workers, config.num_envs, partial(pays, source.step_seconds, config)))
 
 
-def _serves(config: Config, obs_space: Space, act_space: Space) -> bool:
+def check_heads(config: Config, act_space: Space) -> None:
+    """Raise ConfigError or SpaceError for a choice of action heads that the space rules out."""
+    boxes = [leaf.space for leaf in leaves(act_space) if isinstance(leaf.space, Box)]
+    for name in ("std", "sde", "final_tanh", "action_scaling", "distribution"):
+        value = getattr(config, name)
+        if value != default_of(name) and not boxes:
+            raise ConfigError(f"{name} is {value!r}, but it is for Box actions, and these are"
+                              f" {act_space}", f"leave --{name} out")
+    for form, asked in (("scale", config.action_scaling and "--action_scaling"),
+                        ("tanh", config.distribution in ("squashed", "beta")
+                         and f"--distribution={config.distribution}"),
+                        ("unit", isinstance(config.std, str) and not config.action_scaling
+                         and f"--std={config.std}")):
+        if asked:
+            check_form(act_space, form, asked)
+    if config.sde and (config.distribution != "gaussian" or config.std is not None
+                       or len(boxes) > 1 or parts(act_space) or callable(config.model)):
+        raise ConfigError("sde explores with a gaussian of its own, for one Box and the built-in"
+                          " networks", "leave --distribution and --std out, or --sde")
+    if config.distribution == "beta" and (config.std is not None or config.action_scaling):
+        raise ConfigError("a beta distribution has no std, and lies between the bounds already",
+                          "leave --std and --action_scaling out, or --distribution")
+
+
+def _serves(config: Config, seen: Observations) -> bool:
     """Whether the compiled kernels serve such a network on such observations."""
-    hidden, obs = config.hidden_sizes, observation_store(obs_space)
-    row = math.prod(obs.shape) + 2 * sum(hidden) + size(act_space) + 1
+    hidden, head = config.hidden_sizes, head_of(seen.act_space, head_options(config), 1)
+    row = Encoding(seen).size + 2 * sum(hidden) + head.size + 1
     padding = 16 * (2 * len(hidden) + 2)  # each layer's outputs are filled up to whole vectors
     return (kernels.COMPILED and config.model == "mlp" and config.device == "cpu"
-            and obs.dtype == "<f4" and row + padding <= kernels.MAX_FLOATS
-            and len(hidden) <= kernels.MAX_HIDDEN)
+            and type(head) in COMPILED and config.std is None and not config.final_tanh
+            and not config.norm_values and seen.mask is None
+            and row + padding <= kernels.MAX_FLOATS and len(hidden) <= kernels.MAX_HIDDEN)
+
+
+def check_update(config: Config) -> None:
+    """Raise ConfigError for settings of the update that contradict each other."""
+    if config.adaptive_kl is not None and not isinstance(config.lr, (int, float)):
+        raise ConfigError(f"--adaptive_kl={config.adaptive_kl:g} changes the learning rate by the"
+                          f" KL, but lr is the schedule {config.lr}", f"--lr={default_of('lr')}")
+    if isinstance(config.loss, type) and not issubclass(config.loss, Learner):
+        raise ConfigError(f"the loss {config.loss!r} is a class, but no subclass of"
+                          " fastppo.learner.Learner", "loss=a function (fresh, batch, coefficients)"
+                          " -> (loss, statistics)")
+
+
+def torch_alone(config: Config) -> str:
+    """The first setting that the compiled learner does not serve, as a flag; "" for none."""
+    for name in ("norm_values", "critic_lr", "grad_clipping", "optimizer", "loss"):
+        value = getattr(config, name)
+        if value != default_of(name):
+            return f"the {name} of your own" if callable(value) else flag(name, value)
+    return ""
 
 
 def _model(config: Config, obs_space: Space) -> Any:
     model = config.model
-    image = len(obs_space.shape) == 3 and observation_store(obs_space).dtype == "|u1"
+    shape = obs_space.shape or ()  # a Dict or Tuple has none
+    image = len(shape) == 3 and observation_store(obs_space).dtype == "|u1"
     fix = remedies.image(config.env_name if image else "", config.env_kwargs)
     if model == "cnn":
-        why = "" if image else f"; and observations of shape {obs_space.shape} are no images"
+        why = "" if image else f"; and observations of shape {shape} are no images"
         raise ModelError(f"--model=cnn is not there yet{why}", fix)
     if model == "auto" and image:
         raise ModelError(f"observations of the space {obs_space} are images, which no network here"

@@ -23,6 +23,9 @@ from .processes import SLICE_NS, SPIN_NS, UPDATE, UPDATING, Team, Turns
 PAUSE, OVER = 0, 1  # rounds without pieces: another one follows; there is none any more
 
 
+SCHEDULED = "clip_range", "clip_range_vf", "entropy_coef"  # what other iterations may have else
+
+
 class Share(NamedTuple):
     """What a worker must know to compute shards."""
 
@@ -35,7 +38,7 @@ def shards_spec(params: int, samples: int) -> Spec:
     """The arrays through which processes share the minibatches of a rollout of `samples`."""
     row = -(-params // 32) * 32  # whole 128 bytes: no two shards write into one cache line
     return {"grads": ("<f4", (kernels.MAX_SHARDS, row)), "sums": ("<f8", (kernels.MAX_SHARDS, 6)),
-            "order": ("<i8", (samples,)), "minibatch": ("<i8", (2,))}
+            "order": ("<i8", (samples,)), "minibatch": ("<i8", (2,)), "weights": ("<f8", (3,))}
 
 
 def samples_of(arena: Arena, norm_obs: bool) -> Samples:
@@ -60,8 +63,8 @@ class Alone:
     """The main process by itself."""
 
     @contextmanager
-    def session(self) -> Iterator[None]:
-        """Around all minibatches of one update."""
+    def session(self, terms: Terms) -> Iterator[None]:
+        """Around all minibatches of one update, whose coefficients are `terms`."""
         yield
 
     def among(self, samples: Samples, order: np.ndarray) -> "Alone":
@@ -83,9 +86,11 @@ class Together(Alone):
         self.called = False
 
     @contextmanager
-    def session(self) -> Iterator[None]:
+    def session(self, terms: Terms) -> Iterator[None]:
         """Have the helpers at hand; afterwards all workers wait for commands again."""
         self._dismiss()  # whom an interrupt has left at work
+        now = (getattr(terms, name) for name in SCHEDULED)
+        self.arena["weights"][:] = [-1 if x is None else x for x in now]
         self.called = self.team.idle()  # not while a rollout was interrupted, or after a fault
         if self.called:
             self.calls += 1
@@ -149,14 +154,17 @@ class Hand:
     def __init__(self, arena: Arena, share: Share, turns: Turns, worker: int):
         self.turns, self.minibatch = turns, arena["minibatch"]
         self.done = turns.cells.done[worker]
-        self.cells, self.begun = turns.cells, None
-        memory = kernels.update_memory(*share.recipe, arena["params"], None, None)
+        self.cells, self.begun, self.terms = turns.cells, None, share.terms
+        self.weights = arena["weights"]
+        memory = kernels.update_memory(*share.recipe[:2], arena["params"], None, None)
         arena["order"].fill(0)
         self.shards = Update(*share.recipe, shared_memory(memory, arena),
                              samples_of(arena, share.norm_obs), arena["order"], share.terms)
 
     def update(self, call: int) -> None:
         """Compute what can be claimed, until that is all or another command is given."""
+        weights = (None if x < 0 else x for x in self.weights.tolist())
+        self.shards.weigh(self.terms._replace(**dict(zip(SCHEDULED, weights))))
         self.done.at(UPDATING, 0)
         go, cell = self.cells.go.value(), self.cells.round
         while (value := cell.value()) != OVER and self.cells.go.value() == go:

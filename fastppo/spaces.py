@@ -1,29 +1,93 @@
-"""Spaces: what of an observation is stored, how a stored action becomes the environment's.
+"""Spaces: of which arrays an observation or action consists, and how an observation is kept.
 
-Served: Box observations of any shape and dtype; Discrete actions with any start and floating Box
-actions of any shape and bounds. Nothing here imports torch: workers live by this module.
+    Box                      float32; uint8 and bool as they are
+    Discrete, MultiDiscrete  int32, less their start
+    MultiBinary              bool
+    Dict, Tuple of these     one array a leaf, side by side in one record
+
+Nothing here imports torch: workers live by this module.
 """
 
 import math
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, Iterator, NamedTuple
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 from .errors import SpaceError
 from .remedies import wrapper
+
+CHOICES = Discrete, MultiDiscrete, MultiBinary  # spaces whose actions a mask can forbid
+MASK = "action_mask"  # the key of a Dict observation that says which actions are legal
+MOST_CHOICES = 1 << 20  # of one Discrete: each is a column of what a network sees
 
 
 class Store(NamedTuple):
     """How one observation or action is kept: numpy dtype, and shape of one environment's row."""
 
-    dtype: str
+    dtype: str | np.dtype
     shape: tuple[int, ...]
+
+
+class Leaf(NamedTuple):
+    """One array of a structured observation or action: where it stands in it, and its space."""
+
+    path: tuple
+    space: Space
+
+    def of(self, value: Any) -> Any:
+        """The part of an observation or action that is this leaf's."""
+        for key in self.path:
+            value = value[key]
+        return value
+
+    @property
+    def where(self) -> str:
+        """Its place as one would index it: ['camera'][0]."""
+        return "".join(f"[{key!r}]" for key in self.path)
+
+    def __str__(self) -> str:
+        return "observation" + self.where
+
+
+def parts(space: Space) -> list[tuple[Any, Space]]:
+    """The parts of a Dict or Tuple by key or place; none of any other space."""
+    if isinstance(space, Dict):
+        return list(space.spaces.items())
+    return list(enumerate(space.spaces)) if isinstance(space, Tuple) else []
+
+
+def leaves(space: Space, path: tuple = ()) -> list[Leaf]:
+    """The arrays that `space` consists of; raises SpaceError where one has no fixed shape."""
+    if isinstance(space, (Dict, Tuple)):
+        return [leaf for key, part in parts(space) for leaf in leaves(part, (*path, key))]
+    if not isinstance(space, (Box, *CHOICES)):
+        raise SpaceError(f"a vector environment cannot batch the space {space}",
+                         "map it to Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple"
+                         " of them, with a wrapper")
+    return [Leaf(path, space)]
+
+
+def assembled(space: Space, values: Iterator) -> Any:
+    """The structure of `space`, its leaves taken from `values` in the order of `leaves`."""
+    if isinstance(space, Dict):
+        return {key: assembled(part, values) for key, part in parts(space)}
+    if isinstance(space, Tuple):
+        return tuple(assembled(part, values) for _, part in parts(space))
+    return next(values)
+
+
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """`value`, an array or tensor or a structure of them, with `function` applied to each."""
+    if isinstance(value, dict):
+        return {key: mapped(function, part) for key, part in value.items()}
+    return tuple(mapped(function, part) for part in value) if isinstance(value, tuple) \
+        else function(value)
 
 
 def check_spaces(obs_space: Space, act_space: Space, env_name: str = "") -> None:
     """Raise SpaceError for spaces that are not served; where neither is, one fix for both."""
-    obs, act = _unserved_observation(obs_space), _unserved_action(act_space)
+    obs, act = _unserved("observations", obs_space), _unserved("actions", act_space)
     if obs or act:
         fix = wrapper(env_name, obs_space if obs else None, act_space if act else None)
         raise SpaceError("; and ".join(filter(None, (obs, act))), fix)
@@ -31,90 +95,110 @@ def check_spaces(obs_space: Space, act_space: Space, env_name: str = "") -> None
     action_store(act_space)
 
 
-def observation_store(space: Space) -> Store:
-    """uint8 and bool as they are, any other Box as float32; raises SpaceError for other spaces."""
-    if why := _unserved_observation(space):
+def leaf_store(space: Space) -> Store:
+    """How an observation of a space without parts is kept; SpaceError where that cannot be."""
+    if why := _unserved("observations", space):
         raise SpaceError(why, wrapper("", space, None))
     if math.prod(space.shape) == 0:
         raise SpaceError(f"observations of the space {_short(space)} are empty",
                          "return at least one number, such as np.zeros(1, np.float32)")
+    if isinstance(space, MultiBinary):
+        return Store("|b1", space.shape)
+    if isinstance(space, CHOICES):
+        if (most := int(np.max(counts(space)))) > MOST_CHOICES:
+            raise SpaceError(f"the space {_short(space)} has {most:,} choices, each of which would"
+                             " be a column of the network's input",
+                             "give a Box or a MultiDiscrete of its digits with a wrapper")
+        return Store("<i4", space.shape)
     kept = space.dtype in (np.dtype("u1"), np.dtype("?"))
     return Store(space.dtype.str if kept else "<f4", space.shape)
 
 
+def observation_store(space: Space) -> Store:
+    """How an observation is kept: as one array, or one record with a field a leaf ("0", "1", ...).
+
+    Raises SpaceError for spaces that are not served.
+    """
+    if not isinstance(space, (Dict, Tuple)):
+        return leaf_store(space)
+    if why := _unserved("observations", space):
+        raise SpaceError(why, wrapper("", space, None))
+    stores = [leaf_store(leaf.space) for leaf in leaves(space)]
+    if not stores:
+        raise SpaceError(f"observations of the space {_short(space)} are empty",
+                         "return at least one number, such as np.zeros(1, np.float32)")
+    kinds = [(str(i), store.dtype, store.shape) for i, store in enumerate(stores)]
+    return Store(np.dtype(kinds, align=True), ())
+
+
+def fields(rows: np.ndarray) -> list[np.ndarray]:
+    """The arrays [n ...] of stored observations [n ...], one a leaf, as views."""
+    return [rows] if rows.dtype.names is None else [rows[name] for name in rows.dtype.names]
+
+
+def counts(space: Space) -> np.ndarray:
+    """How many choices each factor of a discrete space has, i64 [factors]; 2 of each bit."""
+    if isinstance(space, Discrete):
+        return np.array([int(space.n)])
+    if isinstance(space, MultiDiscrete):
+        return space.nvec.reshape(-1).astype(np.int64)
+    return np.full(math.prod(space.shape), 2)
+
+
+def start_of(space: Space) -> np.ndarray:
+    """The number that each factor of a discrete space counts from, i64 of the space's shape."""
+    return np.asarray(getattr(space, "start", 0), np.int64)
+
+
 def action_store(space: Space) -> Store:
-    """int64 scalars for Discrete, one flat float32 row for Box; SpaceError for other spaces."""
-    if why := _unserved_action(space):
+    """How an action is kept: int64 for choices, float32 else; SpaceError for other spaces.
+
+    Discrete is a number; MultiDiscrete, MultiBinary and Box are flat rows; a Tuple or Dict is one
+    float32 row of all its leaves, in which integers below 2^24 are exact.
+    """
+    if why := _unserved("actions", space):
         raise SpaceError(why, wrapper("", None, space))
     if isinstance(space, Discrete):
         return Store("<i8", ())
-    if math.prod(space.shape) == 0:
+    size = sum(math.prod(leaf.space.shape) for leaf in leaves(space))
+    if size == 0 or any(not math.prod(leaf.space.shape) for leaf in leaves(space)):
         raise SpaceError(f"actions of the space {_short(space)} are empty: nothing can be learnt",
                          "have at least one number to choose, such as Box(-1, 1, (1,))")
-    return Store("<f4", (math.prod(space.shape),))
+    return Store("<i8" if isinstance(space, CHOICES) else "<f4", (size,))
+
+
+def mask_at(obs_space: Space, act_space: Space) -> int | None:
+    """Which leaf of the observations is the action mask, if one is; SpaceError where none fits.
+
+    It is the part "action_mask" of a Dict, for actions that are choices: a flag for every choice of
+    every factor, one factor after the other.
+    """
+    if not (isinstance(obs_space, Dict) and MASK in obs_space.spaces
+            and isinstance(act_space, CHOICES)):
+        return None
+    mask, size = obs_space[MASK], int(counts(act_space).sum())
+    binary = isinstance(mask, MultiBinary) or isinstance(mask, Box) and (
+        mask.dtype.kind in "biu" and (mask.low >= 0).all() and (mask.high <= 1).all())
+    if not binary or mask.shape != (size,):
+        raise SpaceError(f"observation['{MASK}'] of the space {_short(mask)} is no mask for the"
+                         f" actions {_short(act_space)}, which have {size} choices",
+                         f"gymnasium.spaces.MultiBinary({size}); or call it otherwise")
+    return [leaf.path for leaf in leaves(obs_space)].index((MASK,))
 
 
 def keeps(dtype: np.dtype, given: np.dtype) -> bool:
     """Whether observations of `given`, in any byte order, are kept as `dtype` without surprise."""
-    return given.char in {"|u1": "?B", "|b1": "?"}.get(np.dtype(dtype).str, "?bBhHiIlLqQefdg")
+    return given.char in {"|u1": "?B", "|b1": "?", "<i4": "?bBhHiIlLqQ"}.get(
+        np.dtype(dtype).str, "?bBhHiIlLqQefdg")
 
 
-def to_env(space: Space) -> Callable[[np.ndarray], list[Any]]:
-    """The function from stored actions [n ...] to n actions of the environment.
-
-    Discrete: `act + start`; Box: clipped to the bounds, in the space's dtype and shape. The arrays
-    it returns are fresh, so an environment may keep them.
-    """
-    if isinstance(space, Discrete):
-        dtype, start = space.dtype, space.start
-        return lambda act: list((act + start).astype(dtype, copy=False))
-    shape, dtype = space.shape, space.dtype
-    low, high = space.low.reshape(-1), space.high.reshape(-1)
-
-    def box(act: np.ndarray) -> list[Any]:
-        actions = np.clip(act, low, high).astype(dtype).reshape(len(act), *shape)
-        return list(actions) if shape else [row.reshape(()) for row in actions[:, None]]
-    return box
-
-
-def stacked(space: Space, actions: list) -> np.ndarray:
-    """The environment's actions, any number of them, as one array [n ...] of the space's dtype."""
-    return np.array(actions, space.dtype).reshape(-1, *space.shape)
-
-
-def random_actions(space: Space) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """The function from noise, uniform u and normal z [n k], to n uniformly random stored actions.
-
-    Without two finite bounds a Box has no uniform law: then exponential from the one bound, or
-    normal, as Gymnasium's own `sample` has it.
-    """
-    if isinstance(space, Discrete):
-        return lambda u, z: np.minimum((u[:, 0] * space.n).astype(np.int64), space.n - 1)
-    low, high = space.low.reshape(-1).astype("f8"), space.high.reshape(-1).astype("f8")
-    below, above = np.isfinite(low), np.isfinite(high)
-    base, top = np.where(below, low, 0.0), np.where(above, high, 0.0)
-
-    def box(u: np.ndarray, z: np.ndarray) -> np.ndarray:
-        tail = -np.log1p(-u.astype("f8"))
-        open_ended = np.where(below, base + tail, np.where(above, top - tail, z))
-        return np.where(below & above, base + (top - base) * u, open_ended).astype("f4")
-    return box
-
-
-def noise_size(space: Space) -> int:
-    """Random numbers one action takes: 1 for Discrete, its components for Box."""
-    return math.prod(action_store(space).shape)
-
-
-def _unserved_observation(space: Space) -> str:
-    return "" if isinstance(space, Box) else (
-        f"observations of the space {_short(space)} are not served yet, only Box")
-
-
-def _unserved_action(space: Space) -> str:
-    floating = isinstance(space, Box) and (space.dtype.kind == "f" or math.prod(space.shape) == 0)
-    return "" if floating or isinstance(space, Discrete) else (
-        f"actions of the space {_short(space)} are not served yet, only Discrete and floating Box")
+def _unserved(what: str, space: Space) -> str:
+    """Why observations or actions of `space` are not served; "" where they are."""
+    for _, part in parts(space):
+        if why := _unserved(what, part):
+            return why
+    served = isinstance(space, (Box, Dict, Tuple, *CHOICES)) and space.dtype != np.dtype(complex)
+    return "" if served else f"{what} of the space {_short(space)} are not served"
 
 
 def _short(space: Space) -> str:

@@ -4,10 +4,10 @@ Unlike a Serial's, these follow Gymnasium to the letter: three autoreset modes, 
 float64, and observations and actions of any space that has a fixed shape, in its own dtype.
 """
 
-from typing import Any, Iterator, NamedTuple, Sequence
+from typing import NamedTuple, Sequence
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.spaces import Dict, Discrete, Space, Tuple
 from gymnasium.vector import AutoresetMode
 
 from . import contract, kernels
@@ -15,6 +15,7 @@ from .arena import Arena, Spec
 from .envs import Factory, build
 from .errors import EnvError, SpaceError
 from .kernels import Purpose
+from .spaces import Leaf, assembled, leaves
 
 Told = dict[int, tuple[dict, dict]]  # environment -> (final info of an episode's end, info)
 
@@ -26,43 +27,6 @@ class Plan(NamedTuple):
     act_space: Space
     mode: AutoresetMode
     seed: int | None  # episode k of environment i is always the same one; None: as `reset` says
-
-
-class Leaf(NamedTuple):
-    """One array of a structured observation or action: where it stands in it, and its space."""
-
-    path: tuple
-    space: Space
-
-    def of(self, value: Any) -> Any:
-        """The part of an observation or action that is this leaf's."""
-        for key in self.path:
-            value = value[key]
-        return value
-
-    def __str__(self) -> str:
-        return "observation" + "".join(f"[{key!r}]" for key in self.path)
-
-
-def leaves(space: Space, path: tuple = ()) -> list[Leaf]:
-    """The arrays that `space` consists of; raises SpaceError where one has no fixed shape."""
-    if isinstance(space, (Dict, Tuple)):
-        parts = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
-        return [leaf for key, part in parts for leaf in leaves(part, (*path, key))]
-    if not isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary)):
-        raise SpaceError(f"a vector environment cannot batch the space {space}",
-                         "map it to Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple"
-                         " of them, with a wrapper")
-    return [Leaf(path, space)]
-
-
-def assembled(space: Space, values: Iterator) -> Any:
-    """The structure of `space`, its leaves taken from `values` in the order of `leaves`."""
-    if isinstance(space, Dict):
-        return {key: assembled(part, values) for key, part in space.spaces.items()}
-    if isinstance(space, Tuple):
-        return tuple(assembled(part, values) for part in space.spaces)
-    return next(values)
 
 
 def elements(leaf: Leaf, rows: np.ndarray) -> list:

@@ -15,7 +15,8 @@ from . import contract, kernels
 from .actors import Actor, Random
 from .books import Books, Clock, Views
 from .envs import Factory, build, shortcut
-from .intake import Intake, NoPast, Past
+from .intake import NoPast, Past, intake_of
+from .observations import Observations
 
 WARMUP_EPISODE = -1  # training's episodes are 0, 1, 2, ...; those before it count down
 
@@ -36,7 +37,8 @@ class Serial:
         self.actor, self.seed, self.first, self.name = actor, seed, first, name
         self.rows = list(views.obs)  # indexing a list costs a fifth of indexing the array
         self.fin, self.books = views.fin, Books(views, first)
-        self.intake = Intake(self.rows[0], self.envs[0].observation_space.dtype)
+        self.seen = Observations(self.envs[0].observation_space, self.envs[0].action_space)
+        self.intake = intake_of(self.rows[0], self.seen)
         self.past = Past(len(self.envs)) if note is None else NoPast()
         self.note, self.steps = note or (lambda step, env: None), [None] * len(self.envs)
         self.under_way, self.busy, self.place = None, -1, (0, 0)
@@ -44,7 +46,7 @@ class Serial:
     def warmup(self, steps: int) -> None:
         """Play `steps` random steps into obs[0 .. steps]; nothing of it is counted."""
         self.begin(WARMUP_EPISODE)
-        actor = Random(self.envs[0].action_space, self.seed, self.first, len(self.envs))
+        actor = Random(self.seen, self.rows, self.seed, self.first)
         self._run(WARMUP_EPISODE, actor, steps)
 
     def begin(self, episode: int = 0) -> None:
@@ -53,9 +55,10 @@ class Serial:
         self.noise = contract.GlobalNoise(self.books.views.drawn, self.name)
         self.books.begin()
         self.past.clear()
+        into = self.intake.open(row)
         for e, env in enumerate(self.envs):
             env.action_space.seed(self._seed(e, 0))
-            self._reset(e, episode, self.intake.open(row), 0)
+            self._reset(e, episode, into, 0)
         self.intake.close(row, range(len(self.envs)))
         self._check(row, -1)
 

@@ -30,7 +30,8 @@ from .letters import Away, Here, talk_spec
 from .measure import pays
 from .names import nearest
 from .processes import worker_count
-from .stepper import Plan, Stepper, Told, arrays_of, assembled, elements, leaves, views
+from .spaces import assembled, leaves
+from .stepper import Plan, Stepper, Told, arrays_of, elements, views
 
 
 def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | str | None = None,

@@ -8,13 +8,13 @@ import gc
 from functools import partial
 from typing import Sequence
 
-from gymnasium.spaces import Space
-
 from . import contract
+from .actions import Actions
 from .actors import Central, Local, Recipe, Waiting, first_turn
 from .arena import Arena
 from .books import Views
 from .envs import Factory
+from .observations import Observations
 from .processes import BEGIN, ROLLOUT, WARMUP, Job, Team
 from .shards import Hand, Idle, Share, helpers
 from .vecenv import Serial
@@ -79,29 +79,30 @@ def slices(envs: int, workers: int) -> list[tuple[int, int]]:
 
 
 def jobs(factories: Sequence[Factory], arena: Arena, workers: int, groups: Sequence[range],
-         recipe: Recipe | None, space: Space, seed: int, share: Share | None = None) -> list[Job]:
+         recipe: Recipe | None, seen: Observations, acts: Actions, seed: int,
+         share: Share | None = None) -> list[Job]:
     """What each worker is to make: a Serial on its slice, acting by `recipe` or waiting for it.
 
     With a `share` as many as there are cores for help with updates, too.
     """
     todo = []
     for w, (first, last) in enumerate(slices(len(factories), workers)):
-        make = partial(serial_on_slice, factories[first:last], first, groups, recipe, space, seed,
-                       w, share if w < helpers(workers) else None)
+        make = partial(serial_on_slice, factories[first:last], first, groups, recipe, seen, acts,
+                       seed, w, share if w < helpers(workers) else None)
         todo.append(Job(make, arena.spec, w, first))
     return todo
 
 
 def serial_on_slice(factories: Sequence[Factory], first: int, groups: Sequence[range],
-                    recipe: Recipe | None, space: Space, seed: int, worker: int,
-                    share: Share | None, arena: Arena, note, turns) -> Member:
+                    recipe: Recipe | None, seen: Observations, acts: Actions, seed: int,
+                    worker: int, share: Share | None, arena: Arena, note, turns) -> Member:
     """Runs in the worker: its Serial, with the actor that it needs."""
     last = first + len(factories)
     if recipe is None:
         groups = [_within(group, first, last) for group in groups]
-        actor = Waiting(arena, first, last, groups, space, turns)
+        actor = Waiting(arena, first, last, groups, acts, turns)
     else:
-        groups, actor = (), Local(arena, first, last, recipe, space, seed)
+        groups, actor = (), Local(arena, first, last, recipe, seen, acts, seed)
     hand = Hand(arena, share, turns, worker) if share else Idle()
     views = Views.of(arena, first, last, worker)
     member = Member(hand, factories, views, actor, seed, first, groups, note, f"worker {worker}, ")

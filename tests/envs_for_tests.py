@@ -4,6 +4,7 @@ Each probe of learning has one lesson; its optimum and its values are known exac
 this module by name.
 """
 
+import copy
 from typing import NamedTuple
 
 import gymnasium as gym
@@ -11,10 +12,19 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from fastppo import kernels
+from fastppo.actions import Actions
 from fastppo.kernels import Purpose
-from fastppo.spaces import to_env
 
 ONE = Box(-1e3, 1e3, (1,), np.float32)
+
+
+def parts_of(action):
+    """The arrays of an action of any space."""
+    if isinstance(action, (dict, tuple)):
+        for part in action.values() if isinstance(action, dict) else action:
+            yield from parts_of(part)
+    else:
+        yield action
 
 
 class Chance(gym.Env):
@@ -24,24 +34,28 @@ class Chance(gym.Env):
     """
 
     def __init__(self, obs_space=ONE, act_space=None, ends=0.3):
-        self.observation_space = obs_space
+        self.observation_space = copy.deepcopy(obs_space)
         self.action_space = Discrete(3) if act_space is None else act_space
         self.ends = ends
 
     def reset(self, *, seed=None, options=None):
         """The first observation of the episode that `seed` names."""
         super().reset(seed=seed)
+        if not isinstance(self.observation_space, Box):
+            self.observation_space.seed(int(self.np_random.integers(2**31)))
         return self._obs(0.0), {}
 
     def step(self, action):
         """Draw everything; the action moves observation and reward a little."""
         assert self.action_space.contains(action), action
-        push = float(np.tanh(np.sum(action)))
+        push = float(np.tanh(sum(np.sum(part) for part in parts_of(action))))
         term, trunc = self.np_random.random(2) < self.ends
         return self._obs(push), self.np_random.normal() + push, bool(term), bool(trunc), {}
 
     def _obs(self, push):
         space, rng = self.observation_space, self.np_random
+        if not isinstance(space, Box):
+            return space.sample()
         if space.dtype == np.uint8:
             return rng.integers(0, 256, space.shape, np.uint8)
         if space.dtype == np.bool_:
@@ -190,7 +204,7 @@ class Witness:
         term, trunc = np.zeros((steps, envs), bool), np.zeros((steps, envs), bool)
         seen = [np.stack(self.obs)]
         for t in range(steps):
-            for e, action in enumerate(to_env(self.envs[0].action_space)(act[t])):
+            for e, action in enumerate(Actions(self.envs[0].action_space).to_env()(act[t])):
                 obs, raw[t, e], term[t, e], trunc[t, e], _ = self.envs[e].step(action)
                 self.totals[e] += raw[t, e]
                 if term[t, e] or trunc[t, e]:

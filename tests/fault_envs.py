@@ -11,6 +11,7 @@ from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.spaces import Box
 
 ACTIONS = gym.spaces.Discrete(2)
 TESTS = str(Path(__file__).parent)
@@ -171,8 +172,10 @@ def hanging_with_the_gil(env):
 
 def make_crew(factories, workers: int, steps: int = 8, **timeouts):
     """Workers on `factories` and their arena, without torch: only warmup can be asked of them."""
+    from fastppo.actions import Actions
     from fastppo.arena import Arena
     from fastppo.infos import shared_infos
+    from fastppo.observations import Observations
     from fastppo.processes import Team, shared_spec
     from fastppo.workers import Workers, jobs
     envs, groups = len(factories), [range(len(factories))]
@@ -182,7 +185,8 @@ def make_crew(factories, workers: int, steps: int = 8, **timeouts):
                    "trunc": ("|b1", te), "total": ("<f8", te), "length": ("<i8", te),
                    **shared_infos(workers), **shared_spec(workers, 1)})
     arena["length"].fill(0)
-    todo = jobs(factories, arena, workers, groups, None, ACTIONS, 7)
+    seen, acts = Observations(Box(-np.inf, np.inf, (2,)), ACTIONS), Actions(ACTIONS)
+    todo = jobs(factories, arena, workers, groups, None, seen, acts, 7)
     team = Team(todo, arena, 1, timeouts.get("step_timeout", 0), timeouts.get("reset_timeout", 0))
     return Workers(team, steps, None), arena
 

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode
 
 from fastppo import arguments, cli
 from fastppo.benchmark import account, limit, one, peers, session, table, trace
@@ -93,6 +94,16 @@ def test_an_environments_own_wrappers_stay_in_the_limit():
     assert type(env) is Twice
 
 
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_reset_that_takes_a_row_of_a_vector_environment_is_no_step_of_its_limit(mode):
+    env = gym.make_vec("CartPole-v1", 2, "sync", vector_kwargs={"autoreset_mode": mode},
+                       max_episode_steps=4)
+    env.reset(seed=1)
+    found = limit.played(env, [np.array([0, 1])] * 11)  # ends at steps 4 and 9, or 4 and 8
+    assert found == 22 - 4 * (mode == AutoresetMode.NEXT_STEP)
+    env.close()
+
+
 def test_a_limit_is_the_cores_over_what_a_step_costs_one_of_them():
     found = {one.part: one for one in account.figures(made([1e5, 3e5, 2e5]))}
     assert found["loop"].median == 2e5 and (found["loop"].low, found["loop"].high) == (1e5, 3e5)
@@ -128,12 +139,32 @@ def test_another_systems_ratio_is_of_the_medians_of_what_it_does():
     assert "Stable-Baselines3 1" in table.text(account.report(held))
 
 
+@pytest.mark.parametrize("how", [
+    {}, {"acting": "central"}, {"vec": "native"}, {"vec": "native", "acting": "central"}], ids=str)
 @pytest.mark.parametrize("part", ["environments", "acting", "update", "loop", "limit"])
-def test_every_part_is_measured_in_one_process(trainer, part, monkeypatch):
-    found = measure(trainer("CartPole-v1"), part, monkeypatch=monkeypatch)
+def test_every_part_is_measured_in_one_process(trainer, part, how, monkeypatch):
+    found = measure(trainer("CartPole-v1", **how), part, monkeypatch=monkeypatch)
     assert json.loads(json.dumps(found))
     if part != "limit":
         assert found["rate"] > 0
+
+
+def test_what_it_takes_to_start_workers_is_in_no_figure_of_environments(trainer, monkeypatch):
+    pytest.importorskip("fastppo._cells")
+    ppo, up = trainer("CartPole-v1", num_workers=1), []
+    monkeypatch.setattr(one, "ready", lambda: up.append(ppo.collector.vec.team.order[0] > 0))
+    one.PARTS["environments"](ppo, one.Job("environments", {}, 0.01, 1))
+    assert up == [True]
+
+
+@pytest.mark.parametrize("asked, counts", [({}, [1, 2]), ({"num_workers": "auto"}, [1, 2]),
+                                           ({"num_workers": 0}, [0])])
+def test_the_numbers_of_processes_are_all_up_to_the_cores_unless_one_is_asked_for(
+        asked, counts, monkeypatch):
+    pytest.importorskip("fastppo._cells")
+    monkeypatch.setattr(session, "usable_cores", lambda: 2)
+    facts = {"config": {"num_envs": 4}, "native": False}
+    assert session.processes(Bench(), asked, facts) == counts
 
 
 def test_acting_of_workers_is_measured_on_their_slices():

@@ -33,7 +33,7 @@ import os
 import signal
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, Sequence, Text
 
 class Plain(gym.Env):
     """Fails, or sends itself a signal, at a step of its life."""
@@ -53,8 +53,8 @@ class Plain(gym.Env):
             os.kill(os.getpid(), self.signum)
         return np.zeros(2, np.float32), 1.0, self.steps % 5 == 0, False, {}
 
-class DictObs(Plain):
-    observation_space = Dict({"a": Box(-1, 1, (2,))})
+class TextObs(Plain):
+    observation_space = Dict({"a": Box(-1, 1, (2,)), "b": Text(3)})
 
 class Needy(Plain):
     def __init__(self, level):
@@ -64,8 +64,8 @@ class Clumsy(Plain):
     def __init__(self, level=1):
         super().__init__(levels=level)
 
-class ManyActions(Plain):
-    action_space = MultiDiscrete([2, 3])
+class EverMoreActions(Plain):
+    action_space = Sequence(Discrete(3))
 '''
 
 
@@ -241,8 +241,8 @@ def test_every_answer_to_another_librarys_name_is_one_that_works(name, ours):
     (["--env_name=shop:Needy"], "shop:Needy needs level (env_kwargs)",
      """--env_kwargs='{"level": "..."}'"""),
     (["--env_name=Moved-v2"], "Moved-v2 cannot be imported any more", "--env_name=Moved-v10"),
-    (["--env_name=shop:DictObs"], "Dict('a': Box", "FlattenObservation"),
-    (["--env_name=shop:ManyActions"], "MultiDiscrete", "--env_name=my_env:make"),
+    (["--env_name=shop:TextObs"], "Text(1, 3", "--env_name=my_env:make"),
+    (["--env_name=shop:EverMoreActions"], "Sequence(Discrete(3)", "--env_name=my_env:make"),
     (["--env_name=CartPole-v1", "--model=cnn"], "cnn", "--model=mlp"),
     (["--env_name=CartPole-v1", "--device=cuda:99"], "cuda", "--device=cpu"),
     (["--num_envs=0"], "num_envs is 0", "--num_envs=64"),

@@ -39,6 +39,12 @@ def test_the_defaults_are_valid_and_frozen():
     ("reward_scale", float("inf")), ("log_std_init", float("nan")), ("norm_obs", "yes"),
     ("norm_obs", None), ("clip_rewards", 2), ("norm_advantages", "batch"), ("acting", "remote"),
     ("activation", "gelu"), ("logger", "tensorboard"), ("progress", "bar"), ("model", "vit"),
+    ("lr", "linear"), ("lr", "linear:x"), ("lr", "linear:0"), ("lr", "linear:1:-1"),
+    ("lr", "constant:1:2"), ("lr", "sine:1"), ("critic_lr", 0), ("clip_range", "cosine:nan"),
+    ("clip_range", ""), ("clip_range_vf", "linear:1:2:3"), ("entropy_coef", "linear:-1"),
+    ("entropy_coef", None), ("dual_clip", 1.0), ("adaptive_kl", 0.0), ("rpo_alpha", -0.1),
+    ("obs_limit", 0.0), ("num_microbatches", 0), ("norm_values", "yes"), ("optimizer", "sgd"),
+    ("recompute_advantages", 2), ("grad_clipping", "all"), ("loss", "mse"), ("loss", None),
     ("model", 3), ("hidden_sizes", (64.0,)), ("hidden_sizes", (64, 0)), ("hidden_sizes", 64),
 ])
 def test_a_value_that_cannot_be_is_refused_by_name_with_a_fix(name, bad):
@@ -52,7 +58,10 @@ def test_a_value_that_cannot_be_is_refused_by_name_with_a_fix(name, bad):
     ("gamma", 0), ("gamma", 1), ("gae_lambda", 0.0), ("gae_lambda", 1.0), ("seed", 0),
     ("seed", 2**63 - 1), ("num_workers", 0), ("eval_episodes", 0), ("entropy_coef", 0),
     ("step_timeout", 0), ("hidden_sizes", ()), ("hidden_sizes", (1,)), ("target_kl", None),
-    ("clip_range_vf", 0.2), ("model", dict), ("reward_scale", -1.0),
+    ("lr", "linear:3e-4"), ("lr", "cosine:3e-4:1e-5"), ("critic_lr", "constant:1"), ("lr", abs),
+    ("entropy_coef", "linear:0:0.1"), ("entropy_coef", "linear:0.1"), ("dual_clip", 1.5),
+    ("rpo_alpha", 0), ("optimizer", dict), ("loss", max), ("clip_range_vf", 0.2),
+    ("model", dict), ("reward_scale", -1.0),
 ])
 def test_the_edge_of_what_can_be_is_taken(name, good):
     assert getattr(Config(**{name: good}), name) == good
@@ -107,14 +116,15 @@ def test_a_preset_holds_valid_settings_and_every_family_has_one():
 
 @pytest.mark.parametrize("env_name, preset, wanted", [
     ("LunarLander-v3", "auto", "lunarlander"), ("Pendulum-v1", "auto", "pendulum"),
-    ("package:CartPole-v7", "auto", "cartpole"), ("Acrobot-v1", "cartpole", "cartpole"),
+    ("package:CartPole-v7", "auto", "cartpole"), ("Blackjack-v1", "cartpole", "cartpole"),
 ])
 def test_a_preset_is_looked_up_by_the_id_without_its_version(env_name, preset, wanted):
     assert preset_of(env_name, preset) == PRESETS[wanted]
 
 
 @pytest.mark.parametrize("env_name, preset", [
-    ("CartPole-v1", "none"), ("Taxi-v3", "auto"), ("CartPole", "auto"), ("my:CartPole", "auto")])
+    ("CartPole-v1", "none"), ("Blackjack-v1", "auto"), ("CartPole", "auto"),
+    ("my:CartPole", "auto")])
 def test_an_environment_without_a_preset_has_the_defaults(env_name, preset):
     assert preset_of(env_name, preset) == {}
 

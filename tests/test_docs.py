@@ -1,9 +1,12 @@
 """What the pages say is true, as far as it can be counted, looked up or tried."""
 
 import json
+import os
 import re
 import shlex
 import statistics
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,10 +15,12 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from test_house import CORE, PACKAGE, ROOT, code_lines, room
 
-from fastppo import arguments, cli
+from fastppo import Config, arguments, cli, export_verb
 from fastppo.arena import Arena
 from fastppo.benchmark.options import Bench
 from fastppo.crew import rollout_spec
+from fastppo.fields import settings
+from fastppo.models import build_policy
 from fastppo.processes import Cells, shared_spec
 from fastppo.shards import shards_spec
 
@@ -46,7 +51,9 @@ def test_every_command_of_the_pages_is_understood():
     lines = [line.split("#")[0] for line in README.splitlines() + ARCHITECTURE.splitlines()]
     found = [shlex.split(line)[2:] for line in lines if line.startswith("python main.py")]
     for argv in found:
-        if "--help" not in argv:
+        if argv[0] == "export":
+            export_verb.asked(argv[1:])
+        elif "--help" not in argv:
             bench = argv[0] == "bench"
             arguments.read(argv[bench:], Bench if bench else None)
     assert len(found) > 4
@@ -55,6 +62,23 @@ def test_every_command_of_the_pages_is_understood():
 def test_the_readmes_code_is_python():
     code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert code and all(compile(text, "README", "exec") for text in code)
+
+
+def test_the_notebook_is_python_and_holds_no_output():
+    cells = json.loads((ROOT / "examples" / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert code and all(compile("".join(cell["source"]), "notebook", "exec") for cell in code)
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda one: one.stem)
+def test_every_example_runs(path, tmp_path):
+    if path.stem == "search":
+        pytest.importorskip("optuna")
+    ran = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True,
+                         timeout=600, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert ran.returncode == 0 and ran.stdout, ran.stderr
 
 
 def test_the_readmes_extras_are_those_there_are():
@@ -114,9 +138,24 @@ def test_a_runs_summary_holds_what_its_page_names(tmp_path, monkeypatch, capsys)
     assert sorted(re.findall(r"`(\w+)`", inner)) == sorted(summary["evaluation"])
 
 
+def test_every_detail_names_a_test_that_exists_and_settings_that_exist():
+    page = (ROOT / "docs" / "details.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if re.match(r"\| (?!#|-|option|detail \|)", line)]
+    numbers = [int(row.split("|")[1]) for row in rows if row.split("|")[1].strip().isdigit()]
+    assert numbers == list(range(1, 38))
+    for row in rows:
+        named = re.findall(r"(test_\w+\.py)::(\w+)", row)
+        assert len(named) == 1 or (not named and "not yet" in row), row
+        for file, name in named:
+            assert f"\ndef {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), name
+        for name in re.findall(r"`(\w+)[`=]", row):
+            assert name in settings(), name
+
+
 def test_the_picture_names_arrays_and_cells_that_there_are():
     pytest.importorskip("fastppo._cells")
-    spec = {**rollout_spec(Box(-1, 1, (2,)), Discrete(2), 1, 1), **shards_spec(1, 1),
+    policy = build_policy(Box(-1, 1, (2,)), Discrete(2), Config(seed=1, model="mlp"))
+    spec = {**rollout_spec(policy, 1, 1), **shards_spec(1, 1),
             **shared_spec(2, 1)}
     there = {*spec, *vars(Cells(Arena(spec), 1)), "params", "mean", "scale", "env", "step"}
     texts = [node for node in ElementTree.parse(PICTURE).iter() if node.tag.endswith("text")]

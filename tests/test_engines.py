@@ -249,7 +249,7 @@ def test_training_on_a_pool_is_a_function_of_the_seed(trainer, pools):
 def test_an_id_of_envpools_alone_can_be_trained_on_but_evaluation_needs_another(
         trainer, pools, caplog):
     ppo = trainer("Own-v2", vec="envpool")
-    assert "evaluate(env=...) or --eval_episodes=0" in caplog.text
+    assert "--eval_env=... or --eval_episodes=0" in caplog.text
     ppo.collect()
     with pytest.raises(ConfigError, match="evaluation plays in environments of its own"):
         ppo.evaluate(2)

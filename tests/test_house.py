@@ -22,23 +22,31 @@ ROWS = """
     benchmark.one
     benchmark.limit benchmark.trace benchmark.options
     benchmark.peers
+    export_verb
     arguments interrupts output
     fields
+    exporter
     ppo vector
     crew settings report engines
-    kernel_learner
+    kernel_learner evaluator
     evaluate checkpoint learner
-    models collect letters
-    policy workers native flat
-    shards
+    models losses passes
+    optimizers batches letters
+    collect
+    rewards policy workers native flat
+    values
+    observer shards
     heads nets vecenv stepper forecast
     actors processes
     envs intake books
     contract measure infos
     fingerprint
+    actions observations
     spaces arena kernels
     numba_twins sinks_wandb
+    pace
     config reference machine
+    schedules
     errors remedies
     names presets
 """.split("\n")

@@ -495,7 +495,8 @@ def test_gaussian_samples_equal_the_definition_and_torchs_log_probability(compil
 def arguments(kernel):
     """Arrays and numbers that `kernel` accepts."""
     sizes = {"t": 4, "e": 3, "n": 4, "o": 5, "k": 2, "a": 2, "...": 6}
-    numbers = {"gamma": 0.9, "lam": 0.9, "seed": 1, "purpose": 0, "env0": 0, "step": 0}
+    numbers = {"gamma": 0.9, "lam": 0.9, "seed": 1, "purpose": 0, "env0": 0, "step": 0,
+               "limit": 10.0}
     given = {"iteration": 1, "epoch": 2} | numbers
     for name, line in kernels.ARRAYS[kernel].items():
         dtypes, *axes = line.lstrip("*~").split()

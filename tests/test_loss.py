@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import math
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +12,13 @@ from envs_for_tests import Chance, Counting
 from gymnasium.spaces import Box, Discrete
 
 from fastppo import Config, Error, learner, reference
+from fastppo.batches import Batch, Fresh, normalised
 from fastppo.flat import Flat
-from fastppo.learner import STATS, Batch, normalised, policy_loss, total_loss, value_loss
+from fastppo.learner import STATS, policy_loss, total_loss, value_loss
+from fastppo.losses import measured
 from fastppo.models import build_policy
-from fastppo.spaces import action_store, noise_size
+from fastppo.pace import coefficients_at
+from fastppo.spaces import action_store
 
 LEARNER = "torch"  # the definition; test_update.py holds the compiled one to it
 SPACES = {"Discrete": Discrete(3), "Box": Box(-1, 1, (2,), np.float32)}
@@ -87,8 +89,8 @@ class Twin:
         """The distribution of actions [b] or [b a], and the values [b]."""
         policy = self.ppo.policy
         if self.config.norm_obs:
-            std = (policy.m2 / policy.count + 1e-8).sqrt()
-            obs = ((obs - policy.mean) / std).clamp(-10, 10)
+            std = (policy.observer.m2 / policy.observer.count + 1e-8).sqrt()
+            obs = ((obs - policy.observer.mean) / std).clamp(-10, 10)
         critic = "actor_body" if self.config.shared_critic else "critic_body"
         hidden, valued = (torch.tanh(self.linear(weights, f"{body}.0", obs))
                           for body in ("actor_body", critic))
@@ -214,9 +216,9 @@ def watched(monkeypatch):
     """The list into which total_loss puts each minibatch from now on."""
     seen, real = [], learner.total_loss
 
-    def watching(policy, batch, config):
+    def watching(fresh, batch, now):
         seen.append(batch)
-        return real(policy, batch, config)
+        return real(fresh, batch, now)
 
     monkeypatch.setattr(learner, "total_loss", watching)
     return seen
@@ -256,7 +258,7 @@ def test_invalid_rows_are_never_trained_on(trainer, monkeypatch):
     stats = ppo.update(rollout)
     assert all(map(math.isfinite, stats.values()))
     assert [len(batch.obs) for batch in seen] == [15, 15] * 2
-    assert ppo.policy.count.item() == 8 * 4 + 30
+    assert ppo.policy.observer.count.item() == 8 * 4 + 30
 
 
 @pytest.mark.parametrize("learner", ["kernel", "torch"])
@@ -264,10 +266,10 @@ def test_resets_that_leave_fewer_rows_than_minibatches_make_fewer_minibatches(tr
     ppo = trainer(Chance, num_minibatches=20, epochs=1, num_workers=0, learner=learner)
     rollout = ppo.collect()
     rollout.valid[:, 1:] = False
-    before = ppo.learner.adam.state
+    before = ppo.learner.optimizer.state
     stats = ppo.update(rollout)
     assert all(map(math.isfinite, stats.values()))
-    assert ppo.learner.adam.state[0] - before[0] == 8
+    assert ppo.learner.optimizer.state[0] - before[0] == 8
 
 
 @pytest.mark.parametrize("learner", ["kernel", "torch"])
@@ -275,21 +277,21 @@ def test_a_rollout_of_resets_alone_changes_nothing(trainer, learner):
     ppo = trainer(Chance, num_workers=0, learner=learner)
     rollout = ppo.collect()
     rollout.valid[:] = False
-    before, count = ppo.learner.flat.values.clone(), ppo.policy.count.item()
+    before, count = ppo.learner.flat.values.clone(), ppo.policy.observer.count.item()
     stats = ppo.update(rollout)
     assert stats["losses/epochs"] == 0 and math.isnan(stats["losses/policy_loss"])
-    assert ppo.learner.flat.values.equal(before) and ppo.policy.count.item() == count
+    assert ppo.learner.flat.values.equal(before) and ppo.policy.observer.count.item() == count
     assert ppo.learner.finished == 0
 
 
-def judged(logp, ent, val):
-    """A policy that judges every batch to be just this."""
-    return SimpleNamespace(judge=lambda obs, act: tuple(map(torch.tensor, (logp, ent, val))))
+def now(**settings):
+    """The coefficients of a Config at its first iteration."""
+    return coefficients_at(Config(**settings), 1.0)
 
 
 def test_entropy_counts_with_a_minus_and_the_value_error_with_a_plus():
-    policy, batch = judged([0.0] * 3, [1.0, 2.0, 6.0], [1.0, 0.0, 2.0]), samples()
-    losses = {(ent, val): total_loss(policy, batch, Config(entropy_coef=ent, value_coef=val))[0]
+    fresh = Fresh(*map(torch.tensor, ([0.0] * 3, [1.0, 2.0, 6.0], [1.0, 0.0, 2.0])))
+    losses = {(ent, val): total_loss(fresh, samples(), now(entropy_coef=ent, value_coef=val))[0]
               for ent in (0.0, 0.5) for val in (0.0, 2.0)}
     assert losses[0.0, 0.0] == 0
     assert losses[0.5, 0.0].item() == pytest.approx(-0.5 * 3)
@@ -299,9 +301,9 @@ def test_entropy_counts_with_a_minus_and_the_value_error_with_a_plus():
 
 def test_the_two_kl_estimates_and_the_clip_fraction_are_their_formulas():
     log_ratio = np.log([0.5, 1.1, 1.3])
-    policy, batch = judged([1.0, 2.0, 3.0], [1.0] * 3, [0.0] * 3), samples(
-        logp=([1.0, 2.0, 3.0] - log_ratio).astype(np.float32).tolist())
-    stats = dict(zip(STATS, total_loss(policy, batch, Config(clip_range=0.2))[1].tolist()))
+    fresh = Fresh(*map(torch.tensor, ([1.0, 2.0, 3.0], [1.0] * 3, [0.0] * 3)))
+    batch = samples(logp=([1.0, 2.0, 3.0] - log_ratio).astype(np.float32).tolist())
+    stats = measured(fresh, batch, now(clip_range=0.2))
     assert stats["approx_kl"] == pytest.approx(np.mean(np.exp(log_ratio) - 1 - log_ratio), rel=1e-5)
     assert stats["old_approx_kl"] == pytest.approx(-log_ratio.mean(), rel=1e-5)
     assert stats["clipfrac"] == pytest.approx(2 / 3)
@@ -350,8 +352,8 @@ def test_target_kl_skips_the_epochs_after_the_one_that_went_too_far(trainer):
 
 def test_adam_has_the_epsilon_of_the_config_and_its_default_is_1e_5(trainer):
     assert Config().adam_eps == 1e-5
-    assert trainer(Chance).learner.adam.eps == 1e-5
-    assert trainer(Chance, adam_eps=0.1).learner.adam.eps == 0.1
+    assert trainer(Chance).learner.optimizer.eps == 1e-5
+    assert trainer(Chance, adam_eps=0.1).learner.optimizer.eps == 0.1
 
 
 def test_parameters_and_gradients_are_views_of_one_flat_vector_each(trainer):
@@ -371,8 +373,9 @@ def test_parameters_and_gradients_are_views_of_one_flat_vector_each(trainer):
 
 def everything(ppo):
     """Weights, Adam's state, moments and their snapshots, as bytes."""
-    tensors = [ppo.learner.flat.values, *ppo.learner.adam.state, *ppo.policy.moments,
-               ppo.policy.shift, ppo.policy.scale]
+    observer = ppo.policy.observer
+    tensors = [ppo.learner.flat.values, *ppo.learner.optimizer.state, *observer.state,
+               observer.shift, observer.scale]
     return [np.asarray(tensor).tobytes() for tensor in tensors]
 
 
@@ -443,13 +446,13 @@ def test_acting_and_updates_work_on_another_device_and_mix_it_with_no_other(spac
     policy = build_policy(Box(-9, 9, (4,), np.float32), space, Config(seed=1, model="mlp"))
     policy.to("meta")
     if left:
-        setattr(policy, left, torch.zeros(4))
+        setattr(policy.observer, left, torch.zeros(4))
     store = action_store(space)
     act = torch.from_numpy(np.zeros((6, *store.shape), store.dtype)).to("meta")
     batch = Batch(torch.empty(6, 4, device="meta"), act, *torch.empty(4, 6, device="meta"))
     teacher = learner.Learner(policy, Config(clip_range_vf=0.2, entropy_coef=0.01), Flat(policy))
     with pytest.raises(RuntimeError, match="device") if left else contextlib.nullcontext():
         stats = teacher._minibatch(batch)
-        noise = torch.empty(6, noise_size(space), device="meta")
+        noise = torch.empty(6, len(policy.head.noise), device="meta")
         act, logp = policy.head.sample(policy(batch.obs)[0], noise)
         assert {x.device.type for x in (stats, act, logp, teacher.flat.values)} == {"meta"}

@@ -17,7 +17,7 @@ ENV = partial(Chance, act_space=Box(-1, 1, (2,), np.float32))
 
 def bits(ppo):
     """Everything that has been learnt, as bytes."""
-    tensors = ppo.learner.flat.values, *ppo.learner.adam.state, *ppo.policy.moments
+    tensors = ppo.learner.flat.values, *ppo.learner.optimizer.state, *ppo.policy.observer.state
     return [np.asarray(tensor).tobytes() for tensor in tensors]
 
 

@@ -25,7 +25,7 @@ from test_rollout import CHANCE, assert_advantages, assert_ratio_is_one, assert_
 
 from fastppo import actors, collect, heads, kernels, learner
 from fastppo.native import Native
-from fastppo.policy import Policy
+from fastppo.observer import Observer
 
 MUTANTS = {}
 
@@ -201,12 +201,12 @@ BOX = partial(Chance, act_space=Box(-0.3, 0.3, (2,), np.float32))
 
 def test_the_ratio_notices_actions_stored_as_the_environment_got_them(trainer, monkeypatch):
     def change(real):
-        def finish(*args):
+        def recorded(*args):
             rollout = real(*args)
             rollout.act.clamp_(-0.3, 0.3)
             return rollout
-        return finish
-    replace(monkeypatch, collect, "finish", change)
+        return recorded
+    replace(monkeypatch, collect, "recorded", change)
     ppo = trainer(BOX)
     fails(assert_ratio_is_one, ppo, ppo.collect())
 
@@ -215,7 +215,7 @@ def test_the_ratio_notices_observations_normalised_with_newer_moments(trainer):
     ppo = trainer(BOX)
     ppo.update(ppo.collect())
     rollout = ppo.collect()
-    ppo.policy.learn_moments(rollout.obs[:-1].reshape(-1, 1).numpy())
+    ppo.policy.observer.learn([rollout.obs[:-1].reshape(-1, 1).numpy()])
     fails(assert_ratio_is_one, ppo, rollout)
 
 
@@ -276,16 +276,16 @@ def test_the_witness_notices_an_environment_that_gets_the_action_of_its_neighbou
 
 def test_the_normaliser_notices_a_mean_or_a_std_that_is_left_out(monkeypatch):
     def without(name):
-        def normalised(self, obs):
+        def forward(self, obs):
             saved = getattr(self, name)
             setattr(self, name, torch.full_like(saved, name == "scale"))
             out = real(self, obs)
             setattr(self, name, saved)
             return out
-        return normalised
+        return forward
 
-    real = Policy.normalised
+    real = Observer.forward
     for name, seen_as in (("shift", "x + 1e4"), ("scale", "x * 1e-3")):
-        monkeypatch.setattr(Policy, "normalised", without(name))
+        monkeypatch.setattr(Observer, "forward", without(name))
         found = iterations_until_right(*SEEN_AS[seen_as], acting="central")
         assert found == NEVER

@@ -31,9 +31,9 @@ def test_moments_over_chunks_are_those_of_all_observations_together():
     rng, policy = np.random.default_rng(0), policy_of(VECTOR)
     chunks = [rng.normal(*FAR, (n, 3)).astype(np.float32) for n in (1, 500, 2, 1000)]
     for chunk in chunks:
-        policy.learn_moments(chunk)
+        policy.observer.learn([chunk])
     rows = np.concatenate(chunks).astype(np.float64)
-    count, mean, m2 = (value.numpy() for value in policy.moments)
+    count, mean, m2 = (value.numpy() for value in policy.observer.state)
     assert count.dtype == mean.dtype == m2.dtype == np.float64
     assert count == len(rows) == 1503
     np.testing.assert_allclose(mean, rows.mean(0), rtol=1e-12, atol=1e-15)
@@ -43,38 +43,38 @@ def test_moments_over_chunks_are_those_of_all_observations_together():
 def test_the_network_sees_observations_normalised_and_clipped_at_ten():
     rng, policy = np.random.default_rng(1), policy_of(VECTOR)
     rows = rng.normal(*FAR, (800, 3)).astype(np.float32)
-    policy.learn_moments(rows)
-    seen = policy.normalised(torch.from_numpy(rows)).numpy()
+    policy.observer.learn([rows])
+    seen = policy.observer(torch.from_numpy(rows)).numpy()
     exact = rows.astype(np.float64)
     wanted = (exact - exact.mean(0)) / np.sqrt(exact.var(0) + 1e-8)
     np.testing.assert_allclose(seen, wanted, atol=2e-3)  # 1e4 has steps of 1e-3 in float32
-    far = policy.normalised(torch.tensor([[1e5, 0, -1e5], [-1e5, -6, 1e5]]))
+    far = policy.observer(torch.tensor([[1e5, 0, -1e5], [-1e5, -6, 1e5]]))
     assert far.tolist() == [[10, 10, -10], [-10, -10, 10]]
 
 
 def test_a_number_that_never_changes_is_seen_as_zero():
     policy = policy_of(VECTOR)
-    policy.learn_moments(np.full((50, 3), 0.1, np.float32))
-    assert policy.normalised(torch.full((2, 3), 0.1)).abs().max() < 1e-3
+    policy.observer.learn([np.full((50, 3), 0.1, np.float32)])
+    assert policy.observer(torch.full((2, 3), 0.1)).abs().max() < 1e-3
 
 
 def test_bytes_are_divided_by_255_and_never_normalised():
     policy = policy_of(Box(0, 255, (4,), np.uint8))
-    policy.learn_moments(np.full((9, 4), 7, np.uint8))
-    assert not policy.norm_obs and policy.moments[0] == 0
+    policy.observer.learn([np.full((9, 4), 7, np.uint8)])
+    assert not policy.observer.norm and policy.observer.state[0] == 0
     obs = np.array([0, 51, 102, 255], np.uint8)
-    seen = policy.normalised(torch.from_numpy(obs[None]))
+    seen = policy.observer(torch.from_numpy(obs[None]))
     np.testing.assert_allclose(seen, [[0, 0.2, 0.4, 1]])
     assert policy.value(obs[::-1]) == 1
 
 
 def test_without_norm_obs_observations_enter_as_they_are(trainer):
     policy = policy_of(VECTOR, norm_obs=False)
-    policy.learn_moments(np.ones((9, 3), np.float32))
+    policy.observer.learn([np.ones((9, 3), np.float32)])
     assert policy.value(np.array([1e5, 0, 0])) == 1e5
     ppo = trainer(Chance, norm_obs=False)
     ppo.update(ppo.collect())
-    assert [value.tolist() for value in ppo.policy.moments] == [[0], [], []]
+    assert [value.tolist() for value in ppo.policy.observer.state] == [[0], [], []]
 
 
 def test_moments_are_frozen_while_collecting_and_updating_and_merged_once_after(
@@ -83,24 +83,24 @@ def test_moments_are_frozen_while_collecting_and_updating_and_merged_once_after(
     ppo, seen = trainer(partial(Chance, VECTOR), epochs=2, num_minibatches=2), []
     real = learner.total_loss
 
-    def watching(policy, *args):
-        seen.append([value.tolist() for value in policy.moments])
-        return real(policy, *args)
+    def watching(*args):
+        seen.append([value.tolist() for value in ppo.policy.observer.state])
+        return real(*args)
 
     monkeypatch.setattr(learner, "total_loss", watching)
     ppo.update(ppo.collect())
     for _ in range(2):
-        frozen = [value.tolist() for value in ppo.policy.moments]
-        snapshot = ppo.policy.shift.clone(), ppo.policy.scale.clone()
-        before = [value.numpy().copy() for value in ppo.policy.moments]
+        frozen = [value.tolist() for value in ppo.policy.observer.state]
+        snapshot = ppo.policy.observer.shift.clone(), ppo.policy.observer.scale.clone()
+        before = [value.numpy().copy() for value in ppo.policy.observer.state]
         rollout = ppo.collect()
         seen.clear()
-        assert torch.equal(snapshot[0], ppo.policy.shift)
-        assert torch.equal(snapshot[1], ppo.policy.scale)
+        assert torch.equal(snapshot[0], ppo.policy.observer.shift)
+        assert torch.equal(snapshot[1], ppo.policy.observer.scale)
         rows = rollout.obs[:-1].reshape(-1, 3).double().numpy()
         ppo.update(rollout)
         assert seen == [frozen] * 4
-        count, mean, m2 = (value.numpy() for value in ppo.policy.moments)
+        count, mean, m2 = (value.numpy() for value in ppo.policy.observer.state)
         assert count == before[0] + 32  # the row after the last step belongs to the next rollout
         np.testing.assert_allclose(mean, (before[0] * before[1] + rows.sum(0)) / count, rtol=1e-12)
         square = before[2] + before[0] * before[1] ** 2 + (rows**2).sum(0)
@@ -110,12 +110,12 @@ def test_moments_are_frozen_while_collecting_and_updating_and_merged_once_after(
 def test_invalid_rows_are_in_no_moment(trainer):
     ppo = trainer(Chance)
     rollout = ppo.collect()
-    before = ppo.policy.moments[0].item()
+    before = ppo.policy.observer.state[0].item()
     rollout.valid[3:5] = False
     rollout.obs[3:5] = torch.nan
     ppo.update(rollout)
-    assert ppo.policy.moments[0] == before + 24
-    assert all(value.isfinite().all() for value in ppo.policy.moments)
+    assert ppo.policy.observer.state[0] == before + 24
+    assert all(value.isfinite().all() for value in ppo.policy.observer.state)
 
 
 class Remembering(gym.Wrapper):
@@ -170,7 +170,7 @@ def test_moments_start_from_exactly_the_observations_of_a_random_rollout(trainer
     warmups = [warmup_of(ppo, diary, e) for e, diary in enumerate(diaries)]
     assert [len(obs) for obs, _ in warmups] == [wanted] * 3
     rows = np.concatenate([obs for obs, _ in warmups]).astype(np.float64)
-    count, mean, m2 = (value.numpy() for value in ppo.policy.moments)
+    count, mean, m2 = (value.numpy() for value in ppo.policy.observer.state)
     assert count == 3 * wanted
     np.testing.assert_allclose(mean, rows.mean(0), rtol=1e-12)
     np.testing.assert_allclose(m2 / count, rows.var(0), rtol=1e-9)
@@ -211,7 +211,7 @@ def test_the_first_moments_do_not_depend_on_the_number_of_workers(trainer):
     makes = [trainer(partial(Chance, VECTOR), num_envs=5, num_workers=w) for w in (0, 2)]
     for ppo in makes:
         ppo.collect()
-    serial, parallel = (ppo.policy.moments for ppo in makes)
+    serial, parallel = (ppo.policy.observer.state for ppo in makes)
     assert serial[0] == 40
     assert all(map(torch.equal, serial, parallel))
 
@@ -221,8 +221,8 @@ def test_moments_are_saved_with_the_weights(trainer, tmp_path):
     ppo.update(ppo.collect())
     ppo.save(tmp_path / "policy.safetensors")
     policy = load(tmp_path / "policy.safetensors")
-    assert ppo.policy.moments[0] == 64
-    assert all(map(torch.equal, ppo.policy.moments, policy.moments))
+    assert ppo.policy.observer.state[0] == 64
+    assert all(map(torch.equal, ppo.policy.observer.state, policy.observer.state))
     obs = np.random.default_rng(2).normal(3, 2, (9, 3))
     np.testing.assert_array_equal(policy.value(obs), ppo.policy.value(obs))
 
@@ -230,9 +230,9 @@ def test_moments_are_saved_with_the_weights(trainer, tmp_path):
 def test_evaluation_changes_no_moment(trainer):
     ppo = trainer(partial(Counting, 5))
     ppo.update(ppo.collect())
-    before = ppo.policy.moments
+    before = ppo.policy.observer.state
     assert ppo.evaluate(episodes=4).mean == 5
-    assert all(map(torch.equal, before, ppo.policy.moments))
+    assert all(map(torch.equal, before, ppo.policy.observer.state))
 
 
 class Scaling:

@@ -110,7 +110,7 @@ def test_an_older_table_is_replaced_and_the_log_says_so(tmp_path, caplog):
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot write"):
-        report.sinks_of(Config(run_dir=str(tmp_path / "file")))
+        report.sinks_of(Config(run_dir=str(tmp_path / "file")), None)
 
 
 def test_what_looks_like_a_password_is_not_written(tmp_path):
@@ -301,7 +301,7 @@ def test_wandb_that_does_not_keep_up_misses_rows_and_says_so_once(wandb, tmp_pat
 def test_without_the_package_wandb_is_refused_before_anything_is_made(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match=r'fastppo\[wandb\]'):
-        report.sinks_of(Config(logger="wandb", run_dir=str(tmp_path / "run")))
+        report.sinks_of(Config(logger="wandb", run_dir=str(tmp_path / "run")), None)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -334,7 +334,7 @@ def test_training_is_the_same_to_the_bit_with_and_without_sinks(trainer, wandb, 
 
 
 def test_the_page_of_metrics_names_exactly_what_a_run_logs(trainer, tmp_path):
-    trainer("CartPole-v1", run_dir=str(tmp_path)).learn(128)
+    trainer("CartPole-v1", run_dir=str(tmp_path), eval_interval=128, eval_episodes=2).learn(128)
     row = table(tmp_path / "metrics.csv")[-1]
     assert all(row.values())  # every metric has a value by now
     told = re.findall(r"(?m)^\| `(\w+(?:/\w+)?)` \| .*\|$", PAGE.read_text(encoding="utf-8"))

@@ -30,11 +30,11 @@ def test_the_learning_rate_stays_where_it_is_not_annealed(trainer):
 def test_the_learner_is_given_the_rate_that_is_reported(trainer, monkeypatch):
     ppo, given = trainer(Constant, total_steps=96), []
     real = ppo.learner.update
-    monkeypatch.setattr(ppo.learner, "update", lambda rollout, lr, iteration: (
-        given.append((lr, iteration)), real(rollout, lr, iteration))[1])
+    monkeypatch.setattr(ppo.learner, "update", lambda rollout, now, iteration: (
+        given.append((now.lr, iteration)), real(rollout, now, iteration))[1])
     got = rates(ppo)
     assert given == list(zip(got, range(3)))
-    assert ppo.learner.adam.lr == got[-1]
+    assert ppo.learner.optimizer.lr == got[-1]
 
 
 def test_a_loop_of_ones_own_anneals_over_the_configs_total_and_never_goes_below_zero(trainer):

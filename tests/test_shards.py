@@ -39,7 +39,7 @@ def lazy(monkeypatch):
 
 
 def learnt(ppo):
-    adam = ppo.learner.adam
+    adam = ppo.learner.optimizer
     return [x.numpy().tobytes() for x in (ppo.learner.flat.values, adam.mean, adam.square)]
 
 
@@ -88,6 +88,23 @@ def test_every_normalisation_of_advantages_gives_the_same_bits(trainer, cores, h
     one, two = (trained(trainer("CartPole-v1", **SIZES, num_workers=n, norm_advantages=how))
                 for n in (0, 1))
     assert one == two
+
+
+def test_helpers_follow_the_schedules_too(trainer, cores, lazy):
+    schedules = {"clip_range": "linear:0.02", "clip_range_vf": "linear:0.02:0.001",
+                 "entropy_coef": "linear:0:0.5", "lr": 3e-3, "total_steps": 6 * 48 * 3}
+    want = trained(trainer("CartPole-v1", **SIZES, **schedules), 3)
+    constant = trained(trainer("CartPole-v1", **SIZES, lr=3e-3, total_steps=6 * 48 * 3,
+                               clip_range=0.02, clip_range_vf=0.02), 3)
+    assert constant != want
+    cores(3)
+    ppo = trainer("CartPole-v1", **SIZES, **schedules, num_workers=2)
+    computed = lazy(ppo)
+    with guard(20):
+        for _ in range(3):
+            computed.clear()  # in each iteration helpers have at least the one that is waited for
+            got = trained(ppo, 1)
+    assert got == want
 
 
 @pytest.mark.parametrize("call", ["begin", "finish"])

@@ -13,13 +13,15 @@ from typing import Any, NamedTuple, Sequence
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import nn
 
 from .. import kernels
 from ..envs import build
 from ..flat import trained
 from ..kernels import Purpose
-from ..spaces import observation_store, to_env
+from ..native import mode_of
+from ..observations import Observations
 
 PEAK_SIZES = (256, 384, 512)  # of square matrices that fit into a core's cache
 PEAK_SECONDS = 0.15
@@ -46,13 +48,14 @@ class Recorder:
     """The episodes of a run by environment, from its rollouts' records taken in order."""
 
     def __init__(self, ppo):
-        self.config, self.to_env = ppo.config, to_env(ppo.policy.act_space)
+        self.config, self.arena, self.to_env = ppo.config, ppo.arena, ppo.policy.actions.to_env()
         self.rollouts: list[tuple[np.ndarray, ...]] = []
 
     def take(self, rollout) -> None:
         """Add a rollout, before the next one overwrites it."""
-        ended = rollout.term | rollout.trunc
-        self.rollouts.append(tuple(x.numpy().copy() for x in (rollout.act, rollout.obs, ended)))
+        ended = (rollout.term | rollout.trunc).numpy()
+        self.rollouts.append((rollout.act.numpy().copy(), self.arena["obs"].copy(), ended,
+                              rollout.valid.numpy().copy()))
 
     def episodes(self, e: int) -> list[Episode]:
         """All episodes of environment `e`."""
@@ -76,12 +79,13 @@ def bare(env: gym.Env) -> gym.Env:
 
 def replayed(env: gym.Env, episodes: Sequence[Episode]) -> bool:
     """Play `episodes` again; whether every observation was the recorded one."""
-    dtype = observation_store(env.observation_space).dtype
+    known = Observations(env.observation_space, env.action_space)
     for episode in episodes:
         env.reset(seed=episode.seed)
         for action, obs in zip(episode.actions, [*episode.obs, None]):
-            seen = env.step(action)[0]
-            if obs is not None and not np.array_equal(np.asarray(seen, dtype), obs):
+            seen = known.kept(env.step(action)[0])
+            if obs is not None and not all(
+                    np.array_equal(x, was[0]) for x, was in zip(seen, known.arrays(obs[None]))):
                 return False
     return True
 
@@ -123,16 +127,30 @@ def environment(ppo, recorder: Recorder, seconds: float) -> Cost:
 
 def vector(ppo, recorder: Recorder, seconds: float, cores: int) -> Cost:
     """The same of a native vector environment, which steps on all `cores` and resets by itself."""
-    env, act = ppo.source.vector, recorder.rollouts[-1][0]
-    rows, costs, end = [np.stack(recorder.to_env(row)) for row in act], [], 0.0
+    env, (act, _, _, valid) = ppo.source.vector, recorder.rollouts[-1]
+    act[~valid] = act[valid][0]  # no steps but resets, whose actions must be legal all the same
+    stacked = ppo.policy.actions.stacked
+    rows, costs, end = [stacked(recorder.to_env(row)) for row in act], [], 0.0
     env.reset(seed=ppo.config.seed)
     while not costs or time.perf_counter() < end:
         start = time.perf_counter()
-        for row in rows:
-            env.step(row)
+        steps = played(env, rows)
         end = end or time.perf_counter() + seconds
-        costs.append((time.perf_counter() - start) * cores / (len(rows) * ppo.config.num_envs))
+        costs.append((time.perf_counter() - start) * cores / steps)
     return Cost(float(np.median(costs)), 0.0, True)
+
+
+def played(env: VectorEnv, rows: Sequence[np.ndarray]) -> int:
+    """Step a vector environment by `rows` of actions; how many steps these were, no resets."""
+    mode, ends = mode_of(env), [0]
+    for row in rows:
+        _, _, term, trunc, _ = env.step(row)
+        if mode == AutoresetMode.SAME_STEP:
+            continue
+        ends.append(int((ended := term | trunc).sum()))
+        if mode == AutoresetMode.DISABLED and ends[-1]:
+            env.reset(options={"reset_mask": ended})
+    return len(rows) * env.num_envs - sum(ends[:-1]) * (mode == AutoresetMode.NEXT_STEP)
 
 
 def flops(policy: nn.Module, rows: int = 8) -> tuple[int, int]:
@@ -142,8 +160,8 @@ def flops(policy: nn.Module, rows: int = 8) -> tuple[int, int]:
     the loss, Adam) makes the limit higher than it is.
     """
     from torch.utils.flop_counter import FlopCounterMode
-    dtype = torch.from_numpy(np.empty(0, observation_store(policy.obs_space).dtype)).dtype
-    obs = torch.zeros(rows, *policy.row, dtype=dtype, device=policy.count.device)
+    store = policy.observer.seen.store
+    obs = policy.observer.tensors(np.zeros((rows, *store.shape), store.dtype))
     with torch.enable_grad(), FlopCounterMode(display=False) as counter:
         params, val = policy(obs)
         forward = counter.get_total_flops()

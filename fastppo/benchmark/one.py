@@ -52,14 +52,19 @@ def loop(ppo, job: Job) -> dict[str, Any]:
 def environments(ppo, job: Job) -> dict[str, Any]:
     """Steps per second of the environments under random actions, where they are."""
     from .peers import Laps
-    laps, length = Laps(job.lap), ppo.arena["length"]
-    steps = resets = 0
+    laps, vec = Laps(job.lap), ppo.collector.vec
+    length, valid, steps, resets = ppo.arena["length"], ppo.arena["valid"], 0, 0
+
+    def play() -> None:
+        length.fill(0)
+        valid.fill(True)
+        vec.begin()  # between them: the same command again is no new one to workers
+        vec.warmup(ppo.config.num_steps)
+    play()  # the workers are up
     ready()
     while not laps.over(steps):
-        length.fill(0)
-        ppo.collector.vec.begin()  # between them: the same command again is no new one to workers
-        ppo.collector.vec.warmup(ppo.config.num_steps)
-        steps += rows(ppo)
+        play()
+        steps += int(valid.sum())
         resets += int((length > 0).sum()) + 2 * ppo.config.num_envs
     return {"rate": laps.rate(), "resets": resets / max(1, steps)}
 
@@ -70,7 +75,7 @@ def acting(ppo, job: Job) -> dict[str, Any]:
     ppo.collect()
     vec = ppo.collector.vec
     actor = getattr(vec, "actor", None) or vec.central
-    groups = getattr(vec, "groups", None) or actor.groups
+    groups = getattr(vec, "groups", [range(ppo.config.num_envs)])  # a native one's: all at once
     actor.start(0)
     ready()
     laps, steps = Laps(job.lap), 0
@@ -91,7 +96,7 @@ def update(ppo, job: Job) -> dict[str, Any]:
     while not over:
         stats = ppo.update(rollout)
         epochs.append(stats.get("losses/epochs", ppo.config.epochs))
-        steps += rollout.raw.numel()
+        steps += int(rollout.valid.sum())
         over = laps.over(steps)
     return {"rate": laps.rate(), "epochs": float(np.mean(epochs[1:]))}
 
@@ -122,10 +127,10 @@ def facts(ppo) -> dict[str, Any]:
     import torch
 
     from .. import kernels
-    from ..heads import size
     from ..report import public
-    outputs, policy = size(ppo.policy.act_space), ppo.policy
-    return {"config": public(ppo.config), "inputs": int(np.prod(policy.row)), "outputs": outputs,
+    policy = ppo.policy
+    return {"config": public(ppo.config), "inputs": policy.observer.encoding.size,
+            "outputs": policy.head.size,
             "parameters": sum(param.numel() for param in policy.parameters()),
             "native": ppo.source.vector is not None, "kernels": kernels.backend(),
             "versions": {"Python": sys.version.split()[0], "torch": torch.__version__,

@@ -162,7 +162,7 @@ def processes(options: Bench, settings: dict[str, Any], facts: dict[str, Any]) -
         return [0]
     if options.processes:
         return sorted(set(options.processes))
-    if settings.get("num_workers") is not None:
+    if settings.get("num_workers") not in (None, "auto"):
         return [settings["num_workers"]]
     return sorted({*(1 << i for i in range(cores.bit_length())), cores})
 

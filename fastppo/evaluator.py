@@ -1,0 +1,141 @@
+"""Evaluation while training: a sink that plays every so many steps, and keeps the best model.
+
+It stands before the other sinks, which get its metrics. Training is the same with and without it,
+bit for bit: its environments, episodes and seeds are its own, and the policy is only read.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple, Sequence
+
+from gymnasium.spaces import Box, Space
+
+from . import contract
+from .config import Config
+from .envs import Source, build, spaces_of
+from .errors import CheckpointError, ConfigError, Error
+from .evaluate import Evaluation
+from .sinks_wandb import note
+from .spaces import observation_store
+
+BEST = "best.safetensors"
+RETURN = "eval/return_mean"
+PART = "evaluate"  # of the clock; no training
+
+
+class Best(NamedTuple):
+    """The best evaluation so far; of equal ones the first."""
+
+    mean: float  # return
+    step: int  # of training
+    model: str | None  # file in the run's folder; None where there is none
+
+
+class Evaluator:
+    """Plays `eval_episodes` whenever training has gone another `eval_interval` steps.
+
+    `best` is the best of these evaluations, `latest` the (step, Evaluation) of the last one. With a
+    run's folder the best model is in it. Raises ConfigError for a place where the policy cannot
+    play; a fault of the environment's later on is an EnvError, and ends training.
+    """
+
+    def __init__(self, config: Config, source: Source):
+        self.config, self.best, self.latest = config, None, (-1, None)
+        if config.eval_interval and not config.eval_episodes:
+            raise ConfigError("eval_interval asks for evaluations, but eval_episodes is 0",
+                              "--eval_episodes=10")
+        check_place(config, source)
+
+    def __call__(self, ppo, stats: dict[str, float]) -> None:
+        """Play, if it is time, and add what came of it to `stats`."""
+        if not due(self.config, ppo.progress.begin, ppo.step):
+            return
+        with ppo.clock(PART):
+            found = ppo.evaluate(self.config.eval_episodes)
+        self.latest = ppo.step, found
+        stats |= metrics(found) | ppo.clock.stats(ppo.step)
+        if self.best is None or found.mean > self.best.mean:
+            self._keep(ppo, found)
+
+    def close(self) -> None:
+        """Nothing is open between two evaluations."""
+
+    def _keep(self, ppo, found: Evaluation) -> None:
+        folder = self.config.run_dir
+        try:
+            if folder is not None:
+                ppo.save(Path(folder) / BEST)
+            self.best = Best(found.mean, ppo.step, None if folder is None else BEST)
+        except CheckpointError as error:  # a full disk costs this file, not the run
+            note(f"{error.what}; {BEST} is not that of step {ppo.step:,}")
+
+
+def wanted(config: Config) -> bool:
+    """Whether a Config has something to evaluate, or to check, while training."""
+    return config.eval_interval is not None or config.eval_env is not None
+
+
+def due(config: Config, begin: int, step: int) -> bool:
+    """Whether the iteration from `begin` to `step` crossed a multiple of the interval, or the end.
+
+    A function of the steps alone, so that it is the same after an interrupt or a resume.
+    """
+    interval, total = config.eval_interval, config.total_steps
+    return interval is not None and (begin // interval < step // interval or begin < total <= step)
+
+
+def metrics(found: Evaluation) -> dict[str, float]:
+    """What an evaluation adds to an iteration's metrics; no std of one episode."""
+    spread = {"eval/return_std": found.std} if len(found.returns) > 1 else {}
+    return {RETURN: found.mean, **spread, "eval/length": float(found.lengths.mean()),
+            "eval/steps": float(found.lengths.sum())}
+
+
+def check_place(config: Config, source: Source) -> None:
+    """Raise ConfigError where evaluations cannot be played in what `eval_env` says.
+
+    There is none, it cannot be made, or it has other spaces than those that are trained on.
+    """
+    if config.eval_env is None and not source.factories:
+        raise ConfigError(f"eval_interval is {config.eval_interval}, but what is trained on cannot"
+                          " be made a second time", "name an environment to evaluate in:"
+                          " --eval_env=...")
+    if config.eval_env is None:
+        return
+    if not isinstance(config.eval_env, str) and not callable(config.eval_env):
+        raise ConfigError(f"eval_env is {config.eval_env!r}, but must be an id, module:callable or"
+                          " a callable", "--eval_env=CartPole-v1")
+    try:
+        envs = build(source.to_play()[:1])
+    except Error as error:
+        raise ConfigError(f"eval_env is {config.eval_env!r}: {error.what}",
+                          error.fix.replace("--env_name", "--eval_env")) from error
+    found = spaces_of(envs[0])
+    contract.close(envs)
+    for what, ours, theirs in zip(("observations", "actions"),
+                                  (source.obs_space, source.act_space), found):
+        if not fits(ours, theirs, what == "observations"):
+            raise ConfigError(f"eval_env is {config.eval_env!r}, whose {what} are of the space"
+                              f" {theirs}, but the policy is trained for {ours}",
+                              "give one of the same spaces, or leave eval_env out")
+
+
+def fits(ours: Space, theirs: Space, bounds_free: bool) -> bool:
+    """Whether two spaces are the same; `bounds_free`: Boxes, where they are kept alike."""
+    if bounds_free and isinstance(ours, Box) and isinstance(theirs, Box):
+        return observation_store(ours) == observation_store(theirs)
+    return ours == theirs
+
+
+def evaluators(sinks: Sequence[Any]) -> list[Evaluator]:
+    """The evaluator among a trainer's sinks: one or none."""
+    return [sink for sink in sinks if isinstance(sink, Evaluator)]
+
+
+def best_of(sinks: Sequence[Any]) -> dict[str, Any] | None:
+    """The best evaluation while training as summary.json has it; None where there was none."""
+    return next((one.best._asdict() for one in evaluators(sinks) if one.best), None)
+
+
+def latest(sinks: Sequence[Any], step: int) -> Evaluation | None:
+    """What was played with the weights after `step` steps; None where nothing was."""
+    return next((one.latest[1] for one in evaluators(sinks) if one.latest[0] == step), None)

@@ -1,0 +1,108 @@
+"""The verb: python main.py export MODEL [--to=onnx|torchscript] [--output=FILE]."""
+
+import contextlib
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Sequence
+
+from .arguments import ALIASES, flags, text_of
+from .errors import ConfigError, Error
+from .fields import settings
+from .interrupts import Interrupts
+from .names import nearest, shown
+
+USAGE = "python main.py export MODEL"
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a trained policy as one graph: raw observation in, the environment's action out.
+
+    It is checked before it is written: on steps of the environment it was trained on, where that is
+    an id of Gymnasium's, or else on samples of its observation space.
+    """
+
+    to: Literal["onnx", "torchscript"] | None = None
+    """Format; none: as the name of the output ends, else onnx, which needs the extra of that name:
+    pip install "fastppo[export]" """
+    output: str | None = None
+    """File to write; none: the policy's own name with another ending, .onnx or .pt"""
+    env_name: str | None = None
+    """Environment whose steps it is checked on, an id or `module:callable`; none: the one in the
+    file if that is an id of Gymnasium's, for a file never names code to import"""
+
+
+def export(argv: Sequence[str], interrupts: Interrupts) -> None:
+    """Do what `argv` asks for, and say what came of it."""
+    interrupts.at_once = lambda: True
+    if any(word in ("-h", "--help") for word in argv):
+        print(page())
+        return
+    model, options = asked(argv)
+    from . import exporter
+    from .checkpoint import load
+    ending = exporter.FORMATS[options.to or "onnx"]
+    path = Path(options.output or model.with_suffix(ending))
+    if path.absolute() == model.absolute():
+        raise ConfigError(f"{path} is the policy itself", "leave --output out")
+    to = exporter.format_of(path, options.to)
+    policy, (name, kwargs) = load(model), trained_in(model)
+    exporter.check_spaces(policy)
+    obs, what = recorded(policy, options.env_name, name, kwargs)
+    exporter.put(policy, path, to, obs, options.env_name or name)
+    print(f"exported  {path}   acts as the policy does on {len(obs)} {what}")
+
+
+def recorded(policy, asked_for: str | None, name: str, kwargs: dict[str, Any]):
+    """(raw observations [n ...], what they are) to check on: see Export."""
+    from gymnasium import registry
+
+    from . import exporter
+    from .envs import factory
+    if asked_for:
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv
+        return exporter.played(policy, factory(asked_for)), f"steps of {asked_for}"
+    if name in registry:
+        with contextlib.suppress(Error):  # not installed here, or another version of it
+            return exporter.played(policy, factory(name, None, kwargs)), f"steps of {name}"
+    return exporter.samples(policy.obs_space), "samples of its observation space"
+
+
+def asked(argv: Sequence[str]) -> tuple[Path, Export]:
+    """The policy's file and the options of a command line; ConfigError for what cannot be."""
+    known = settings(Export)
+    if not argv or argv[0].startswith("-"):
+        raise ConfigError("export needs the file of a policy", f"{USAGE}, such as {example()}")
+    values: dict[str, Any] = {}
+    for flag in flags(argv[1:]):
+        name = ALIASES.get(flag.name, flag.name)
+        if name not in known:
+            raise ConfigError(f'export has no option "{name}"', nearest(name, known, "--"))
+        values[name] = known[name].read(text_of(flag, known))
+    model = Path(argv[0])
+    return model / "model.safetensors" if model.is_dir() else model, Export(**values)
+
+
+def example() -> Path:
+    """The newest policy under runs/, or what one might be called."""
+    found = sorted(Path("runs").glob("*/*.safetensors"), key=lambda path: path.stat().st_mtime)
+    return found[-1] if found else Path("runs/CartPole-v1__1/model.safetensors")
+
+
+def trained_in(model: Path) -> tuple[str, dict[str, Any]]:
+    """The environment's name and keyword arguments in the file of a policy that was loaded."""
+    from safetensors import safe_open
+    with safe_open(model, "pt") as file:
+        config = json.loads(file.metadata()["config"])
+    return config["env_name"], config["env_kwargs"] or {}
+
+
+def page() -> str:
+    """What --help says."""
+    rows = [f"  --{one.name} {one.type}   (default: {shown(one.default)})\n      {one.text}"
+            for one in settings(Export).values()]
+    return "\n".join([f"usage: {USAGE} [options]", "", Export.__doc__.strip(), "", *rows])

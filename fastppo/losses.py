@@ -1,0 +1,60 @@
+"""The loss a Config asks for: a function of one signature, whoever wrote it.
+
+    loss(fresh, batch, coefficients) -> (loss [], statistics by name)
+
+`fresh` is what the policy says now of the samples that `batch` recorded (batches.Fresh and Batch),
+`coefficients` the numbers of this iteration (pace.Coefficients). The loss must be a mean over the
+samples. The statistics are shown as losses/<name>.
+"""
+
+import functools
+from typing import Callable
+
+import torch
+from torch import Tensor, nn
+
+from .batches import Batch, Fresh
+from .config import Config
+from .errors import ModelError
+from .pace import Coefficients
+from .values import NormValues, in_units
+
+Weighed = tuple[Tensor, dict[str, Tensor]]
+Loss = Callable[[Fresh, Batch, Coefficients], Weighed]
+FIX = "return (loss, {}), the loss a mean over samples that depends on fresh.logp or fresh.val"
+
+
+def loss_of(config: Config, net: nn.Module) -> Callable[[Loss], Loss]:
+    """What makes of the learner's own loss the one that is asked for: most often just that."""
+    def chosen(loss: Loss) -> Loss:
+        if config.loss != "ppo":
+            own = loss if isinstance(config.loss, type) else config.loss
+            loss = functools.partial(_checked, own)
+        return in_units(loss, net) if isinstance(net, NormValues) else loss
+    return chosen
+
+
+@torch.no_grad()
+def measured(fresh: Fresh, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
+    """Entropy, the two estimates of the KL, and how many ratios are outside the clip range."""
+    log_ratio = fresh.logp - batch.logp
+    ratio, old_kl = log_ratio.exp(), -log_ratio.mean()
+    return {"entropy": fresh.ent.mean(), "approx_kl": ratio.mean() - 1 + old_kl,
+            "old_approx_kl": old_kl,
+            "clipfrac": ((ratio - 1).abs() > now.clip_range).float().mean()}
+
+
+def _checked(loss: Callable, fresh: Fresh, batch: Batch, now: Coefficients) -> Weighed:
+    """What a function of the user's returns, if it is a loss; else a ModelError says what it is."""
+    made = loss(fresh, batch, now)
+    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], dict):
+        raise ModelError(f"the loss {loss!r} returned {type(made).__name__}, not (loss,"
+                         " statistics)", FIX)
+    value, stats = made
+    if not isinstance(value, Tensor) or value.shape or not value.requires_grad:
+        what = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) \
+            else type(value).__name__
+        raise ModelError(f"the loss {loss!r} returned {what}, not a single number that gradients"
+                         " flow from", FIX)
+    return value, {name: torch.as_tensor(x, dtype=value.dtype, device=value.device)
+                   for name, x in stats.items()}

@@ -1,0 +1,89 @@
+"""What makes a step of a gradient: its clipping, and Adam or an optimizer of torch's.
+
+An optimizer has `rates` (the actor's and the critic's learning rate, set before each epoch), `step`
+on the flat gradient, and `state` with `restore`, by which an interrupted update is undone.
+"""
+
+import copy
+import functools
+from typing import Any, Callable
+
+import torch
+from torch import Tensor
+
+from .config import Config
+from .errors import ConfigError
+from .flat import Adam, Flat, critics, trained
+
+FIX = "optimizer=torch.optim.SGD, or functools.partial(torch.optim.AdamW, weight_decay=0.01)"
+
+
+class Borrowed:
+    """An optimizer of torch's on the parameters, with our learning rates in its param_groups.
+
+    `make` is called with the parameters, or with a group for each network where the critic has a
+    rate of its own. Raises ConfigError where that gives no optimizer.
+    """
+
+    def __init__(self, make: Callable[[Any], Any], flat: Flat, apart: bool):
+        params = [(critics(name), param) for name, param in flat.net.named_parameters()
+                  if param.requires_grad]
+        self.owners = sorted({critic for critic, _ in params}) if apart else [False]
+        groups = [{"params": [param for critic, param in params if critic is owner]}
+                  for owner in self.owners]
+        try:
+            self.made = make(groups if apart else trained(flat.net))
+        except Exception as error:  # a user's callable may raise anything
+            raise ConfigError(f"the optimizer {make!r} failed when called with the parameters:"
+                              f" {type(error).__name__}: {error}", FIX) from error
+        if not isinstance(self.made, torch.optim.Optimizer):
+            raise ConfigError(f"the optimizer {make!r} returned {type(self.made).__name__}, not a"
+                              " torch.optim.Optimizer", FIX)
+        self.rates = 0.0, 0.0
+
+    @property
+    def lr(self) -> float:
+        """The actor's learning rate."""
+        return self.rates[0]
+
+    def step(self) -> None:
+        """One step of the optimizer at the `rates`."""
+        for group, critic in zip(self.made.param_groups, self.owners, strict=True):
+            group["lr"] = self.rates[critic]
+        self.made.step()
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """A copy of what the optimizer remembers."""
+        return copy.deepcopy(self.made.state_dict())
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to a `state`."""
+        self.made.load_state_dict(state)
+
+
+def optimizer_of(config: Config, flat: Flat) -> Adam | Borrowed:
+    """The optimizer a Config asks for, on the parameters of `flat`."""
+    apart = config.critic_lr is not None
+    if config.optimizer == "adam":
+        return Adam(flat, config.adam_eps, apart)
+    return Borrowed(config.optimizer, flat, apart)
+
+
+def clipping(config: Config, flat: Flat) -> Callable[[], Tensor]:
+    """A function that brings the gradient down to max_grad_norm and returns the norm it had.
+
+    All of it at once, or actor and critic each on its own. Source: Pascanu 2013, arXiv:1211.5063.
+    """
+    parts = flat.parts() if config.grad_clipping == "network" else [(slice(None), False)]
+    networks = [[flat.grad[part] for part, one in parts if one is critic]
+                for critic in sorted({one for _, one in parts})]
+    return functools.partial(_clip, networks, config.max_grad_norm)
+
+
+def _clip(networks: list[list[Tensor]], limit: float) -> Tensor:
+    norms = [functools.reduce(torch.hypot, [view.norm() for view in views]) for views in networks]
+    for views, norm in zip(networks, norms):
+        for view in views:
+            view.mul_((limit / (norm + 1e-6)).clamp(max=1.0))
+    return functools.reduce(torch.hypot, norms)

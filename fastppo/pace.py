@@ -1,0 +1,74 @@
+"""How fast an iteration learns: its coefficients by schedule, and what the KL makes of its rate."""
+
+from typing import Any, NamedTuple
+
+from .config import Config
+from .schedules import value_at
+
+SLOWEST, FASTEST, FACTOR = 1e-6, 1e-2, 1.5  # of an adaptive learning rate [rl_games]
+
+
+class Coefficients(NamedTuple):
+    """The numbers of one iteration, named as in Config; of a schedule, what it is now."""
+
+    lr: float
+    critic_lr: float
+    clip_range: float
+    clip_range_vf: float | None
+    entropy_coef: float
+    value_coef: float
+    dual_clip: float | None
+
+
+def coefficients_at(config: Config, remaining: float) -> Coefficients:
+    """The coefficients when `remaining` of the progress is left, 1 to 0.
+
+    A learning rate that is a plain number falls with it under anneal_lr (not under adaptive_kl).
+    Raises ConfigError where a function of the user's returns what no coefficient can be.
+    """
+    def now(name: str, value: Any) -> float | None:
+        return None if value is None else value_at(name, value, remaining)
+
+    def rate(name: str, value: Any) -> float:
+        plain = isinstance(value, (int, float))
+        falls = plain and config.anneal_lr and config.adaptive_kl is None
+        return value_at(name, value, remaining) * (remaining if falls else 1.0)
+
+    lr = rate("lr", config.lr)
+    return Coefficients(
+        lr, lr if config.critic_lr is None else rate("critic_lr", config.critic_lr),
+        now("clip_range", config.clip_range), now("clip_range_vf", config.clip_range_vf),
+        now("entropy_coef", config.entropy_coef), config.value_coef, config.dual_clip)
+
+
+class Pace:
+    """What the KL of an epoch decides: whether it is the last one, and the next one's rate.
+
+    target_kl: no further epoch after one whose KL is above 1.5 times it [SB3]. adaptive_kl: the
+    learning rate is divided by 1.5 where the KL is above twice that, multiplied by 1.5 where it is
+    below half of it, from 1e-6 to 1e-2 [rl_games, rsl_rl]; it goes on through the iterations.
+    """
+
+    def __init__(self, config: Config):
+        self.config, self.state = config, None  # the adapted learning rate, once there is one
+
+    def rates(self, now: Coefficients) -> tuple[float, float]:
+        """(actor's, critic's) learning rate; a critic without one of its own has the actor's."""
+        lr = now.lr if self.state is None else self.state
+        return lr, lr if self.config.critic_lr is None else now.critic_lr
+
+    def over(self, kl: Any, now: Coefficients) -> bool:
+        """Take in an epoch's mean KL (read only where it counts); whether it was the last one."""
+        target, aim = self.config.target_kl, self.config.adaptive_kl
+        if aim is not None:
+            lr, kl = self.rates(now)[0], float(kl)
+            if kl > 2.0 * aim:
+                lr = max(lr / FACTOR, SLOWEST)
+            elif 0.0 < kl < 0.5 * aim:  # 0: nothing was measured after a step
+                lr = min(lr * FACTOR, FASTEST)
+            self.state = lr
+        return target is not None and bool(kl > 1.5 * target)
+
+    def restore(self, state: float | None) -> None:
+        """Go back to a `state`."""
+        self.state = state

@@ -1,0 +1,97 @@
+"""What becomes of the samples before each pass over them: functions of one signature.
+
+    change(rollout, batch, iteration, epoch) -> batch
+
+The rollout and what it recorded stay as they are, so that an interrupted update can be done again.
+"""
+
+import functools
+from typing import Callable
+
+import numpy as np
+import torch
+
+from . import kernels
+from .batches import Batch, normalised
+from .collect import Rollout
+from .config import Config
+from .errors import ConfigError
+from .heads import Gaussian
+from .kernels import Purpose
+from .policy import Policy
+from .spaces import mapped
+from .values import NormValues
+
+Change = Callable[[Rollout, Batch, int, int], Batch]
+
+
+def changes_of(config: Config, policy: Policy) -> list[Change]:
+    """The changes a Config asks for, in order; none by default."""
+    found: list[Change] = []
+    if isinstance(policy.net, NormValues):
+        found.append(functools.partial(_values_learnt, policy.net))
+    if config.recompute_advantages:
+        found.append(functools.partial(_recomputed, config, policy))
+    if config.norm_advantages == "rollout":
+        found.append(_normalised)
+    if config.rpo_alpha:
+        if type(policy.head) is not Gaussian:
+            raise ConfigError("--rpo_alpha moves the mean of normally distributed actions, which"
+                              f" the space {policy.act_space} has not", "--rpo_alpha=0")
+        found.append(functools.partial(_robust, config))
+    return found
+
+
+def _values_learnt(net: NormValues, rollout: Rollout, batch: Batch, iteration: int,
+                   epoch: int) -> Batch:
+    """The batch, its returns merged into the critic's moments before the first epoch.
+
+    In the very first iteration values move with the moments; so do those that were recorded.
+    """
+    if epoch == 0:
+        net.began = iteration if not net.count.item() else net.began
+        net.learn(batch.ret)
+    moved = iteration == net.began
+    return batch._replace(val=batch.val * net.spread + net.shift) if moved else batch
+
+
+@torch.no_grad()
+def _recomputed(config: Config, policy: Policy, rollout: Rollout, batch: Batch, iteration: int,
+                epoch: int) -> Batch:
+    """The batch with advantages and returns of the values that the network has now.
+
+    The value after a truncation stays as recorded, for its observation is gone; so does batch.val,
+    around which values are clipped. Source: Andrychowicz 2021, arXiv:2006.05990, section 3.5.
+    """
+    if epoch == 0:  # the network is still the one that acted
+        return batch
+    steps, envs = rollout.rew.shape
+    rows = max(1, steps * envs // (config.num_minibatches * config.num_microbatches))
+    starts = range(0, (steps + 1) * envs, rows)
+    val = torch.cat([policy(mapped(
+        lambda x, at=at: x.flatten(0, 1)[at:at + rows].to(batch.adv.device), rollout.obs))[1]
+        for at in starts])
+    val = val.cpu().numpy().reshape(steps + 1, envs)
+    rew, nxt, term, trunc, valid = (getattr(rollout, name).numpy() for name in
+                                    ("rew", "nxt", "term", "trunc", "valid"))
+    nxt, adv = np.where(term | trunc | ~valid, nxt, val[1:]), np.empty_like(rew)
+    kernels.gae(rew, val[:-1], nxt, term, trunc, config.gamma, config.gae_lambda, adv)
+    rows = [torch.from_numpy(x[valid]).to(batch.adv.device) for x in (adv, adv + val[:-1])]
+    return batch._replace(adv=rows[0], ret=rows[1])
+
+
+def _normalised(rollout: Rollout, batch: Batch, iteration: int, epoch: int) -> Batch:
+    """The batch with all its advantages brought to mean 0 and std 1."""
+    return batch._replace(adv=normalised(batch.adv))
+
+
+def _robust(config: Config, rollout: Rollout, batch: Batch, iteration: int, epoch: int) -> Batch:
+    """The batch judged as if the mean of every action lay up to rpo_alpha beside where it lies.
+
+    For a density of (act - mean) that is the action moved the other way. The noise is a sample's
+    own, uniform, another one in every epoch. Source: Rahman and Xue 2022, arXiv:2212.07536.
+    """
+    noise = np.empty(batch.act.shape, np.float32)
+    kernels.uniform(config.seed, Purpose.ROBUST, 0, iteration * config.epochs + epoch, noise)
+    away = torch.from_numpy(noise).to(batch.act.device)
+    return batch._replace(act=batch.act - config.rpo_alpha * (2.0 * away - 1.0))

@@ -1,0 +1,231 @@
+"""Every pair of spaces: what is stored, what a network sees, what the environment gets."""
+
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from envs_for_tests import Chance
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+from fastppo import load
+from fastppo.actions import Actions
+from fastppo.errors import ConfigError, EnvError, InputError, SpaceError
+from fastppo.observations import Encoding, Observations
+from fastppo.observer import Observer
+from fastppo.spaces import leaves
+
+VECTOR, PICTURE = Box(-3, 9, (2, 2), np.float64), Box(0, 255, (3, 4, 1), np.uint8)
+OBS = {
+    "vector": VECTOR, "scalar": Box(-1, 1, (), np.float32), "picture": PICTURE,
+    "flags": Box(0, 1, (3,), np.bool_), "whole": Box(-5, 5, (2,), np.int32),
+    "discrete": Discrete(4, start=-2), "multi": MultiDiscrete([[2, 3], [4, 2]]),
+    "binary": MultiBinary((2, 2)), "tuple": Tuple([Discrete(3), VECTOR]),
+    "dict": Dict(eye=PICTURE, inner=Dict(a=MultiBinary(2), b=Tuple([Discrete(2), VECTOR]))),
+}
+ACT = {
+    "discrete": Discrete(3, start=5), "multi": MultiDiscrete([[2, 3]], start=[[1, -1]]),
+    "binary": MultiBinary((1, 2)), "box": Box(-0.5, 2, (2, 1), np.float64),
+    "scalar": Box(-1, 1, (), np.float32), "unbounded": Box(-np.inf, np.inf, (2,), np.float32),
+    "whole": Box(0, 9, (2,), np.int64), "bytes": Box(0, 255, (1,), np.uint8),
+    "tuple": Tuple([Discrete(2), Box(-1, 1, (2,))]),
+    "dict": Dict(go=Dict(a=MultiBinary(2), b=MultiDiscrete([2, 2])), how=Box(-1, 1, (1,))),
+}
+BOXES = dict(gaussian={}, scaled=dict(action_scaling=True), fixed=dict(std=0.3),
+             share=dict(std="10%", action_scaling=True), beta=dict(distribution="beta"),
+             state=dict(distribution="state_gaussian", min_std=0.05),
+             squashed=dict(distribution="squashed"), sde=dict(sde=True),
+             held=dict(sde=True, sde_sample_freq=3), final=dict(final_tanh=True))
+
+
+def first_ratio(trainer, env, **settings):
+    """How far the ratio of the first minibatch is from 1, and the trainer after one iteration."""
+    ppo = trainer(env, epochs=1, num_minibatches=1, **settings)
+    stats = ppo.update(ppo.collect())
+    assert stats["losses/clipfrac"] == 0
+    return abs(stats["losses/old_approx_kl"]), ppo
+
+
+@pytest.mark.parametrize("act", ACT)
+@pytest.mark.parametrize("obs", OBS)
+def test_the_ratio_is_one_for_every_pair_of_spaces(trainer, obs, act):
+    off, ppo = first_ratio(trainer, partial(Chance, OBS[obs], ACT[act]), model="mlp")
+    assert off < 1e-5
+    rollout = ppo.rollout
+    for leaf in leaves(OBS[obs]):
+        assert leaf.of(rollout.obs).shape == (ppo.config.num_steps + 1, ppo.config.num_envs,
+                                              *leaf.space.shape)
+    assert ppo.evaluate(2).lengths.min() > 0
+
+
+@pytest.mark.parametrize("head", BOXES)
+def test_the_ratio_is_one_for_every_head_of_a_box(trainer, head):
+    env = partial(Chance, VECTOR, Box(-2, 3, (2,)))
+    off, ppo = first_ratio(trainer, env, **BOXES[head])
+    assert off < 1e-5 and ppo.evaluate(2, deterministic=False).lengths.min() > 0
+
+
+@pytest.mark.parametrize(("obs", "act", "settings"), [
+    ("dict", "dict", {}), ("tuple", "multi", {}), ("discrete", "binary", {}),
+    ("multi", "tuple", {}), ("vector", "box", dict(sde=True)), ("binary", "discrete", {}),
+    ("discrete", "box", {}), ("vector", "box", dict(distribution="beta"))])
+def test_workers_change_no_bit_for_any_space(trainer, obs, act, settings):
+    found = []
+    for workers in (0, 2):
+        ppo = trainer(partial(Chance, OBS[obs], ACT[act]), num_workers=workers, model="mlp",
+                      **settings)
+        ppo.learn(128)
+        found.append(ppo.learner.flat.values.clone())
+    assert torch.equal(*found) and found[0].isfinite().all()
+
+
+@pytest.mark.parametrize("obs", OBS)
+def test_the_encoding_is_what_the_observer_gives_a_flat_network(obs):
+    space = OBS[obs]
+    space.seed(3)
+    seen = Observations(space, Discrete(2))
+    rows = seen.rows([space.sample() for _ in range(7)])
+    observer = Observer(seen, norm_obs=False, flat=True)
+    ours, torchs = Encoding(seen).encode(seen.arrays(rows)), observer(observer.tensors(rows))
+    assert ours.dtype == np.float32 and ours.shape == (7, observer.encoding.size)
+    np.testing.assert_array_equal(ours, torchs.numpy())
+    observer = Observer(seen, norm_obs=True)
+    observer.learn(seen.arrays(rows))
+    for leaf, part in zip(leaves(space), leaves(space)):
+        assert leaf.of(observer(observer.tensors(rows))).dtype == torch.float32, part
+
+
+def test_choices_are_one_hot_from_their_start_and_bytes_are_divided_by_255():
+    seen = Observations(Tuple([Discrete(3, start=-1), MultiDiscrete([2, 2]), PICTURE]), Discrete(2))
+    rows = seen.rows([(np.int64(1), np.array([0, 1]), np.full((3, 4, 1), 51, np.uint8))])
+    encoded = Encoding(seen).encode(seen.arrays(rows))[0]
+    np.testing.assert_allclose(encoded, [0, 0, 1, 1, 0, 0, 1, *[0.2] * 12], rtol=1e-6)
+
+
+def test_only_float_leaves_are_normalised():
+    seen = Observations(Tuple([Discrete(2), Box(-9, 9, (2,)), MultiBinary(1)]), Discrete(2))
+    rng = np.random.default_rng(1)
+    rows = seen.rows([(0, rng.normal(5, 2, 2).astype("f4"), np.array([1])) for _ in range(50)])
+    observer = Observer(seen, flat=True)
+    observer.learn(seen.arrays(rows))
+    out = observer(observer.tensors(rows)).numpy()
+    np.testing.assert_array_equal(out[:, [0, 1, 4]], np.tile([1.0, 0, 1], (50, 1)))
+    np.testing.assert_allclose(out[:, 2:4].mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(out[:, 2:4].std(0), 1, rtol=1e-4)
+
+
+@pytest.mark.parametrize("act", ACT)
+def test_every_stored_action_becomes_an_action_of_the_space(act):
+    space, rng = ACT[act], np.random.default_rng(2)
+    for form in ("clip",) if act in ("unbounded",) else ("clip", "scale", "tanh", "unit"):
+        acts = Actions(space, form)
+        u, z = rng.random((40, acts.size), np.float32), rng.normal(size=(40, acts.size))
+        stored = acts.random(u, z.astype("f4"))
+        assert stored.dtype == np.dtype(acts.store.dtype)
+        assert stored.shape == (40, *acts.store.shape)
+        actions = acts.to_env()(stored)
+        assert all(map(space.contains, actions)), form
+        batch = gym.vector.utils.batch_space(space, 40)
+        assert batch.contains(acts.stacked(actions))
+
+
+@pytest.mark.parametrize(("form", "stored", "wanted"), [
+    ("clip", [-3, 0.5], [-1, 0.5]), ("scale", [-1, 1], [-1, 3]), ("scale", [0, 9], [1, 3]),
+    ("tanh", [0, 50], [1, 3]), ("unit", [0.25, 1], [0, 3])])
+def test_the_forms_of_a_box_are_the_documented_maps(form, stored, wanted):
+    found = Actions(Box(-1, 3, (2,)), form).to_env()(np.float32([stored]))
+    np.testing.assert_allclose(found[0], wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("act", ["whole", "bytes"])
+def test_actions_of_whole_numbers_are_rounded_to_the_nearest(act):
+    space = ACT[act]
+    found = Actions(space).to_env()(np.full((1, *space.shape), 3.6, np.float32))
+    assert found[0].dtype == space.dtype and (found[0] == 4).all()
+
+
+@pytest.mark.parametrize("obs", OBS)
+def test_a_policy_of_any_spaces_is_the_same_after_save_and_load(trainer, tmp_path, obs):
+    act = list(ACT)[list(OBS).index(obs)]
+    ppo = trainer(partial(Chance, OBS[obs], ACT[act]), model="mlp")
+    ppo.learn(64).save(tmp_path / "policy.safetensors")
+    policy = load(tmp_path / "policy.safetensors")
+    assert (policy.obs_space, policy.act_space) == (OBS[obs], ACT[act])
+    seen = policy.observer.seen
+    values = [OBS[obs].sample() for _ in range(3)]
+    batch = seen.structure([np.stack([leaf.of(v) for v in values]) for leaf in leaves(OBS[obs])])
+    first, same = ppo.policy.predict(batch), policy.predict(batch)
+    for leaf in leaves(ACT[act]):
+        np.testing.assert_array_equal(leaf.of(first), leaf.of(same))
+        alone = leaf.of(policy.predict(values[0]))
+        np.testing.assert_allclose(alone, leaf.of(first)[0], rtol=1e-5, atol=1e-8)
+    assert ACT[act].contains(policy.predict(values[0]))
+    np.testing.assert_allclose(policy.value(batch)[0], policy.value(values[0]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", list(gym.vector.AutoresetMode))
+@pytest.mark.parametrize(("obs", "act"), [("dict", "dict"), ("tuple", "multi"),
+                                          ("discrete", "tuple"), ("binary", "box")])
+def test_vector_environments_of_any_spaces_are_trained_on(trainer, obs, act, mode):
+    envs = [partial(Chance, OBS[obs], ACT[act]) for _ in range(4)]
+    vec = gym.vector.SyncVectorEnv(envs, autoreset_mode=mode)
+    off, _ = first_ratio(trainer, vec, num_envs=4, model="mlp")
+    vec.close()
+    assert off < 1e-5
+
+
+class Bent(Chance):
+    """Whose third observation is bent."""
+
+    def __init__(self, bend):
+        super().__init__(OBS["tuple"], ends=0.0)
+        self.bend, self.steps = bend, 0
+
+    def step(self, action):
+        """Bend the third."""
+        obs, *rest = super().step(action)
+        self.steps += 1
+        return (self.bend(obs) if self.steps == 3 else obs), *rest
+
+
+@pytest.mark.parametrize(("bend", "said"), [
+    (lambda obs: obs[0], "not an element of"), (lambda obs: (obs[1], obs[0]), "has shape"),
+    (lambda obs: (3, obs[1]), r"observation\[0\] is 3, which is not in Discrete"),
+    (lambda obs: (1.5, obs[1]), "float64"), (lambda obs: (1, obs[1] * np.nan), "is nan"),
+    (lambda obs: {"a": 1}, "a dict of 'a'"), (lambda obs: (1, obs[1] * 1e300), "in float32")])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_observation_that_is_not_of_its_space_is_an_error_with_its_place(
+        trainer, bend, said, workers):
+    with pytest.raises(EnvError, match=rf"seed \d+, .*step \d+.* failed in step\(\)[\s\S]*{said}"):
+        trainer(partial(Bent, bend), num_workers=workers, norm_obs=False, num_envs=2).learn(64)
+
+
+@pytest.mark.parametrize("bad", [{"a": 1}, (1, 2, 3), 7, (np.zeros(2), np.zeros((2, 2)))], ids=str)
+def test_a_policy_refuses_an_observation_of_another_structure(trainer, bad):
+    ppo = trainer(partial(Chance, OBS["tuple"]))
+    with pytest.raises(InputError, match="does not fit the space.*\n  fix: "):
+        ppo.policy.predict(bad)
+
+
+@pytest.mark.parametrize("settings", [dict(action_scaling=True), dict(distribution="squashed"),
+                                      dict(distribution="beta"), dict(std="10%")], ids=str)
+def test_what_maps_to_bounds_refuses_a_box_without_them(trainer, settings):
+    with pytest.raises(SpaceError, match="bounds.*\n  fix: leave "):
+        trainer(partial(Chance, VECTOR, ACT["unbounded"]), **settings)
+
+
+@pytest.mark.parametrize("settings", [
+    dict(sde=True), dict(std=0.1), dict(action_scaling=True), dict(distribution="beta"),
+    dict(final_tanh=True)], ids=str)
+def test_what_is_for_box_actions_refuses_choices(trainer, settings):
+    with pytest.raises(ConfigError, match="for Box actions.*\n  fix: leave"):
+        trainer(partial(Chance, VECTOR, Discrete(2)), **settings)
+
+
+@pytest.mark.parametrize("settings", [
+    dict(sde=True, std=0.1), dict(sde=True, distribution="beta"),
+    dict(distribution="beta", std=0.2), dict(distribution="beta", action_scaling=True)], ids=str)
+def test_heads_that_exclude_each_other_are_refused(trainer, settings):
+    with pytest.raises(ConfigError, match="\n  fix: leave"):
+        trainer(partial(Chance, VECTOR, Box(-1, 1, (1,))), **settings)
