@@ -31,6 +31,9 @@ PRESETS: dict[str, dict[str, Any]] = {
                         total_steps=499_712),
     "walker": dict(num_envs=8, num_steps=256, epochs=10, num_minibatches=32, lr=3e-4,
                    norm_rewards=True, log_std_init=-1.0, total_steps=999_424),
+    # rl-zoo3's, but with rollouts a quarter as long, for there are fewer steps than its 5 million.
+    "bipedalwalker": dict(num_envs=32, num_steps=512, epochs=10, num_minibatches=256, lr=3e-4,
+                          gamma=0.999, clip_range=0.18, norm_rewards=True, total_steps=1_490_944),
     "cartpole": dict(num_envs=16, num_steps=32, epochs=10, num_minibatches=8, lr=2e-3, gamma=0.98,
                      gae_lambda=0.9, reward_scale=0.1, norm_obs=False, total_steps=100_000),
 }
@@ -43,7 +46,7 @@ FAMILIES: dict[str, str] = {
     "CartPole": "cartpole", "Acrobot": "acrobot", "Pendulum": "pendulum",
     "MountainCarContinuous": "mountaincarcontinuous", "InvertedPendulum": "invertedpendulum",
     "MountainCar": "mountaincar", "Reacher": "reacher", "HalfCheetah": "halfcheetah",
-    "Hopper": "walker", "Walker2d": "walker",
+    "BipedalWalker": "bipedalwalker", "Hopper": "walker", "Walker2d": "walker",
 }
 
 
