@@ -77,6 +77,16 @@ def verdict(results: Sequence[Result], wanted: float | None) -> str:
     return "yes" if median(one["mean"] for one in results) >= wanted else "**no**"
 
 
+def compared(own: Sequence[Result], other: Sequence[Result]) -> str:
+    """`verdict` on the other's median; a no says where the intervals of the means still overlap."""
+    said = verdict(own, median(one["mean"] for one in other) if other else None)
+    if said != "**no**" or min(len(own), len(other)) < 2:
+        return said
+    scores = [[one["mean"] for one in results] for results in (own, other)]
+    apart = abs(mean(scores[0]) - mean(scores[1])) > sum(map(interval, scores))
+    return said if apart else "no, within noise"
+
+
 def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of Markdown."""
     lines = [titles, ["---"] * len(titles), *rows]
@@ -101,10 +111,9 @@ def without_presets(results: Sequence[Result], goals: Iterable[Goal]) -> str:
     rows = []
     for goal in goals:
         own, other = found(results, "none", goal), found(results, "sb3", goal)
-        rival = median(one["mean"] for one in other) if other else None
         wanted = "–" if goal.wanted is None else f"{goal.wanted:,g}"
         rows.append([goal.env, *figures(own), wanted, verdict(own, goal.wanted),
-                     *(figures(other)[i] for i in (0, 3, 5)), verdict(own, rival)])
+                     *(figures(other)[i] for i in (0, 3, 5)), compared(own, other)])
     return markdown(["environment", *FIGURES, "wanted", "met", "SB3: seeds",
                      "mean and 95 % interval", "median", "not below"], rows)
 

@@ -124,8 +124,8 @@ class Config:
 
     epochs: int = 10
     """Passes over each rollout [Schulman 2017, table 3]"""
-    num_minibatches: int = 4
-    """Minibatches per pass [baselines ppo2]"""
+    num_minibatches: int = 32
+    """Minibatches per pass [SB3: 64 rows each of 2,048]"""
     num_microbatches: int = 1
     """Parts of a minibatch whose gradients are added before a step: less memory, the same result"""
     lr: Scheduled = 3e-4
@@ -214,7 +214,7 @@ class Config:
             raise ConfigError(
                 f"num_minibatches {self.num_minibatches} is more than the {rows} rows of a rollout"
                 f" (num_envs {self.num_envs} x num_steps {self.num_steps})",
-                flag("num_minibatches", min(rows, beneath.get("num_minibatches", 4))))
+                flag("num_minibatches", min(rows, beneath.get("num_minibatches", 32))))
 
     def replace(self, **changes) -> "Config":
         """This Config with some fields changed; an unknown name raises ConfigError."""

@@ -12,8 +12,28 @@ PRESETS: dict[str, dict[str, Any]] = {
                         norm_obs=False, total_steps=400_000),
     "acrobot": dict(num_envs=16, num_steps=100, epochs=10, num_minibatches=10, lr=1e-3,
                     entropy_coef=0.01, norm_rewards=True, total_steps=80_000),
+    # Wide noise is clipped to full throttle either way, which shakes the car to the top by chance.
+    "mountaincarcontinuous": dict(num_envs=8, num_steps=250, epochs=10, num_minibatches=16, lr=1e-3,
+                                  norm_rewards=True, log_std_init=1.0, total_steps=50_000),
     "pendulum": dict(num_envs=4, num_steps=250, epochs=10, num_minibatches=16, lr=1e-3, gamma=0.9,
                      reward_scale=0.1, total_steps=100_000),
+    "lunarlandercontinuous": dict(num_envs=32, num_steps=128, epochs=10, num_minibatches=16,
+                                  lr=1e-3, gamma=0.995, gae_lambda=0.97, log_std_init=-0.5,
+                                  reward_scale=0.1, norm_obs=False, total_steps=249_856),
+    "invertedpendulum": dict(num_envs=8, num_steps=250, epochs=10, num_minibatches=32, lr=3e-4,
+                             total_steps=100_000),
+    "mountaincar": dict(num_envs=16, num_steps=16, epochs=4, num_minibatches=4, lr=1e-3,
+                        gae_lambda=0.98, norm_rewards=True, total_steps=499_968),
+    "reacher": dict(num_envs=8, num_steps=256, epochs=10, num_minibatches=32, lr=3e-4, gamma=0.95,
+                    gae_lambda=0.9, norm_rewards=True, log_std_init=-1.0, total_steps=499_712),
+    "halfcheetah": dict(num_envs=8, num_steps=256, epochs=10, num_minibatches=32, lr=1e-3,
+                        gamma=0.98, gae_lambda=0.92, norm_rewards=True, log_std_init=-1.0,
+                        total_steps=499_712),
+    "walker": dict(num_envs=8, num_steps=256, epochs=10, num_minibatches=32, lr=3e-4,
+                   norm_rewards=True, log_std_init=-1.0, total_steps=999_424),
+    # rl-zoo3's, but with rollouts a quarter as long, for there are fewer steps than its 5 million.
+    "bipedalwalker": dict(num_envs=32, num_steps=512, epochs=10, num_minibatches=256, lr=3e-4,
+                          gamma=0.999, clip_range=0.18, norm_rewards=True, total_steps=1_490_944),
     "cartpole": dict(num_envs=16, num_steps=32, epochs=10, num_minibatches=8, lr=2e-3, gamma=0.98,
                      gae_lambda=0.9, reward_scale=0.1, norm_obs=False, total_steps=100_000),
 }
@@ -22,8 +42,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 BY_PRESET = "num_envs", "num_steps"
 
 FAMILIES: dict[str, str] = {
-    "Acrobot": "acrobot", "Pendulum": "pendulum",
-    "LunarLander": "lunarlander", "LunarLanderContinuous": "lunarlander", "CartPole": "cartpole",
+    "LunarLander": "lunarlander", "LunarLanderContinuous": "lunarlandercontinuous",
+    "CartPole": "cartpole", "Acrobot": "acrobot", "Pendulum": "pendulum",
+    "MountainCarContinuous": "mountaincarcontinuous", "InvertedPendulum": "invertedpendulum",
+    "MountainCar": "mountaincar", "Reacher": "reacher", "HalfCheetah": "halfcheetah",
+    "BipedalWalker": "bipedalwalker", "Hopper": "walker", "Walker2d": "walker",
 }
 
 

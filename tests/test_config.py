@@ -115,7 +115,7 @@ def test_a_preset_holds_valid_settings_and_every_family_has_one():
 
 
 @pytest.mark.parametrize("env_name, preset, wanted", [
-    ("LunarLander-v3", "auto", "lunarlander"), ("LunarLanderContinuous-v3", "auto", "lunarlander"),
+    ("LunarLander-v3", "auto", "lunarlander"), ("Pendulum-v1", "auto", "pendulum"),
     ("package:CartPole-v7", "auto", "cartpole"), ("Blackjack-v1", "cartpole", "cartpole"),
 ])
 def test_a_preset_is_looked_up_by_the_id_without_its_version(env_name, preset, wanted):

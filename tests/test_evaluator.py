@@ -242,7 +242,8 @@ def test_a_vector_environment_needs_an_eval_env():
     envs = gym.make_vec("CartPole-v1", 2)
     with pytest.raises(ConfigError, match="--eval_env|eval_env="):
         PPO(envs, eval_interval=100)
-    with PPO(envs, num_steps=8, eval_interval=16, eval_episodes=2, eval_env="CartPole-v1") as ppo:
+    with PPO(envs, num_steps=8, num_minibatches=4, eval_interval=16, eval_episodes=2,
+             eval_env="CartPole-v1") as ppo:
         assert ppo.learn(16).sinks[0].best.mean > 0
     envs.close()
 

@@ -40,6 +40,14 @@ def test_the_defaults_stand_beside_those_of_the_other_system(own, other, verdict
     assert row.endswith(f"| {verdict} |") and f"**{own:.1f}**" in row
 
 
+@pytest.mark.parametrize("own, other, verdict", [
+    ([1, 9], [4, 8], "no, within noise"), ([1, 2], [90, 91], "**no**"), ([1], [2], "**no**")])
+def test_a_lower_median_is_a_no_that_says_whether_the_seeds_tell_them_apart(own, other, verdict):
+    kept = [result(mean, seed, system) for system, means in (("none", own), ("sb3", other))
+            for seed, mean in enumerate(means)]
+    assert results.without_presets(kept, [GOAL]).endswith(f"| {verdict} |")
+
+
 def test_a_result_takes_the_place_of_an_older_one_of_its_key(tmp_path):
     path = tmp_path / "kept.json"
     for one in result(1), result(2, seed=2), result(3):

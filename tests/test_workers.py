@@ -105,7 +105,8 @@ def test_workers_that_outnumber_the_cores_sleep_at_once(monkeypatch, cores, want
 
 
 def test_more_workers_than_environments_are_not_started():
-    with PPO(Calm, num_envs=2, num_workers=7, preset="none", num_steps=8, seed=1) as ppo:
+    with PPO(Calm, num_envs=2, num_workers=7, preset="none", num_steps=8, seed=1,
+             num_minibatches=2) as ppo:
         assert ppo.config.num_workers == 2
 
 
