@@ -15,8 +15,8 @@ def blind(render_mode=None):
 
 
 if __name__ == "__main__":  # workers import this file
-    with PPO(blind, rnn="gru", num_envs=8, num_steps=128, lr=1e-3, seed=1, total_steps=100_000,
-             progress="lines") as ppo:
+    with PPO(blind, rnn="gru", num_envs=8, num_steps=128, num_minibatches=4, lr=1e-3, seed=1,
+             total_steps=100_000, progress="lines") as ppo:
         ppo.learn()
         print("with memory:", ppo.evaluate(20))
         policy = ppo.policy
