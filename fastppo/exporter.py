@@ -29,7 +29,7 @@ from .checkpoint import write
 from .envs import factory
 from .errors import ConfigError, ExportError
 from .graph import Graph, Port, inputs_of, outputs_of
-from .models import own_torch
+from .models import own_torch, torch_threads
 from .policy import Policy
 from .recording import Recording, decided, played, samples
 from .spaces import leaves, parts
@@ -62,7 +62,7 @@ def put(policy: Policy, path: Path, to: str, steps: Recording, env_name: str | N
     """Write a policy to `path` in the format `to`, checked on recorded steps."""
     make, run = MAKERS[to], RUNNERS[to]
     graph = Graph(copy.deepcopy(policy).cpu()).eval().requires_grad_(False)
-    with torch.no_grad(), quiet(), trusting():
+    with torch.no_grad(), torch_threads(1), quiet(), trusting():
         try:
             two = tuple(map(torch.from_numpy, given(policy, steps.part(0, 2))))
             data = make(graph, two, json.dumps(facts(policy, env_name)))

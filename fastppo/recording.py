@@ -10,6 +10,7 @@ from . import contract
 from .envs import Factory, build, spaces_of
 from .errors import Error, InputError
 from .graph import inputs_of
+from .models import torch_threads
 from .policy import Policy
 from .spaces import MASK, mapped
 
@@ -59,16 +60,17 @@ def recorded(policy: Policy, env: gym.Env, steps: int) -> Recording:
     ports, columns = inputs_of(policy), policy.observer.seen.columns
     seen, first, states, over = [], [], [], True
     try:
-        for step in range(steps):
-            first.append(over)
-            if over:
-                obs, state = env.reset(seed=step)[0], np.zeros((1, policy.memory), np.float32)
-            seen.append([np.array(column.leaf.of(obs), port.dtype)
-                         for column, port in zip(columns, ports)])
-            states.append(state)
-            act, state = decided(policy, obs, state)
-            obs, _, term, trunc, _ = env.step(act)
-            over = term or trunc
+        with torch_threads(1):
+            for step in range(steps):
+                first.append(over)
+                if over:
+                    obs, state = env.reset(seed=step)[0], np.zeros((1, policy.memory), np.float32)
+                seen.append([np.array(column.leaf.of(obs), port.dtype)
+                             for column, port in zip(columns, ports)])
+                states.append(state)
+                act, state = decided(policy, obs, state)
+                obs, _, term, trunc, _ = env.step(act)
+                over = term or trunc
     except (Error, KeyboardInterrupt):
         raise
     except BaseException as error:  # a user's environment may raise anything
