@@ -28,7 +28,7 @@ HYBRID = Dict(aim=Box(-0.5, 0.2, (2, 2), np.float64), go=Discrete(3, start=1),
               keys=Tuple([MultiBinary(2), MultiDiscrete([3, 2])]))
 OBS = [VECTOR, Box(-9.0, 9.0, (2, 2), np.float64), Box(-9.0, 9.0, (), np.float64),
        Box(0, 255, (5,), np.uint8), Box(0, 1, (4,), np.bool_), Box(-9, 9, (2,), np.int32),
-       Box(-9.0, 9.0, (2,), np.float16), Box(0, 60000, (4,), np.uint16), Discrete(4, start=-7),
+       Box(-9.0, 9.0, (2,), np.float16), Box(0, 9, (4,), np.uint16), Discrete(4, start=-7),
        Discrete(3, start=2**40), MultiDiscrete([[2, 3], [4, 2]], start=[[1, 0], [-5, 9]]),
        MultiDiscrete([3, 2], dtype=np.uint16), MultiBinary((2, 3)), MIXED, Tuple([VECTOR, CHOICE])]
 ACT = [CHOICE, Discrete(3, start=-5), Box(-0.1, 0.2, (2,)), Box(-np.inf, np.inf, (1,)),
@@ -96,9 +96,10 @@ def test_a_graph_acts_as_the_policy_does_on_a_batch_of_any_length(trainer, tmp_p
         (1, *policy.actions.store.shape), policy.actions.store.dtype))[0])
 
 
-@pytest.mark.parametrize("how, rnn", [("info", "none"), ("obs", "none"), ("info", "gru")])
-@pytest.mark.parametrize("space", MASKABLE, ids=str)
-def test_a_graph_takes_the_mask_and_keeps_to_it(trainer, tmp_path, space, how, rnn):
+@pytest.mark.parametrize("how, space, rnn", [
+    *(("info", space, "none") for space in MASKABLE), ("obs", MASKABLE[0], "none"),
+    ("info", MASKABLE[1], "gru")], ids=str)
+def test_a_graph_takes_the_mask_and_keeps_to_it(trainer, tmp_path, how, space, rnn):
     def env():
         return Fenced(how, space)
     policy = loosened(trainer(env, rnn=rnn, **MEMORY).learn(32)).policy
@@ -108,9 +109,9 @@ def test_a_graph_takes_the_mask_and_keeps_to_it(trainer, tmp_path, space, how, r
         assert mask[legal_places(space, action)].all()
 
 
-@pytest.mark.parametrize("settings", [dict(rnn="gru"), dict(rnn="lstm"),
-                                      dict(rnn="lstm", shared_critic=True)], ids=str)
-@pytest.mark.parametrize("spaces", [(VECTOR, ACT[2]), (MIXED, HYBRID)], ids=["plain", "structure"])
+@pytest.mark.parametrize("settings, spaces", [
+    (dict(rnn="gru"), (VECTOR, ACT[2])), (dict(rnn="lstm"), (VECTOR, CHOICE)),
+    (dict(rnn="lstm", shared_critic=True), (MIXED, HYBRID))], ids=str)
 def test_memory_goes_in_as_state_and_comes_out_as_next_state(trainer, tmp_path, settings, spaces):
     policy = loosened(trainer(lambda: Chance(*spaces), **settings, **MEMORY).learn(32)).policy
     act, steps = written(policy, tmp_path / "a.pt")
@@ -129,7 +130,7 @@ def test_memory_goes_in_as_state_and_comes_out_as_next_state(trainer, tmp_path, 
 @pytest.mark.parametrize("spaces, settings", [
     ((), {}), ((MIXED, HYBRID), dict(rnn="lstm")), *(pytest.param(
         pair, dict(rnn=rnn), marks=pytest.mark.slow) for rnn in ("none", "gru", "lstm")
-        for pair in ((obs, act) for obs in OBS for act in ACT) if rnn == "none" or pair in PAIRS)],
+        for pair in PAIRS)],
     ids=str)
 def test_onnx_acts_as_the_policy_does_and_says_what_it_is(trainer, tmp_path, spaces, settings):
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -151,9 +152,9 @@ def test_onnx_acts_as_the_policy_does_and_says_what_it_is(trainer, tmp_path, spa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rnn", ["none", "gru", "lstm"])
-@pytest.mark.parametrize("act_space", ACT, ids=str)
-@pytest.mark.parametrize("obs_space", OBS, ids=str)
+@pytest.mark.parametrize("obs_space, act_space, rnn", [
+    *((obs, act, "none") for obs in OBS for act in ACT),
+    *((*pair, rnn) for pair in PAIRS for rnn in ("gru", "lstm"))], ids=str)
 def test_every_pair_of_spaces_leaves_with_memory_and_without(trainer, tmp_path, obs_space,
                                                              act_space, rnn):
     env = trainer(lambda: Chance(obs_space, act_space), rnn=rnn, **MEMORY)
