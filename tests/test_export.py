@@ -157,8 +157,11 @@ def test_onnx_acts_as_the_policy_does_and_says_what_it_is(trainer, tmp_path, spa
     *((*pair, rnn) for pair in PAIRS for rnn in ("gru", "lstm"))], ids=str)
 def test_every_pair_of_spaces_leaves_with_memory_and_without(trainer, tmp_path, obs_space,
                                                              act_space, rnn):
-    env = trainer(lambda: Chance(obs_space, act_space), rnn=rnn, **MEMORY)
-    export(loosened(env.learn(32)).policy, tmp_path / "a.pt", lambda: Chance(obs_space, act_space))
+    def env():
+        return Chance(obs_space, act_space)
+    policy = loosened(trainer(env, rnn=rnn, **MEMORY).learn(32)).policy
+    written(policy, tmp_path / "a.pt", factory(env), 100)
+    written(policy, tmp_path / "a.pt")
 
 
 def test_a_file_says_which_spaces_it_is_for_and_who_wrote_it(trainer, tmp_path):
