@@ -54,24 +54,23 @@ def export(argv: Sequence[str], interrupts: Interrupts) -> None:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv; --model=my_module:MyNet
     policy, trained = load(model, model=options.model), trained_in(model)
-    exporter.check_spaces(policy)
-    obs, what = recorded(policy, options.env_name, *trained)
-    exporter.put(policy, path, to, obs, options.env_name or trained[0])
-    print(f"exported  {path}   acts as the policy does on {len(obs)} {what}")
+    steps, what = recorded(policy, options.env_name, *trained)
+    exporter.put(policy, path, to, steps, options.env_name or trained[0])
+    print(f"exported  {path}   acts as the policy does on {len(steps.first)} {what}")
 
 
 def recorded(policy, asked_for: str | None, name: str, kwargs: dict[str, Any], stack: int):
-    """(raw observations [n ...], what they are) to check on: see Export."""
+    """(recorded steps, what they are) to check on: see Export."""
     from gymnasium import registry
 
-    from . import exporter
+    from . import recording
     from .envs import factory
     if asked_for:
-        return exporter.played(policy, factory(asked_for, stack=stack)), f"steps of {asked_for}"
+        return recording.played(policy, factory(asked_for, stack=stack)), f"steps of {asked_for}"
     if name in registry:
         with contextlib.suppress(Error):  # not installed here, or another version of it
-            return exporter.played(policy, factory(name, None, kwargs, stack)), f"steps of {name}"
-    return exporter.samples(policy.obs_space), "samples of its observation space"
+            return recording.played(policy, factory(name, None, kwargs, stack)), f"steps of {name}"
+    return recording.samples(policy), "samples of its observation space"
 
 
 def asked(argv: Sequence[str]) -> tuple[Path, Export]:

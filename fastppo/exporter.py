@@ -2,8 +2,9 @@
 
     Graph of the policy -> traced (torchscript) or exported (onnx) -> checked on steps -> written
 
-Raw observation in, the environment's action out, both with a batch axis of any length; normaliser,
-network, the head's likeliest action and what the action space wants of it are inside.
+Raw observation in, the environment's action out, with a batch axis of any length; normaliser,
+network, the head's likeliest action and what the action space wants of it are inside. Memory goes
+in as `state` and comes out as `next_state`.
 """
 
 import contextlib
@@ -15,72 +16,30 @@ import logging
 import os
 import warnings
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Sequence
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete, Space
-from torch import Tensor, nn
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from torch import Tensor
+from torch.distributions import Distribution
 
 from . import __version__, contract
-from .actions import Actions
 from .checkpoint import write
-from .envs import Factory, build, factory, spaces_of
-from .errors import ConfigError, Error, ExportError, InputError
-from .models import own_torch
+from .envs import factory
+from .errors import ConfigError, ExportError
+from .graph import Graph, Port, inputs_of, outputs_of
+from .models import own_torch, torch_threads
 from .policy import Policy
-from .spaces import observation_store
+from .recording import Recording, decided, played, samples
+from .spaces import leaves, parts
 
 FORMATS = {"onnx": ".onnx", "torchscript": ".pt"}  # and their usual endings
 NEEDED = "onnx", "onnxscript", "onnxruntime"
-INPUT, OUTPUT, FACTS = "obs", "action", "fastppo"
-STEPS = 300  # of the environment that a graph is checked on,
-ALONE = 30  # and so many of them one by one
+FACTS = "fastppo"
+ALONE = 30  # so many of the steps a graph is checked on are shown to it one by one
 TOLERANCE = 1e-5  # of continuous actions, relative to the largest one
-FAR = 6e4  # samples of a space are cut here: what has no bounds is no reason to overflow
-TENSORS = "?Bbhilqefd"  # dtypes, as numpy's characters, that both formats take
-# actions.FORMS in torch: from a stored component to a place between the bounds, 0 to 1.
-PLACES: dict[str, Callable[[Tensor], Tensor] | None] = {
-    "clip": None, "scale": lambda act: (act.clamp(-1, 1) + 1) / 2,
-    "tanh": lambda act: (act.tanh() + 1) / 2, "unit": lambda act: act.clamp(0, 1)}
-Runner = Callable[[np.ndarray], np.ndarray]
-
-
-class Graph(nn.Module):
-    """The environment's actions [b ...] for raw observations [b ...]; the likeliest ones."""
-
-    def __init__(self, policy: Policy):
-        super().__init__()
-        self.policy, self.finish = policy, finish_of(policy.actions)
-        self.stored = _torch_dtype(np.dtype(observation_store(policy.obs_space).dtype))
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Stored as training stores it, then the policy's own way."""
-        params, _ = self.policy(obs.to(self.stored))
-        return self.finish(self.policy.head.mode(params))
-
-
-def finish_of(actions: Actions) -> Callable[[Tensor], Tensor]:
-    """The twin in torch of Actions.to_env: from stored actions [b ...] to the environment's."""
-    space, dtype = actions.space, _torch_dtype(actions.space.dtype)
-    if isinstance(space, Discrete):
-        return lambda act: (act + int(space.start)).to(dtype)
-    wide = torch.promote_types(torch.float32, dtype)
-    low, high = (torch.from_numpy(bound.reshape(-1).copy()).to(wide)
-                 for bound in (space.low, space.high))
-    place, whole = PLACES[actions.form], torch.round if space.dtype.kind != "f" else lambda act: act
-
-    def finish(act: Tensor) -> Tensor:
-        act = act.to(wide)
-        act = act if place is None else low + place(act) * (high - low)
-        return whole(act).clamp(low, high).to(dtype).reshape(act.shape[0], *space.shape)
-    return finish
-
-
-def input_dtype(space: Space) -> np.dtype:
-    """The dtype of the graph's input: the space's own, or where no tensor has that, as stored."""
-    own = space.dtype.newbyteorder("=")
-    return own if own.char in TENSORS else np.dtype(observation_store(space).dtype)
+Runner = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]  # inputs to outputs
 
 
 def export(policy: Policy, path: str | os.PathLike, to: str | None = None,
@@ -93,35 +52,26 @@ def export(policy: Policy, path: str | os.PathLike, to: str | None = None,
     """
     path = Path(path)
     to = format_of(path, to)
-    check_spaces(policy)
-    obs = samples(policy.obs_space) if env is None else played(policy, factory(env))
+    steps = samples(policy) if env is None else played(policy, factory(env))
     name = env if isinstance(env, str) else getattr(env, "__qualname__", None)
-    put(policy, path, to, obs, name)
+    put(policy, path, to, steps, name)
 
 
 @own_torch()
-def put(policy: Policy, path: Path, to: str, obs: np.ndarray, env_name: str | None) -> None:
-    """Write a policy to `path` in the format `to`, checked on raw observations [n ...]."""
+def put(policy: Policy, path: Path, to: str, steps: Recording, env_name: str | None) -> None:
+    """Write a policy to `path` in the format `to`, checked on recorded steps."""
     make, run = MAKERS[to], RUNNERS[to]
     graph = Graph(copy.deepcopy(policy).cpu()).eval().requires_grad_(False)
-    with torch.no_grad(), quiet():
+    with torch.no_grad(), torch_threads(1), quiet(), trusting():
         try:
-            data = make(graph, obs[:2], json.dumps(facts(policy, env_name)))
+            two = tuple(map(torch.from_numpy, given(policy, steps.part(0, 2))))
+            data = make(graph, two, json.dumps(facts(policy, env_name)))
         except Exception as error:  # whatever a network does that a graph cannot
             raise ExportError(f"the network cannot be made a graph for {to}:"
                               f" {type(error).__name__}: {contract.shortened(str(error), 500)}",
                               remedy(to)) from error
-        check(policy, run(data), obs, to)
+        check(policy, run(data), steps, to)
     write(path, data)
-
-
-def check_spaces(policy: Policy) -> None:
-    """Raise ExportError for a policy whose spaces no graph here is made for."""
-    for what, space, served in (("observations", policy.obs_space, Box),
-                                ("actions", policy.act_space, (Box, Discrete))):
-        if not isinstance(space, served):
-            raise ExportError(f"{what} of the space {space} cannot be exported yet",
-                              "policy = fastppo.load(path); policy.predict(obs)")
 
 
 def format_of(path: Path, to: str | None) -> str:
@@ -161,20 +111,32 @@ def quiet() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-def torchscript(graph: Graph, obs: np.ndarray, about: str) -> bytes:
+@contextlib.contextmanager
+def trusting() -> Iterator[None]:
+    """Distributions that do not look at the values they are given, on which no graph can branch."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
+
+
+def torchscript(graph: Graph, inputs: tuple[Tensor, ...], about: str) -> bytes:
     """The graph, traced, as a TorchScript file; `torch.jit.load` reads it, in C++ too."""
-    traced = torch.jit.trace(graph, (torch.from_numpy(obs),), check_trace=False)
+    traced = torch.jit.trace(graph, inputs, check_trace=False)
     file = io.BytesIO()
     torch.jit.save(traced, file, _extra_files={FACTS: about})
     return file.getvalue()
 
 
-def onnx(graph: Graph, obs: np.ndarray, about: str) -> bytes:
+def onnx(graph: Graph, inputs: tuple[Tensor, ...], about: str) -> bytes:
     """The graph as an ONNX file, all its weights inside."""
     batch = torch.export.Dim("batch")
-    made = torch.onnx.export(graph, (torch.from_numpy(obs),), dynamo=True, verbose=False,
-                             dynamic_shapes=({0: batch},), input_names=[INPUT],
-                             output_names=[OUTPUT])
+    names = [[port.name for port in ports(graph.policy)] for ports in (inputs_of, outputs_of)]
+    made = torch.onnx.export(graph, inputs, dynamo=True, verbose=False,
+                             dynamic_shapes=(({0: batch},) * len(inputs),),
+                             input_names=names[0], output_names=names[1])
     proto = made.model_proto
     for node in proto.graph.node:
         node.ClearField("metadata_props")  # where in whose files it was traced
@@ -185,7 +147,11 @@ def onnx(graph: Graph, obs: np.ndarray, about: str) -> bytes:
 def run_torchscript(data: bytes) -> Runner:
     """What a TorchScript file does."""
     module = torch.jit.load(io.BytesIO(data))
-    return lambda obs: module(torch.from_numpy(obs)).numpy()
+
+    def run(inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        found = module(*map(torch.from_numpy, inputs))
+        return [x.numpy() for x in (found if isinstance(found, tuple) else (found,))]
+    return run
 
 
 def run_onnx(data: bytes) -> Runner:
@@ -194,100 +160,103 @@ def run_onnx(data: bytes) -> Runner:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    return lambda obs: session.run([OUTPUT], {INPUT: obs})[0]
+    names = [one.name for one in session.get_inputs()]
+    return lambda inputs: session.run(None, dict(zip(names, inputs)))
 
 
 MAKERS = {"onnx": onnx, "torchscript": torchscript}
 RUNNERS = {"onnx": run_onnx, "torchscript": run_torchscript}
 
 
-def check(policy: Policy, run: Runner, obs: np.ndarray, to: str) -> None:
-    """Raise ExportError where `run` does not act as the policy does on observations [n ...].
+def given(policy: Policy, steps: Recording) -> list[np.ndarray]:
+    """The inputs of the graph for recorded steps, memory as it was recorded."""
+    return [*steps.obs, *[steps.state] * bool(policy.memory)]
+
+
+def wanted(policy: Policy, steps: Recording) -> list[np.ndarray]:
+    """What the graph must answer to them: what the policy does."""
+    act, after = decided(policy, policy.observer.seen.structure(steps.obs), steps.state)
+    return [leaf.of(act) for leaf in leaves(policy.act_space)] + [after] * bool(policy.memory)
+
+
+def check(policy: Policy, run: Runner, steps: Recording, to: str) -> None:
+    """Raise ExportError where `run` does not act as the policy does on recorded steps.
 
     All at once, and some one by one: a graph may have kept a batch's length, or the way that its
-    first row took. Discrete actions must be equal, continuous ones within 1e-5 of the largest.
+    first row took. With memory every one, the graph's own state going on from step to step until an
+    episode ends. Choices must be equal, numbers within 1e-5 of the largest one.
     """
-    every = max(1, len(obs) // ALONE)
-    for part in (slice(0, len(obs)), *(slice(i, i + 1) for i in range(0, len(obs), every))):
-        wanted = policy.predict(obs[part])
-        try:
-            found = run(obs[part])
-        except Exception as error:  # the runtimes have no common one
-            last = str(error).strip().rpartition("\n")[2]  # above it is the runtime's own traceback
-            raise ExportError(f"the graph for {to} fails on a batch of {len(obs[part])}: {last}",
-                              remedy(to)) from error
-        if why := difference(found, wanted):
-            raise ExportError(f"the graph for {to} does not act as the policy does: {why}"
-                              f" (batch of {len(obs[part])}); nothing was written", remedy(to))
+    largest = [np.abs(x.astype("f8")).max(initial=0) for x in wanted(policy, steps)]
+    compare(policy, run, steps, largest, to)
+    count, state = len(steps.first), steps.state
+    for i in range(0, count, 1 if policy.memory else max(1, count // ALONE)):
+        part = steps.part(i, i + 1)
+        own = part if part.first[0] or not policy.memory else part._replace(state=state)
+        *_, state = compare(policy, run, part, largest, to, own)
 
 
-def difference(found: np.ndarray, wanted: np.ndarray) -> str:
-    """How actions [n ...] differ from those that are wanted; "" where they do not."""
+def compare(policy: Policy, run: Runner, steps: Recording, largest: Sequence[float], to: str,
+            own: Recording | None = None) -> Sequence[np.ndarray]:
+    """What `run` answers to recorded steps, or to its `own` of them; see `check`."""
+    batch = f"batch of {len(steps.first)}"
+    try:
+        found = run(given(policy, own or steps))
+    except Exception as error:  # the runtimes have no common one
+        last = str(error).strip().rpartition("\n")[2]  # above it is the runtime's own traceback
+        raise ExportError(f"the graph for {to} fails on a {batch}: {last}", remedy(to)) from error
+    for port, *pair in zip(outputs_of(policy), found, wanted(policy, steps), largest):
+        if why := difference(*pair):
+            raise ExportError(f"the graph for {to} does not act as the policy does: {port.name} is"
+                              f" {why} ({batch}); nothing was written", remedy(to))
+    return found
+
+
+def difference(found: np.ndarray, wanted: np.ndarray, largest: float | None = None) -> str:
+    """How actions [n ...] differ from those that are wanted; "" where they do not.
+
+    `largest`: how large numbers are, to which rounding is relative; by default those wanted.
+    """
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         return f"{found.dtype} {list(found.shape)}, not {wanted.dtype} {list(wanted.shape)}"
     slack = 0.0
     if wanted.dtype.kind == "f":
-        slack = max(TOLERANCE, 2 * np.finfo(wanted.dtype).eps) * np.abs(wanted).max(initial=0)
+        largest = np.abs(wanted).max(initial=0) if largest is None else largest
+        slack = max(TOLERANCE, 2 * np.finfo(wanted.dtype).eps) * largest
     gap = abs(found.astype("f8") - wanted.astype("f8")).max(axis=tuple(range(1, wanted.ndim)))
     far = np.flatnonzero(~(gap <= slack))  # NaN too
     return f"{found[far[0]]} for {wanted[far[0]]} in row {far[0]}" if len(far) else ""
 
 
-def played(policy: Policy, make: Factory, steps: int = STEPS) -> np.ndarray:
-    """The raw observations [n ...] of `steps` steps of the policy in an environment of its own.
-
-    Raises EnvError where that fails, InputError where it has other spaces than the policy.
-    """
-    env, = build([make])
-    seen, over = [], True
-    try:
-        if spaces_of(env) != (policy.obs_space, policy.act_space):
-            raise InputError(f"the environment has the spaces {spaces_of(env)}, the policy"
-                             f" {(policy.obs_space, policy.act_space)}",
-                             "give the environment it was trained on")
-        for step in range(steps):
-            if over:
-                obs, over = env.reset(seed=step)[0], False
-            seen.append(np.array(obs, input_dtype(policy.obs_space)))
-            obs, _, term, trunc, _ = env.step(policy.predict(obs))
-            over = term or trunc
-        return np.stack(seen)
-    except (Error, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # a user's environment may raise anything
-        raise contract.fault("an environment", f"step {len(seen)}", error,
-                             "play it alone until that works") from error
-    finally:
-        contract.close([env])
-
-
-def samples(space: Space, count: int = STEPS) -> np.ndarray:
-    """Random observations [n ...] of a space, always the same ones."""
-    space = copy.deepcopy(space)
-    space.seed(0)
-    rows = np.stack([space.sample() for _ in range(count)])
-    return (np.clip(rows, -FAR, FAR) if rows.dtype.kind == "f" else rows).astype(input_dtype(space))
-
-
 def facts(policy: Policy, env_name: str | None) -> dict[str, Any]:
-    """What the file says of itself, as JSON under the key `fastppo`."""
+    """What the file says of itself, as JSON under the key `fastppo`.
+
+    Its inputs and outputs are in the order in which TorchScript takes and gives them.
+    """
     return {"version": __version__, "env_name": env_name,
             "obs_space": described(policy.obs_space), "act_space": described(policy.act_space),
-            "input": {"name": INPUT, "dtype": input_dtype(policy.obs_space).name}}
+            "inputs": list(map(told, inputs_of(policy))),
+            "outputs": list(map(told, outputs_of(policy)))}
+
+
+def told(port: Port) -> dict[str, Any]:
+    """An input or output as plain JSON values; the batch axis comes before its shape."""
+    return {"name": port.name, "dtype": port.dtype.name, "shape": list(port.shape)}
 
 
 def described(space: Space) -> dict[str, Any]:
     """A space as plain JSON values; bounds that are all the same as one number, as text."""
+    if inner := parts(space):
+        made = {str(key): described(part) for key, part in inner}
+        return {"type": type(space).__name__,
+                "spaces": made if isinstance(space, Dict) else list(made.values())}
     if isinstance(space, Discrete):
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
-    bounds = {}
+    more = {}
+    if isinstance(space, MultiDiscrete):
+        more = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
     for name in ("low", "high") if isinstance(space, Box) else ():
         values = np.unique(getattr(space, name).astype("f8"))
-        bounds[name] = str(values[0]) if len(values) == 1 else \
+        more[name] = str(values[0]) if len(values) == 1 else \
             [str(value) for value in getattr(space, name).reshape(-1)]
     return {"type": type(space).__name__, "shape": list(space.shape or ()),
-            "dtype": str(space.dtype), **bounds}
-
-
-def _torch_dtype(dtype: np.dtype) -> torch.dtype:
-    return torch.from_numpy(np.zeros(0, dtype.newbyteorder("="))).dtype
+            "dtype": str(space.dtype), **more}

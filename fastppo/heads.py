@@ -148,7 +148,7 @@ class Bernoulli(Head):
         """Certainty of the one value that is left; `mask` [b 2k] is (may be 0, may be 1) a bit."""
         if mask is None:
             return odds
-        none, one = mask.reshape(len(mask), self.size, 2).unbind(-1)
+        none, one = mask.reshape(mask.shape[0], self.size, 2).unbind(-1)
         return odds.masked_fill(~one, NEVER).masked_fill(~none, -NEVER)
 
 
@@ -359,7 +359,7 @@ class Composite(Head):
         return act[:, 0] if scalar else act
 
     def _row(self, acts: Sequence[Tensor]) -> Tensor:
-        return torch.cat([act.reshape(len(act), width).float()
+        return torch.cat([act.reshape(act.shape[0], width).float()
                           for act, width in zip(acts, self.widths)], -1)
 
 

@@ -62,7 +62,8 @@ class Chance(gym.Env):
             return rng.integers(0, 256, space.shape, np.uint8)
         if space.dtype == np.bool_:
             return rng.random(space.shape) < 0.5
-        return np.asarray(rng.normal(3.0, 2.0, space.shape) + push, space.dtype)
+        numbers = rng.normal(3.0, 2.0, space.shape) + push
+        return np.asarray(abs(numbers) if space.dtype.kind == "u" else numbers, space.dtype)
 
 
 class Fenced(gym.Wrapper):

@@ -3,34 +3,60 @@
 import json
 import re
 import sys
-import types
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from envs_for_tests import Chance
-from gymnasium.spaces import Box, Discrete
+from envs_for_tests import Chance, Fenced, legal_places
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from test_report import weights
 from torch import nn
+from torch.distributions import Categorical
 
-from fastppo import cli, export, exporter
+from fastppo import cli, export, exporter, recording
+from fastppo.envs import factory
 from fastppo.errors import ConfigError, EnvError, ExportError, InputError
 
 # The tests' own torch.jit.load; the package silences its deprecation itself.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-OBS = [Box(-9.0, 9.0, (3,), np.float32), Box(-9.0, 9.0, (2, 2), np.float64),
-       Box(-9.0, 9.0, (), np.float64), Box(0, 255, (5,), np.uint8), Box(0, 1, (4,), np.bool_),
-       Box(-9, 9, (2,), np.int32), Box(-9.0, 9.0, (2,), np.float16)]
-ACT = [Discrete(3), Discrete(3, start=-5), Box(-0.1, 0.2, (2,)), Box(-np.inf, np.inf, (1,)),
-       Box(-1, 1, (2, 2), np.float64), Box(0, 1, (), np.float32), Box(-1, 1, (2,), np.float16)]
+VECTOR, CHOICE = Box(-9.0, 9.0, (3,), np.float32), Discrete(3)
+MIXED = Dict(a=Tuple([Discrete(3, start=2), MultiBinary(3)]), b=Box(0, 255, (4,), np.uint8),
+             c=Box(-9.0, 9.0, (2,), np.float64))
+HYBRID = Dict(aim=Box(-0.5, 0.2, (2, 2), np.float64), go=Discrete(3, start=1),
+              keys=Tuple([MultiBinary(2), MultiDiscrete([3, 2])]))
+OBS = [VECTOR, Box(-9.0, 9.0, (2, 2), np.float64), Box(-9.0, 9.0, (), np.float64),
+       Box(0, 255, (5,), np.uint8), Box(0, 1, (4,), np.bool_), Box(-9, 9, (2,), np.int32),
+       Box(-9.0, 9.0, (2,), np.float16), Box(0, 9, (4,), np.uint16), Discrete(4, start=-7),
+       Discrete(3, start=2**40), MultiDiscrete([[2, 3], [4, 2]], start=[[1, 0], [-5, 9]]),
+       MultiDiscrete([3, 2], dtype=np.uint16), MultiBinary((2, 3)), MIXED, Tuple([VECTOR, CHOICE])]
+ACT = [CHOICE, Discrete(3, start=-5), Box(-0.1, 0.2, (2,)), Box(-np.inf, np.inf, (1,)),
+       Box(-1, 1, (2, 2), np.float64), Box(0, 1, (), np.float32), Box(-1, 1, (2,), np.float16),
+       Box(-5, 9, (2,), np.int16), MultiDiscrete([[2, 3], [3, 4]], start=[[4, -2], [0, 1]]),
+       MultiDiscrete([2, 3], dtype=np.int8), MultiBinary((2, 2)), HYBRID]
+MASKABLE = Discrete(4, start=-5), MultiDiscrete([3, 2], start=[4, -2]), MultiBinary(3)
+PAIRS = [*((obs, CHOICE) for obs in OBS), *((VECTOR, act) for act in ACT[1:])]
+MEMORY = dict(rnn_size=5)
 
 
 def acting(path):
-    """The function from observations to actions of a TorchScript file."""
-    module = torch.jit.load(path)
-    return lambda obs: module(torch.from_numpy(obs)).numpy()
+    """The function from inputs to outputs, lists of arrays, of a TorchScript or ONNX file."""
+    runs = exporter.run_onnx if path.suffix == ".onnx" else exporter.run_torchscript
+    return runs(path.read_bytes())
+
+
+def written(policy, path, env=None, count=15):
+    """What a file acts like, checked on `count` samples or steps of `env` only; and those."""
+    steps = recording.played(policy, env, count) if env else recording.samples(policy, count)
+    exporter.put(policy, path, exporter.format_of(path, None), steps, None)
+    return acting(path), steps
+
+
+def same(found, wanted):
+    """Whether the outputs of a graph are the policy's."""
+    assert len(found) == len(wanted)
+    return not any(exporter.difference(*pair) for pair in zip(found, wanted))
 
 
 def loosened(ppo):
@@ -57,41 +83,85 @@ class Net(nn.Module):
 
 # what it does
 
-@pytest.mark.parametrize("obs_space, act_space", [*((obs, ACT[0]) for obs in OBS),
-                                                  *((OBS[0], act) for act in ACT[1:])], ids=str)
+@pytest.mark.parametrize("obs_space, act_space", PAIRS, ids=str)
 def test_a_graph_acts_as_the_policy_does_on_a_batch_of_any_length(trainer, tmp_path, obs_space,
                                                                   act_space):
     policy = loosened(trainer(lambda: Chance(obs_space, act_space)).learn(32)).policy
-    export(policy, tmp_path / "a.pt")
-    act, obs = acting(tmp_path / "a.pt"), exporter.samples(obs_space, 50)
-    wanted = policy.predict(obs)
-    for n in (50, 1, 0):
-        assert exporter.difference(act(obs[:n]), wanted[:n]) == ""
-    assert len(np.unique(wanted)) > 1 and act(obs).dtype == act_space.dtype
+    act, steps = written(policy, tmp_path / "a.pt")
+    wanted = exporter.wanted(policy, steps)
+    for n in (15, 1, 0):
+        assert same(act([x[:n] for x in steps.obs]), [x[:n] for x in wanted])
+    assert all(len(np.unique(x)) > 1 for x in wanted)
+    assert policy.act_space.contains(policy.actions.to_env()(np.zeros(
+        (1, *policy.actions.store.shape), policy.actions.store.dtype))[0])
+
+
+@pytest.mark.parametrize("how, space, rnn", [
+    *(("info", space, "none") for space in MASKABLE), ("obs", MASKABLE[0], "none"),
+    ("info", MASKABLE[1], "gru")], ids=str)
+def test_a_graph_takes_the_mask_and_keeps_to_it(trainer, tmp_path, how, space, rnn):
+    def env():
+        return Fenced(how, space)
+    policy = loosened(trainer(env, rnn=rnn, **MEMORY).learn(32)).policy
+    act, steps = written(policy, tmp_path / "a.pt", factory(env))  # an error where one is broken
+    place = [port.name for port in exporter.inputs_of(policy)].index("action_mask")
+    for mask, action in zip(steps.obs[place], act(exporter.given(policy, steps))[0]):
+        assert mask[legal_places(space, action)].all()
+
+
+@pytest.mark.parametrize("settings, spaces", [
+    (dict(rnn="gru"), (VECTOR, ACT[2])), (dict(rnn="lstm"), (VECTOR, CHOICE)),
+    (dict(rnn="lstm", shared_critic=True), (MIXED, HYBRID))], ids=str)
+def test_memory_goes_in_as_state_and_comes_out_as_next_state(trainer, tmp_path, settings, spaces):
+    policy = loosened(trainer(lambda: Chance(*spaces), **settings, **MEMORY).learn(32)).policy
+    act, steps = written(policy, tmp_path / "a.pt")
+    state, plain = np.zeros((1, policy.memory), np.float32), policy.observer.seen.structure
+    for i in range(9):  # of one episode, its first step included
+        obs = steps.part(i, i + 1).obs
+        *found, after = act([*obs, state])
+        wanted, state = policy.predict(plain(obs), state=state if i else None)
+        assert same([*found, after], [leaf.of(wanted) for leaf in exporter.leaves(
+            policy.act_space)] + [state])
+    assert not same(act(exporter.given(policy, steps)), act([*steps.obs, 0 * steps.state]))
+    assert same(act(exporter.given(policy, steps)), exporter.wanted(policy, steps))
 
 
 @pytest.mark.filterwarnings("ignore")  # of what three big packages import
-@pytest.mark.parametrize("name, obs_space, act_space", [
-    ("CartPole-v1", None, None), *(pytest.param("", *spaces, marks=pytest.mark.slow) for spaces in (
-        (OBS[0], ACT[1]), *((obs, ACT[2]) for obs in OBS), *((OBS[0], act) for act in ACT[3:])))])
-def test_onnx_acts_as_the_policy_does_and_says_what_it_is(trainer, tmp_path, name, obs_space,
-                                                          act_space):
+@pytest.mark.parametrize("spaces, settings", [
+    ((), {}), ((MIXED, HYBRID), dict(rnn="lstm")), *(pytest.param(
+        pair, dict(rnn=rnn), marks=pytest.mark.slow) for rnn in ("none", "gru", "lstm")
+        for pair in PAIRS)],
+    ids=str)
+def test_onnx_acts_as_the_policy_does_and_says_what_it_is(trainer, tmp_path, spaces, settings):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    path = tmp_path / "a.onnx"
-    policy = loosened(trainer(name or (lambda: Chance(obs_space, act_space))).learn(64)).policy
-    export(policy, path, env=name or None)
+    path, env = tmp_path / "a.onnx", (lambda: Chance(*spaces)) if spaces else "CartPole-v1"
+    policy = loosened(trainer(env, **settings, **MEMORY).learn(64)).policy
+    export(policy, path, env=None if spaces else env)
     session = onnxruntime.InferenceSession(path)
-    (into,), (out,) = session.get_inputs(), session.get_outputs()
-    assert (into.name, out.name) == ("obs", "action")
-    assert into.shape[1:] == [*policy.observer.seen.store.shape]
+    for ports, found in ((exporter.inputs_of(policy), session.get_inputs()),
+                         (exporter.outputs_of(policy), session.get_outputs())):
+        assert [(port.name, *port.shape) for port in ports] == [
+            (one.name, *one.shape[1:]) for one in found]
     for n in (1, 40):
-        obs = exporter.samples(policy.obs_space, n)
-        found = session.run(None, {"obs": obs})[0]
-        assert exporter.difference(found, policy.predict(obs)) == ""
+        steps = recording.samples(policy, n)
+        assert same(acting(path)(exporter.given(policy, steps)), exporter.wanted(policy, steps))
     facts = json.loads(session.get_modelmeta().custom_metadata_map["fastppo"])
-    assert facts["env_name"] == (name or None)
+    assert facts["env_name"] == (None if spaces else env)
     assert b"tests/test_export" not in path.read_bytes()  # nor any other place it was traced at
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("obs_space, act_space, rnn", [
+    *((obs, act, "none") for obs in OBS for act in ACT),
+    *((*pair, rnn) for pair in PAIRS for rnn in ("gru", "lstm"))], ids=str)
+def test_every_pair_of_spaces_leaves_with_memory_and_without(trainer, tmp_path, obs_space,
+                                                             act_space, rnn):
+    def env():
+        return Chance(obs_space, act_space)
+    policy = loosened(trainer(env, rnn=rnn, **MEMORY).learn(32)).policy
+    written(policy, tmp_path / "a.pt", factory(env), 100)
+    written(policy, tmp_path / "a.pt")
 
 
 def test_a_file_says_which_spaces_it_is_for_and_who_wrote_it(trainer, tmp_path):
@@ -102,7 +172,53 @@ def test_a_file_says_which_spaces_it_is_for_and_who_wrote_it(trainer, tmp_path):
     assert facts["act_space"] == {"type": "Discrete", "n": 2, "start": 0}
     assert facts["obs_space"]["shape"] == [4] and facts["obs_space"]["high"][1] == "inf"
     assert facts["version"] and facts["env_name"] == "CartPole-v1"
-    assert facts["input"] == {"name": "obs", "dtype": "float32"}
+    assert facts["inputs"] == [{"name": "obs", "dtype": "float32", "shape": [4]}]
+    assert facts["outputs"] == [{"name": "action", "dtype": "int64", "shape": []}]
+
+
+def test_each_leaf_is_an_input_or_an_output_that_the_file_names(trainer):
+    ppo = trainer(lambda: Chance(MIXED, HYBRID), rnn="lstm", shared_critic=True, **MEMORY)
+    facts = exporter.facts(ppo.policy, None)
+    names = {key: [one["name"] for one in facts[key]] for key in ("inputs", "outputs")}
+    assert names == {
+        "inputs": ["obs.a.0", "obs.a.1", "obs.b", "obs.c", "state"],
+        "outputs": ["action.aim", "action.go", "action.keys.0", "action.keys.1", "next_state"]}
+    assert facts["inputs"][-1] == {"name": "state", "dtype": "float32", "shape": [10]}
+    assert facts["obs_space"]["spaces"]["a"]["spaces"][0] == {
+        "type": "Discrete", "n": 3, "start": 2}
+
+
+@pytest.mark.parametrize("obs_space, names", [
+    (VECTOR, ["action_mask", "obs"]), (Dict(go=VECTOR), ["action_mask", "obs.go"])], ids=str)
+def test_a_mask_is_an_input_of_its_own_beside_the_observation(trainer, obs_space, names):
+    policy = trainer(lambda: Fenced("info", CHOICE, obs_space)).policy
+    assert sorted(port.name for port in exporter.inputs_of(policy)) == names
+
+
+class Spread(Net):
+    """Net, with a distribution for logits."""
+
+    def forward(self, obs):
+        """(distribution over two actions, value)."""
+        logits, val = super().forward(obs)
+        return Categorical(logits=logits), val
+
+
+class Sum(Net):
+    """Net on the sum of the observations since the episode began; `way`: what it does with it."""
+
+    state_size, way = 4, staticmethod(lambda obs, state: obs + state)
+
+    def forward(self, obs, state):
+        """(two logits, value, sum)."""
+        after = self.way(obs, state)
+        return *super().forward(after), after
+
+
+@pytest.mark.parametrize("net", [Spread, Sum])
+def test_networks_of_ones_own_leave_with_distributions_and_memory(trainer, tmp_path, net):
+    export(trainer("CartPole-v1", model=net).learn(32).policy, tmp_path / "a.pt", env="CartPole-v1")
+    assert (tmp_path / "a.pt").exists()
 
 
 def test_exporting_changes_no_bit_of_training(trainer, tmp_path):
@@ -152,12 +268,20 @@ def test_a_format_that_cannot_be_is_refused_before_any_work(monkeypatch, path, t
         export(None, path, to)
 
 
-@pytest.mark.parametrize("obs_space, act_space, what", [
-    (gym.spaces.Dict(a=OBS[0]), ACT[0], "observations of the space Dict"),
-    (OBS[0], gym.spaces.MultiBinary(2), "actions of the space MultiBinary")])
-def test_spaces_that_no_graph_is_made_for_are_refused_by_name(tmp_path, obs_space, act_space, what):
-    policy = types.SimpleNamespace(obs_space=obs_space, act_space=act_space)
-    with pytest.raises(ExportError, match=what):
+@pytest.mark.parametrize("way", [
+    lambda obs, state: obs + state if state.any() else 1 - obs,
+    lambda obs, state: obs + (state if state.abs().sum() > 9 else state * 0.5)])
+def test_a_graph_that_remembers_otherwise_is_not_written(trainer, tmp_path, way):
+    net = type("Forgets", (Sum,), {"way": staticmethod(way)})
+    policy = trainer("CartPole-v1", model=net, norm_obs=False).policy
+    with pytest.raises(ExportError, match="does not act as the policy does"):
+        export(policy, tmp_path / "a.pt", env="CartPole-v1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_parts_that_would_have_one_name_are_refused(trainer, tmp_path):
+    policy = trainer(lambda: Chance(Dict({"a": Dict(b=CHOICE), "a.b": CHOICE}))).policy
+    with pytest.raises(ExportError, match="would both be called obs.a.b"):
         export(policy, tmp_path / "a.pt")
 
 
@@ -193,7 +317,7 @@ def test_the_command_exports_the_policy_of_a_runs_folder(trainer, said):
     trainer("CartPole-v1").save("run/model.safetensors")
     assert said("run", "--to=torchscript") == (
         0, "exported  run/model.pt   acts as the policy does on 300 steps of CartPole-v1\n", "")
-    assert acting("run/model.pt")(np.zeros((2, 4), np.float32)).shape == (2,)
+    assert acting(Path("run/model.pt"))([np.zeros((2, 4), np.float32)])[0].shape == (2,)
     code, out, err = said("run/model.safetensors", "--output=b.pt", "--env=envs_for_tests:Chance")
     assert code == 1 and "give the environment it was trained on" in err
 

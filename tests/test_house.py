@@ -26,6 +26,8 @@ ROWS = """
     arguments interrupts output
     fields
     exporter
+    recording
+    graph
     ppo vector
     crew settings report engines
     kernel_learner evaluator
