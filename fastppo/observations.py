@@ -24,6 +24,7 @@ from .spaces import (
     observation_store,
     parts,
     start_of,
+    with_bits,
 )
 
 
@@ -78,9 +79,10 @@ class Observations:
     """
 
     def __init__(self, space: Space, act_space: Space):
+        self.mask = mask_at(space, act_space)
+        space = space if self.mask is None else with_bits(space)
         self.space, self.act_space, self.store = space, act_space, observation_store(space)
         self.columns = [Column.of(leaf) for leaf in leaves(space)]
-        self.mask = mask_at(space, act_space)
         self.factors = counts(act_space) if self.mask is not None else None
 
     @property

@@ -111,7 +111,7 @@ def judged(policy: Policy, dist: Distribution, config: Config) -> Policy:
     head = Given(store, "scale" if config.action_scaling else "clip")
     _ask(head, dist, config, name, fix)
     return Policy(policy.obs_space, space, policy.net, config.norm_obs, head,
-                  policy.seed).eval()
+                  policy.seed, config.obs_limit).eval()
 
 
 def _ask(head: Given, dist: Distribution, config: Config, name: str, fix: str) -> None:

@@ -193,6 +193,12 @@ def mask_at(obs_space: Space, act_space: Space) -> int | None:
     return [leaf.path for leaf in leaves(obs_space)].index((MASK,))
 
 
+def with_bits(obs_space: Dict) -> Dict:
+    """The space, its action mask a MultiBinary: so it is kept, whatever numbers it comes in."""
+    return Dict([(key, MultiBinary(part.shape[0]) if key == MASK else part)
+                 for key, part in parts(obs_space)])
+
+
 def keeps(dtype: np.dtype, given: np.dtype) -> bool:
     """Whether observations of `given`, in any byte order, are kept as `dtype` without surprise."""
     return given.char in {"|u1": "?B", "|b1": "?", "<i4": "?bBhHiIlLqQ"}.get(
