@@ -1,4 +1,6 @@
-/* One source, two instruction sets: AVX2 with FMA where this CPU has it, plain C elsewhere.
+/* One source, two instruction sets: AVX2 with FMA where this CPU has it, plain C elsewhere,
+ * with the same bits. On ARM the compiler turns plain C into NEON, which every 64-bit ARM has.
+ * -DFASTPPO_PLAIN leaves AVX2 out, for a test.
  *
  * DISPATCH(name, (parameters), (arguments)) defines `void name(parameters)`, which picks a variant
  * of `name_body` (ALWAYS_INLINE) when called. By hand rather than by target_clones, which wants gcc
@@ -10,7 +12,7 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline)) /* gcc and clang alone */
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(FASTPPO_PLAIN)
 #define DISPATCH(name, parameters, arguments)                                                    \
     __attribute__((target("avx2,fma"))) static void name##_avx2 parameters {                     \
         name##_body arguments;                                                                   \

@@ -1,4 +1,4 @@
-"""Checked builds check: the bounds of a debug build, the memory of one under the sanitizers."""
+"""Other builds: bounds of a debug build, memory under the sanitizers, the bits of plain C."""
 
 import os
 import re
@@ -17,6 +17,16 @@ steps, rows = 300, {rows}
 arrays = [np.zeros((steps, 4), np.float32) for _ in range(3)]
 ends = [np.zeros((steps, 4), np.uint8) for _ in range(2)]
 _kernels.gae(*arrays, *ends, 0.9, 0.9, np.zeros((rows, 4), np.float32))
+"""
+
+
+TRAINING = """
+from fastppo import PPO
+for name in ("CartPole-v1", "Pendulum-v1"):
+    with PPO(name, preset="none", seed=1, num_envs=5, num_steps=50, num_minibatches=2, epochs=2,
+             hidden_sizes=(20, 33), learner="kernel", num_workers=0) as ppo:
+        ppo.learn(500)
+        print([values.numpy().tobytes() for values in ppo.policy.state_dict().values()])
 """
 
 
@@ -55,3 +65,13 @@ def test_a_sanitized_build_finds_a_write_behind_an_array(tmp_path):
     preload = " ".join(re.findall(r"=> (\S*lib(?:asan|stdc)\S*)", linked))
     text = told(lib, 299, LD_PRELOAD=preload, ASAN_OPTIONS="detect_leaks=0")
     assert "heap-buffer-overflow" in text and "returns.c" in text
+
+
+@pytest.mark.slow
+def test_plain_c_trains_the_same_bits_as_avx2(tmp_path):
+    plain = built(tmp_path, CFLAGS="-DFASTPPO_PLAIN")
+    assert b"_avx2" not in next(plain.glob("fastppo/_kernels.*")).read_bytes()
+    policies = [subprocess.run([sys.executable, "-P", "-c", TRAINING], text=True, check=True,
+                               env={**os.environ, "PYTHONPATH": str(lib)}, capture_output=True
+                               ).stdout for lib in (plain, ROOT)]
+    assert policies[0] == policies[1] != ""

@@ -22,8 +22,9 @@ from fastppo.policy import Policy
 
 pytestmark = pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built here")
 
-HIDDEN = [(1,), (8,), (16, 16), (64, 64), (20, 33), (7, 18, 40), (9, 9, 9, 9), (100,), (257, 5)]
-CASES = range(36)
+HIDDEN = [(1,), (8,), (16, 16), (64, 64), (20, 33), (7, 18, 40), (9, 9, 9, 9), (100,), (257, 5), (),
+          (6,) * 16]
+CASES = range(44)
 
 
 @pytest.fixture(autouse=True)

@@ -42,12 +42,13 @@ TERMINATING = ("CartPole-v1", "LunarLander-v3", "BipedalWalker-v3")
 QUICK = dict(preset="none", seed=3, num_minibatches=2, epochs=2, hidden_sizes=(16,))
 
 
-def trained(name, workers, acting, envs=5):
+def trained(name, workers, acting, envs=5, learner="auto"):
     """(bytes of everything learnt and of the last rollout, ends seen) after three iterations."""
     limit, steps = TASKS[name]
     ends = set()
     with guard(120), PPO(name, num_envs=envs, num_steps=steps, num_workers=workers, acting=acting,
-                         max_episode_steps=limit, norm_rewards=True, **QUICK) as ppo:
+                         max_episode_steps=limit, norm_rewards=True, learner=learner,
+                         **QUICK) as ppo:
         for _ in range(3):
             rollout = ppo.collect()
             ends |= {kind for kind in ("term", "trunc") if getattr(rollout, kind).any()}
@@ -56,22 +57,23 @@ def trained(name, workers, acting, envs=5):
         return record + [array.numpy().tobytes() for array in rollout], ends
 
 
-@pytest.mark.parametrize("name, acting, workers", [
-    ("CartPole-v1", "local", 2), ("Pendulum-v1", "central", 4)])
-def test_the_number_of_workers_changes_no_bit(name, acting, workers):
-    alone, ends = trained(name, 0, acting)
+@pytest.mark.parametrize("name, acting, learner, workers", [
+    ("CartPole-v1", "local", "kernel", 2), ("Pendulum-v1", "central", "torch", 4)])
+def test_the_number_of_workers_changes_no_bit(name, acting, learner, workers):
+    alone, ends = trained(name, 0, acting, learner=learner)
     assert "trunc" in ends
-    assert trained(name, workers, acting) == (alone, ends)
+    assert trained(name, workers, acting, learner=learner) == (alone, ends)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("learner", ["kernel", "torch"])
 @pytest.mark.parametrize("acting", ["local", "central"])
 @pytest.mark.parametrize("name", TASKS)
-def test_the_number_of_workers_changes_no_bit_anywhere(name, acting):
-    alone, ends = trained(name, 0, acting)
+def test_the_number_of_workers_changes_no_bit_anywhere(name, acting, learner):
+    alone, ends = trained(name, 0, acting, learner=learner)
     assert ends == ({"term", "trunc"} if name in TERMINATING else {"trunc"})
     for workers in (1, 2, 4):
-        assert trained(name, workers, acting) == (alone, ends), workers
+        assert trained(name, workers, acting, learner=learner) == (alone, ends), workers
 
 
 @pytest.mark.parametrize("name", TASKS)
