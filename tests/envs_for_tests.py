@@ -5,6 +5,7 @@ this module by name.
 """
 
 import copy
+import itertools
 from typing import NamedTuple
 
 import gymnasium as gym
@@ -272,3 +273,18 @@ class Witness:
     def _reset(self, e: int):
         seed = kernels.episode_seed(self.seed, Purpose.ENV_SEED, e, self.episodes[e])
         return self.envs[e].reset(seed=seed)[0]
+
+
+def interrupted(call, *numbers):
+    """`call`, interrupted at its calls of those numbers: before it, or (minus) after it."""
+    count = itertools.count(1)
+
+    def wrapped(*args, **kwargs):
+        number = next(count)
+        if number in numbers:
+            raise KeyboardInterrupt
+        reply = call(*args, **kwargs)
+        if -number in numbers:
+            raise KeyboardInterrupt
+        return reply
+    return wrapped

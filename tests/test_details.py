@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from envs_for_tests import Chance, Counting
+from envs_for_tests import Chance, Counting, interrupted
 from gymnasium.spaces import Box, Discrete
 
 from fastppo import PPO, kernels, learner, load, passes, reference
@@ -173,17 +173,10 @@ def test_torchs_adam_and_ours_are_the_same(trainer):
 @pytest.mark.parametrize("optimizer", [partial(SGD, momentum=0.9), torch.optim.AdamW])
 def test_an_interrupted_update_takes_an_optimizers_memory_back(trainer, monkeypatch, optimizer):
     settings = dict(optimizer=optimizer, lr=0.02, epochs=2, num_minibatches=2)
-    whole, ppo, calls, real = *(trainer(BOX, **settings) for _ in range(2)), [], learner.total_loss
+    whole, ppo = (trainer(BOX, **settings) for _ in range(2))
     updated(ppo, 1)
     rollout, before = ppo.collect(), weights(ppo)
-
-    def interrupted(*args):
-        calls.append(args)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return real(*args)
-
-    monkeypatch.setattr(learner, "total_loss", interrupted)
+    monkeypatch.setattr(learner, "total_loss", interrupted(learner.total_loss, 3))
     with pytest.raises(KeyboardInterrupt):
         ppo.update(rollout)
     assert torch.equal(weights(ppo), before)

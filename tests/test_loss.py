@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from envs_for_tests import Chance, Counting
+from envs_for_tests import Chance, Counting, interrupted
 from gymnasium.spaces import Box, Discrete
 
 from fastppo import Config, Error, learner, reference
@@ -421,15 +421,8 @@ def test_an_interrupt_inside_an_update_changes_nothing_and_learn_goes_on(
 ):
     ppo, other = (trainer(Chance, epochs=3, num_minibatches=2, total_steps=96) for _ in range(2))
     ppo.learn(32)
-    before, calls, real = everything(ppo), [], learner.total_loss
-
-    def interrupted(*args):
-        calls.append(args)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return real(*args)
-
-    monkeypatch.setattr(learner, "total_loss", interrupted)
+    before = everything(ppo)
+    monkeypatch.setattr(learner, "total_loss", interrupted(learner.total_loss, 4))
     with pytest.raises(KeyboardInterrupt):
         ppo.learn(total)
     assert everything(ppo) == before and ppo.step == 64

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from envs_for_tests import Chance, Constant
+from envs_for_tests import Chance, Constant, interrupted
 from safetensors import safe_open
 
 from fastppo import PPO, Config, arguments, load
@@ -189,19 +189,10 @@ def test_an_adaptive_rate_moves_after_every_epoch_and_survives_interrupts(
         stats = whole.update(whole.collect())
         assert whole.lr == pytest.approx(1e-3 / 1.5 ** (3 * i + 3)) and stats["losses/epochs"] == 3
         assert whole.learner.optimizer.lr == pytest.approx(1e-3 / 1.5 ** (3 * i + 2))
-    ppo, calls = made(), []
+    ppo = made()
     ppo.update(ppo.collect())
-    before, real = ppo.lr, Pace.over
-
-    def interrupted(*args):
-        calls.append(args)
-        answer = real(*args)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return answer
-
-    rollout = ppo.collect()
-    monkeypatch.setattr(Pace, "over", interrupted)
+    before, rollout = ppo.lr, ppo.collect()
+    monkeypatch.setattr(Pace, "over", interrupted(Pace.over, -2))
     with pytest.raises(KeyboardInterrupt):
         ppo.update(rollout)
     assert ppo.lr == before

@@ -5,6 +5,7 @@ import signal
 import time
 
 import pytest
+from envs_for_tests import interrupted
 from fault_envs import guard, holds, nothing_left
 
 from fastppo import kernels, processes, shards
@@ -112,18 +113,11 @@ def test_helpers_follow_the_schedules_too(trainer, cores, lazy):
 def test_an_interrupt_among_helpers_leaves_no_trace(trainer, cores, monkeypatch, call, at):
     cores(2)
     whole = trained(trainer("CartPole-v1", **SIZES, num_workers=1))
-    ppo, left, method = trainer("CartPole-v1", **SIZES, num_workers=1), [at], getattr(
-        kernels.Update, call)
-
-    def interrupted(*args):
-        left[0] -= 1
-        if not left[0]:
-            raise KeyboardInterrupt
-        return method(*args)
-
+    ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
+    struck = interrupted(getattr(kernels.Update, call), at)
     rollout, before = ppo.collect(), learnt(ppo)
     with guard(20):
-        monkeypatch.setattr(kernels.Update, call, interrupted)
+        monkeypatch.setattr(kernels.Update, call, struck)
         with pytest.raises(KeyboardInterrupt):
             ppo.update(rollout)
         assert learnt(ppo) == before

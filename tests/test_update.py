@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 import torch
+from envs_for_tests import interrupted
 from gymnasium.spaces import Box, Discrete
 
 from fastppo import Config, kernels
@@ -346,17 +347,10 @@ def test_a_nan_in_any_sample_is_an_error_and_nothing_has_changed(name, space):
 @pytest.mark.parametrize("at", [0, 1, 4])
 def test_an_interrupted_update_leaves_no_trace(at, monkeypatch):
     case = drawn(5)
-    learner, left = learner_of(KernelLearner, case), [at]
+    learner = learner_of(KernelLearner, case)
     rollout, before = rollout_of(learner.policy, case), state(learner)
-    minibatch = kernels.Update.minibatch
-
-    def interrupted(*args):
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        minibatch(*args)
-
-    monkeypatch.setattr(kernels.Update, "minibatch", interrupted)
+    struck = interrupted(kernels.Update.minibatch, at + 1)
+    monkeypatch.setattr(kernels.Update, "minibatch", struck)
     with pytest.raises(KeyboardInterrupt):
         learner.update(rollout, at_rate(learner), 0)
     assert state(learner) == before

@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import itertools
 import os
 import threading
 import time
@@ -11,7 +10,7 @@ from functools import partial
 import gymnasium as gym
 import numpy as np
 import pytest
-from envs_for_tests import Chance
+from envs_for_tests import Chance, interrupted
 from fault_envs import Faulty, guard, killed_by, nothing_left, observing, paying, raising
 from gymnasium.error import (
     AlreadyPendingCallError,
@@ -682,21 +681,6 @@ def test_time_limit_and_arguments_reach_the_environments(vec):
 
 
 # ---- interrupts --------------------------------------------------------------------------------
-
-def interrupted(call, *numbers):
-    """`call`, interrupted at its calls of those numbers: before it, or (minus) after it."""
-    count = itertools.count(1)
-
-    def wrapped(*args, **kwargs):
-        number = next(count)
-        if number in numbers:
-            raise KeyboardInterrupt
-        reply = call(*args, **kwargs)
-        if -number in numbers:
-            raise KeyboardInterrupt
-        return reply
-    return wrapped
-
 
 def test_a_step_in_workers_that_was_interrupted_can_be_waited_for_again(vec, monkeypatch):
     env = vec([partial(Talker, large)] * 2, num_workers=2)
