@@ -15,7 +15,7 @@ from .arena import Arena
 from .errors import Error
 from .kernels import Purpose
 from .observations import Encoding, Observations
-from .spaces import NEVER
+from .spaces import NEVER, fields
 
 
 class Actor(Protocol):
@@ -121,7 +121,7 @@ class Local:
         self.nxt[t - 1, going_on] = self.out[going_on, -1]
 
     def _forward(self, obs: np.ndarray, out: np.ndarray) -> None:
-        seen = self.encoding.encode(self.seen.arrays(obs))
+        seen = self.encoding.encode(fields(obs))
         kernels.forward(self.recipe.plan, self.packed, self.mean, self.scale, seen, out,
                         self.recipe.limit)
 

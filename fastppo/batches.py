@@ -1,6 +1,6 @@
 """Samples: what a rollout recorded of them, what the policy says of them now, and their parts."""
 
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Sequence
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ class Batch(NamedTuple):
     val: Tensor  # [b]
     adv: Tensor  # [b]
     ret: Tensor  # [b]
-    past: tuple = ()  # recurrent.Past, where the network has a memory
+    past: tuple = ()  # recurrent.Sequenced, where the network has a memory
 
     def rows(self, which: Tensor | slice) -> "Batch":
         """Some of the samples."""
@@ -44,8 +44,13 @@ def normalised(adv: Tensor) -> Tensor:
 
 def cut(batch: Batch, count: int) -> list[Batch]:
     """A batch in `count` parts, or as many as it has rows; their sizes differ by one at most."""
-    rows = len(batch.adv)
-    ends = [rows * i // min(count, rows) for i in range(min(count, rows) + 1)]
+    return cut_between(batch, count, range(len(batch.adv) + 1))
+
+
+def cut_between(batch: Batch, count: int, ends: Sequence[int]) -> list[Batch]:
+    """A batch in `count` parts of whole units, which lie between `ends`; or as many as it has."""
+    units = len(ends) - 1
+    ends = [ends[units * i // min(count, units)] for i in range(min(count, units) + 1)]
     return [batch.rows(slice(first, last)) for first, last in zip(ends, ends[1:])]
 
 

@@ -15,8 +15,7 @@ from .config import Config
 from .images import NETWORKS, Picture, picture
 from .nets import Hidden
 from .observations import Column, Encoding, Observations, width
-from .observer import WRAPPED
-from .spaces import MASK, parts
+from .spaces import parts
 
 
 def body_of(seen: Observations, config: Config, generator: torch.Generator | None = None,
@@ -40,19 +39,12 @@ def columns_of(seen: Observations) -> list[Column]:
 
 def part(column: Column, seen: Observations) -> Any:
     """The key of the Dict's part in which a leaf stands, also where a mask was put beside it."""
-    return column.leaf.path[1 if wrapped(seen) else 0]
+    return column.leaf.path[seen.wrapped]
 
 
 def names_of(seen: Observations) -> list[str]:
     """The parts of a Dict observation by name, but for a mask; none of other spaces."""
-    space = seen.space[WRAPPED] if wrapped(seen) else seen.space
-    return [key for key, _ in parts(space) if isinstance(space, Dict)
-            and (seen.mask is None or key != MASK)]
-
-
-def wrapped(seen: Observations) -> bool:
-    """Whether the observations proper are one part of a Dict, the mask being the other."""
-    return seen.mask is not None and {key for key, _ in parts(seen.space)} == {WRAPPED, MASK}
+    return [key for key, _ in parts(seen.shown)] if isinstance(seen.shown, Dict) else []
 
 
 class Chosen(nn.Module):

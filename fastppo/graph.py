@@ -15,7 +15,6 @@ from gymnasium.spaces import Box, Discrete, Space
 from torch import Tensor, nn
 
 from .actions import Actions
-from .bodies import wrapped
 from .errors import ExportError
 from .observations import Column
 from .policy import Policy
@@ -65,8 +64,8 @@ def inputs_of(policy: Policy) -> list[Port]:
     An action mask is `action_mask`; with memory the last one is `state`, 0 where an episode begins.
     Raises ExportError where two have the same name.
     """
-    seen, beside = policy.observer.seen, wrapped(policy.observer.seen)
-    ports = [Port(MASK if i == seen.mask else named("obs", column.leaf.path[beside:]),
+    seen = policy.observer.seen
+    ports = [Port(MASK if i == seen.mask else named("obs", column.leaf.path[seen.wrapped:]),
                   input_dtype(column), column.shape) for i, column in enumerate(seen.columns)]
     return _distinct(ports) + [Port("state", np.dtype("f4"), (policy.memory,))] * bool(
         policy.memory)

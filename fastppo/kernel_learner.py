@@ -92,7 +92,7 @@ class KernelLearner(Learner):
         return torch.from_numpy(stats).mean(0)
 
     def _samples(self, batch: Batch) -> kernels.Samples:
-        observer, rest = self.policy.observer, (x.numpy() for x in batch[1:6])
+        observer, rest = self.policy.observer, (x.numpy() for x in batch[1:-1])
         obs = observer.encoding.encode(observer.seen.split(batch.obs))
         moments = (observer.shift, observer.scale) if observer.norm else ()
         return kernels.Samples(obs, *rest, *(x.numpy() for x in moments))

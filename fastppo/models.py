@@ -15,7 +15,7 @@ from .nets import COMPILED, MLP, ActorCritic
 from .observations import Encoding, Observations
 from .own import is_own, made, tried
 from .policy import Policy
-from .recurrent import Memory, Recurrent
+from .recurrent import Recurrent, RecurrentBody
 from .values import NormValues
 
 
@@ -85,7 +85,7 @@ def network(seen: Observations, config: Config, generator: torch.Generator | Non
                                                                   config.critic_keys)
     kind = ActorCritic
     if config.rnn != "none":
-        bodies = [Memory(body, config.rnn, config.rnn_size, generator)
+        bodies = [RecurrentBody(body, config.rnn, config.rnn_size, generator)
                   for body in dict.fromkeys((actor_body, critic_body))]
         kind, actor_body, critic_body = Recurrent, bodies[0], bodies[-1]
     return kind(actor_body, critic_body, outputs, generator, config.sde, config.final_tanh)

@@ -75,7 +75,8 @@ class Column(NamedTuple):
 class Observations:
     """The observations of one space: their columns, one a leaf, and which is the action mask.
 
-    `store` says how one is kept. Raises SpaceError for spaces that are not served.
+    `store` says how one is kept; `shown` is the space of what a network sees: without the mask, and
+    bare what masks.Masked has put beside it (`wrapped`). SpaceError for spaces not served.
     """
 
     def __init__(self, space: Space, act_space: Space):
@@ -84,19 +85,13 @@ class Observations:
         self.space, self.act_space, self.store = space, act_space, observation_store(space)
         self.columns = [Column.of(leaf) for leaf in leaves(space)]
         self.factors = counts(act_space) if self.mask is not None else None
+        self.wrapped = {key for key, _ in parts(space)} == {WRAPPED, MASK} and self.mask is not None
+        self.shown = space if self.mask is None else self._shown()
 
     @property
     def plain(self) -> bool:
         """Whether they are one Box, kept as it comes."""
         return isinstance(self.space, Box)
-
-    @property
-    def shown(self) -> Space:
-        """The space of what a network sees: without the mask, and what is alone beside it bare."""
-        if self.mask is None:
-            return self.space
-        rest = {key: part for key, part in parts(self.space) if key != MASK}
-        return rest[WRAPPED] if list(rest) == [WRAPPED] else Dict(rest)
 
     def kept(self, value: Any, lead: tuple[int, ...] = ()) -> list[np.ndarray]:
         """The arrays [*lead ...] of an observation, or of a batch of them, one a leaf.
@@ -140,10 +135,6 @@ class Observations:
         for field, array in zip(fields(rows), arrays):
             field[...] = array.reshape(*lead, *field.shape[len(lead):])
 
-    def arrays(self, rows: np.ndarray) -> list[np.ndarray]:
-        """The leaves [n ...] of stored rows [n ...], as views."""
-        return fields(rows)
-
     def split(self, structure: Any) -> list[np.ndarray]:
         """The leaves, arrays, of tensors on the CPU in the structure of the space."""
         return [column.leaf.of(structure).numpy() for column in self.columns]
@@ -176,6 +167,10 @@ class Observations:
     def structure(self, arrays: Sequence[Any]) -> Any:
         """The leaves, arrays or tensors, in the structure of the space."""
         return assembled(self.space, iter(arrays))
+
+    def _shown(self) -> Space:
+        rest = [(key, part) for key, part in parts(self.space) if key != MASK]
+        return rest[0][1] if self.wrapped else Dict(rest)
 
 
 def joined(space: Dict, obs: Any, mask: Any) -> dict:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from . import kernels
 from .observations import Column, Encoding, Observations, width
-from .spaces import WRAPPED, assembled, parts
+from .spaces import assembled, fields
 
 EPSILON = 1e-8
 
@@ -42,7 +42,7 @@ class Observer(nn.Module):
                      zip(found, self.shift.split(sizes), self.scale.split(sizes))]
         if self.flat:
             return torch.cat([x.reshape(x.shape[0], width(column)) for column, x in found], -1)
-        return self._structure([channels_first(column, x) for column, x in found])
+        return assembled(self.seen.shown, (channels_first(column, x) for column, x in found))
 
     def mask(self, obs: Any) -> Tensor | None:
         """The action mask, bool [b choices], of observations; None where there is none."""
@@ -52,7 +52,7 @@ class Observer(nn.Module):
         """Stored rows [b ...] as tensors on the policy's device, in the structure of the space."""
         place = self.count.device
         return self.seen.structure([torch.from_numpy(array).to(place)
-                                    for array in self.seen.arrays(rows)])
+                                    for array in fields(rows)])
 
     @property
     def state(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -90,15 +90,6 @@ class Observer(nn.Module):
     def _normalised(self, x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
         flat = (x.reshape(x.shape[0], len(shift)) - shift) * scale
         return flat.clamp(-self.limit, self.limit).reshape(x.shape)
-
-    def _structure(self, found: Sequence[Tensor]) -> Any:
-        """`found` in the structure of the space, but for the mask; alone beside it, by itself."""
-        if self.seen.mask is None:
-            return assembled(self.seen.space, iter(found))
-        values = iter(found)
-        rest = {key: assembled(part, values) for key, part in parts(self.seen.space)
-                if key != self.seen.columns[self.seen.mask].leaf.path[0]}
-        return rest[WRAPPED] if list(rest) == [WRAPPED] else rest
 
 
 def channels_first(column: Column, x: Tensor) -> Tensor:

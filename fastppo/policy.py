@@ -14,7 +14,7 @@ from .heads import Head, head_of
 from .kernels import Purpose
 from .observations import Observations
 from .observer import Observer
-from .recurrent import Packing, Past, unrolled
+from .recurrent import Packing, Sequenced, unrolled
 
 
 class Acted(NamedTuple):
@@ -59,7 +59,7 @@ class Policy(nn.Module):
         """The state [rows s] in which an episode begins."""
         return self.observer.count.new_zeros(rows, self.memory, dtype=torch.float32)
 
-    def judge(self, obs: Any, act: Tensor, past: Past | tuple = ()
+    def judge(self, obs: Any, act: Tensor, past: Sequenced | tuple = ()
               ) -> tuple[Tensor, Tensor, Tensor]:
         """(logp [b] of act, entropy [b], value [b]); with a `past` the samples are sequences."""
         if past:

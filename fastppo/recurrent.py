@@ -17,7 +17,7 @@ from .spaces import mapped
 CELLS = {"gru": nn.GRU, "lstm": nn.LSTM}
 
 
-class Past(NamedTuple):
+class Sequenced(NamedTuple):
     """What went before samples that lie sequence after sequence, each in time order."""
 
     state: Tensor  # f32 [b s] memory before the sample was seen, as recorded
@@ -43,7 +43,7 @@ class Packing(NamedTuple):
         return cls(starts[order], index, index.argsort(), step.bincount().cpu())
 
 
-class Memory(nn.Module):
+class RecurrentBody(nn.Module):
     """A body, and behind it a GRU or LSTM cell whose output are the features [b size].
 
     Its weights are orthogonal, its biases 0 [37 details, number 32], drawn from `generator`. The
@@ -82,9 +82,9 @@ class Memory(nn.Module):
 
 
 class Recurrent(ActorCritic):
-    """An ActorCritic whose bodies are Memory: of actor and critic, or one that both share."""
+    """An ActorCritic whose bodies have memory: of actor and critic, or one that both share."""
 
-    def __init__(self, actor_body: Memory, critic_body: Memory, *settings, **named):
+    def __init__(self, actor_body: RecurrentBody, critic_body: RecurrentBody, *settings, **named):
         super().__init__(actor_body, critic_body, *settings, **named)
         self.sizes = [body.state_size for body in self._bodies()]
         self.state_size = sum(self.sizes)
@@ -101,7 +101,7 @@ class Recurrent(ActorCritic):
                  for body, part in zip(self._bodies(), self._split(state))]
         return self.answers(found[0], found[-1])
 
-    def _bodies(self) -> list[Memory]:
+    def _bodies(self) -> list[RecurrentBody]:
         shared = self.critic_body is self.actor_body
         return [self.actor_body] if shared else [self.actor_body, self.critic_body]
 

@@ -7,9 +7,9 @@ was learnt since changes it for later steps alone [37 details, numbers 35 and 36
 import torch
 from torch import Tensor, nn
 
-from .batches import ROWS, Batch, Sampling
+from .batches import ROWS, Batch, Sampling, cut_between
 from .collect import Rollout
-from .recurrent import Past
+from .recurrent import Sequenced
 from .spaces import mapped
 
 
@@ -29,7 +29,7 @@ def columns(rollout: Rollout, device: torch.device) -> Batch:
     first[1:] = (rollout.term | rollout.trunc | ~rollout.valid)[:-1]
     env = torch.arange(first.shape[1], device="cpu").expand(first.shape)
     fields = (mapped(rows, getattr(rollout, name)) for name in Batch._fields[:-1])
-    return Batch(*fields, Past(rows(rollout.state), rows(first), rows(env)))
+    return Batch(*fields, Sequenced(rows(rollout.state), rows(first), rows(env)))
 
 
 def shuffled(batch: Batch, order: Tensor) -> Batch:
@@ -41,10 +41,7 @@ def shuffled(batch: Batch, order: Tensor) -> Batch:
 
 def cut(batch: Batch, count: int) -> list[Batch]:
     """A batch in `count` parts of whole environments, or as many as it has of these."""
-    begins = [*_environments(batch)[0].tolist(), len(batch.adv)]
-    envs = len(begins) - 1
-    ends = [begins[envs * i // min(count, envs)] for i in range(min(count, envs) + 1)]
-    return [batch.rows(slice(first, last)) for first, last in zip(ends, ends[1:])]
+    return cut_between(batch, count, [*_environments(batch)[0].tolist(), len(batch.adv)])
 
 
 def _environments(batch: Batch) -> tuple[Tensor, Tensor]:

@@ -26,6 +26,7 @@ from fastppo.errors import ConfigError, ModelError
 from fastppo.images import NETWORKS, Picture, conv
 from fastppo.kernels import Purpose
 from fastppo.nets import Hidden
+from fastppo.spaces import fields
 
 IMAGE, SMALL = Box(0, 255, (36, 40, 3), np.uint8), Box(0, 255, (12, 10, 3), np.uint8)
 VECTOR, TWO = Box(-9, 9, (3,)), Box(-1, 1, (2,))
@@ -157,7 +158,7 @@ def test_stacked_frames_are_those_that_gymnasium_stacks(trainer, space, workers)
     seen, rollout = ppo.policy.observer.seen, ppo.collect()
     for e in range(2):
         rows = np.concatenate(list(stacked(space, seen, len(rollout.act), e)))
-        for found, wanted in zip(tensors(rollout.obs), seen.arrays(rows), strict=True):
+        for found, wanted in zip(tensors(rollout.obs), fields(rows), strict=True):
             assert wanted.shape[1] == 3 and np.array_equal(found[:, e], wanted)
 
 

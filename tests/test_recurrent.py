@@ -15,7 +15,7 @@ from test_report import weights
 from fastppo import Config, kernels, load, sequences, unrolling
 from fastppo.errors import ConfigError, InputError, KernelError, ModelError, SpaceError
 from fastppo.models import build_policy
-from fastppo.recurrent import Memory, Packing, Recurrent, unrolled
+from fastppo.recurrent import Packing, Recurrent, RecurrentBody, unrolled
 
 VECTOR, PICTURE = Box(-3, 3, (3,)), Box(0, 255, (36, 36, 2), np.uint8)
 CPU = torch.device("cpu")
@@ -220,7 +220,7 @@ def memory_of(kind):
     """A cell of three on two numbers."""
     body = torch.nn.Identity()
     body.size, body.flat, body.widths = 2, True, [2]
-    return Memory(body, kind, 3)
+    return RecurrentBody(body, kind, 3)
 
 
 def test_minibatches_are_whole_environments_in_time_order_and_none_is_left_out(trainer):

@@ -14,7 +14,7 @@ from fastppo.actions import Actions
 from fastppo.errors import ConfigError, EnvError, InputError, SpaceError
 from fastppo.observations import Encoding, Observations
 from fastppo.observer import Observer
-from fastppo.spaces import leaves
+from fastppo.spaces import fields, leaves
 
 VECTOR, PICTURE = Box(-3, 9, (2, 2), np.float64), Box(0, 255, (3, 4, 1), np.uint8)
 OBS = {
@@ -87,11 +87,11 @@ def test_the_encoding_is_what_the_observer_gives_a_flat_network(obs):
     seen = Observations(space, Discrete(2))
     rows = seen.rows([space.sample() for _ in range(7)])
     observer = Observer(seen, norm_obs=False, flat=True)
-    ours, torchs = Encoding(seen).encode(seen.arrays(rows)), observer(observer.tensors(rows))
+    ours, torchs = Encoding(seen).encode(fields(rows)), observer(observer.tensors(rows))
     assert ours.dtype == np.float32 and ours.shape == (7, observer.encoding.size)
     np.testing.assert_array_equal(ours, torchs.numpy())
     observer = Observer(seen, norm_obs=True)
-    observer.learn(seen.arrays(rows))
+    observer.learn(fields(rows))
     for leaf, part in zip(leaves(space), leaves(space)):
         assert leaf.of(observer(observer.tensors(rows))).dtype == torch.float32, part
 
@@ -99,7 +99,7 @@ def test_the_encoding_is_what_the_observer_gives_a_flat_network(obs):
 def test_choices_are_one_hot_from_their_start_and_bytes_are_divided_by_255():
     seen = Observations(Tuple([Discrete(3, start=-1), MultiDiscrete([2, 2]), PICTURE]), Discrete(2))
     rows = seen.rows([(np.int64(1), np.array([0, 1]), np.full((3, 4, 1), 51, np.uint8))])
-    encoded = Encoding(seen).encode(seen.arrays(rows))[0]
+    encoded = Encoding(seen).encode(fields(rows))[0]
     np.testing.assert_allclose(encoded, [0, 0, 1, 1, 0, 0, 1, *[0.2] * 12], rtol=1e-6)
 
 
@@ -108,7 +108,7 @@ def test_only_float_leaves_are_normalised():
     rng = np.random.default_rng(1)
     rows = seen.rows([(0, rng.normal(5, 2, 2).astype("f4"), np.array([1])) for _ in range(50)])
     observer = Observer(seen, flat=True)
-    observer.learn(seen.arrays(rows))
+    observer.learn(fields(rows))
     out = observer(observer.tensors(rows)).numpy()
     np.testing.assert_array_equal(out[:, [0, 1, 4]], np.tile([1.0, 0, 1], (50, 1)))
     np.testing.assert_allclose(out[:, 2:4].mean(0), 0, atol=1e-5)

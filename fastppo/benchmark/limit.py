@@ -24,6 +24,7 @@ from ..flat import trained
 from ..kernels import Purpose
 from ..native import mode_of
 from ..observations import Observations
+from ..spaces import fields
 
 PEAK_SIZES = (256, 384, 512)  # of square matrices that fit into a core's cache
 PEAK_SECONDS = 0.15
@@ -87,7 +88,7 @@ def replayed(env: gym.Env, episodes: Sequence[Episode]) -> bool:
         for action, obs in zip(episode.actions, [*episode.obs, None]):
             seen = known.kept(env.step(action)[0])
             if obs is not None and not all(
-                    np.array_equal(x, was[0]) for x, was in zip(seen, known.arrays(obs[None]))):
+                    np.array_equal(x, was[0]) for x, was in zip(seen, fields(obs[None]))):
                 return False
     return True
 
