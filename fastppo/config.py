@@ -111,8 +111,9 @@ class Config:
     """Factor on every reward before anything else"""
     clip_rewards: bool = False
     """Train on the sign of rewards [on for Atari: Mnih 2015]"""
-    norm_rewards: bool = False
-    """Divide rewards by the running std of the discounted return [baselines VecNormalize]"""
+    norm_rewards: bool | None = None
+    """Divide rewards by the running std of the discounted return; none: where neither reward_scale
+    nor clip_rewards is set [baselines VecNormalize]"""
     reward_limit: float = 10.0
     """Largest magnitude of a reward after normalisation; used with norm_rewards [baselines]"""
     norm_obs: bool = True

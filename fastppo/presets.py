@@ -21,7 +21,7 @@ PRESETS: dict[str, dict[str, Any]] = {
                                   lr=1e-3, gamma=0.995, gae_lambda=0.97, log_std_init=-0.5,
                                   reward_scale=0.1, norm_obs=False, total_steps=249_856),
     "invertedpendulum": dict(num_envs=8, num_steps=250, epochs=10, num_minibatches=32, lr=3e-4,
-                             total_steps=100_000),
+                             norm_rewards=False, total_steps=100_000),
     "mountaincar": dict(num_envs=16, num_steps=16, epochs=4, num_minibatches=4, lr=1e-3,
                         gae_lambda=0.98, norm_rewards=True, total_steps=499_968),
     "reacher": dict(num_envs=8, num_steps=256, epochs=10, num_minibatches=32, lr=3e-4, gamma=0.95,

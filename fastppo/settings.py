@@ -100,6 +100,8 @@ def resolved(source: Source) -> Config:
     if config.shared_critic is None:
         config = config.replace(shared_critic=config.model in NETWORKS
                                 and config.actor_keys == config.critic_keys)
+    if config.norm_rewards is None:
+        config = config.replace(norm_rewards=config.reward_scale == 1 and not config.clip_rewards)
     check_update(config)
     serves = _serves(config, seen)
     config = config.replace(acting=_compiled(config, "acting", serves, "local", "central"))

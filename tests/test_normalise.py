@@ -267,6 +267,16 @@ def test_rewards_are_divided_by_the_std_of_the_discounted_return_so_far(trainer,
         ppo.update(rollout)
 
 
+@pytest.mark.parametrize("asked, on", [
+    ({}, True), ({"clip_rewards": True}, False), ({"reward_scale": 0.1}, False),
+    ({"reward_scale": 0.1, "norm_rewards": True}, True), ({"norm_rewards": False}, False)], ids=str)
+def test_rewards_are_normalised_unless_something_else_scales_them(trainer, asked, on):
+    ppo = trainer(partial(Counting, 4), **{"norm_rewards": None, **asked})
+    plain = 1.0 if "clip_rewards" in asked else asked.get("reward_scale", 1.0)
+    assert ppo.config.norm_rewards is on
+    assert (ppo.collect().rew == np.float32(plain)).all() != on
+
+
 def test_no_mean_is_subtracted_from_rewards(trainer):
     rollout = trainer(lambda: OneStep(lambda obs, act: 100 + obs), norm_rewards=True).collect()
     assert (rollout.rew > 0).all() and (rollout.rew == 10).all()
