@@ -127,7 +127,8 @@ def board(arena: Arena, source: Source, policy: Policy, learner: Learner,
                  if _shares(config, policy) else None)
         todo = jobs(source.factories, arena, config.num_workers, groups, recipe, seen,
                     policy.actions, seed, share)
-        team = Team(todo, arena, len(groups), config.step_timeout, config.reset_timeout)
+        team = Team(todo, arena, len(groups), config.step_timeout, config.reset_timeout,
+                    busy=central is not None)
         vec = Workers(team, config.num_steps, central)
         if share:
             learner.share(Together(team, arena, policy.observer.norm))

@@ -80,11 +80,12 @@ def worker_count(asked: int | str | None, envs: int, pays: Callable[[int], bool]
     return min(usable_cores() if asked is None else asked, envs)
 
 
-def spins(workers: int, patience: int) -> tuple[int, int]:
-    """How long each of `workers` spins before it sleeps, in ns: in the middle of a command, and
-    between two. Not at all where they are more than the cores: it would keep others from working.
+def spins(busy: int, patience: int) -> tuple[int, int]:
+    """How long a worker spins before it sleeps, in ns: in the middle of a command, and between two.
+
+    Not at all where there are more `busy` processes than cores: it would keep others from working.
     """
-    return (SPIN_NS, patience) if workers <= usable_cores() else (0, 0)
+    return (SPIN_NS, patience) if busy <= usable_cores() else (0, 0)
 
 
 def shared_spec(workers: int, groups: int) -> Spec:
@@ -182,11 +183,12 @@ class Team:
     """The workers of a run, as the main process sees them; `close()` always returns.
 
     With `patience` in nanoseconds they spin for so long before they sleep until the next command,
-    where each has a core of its own: for commands that follow each other closely.
+    where each has a core of its own: for commands that follow each other closely. The main process
+    is `busy` if it works while they do.
     """
 
     def __init__(self, jobs: Sequence[Job], arena: Arena, groups: int, step_timeout: float,
-                 reset_timeout: float, patience: int = 0):
+                 reset_timeout: float, patience: int = 0, busy: bool = False):
         arena["cells"].fill(0)
         arena["errors"].fill(0)
         self.arena, self.cells = arena, Cells(arena, groups)
@@ -197,7 +199,7 @@ class Team:
         for cell in self.cells.done:
             cell.at(STARTING, 0)
         try:
-            self._start(jobs, groups, spins(len(jobs), patience))
+            self._start(jobs, groups, spins(len(jobs) + busy, patience))
         except BaseException:
             self._finalizer()
             raise

@@ -16,6 +16,7 @@ from fastppo import arguments, cli
 from fastppo.benchmark import account, limit, one, peers, session, table, trace
 from fastppo.benchmark.options import Bench
 from fastppo.errors import ConfigError, EnvError
+from fastppo.machine import usable_cores
 
 SIZES = ["--env_name=CartPole-v1", "--preset=none", "--num_envs=4", "--num_steps=8", "--epochs=2",
          "--num_minibatches=2", "--hidden_sizes=8"]
@@ -38,6 +39,7 @@ def made(rates, count=2, **loop):
     parts = [("environments", {"resets": 0.1}), ("acting", {}), ("update", {"epochs": 2.0}),
              ("loop", loop)]
     return {"rounds": len(rates), "limits": limits, "settings": {"env_name": "CartPole-v1"},
+            "at_once": [],
             "machine": {"processor": "a chip", "usable_cores": 2, "system": "Linux"},
             "facts": {"config": config, "inputs": 4, "outputs": 2, "parameters": 9, "native": False,
                       "kernels": "c", "versions": {"torch": "2"}},
@@ -131,6 +133,18 @@ def test_what_holds_back_adds_up_to_what_is_above_the_limit():
     assert sum(found["held_back"].values()) == pytest.approx(1 / loop["median"] - 1 / loop["limit"])
     assert next(iter(found["held_back"])) == "acting"
     assert found["command"] == "python main.py --env_name=CartPole-v1 --num_workers=2"
+    assert all(len(line) <= 120 for line in table.text(found).splitlines())
+
+
+def test_what_the_cores_make_together_stands_beside_what_the_limit_says():
+    held = made([2e5])
+    assert account.report(held)["at_once"] == {}
+    held["at_once"] = [1.5, 1.0, 1.25]
+    found = account.report(held)
+    share = found["best"]["share"]  # of two cores
+    assert found["at_once"] == {"median": 1.25, "low": 1.0, "high": 1.5,
+                                "share": pytest.approx(share * 2 / 1.25)}
+    assert "1.25 (1.00 to 1.50) times" in table.text(found)
     assert all(len(line) <= 120 for line in table.text(found).splitlines())
 
 
@@ -230,6 +244,7 @@ def test_the_verb_measures_and_says_it_as_a_table_and_as_json(fresh, tmp_path, m
         assert 0 < row["median"] and 0 < row["limit"]
         assert row["share"] == row["median"] / row["limit"]
     assert {"environment", "acting", "update", "peak_flops", "step", "reset"} <= set(found["limit"])
+    assert bool(found["at_once"]) == (usable_cores() > 1)
     assert found["limit"]["same_episodes"] and math.isfinite(sum(found["held_back"].values()))
     for word in ("whole loop", "share", "limit", "held back by", "fastest   python main.py"):
         assert word in out

@@ -106,6 +106,14 @@ def test_workers_that_outnumber_the_cores_sleep_at_once(monkeypatch, cores, want
     assert processes.spins(3, 7) == wanted
 
 
+@pytest.mark.parametrize("acting, busy", [("local", 2), ("central", 3)])
+def test_the_main_process_needs_a_core_too_where_it_acts(trainer, monkeypatch, acting, busy):
+    asked, real = [], processes.spins
+    monkeypatch.setattr(processes, "spins", lambda *args: asked.append(args) or real(*args))
+    trainer(Calm, num_workers=2, acting=acting).collect()
+    assert asked == [(busy, 0)]
+
+
 def test_more_workers_than_environments_are_not_started():
     with PPO(Calm, num_envs=2, num_workers=7, preset="none", num_steps=8, seed=1,
              num_minibatches=2) as ppo:

@@ -131,6 +131,17 @@ def gaps(session: dict[str, Any], processes: int) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
+def at_once(session: dict[str, Any], loop: float) -> dict[str, float]:
+    """How many times one bare process's steps one on every core makes, and `loop`'s share of that.
+
+    The limit says as many times as there are cores; less where these share caches, memory or, two
+    threads of one core, all of it. Nothing where there is one core. `loop` is in times of one.
+    """
+    times = session["at_once"]
+    return {"median": median(times), "low": min(times), "high": max(times),
+            "share": loop / median(times)} if times else {}
+
+
 def command(session: dict[str, Any]) -> str:
     """The fastest setting as a command line; it changes nothing but speed."""
     asked = {name: value for name, value in session["settings"].items()
@@ -157,6 +168,7 @@ def report(session: dict[str, Any]) -> dict[str, Any]:
                   "reset": median(one["cost"]["reset"] for one in limits),
                   "resets": median(one["resets"] for one in held),
                   "same_episodes": all(one["cost"]["same"] for one in limits)},
+        "at_once": at_once(session, loop.median * least.whole),
         "figures": [one._asdict() for one in figures(session)],
         "peers": [one._asdict() for one in peers(session)],
         "held_back": gaps(session, loop.processes), "best": loop._asdict(),

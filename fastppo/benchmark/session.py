@@ -128,11 +128,16 @@ def run(settings: dict[str, Any], options: Bench,
     settings = {"seed": 1, **settings, **ALONE}
     job = Job("", settings, options.seconds, options.iterations)
     limits: list[dict[str, Any]] = []
+    at_once: list[float] = []
     rounds: dict[Key, list[dict[str, Any]]] = {}
     for turn in range(options.rounds):
         told(f"round {turn + 1} of {options.rounds}: the limit")
-        limits += measured([job._replace(part="limit", settings=settings | {"num_workers": 0})])
+        bare = job._replace(part="limit", settings=settings | {"num_workers": 0})
+        limits += measured([bare])
         facts = limits[0]["facts"]
+        if usable_cores() > 1 and not facts["native"]:
+            beside = measured([bare] * usable_cores())
+            at_once.append(sum(limits[-1]["cost"]["step"] / one["cost"]["step"] for one in beside))
         for count in processes(options, settings, facts):
             for part in PARTS:
                 told(f"round {turn + 1} of {options.rounds}: {part}, {count} processes")
@@ -143,7 +148,7 @@ def run(settings: dict[str, Any], options: Bench,
             sizes = json.dumps(sizes_of(facts["config"], job))
             rounds.setdefault(Key(name, -1), []).append(peer(name, python, sizes))
     return {"rounds": options.rounds, "machine": machine(), "facts": facts, "limits": limits,
-            "settings": settings,
+            "settings": settings, "at_once": at_once,
             "measured": [{**key._asdict(), "rounds": found} for key, found in rounds.items()]}
 
 

@@ -41,6 +41,15 @@ def head(found: dict[str, Any]) -> list[str]:
         *([] if limit["same_episodes"] else [OTHER])]
 
 
+def at_once(found: dict[str, Any]) -> list[str]:
+    """What the cores have together, were there no fastppo."""
+    one, cores = found["at_once"], found["machine"]["usable_cores"]
+    return [f"together  {cores} processes, each stepping bare environments, make"
+            f" {one['median']:.2f} ({one['low']:.2f} to {one['high']:.2f}) times the steps of one;",
+            f"          of what the limit would be with {one['median']:.2f} cores the whole loop"
+            f" has {one['share']:.0%}"] if one else []
+
+
 def rows(found: dict[str, Any]) -> list[str]:
     """The table: fastppo's figures, then the other systems'."""
     rounds = found["rounds"]
@@ -70,6 +79,7 @@ def ending(found: dict[str, Any]) -> list[str]:
     return [f"held back by {WHY[first]}: {micro(most)} of the {micro(over)} us that a step takes"
             f" above its limit of {micro(1 / loop['limit'])} us;",
             f"          then {others}",
+            *at_once(found),
             f"fastest   {found['command']}"]
 
 

@@ -1,0 +1,56 @@
+"""What waiting awake costs or saves, with fewer processes than cores, as many, and more.
+
+    python bench/spinning.py --rounds 7
+
+Rollouts (`PPO.collect` without the update) of two ways of acting, by workers that sleep at once,
+that spin as fastppo/processes.py lets them, and that all spin for its SPIN_NS whatever the number
+of cores; interleaved, microseconds a step, medians and lowest to highest.
+"""
+
+import argparse
+import statistics
+import time
+from unittest import mock
+
+from fastppo import PPO, processes
+
+ENVS, STEPS = 16, 128
+KINDS = {"sleeping": lambda busy, patience: (0, 0), "as it is": processes.spins,
+         "spinning": lambda busy, patience: (processes.SPIN_NS, patience)}
+
+
+def seconds(env: str, acting: str, workers: int, kind: str) -> float:
+    """Of one rollout; the median of some."""
+    times = []
+    with mock.patch.object(processes, "spins", KINDS[kind]), PPO(
+            env, preset="none", seed=1, num_envs=ENVS, num_steps=STEPS, num_workers=workers,
+            norm_obs=False, acting=acting) as ppo:
+        ppo.collect()
+        for iteration in range(1, 8):
+            before = time.perf_counter()
+            ppo.collector.collect(iteration)
+            times.append(time.perf_counter() - before)
+    return statistics.median(times)
+
+
+def main() -> None:
+    """Print a row for each way of acting and number of workers."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--env", default="CartPole-v1")
+    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 3, 4])
+    args = parser.parse_args()
+    print(f"{args.env}, {processes.usable_cores()} cores, {ENVS} environments x {STEPS}")
+    for acting in ("local", "central"):
+        for workers in args.workers:
+            found = {kind: [] for kind in KINDS}
+            for _ in range(args.rounds):
+                for kind, times in found.items():
+                    times.append(seconds(args.env, acting, workers, kind) / (ENVS * STEPS) * 1e6)
+            cells = [f"{kind} {statistics.median(times):6.1f} ({min(times):.1f} to"
+                     f" {max(times):.1f})" for kind, times in found.items()]
+            print(f"{acting:8} {workers} workers: {'   '.join(cells)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
