@@ -18,7 +18,7 @@ OR_SAY := || { echo "  fix: see the lines above; if it is the network: $(FETCHED
     "reach (HTTPS_PROXY), then make again" >&2; exit 1; }
 SANE := build/sanitize
 TOUCH_C := $(addprefix tests/test_,kernels.py update.py recurrent.py cells.py rollout.py workers.py \
-    normalise.py)
+    normalise.py shards.py)
 
 ifeq ($(TORCH),cpu)
   INSTALL := $(PY) -m uv pip install --quiet --python $(PY) --torch-backend=cpu $(WHAT)
