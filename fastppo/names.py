@@ -57,7 +57,7 @@ FLAG = re.compile(
     r"(?<![\w-])--(?!help\b|no-)(\w+)(?:=('(?:[^']|'\"'\"')*'|[^\s;)'\"]*[^\s;),.:'\"]))?")
 FLAGS = re.compile(f"{FLAG.pattern}(?: {FLAG.pattern})*")
 # Settings of which none is a word, in Python, too.
-NONE = {"preset", "rnn", "norm_advantages", "logger", "progress"}
+NONE = {"preset", "preprocessing", "rnn", "norm_advantages", "logger", "progress"}
 OTHERS = {name: ours for names in HOUSES.values() for name, ours in names.items()}
 
 
