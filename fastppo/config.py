@@ -28,6 +28,13 @@ class Config:
     """Steps after which an episode is truncated; none: the environment's own limit"""
     frame_stack: int = 1
     """Observations that are seen together, this one and those before it [4 for Atari: Mnih 2015]"""
+    preprocessing: Literal["none", "atari"] = "none"
+    """What is done to observations first: atari: up to 30 no-ops at a reset, actions held for 4
+    frames, the maximum of the last two in grey at 84x84, FIRE at a reset; sticky actions stay as
+    the id has them, in v5 a quarter [Mnih 2015, Machado 2018]"""
+    end_on_life_loss: bool = False
+    """The end of a life ends an episode while training; evaluation plays whole games; for
+    preprocessing=atari [baselines: on]"""
     preset: str = "auto"
     """Settings for a family of environments: auto (looked up by env_name), none, or a name from
     fastppo.presets; whatever is given beside it wins"""

@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from . import contract, kernels
+from .atari import games
 from .config import Config
 from .envs import Source, SpecFactory, factory, spaces_of
 from .errors import ConfigError, spelt
@@ -44,6 +45,10 @@ class Made(Source):
         if config.num_workers not in (None, 0, "auto"):
             raise ConfigError(f"num_workers is {config.num_workers}, but --vec={config.vec} steps"
                               " all environments in one process", "leave num_workers out")
+        if games(config.preprocessing, config.end_on_life_loss):
+            raise ConfigError(f"--preprocessing={config.preprocessing}, but --vec={config.vec}"
+                              " steps environments that are made already", "--vec=workers; or"
+                              " --preset=none, and the engine's own preprocessing by env_kwargs")
         if config.frame_stack > 1:
             raise ConfigError(f"--frame_stack={config.frame_stack}, but --vec={config.vec} steps"
                               " environments that are made already", "--vec=workers")

@@ -1,5 +1,6 @@
 """From an id or a callable to environments: factories that can travel, and their checks."""
 
+import copy
 import difflib
 import importlib
 import logging
@@ -15,7 +16,7 @@ from gymnasium.wrappers.common import (
     TimeLimit,
 )
 
-from . import contract, masks, remedies
+from . import atari, contract, masks, remedies
 from .config import Config
 from .errors import ConfigError, EnvError, Error, SpaceError, spelt
 from .measure import step_seconds
@@ -33,37 +34,58 @@ TWINS = {"NormalizeObservation": "--norm_obs", "NormalizeReward": "--norm_reward
 log = logging.getLogger("fastppo")
 
 
-class SpecFactory:
+class Dressing:
+    """What is put around every environment that is made: preprocessing, stacked frames, masks."""
+
+    def __init__(self, limit: int | None, kwargs: dict, stack: int, games: atari.Games | None):
+        self.limit, self.kwargs, self.stack, self.games = limit, kwargs, stack, games
+        self.masked = False
+
+    def dressed(self, env: gym.Env) -> gym.Env:
+        """`env` as the trainer sees it."""
+        games = self.games
+        env = env if games is None else atari.preprocessed(env, self.limit, games.lives)
+        env = stacked(env, self.stack)
+        env = atari.Whole(env) if games and games.lives and games.whole else env
+        return masks.wrapped(env) if self.masked else env
+
+    def to_play(self) -> "Dressing":
+        """The same for evaluation, where the lives of a game are one episode."""
+        twin = copy.copy(self)
+        twin.games = self.games and self.games._replace(whole=True)
+        return twin
+
+
+class SpecFactory(Dressing):
     """Makes the environment of a resolved EnvSpec; an id is looked up once, in the main process."""
 
     def __init__(self, spec: gym.envs.registration.EnvSpec, limit: int | None, kwargs: dict,
-                 stack: int = 1):
-        self.spec, self.limit, self.kwargs, self.stack = spec, limit, kwargs, stack
-        self.masked = False
+                 stack: int = 1, games: atari.Games | None = None):
+        super().__init__(limit, kwargs, stack, games)
+        self.spec = spec
 
     def __call__(self) -> gym.Env:
+        asked = {"max_episode_steps": self.limit, **self.kwargs} if self.games is None \
+            else atari.arguments(self.spec, self.limit, self.kwargs)
         # Gymnasium's passive checker is our own check's twin, and costs on every step.
-        env = stacked(gym.make(self.spec, max_episode_steps=self.limit, disable_env_checker=True,
-                               **self.kwargs), self.stack)
-        return masks.wrapped(env) if self.masked else env
+        return self.dressed(gym.make(self.spec, disable_env_checker=True, **asked))
 
 
-class CallFactory:
+class CallFactory(Dressing):
     """Makes an environment by calling the user's class or function, with a time limit if asked."""
 
     def __init__(self, make: Callable[..., gym.Env], limit: int | None, kwargs: dict,
-                 name: str = "", stack: int = 1):
-        self.make, self.limit, self.kwargs, self.name = make, limit, kwargs, name or _name(make)
-        self.stack, self.masked = stack, False
+                 name: str = "", stack: int = 1, games: atari.Games | None = None):
+        super().__init__(limit, kwargs, stack, games)
+        self.make, self.name = make, name or _name(make)
 
     def __call__(self) -> gym.Env:
         env = self.make(**self.kwargs)
         if not isinstance(env, gym.Env):
             raise ConfigError(f"{self.name} did not give a gymnasium.Env, but"
                               f" {type(env).__name__}", remedies.CALLABLE)
-        env = gym.wrappers.TimeLimit(env, self.limit) if self.limit else env
-        env = stacked(env, self.stack)
-        return masks.wrapped(env) if self.masked else env
+        limited = self.limit and self.games is None
+        return self.dressed(gym.wrappers.TimeLimit(env, self.limit) if limited else env)
 
 
 def stacked(env: gym.Env, count: int) -> gym.Env:
@@ -132,13 +154,13 @@ class Source:
         env = self.config.eval_env if env is None else env
         if env is not None:
             with spelt("evaluate(env={})"):
-                made = factory(env, stack=self.config.frame_stack)
+                made = factory(env, stack=self.config.frame_stack, games=self._games()).to_play()
             made.masked = self.masked
             return [made] * self.config.num_envs
         if not self.factories:
             raise ConfigError("evaluation plays in environments of its own, and a VectorEnv cannot"
                               " be copied", 'evaluate(env="CartPole-v1"), with an id or a callable')
-        return self.factories
+        return [make.to_play() for make in self.factories]
 
     def close(self) -> None:
         """Nothing: a VectorEnv that was handed in is closed by whoever made it."""
@@ -159,7 +181,10 @@ class Source:
 
     def _factory(self, env: Any) -> Factory:
         return factory(env, self.config.max_episode_steps, self.config.env_kwargs,
-                       self.config.frame_stack)
+                       self.config.frame_stack, self._games())
+
+    def _games(self) -> atari.Games | None:
+        return atari.games(self.config.preprocessing, self.config.end_on_life_loss)
 
 
 def _spaces(envs: Sequence[gym.Env]) -> tuple[gym.Space, gym.Space]:
@@ -192,7 +217,8 @@ def decided(env: Any) -> dict[str, Any]:
     """The settings that `env` decides by itself: a list its length, a VectorEnv how it is made."""
     if isinstance(env, VectorEnv):
         return {"num_envs": env.num_envs, "num_workers": 0, "vec": "native",
-                "max_episode_steps": None, "env_kwargs": None, "frame_stack": 1}
+                "max_episode_steps": None, "env_kwargs": None, "frame_stack": 1,
+                "preprocessing": "none", "end_on_life_loss": False}
     if not isinstance(env, (list, tuple)):
         return {}
     if not env:
@@ -209,23 +235,23 @@ def check_agreement(env: Any, asked: dict[str, Any]) -> None:
                               f"leave {name} out")
 
 
-def factory(env: Any, limit: int | None = None, kwargs: dict | None = None, stack: int = 1
-            ) -> Factory:
+def factory(env: Any, limit: int | None = None, kwargs: dict | None = None, stack: int = 1,
+            games: atari.Games | None = None) -> Factory:
     """The factory of a Gymnasium id, `package:Id-v0`, `module:callable`, class or callable.
 
     `limit` is the length in steps at which episodes are truncated (none: the environment's own);
-    `stack` observations are seen together.
+    `stack` observations are seen together; `games` of Atari are preprocessed.
     Raises ConfigError for an id nobody registered, naming the nearest one.
     """
     name = env if isinstance(env, str) else ""
     if name:
         env = called(name)
         if env is None:
-            return SpecFactory(_spec(name), limit, kwargs or {}, stack)
+            return SpecFactory(_spec(name), limit, kwargs or {}, stack, games)
     if not callable(env):
         raise ConfigError(f"an environment is an id, a class or a callable, not {env!r}",
                           'PPO("CartPole-v1") or PPO(lambda: MyEnv())')
-    return CallFactory(env, limit, kwargs or {}, name, stack)
+    return CallFactory(env, limit, kwargs or {}, name, stack, games)
 
 
 def build(factories: Sequence[Factory], first: int = 0, name: str = "") -> list[gym.Env]:
@@ -374,6 +400,8 @@ def _spec(name: str) -> gym.envs.registration.EnvSpec:
     module, colon, _ = name.partition(":")
     if colon:
         _imported(module, name)
+    elif remedies.atari(name) and name not in gym.registry:
+        _imported("ale_py", name)  # which registers them
     try:
         return gym.spec(name.partition(":")[2] if colon else name)
     except gym.error.Error as error:
@@ -381,7 +409,7 @@ def _spec(name: str) -> gym.envs.registration.EnvSpec:
         near = difflib.get_close_matches(
             name, [known for known in gym.registry if known.rpartition("/")[0] == space], 1, 0.4)
         raise ConfigError(f"there is no environment {name!r}",
-                          remedies.package(name) or remedies.in_module(name) or (
+                          remedies.in_module(name) or (
                               f"--env_name={near[0]}" if near else
                               "install and import its package: --env_name=package:Id-v0")
                           ) from error

@@ -59,17 +59,19 @@ def export(argv: Sequence[str], interrupts: Interrupts) -> None:
     print(f"exported  {path}   acts as the policy does on {len(steps.first)} {what}")
 
 
-def recorded(policy, asked_for: str | None, name: str, kwargs: dict[str, Any], stack: int):
+def recorded(policy, asked_for: str | None, name: str, kwargs: dict[str, Any],
+             seen: dict[str, Any]):
     """(recorded steps, what they are) to check on: see Export."""
     from gymnasium import registry
 
     from . import recording
     from .envs import factory
+    from .remedies import atari
     if asked_for:
-        return recording.played(policy, factory(asked_for, stack=stack)), f"steps of {asked_for}"
-    if name in registry:
+        return recording.played(policy, factory(asked_for, **seen)), f"steps of {asked_for}"
+    if name in registry or atari(name):  # the module of these is known without the file
         with contextlib.suppress(Error):  # not installed here, or another version of it
-            return recording.played(policy, factory(name, None, kwargs, stack)), f"steps of {name}"
+            return recording.played(policy, factory(name, None, kwargs, **seen)), f"steps of {name}"
     return recording.samples(policy), "samples of its observation space"
 
 
@@ -94,12 +96,16 @@ def example() -> Path:
     return found[-1] if found else Path("runs/CartPole-v1__1/model.safetensors")
 
 
-def trained_in(model: Path) -> tuple[str, dict[str, Any], int]:
-    """(environment's name, its arguments, observations stacked) in a loaded policy's file."""
+def trained_in(model: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """(environment's name, its arguments, those of `factory`) in a loaded policy's file."""
     from safetensors import safe_open
+
+    from .atari import games
     with safe_open(model, "pt") as file:
         config = json.loads(file.metadata()["config"])
-    return config["env_name"], config["env_kwargs"] or {}, config.get("frame_stack", 1)
+    seen = {"stack": config.get("frame_stack", 1), "games": games(
+        config.get("preprocessing", "none"), config.get("end_on_life_loss", False))}
+    return config["env_name"], config["env_kwargs"] or {}, seen
 
 
 def page() -> str:

@@ -56,6 +56,8 @@ HOUSES: dict[str, dict[str, str | tuple[str, str]]] = {
 FLAG = re.compile(
     r"(?<![\w-])--(?!help\b|no-)(\w+)(?:=('(?:[^']|'\"'\"')*'|[^\s;)'\"]*[^\s;),.:'\"]))?")
 FLAGS = re.compile(f"{FLAG.pattern}(?: {FLAG.pattern})*")
+# Settings of which none is a word, in Python, too.
+NONE = {"preset", "preprocessing", "rnn", "norm_advantages", "logger", "progress"}
 OTHERS = {name: ours for names in HOUSES.values() for name, ours in names.items()}
 
 
@@ -133,20 +135,20 @@ def _arguments(flags: str, env: str, bare: bool) -> str:
     found = [(name, value) for name, value in FLAG.findall(flags)]
     if not bare and any(not value for _, value in found):
         return flags
-    said = [f"{name}={_literal(value)}" if value else name for name, value in found]
+    said = [f"{name}={_literal(value, name in NONE)}" if value else name for name, value in found]
     name, value = found[0]
     if not (env and name == "env_name" and value):
         return ", ".join(said)
     return env.format(", ".join([_literal(value), *said[1:]]))
 
 
-def _literal(value: str) -> str:
-    """What follows a flag's equals sign, as it is written in Python."""
+def _literal(value: str, word: bool = False) -> str:
+    """What follows a flag's equals sign, as it is written in Python; `word`: none is one."""
     plain = "".join(shlex.split(value))
     if re.fullmatch(r"\d+(,\d+)+", plain):
         return f"({plain.replace(',', ', ')})"
     if plain.startswith("{") and (held := mended(plain)) is not None:
         return repr(held)
-    if plain == "none" or re.fullmatch(r"-?[\d_.]+(e-?\d+)?|True|False|\.\.\.", plain):
+    if plain == "none" and not word or re.fullmatch(r"-?[\d_.]+(e-?\d+)?|True|False|\.\.\.", plain):
         return {"none": "None"}.get(plain, plain)
     return f'"{plain}"'

@@ -1,9 +1,11 @@
 """Settings per environment family, as data: what differs from Config's defaults.
 
 A preset is looked up by the environment's id without its version; whatever is given beside it wins.
-Sources: our own measurements (bench/LOG.md), starting from the shapes of rl-zoo3's ppo.yml.
+A family is a name, or a pattern of names. Sources: our own measurements (bench/LOG.md), starting
+from the shapes of rl-zoo3's ppo.yml; where it says so, settings of others that are not measured.
 """
 
+from fnmatch import fnmatchcase
 from typing import Any
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -36,6 +38,11 @@ PRESETS: dict[str, dict[str, Any]] = {
                           gamma=0.999, clip_range=0.18, norm_rewards=True, total_steps=1_490_944),
     "cartpole": dict(num_envs=16, num_steps=32, epochs=10, num_minibatches=8, lr=2e-3, gamma=0.98,
                      gae_lambda=0.9, reward_scale=0.1, norm_obs=False, total_steps=100_000),
+    # CleanRL's ppo_atari and rl-zoo3's agree on these; not measured here.
+    "atari": dict(preprocessing="atari", end_on_life_loss=True, frame_stack=4, num_envs=8,
+                  num_steps=128, epochs=4, num_minibatches=4, lr=2.5e-4, clip_range=0.1,
+                  entropy_coef=0.01, clip_rewards=True, norm_obs=False, total_steps=10_000_000,
+                  eval_episodes=10),
 }
 
 # Where "auto" is by rule, because it changes learning: the preset's value, else the default.
@@ -47,6 +54,7 @@ FAMILIES: dict[str, str] = {
     "MountainCarContinuous": "mountaincarcontinuous", "InvertedPendulum": "invertedpendulum",
     "MountainCar": "mountaincar", "Reacher": "reacher", "HalfCheetah": "halfcheetah",
     "BipedalWalker": "bipedalwalker", "Hopper": "walker", "Walker2d": "walker",
+    "ALE/*": "atari", "*NoFrameskip": "atari",
 }
 
 
@@ -56,5 +64,6 @@ def preset_of(env_name: str, preset: str = "auto") -> dict[str, Any]:
     An unknown name has none.
     """
     if preset == "auto":
-        preset = FAMILIES.get(env_name.rpartition(":")[2].rpartition("-v")[0], "none")
+        name = env_name.rpartition(":")[2].rpartition("-v")[0]
+        preset = next((x for family, x in FAMILIES.items() if fnmatchcase(name, family)), "none")
     return dict(PRESETS.get(preset, {}))

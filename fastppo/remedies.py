@@ -2,7 +2,6 @@
 
 import ast
 import difflib
-import importlib.util
 import inspect
 import itertools
 import os
@@ -20,7 +19,6 @@ from .names import json_flag
 
 FILE = "my_env"  # the module in which a wrapped environment is to stand
 ATARI = "ALE/"  # the namespace of ale-py's environments
-RAM = {"obs_type": "ram"}  # with which an MLP learns from the 128 bytes of their memory
 EXTRAS = {"ale_py": 'pip install "fastppo[atari]"', "mujoco": 'pip install "fastppo[mujoco]"',
           "box2d": 'pip install Box2D (where that has no wheel: "fastppo[box2d-source]")',
           "envpool": 'pip install "fastppo[envpool]"', "jax": 'pip install "gymnasium[jax]"'}
@@ -46,18 +44,9 @@ def spaces(missing: Iterable[str]) -> str:
     return f"in __init__, with its own sizes: {'; '.join(lines)}"
 
 
-def package(env_name: str) -> str:
-    """How to get the package that an environment nobody registered comes from; "" if unknown."""
-    if ":" in env_name or not atari(env_name):
-        return ""
-    flags = f"--env_name=ale_py:{env_name} {json_flag('env_kwargs', RAM)}"
-    return flags if importlib.util.find_spec("ale_py") else f"{EXTRAS['ale_py']}, then {flags}"
-
-
 def atari(env_name: str) -> bool:
     """Whether an id is one of ale-py's."""
-    name = env_name.rpartition(":")[2]
-    return name.startswith(ATARI) or "NoFrameskip" in name
+    return env_name.startswith(ATARI) or "NoFrameskip" in env_name
 
 
 def module(env_name: str, setting: str = "env_name") -> str:

@@ -338,7 +338,7 @@ def test_a_file_never_names_code_to_import(trainer, said, monkeypatch):
     Path("lib/trap.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend("lib")
     trainer(Chance, env_name="Chance").save("model.safetensors")
-    monkeypatch.setattr("fastppo.export_verb.trained_in", lambda model: ("trap:Env-v0", {}, 1))
+    monkeypatch.setattr("fastppo.export_verb.trained_in", lambda model: ("trap:Env-v0", {}, {}))
     code, out, err = said("model.safetensors", "--output=a.pt")
     assert (code, err) == (0, "") and "300 samples of its observation space" in out
     assert "trap" not in sys.modules

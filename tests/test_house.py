@@ -44,7 +44,7 @@ ROWS = """
     heads nets unrolling vecenv stepper forecast
     actors processes
     envs intake books
-    masks
+    masks atari
     contract measure infos
     fingerprint
     actions observations
