@@ -87,7 +87,7 @@ def flags(argv: Sequence[str]) -> list[Flag]:
             found[-1].values.append(word)
         else:
             named = re.search(r"-v\d+$|:", word)
-            raise ConfigError(f'"{word}" is no setting: they begin with --',
+            raise ConfigError(f'"{word}" is no command, and no setting: they begin with --',
                               f"--env_name={word}" if named else "python main.py --help lists them")
     return found
 

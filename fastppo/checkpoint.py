@@ -132,7 +132,7 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     if path.is_dir():
         raise CheckpointError(f"{path} is a folder", _instead(*_models(path)[:1]))
     if not path.is_file():
-        raise CheckpointError(f"there is no file {path}", _instead(*_nearest(path)))
+        raise CheckpointError(f"there is no file {path}", _instead(*nearest(path)))
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -162,8 +162,8 @@ def _models(folder: Path) -> list[Path]:
             for path in sorted(paths, key=lambda path: -path.stat().st_mtime)]
 
 
-def _nearest(path: Path) -> list[Path]:
-    """The file whose path is spelt most like `path`, of the models around it and under runs/."""
+def nearest(path: Path) -> list[Path]:
+    """The file whose path is spelt most like `path`: of the models around it and under runs/."""
     around = [*_models(path.parent), *_models(path.parent.parent), *_models(Path("runs"))]
     return sorted(around, key=lambda one: -difflib.SequenceMatcher(
         None, str(one), str(path)).ratio())[:1]
@@ -186,6 +186,9 @@ def _config(text: str, model: Any, path) -> Config:
                                   "load(path, model=MyNet) with the class it was trained with; or"
                                   " export ... --model=my_module:MyNet")
         stored["model"] = model
+    elif model is not None:
+        raise CheckpointError(f"{path} holds one of the built-in networks, {stored['model']}, and"
+                              " no model of your own", "leave model out")
     return Config(**{name: value for name, value in stored.items()
                      if name in known and _readable(name, value)})
 

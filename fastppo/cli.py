@@ -69,13 +69,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 def verb_of(argv: Sequence[str]) -> tuple[Callable[[Sequence[str], Interrupts], None], list[str]]:
     """What the first word of `argv` asks for, and the words after it; without a verb: training.
 
-    Raises ConfigError for a word that is nearly a verb.
+    Raises ConfigError for a word that is nearly a verb, or not even an environment.
     """
     first, rest = (argv[0], list(argv[1:])) if argv else ("", [])
     if first not in VERBS:
         near = difflib.get_close_matches(first, VERBS, 1, 0.6)
         if near:
             raise ConfigError(f'there is no command "{first}"', f"python main.py {near[0]}")
+        if first.isalpha() and first.islower():
+            raise ConfigError(f'there is no command "{first}", only {", ".join(VERBS)}; and'
+                              " settings begin with --", "python main.py --help")
         first, rest = "train", list(argv)
     module, name = VERBS[first]
     return getattr(importlib.import_module(module, __package__), name), rest

@@ -87,7 +87,8 @@ def batch(obs, seen: Observations, mask=None) -> tuple[np.ndarray, bool]:
         return (seen.batch(obs, *lead), False) if lead else (seen.rows([obs]), True)
     except (ValueError, KeyError, IndexError, TypeError) as error:
         lacks = seen.mask is not None and not (isinstance(obs, dict) and MASK in obs)
-        raise InputError(f"the observation does not fit the space {seen.space}: {error}",
+        why = "it lacks the action mask with which the policy has learnt" if lacks else error
+        raise InputError(f"the observation does not fit the space {seen.space}: {why}",
                          f"policy.predict(obs, {MASK}=info['{MASK}'])" if lacks else
                          "one that its `sample()` could give, or a batch of them") from error
 

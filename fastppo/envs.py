@@ -380,7 +380,10 @@ def called(name: str, setting: str = "env_name") -> Callable | None:
     for part in attribute.split("."):
         found = getattr(found, part, None)
     if found is None and attribute not in gym.registry:
-        near = difflib.get_close_matches(attribute, dir(sys.modules[module]), 1, 0.4)
+        home, network = vars(sys.modules[module]), setting == "model"
+        near = difflib.get_close_matches(attribute, [
+            name for name, one in home.items()
+            if callable(one) and hasattr(one, "forward") == network], 1, 0.4)
         raise ConfigError(f"there is no {attribute!r} in {module}",
                           f"--{setting}={module}:{near[0]}" if near else f"define it in {module}")
     return found if callable(found) else None

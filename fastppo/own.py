@@ -31,6 +31,10 @@ def made(model: Any, obs_space: Space, act_space: Space) -> nn.Module:
         name, model = model, called(model, "model")
         if model is None:
             raise ConfigError(f"model is {name!r}, which is no class", f"model={CLASS}")
+    if isinstance(model, nn.Module):
+        name = type(model).__name__
+        raise ModelError(f"model is a network of the class {name} that is made already, but every"
+                         " trainer makes its own", f"model={name}, the class itself")
     try:
         net = model(obs_space, act_space)
     except Exception as error:  # a user's constructor may raise anything

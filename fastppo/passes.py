@@ -31,8 +31,8 @@ def changes_of(config: Config, policy: Policy) -> list[Change]:
     if isinstance(policy.net, NormValues):
         found.append(functools.partial(_values_learnt, policy.net))
     if config.recompute_advantages and policy.memory:
-        raise ConfigError("--recompute_advantages values every step anew, which a network with"
-                          " memory cannot without those before it", "--no-recompute_advantages")
+        raise ConfigError("--recompute_advantages=True is not for networks with memory, whose"
+                          " values depend on all steps before", "--recompute_advantages=False")
     if config.recompute_advantages:
         found.append(functools.partial(_recomputed, config, policy))
     if config.norm_advantages == "rollout":

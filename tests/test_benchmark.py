@@ -306,6 +306,9 @@ def test_a_verb_has_help_of_its_own_and_training_stays_the_default(capsys):
     with pytest.raises(SystemExit):
         cli.main(["bensh"])
     assert "python main.py bench" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["resume", "runs/a"])
+    assert 'no command "resume", only train, bench, export' in capsys.readouterr().err
 
 
 def test_the_verbs_own_settings_are_no_settings_of_training():

@@ -317,6 +317,11 @@ def test_a_policy_of_a_users_network_needs_its_class(tmp_path):
         load(path, model=Other)
 
 
+def test_a_class_for_a_built_in_network_is_refused(saved):
+    with pytest.raises(CheckpointError, match="holds one of the built-in networks, mlp"):
+        load(saved[1], model=Net)
+
+
 def test_settings_that_are_no_text_are_saved_as_what_they_are_called(tmp_path):
     lock = threading.Lock()
     with PPO(lambda lock: Chance(*SPACES["vectors"]), env_kwargs={"lock": lock}, **TINY) as ppo:

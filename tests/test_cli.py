@@ -166,7 +166,7 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["--num_env=3"], 'no setting "num_env"', "did you mean --num_envs?"),
     (["--xyzzy"], 'no setting "xyzzy"', "python main.py --help"),
     (["-seed=1"], 'no setting "-seed"', "did you mean --seed?"),
-    (["CartPole-v1"], '"CartPole-v1" is no setting', "--env_name=CartPole-v1"),
+    (["CartPole-v1"], '"CartPole-v1" is no command, and no setting', "--env_name=CartPole-v1"),
     (["--seed"], "--seed takes one value", "leave --seed out"),
     (["--seed", "1", "2"], '--seed takes one value, not "1 2"', "leave --seed out"),
     (["--num_envs=1.5"], 'num_envs is "1.5", but must be a whole number', "--num_envs=64"),

@@ -354,6 +354,13 @@ def test_what_the_command_cannot_do_is_one_error(said, argv, why):
     assert code in (1, 2) and out == "" and why in err and "Traceback" not in err
 
 
+def test_a_file_that_is_not_there_brings_the_command_for_the_nearest_one(trainer, said):
+    trainer("CartPole-v1").save("runs/CartPole-v1__1__20261121-190122/model.safetensors")
+    code, _, err = said("runs/CartPole-v1__1")
+    assert code in (1, 2) and err.endswith(
+        "fix: python main.py export runs/CartPole-v1__1__20261121-190122/model.safetensors\n")
+
+
 def test_help_says_every_option(said):
     code, out, _ = said("--help")
     assert code == 0 and all(f"--{name} " in out for name in ("to", "output", "env_name"))

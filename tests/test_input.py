@@ -131,6 +131,11 @@ def test_a_model_that_cannot_be_made_is_refused(trainer, model):
         trainer(Chance, model=model)
 
 
+def test_a_network_that_is_made_already_is_refused(trainer):
+    with pytest.raises(ModelError, match=r"made already.*\n  fix: model=Linear, the class itself"):
+        trainer(Chance, model=torch.nn.Linear(2, 3))
+
+
 @pytest.mark.parametrize(("space", "workers"), [(Discrete(3), 0), (Box(-1, 1, (3,)), 0),
                                                 (Box(-1, 1, (3,)), 2)], ids=str)
 def test_a_network_that_gives_nan_is_named_before_an_environment_gets_the_action(

@@ -390,7 +390,7 @@ def test_a_model_is_named_as_module_and_class_also_on_the_command_line(monkeypat
         "from torch import nn\nclass Net(nn.Module):\n    def __init__(self, obs, act):\n"
         "        super().__init__()\n        self.layer = nn.LazyLinear(3)\n"
         "    def forward(self, obs):\n        out = self.layer(obs)\n"
-        "        return out[:, :2], out[:, 2]\nno = 3\n")
+        "        return out[:, :2], out[:, 2]\nno = 3\nclass NetEnv:\n    step = reset = None\n")
     monkeypatch.syspath_prepend(tmp_path)
     with PPO("CartPole-v1", model="mine:Net", num_workers=0, num_envs=2, num_steps=4,
              num_minibatches=1) as ppo:
@@ -399,6 +399,10 @@ def test_a_model_is_named_as_module_and_class_also_on_the_command_line(monkeypat
     for name in ("mine:Nett", "mine:no", "nowhere:Net"):
         with pytest.raises(ConfigError, match="\n  fix: "):
             PPO("CartPole-v1", model=name, num_workers=0)
+    for setting, name, near in (("model", "NetEn", "Net"), ("env_name", "Nett", "NetEnv")):
+        with pytest.raises(ConfigError) as error:
+            PPO(**{"env_name": "CartPole-v1", setting: f"mine:{name}"}, num_workers=0)
+        assert error.value.fix == f"--{setting}=mine:{near}"
 
 
 # bad input

@@ -37,9 +37,11 @@ def bench(argv: Sequence[str], interrupts: Interrupts) -> None:
 
 
 def told(line: str) -> None:
-    """Say what is under way, on a terminal alone, where the next line replaces it."""
+    """Say what is under way; on a terminal the next line replaces it."""
     if sys.stderr.isatty():
         print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+    elif line:
+        print(line, file=sys.stderr, flush=True)
 
 
 def check_place(path: str) -> None:
