@@ -119,8 +119,8 @@ class Config:
     clip_rewards: bool = False
     """Train on the sign of rewards [on for Atari: Mnih 2015]"""
     norm_rewards: bool | None = None
-    """Divide rewards by the running std of the discounted return; none: where neither reward_scale
-    nor clip_rewards is set [baselines VecNormalize]"""
+    """Divide rewards by the running std of the discounted return; none: where reward_scale is 1 and
+    clip_rewards is off [baselines VecNormalize]"""
     reward_limit: float = 10.0
     """Largest magnitude of a reward after normalisation; used with norm_rewards [baselines]"""
     norm_obs: bool = True

@@ -139,12 +139,20 @@ def check_heads(config: Config, act_space: Space) -> None:
     if config.distribution == "state_gaussian" and config.std is not None:
         raise ConfigError("the std of state_gaussian is the network's, it cannot be fixed",
                           "leave --std out, or --distribution")
-    for name, needs, there in (
-            ("min_std", "--distribution=state_gaussian", config.distribution == "state_gaussian"),
-            ("sde_sample_freq", "--sde", config.sde)):
+    check_needs(config, ("min_std", "--distribution=state_gaussian",
+                         config.distribution == "state_gaussian"),
+                ("sde_sample_freq", "--sde=True", config.sde))
+
+
+def check_needs(config: Config, *needs: tuple[str, str, bool]) -> None:
+    """Raise ConfigError for a setting that was changed, but does nothing without another one.
+
+    Each of `needs` is its name, the flag that it needs, and whether that is there.
+    """
+    for name, needed, there in needs:
         if getattr(config, name) != default_of(name) and not there:
             raise ConfigError(f"{name} is {getattr(config, name)}, but does nothing without"
-                              f" {needs}", f"{needs}, or leave --{name} out")
+                              f" {needed}", f"{needed}, or leave --{name} out")
 
 
 def _serves(config: Config, seen: Observations) -> bool:
@@ -160,6 +168,8 @@ def _serves(config: Config, seen: Observations) -> bool:
 
 def check_update(config: Config) -> None:
     """Raise ConfigError for settings of the update that contradict each other."""
+    check_needs(config, ("obs_limit", "--norm_obs=True", config.norm_obs),
+                ("reward_limit", "--norm_rewards=True", bool(config.norm_rewards)))
     if config.adaptive_kl is not None and not isinstance(config.lr, (int, float)):
         raise ConfigError(f"--adaptive_kl={config.adaptive_kl:g} changes the learning rate by the"
                           f" KL, but lr is the schedule {config.lr}", f"--lr={default_of('lr')}")

@@ -10,6 +10,7 @@ from envs_for_tests import Chance, Counting, OneStep
 from gymnasium.spaces import Box, Discrete
 
 from fastppo import kernels, learner, load
+from fastppo.errors import ConfigError
 from fastppo.kernels import Purpose
 from fastppo.policy import Policy
 
@@ -275,6 +276,14 @@ def test_rewards_are_normalised_unless_something_else_scales_them(trainer, asked
     plain = 1.0 if "clip_rewards" in asked else asked.get("reward_scale", 1.0)
     assert ppo.config.norm_rewards is on
     assert (ppo.collect().rew == np.float32(plain)).all() != on
+
+
+@pytest.mark.parametrize("asked, needed", [
+    ({"reward_limit": 1.0}, "norm_rewards"), ({"obs_limit": 2.0, "norm_obs": False}, "norm_obs"),
+    ({"reward_limit": 1.0, "norm_rewards": None, "reward_scale": 0.1}, "norm_rewards")], ids=str)
+def test_a_limit_of_what_is_not_normalised_is_refused(trainer, asked, needed):
+    with pytest.raises(ConfigError, match=f"does nothing without.*\n  fix: {needed}=True"):
+        trainer(Chance, **asked)
 
 
 def test_no_mean_is_subtracted_from_rewards(trainer):
