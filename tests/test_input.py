@@ -316,6 +316,11 @@ def test_the_fix_of_a_space_names_the_environment_that_was_asked_for(name, said,
     compile(code.replace("\n    ", "\n").removeprefix("    "), "fix", "exec")
 
 
+def test_the_fix_of_a_space_names_what_a_partial_calls(trainer):
+    with pytest.raises(SpaceError, match=r"    env = Odd\(\*\*kwargs\)\n"):
+        trainer(partial(Odd, Text(3)))
+
+
 @pytest.mark.parametrize(("store", "word"), [(observation_store, "obs"), (action_store, "action")])
 def test_a_space_that_is_not_served_is_an_error_wherever_it_comes_up(store, word):
     with pytest.raises(SpaceError, match=rf"{word}.*Text[\s\S]*MyEnv\(\*\*kwargs\)"):
