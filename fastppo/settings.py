@@ -26,6 +26,7 @@ from .observations import Encoding, Observations
 from .own import is_own
 from .presets import BY_PRESET, PRESETS, preset_of
 from .processes import worker_count
+from .remedies import call
 from .spaces import check_spaces, leaves, parts
 
 Callback = Callable[[Any, dict[str, float]], Any]
@@ -90,7 +91,9 @@ def several(callbacks: Callbacks) -> tuple[Callback, ...]:
 def resolved(source: Source) -> Config:
     """The Config for `source` with every None and "auto" decided; raises for impossible spaces."""
     config, obs_space = source.config, source.obs_space
-    check_spaces(obs_space, source.act_space, config.env_name)
+    made = getattr(next(iter(source.factories), None), "make", None)
+    check_spaces(obs_space, source.act_space,
+                 call(made) if isinstance(made, partial) else config.env_name)
     check_heads(config, source.act_space)
     seen = Observations(obs_space, source.act_space)
     check_network(config, seen)

@@ -316,9 +316,26 @@ def test_the_fix_of_a_space_names_the_environment_that_was_asked_for(name, said,
     compile(code.replace("\n    ", "\n").removeprefix("    "), "fix", "exec")
 
 
-def test_the_fix_of_a_space_names_what_a_partial_calls(trainer):
-    with pytest.raises(SpaceError, match=r"    env = Odd\(\*\*kwargs\)\n"):
-        trainer(partial(Odd, Text(3)))
+class Words(Odd):
+    """Observations of some letters."""
+
+    def __init__(self, most, least=1):
+        super().__init__(Text(most, min_length=least))
+
+    @classmethod
+    def few(cls):
+        """Three at most."""
+        return cls(3)
+
+
+@pytest.mark.parametrize(("make", "said"), [
+    (partial(Words, 3, least=2), "Words(3, least=2, **kwargs)"),
+    (partial(Odd, Text(3)), "Odd(..., **kwargs)"), (partial(Words.few), "MyEnv(**kwargs)"),
+    (partial(lambda n: Words(n), n=3), "MyEnv(n=3, **kwargs)")])
+def test_the_fix_of_a_space_repeats_the_call_of_a_partial(trainer, make, said):
+    with pytest.raises(SpaceError) as caught:
+        trainer(make)
+    assert f"    env = {said}\n" in caught.value.fix
 
 
 @pytest.mark.parametrize(("store", "word"), [(observation_store, "obs"), (action_store, "action")])
