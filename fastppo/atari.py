@@ -156,7 +156,7 @@ def games(preprocessing: str, end_on_life_loss: bool) -> Games | None:
     Raises ConfigError where they contradict each other.
     """
     if preprocessing != "atari" and end_on_life_loss:
-        raise ConfigError("--end_on_life_loss is for --preprocessing=atari, and preprocessing is"
+        raise ConfigError("end_on_life_loss is for --preprocessing=atari, and preprocessing is"
                           f" {preprocessing!r}",
                           "--preprocessing=atari, or --end_on_life_loss=False")
     return Games(end_on_life_loss) if preprocessing == "atari" else None
@@ -200,7 +200,7 @@ def _misfit(env: gym.Env, lives: bool) -> tuple[str, str] | None:
         return (f"--preprocessing=atari is for games of the Arcade Learning Environment, and {name}"
                 " is none", "--preprocessing=none --end_on_life_loss=False")
     if lives and not hasattr(game.ale, "lives"):
-        return f"--end_on_life_loss, but {name} has no lives", "--end_on_life_loss=False"
+        return f"--end_on_life_loss=True, but {name} has no lives", "--end_on_life_loss=False"
     skips = getattr(game, "_frameskip", None)
     if skips != 1:
         return (f"--preprocessing=atari holds an action for {SKIP} frames, and {name} skips frames"

@@ -84,13 +84,28 @@ def batch(obs, seen: Observations, mask=None) -> tuple[np.ndarray, bool]:
         if seen.mask is not None and mask is not None:
             obs = seen.whole(obs, mask)
         lead = seen.lead(obs)
+        if seen.mask is not None and mask is not None:
+            _check_mask(obs[MASK], (*lead, int(seen.factors.sum())))
         return (seen.batch(obs, *lead), False) if lead else (seen.rows([obs]), True)
+    except InputError:
+        raise
     except (ValueError, KeyError, IndexError, TypeError) as error:
         lacks = seen.mask is not None and not (isinstance(obs, dict) and MASK in obs)
         why = "it lacks the action mask with which the policy has learnt" if lacks else error
         raise InputError(f"the observation does not fit the space {seen.space}: {why}",
                          f"policy.predict(obs, {MASK}=info['{MASK}'])" if lacks else
                          "one that its `sample()` could give, or a batch of them") from error
+
+
+def _check_mask(mask, shape: tuple[int, ...]) -> None:
+    """Raise InputError for a mask of another shape than observations ask for."""
+    given = np.shape(mask)
+    if given != shape:
+        one = len(shape) == 2 and given == shape[1:]
+        raise InputError(f"the action mask has shape {given}, not {shape}: one flag for each choice"
+                         f"{', of each observation' * (len(shape) == 2)}",
+                         f"{MASK}=np.broadcast_to(mask, {shape}), if all have the same" if one else
+                         f"an array of shape {shape}")
 
 
 def _boxes(obs, store: Store) -> tuple[np.ndarray, bool]:

@@ -27,7 +27,7 @@ NEVER = sys.maxsize  # a time limit nobody reaches
 
 
 # Wrappers of Gymnasium's that are kept, and what does the same without them.
-TWINS = {"NormalizeObservation": "--norm_obs", "NormalizeReward": "--norm_rewards",
+TWINS = {"NormalizeObservation": "norm_obs=True", "NormalizeReward": "norm_rewards=True",
          "ClipAction": "actions are clipped to their space anyway",
          "RescaleAction": "a policy's actions need no other scale than the space's"}
 

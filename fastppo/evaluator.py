@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, Sequence
 
 from gymnasium.spaces import Box, Space
 
-from . import contract
+from . import contract, masks
 from .config import Config
 from .envs import Source, build, spaces_of
 from .errors import CheckpointError, ConfigError, Error
 from .evaluate import Evaluation
 from .sinks_wandb import note
-from .spaces import observation_store
+from .spaces import CHOICES, mask_at, observation_store
 
 BEST = "best.safetensors"
 RETURN = "eval/return_mean"
@@ -93,7 +93,8 @@ def metrics(found: Evaluation) -> dict[str, float]:
 def check_place(config: Config, source: Source) -> None:
     """Raise ConfigError where evaluations cannot be played in what `eval_env` says.
 
-    There is none, it cannot be made, or it has other spaces than those that are trained on.
+    There is none, it cannot be made, or it has other spaces than those that are trained on, or an
+    action mask where they have none, or none where they have one.
     """
     if config.eval_env is None and not source.factories:
         raise ConfigError(f"eval_interval is {config.eval_interval}, but what is trained on cannot"
@@ -109,14 +110,28 @@ def check_place(config: Config, source: Source) -> None:
     except Error as error:
         raise ConfigError(f"eval_env is {config.eval_env!r}: {error.what}",
                           error.fix.replace("--env_name", "--eval_env")) from error
-    found = spaces_of(envs[0])
-    contract.close(envs)
+    try:
+        found, where = spaces_of(envs[0]), masks.place(envs)
+    finally:
+        contract.close(envs)
     for what, ours, theirs in zip(("observations", "actions"),
                                   (source.obs_space, source.act_space), found):
         if not fits(ours, theirs, what == "observations"):
             raise ConfigError(f"eval_env is {config.eval_env!r}, whose {what} are of the space"
                               f" {theirs}, but the policy is trained for {ours}",
                               "give one of the same spaces, or leave eval_env out")
+    trained = mask_at(source.obs_space, source.act_space) is not None
+    if isinstance(source.act_space, CHOICES) and bool(where) != trained:
+        raise _otherwise_masked(config, where)
+
+
+def _otherwise_masked(config: Config, where: str) -> ConfigError:
+    what = f"has an action mask, {where}, but the policy is trained without" if where else \
+        "has no action mask in its first info and no action_masks(), but the policy is trained" \
+        " with masks"
+    return ConfigError(f"eval_env is {config.eval_env!r}, which {what}",
+                       f"give one {'without' if where else 'with'} masks, as what is trained on,"
+                       " or leave eval_env out")
 
 
 def fits(ours: Space, theirs: Space, bounds_free: bool) -> bool:

@@ -46,9 +46,10 @@ def export(policy: Policy, path: str | os.PathLike, to: str | None = None,
            env: Any = None) -> None:
     """Write a policy to `path` as a graph; `to` is onnx or torchscript, by default as `path` ends.
 
-    It is checked before it is written: on 300 steps in `env`, an id or a callable, or else on
-    samples of the observation space. Raises ConfigError for a format or a package that is not
-    there, ExportError where the network cannot be made a graph or that acts otherwise.
+    It is checked before it is written: on 300 steps in `env`, an id or a callable, its frames
+    stacked as in training, or else on samples of the observation space. Raises ConfigError for a
+    format or a package that is not there, ExportError where the network cannot be made a graph or
+    that acts otherwise.
     """
     path = Path(path)
     to = format_of(path, to)

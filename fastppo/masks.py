@@ -23,6 +23,7 @@ from .observations import joined
 from .spaces import CHOICES, MASK, WRAPPED, counts, parts
 
 METHOD = "action_masks"
+IN_OBS = f"observation[{MASK!r}]"
 
 log = logging.getLogger("fastppo")
 
@@ -32,10 +33,16 @@ def shown(envs: Sequence[gym.Env]) -> bool:
 
     It is reset for that where it has no method, in a process whose shared generators are kept.
     """
-    obs_space, act_space = envs[0].observation_space, envs[0].action_space
-    if method := any(map(_method, envs)):
-        _note(act_space)
-    return _wanted(obs_space, act_space) and (method or _in_info(envs[0]))
+    return _to_show(place(envs), envs[0].action_space)
+
+
+def place(envs: Sequence[gym.Env]) -> str:
+    """Where environments have their masks, "" for nowhere: the first one decides, as for `shown`.
+
+    What a Masked one shows does not count, but what it was made of.
+    """
+    env = envs[0].env if isinstance(envs[0], Masked) else envs[0]
+    return _place(env, env.observation_space, any(map(_method, envs)), 0)
 
 
 def beside(obs_space: Space, act_space: Space) -> Dict:
@@ -138,9 +145,8 @@ def vector_wrapped(env: VectorEnv) -> VectorEnv:
 
     Where it has no method it is reset to see its infos.
     """
-    if not _wanted(env.single_observation_space, env.single_action_space):
-        return env
-    return MaskedVector(env) if _vector_method(env) or _in_info(env, None) else env
+    where = _place(env, env.single_observation_space, bool(_vector_method(env)), None)
+    return MaskedVector(env) if _to_show(where, env.single_action_space) else env
 
 
 def flags(mask: Any, size: int, where: str) -> np.ndarray:
@@ -162,7 +168,23 @@ def _wanted(obs_space: Space, act_space: Space) -> bool:
         isinstance(obs_space, Dict) and MASK in obs_space.spaces)
 
 
-def _in_info(env: gym.Env | VectorEnv, seed: int | None = 0) -> bool:
+def _place(env: gym.Env | VectorEnv, obs_space: Space, method: bool, seed: int | None) -> str:
+    """Where one environment, or one of a vector, has its masks; "" for nowhere."""
+    if isinstance(obs_space, Dict) and MASK in obs_space.spaces:
+        return IN_OBS
+    return f"{METHOD}()" if method else f"info[{MASK!r}]" if _in_info(env, seed) else ""
+
+
+def _to_show(where: str, act_space: Space) -> bool:
+    """Whether masks that are `where` must be put into the observations; says where it is no use."""
+    useful = isinstance(act_space, CHOICES)
+    if where and not useful:
+        log.warning("the environment has %s, but masks are for Discrete, MultiDiscrete and"
+                    " MultiBinary actions, not %s: it forbids nothing", where, act_space)
+    return useful and where not in ("", IN_OBS)
+
+
+def _in_info(env: gym.Env | VectorEnv, seed: int | None) -> bool:
     """Whether the first reset has a mask in its info; not where it fails, which its run tells."""
     try:
         with shared_noise_kept():
@@ -189,9 +211,3 @@ def _vector_method(env: VectorEnv) -> Callable | None:
     except Exception:  # there is no `call`, or it calls nothing else
         return None
     return (lambda: env.call(METHOD)) if having and all(having) else None
-
-
-def _note(act_space: Space) -> None:
-    if not isinstance(act_space, CHOICES):
-        log.warning("the environment has %s(), but masks are for Discrete, MultiDiscrete and"
-                    " MultiBinary actions, not %s: it is not asked", METHOD, act_space)

@@ -58,6 +58,7 @@ FLAG = re.compile(
 FLAGS = re.compile(f"{FLAG.pattern}(?: {FLAG.pattern})*")
 # Settings of which none is a word, in Python, too.
 NONE = {"preset", "preprocessing", "rnn", "norm_advantages", "logger", "progress"}
+WORDS, SIZES = {"actor_keys", "critic_keys"}, {"hidden_sizes"}  # settings that are tuples
 OTHERS = {name: ours for names in HOUSES.values() for name, ours in names.items()}
 
 
@@ -135,20 +136,21 @@ def _arguments(flags: str, env: str, bare: bool) -> str:
     found = [(name, value) for name, value in FLAG.findall(flags)]
     if not bare and any(not value for _, value in found):
         return flags
-    said = [f"{name}={_literal(value, name in NONE)}" if value else name for name, value in found]
+    said = [f"{name}={_literal(value, name)}" if value else name for name, value in found]
     name, value = found[0]
     if not (env and name == "env_name" and value):
         return ", ".join(said)
     return env.format(", ".join([_literal(value), *said[1:]]))
 
 
-def _literal(value: str, word: bool = False) -> str:
-    """What follows a flag's equals sign, as it is written in Python; `word`: none is one."""
+def _literal(value: str, name: str = "") -> str:
+    """What follows the equals sign of the flag of setting `name`, as it is written in Python."""
     plain = "".join(shlex.split(value))
-    if re.fullmatch(r"\d+(,\d+)+", plain):
-        return f"({plain.replace(',', ', ')})"
+    if plain != "none" and name in WORDS | SIZES:
+        found = [word if name in SIZES else f'"{word}"' for word in plain.split(",")]
+        return f"({', '.join(found)}{',' * (len(found) == 1)})"
     if plain.startswith("{") and (held := mended(plain)) is not None:
         return repr(held)
-    if plain == "none" and not word or re.fullmatch(r"-?[\d_.]+(e-?\d+)?|True|False|\.\.\.", plain):
-        return {"none": "None"}.get(plain, plain)
-    return f'"{plain}"'
+    if plain == "none" and name not in NONE:
+        return "None"
+    return plain if re.fullmatch(r"-?[\d_.]+(e-?\d+)?|True|False|\.\.\.", plain) else f'"{plain}"'

@@ -121,9 +121,9 @@ class Observations:
     def lead(self, value: Any) -> tuple[int, ...]:
         """The axes that `value` has before those of an observation: () for one, (b,) for a batch.
 
-        Of the first leaf; ValueError where that has other axes.
+        Of the first leaf that is no action mask; ValueError where that has other axes.
         """
-        column = self.columns[0]
+        column = self.columns[int(self.mask == 0)]
         shape = np.shape(column.leaf.of(value))
         extra = len(shape) - len(column.shape)
         if extra not in (0, 1) or shape[extra:] != column.shape:

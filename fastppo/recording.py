@@ -5,14 +5,16 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector.utils import batch_space
 
 from . import contract
 from .envs import Factory, build, spaces_of
 from .errors import Error, InputError
 from .graph import inputs_of
 from .models import torch_threads
+from .observations import Observations
 from .policy import Policy
-from .spaces import MASK, mapped
+from .spaces import MASK, leaves, mapped
 
 STEPS = 300
 FAR = 6e4  # samples of a space are cut here: what has no bounds is no reason to overflow
@@ -35,19 +37,34 @@ class Recording(NamedTuple):
 def played(policy: Policy, make: Factory, steps: int = STEPS) -> Recording:
     """`steps` steps of the policy in an environment of its own, episode after episode.
 
-    Raises EnvError where that fails, InputError where it has other spaces than the policy.
+    As many observations are stacked as the policy's space shows. Raises EnvError where that fails,
+    InputError where it has other spaces than the policy.
     """
-    seen = policy.observer.seen
-    make.masked = seen.mask is not None  # where the mask is not among the observations already
+    make.masked = policy.observer.seen.mask is not None  # where observations do not show it already
     env, = build([make])
     try:
+        if (count := frames(policy, env)) > 1:
+            contract.close([env])
+            make.stack = count
+            env, = build([make])
         if spaces_of(env) != (policy.obs_space, policy.act_space):
             raise InputError(f"the environment has the spaces {spaces_of(env)}, the policy"
                              f" {(policy.obs_space, policy.act_space)}",
-                             "give the environment it was trained on")
+                             "give the environment it was trained on, preprocessed as it was there")
         return recorded(policy, env, steps)
     finally:
         contract.close([env])
+
+
+def frames(policy: Policy, env: gym.Env) -> int:
+    """How many observations of `env` stand in one of the policy's, as frame_stack makes it; or 1.
+
+    Raises SpaceError for spaces that are not served.
+    """
+    ours, theirs = policy.observer.seen.shown, Observations(*spaces_of(env)).shown
+    shape, inner = (leaves(space)[0].space.shape for space in (ours, theirs))
+    stacked = shape and shape[1:] == inner and ours == batch_space(theirs, shape[0])
+    return shape[0] if stacked else 1
 
 
 def samples(policy: Policy, steps: int = STEPS) -> Recording:

@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import functools
 import inspect
 import itertools
 import os
@@ -13,6 +14,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import PurePath
 from typing import Any, Callable, Iterable
 
+import gymnasium
 from gymnasium.spaces import Space
 
 from .names import json_flag
@@ -30,11 +32,21 @@ SPACES = {"observation_space": 'Box(-float("inf"), float("inf"), (4,))',
 def wrapper(env_name: str, obs_space: Space | None, act_space: Space | None) -> str:
     """How to make the observations of an environment one flat Box, its actions Discrete.
 
-    A space that is None is served as it is. One file does both, so that it is pasted once.
+    A space that is None is served as it is. One file does both, so that it is pasted once. In place
+    of a name there may be the call that makes the environment.
     """
     lines = [] if obs_space is None else _flattening()
     lines += [] if act_space is None else _mapping()
     return _wrapped(env_name, [*lines, "return env"])
+
+
+def call(made: functools.partial) -> str:
+    """The call that a partial makes, as code; an argument that is no literal is `...`."""
+    entry = getattr(made.func, "__qualname__", "")
+    name = "gymnasium.make" if made.func is gymnasium.make else \
+        entry if entry.isidentifier() and entry != "make" else "MyEnv"
+    told = [*map(_literal, made.args), *(f"{x}={_literal(y)}" for x, y in made.keywords.items())]
+    return f"{name}({', '.join(told)})"
 
 
 def spaces(missing: Iterable[str]) -> str:
@@ -153,7 +165,9 @@ def _wrapped(env_name: str, lines: list[str]) -> str:
     """A module with the function `make`, whose last lines wrap `env`; and how to train on it."""
     module, colon, attribute = env_name.partition(":")
     callable_ = colon and attribute.replace(".", "").isidentifier()
-    if callable_:  # by its module, because it may be called `make`, too
+    if env_name.endswith(")"):  # a call
+        made = f"{env_name[:-1]}, **kwargs)".replace("(, ", "(")
+    elif callable_:  # by its module, because it may be called `make`, too
         made = f"{module}.{attribute}(**kwargs)"
     elif "-v" in env_name and "<" not in env_name:
         made = f'gymnasium.make("{env_name}", **kwargs)'
@@ -165,6 +179,14 @@ def _wrapped(env_name: str, lines: list[str]) -> str:
     code, name = "\n".join(f"    {line}".rstrip() for line in text), _free_name()
     return (f"wrap it, in a file {name}.py:\n\n{code}\n\n"
             f"  then --env_name={name}:make, or in Python: PPO(make)")
+
+
+def _literal(value: Any) -> str:
+    try:
+        ast.literal_eval(repr(value))
+    except (ValueError, SyntaxError):
+        return "..."
+    return repr(value)
 
 
 def _free_name() -> str:

@@ -26,6 +26,7 @@ from .observations import Encoding, Observations
 from .own import is_own
 from .presets import BY_PRESET, PRESETS, preset_of
 from .processes import worker_count
+from .remedies import call
 from .spaces import check_spaces, leaves, parts
 
 Callback = Callable[[Any, dict[str, float]], Any]
@@ -60,6 +61,8 @@ def named(env: Any) -> str:
     """What to call an environment that was given as `env`."""
     if isinstance(env, (list, tuple)):
         return named(env[0]) if env else "nothing"
+    if isinstance(env, partial):
+        return named(env.func)
     return env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
 
 
@@ -88,7 +91,9 @@ def several(callbacks: Callbacks) -> tuple[Callback, ...]:
 def resolved(source: Source) -> Config:
     """The Config for `source` with every None and "auto" decided; raises for impossible spaces."""
     config, obs_space = source.config, source.obs_space
-    check_spaces(obs_space, source.act_space, config.env_name)
+    made = getattr(next(iter(source.factories), None), "make", None)
+    check_spaces(obs_space, source.act_space,
+                 call(made) if isinstance(made, partial) else config.env_name)
     check_heads(config, source.act_space)
     seen = Observations(obs_space, source.act_space)
     check_network(config, seen)
@@ -122,7 +127,7 @@ def check_heads(config: Config, act_space: Space) -> None:
         if value != default_of(name) and not boxes:
             raise ConfigError(f"{name} is {value!r}, but it is for Box actions, and these are"
                               f" {act_space}", f"leave --{name} out")
-    for form, asked in (("scale", config.action_scaling and "--action_scaling"),
+    for form, asked in (("scale", config.action_scaling and "--action_scaling=True"),
                         ("tanh", config.distribution in ("squashed", "beta")
                          and f"--distribution={config.distribution}"),
                         ("unit", isinstance(config.std, str) and not config.action_scaling
@@ -132,7 +137,7 @@ def check_heads(config: Config, act_space: Space) -> None:
     if config.sde and (config.distribution != "gaussian" or config.std is not None
                        or len(boxes) > 1 or parts(act_space) or is_own(config.model)):
         raise ConfigError("sde explores with a gaussian of its own, for one Box and the built-in"
-                          " networks", "leave --distribution and --std out, or --sde")
+                          " networks", "leave --distribution and --std out, or --sde=False")
     if config.distribution == "beta" and (config.std is not None or config.action_scaling):
         raise ConfigError("a beta distribution has no std, and lies between the bounds already",
                           "leave --std and --action_scaling out, or --distribution")
@@ -199,7 +204,7 @@ def check_network(config: Config, seen: Observations) -> None:
                                   f"leave --{name} out")
     if config.shared_critic and config.actor_keys != config.critic_keys:
         raise ConfigError("actor and critic cannot share what they see with other keys each",
-                          "--no-shared_critic")
+                          "--shared_critic=False")
     known = names_of(seen)
     for name in ("actor_keys", "critic_keys"):
         if (keys := getattr(config, name)) is None:

@@ -14,7 +14,7 @@ from fastppo.cli import first_lines
 from fastppo.config import check_names
 from fastppo.errors import ConfigError, EnvError
 from fastppo.fields import BARE, SECTIONS, UNITS, settings
-from fastppo.names import HOUSES, NONE, OTHERS, nearest, shown
+from fastppo.names import HOUSES, NONE, OTHERS, SIZES, WORDS, nearest, shown
 from fastppo.presets import FAMILIES, PRESETS, preset_of
 from fastppo.settings import configured
 
@@ -155,6 +155,9 @@ def test_tables_about_settings_name_only_settings():
     words = {x.name for x in dataclasses.fields(Config)
              if "none" in getattr(x.type, "__args__", ())}
     assert NONE == {*words, "preset"}
+    assert {(tuple[str, ...] in getattr(x.type, "__args__", (x.type,)), x.name)
+            for x in dataclasses.fields(Config) if "tuple" in str(x.type)} == {
+        *((True, name) for name in WORDS), *((False, name) for name in SIZES)}
     assert {*UNITS, *BARE} <= {*NAMES, *settings(Bench)}
     assert set(ours) <= {*NAMES, *COMPUTED}
     assert not {*NAMES, *settings(Bench)} & {*ALIASES, *COMPUTED, *OTHERS}
@@ -171,6 +174,8 @@ def test_a_value_is_shown_as_it_is_typed():
     ("--num_envs=16", "num_envs=16"), ("--lr=3e-4; or --lr=0.1", "lr=3e-4; or lr=0.1"),
     ("--target_kl=none", "target_kl=None"), (
         "--rnn=none", 'rnn="none"'), ("--hidden_sizes=64,64", "hidden_sizes=(64, 64)"),
+    ("--actor_keys=a,cam", 'actor_keys=("a", "cam")'), ("--critic_keys=1", 'critic_keys=("1",)'),
+    ("--critic_keys=none", "critic_keys=None"), ("--hidden_sizes=64", "hidden_sizes=(64,)"),
     ("--env_name=a:B, or in", 'env_name="a:B", or in'), ("leave --seed out", "leave seed out"),
     ("--env_kwargs='{\"a\": null}'", "env_kwargs={'a': None}"),
     ("--norm_obs=False", "norm_obs=False"),

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
@@ -294,6 +295,17 @@ def test_an_environment_to_check_in_must_have_the_policys_spaces_and_work(traine
         export(policy, tmp_path / "a.pt", env="CartPole-v1")
     with pytest.raises(EnvError, match=r"an environment failed in step 1: .*not today"):
         export(policy, tmp_path / "a.pt", env=Fails)
+
+
+@pytest.mark.parametrize("make", [
+    Chance, partial(Chance, Discrete(4)), partial(Chance, Dict(a=Discrete(3), b=Box(-1, 1, (2,)))),
+    partial(Fenced, "info")], ids=["box", "discrete", "dict", "masked"])
+def test_as_many_frames_are_stacked_as_the_policy_sees(trainer, tmp_path, make):
+    policy = trainer(make, frame_stack=3).policy
+    export(policy, tmp_path / "a.pt", env=make)
+    assert (tmp_path / "a.pt").exists()
+    with pytest.raises(InputError, match="give the environment it was trained on"):
+        export(policy, tmp_path / "b.pt", env="CartPole-v1")
 
 
 # the command

@@ -316,6 +316,28 @@ def test_the_fix_of_a_space_names_the_environment_that_was_asked_for(name, said,
     compile(code.replace("\n    ", "\n").removeprefix("    "), "fix", "exec")
 
 
+class Words(Odd):
+    """Observations of some letters."""
+
+    def __init__(self, most, least=1):
+        super().__init__(Text(most, min_length=least))
+
+    @classmethod
+    def few(cls):
+        """Three at most."""
+        return cls(3)
+
+
+@pytest.mark.parametrize(("make", "said"), [
+    (partial(Words, 3, least=2), "Words(3, least=2, **kwargs)"),
+    (partial(Odd, Text(3)), "Odd(..., **kwargs)"), (partial(Words.few), "MyEnv(**kwargs)"),
+    (partial(lambda n: Words(n), n=3), "MyEnv(n=3, **kwargs)")])
+def test_the_fix_of_a_space_repeats_the_call_of_a_partial(trainer, make, said):
+    with pytest.raises(SpaceError) as caught:
+        trainer(make)
+    assert f"    env = {said}\n" in caught.value.fix
+
+
 @pytest.mark.parametrize(("store", "word"), [(observation_store, "obs"), (action_store, "action")])
 def test_a_space_that_is_not_served_is_an_error_wherever_it_comes_up(store, word):
     with pytest.raises(SpaceError, match=rf"{word}.*Text[\s\S]*MyEnv\(\*\*kwargs\)"):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from envs_for_tests import ONE, Chance, Fenced
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.vector.utils import batch_space
 from torch.distributions import Categorical
 
 from fastppo import load, make_vec
@@ -285,6 +286,18 @@ def test_predict_refuses_what_is_no_mask(trainer, mask, said):
         trainer(partial(Fenced, "info")).policy.predict(np.zeros(1), action_mask=mask)
 
 
+@pytest.mark.parametrize("obs_space", [ONE, OBS["dict"]], ids=["box", "dict"])
+def test_predict_says_what_is_wrong_with_one_mask_for_several_observations(trainer, obs_space):
+    policy = trainer(partial(Fenced, "info", obs_space=obs_space)).policy
+    obs = batch_space(obs_space, 5).sample()
+    with pytest.raises(InputError, match=r"the action mask has shape \(3,\), not \(5, 3\).*\n"
+                       r"  fix: action_mask=np.broadcast_to\(mask, \(5, 3\)\)"):
+        policy.predict(obs, action_mask=[0, 1, 0])
+    assert (policy.predict(obs, action_mask=np.broadcast_to([0, 1, 0], (5, 3))) == 1).all()
+    with pytest.raises(InputError, match=r"mask has shape \(5, 3\), not \(3,\)"):
+        policy.predict(obs_space.sample(), action_mask=np.ones((5, 3), bool))
+
+
 def test_predict_refuses_a_mask_for_a_policy_that_has_learnt_without(trainer):
     with pytest.raises(InputError, match="learnt without one\n  fix: leave action_mask out"):
         trainer(Chance).policy.predict(np.zeros(1), action_mask=[1, 1, 1])
@@ -348,6 +361,43 @@ def test_masks_for_actions_that_cannot_have_one_are_told_of(trainer, caplog):
     with caplog.at_level(logging.WARNING, "fastppo"):
         ppo = trainer(partial(Boxed, act_space=Box(-1, 1, (1,))))
     assert "masks are for Discrete" in caplog.text and ppo.policy.observer.seen.mask is None
+
+
+class Told(gym.Wrapper):
+    """Chance with a mask in every info."""
+
+    def __init__(self, act_space, **spaces):
+        super().__init__(Chance(act_space=act_space, **spaces))
+
+    def reset(self, *, seed=None, options=None):
+        """As Chance's."""
+        return self.env.reset(seed=seed)[0], {"action_mask": [1, 0]}
+
+
+@pytest.mark.parametrize("act_space", [Box(-1, 1, (1,)), Tuple([Discrete(2), Box(-1, 1, (1,))])])
+@pytest.mark.parametrize(("where", "obs_space"), [
+    ("info", ONE), ("observation", Dict(a=ONE, action_mask=MultiBinary(2)))])
+@pytest.mark.parametrize("vector", [False, True])
+def test_so_are_those_in_infos_and_observations_once(
+        trainer, caplog, act_space, where, obs_space, vector):
+    make = partial(Told, act_space, obs_space=obs_space)
+    with caplog.at_level(logging.WARNING, "fastppo"):
+        ppo = trainer(gym.vector.SyncVectorEnv([make] * 4)) if vector else trainer(
+            make, eval_env=make)
+    found = [one for one in caplog.messages if "masks are for Discrete" in one]
+    assert len(found) == 1 and f"has {where}['action_mask']," in found[0]
+    assert ppo.policy.observer.seen.mask is None
+
+
+@pytest.mark.parametrize("how", ["method", "info"])
+def test_an_environment_to_evaluate_in_has_masks_where_that_of_training_has(trainer, how):
+    masked, other = partial(Fenced, how), {"method": "info", "info": "method"}[how]
+    with pytest.raises(ConfigError, match="eval_env .*has no action mask .*\n  fix: give one with"):
+        trainer(masked, eval_env=Chance)
+    with pytest.raises(ConfigError, match="eval_env .*has an action mask, .*\n  fix: give one wit"):
+        trainer(Chance, eval_env=masked)
+    for one in (other, "obs"):  # from wherever: it is the same to the policy
+        trainer(masked, eval_env=partial(Fenced, one)).evaluate(2)
 
 
 def test_make_vec_leaves_masks_where_they_are():

@@ -413,9 +413,11 @@ def test_a_model_is_named_as_module_and_class_also_on_the_command_line(monkeypat
     (Box(0, 255, (4, 4, 3), np.uint8), {"model": "impala"}, '8x8 or larger.*fix: model="mlp"'),
     (VECTOR, {"model": Own, "layer_norm": True}, "one of your own.*leave"),
     (VECTOR, {"actor_keys": ("own",)}, "parts of a Dict.*leave"),
-    (PARTS, {"actor_keys": ("own", "else")}, "must be some of own, hidden"),
+    (PARTS, {"actor_keys": ("own", "else")},
+     r'must be some of own, hidden.*\n  fix: actor_keys=\("own", "hidden"\)$'),
     (PARTS, {"actor_keys": ()}, "must be some of"), (PARTS, {"critic_keys": "own"}, "some of"),
-    (PARTS, {"actor_keys": ("own",), "shared_critic": True}, "cannot share"),
+    (PARTS, {"actor_keys": ("own",), "shared_critic": True},
+     "cannot share.*\n  fix: shared_critic=False$"),
     (VECTOR, {"frame_stack": 0}, "frame_stack is 0"), (VECTOR, {"shared_critic": 3}, "critic is 3"),
     (Dict(obs=VECTOR, action_mask=Box(0, 1, (3,), np.int8)), {"frame_stack": 2}, "action_mask"),
 ])

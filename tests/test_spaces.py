@@ -229,5 +229,6 @@ def test_what_is_for_box_actions_refuses_choices(trainer, settings):
     dict(distribution="state_gaussian", std=0.2), dict(min_std=0.1), dict(sde_sample_freq=4)],
     ids=str)
 def test_heads_that_exclude_each_other_are_refused(trainer, settings):
-    with pytest.raises(ConfigError, match="\n  fix: .*leave"):
+    with pytest.raises(ConfigError, match="\n  fix: .*leave") as caught:
         trainer(partial(Chance, VECTOR, Box(-1, 1, (1,))), **settings)
+    assert "--" not in str(caught.value) and "or sde\n" not in f"{caught.value}\n"
