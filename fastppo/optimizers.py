@@ -39,6 +39,8 @@ class Borrowed:
         if not isinstance(self.made, torch.optim.Optimizer):
             raise ConfigError(f"the optimizer {make!r} returned {type(self.made).__name__}, not a"
                               " torch.optim.Optimizer", FIX)
+        if not apart:  # however it has grouped the parameters
+            self.owners *= len(self.made.param_groups)
         self._try(make, flat)
         self.rates = 0.0, 0.0
 

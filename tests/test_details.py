@@ -213,6 +213,15 @@ def test_what_makes_no_optimizer_is_refused_before_the_first_step(bad, said):
         PPO(BOX, num_workers=0, optimizer=bad)
 
 
+def test_an_optimizer_may_group_the_parameters_itself(trainer):
+    def made(params):
+        return SGD([{"params": params[:2]}, {"params": params[2:]}], lr=9.0)
+
+    settings = dict(lr=0.1, epochs=2)
+    grouped, whole = (updated(trainer(BOX, optimizer=one, **settings)) for one in (made, SGD))
+    assert torch.equal(grouped[0], whole[0])
+
+
 @pytest.mark.parametrize("optimizer", [
     partial(SGD, momentum=0.9, weight_decay=0.5), partial(torch.optim.Adam, eps=0.0),
     partial(torch.optim.Adagrad, weight_decay=0.5)])
