@@ -37,6 +37,7 @@ FORMS: dict[str, tuple[Callable, Callable] | None] = {
     "unit": (lambda act: np.clip(act, 0, 1), lambda place: place),
 }
 
+LARGEST = float(np.finfo(np.float32).max)
 Part = Callable[[np.ndarray], list[Any]]
 
 
@@ -98,12 +99,51 @@ class Actions(NamedTuple):
 def check_form(space: Space, form: str, asked: str) -> None:
     """Raise SpaceError where a form needs bounds that `space` has not; `asked` is the setting."""
     for leaf in leaves(space):
-        box = isinstance(leaf.space, Box)
-        if form != "clip" and box and not (np.isfinite(leaf.space.low).all()
-                                           and np.isfinite(leaf.space.high).all()):
-            raise SpaceError(f"{asked} maps actions to their bounds, but the space {leaf.space} has"
-                             " none on some side", f"leave {asked} out, or give the environment"
-                             " finite bounds: gymnasium.wrappers.RescaleAction")
+        box = leaf.space
+        why = _boundless(box) if form != "clip" and isinstance(box, Box) else ""
+        if why:
+            raise SpaceError(f"{asked} maps actions to their bounds, but the space {box} has {why}",
+                             f"leave {asked} out, or give {_narrowed(space)}")
+
+
+def _narrowed(space: Space) -> str:
+    """How to give actions other bounds: code where one pair within those there are can be named."""
+    if parts(space):
+        return "that Box narrower bounds"
+    below, above = float(space.low.max()), float(space.high.min())
+    low = min(max(below, -1.0), max(above - 2.0, below))
+    high = min(low + 2.0, above)
+    if not -1e5 < low < high < 1e5:  # of other components, or that few digits do not name
+        return "the environment narrower bounds"
+    return ("the environment narrower bounds: gymnasium.wrappers.TransformAction(env, lambda"
+            f" action: action, gymnasium.spaces.Box({low:g}, {high:g}, env.action_space.shape,"
+            " env.action_space.dtype))")
+
+
+def bounds_of(space: Box) -> tuple[np.ndarray, np.ndarray]:
+    """(low, high) [n] of a Box; of whole numbers as f64, which are rounded inwards if at all."""
+    low, high = space.low.reshape(-1), space.high.reshape(-1)
+    if space.dtype.kind == "f":
+        return low, high
+    return _rounded(low, math.inf), _rounded(high, -math.inf)
+
+
+def _rounded(bounds: np.ndarray, way: float) -> np.ndarray:
+    pairs = [(float(exact), exact) for exact in bounds.tolist()]
+    return np.array([near if near == exact or (near > exact) == (way > 0)
+                     else math.nextafter(near, way) for near, exact in pairs], np.float64)
+
+
+def _boundless(box: Box) -> str:
+    """What the bounds of a Box lack for a map onto what is between them; "" for nothing."""
+    if not (np.isfinite(box.low).all() and np.isfinite(box.high).all()):
+        return "none on some side"
+    with np.errstate(over="ignore"):
+        if box.dtype.kind == "f":
+            wide = not np.isfinite(box.high - box.low).all()
+            return f"a range beyond the largest number of {box.dtype}" if wide else ""
+    exact = max(np.abs(bound.astype("f8")).max() for bound in (box.low, box.high)) < 2.0**53
+    return "" if exact else "bounds of 2**53 or more, which are no exact floats"
 
 
 def _stored(space: Space, part: np.ndarray) -> np.ndarray:
@@ -132,9 +172,7 @@ def _chooser(space: Space) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _placer(space: Box, form: str) -> Callable[[np.ndarray], np.ndarray]:
-    low, high = space.low.reshape(-1), space.high.reshape(-1)
-    if space.dtype.kind != "f":  # clipped as float, then to the nearest whole number
-        low, high = low.astype(np.float64), high.astype(np.float64)
+    low, high = bounds_of(space)  # clipped as float, then to the nearest whole number
     known, whole = FORMS[form], (lambda act: act) if space.dtype.kind == "f" else np.rint
     if known is None:
         return lambda act: np.clip(whole(act), low, high)
@@ -160,7 +198,8 @@ def _placed(space: Box, form: str, u: np.ndarray, z: np.ndarray) -> np.ndarray:
         return FORMS[form][1](u.astype("f8"))
     low, high = space.low.reshape(-1).astype("f8"), space.high.reshape(-1).astype("f8")
     below, above = np.isfinite(low), np.isfinite(high)
-    base, top = np.where(below, low, 0.0), np.where(above, high, 0.0)
+    base, top = (np.where(one, bound, 0.0).clip(-LARGEST, LARGEST)  # of what is stored
+                 for one, bound in ((below, low), (above, high)))
     tail = -np.log1p(-u.astype("f8"))
     open_ended = np.where(below, base + tail, np.where(above, top - tail, z))
     return np.where(below & above, base + (top - base) * u, open_ended)

@@ -14,7 +14,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, Space
 from torch import Tensor, nn
 
-from .actions import Actions
+from .actions import Actions, bounds_of
 from .errors import ExportError
 from .observations import Column
 from .policy import Policy
@@ -130,8 +130,7 @@ def _choices(space: Space) -> Function:
 def _numbers(space: Box, form: str) -> Function:
     dtype = torch_dtype(space.dtype)
     wide = torch.promote_types(torch.float32, dtype) if dtype.is_floating_point else torch.float64
-    low, high = (torch.from_numpy(bound.reshape(-1).astype("f8")).to(wide)
-                 for bound in (space.low, space.high))
+    low, high = (torch.from_numpy(bound.astype("f8")).to(wide) for bound in bounds_of(space))
     place, whole = PLACES[form], torch.round if space.dtype.kind != "f" else lambda act: act
 
     def finish(act: Tensor) -> Tensor:

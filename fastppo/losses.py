@@ -4,11 +4,12 @@
 
 `fresh` is what the policy says now of the samples that `batch` recorded (batches.Fresh and Batch),
 `coefficients` the numbers of this iteration (pace.Coefficients). The loss must be a mean over the
-samples. The statistics are shown as losses/<name>.
+samples. The statistics, a single number each, are shown as losses/<name>; the names in MEASURED are
+taken.
 """
 
 import functools
-from typing import Callable
+from typing import Any, Callable
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,8 @@ from .values import NormValues, in_units
 
 Weighed = tuple[Tensor, dict[str, Tensor]]
 Loss = Callable[[Fresh, Batch, Coefficients], Weighed]
+MEASURED = ("entropy", "approx_kl", "old_approx_kl", "clipfrac", "grad_norm", "epochs",
+            "explained_variance")  # shown whatever the loss is
 FIX = "return (loss, {}), the loss a mean over samples that depends on fresh.logp or fresh.val"
 
 
@@ -56,5 +59,21 @@ def _checked(loss: Callable, fresh: Fresh, batch: Batch, now: Coefficients) -> W
             else type(value).__name__
         raise ModelError(f"the loss {loss!r} returned {what}, not a single number that gradients"
                          " flow from", FIX)
-    return value, {name: torch.as_tensor(x, dtype=value.dtype, device=value.device)
-                   for name, x in stats.items()}
+    return value, {name: _statistic(loss, name, x, value) for name, x in stats.items()}
+
+
+def _statistic(loss: Callable, name: str, x: Any, like: Tensor) -> Tensor:
+    """A statistic [] of a user's loss; ModelError where it is no number, or its name is taken."""
+    told = f"the loss {loss!r} returned the statistic {name!r}"
+    if name in MEASURED:
+        raise ModelError(f"{told}, but that is measured already, of every loss",
+                         f'call it "my_{name}", or leave it out')
+    try:
+        found = torch.as_tensor(x, dtype=like.dtype, device=like.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ModelError(f"{told}, which is {x!r}, no number", "leave it out, or return a number"
+                         " or a tensor of one") from error
+    if found.shape:
+        raise ModelError(f"{told}, which is of shape {list(found.shape)}, not a single number",
+                         f'return its mean: "{name}": x.mean()')
+    return found

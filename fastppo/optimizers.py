@@ -22,7 +22,7 @@ class Borrowed:
     """An optimizer of torch's on the parameters, with our learning rates in its param_groups.
 
     `make` is called with the parameters, or with a group for each network where the critic has a
-    rate of its own. Raises ConfigError where that gives no optimizer.
+    rate of its own. Raises ConfigError where that gives no optimizer, or one that cannot step.
     """
 
     def __init__(self, make: Callable[[Any], Any], flat: Flat, apart: bool):
@@ -39,6 +39,9 @@ class Borrowed:
         if not isinstance(self.made, torch.optim.Optimizer):
             raise ConfigError(f"the optimizer {make!r} returned {type(self.made).__name__}, not a"
                               " torch.optim.Optimizer", FIX)
+        if not apart:  # however it has grouped the parameters
+            self.owners *= len(self.made.param_groups)
+        self._try(make, flat)
         self.rates = 0.0, 0.0
 
     @property
@@ -51,6 +54,20 @@ class Borrowed:
         for group, critic in zip(self.made.param_groups, self.owners, strict=True):
             group["lr"] = self.rates[critic]
         self.made.step()
+
+    def _try(self, make: Callable[[Any], Any], flat: Flat) -> None:
+        """One step on a gradient of zeros, taken back."""
+        values, self.rates = flat.state, (1e-3, 1e-3)
+        try:
+            before = self.state
+            self.step()
+            self.restore(before)
+        except Exception as error:  # a user's optimizer may raise anything
+            raise ConfigError(f"the optimizer {make!r} failed in step(), which is called without a"
+                              f" closure, on dense gradients: {type(error).__name__}: {error}",
+                              FIX) from error
+        finally:
+            flat.restore(values)
 
     @property
     def state(self) -> dict[str, Any]:

@@ -10,14 +10,17 @@ from typing import Callable
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 
 from . import kernels
 from .batches import Batch, normalised
 from .collect import Rollout
 from .config import Config
+from .distributions import Given
 from .errors import ConfigError
 from .heads import Gaussian
 from .kernels import Purpose
+from .names import flag
 from .policy import Policy
 from .spaces import mapped
 from .values import NormValues
@@ -39,10 +42,20 @@ def changes_of(config: Config, policy: Policy) -> list[Change]:
         found.append(_normalised)
     if config.rpo_alpha:
         if type(policy.head) is not Gaussian:
-            raise ConfigError("--rpo_alpha moves the mean of normally distributed actions, which"
-                              f" the space {policy.act_space} has not", "--rpo_alpha=0")
+            raise ConfigError("--rpo_alpha moves the mean of one Box of normally distributed"
+                              " actions, with a std free of the state, which"
+                              f" {_other(config, policy)} has not", "--rpo_alpha=0")
         found.append(functools.partial(_robust, config))
     return found
+
+
+def _other(config: Config, policy: Policy) -> str:
+    """Because of what the actions are not those of a plain Gaussian."""
+    if not isinstance(policy.act_space, Box):
+        return f"the space {policy.act_space}"
+    if isinstance(policy.head, Given):
+        return "the distribution that the model returns"
+    return "--sde" if config.sde else flag("distribution", config.distribution)
 
 
 def _values_learnt(net: NormValues, rollout: Rollout, batch: Batch, iteration: int,

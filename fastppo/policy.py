@@ -86,6 +86,7 @@ class Policy(nn.Module):
     def value(self, obs: Any) -> np.ndarray:
         """The value f32 of one raw observation, or [b] of a batch; of one with NaN it is NaN.
 
+        Of a policy with memory it is the value at an episode's start, whatever was seen before.
         Raises InputError for what training would refuse: another shape, a dtype that is not kept.
         """
         rows, single = contract.batch(obs, self.observer.seen, True)

@@ -52,9 +52,14 @@ def fits(value: Any, positive: bool = True) -> bool:
 def value_at(name: str, value: Scheduled, remaining: float) -> float:
     """What the setting `name` is when `remaining` of the progress is left.
 
-    Raises ConfigError where a function returns no finite number, 0 or more.
+    Raises ConfigError where a function fails, or returns no finite number, 0 or more.
     """
-    found = schedule(value)(remaining)
+    fix = f"{name}=lambda remaining: {0.2 if 'clip' in name else 3e-4} * remaining"
+    try:
+        found = schedule(value)(remaining)
+    except Exception as error:  # a user's function may raise anything
+        raise ConfigError(f"the function given as {name} failed for the remaining progress"
+                          f" {remaining:g}: {type(error).__name__}: {error}", fix) from error
     try:
         number = float(found)
     except (TypeError, ValueError):
@@ -62,7 +67,7 @@ def value_at(name: str, value: Scheduled, remaining: float) -> float:
     if not 0 <= number < math.inf:
         raise ConfigError(f"the function given as {name} returned {found!r} for the remaining"
                           f" progress {remaining:g}, but must return a finite number, 0 or more",
-                          f"{name}=lambda remaining: {0.2 if 'clip' in name else 3e-4} * remaining")
+                          fix)
     return number
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from numbers import Real
 from typing import Any, Callable, Iterable
 
+import numpy as np
 import torch
 from gymnasium.spaces import Box, Space
 
@@ -15,7 +16,7 @@ from .bodies import columns_of, names_of
 from .config import Config, check_names, default_of
 from .envs import Source, check_agreement
 from .errors import ConfigError
-from .heads import COMPILED, head_of
+from .heads import COMPILED, fixed_std, head_of
 from .images import NETWORKS, picture
 from .learner import Learner
 from .measure import pays
@@ -134,10 +135,8 @@ def check_heads(config: Config, act_space: Space) -> None:
                          and f"--std={config.std}")):
         if asked:
             check_form(act_space, form, asked)
-    if config.sde and (config.distribution != "gaussian" or config.std is not None
-                       or len(boxes) > 1 or parts(act_space) or is_own(config.model)):
-        raise ConfigError("sde explores with a gaussian of its own, for one Box and the built-in"
-                          " networks", "leave --distribution and --std out, or --sde=False")
+    if config.sde:
+        _check_sde(config, act_space)
     if config.distribution == "beta" and (config.std is not None or config.action_scaling):
         raise ConfigError("a beta distribution has no std, and lies between the bounds already",
                           "leave --std and --action_scaling out, or --distribution")
@@ -147,6 +146,8 @@ def check_heads(config: Config, act_space: Space) -> None:
     check_needs(config, ("min_std", "--distribution=state_gaussian",
                          config.distribution == "state_gaussian"),
                 ("sde_sample_freq", "--sde=True", config.sde))
+    for box in boxes:
+        _check_std(config, box)
 
 
 def check_needs(config: Config, *needs: tuple[str, str, bool]) -> None:
@@ -158,6 +159,35 @@ def check_needs(config: Config, *needs: tuple[str, str, bool]) -> None:
         if getattr(config, name) != default_of(name) and not there:
             raise ConfigError(f"{name} is {getattr(config, name)}, but does nothing without"
                               f" {needed}", f"{needed}, or leave --{name} out")
+
+
+def _check_sde(config: Config, act_space: Space) -> None:
+    if is_own(config.model):
+        raise ConfigError("sde explores by the last features of a built-in network, and the model"
+                          " is one of your own", "leave --sde out")
+    if parts(act_space):
+        raise ConfigError(f"sde is for actions that are one Box, and these are {act_space}",
+                          "leave --sde out")
+    if config.distribution != "gaussian" or config.std is not None:
+        raise ConfigError("sde explores with a gaussian of its own",
+                          "leave --distribution and --std out, or --sde=False")
+
+
+def _check_std(config: Config, box: Box) -> None:
+    """Raise ConfigError where the std that is given or begun with is too small or large to use."""
+    name, form = "std", "scale" if config.action_scaling else "clip"
+    with np.errstate(all="ignore"):
+        if config.std is None:
+            name, std = "log_std_init", np.exp(np.full(1, config.log_std_init, np.float64))
+        else:
+            std = fixed_std(box, head_options(config), form)
+        square = np.square(std).astype(np.float32)
+    bad = std[~((square > 0) & np.isfinite(square))]
+    if len(bad):
+        raise ConfigError(f"{name} is {getattr(config, name)}, which is a standard deviation of"
+                          f" {bad[0]:g} for actions of {box}: float32 has its square as"
+                          f" {'0' if bad[0] < 1 else 'infinity'}",
+                          "--log_std_init=0" if config.std is None else "leave --std out")
 
 
 def _serves(config: Config, seen: Observations) -> bool:

@@ -10,9 +10,10 @@ import torch
 from envs_for_tests import Chance, Counting, interrupted
 from gymnasium.spaces import Box, Discrete
 
-from fastppo import PPO, kernels, learner, load, passes, reference
+from fastppo import PPO, kernels, learner, load, losses, passes, reference
 from fastppo.batches import Fresh, cut
 from fastppo.errors import ConfigError, Error, ModelError
+from fastppo.flat import trained
 from fastppo.learner import Learner, policy_loss, total_loss
 from fastppo.passes import changes_of
 from fastppo.values import NormValues
@@ -130,6 +131,23 @@ def test_a_loss_that_is_none_is_refused_and_nothing_has_changed(trainer, made, s
     assert torch.equal(weights(ppo), before)
 
 
+@pytest.mark.parametrize("stats, said", [
+    ({"mine": torch.zeros(3)}, r"statistic 'mine', which is of shape \[3\].*\n  fix: .*x.mean"),
+    ({"mine": "high"}, "statistic 'mine', which is 'high', no number.*\n  fix: leave it out"),
+    ({"mine": None}, "statistic 'mine', which is None, no number"),
+    ({"entropy": 1.0}, "'entropy', but that is measured already.*\n  fix: call it \"my_entropy"),
+    ({"grad_norm": 1.0}, "'grad_norm', but"), ({"explained_variance": 1.0}, "variance', but")])
+def test_a_statistic_is_one_number_under_a_name_that_is_free(trainer, stats, said):
+    ppo = trainer(BOX, loss=lambda fresh, batch, now: (fresh.val.mean(), stats))
+    with pytest.raises(ModelError, match=said):
+        ppo.update(ppo.collect())
+
+
+def test_the_names_that_are_taken_are_those_of_what_is_measured_of_every_loss(trainer):
+    ppo = trainer(BOX, loss=lambda fresh, batch, now: (fresh.val.mean(), {}))
+    assert set(updated(ppo, 1)[1]) == {f"losses/{name}" for name in losses.MEASURED}
+
+
 def test_a_class_that_is_no_learner_is_refused():
     with pytest.raises(ConfigError, match="no subclass of fastppo.learner.Learner"):
         PPO(BOX, num_workers=0, loss=dict)
@@ -187,10 +205,32 @@ def test_an_interrupted_update_takes_an_optimizers_memory_back(trainer, monkeypa
 @pytest.mark.parametrize("bad, said", [
     (lambda params: None, "returned NoneType, not a torch.optim.Optimizer"),
     (lambda: None, "failed when called with the parameters: TypeError"),
-    (partial(SGD, momentum=-1), "Invalid momentum")])
+    (partial(SGD, momentum=-1), "Invalid momentum"),
+    (torch.optim.LBFGS, r"failed in step\(\).*closure[\s\S]*\n  fix: optimizer="),
+    (torch.optim.SparseAdam, r"failed in step\(\).*dense gradients")])
 def test_what_makes_no_optimizer_is_refused_before_the_first_step(bad, said):
     with pytest.raises(ConfigError, match=said):
         PPO(BOX, num_workers=0, optimizer=bad)
+
+
+def test_an_optimizer_may_group_the_parameters_itself(trainer):
+    def made(params):
+        return SGD([{"params": params[:2]}, {"params": params[2:]}], lr=9.0)
+
+    settings = dict(lr=0.1, epochs=2)
+    grouped, whole = (updated(trainer(BOX, optimizer=one, **settings)) for one in (made, SGD))
+    assert torch.equal(grouped[0], whole[0])
+
+
+@pytest.mark.parametrize("optimizer", [
+    partial(SGD, momentum=0.9, weight_decay=0.5), partial(torch.optim.Adam, eps=0.0),
+    partial(torch.optim.Adagrad, weight_decay=0.5)])
+def test_the_step_that_tries_an_optimizer_leaves_no_trace(trainer, optimizer):
+    ppo, untried = trainer(BOX, optimizer=optimizer), trainer(BOX)
+    assert torch.equal(weights(ppo), weights(untried)) and weights(ppo).isfinite().all()
+    fresh = optimizer([torch.nn.Parameter(p.detach().clone()) for p in trained(ppo.policy)])
+    found, wanted = ppo.learner.optimizer.state, fresh.state_dict()
+    assert repr(found) == repr(wanted) and ppo.learner.optimizer.rates == (0.0, 0.0)
 
 
 # Clipping
@@ -340,6 +380,14 @@ def test_discrete_actions_have_no_mean_to_move():
     with pytest.raises(ConfigError, match="Discrete.* has not") as caught:
         PPO(Chance, num_workers=0, rpo_alpha=0.5)
     assert caught.value.fix == "--rpo_alpha=0"
+
+
+@pytest.mark.parametrize("settings, said", [
+    ({"distribution": "state_gaussian"}, 'distribution="state_gaussian" has not'),
+    ({"distribution": "squashed"}, 'distribution="squashed" has not'), ({"sde": True}, "sde has")])
+def test_what_has_no_mean_to_move_is_named(settings, said):
+    with pytest.raises(ConfigError, match=f"{said}.*\n  fix: rpo_alpha=0"):
+        PPO(BOX, num_workers=0, rpo_alpha=0.5, **settings)
 
 
 def test_by_default_the_samples_are_what_the_rollout_recorded(trainer):

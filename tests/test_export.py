@@ -17,8 +17,10 @@ from torch import nn
 from torch.distributions import Categorical
 
 from fastppo import cli, export, exporter, recording
+from fastppo.actions import Actions
 from fastppo.envs import factory
 from fastppo.errors import ConfigError, EnvError, ExportError, InputError
+from fastppo.graph import finish_of
 
 # The tests' own torch.jit.load; the package silences its deprecation itself.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
@@ -220,6 +222,14 @@ class Sum(Net):
 def test_networks_of_ones_own_leave_with_distributions_and_memory(trainer, tmp_path, net):
     export(trainer("CartPole-v1", model=net).learn(32).policy, tmp_path / "a.pt", env="CartPole-v1")
     assert (tmp_path / "a.pt").exists()
+
+
+def test_a_graph_keeps_whole_numbers_within_the_largest_bounds():
+    space = Box(np.int64([-2**63, 2**61 + 1]), np.int64([2**63 - 1, 2**62 - 1]), dtype=np.int64)
+    act = np.float32([[1e30, 1e30], [-1e30, -1e30]])
+    found = finish_of(Actions(space))(torch.from_numpy(act))[0].numpy()
+    np.testing.assert_array_equal(found, Actions(space).to_env()(act))
+    assert all(map(space.contains, found))
 
 
 def test_exporting_changes_no_bit_of_training(trainer, tmp_path):

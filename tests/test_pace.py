@@ -98,6 +98,13 @@ def test_a_function_that_returns_no_value_is_an_error_before_the_first_step(bad)
         PPO(Constant, num_workers=0, clip_range=lambda remaining: bad)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_function_that_fails_is_refused_before_the_first_step(name):
+    with pytest.raises(ConfigError, match=f"given as {name} failed .* progress 1: TypeError") as e:
+        PPO(Constant, num_workers=0, **{name: lambda: 1})
+    assert e.value.fix.startswith(f"{name}=lambda remaining: ")
+
+
 def test_schedules_are_typed_as_texts():
     request = arguments.read(["--lr=linear:2e-3", "--clip_range=0.1", "--entropy_coef=cosine:.1:0",
                               "--clip_range_vf=none", "--critic_lr=constant:1e-3"])

@@ -17,6 +17,7 @@ from fastppo.observer import Observer
 from fastppo.spaces import fields, leaves
 
 VECTOR, PICTURE = Box(-3, 9, (2, 2), np.float64), Box(0, 255, (3, 4, 1), np.uint8)
+HUGE = float(np.finfo(np.float32).max)
 OBS = {
     "vector": VECTOR, "scalar": Box(-1, 1, (), np.float32), "picture": PICTURE,
     "flags": Box(0, 1, (3,), np.bool_), "whole": Box(-5, 5, (2,), np.int32),
@@ -208,11 +209,65 @@ def test_a_policy_refuses_an_observation_of_another_structure(trainer, bad):
         ppo.policy.predict(bad)
 
 
-@pytest.mark.parametrize("settings", [dict(action_scaling=True), dict(distribution="squashed"),
-                                      dict(distribution="beta"), dict(std="10%")], ids=str)
-def test_what_maps_to_bounds_refuses_a_box_without_them(trainer, settings):
-    with pytest.raises(SpaceError, match="bounds.*\n  fix: leave "):
-        trainer(partial(Chance, VECTOR, ACT["unbounded"]), **settings)
+@pytest.mark.parametrize(("settings", "space", "why"), [
+    (dict(action_scaling=True), ACT["unbounded"], "none on some side"),
+    (dict(distribution="squashed"), Box(0, 2**63 - 1, (2,), np.int64), r"bounds of 2\*\*53"),
+    (dict(distribution="beta"), Box(0, 2**64 - 1, (2,), np.uint64), r"bounds of 2\*\*53"),
+    (dict(std="10%"), Box(-np.inf, -3, (2,)), "none on"),
+    (dict(action_scaling=True), Box(-HUGE, HUGE, (2,)), "a range beyond"),
+    (dict(action_scaling=True), Box(np.float32([4, -np.inf]), np.inf), "none on")], ids=str)
+def test_what_maps_to_bounds_refuses_a_box_without_them_and_its_fix_works(
+        trainer, settings, space, why):
+    env = Chance(VECTOR, space)
+    with pytest.raises(SpaceError, match=f"bounds.* has .*{why}.*\n  fix: leave ") as caught:
+        trainer(partial(Chance, VECTOR, space), **settings)
+    code = caught.value.fix.partition("bounds: ")[2]
+    ppo = trainer(lambda: eval(code, {"gymnasium": gym, "env": env}), num_envs=1, **settings)
+    assert ppo.learn(8).step == 8 and ppo.policy.act_space.dtype == space.dtype
+
+
+def test_a_part_of_the_actions_without_bounds_is_not_told_of_a_wrapper_of_the_whole(trainer):
+    space = Dict(go=Discrete(2), how=ACT["unbounded"])
+    with pytest.raises(SpaceError, match="none on some side.*\n  fix: .*narrower bounds$"):
+        trainer(partial(Chance, VECTOR, space), action_scaling=True)
+
+
+@pytest.mark.parametrize("space", [
+    Box(-2**63, 2**63 - 1, (2,), np.int64), Box(0, 2**64 - 1, (2,), np.uint64),
+    Box(-2**62 - 1, -2**61 - 1, (2,), np.int64), Box(2**61 + 1, 2**62 - 1, (2,), np.int64),
+    Box(-HUGE, HUGE, (2,)), Box(-1e308, 1e308, (2,), np.float64)], ids=str)
+def test_actions_that_are_clipped_stay_within_bounds_of_any_size(space):
+    acts = Actions(space)
+    far = np.float32([[-HUGE, HUGE], [0, 0], [2.0**63, -2.0**63]])
+    ends = acts.random(np.float32([[0, 1 - 2**-24]]), np.zeros((1, 2), np.float32))
+    assert np.isfinite(ends).all() and (ends[0, 0] < ends[0, 1])
+    found = acts.to_env()(np.concatenate([far, ends]))
+    assert all(map(space.contains, found)) and (found[0][0] < found[0][1])
+
+
+@pytest.mark.parametrize(("settings", "said"), [
+    (dict(std="10%"), "std is 10%, which is a standard deviation of 0 "), (dict(std=1e-30), "0"),
+    (dict(std=1e30), "infinity"), (dict(log_std_init=-1000), "log_std_init is -1000, .* of 0 "),
+    (dict(log_std_init=1000, distribution="state_gaussian"), "of inf for actions of Box"),
+    (dict(log_std_init=-1000.0, distribution="state_gaussian"), "of 0 for actions of Box"),
+    (dict(log_std_init=100, sde=True), "infinity")], ids=str)
+def test_a_std_that_cannot_be_computed_with_is_refused_and_its_fix_works(trainer, settings, said):
+    env = partial(Chance, VECTOR, Box(np.float32([-1, 2]), np.float32([1, 2])))
+    with pytest.raises(ConfigError, match=f"{said}[\\s\\S]*\n  fix: ") as caught:
+        trainer(env, **settings)
+    name = "std" if "std" in settings else "log_std_init"
+    assert caught.value.fix == {"std": "leave --std out"}.get(name, "--log_std_init=0")
+    trainer(env, **{**settings, name: {"std": None}.get(name, 0)}).learn(32)
+
+
+@pytest.mark.parametrize(("settings", "space", "said"), [
+    ({}, ACT["dict"], "for actions that are one Box, and these are Dict.*\n  fix: leave sde out"),
+    (dict(model=torch.nn.Linear), ACT["box"], "is one of your own\n  fix: leave sde out"),
+    (dict(std=0.1), ACT["box"], "a gaussian of its own\n  fix: leave distribution and std out")],
+    ids=["hybrid", "own", "std"])
+def test_what_excludes_gsde_is_named(trainer, settings, space, said):
+    with pytest.raises(ConfigError, match=said):
+        trainer(partial(Chance, VECTOR, space), sde=True, **settings)
 
 
 @pytest.mark.parametrize("settings", [
