@@ -386,23 +386,23 @@ def test_nan_before_the_first_step_is_refused(trainer, name):
 
 
 def test_a_model_is_named_as_module_and_class_also_on_the_command_line(monkeypatch, tmp_path):
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "my_nets.py").write_text(
         "from torch import nn\nclass Net(nn.Module):\n    def __init__(self, obs, act):\n"
         "        super().__init__()\n        self.layer = nn.LazyLinear(3)\n"
         "    def forward(self, obs):\n        out = self.layer(obs)\n"
         "        return out[:, :2], out[:, 2]\nno = 3\nclass NetEnv:\n    step = reset = None\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with PPO("CartPole-v1", model="mine:Net", num_workers=0, num_envs=2, num_steps=4,
+    with PPO("CartPole-v1", model="my_nets:Net", num_workers=0, num_envs=2, num_steps=4,
              num_minibatches=1) as ppo:
         ppo.update(ppo.collect())
         assert type(ppo.policy.net).__name__ == "Net"
-    for name in ("mine:Nett", "mine:no", "nowhere:Net"):
+    for name in ("my_nets:Nett", "my_nets:no", "nowhere:Net"):
         with pytest.raises(ConfigError, match="\n  fix: "):
             PPO("CartPole-v1", model=name, num_workers=0)
     for setting, name, near in (("model", "NetEn", "Net"), ("env_name", "Nett", "NetEnv")):
         with pytest.raises(ConfigError) as error:
-            PPO(**{"env_name": "CartPole-v1", setting: f"mine:{name}"}, num_workers=0)
-        assert error.value.fix == f"--{setting}=mine:{near}"
+            PPO(**{"env_name": "CartPole-v1", setting: f"my_nets:{name}"}, num_workers=0)
+        assert error.value.fix == f"--{setting}=my_nets:{near}"
 
 
 # bad input

@@ -18,7 +18,7 @@ from fastppo import PPO
 SIZES = {
     "preset": "none", "seed": 1, "num_workers": 0, "num_envs": 8, "num_steps": 16,
     "total_steps": 2560, "epochs": 4, "num_minibatches": 2, "hidden_sizes": (16,), "lr": 0.03,
-    "anneal_lr": False,
+    "anneal_lr": False, "norm_rewards": False,
 }
 
 
