@@ -114,14 +114,13 @@ def test_the_figures_in_the_readme_stand_in_the_log():
     assert figures
     for figure in figures:
         assert re.search(rf"\b{figure}\b", LOG), figure
-    low, high, least = map(int, re.search(r"half of them between (\d+) and (\d+); the least had"
-                                          r" (\d+)", README).groups())
-    more = re.search(r"^Seeds 11 to 30 .*?`\): (.*?)\. Of", LOG, re.MULTILINE | re.DOTALL)[1]
-    ten = re.search(r"\| compiled learner \(default\) \|(.*)\|", LOG)[1]
-    scores = [float(score) for score in re.findall(r"\d+\.\d", ten + more)]
-    assert len(scores) == 30 and sum(score >= 200 for score in scores) == 29
-    quarter, _, rest = statistics.quantiles(scores, method="inclusive")
-    assert (low, high, least) == (round(quarter), round(rest), round(min(scores)))
+    low, high, middle = map(int, re.search(r"95 % interval: (\d+) to (\d+), median (\d+)",
+                                           README).groups())
+    ten = re.search(r"README's picture\): (.*?); median", LOG, re.DOTALL)[1]
+    scores = [float(score) for score in re.findall(r"\d+\.\d", ten)]
+    assert len(scores) == 10 and min(scores) >= 200
+    assert (low, high, middle) == tuple(map(round, (min(scores), max(scores),
+                                                    statistics.median(scores))))
 
 
 def test_a_runs_summary_holds_what_its_page_names(tmp_path, monkeypatch, capsys):
