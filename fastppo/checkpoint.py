@@ -130,9 +130,9 @@ def _remedy(path: Path, number: int | None) -> str:
 
 def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     if path.is_dir():
-        raise CheckpointError(f"{path} is a folder", _instead(*_models(path)[:1]))
+        raise CheckpointError(f"{path} is a folder", _instead(next(iter(_models(path)), None)))
     if not path.is_file():
-        raise CheckpointError(f"there is no file {path}", _instead(*nearest(path)))
+        raise CheckpointError(f"there is no file {path}", _instead(nearest_model(path)))
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -149,9 +149,9 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     return tensors, metadata
 
 
-def _instead(*found: Path) -> str:
+def _instead(found: Path | None) -> str:
     """The call that loads the file `found`; where there is none, what makes one."""
-    return f'load("{found[0]}")' if found else 'ppo.save("policy.safetensors") writes one'
+    return f'load("{found}")' if found else 'ppo.save("policy.safetensors") writes one'
 
 
 def _models(folder: Path) -> list[Path]:
@@ -162,11 +162,11 @@ def _models(folder: Path) -> list[Path]:
             for path in sorted(paths, key=lambda path: -path.stat().st_mtime)]
 
 
-def nearest(path: Path) -> list[Path]:
+def nearest_model(path: Path) -> Path | None:
     """The file whose path is spelt most like `path`: of the models around it and under runs/."""
     around = [*_models(path.parent), *_models(path.parent.parent), *_models(Path("runs"))]
-    return sorted(around, key=lambda one: -difflib.SequenceMatcher(
-        None, str(one), str(path)).ratio())[:1]
+    return max(around, default=None, key=lambda one: difflib.SequenceMatcher(
+        None, str(one), str(path)).ratio())
 
 
 def _digest(tensors: dict[str, torch.Tensor], texts: dict[str, str]) -> str:

@@ -80,11 +80,11 @@ def batch(obs, seen: Observations, mask=None) -> tuple[np.ndarray, bool]:
                          "leave action_mask out")
     if seen.plain:
         return _boxes(obs, seen.store)
+    given = seen.mask is not None and mask is not None
     try:
-        if seen.mask is not None and mask is not None:
-            obs = seen.whole(obs, mask)
+        obs = seen.whole(obs, mask) if given else obs
         lead = seen.lead(obs)
-        if seen.mask is not None and mask is not None:
+        if given:
             _check_mask(obs[MASK], (*lead, int(seen.factors.sum())))
         return (seen.batch(obs, *lead), False) if lead else (seen.rows([obs]), True)
     except InputError:

@@ -20,7 +20,7 @@ from . import atari, contract, masks, remedies
 from .config import Config
 from .errors import ConfigError, EnvError, Error, SpaceError, spelt
 from .measure import step_seconds
-from .spaces import MASK
+from .spaces import MASK, has_mask
 
 Factory = Callable[[], gym.Env]
 NEVER = sys.maxsize  # a time limit nobody reaches
@@ -95,7 +95,7 @@ def stacked(env: gym.Env, count: int) -> gym.Env:
     """
     if count == 1:
         return env
-    if isinstance(env.observation_space, gym.spaces.Dict) and MASK in env.observation_space.spaces:
+    if has_mask(env.observation_space):
         raise ConfigError(f"--frame_stack={count} would stack the observation's {MASK!r}, too, but"
                           " only the last one says what is legal", "leave --frame_stack out, and"
                           " stack what is to be seen in the environment")

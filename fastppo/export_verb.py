@@ -45,7 +45,7 @@ def export(argv: Sequence[str], interrupts: Interrupts) -> None:
         return
     model, options = asked(argv)
     from . import exporter
-    from .checkpoint import load, nearest
+    from .checkpoint import load, nearest_model
     ending = exporter.FORMATS[options.to or "onnx"]
     path = Path(options.output or model.with_suffix(ending))
     if path.absolute() == model.absolute():
@@ -54,8 +54,8 @@ def export(argv: Sequence[str], interrupts: Interrupts) -> None:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv; --model=my_module:MyNet
     if not model.is_file():
-        raise ConfigError(f"there is no file {model}", "python main.py export"
-                          f" {next(iter(nearest(model)), 'runs/a_folder/model.safetensors')}")
+        raise ConfigError(f"there is no file {model}",
+                          f"python main.py export {nearest_model(model) or example()}")
     policy, trained = load(model, model=options.model), trained_in(model)
     steps, what = recorded(policy, options.env_name, *trained)
     exporter.put(policy, path, to, steps, options.env_name or trained[0])

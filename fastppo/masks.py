@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_space
 
 from .measure import shared_noise_kept
 from .observations import joined
-from .spaces import CHOICES, MASK, WRAPPED, counts, parts
+from .spaces import CHOICES, MASK, WRAPPED, counts, has_mask, parts
 
 METHOD = "action_masks"
 IN_OBS = f"observation[{MASK!r}]"
@@ -164,13 +164,12 @@ def flags(mask: Any, size: int, where: str) -> np.ndarray:
 
 def _wanted(obs_space: Space, act_space: Space) -> bool:
     """Whether a mask would make sense, and is not a part of the observations."""
-    return isinstance(act_space, CHOICES) and not (
-        isinstance(obs_space, Dict) and MASK in obs_space.spaces)
+    return isinstance(act_space, CHOICES) and not has_mask(obs_space)
 
 
 def _place(env: gym.Env | VectorEnv, obs_space: Space, method: bool, seed: int | None) -> str:
     """Where one environment, or one of a vector, has its masks; "" for nowhere."""
-    if isinstance(obs_space, Dict) and MASK in obs_space.spaces:
+    if has_mask(obs_space):
         return IN_OBS
     return f"{METHOD}()" if method else f"info[{MASK!r}]" if _in_info(env, seed) else ""
 

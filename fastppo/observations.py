@@ -159,9 +159,7 @@ class Observations:
         """`obs`, which may lack the action mask, with `mask` in it; True: everything is legal."""
         found = joined(self.space, obs, mask)
         if mask is True:
-            column = next(c for i, c in enumerate(self.columns) if i != self.mask)
-            lead = np.shape(column.leaf.of(found))
-            found[MASK] = np.ones((*lead[:len(lead) - len(column.shape)], self.factors.sum()), bool)
+            found[MASK] = np.ones((*self.lead(found), self.factors.sum()), bool)
         return found
 
     def structure(self, arrays: Sequence[Any]) -> Any:

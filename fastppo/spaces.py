@@ -171,14 +171,18 @@ def action_store(space: Space) -> Store:
     return Store("<i8" if isinstance(space, CHOICES) else "<f4", (size,))
 
 
+def has_mask(obs_space: Space) -> bool:
+    """Whether a part of a Dict is called as an action mask is."""
+    return isinstance(obs_space, Dict) and MASK in obs_space.spaces
+
+
 def mask_at(obs_space: Space, act_space: Space) -> int | None:
     """Which leaf of the observations is the action mask, if one is; SpaceError where none fits.
 
     It is the part "action_mask" of a Dict, for actions that are choices: a flag for every choice of
     every factor, one factor after the other.
     """
-    if not (isinstance(obs_space, Dict) and MASK in obs_space.spaces
-            and isinstance(act_space, CHOICES)):
+    if not (has_mask(obs_space) and isinstance(act_space, CHOICES)):
         return None
     mask, size = obs_space[MASK], int(counts(act_space).sum())
     binary = isinstance(mask, MultiBinary) or isinstance(mask, Box) and (
