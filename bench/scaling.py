@@ -21,7 +21,8 @@ ROWS = 8_192
 def trainer(options: argparse.Namespace, envs: int, workers: int) -> PPO:
     """One of the trainers, after its first iteration."""
     ppo = PPO(options.env, num_envs=envs, num_steps=ROWS // envs, num_workers=workers, seed=1,
-              preset="none", norm_obs=False, num_minibatches=8, epochs=4, total_steps=10**9)
+              preset="none", norm_obs=False, norm_rewards=False, num_minibatches=8, epochs=4,
+              total_steps=10**9)
     ppo.update(ppo.collect())
     return ppo
 

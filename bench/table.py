@@ -16,7 +16,8 @@ from fastppo.benchmark.options import Bench
 from fastppo.benchmark.peers import PEERS
 from fastppo.errors import ConfigError
 
-SAME = {"preset": "none", "num_envs": 16, "num_steps": 512, "norm_obs": False}
+SAME = {"preset": "none", "num_envs": 16, "num_steps": 512, "norm_obs": False,
+        "norm_rewards": False}
 FEW, MANY = {"epochs": 4, "num_minibatches": 8}, {"epochs": 10, "num_minibatches": 128}
 TASKS = {"CartPole-v1": FEW, "LunarLander-v3": FEW, "HalfCheetah-v5": MANY}
 

@@ -38,7 +38,7 @@ def measured(acting: str, envs: int, steps: int, workers: int) -> tuple[float, f
     """(seconds until the first rollout is there, median seconds of the rollouts after it)."""
     start, times = time.perf_counter(), []
     with PPO(Free, preset="none", seed=1, num_envs=envs, num_steps=steps, num_workers=workers,
-             num_minibatches=1, norm_obs=False, acting=acting) as ppo:
+             num_minibatches=1, norm_obs=False, norm_rewards=False, acting=acting) as ppo:
         ppo.collect()
         begun = time.perf_counter() - start
         for iteration in range(1, 40 if envs * steps < 600 else 12):
