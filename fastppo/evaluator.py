@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Space
 
 from . import contract, masks
 from .config import Config
-from .envs import Source, build, spaces_of
+from .envs import Factory, Source, build, spaces_of
 from .errors import CheckpointError, ConfigError, Error
 from .evaluate import Evaluation
 from .sinks_wandb import note
@@ -105,11 +105,25 @@ def check_place(config: Config, source: Source) -> None:
     if not isinstance(config.eval_env, str) and not callable(config.eval_env):
         raise ConfigError(f"eval_env is {config.eval_env!r}, but must be an id, module:callable or"
                           " a callable", "--eval_env=CartPole-v1")
+    fitting(source, "eval_env", config.eval_env)
+
+
+def played_in(source: Source, env: Any = None) -> list[Factory]:
+    """The factories of environments for one evaluation: of `env`, or the run's own.
+
+    Raises ConfigError as check_place does.
+    """
+    return source.to_play() if env is None else fitting(source, "env", env)
+
+
+def fitting(source: Source, name: str, env: Any) -> list[Factory]:
+    """The factories of `env`, given as `name`; ConfigError where the policy is for another."""
     try:
-        envs = build(source.to_play()[:1])
+        factories = source.to_play(env)
+        envs = build(factories[:1])
     except Error as error:
-        raise ConfigError(f"eval_env is {config.eval_env!r}: {error.what}",
-                          error.fix.replace("--env_name", "--eval_env")) from error
+        raise ConfigError(f"{name} is {env!r}: {error.what}",
+                          error.fix.replace("--env_name", f"--{name}")) from error
     try:
         found, where = spaces_of(envs[0]), masks.place(envs)
     finally:
@@ -117,21 +131,22 @@ def check_place(config: Config, source: Source) -> None:
     for what, ours, theirs in zip(("observations", "actions"),
                                   (source.obs_space, source.act_space), found):
         if not fits(ours, theirs, what == "observations"):
-            raise ConfigError(f"eval_env is {config.eval_env!r}, whose {what} are of the space"
-                              f" {theirs}, but the policy is trained for {ours}",
-                              "give one of the same spaces, or leave eval_env out")
+            raise ConfigError(f"{name} is {env!r}, whose {what} are of the space {theirs}, but the"
+                              f" policy is trained for {ours}",
+                              f"give one of the same spaces, or leave {name} out")
     trained = mask_at(source.obs_space, source.act_space) is not None
     if isinstance(source.act_space, CHOICES) and bool(where) != trained:
-        raise _otherwise_masked(config, where)
+        raise _otherwise_masked(f"{name} is {env!r}", where, name)
+    return factories
 
 
-def _otherwise_masked(config: Config, where: str) -> ConfigError:
+def _otherwise_masked(given: str, where: str, name: str) -> ConfigError:
     what = f"has an action mask, {where}, but the policy is trained without" if where else \
         "has no action mask in its first info and no action_masks(), but the policy is trained" \
         " with masks"
-    return ConfigError(f"eval_env is {config.eval_env!r}, which {what}",
+    return ConfigError(f"{given}, which {what}",
                        f"give one {'without' if where else 'with'} masks, as what is trained on,"
-                       " or leave eval_env out")
+                       f" or leave {name} out")
 
 
 def fits(ours: Space, theirs: Space, bounds_free: bool) -> bool:

@@ -15,6 +15,7 @@ from .crew import arena_of, board, check_rollout, flat_of, learner_of
 from .engines import source_of
 from .errors import ClosedError
 from .evaluate import Evaluation, evaluate
+from .evaluator import played_in
 from .infos import told
 from .models import build_policy, torch_threads
 from .pace import Coefficients, coefficients_at
@@ -108,10 +109,11 @@ class PPO(AbstractContextManager):
     def evaluate(self, episodes: int = 100, deterministic: bool = True, env=None) -> Evaluation:
         """Play episodes in environments of their own; always the same ones, training is untouched.
 
-        `env`: an id or callable to play in, for a run whose environments came as a VectorEnv.
+        `env`: an id or callable to play in, such as where a VectorEnv was trained on; ConfigError
+        where it has other spaces or masks.
         """
         with torch_threads(self.config.torch_threads):
-            return evaluate(self.policy, self.source.to_play(env), self.config.seed, episodes,
+            return evaluate(self.policy, played_in(self.source, env), self.config.seed, episodes,
                             deterministic)
 
     def save(self, path: str | os.PathLike) -> None:

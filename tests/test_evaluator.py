@@ -227,6 +227,14 @@ def test_an_eval_env_that_does_not_fit_is_an_error_before_the_first_step(other, 
         PPO(Chance, preset="none", num_workers=0, eval_env=other)
 
 
+@pytest.mark.parametrize("other, why", [
+    ("CartPole-v1", "observations are of the space Box"),
+    (lambda: Chance(act_space=Discrete(4)), r"actions are of the space Discrete\(4\)")])
+def test_an_environment_of_other_spaces_is_no_place_for_one_evaluation_either(trainer, other, why):
+    with pytest.raises(ConfigError, match=f"(?s)env is .*{why}.*leave env out"):
+        trainer(Chance, **WORDS).evaluate(1, env=other)
+
+
 def test_a_mistyped_eval_env_is_mended_by_a_flag_of_its_own():
     with pytest.raises(ConfigError) as caught:
         PPO("CartPole-v1", eval_env="CartPole-v7", num_workers=0)
