@@ -89,12 +89,12 @@ class Config:
     sde_sample_freq: int | None = None
     """Steps for which gSDE keeps its noise; none: a whole rollout [SB3]"""
 
-    num_envs: int = 16
+    num_envs: int = 8
     """Environments stepped side by side, E; auto: the preset's, else the default
-    [rl-zoo ppo.yml, LunarLander]"""
-    num_steps: int = 128
+    [rl-zoo ppo.yml, CartPole; docs/decisions/0009]"""
+    num_steps: int = 256
     """Steps of each environment per iteration, T; auto: the preset's, else the default
-    [baselines ppo2]"""
+    [docs/decisions/0009]"""
     num_workers: int | Literal["auto"] | None = None
     """Processes that step environments; 0: the main process; none: one a usable core; auto: that or
     0, whichever a short measurement says is faster, for the results are the same"""
