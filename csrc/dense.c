@@ -7,6 +7,10 @@
 #include "lanes.h"
 #include "mlp.h"
 
+#if FASTPPO_WIDEST >= 512
+#include <immintrin.h>
+#endif
+
 ALWAYS_INLINE int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /* Lanes of the next panel where `live` outputs are left. */
@@ -50,30 +54,59 @@ ALWAYS_INLINE void narrow_tile(Walk w, Walk x, int64_t n, Walk start, float *y, 
     store_four(y + 4 * y_row, y_row, &e, &f, &g, &h);
 }
 
+#if FASTPPO_WIDEST >= 512
+/* y [8 16]: the eight sums of wide_tile where each fits into one register. By intrinsics and
+ * called: gcc 12 makes sixteen instructions of a loop over sixteen lanes. */
+__attribute__((target("avx512f"))) static void tall_tile(Walk w, Walk x, int64_t n, Walk start,
+                                                         float *y, int64_t y_row) {
+    __m512 sums[TALL];
+    for (int r = 0; r < TALL; r++) sums[r] = _mm512_loadu_ps(start.at + r * start.row);
+    for (int64_t k = 0; k < n; k++, w.at += w.step, x.at += x.step) {
+        __m512 lanes = _mm512_loadu_ps(w.at);
+        for (int r = 0; r < TALL; r++)
+            sums[r] = _mm512_fmadd_ps(_mm512_set1_ps(x.at[r * x.row]), lanes, sums[r]);
+    }
+    for (int r = 0; r < TALL; r++) _mm512_storeu_ps(y + r * y_row, sums[r]);
+}
+#else
+#define tall_tile wide_tile
+#endif
+
+ALWAYS_INLINE int64_t height_of(int64_t bits, int64_t lanes) {
+    return lanes == WIDE && bits < 512 ? HIGH : TALL;
+}
+
+ALWAYS_INLINE void tile(int64_t bits, int64_t lanes, Walk w, Walk x, int64_t n, Walk start,
+                        float *y, int64_t y_row) {
+    if (lanes == NARROW)
+        narrow_tile(w, x, n, start, y, y_row);
+    else if (bits < 512)
+        wide_tile(w, x, n, start, y, y_row);
+    else
+        tall_tile(w, x, n, start, y, y_row);
+}
+
 /* Panel by panel of the packed weights: the starts of some outputs, then their weights for every
  * input. */
-ALWAYS_INLINE void dense_body(const float *packed, const float *x, int64_t n, int64_t rows,
-                              int64_t adds, float *y, int64_t out) {
+ALWAYS_INLINE void dense_body(int64_t bits, const float *packed, const float *x, int64_t n,
+                              int64_t rows, int64_t adds, float *y, int64_t out) {
     int64_t x_row = row_of(n), y_row = row_of(out);
     for (int64_t first = 0; first < out; first += WIDE) {
-        int64_t lanes = lanes_of(out - first), wide = lanes == WIDE;
+        int64_t lanes = lanes_of(out - first);
         Walk w = {packed + lanes, 0, lanes};
-        for (int64_t r = 0; r < rows; r += wide ? HIGH : TALL) {
+        for (int64_t r = 0; r < rows; r += height_of(bits, lanes)) {
             float *to = y + r * y_row + first;
             Walk from = {x + r * x_row, x_row, 1}, start = {adds ? to : packed, adds * y_row, 0};
-            if (wide)
-                wide_tile(w, from, n, start, to, y_row);
-            else
-                narrow_tile(w, from, n, start, to, y_row);
+            tile(bits, lanes, w, from, n, start, to, y_row);
         }
         packed += (n + 1) * lanes;
     }
 }
 
-DISPATCH(dense,
-         (const float *packed, const float *x, int64_t n, int64_t rows, int64_t adds, float *y,
-          int64_t out),
-         (packed, x, n, rows, adds, y, out))
+DISPATCH_BITS(dense,
+              (const float *packed, const float *x, int64_t n, int64_t rows, int64_t adds,
+               float *y, int64_t out),
+              (packed, x, n, rows, adds, y, out))
 
 /* Copy the live part of a tile, `height` rows of `width`. */
 ALWAYS_INLINE void copy(const float *from, int64_t from_row, float *to, int64_t to_row,
@@ -83,11 +116,12 @@ ALWAYS_INLINE void copy(const float *from, int64_t from_row, float *to, int64_t 
 }
 
 /* A tile of the weights' gradient; one over their edge goes by way of a buffer. */
-ALWAYS_INLINE void gradient_tile(Walk x, Walk delta, int64_t live, int64_t lanes, int64_t adds,
-                                 float *grad, int64_t n, int64_t height, int64_t width) {
-    float edge[HIGH * WIDE];
+ALWAYS_INLINE void gradient_tile(int64_t bits, Walk x, Walk delta, int64_t live, int64_t lanes,
+                                 int64_t adds, float *grad, int64_t n, int64_t height,
+                                 int64_t width) {
+    float edge[TALL * WIDE];
     static const float zeros[WIDE] = {0};
-    int64_t whole = height * width == HIGH * WIDE;
+    int64_t whole = height == height_of(bits, lanes) && width == lanes;
     float *y = whole ? grad : edge;
     int64_t y_row = whole ? n : lanes;
     if (adds && !whole) {
@@ -95,10 +129,7 @@ ALWAYS_INLINE void gradient_tile(Walk x, Walk delta, int64_t live, int64_t lanes
         copy(grad, n, edge, lanes, height, width);
     }
     Walk start = {adds ? y : zeros, adds * y_row, 0};
-    if (lanes == WIDE)
-        wide_tile(x, delta, live, start, y, y_row);
-    else
-        narrow_tile(x, delta, live, start, y, y_row);
+    tile(bits, lanes, x, delta, live, start, y, y_row);
     if (!whole) copy(edge, lanes, grad, n, height, width);
 }
 
@@ -118,24 +149,25 @@ ALWAYS_INLINE void add_rows(const float *delta, int64_t row, int64_t live, int64
     memcpy(bias, edge, (size_t)width * sizeof *bias);
 }
 
-ALWAYS_INLINE void dense_gradient_body(const float *x, int64_t n, const float *delta, int64_t out,
-                                       int64_t live, int64_t adds, float *weight, float *bias) {
+ALWAYS_INLINE void dense_gradient_body(int64_t bits, const float *x, int64_t n, const float *delta,
+                                       int64_t out, int64_t live, int64_t adds, float *weight,
+                                       float *bias) {
     int64_t x_row = row_of(n), delta_row = row_of(out);
     for (int64_t first = 0; first < n; first += WIDE) {
-        int64_t lanes = lanes_of(n - first), high = lanes == WIDE ? HIGH : TALL;
+        int64_t lanes = lanes_of(n - first), high = height_of(bits, lanes);
         for (int64_t o = 0; o < out; o += high)
-            gradient_tile((Walk){x + first, 0, x_row}, (Walk){delta + o, 1, delta_row}, live, lanes,
-                          adds, weight + o * n + first, n, least(high, out - o),
+            gradient_tile(bits, (Walk){x + first, 0, x_row}, (Walk){delta + o, 1, delta_row}, live,
+                          lanes, adds, weight + o * n + first, n, least(high, out - o),
                           least(lanes, n - first));
     }
     for (int64_t o = 0; o < out; o += WIDE)
         add_rows(delta + o, delta_row, live, adds, bias + o, least(WIDE, out - o));
 }
 
-DISPATCH(dense_gradient,
-         (const float *x, int64_t n, const float *delta, int64_t out, int64_t live, int64_t adds,
-          float *weight, float *bias),
-         (x, n, delta, out, live, adds, weight, bias))
+DISPATCH_BITS(dense_gradient,
+              (const float *x, int64_t n, const float *delta, int64_t out, int64_t live,
+               int64_t adds, float *weight, float *bias),
+              (x, n, delta, out, live, adds, weight, bias))
 
 /* y = tanh(y), step by step over many: one after the other, its chain of dependent operations
  * leaves the units idle (1.5 us for 4,096 instead of 2.1). */

@@ -1,32 +1,67 @@
-/* One source, two instruction sets: AVX2 with FMA where this CPU has it, plain C elsewhere,
- * with the same bits. On ARM the compiler turns plain C into NEON, which every 64-bit ARM has.
- * -DFASTPPO_PLAIN leaves AVX2 out, for a test.
+/* One source, three instruction sets: AVX-512, or AVX2 with FMA, where this CPU has it, plain C
+ * elsewhere, with the same bits. On ARM the compiler turns plain C into NEON, which every 64-bit
+ * ARM has. -DFASTPPO_WIDEST=256 leaves AVX-512 out, 128 AVX2 too, for tests.
  *
  * DISPATCH(name, (parameters), (arguments)) defines `void name(parameters)`, which picks a variant
- * of `name_body` (ALWAYS_INLINE) when called. By hand rather than by target_clones, which wants gcc
- * 12 and glibc's ifunc for this; attributes on functions work with every gcc and clang. No AVX-512:
- * the forward tile keeps eight 256-bit sums busy, four 512-bit ones would wait for their latency.
+ * of `name_body` (ALWAYS_INLINE) when called; DISPATCH_BITS gives the body the width of the
+ * variant's registers before the arguments. By hand rather than by target_clones, which wants gcc
+ * 12 and glibc's ifunc for this; attributes on functions work with every gcc and clang.
  */
 #ifndef FASTPPO_DISPATCH_H
 #define FASTPPO_DISPATCH_H
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline)) /* gcc and clang alone */
 
-#if defined(__x86_64__) && !defined(FASTPPO_PLAIN)
-#define DISPATCH(name, parameters, arguments)                                                    \
-    __attribute__((target("avx2,fma"))) static void name##_avx2 parameters {                     \
-        name##_body arguments;                                                                   \
-    }                                                                                            \
-    static void name##_plain parameters { name##_body arguments; }                               \
-    void name parameters {                                                                       \
-        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))                     \
-            name##_avx2 arguments;                                                               \
-        else                                                                                     \
-            name##_plain arguments;                                                              \
-    }
-#else
-#define DISPATCH(name, parameters, arguments)                                                    \
-    void name parameters { name##_body arguments; }
+#ifndef __x86_64__
+#undef FASTPPO_WIDEST
+#define FASTPPO_WIDEST 128
+#elif !defined(FASTPPO_WIDEST)
+#define FASTPPO_WIDEST 512
 #endif
+
+#define HAS(feature) __builtin_cpu_supports(feature)
+#define TRY(has, variant) \
+    if (has) {            \
+        variant;          \
+        return;           \
+    }
+#define VARIANT(name, parameters, bits, call) \
+    static void name parameters {             \
+        enum { BITS = bits };                 \
+        call;                                 \
+    }
+
+#if FASTPPO_WIDEST >= 512
+#define AVX512(...) __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,fma"))) __VA_ARGS__
+#define TRY_AVX512(variant) \
+    TRY(HAS("avx512f") && HAS("avx512vl") && HAS("avx512bw") && HAS("avx512dq"), variant)
+#else
+#define AVX512(...)
+#define TRY_AVX512(variant)
+#endif
+
+#if FASTPPO_WIDEST >= 256
+#define AVX2(...) __attribute__((target("avx2,fma"))) __VA_ARGS__
+#define TRY_AVX2(variant) TRY(HAS("avx2") && HAS("fma"), variant)
+#else
+#define AVX2(...)
+#define TRY_AVX2(variant)
+#endif
+
+#define DISPATCH_CALL(name, parameters, arguments, call)  \
+    AVX512(VARIANT(name##_avx512, parameters, 512, call)) \
+    AVX2(VARIANT(name##_avx2, parameters, 256, call))     \
+    VARIANT(name##_plain, parameters, 128, call)          \
+    void name parameters {                                \
+        TRY_AVX512(name##_avx512 arguments)               \
+        TRY_AVX2(name##_avx2 arguments)                   \
+        name##_plain arguments;                           \
+    }
+
+#define UNWRAP(...) __VA_ARGS__
+#define DISPATCH(name, parameters, arguments) \
+    DISPATCH_CALL(name, parameters, arguments, name##_body arguments)
+#define DISPATCH_BITS(name, parameters, arguments) \
+    DISPATCH_CALL(name, parameters, arguments, name##_body(BITS, UNWRAP arguments))
 
 #endif

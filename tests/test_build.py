@@ -1,6 +1,7 @@
-"""Other builds: bounds of a debug build, memory under the sanitizers, the bits of plain C."""
+"""Other builds: bounds of a debug build, memory under the sanitizers, other instruction sets."""
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -68,10 +69,12 @@ def test_a_sanitized_build_finds_a_write_behind_an_array(tmp_path):
 
 
 @pytest.mark.slow
-def test_plain_c_trains_the_same_bits_as_avx2(tmp_path):
-    plain = built(tmp_path, CFLAGS="-DFASTPPO_PLAIN")
-    assert b"_avx2" not in next(plain.glob("fastppo/_kernels.*")).read_bytes()
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="one variant elsewhere")
+@pytest.mark.parametrize("widest, left_out", [(128, b"_avx2"), (256, b"_avx512")])
+def test_narrower_instruction_sets_train_the_same_bits(tmp_path, widest, left_out):
+    narrow = built(tmp_path, CFLAGS=f"-DFASTPPO_WIDEST={widest}")
+    assert left_out not in next(narrow.glob("fastppo/_kernels.*")).read_bytes()
     policies = [subprocess.run([sys.executable, "-P", "-c", TRAINING], text=True, check=True,
                                env={**os.environ, "PYTHONPATH": str(lib)}, capture_output=True
-                               ).stdout for lib in (plain, ROOT)]
+                               ).stdout for lib in (narrow, ROOT)]
     assert policies[0] == policies[1] != ""
