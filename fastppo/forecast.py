@@ -1,9 +1,13 @@
 """How much memory a run will ask for beside its arena, and which setting makes it fit."""
 
+from itertools import pairwise
 from typing import Callable
 
 from .arena import Spec, fitting, size_of
 from .config import Config
+from .errors import ConfigError
+from .machine import free_memory
+from .names import flag
 
 # Bytes of a worker's own memory, beside the environments': 21 to 28 MiB were measured.
 WORKER = 32 << 20
@@ -28,6 +32,35 @@ def beside(config: Config, spec: Spec) -> int:
     return copies + vectors + WORKER * config.num_workers
 
 
+def check_network(config: Config, inputs: int) -> None:
+    """Raise ConfigError where training a built-in network will not fit, before it is made.
+
+    `inputs`: features of an observation; 0 where pictures take them first.
+    """
+    def need(**changes) -> int:
+        tried = config.replace(**changes)
+        return 4 * VECTORS.get(tried.learner, VECTORS["torch"]) * least_parameters(tried, inputs)
+
+    if need() <= (free := free_memory()):
+        return
+    smaller = {"hidden_sizes": Config.hidden_sizes}, {"rnn_size": Config.rnn_size}
+    fix = next((one for one in smaller if need(**one) <= free), smaller[0] | smaller[1])
+    asked = ", ".join(f"{name}={getattr(config, name)}" for name in fix)
+    raise ConfigError(
+        f"a network with {asked} has at least {least_parameters(config, inputs):,} parameters and"
+        f" needs {need() / 2**20:,.0f} MiB to be trained, but {free / 2**20:,.0f} MiB are free",
+        " ".join(flag(name, value) for name, value in fix.items()))
+
+
+def least_parameters(config: Config, inputs: int) -> int:
+    """How many parameters a built-in network has at least: its hidden layers' and its memory's."""
+    widths = [inputs, *config.hidden_sizes]
+    count = sum(a * b for a, b in pairwise(widths))
+    if gates := {"gru": 3, "lstm": 4}.get(config.rnn):
+        count += gates * config.rnn_size * (config.rnn_size + widths[-1])
+    return count if config.shared_critic else 2 * count
+
+
 def remedy(config: Config, spec_of: Callable[[Config], Spec], one_id: bool, free: int) -> str:
     """The setting with which a run of `config` fits into `free` bytes and all else stays.
 
@@ -40,14 +73,18 @@ def remedy(config: Config, spec_of: Callable[[Config], Spec], one_id: bool, free
         spec = spec_of(tried)
         return size_of(spec) + beside(tried, spec)
 
-    def most(name: str) -> int:
+    def most(name: str, **also) -> int:
         other = config.num_envs * config.num_steps // getattr(config, name)
-        fit = fitting(lambda n: need(**{name: n}), free, getattr(config, name))
+        fit = fitting(lambda n: need(**{name: n}, **also), free, getattr(config, name))
         return fit if fit * other >= config.num_minibatches else 0
 
-    for name in ("num_envs", "num_steps") if one_id else ("num_steps",):
+    names = ("num_envs", "num_steps") if one_id else ("num_steps",)
+    for name in names:
         if fit := most(name):
             return f"--{name}={fit}"
     if need(num_workers=0) <= free:
         return "--num_workers=0"
+    for name in names:
+        if fit := most(name, num_workers=0):
+            return f"--num_workers=0 --{name}={fit}"
     return "free memory, or train a smaller network on smaller observations"

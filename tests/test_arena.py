@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastppo import PPO, arena, make_vec
+from fastppo import PPO, arena, forecast, make_vec
 from fastppo.arena import ALIGN, Arena, size_of
 from fastppo.errors import ConfigError
 
@@ -170,6 +170,26 @@ def test_workers_own_memory_is_forecast(monkeypatch):
     error = refusal(48 << 20, monkeypatch, envs=4, num_steps=8, num_workers=2)
     assert re.search("about 6[45] MiB beside", error.what) and error.fix == "--num_workers=0"
     tried(4, num_steps=8, num_workers=0)
+
+
+def test_fewer_environments_and_no_workers_are_proposed_together_where_neither_is_enough(
+        monkeypatch):
+    error = refusal(40 << 20, monkeypatch, envs=10_000, num_steps=128, num_workers=2)
+    fitting = int(re.fullmatch(r"--num_workers=0 --num_envs=(\d+)", error.fix)[1])
+    tried(fitting, num_steps=128, num_workers=0)
+
+
+@pytest.mark.parametrize("settings, fix", [
+    ({"hidden_sizes": (100_000, 100_000)}, "--hidden_sizes=64,64"),
+    ({"hidden_sizes": (3_000_000_000,)}, "--hidden_sizes=64,64"),
+    ({"rnn": "lstm", "rnn_size": 100_000}, "--rnn_size=128"),
+    ({"rnn": "gru", "rnn_size": 90_000, "hidden_sizes": (100_000,) * 2},
+     "--hidden_sizes=64,64 --rnn_size=128")])
+def test_a_network_that_cannot_fit_is_refused_before_it_is_made(monkeypatch, settings, fix):
+    monkeypatch.setattr(forecast, "free_memory", lambda: 4 << 30)
+    with pytest.raises(ConfigError, match="parameters and needs .* are free") as caught:
+        PPO("CartPole-v1", num_workers=0, **settings)
+    assert caught.value.typed.endswith(f"fix: {fix}")
 
 
 def test_a_vector_environment_that_is_too_large_is_told_a_number_that_fits(monkeypatch):
