@@ -185,15 +185,25 @@ def check(policy: Policy, run: Runner, steps: Recording, to: str) -> None:
 
     All at once, and some one by one: a graph may have kept a batch's length, or the way that its
     first row took. With memory every one, the graph's own state going on from step to step until an
-    episode ends. Choices must be equal, numbers within 1e-5 of the largest one.
+    episode ends. Choices must be equal, numbers within 1e-5 of the largest one, or of the bounds
+    that they are mapped to.
     """
     largest = [np.abs(x.astype("f8")).max(initial=0) for x in wanted(policy, steps)]
+    largest = np.fmax(largest, bounds(policy))
     compare(policy, run, steps, largest, to)
     count, state = len(steps.first), steps.state
     for i in range(0, count, 1 if policy.memory else max(1, count // ALONE)):
         part = steps.part(i, i + 1)
         own = part if part.first[0] or not policy.memory else part._replace(state=state)
         *_, state = compare(policy, run, part, largest, to, own)
+
+
+def bounds(policy: Policy) -> list[float]:
+    """How large the bounds are that each output is mapped to: what cancels there rounds by them."""
+    mapped = policy.actions.form != "clip"
+    return [max(np.abs(leaf.space.low).max(initial=0), np.abs(leaf.space.high).max(initial=0))
+            if mapped and isinstance(leaf.space, Box) else 0.0
+            for leaf in leaves(policy.act_space)] + [0.0] * bool(policy.memory)
 
 
 def compare(policy: Policy, run: Runner, steps: Recording, largest: Sequence[float], to: str,

@@ -266,6 +266,18 @@ def test_continuous_actions_may_differ_by_rounding_alone(found, why):
     assert bool(told) == bool(why) and re.search(why, told)
 
 
+def test_actions_near_the_middle_of_their_bounds_may_round_as_the_bounds_do(trainer):
+    policy = trainer(lambda: Chance(act_space=Box(-2, 2, (2,))), distribution="beta").policy
+    steps = recording.samples(policy, 9)
+    def off(by):
+        return lambda inputs: [exporter.wanted(policy, steps)[0][:len(inputs[0])] + np.float32(by)]
+    exporter.compare(policy, off(1e-5), steps, exporter.bounds(policy), "onnx")
+    with pytest.raises(ExportError, match="does not act"):
+        exporter.compare(policy, off(1e-4), steps, exporter.bounds(policy), "onnx")
+    free = trainer(lambda: Chance(act_space=Box(-2, 2, (2,)))).policy
+    assert exporter.bounds(policy) == [2.0] and exporter.bounds(free) == [0.0]
+
+
 def test_discrete_actions_may_not_differ_at_all():
     assert exporter.difference(np.array([0, 2]), np.array([0, 1])) == "2 for 1 in row 1"
 
