@@ -27,7 +27,8 @@ NEVER = sys.maxsize  # a time limit nobody reaches
 
 
 # Wrappers of Gymnasium's that are kept, and what does the same without them.
-TWINS = {"NormalizeObservation": "norm_obs=True", "NormalizeReward": "norm_rewards=True",
+TWINS = {"NormalizeObservation": "norm_obs (on by default)",
+         "NormalizeReward": "norm_rewards (on by default)",
          "ClipAction": "actions are clipped to their space anyway",
          "RescaleAction": "a policy's actions need no other scale than the space's"}
 
@@ -364,7 +365,8 @@ def note_twins(env: gym.Env) -> None:
         env = env.env
     if found:
         log.warning("the environment is wrapped in %s, which stays; fastppo does the same itself,"
-                    " faster: %s", ", ".join(found), ", ".join(TWINS[name] for name in found))
+                    " faster, and twice is not better: %s", ", ".join(found),
+                    ", ".join(TWINS[name] for name in found))
 
 
 def called(name: str, setting: str = "env_name") -> Callable | None:

@@ -122,6 +122,8 @@ def fitting(source: Source, name: str, env: Any) -> list[Factory]:
         factories = source.to_play(env)
         envs = build(factories[:1])
     except Error as error:
+        if name == "env":  # its fix is the call, evaluate(env=...), as it is
+            raise
         raise ConfigError(f"{name} is {env!r}: {error.what}",
                           error.fix.replace("--env_name", f"--{name}")) from error
     try:

@@ -32,7 +32,7 @@ def beside(config: Config, spec: Spec) -> int:
     return copies + vectors + WORKER * config.num_workers
 
 
-def check_network(config: Config, inputs: int) -> None:
+def check_size(config: Config, inputs: int) -> None:
     """Raise ConfigError where training a built-in network will not fit, before it is made.
 
     `inputs`: features of an observation; 0 where pictures take them first.

@@ -9,6 +9,7 @@ taken.
 """
 
 import functools
+import inspect
 from typing import Any, Callable
 
 import torch
@@ -29,10 +30,14 @@ FIX = "return (loss, {}), the loss a mean over samples that depends on fresh.log
 
 def loss_of(config: Config, net: nn.Module) -> Callable[[Loss], Loss]:
     """What makes of the learner's own loss the one that is asked for: most often just that."""
+    names: list[tuple[str, ...]] = []
+    if callable(config.loss) and not isinstance(config.loss, type):
+        _check_signature(config.loss)
+
     def chosen(loss: Loss) -> Loss:
         if config.loss != "ppo":
             own = loss if isinstance(config.loss, type) else config.loss
-            loss = functools.partial(_checked, own)
+            loss = functools.partial(_checked, own, names)
         return in_units(loss, net) if isinstance(net, NormValues) else loss
     return chosen
 
@@ -47,7 +52,20 @@ def measured(fresh: Fresh, batch: Batch, now: Coefficients) -> dict[str, Tensor]
             "clipfrac": ((ratio - 1).abs() > now.clip_range).float().mean()}
 
 
-def _checked(loss: Callable, fresh: Fresh, batch: Batch, now: Coefficients) -> Weighed:
+def _check_signature(loss: Callable) -> None:
+    """Raise ModelError for a function of the user's that cannot be called with three arguments."""
+    try:
+        inspect.signature(loss).bind(None, None, None)
+    except ValueError:  # some callables have no signature to read
+        return
+    except TypeError as error:
+        raise ModelError(f"the loss {loss!r} is called with (fresh, batch, coefficients), but has"
+                         f" the signature {inspect.signature(loss)}: {error}",
+                         "def loss(fresh, batch, coefficients): ...") from error
+
+
+def _checked(loss: Callable, names: list[tuple[str, ...]], fresh: Fresh, batch: Batch,
+             now: Coefficients) -> Weighed:
     """What a function of the user's returns, if it is a loss; else a ModelError says what it is."""
     made = loss(fresh, batch, now)
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], dict):
@@ -59,6 +77,10 @@ def _checked(loss: Callable, fresh: Fresh, batch: Batch, now: Coefficients) -> W
             else type(value).__name__
         raise ModelError(f"the loss {loss!r} returned {what}, not a single number that gradients"
                          " flow from", FIX)
+    names[:] = names or [tuple(stats)]
+    if tuple(stats) != names[0]:
+        raise ModelError(f"the loss {loss!r} returned the statistics {list(stats)}, and"
+                         f" {list(names[0])} before", "return the same ones in the same order")
     return value, {name: _statistic(loss, name, x, value) for name, x in stats.items()}
 
 

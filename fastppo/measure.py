@@ -61,15 +61,15 @@ def pays(step: float, config: Config, workers: int) -> bool:
 
 def _measured(env: gym.Env) -> float:
     chosen = _chooser(env)
-    env.step(chosen(env.reset(seed=0)[0], 0))  # it may load or compile what the others only use
-    obs, steps, seconds = env.reset(seed=0)[0], 0, 0.0
+    obs, steps, seconds = env.reset(seed=0)[0], -1, 0.0
     while steps < MOST_STEPS and seconds < MOST_SECONDS:
         action, begun = chosen(obs, steps), perf_counter()
         obs, _, term, trunc, _ = env.step(action)
         steps += 1
         if term or trunc:
             obs, _ = env.reset(seed=steps)
-        seconds += perf_counter() - begun
+        if steps:  # the first one may load or compile what the others only use
+            seconds += perf_counter() - begun
     return seconds / steps
 
 

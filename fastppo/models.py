@@ -9,7 +9,7 @@ from . import kernels
 from .bodies import body_of
 from .config import Config
 from .distributions import seeded
-from .forecast import check_network
+from .forecast import check_size
 from .heads import Options, head_of
 from .kernels import Purpose
 from .nets import COMPILED, MLP, ActorCritic
@@ -61,7 +61,7 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
         if is_own(model):
             net, features = made(model, seen.shown, act_space), 0
         else:
-            check_network(config, Encoding(seen).size if plain(config) else 0)
+            check_size(config, Encoding(seen).size if plain(config) else 0)
             net = network(seen, config, generator)
             features = net.actor_body.size * net.features
         head = head_of(act_space, options, features)

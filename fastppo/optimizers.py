@@ -41,6 +41,11 @@ class Borrowed:
                               " torch.optim.Optimizer", FIX)
         if not apart:  # however it has grouped the parameters
             self.owners *= len(self.made.param_groups)
+        if len(self.made.param_groups) != len(self.owners):
+            raise ConfigError(f"the optimizer {make!r} made {len(self.made.param_groups)} groups of"
+                              " the two it was given, the actor's and the critic's, each of which"
+                              " has a learning rate of its own by critic_lr",
+                              "keep the two groups, or leave --critic_lr out")
         self._try(make, flat)
         self.rates = 0.0, 0.0
 
@@ -81,10 +86,19 @@ class Borrowed:
 
 def optimizer_of(config: Config, flat: Flat) -> Adam | Borrowed:
     """The optimizer a Config asks for, on the parameters of `flat`."""
-    apart = config.critic_lr is not None
+    if apart := config.critic_lr is not None:
+        _check_apart("critic_lr", config, flat)
     if config.optimizer == "adam":
         return Adam(flat, config.adam_eps, apart)
     return Borrowed(config.optimizer, flat, apart)
+
+
+def _check_apart(name: str, config: Config, flat: Flat) -> None:
+    """Raise ConfigError where a setting tells actor and critic apart and the names do not."""
+    if len({critic for _, critic in flat.parts()}) < 2:
+        raise ConfigError(f"{name} is {getattr(config, name)}, but no parameter's name tells the"
+                          " actor's from the critic's",
+                          f"name the critic's critic, value or vf, or leave --{name} out")
 
 
 def clipping(config: Config, flat: Flat) -> Callable[[], Tensor]:
@@ -92,7 +106,10 @@ def clipping(config: Config, flat: Flat) -> Callable[[], Tensor]:
 
     All of it at once, or actor and critic each on its own. Source: Pascanu 2013, arXiv:1211.5063.
     """
-    parts = flat.parts() if config.grad_clipping == "network" else [(slice(None), False)]
+    parts = [(slice(None), False)]
+    if config.grad_clipping == "network":
+        _check_apart("grad_clipping", config, flat)
+        parts = flat.parts()
     networks = [[flat.grad[part] for part, one in parts if one is critic]
                 for critic in sorted({one for _, one in parts})]
     return functools.partial(_clip, networks, config.max_grad_norm)

@@ -204,7 +204,9 @@ def _serves(config: Config, seen: Observations) -> bool:
 def check_update(config: Config) -> None:
     """Raise ConfigError for settings of the update that contradict each other."""
     check_needs(config, ("obs_limit", "--norm_obs=True", config.norm_obs),
-                ("reward_limit", "--norm_rewards=True", bool(config.norm_rewards)))
+                ("reward_limit", "--norm_rewards=True", bool(config.norm_rewards)),
+                ("rnn_size", "--rnn=gru", config.rnn != "none" or is_own(config.model)),
+                ("adam_eps", "--optimizer=adam", config.optimizer == "adam"))
     if config.adaptive_kl is not None and not isinstance(config.lr, (int, float)):
         raise ConfigError(f"--adaptive_kl={config.adaptive_kl:g} changes the learning rate by the"
                           f" KL, but lr is the schedule {config.lr}", f"--lr={default_of('lr')}")
@@ -289,8 +291,10 @@ def _compiled(config: Config, name: str, serves: bool, compiled: str, general: s
     """What the choice `name` comes to: `compiled` where the compiled one serves, else `general`."""
     asked = getattr(config, name)
     if asked == compiled and not serves:
-        raise ConfigError(f"--{name}={compiled} needs the compiled extension and a built-in MLP on "
-                          "the CPU, of some thousand units at most, without layer_norm, rnn, keys,"
-                          f" of {', '.join(COMPILED_ACTIVATIONS)}; learning, without action masks",
-                          f"--{name}={general}")
+        raise ConfigError(f"--{name}={compiled} needs the compiled extension and a built-in MLP on"
+                          f" the CPU, of {', '.join(COMPILED_ACTIVATIONS)}, without layer_norm, rnn"
+                          f" or keys, whose row of features and units is {kernels.MAX_FLOATS:,}"
+                          " numbers at most; actions of one Discrete or one Box, the latter of a"
+                          " gaussian whose std is learnt and free of the state; learning, without"
+                          " action masks", f"--{name}={general}")
     return compiled if asked in ("auto", compiled) and serves else general

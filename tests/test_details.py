@@ -1,6 +1,7 @@
 """Options of the update, each against a formula of its own: losses, passes, values, optimizers."""
 
 import functools
+import itertools
 import math
 from functools import partial
 
@@ -131,6 +132,22 @@ def test_a_loss_that_is_none_is_refused_and_nothing_has_changed(trainer, made, s
     assert torch.equal(weights(ppo), before)
 
 
+@pytest.mark.parametrize("loss", [lambda fresh, batch: (fresh.val.mean(), {}),
+                                  lambda fresh, batch, now, *, scale: (fresh.val.mean(), {})])
+def test_a_loss_of_another_signature_is_refused_before_the_first_step(loss):
+    with pytest.raises(ModelError, match=r"called with \(fresh, batch, coefficients\)"):
+        PPO(BOX, num_workers=0, loss=loss)
+
+
+@pytest.mark.parametrize("settings", [{"num_minibatches": 2}, {"num_microbatches": 2}])
+def test_statistics_that_change_from_minibatch_to_minibatch_are_refused(trainer, settings):
+    names = itertools.count()
+    ppo = trainer(BOX, loss=lambda fresh, batch, now: (fresh.val.mean(), {str(next(names)): 0.0}),
+                  **settings)
+    with pytest.raises(ModelError, match=r"statistics \['1'\], and \['0'\] before"):
+        ppo.update(ppo.collect())
+
+
 @pytest.mark.parametrize("stats, said", [
     ({"mine": torch.zeros(3)}, r"statistic 'mine', which is of shape \[3\].*\n  fix: .*x.mean"),
     ({"mine": "high"}, "statistic 'mine', which is 'high', no number.*\n  fix: leave it out"),
@@ -211,6 +228,33 @@ def test_an_interrupted_update_takes_an_optimizers_memory_back(trainer, monkeypa
 def test_what_makes_no_optimizer_is_refused_before_the_first_step(bad, said):
     with pytest.raises(ConfigError, match=said):
         PPO(BOX, num_workers=0, optimizer=bad)
+
+
+def test_an_optimizer_keeps_the_two_groups_that_a_critic_lr_makes():
+    with pytest.raises(ConfigError, match="made 1 groups of the two .*[\\s\\S]*critic_lr out"):
+        PPO(BOX, num_workers=0, critic_lr=1e-3,
+            optimizer=lambda groups: SGD([x for one in groups for x in one["params"]], lr=1.0))
+
+
+@pytest.mark.parametrize("setting", [{"critic_lr": 1e-3}, {"grad_clipping": "network"}])
+def test_what_tells_actor_and_critic_apart_needs_a_critic_with_a_name(setting):
+    class Whole(torch.nn.Module):
+        def __init__(self, obs_space, act_space):
+            super().__init__()
+            self.all = torch.nn.Linear(4, 3)
+
+        def forward(self, obs):
+            out = self.all(obs)
+            return out[:, :2], out[:, 2]
+    with pytest.raises(ConfigError, match=f"{[*setting][0]} is .*[\\s\\S]*critic, value or vf"):
+        PPO("CartPole-v1", num_workers=0, model=Whole, **setting)
+
+
+@pytest.mark.parametrize("setting, needed", [
+    ({"rnn_size": 64}, 'rnn="gru"'), ({"adam_eps": 1e-8, "optimizer": SGD}, 'optimizer="adam"')])
+def test_a_setting_that_would_do_nothing_is_refused(setting, needed):
+    with pytest.raises(ConfigError, match=f"does nothing without {needed}"):
+        PPO("CartPole-v1", num_workers=0, **setting)
 
 
 def test_an_optimizer_may_group_the_parameters_itself(trainer):
