@@ -2,9 +2,13 @@
 
 import threading
 
+import numpy as np
 import pytest
 import torch
+from envs_for_tests import Chance
+from gymnasium.spaces import Box
 
+from fastppo import PPO
 from fastppo.nets import MLP
 
 
@@ -72,3 +76,24 @@ def test_layers_are_drawn_from_the_given_generator_alone():
 
     first = weights(7, others=1)
     assert weights(7, others=2).equal(first) and not weights(8, others=1).equal(first)
+
+
+def test_by_default_actor_and_critic_share_nothing_but_an_images_convolutions():
+    def shared(**space):
+        with PPO(lambda: Chance(**space), num_workers=0, seed=1) as ppo:
+            net = ppo.policy.net
+            return ppo.config.shared_critic, net.actor_body is net.critic_body
+    assert shared(obs_space=Box(-1, 1, (3,))) == (False, False)
+    assert shared(obs_space=Box(0, 255, (3, 40, 40), np.uint8)) == (True, True)
+
+
+def test_by_default_the_std_of_a_box_is_1_and_the_same_wherever_it_is_asked():
+    with PPO(lambda: Chance(act_space=Box(-9, 9, (2,))), num_workers=0, seed=1) as ppo:
+        params = [param for name, param in ppo.policy.named_parameters() if "log_std" in name]
+        spreads = []
+        for _ in range(2):
+            obs = np.tile(ppo.policy.obs_space.sample(), (4000, 1))
+            acts = ppo.policy.predict(obs, deterministic=False)
+            spreads.append(acts.std(0))
+    assert [param.tolist() for param in params] == [[0.0, 0.0]]
+    np.testing.assert_allclose(spreads, 1.0, rtol=0.1)
