@@ -1,10 +1,12 @@
 """Episodes with a frozen policy: an exact number of them, the same ones every time."""
 
 import math
+from contextlib import contextmanager
 from numbers import Integral
-from typing import NamedTuple, Sequence
+from typing import Iterator, NamedTuple, Sequence
 
 import numpy as np
+from torch import nn
 
 from . import contract, kernels
 from .actors import Noise
@@ -46,20 +48,33 @@ def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: 
                for i, env in enumerate(envs)]
     returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
     try:
-        while active := [player for player in players if player.playing()]:
-            rows, states = (np.concatenate([getattr(player, name) for player in active])
-                            for name in ("row", "state"))
-            noise = None if deterministic else np.concatenate([p.noise(policy) for p in active])
-            actions, states = policy.decide(rows, deterministic, noise, states)
-            for player, action, state in zip(active, actions, states):
-                player.state = state[None]
-                player.step(action)
-                returns[player.episode], lengths[player.episode] = player.total, player.length
+        with buffers_kept(policy.net):
+            while active := [player for player in players if player.playing()]:
+                rows, states = (np.concatenate([getattr(player, name) for player in active])
+                                for name in ("row", "state"))
+                noise = None if deterministic else np.concatenate([p.noise(policy) for p in active])
+                actions, states = policy.decide(rows, deterministic, noise, states)
+                for player, action, state in zip(active, actions, states):
+                    player.state = state[None]
+                    player.step(action)
+                    returns[player.episode], lengths[player.episode] = player.total, player.length
     finally:
         contract.close(envs)
     std = float(returns.std(ddof=1)) if episodes > 1 else math.nan
     half = 1.96 * std / math.sqrt(episodes)
     return Evaluation(float(returns.mean()), std, half, returns, lengths)
+
+
+@contextmanager
+def buffers_kept(net: nn.Module) -> Iterator[None]:
+    """Put back the buffers of a network, which a model's own forward may write into."""
+    before = [(part._buffers, name, buffer, buffer.clone()) for part in net.modules()
+              for name, buffer in part._buffers.items() if buffer is not None]
+    try:
+        yield
+    finally:
+        for home, name, buffer, values in before:
+            home[name] = buffer.copy_(values)
 
 
 class Player:

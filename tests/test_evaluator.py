@@ -264,6 +264,28 @@ def test_an_environment_that_fails_in_an_evaluation_is_named_with_its_seed(train
         trainer(Counting, eval_env=Fails, **WORDS).learn(64)
 
 
+class Counts(torch.nn.Module):
+    """Its answers depend on how often it was asked, by buffers written into and replaced."""
+
+    def __init__(self, obs_space, act_space):
+        super().__init__()
+        self.all = torch.nn.Linear(int(np.prod(obs_space.shape)), act_space.n + 1)
+        self.register_buffer("into", torch.zeros(()))
+        self.register_buffer("anew", torch.zeros(()))
+
+    def forward(self, obs):
+        self.into += 1
+        self.anew = self.anew + 1
+        out = self.all(obs) * (1 + 0.1 * torch.sin(self.into + self.anew))
+        return out[:, :-1], out[:, -1]
+
+
+def test_an_evaluation_leaves_what_a_models_forward_counts_as_it_was(trainer):
+    plain, evaluated = (weights(trainer("CartPole-v1", model=Counts, **words).learn(192))
+                        for words in ({}, WORDS))
+    assert torch.equal(plain, evaluated)
+
+
 # a network that answers NaN
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
