@@ -38,7 +38,7 @@ class Nim(gym.Env):
         return np.arange(1, 4) <= self.left
 
 
-with PPO(Nim, gamma=1.0, lr=3e-3, num_steps=64, seed=1, total_steps=25_000,
+with PPO(Nim, gamma=1.0, lr=3e-3, num_envs=16, num_steps=64, seed=1, total_steps=25_000,
          progress="lines") as ppo:
     ppo.learn()
     print("evaluation return", ppo.evaluate(200))

@@ -29,8 +29,8 @@ def score(trial: optuna.Trial) -> float:
             return not trial.should_prune()
 
     for seed in (1, 2):
-        with PPO("CartPole-v1", preset="none", seed=seed, total_steps=30_000, num_workers=0,
-                 eval_interval=6_000, eval_episodes=10, **settings) as ppo:
+        with PPO("CartPole-v1", preset="none", seed=seed, num_envs=16, num_workers=0,
+                 total_steps=30_000, eval_interval=6_000, eval_episodes=10, **settings) as ppo:
             ppo.learn(callbacks=report)
         if trial.should_prune():
             raise optuna.TrialPruned
