@@ -131,7 +131,7 @@ def test_memory_goes_in_as_state_and_comes_out_as_next_state(trainer, tmp_path, 
 
 @pytest.mark.filterwarnings("ignore")  # of what three big packages import
 @pytest.mark.parametrize("spaces, settings", [
-    ((), {}), ((MIXED, HYBRID), dict(rnn="lstm")), *(pytest.param(
+    ((), {}), ((MIXED, HYBRID), dict(rnn="lstm", final_tanh=True)), *(pytest.param(
         pair, dict(rnn=rnn), marks=pytest.mark.slow) for rnn in ("none", "gru", "lstm")
         for pair in PAIRS)],
     ids=str)
