@@ -212,7 +212,9 @@ def _described(space: Space, name: str) -> tuple[dict[str, Any], dict[str, np.nd
         return ({"parts": [text for text, _ in found], **keys},
                 {place: array for _, arrays in found for place, array in arrays.items()})
     if isinstance(space, Discrete):
-        return {"n": int(space.n), "start": int(space.start)}, {}
+        # Older versions of Gymnasium know no other dtype, nor an argument for it.
+        other = {} if space.dtype == np.int64 else {"dtype": space.dtype.str}
+        return {"n": int(space.n), "start": int(space.start), **other}, {}
     if isinstance(space, MultiBinary):
         return {"bits": space.n if isinstance(space.n, int) else list(map(int, space.n))}, {}
     if isinstance(space, MultiDiscrete):
@@ -232,7 +234,8 @@ def _space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tensor]) ->
         inner = [_space(part, f"{name}.{i}", tensors) for i, part in enumerate(text["parts"])]
         return Dict([*zip(text["keys"], inner)]) if "keys" in text else Tuple(inner)
     if "n" in text:
-        return Discrete(text["n"], start=text["start"])
+        other = {"dtype": np.dtype(text["dtype"])} if "dtype" in text else {}
+        return Discrete(text["n"], start=text["start"], **other)
     if "bits" in text:
         return MultiBinary(text["bits"])
     first, second = ("nvec", "start") if "choices" in text else ("low", "high")

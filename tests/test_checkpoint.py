@@ -1,6 +1,7 @@
 """A saved policy comes back bit for bit, and no other file comes back at all."""
 
 import errno
+import inspect
 import json
 import os
 import threading
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from envs_for_tests import Chance
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -75,6 +76,20 @@ def test_a_loaded_policy_is_the_saved_one_bit_for_bit(name, tmp_path):
         acts = [policy.predict(obs, deterministic) for policy in (again, ppo.policy)]
         assert np.array_equal(*acts)
     assert not again.training
+
+
+@pytest.mark.parametrize("kinds", [("i4", "u1", "f2"), ("u8", "i2", "u4"), (">i4", ">i8", "?")])
+def test_every_space_of_a_file_keeps_its_dtype(kinds, tmp_path):
+    first, second, third = map(np.dtype, kinds)
+    wanted = Tuple([MultiDiscrete([[2, 3]], second), MultiBinary(3), MultiBinary((1, 2)),
+                    Box(0, 1, (2,), third)])
+    if "dtype" in inspect.signature(Discrete).parameters:  # Gymnasium before 1.4 has none
+        wanted = Tuple([Discrete(3, start=2, dtype=first), *wanted])
+    with PPO(lambda: Chance(act_space=wanted), **TINY) as ppo:
+        ppo.save(tmp_path / "policy")
+    found = load(tmp_path / "policy")
+    assert found.act_space == wanted and wanted.contains(found.predict(np.zeros(1, np.float32)))
+    assert [part.dtype for part in found.act_space] == [part.dtype for part in wanted]
 
 
 def test_bounds_that_only_longdouble_has_are_saved_as_none(tmp_path):
