@@ -177,6 +177,24 @@ def joined(space: Dict, obs: Any, mask: Any) -> dict:
     return {**(obs if parts else {WRAPPED: obs}), MASK: mask}
 
 
+def flags(mask: Any, size: int, where: str, lead: tuple[int, ...] = ()) -> np.ndarray:
+    """An action mask, of any shape behind `lead`, as bool [*lead size].
+
+    Raises ValueError for what is none, found `where`.
+    """
+    try:
+        array = np.asarray(mask)
+        good = array.dtype.kind in "biuf" and ((array == 0) | (array == 1)).all()
+    except (ValueError, TypeError):  # lists of unequal lengths, or a tensor elsewhere
+        array, good = np.empty(()), False
+    if not good or array.size != math.prod(lead) * size or array.shape[:len(lead)] != lead:
+        told = f"of shape {array.shape}" if good else repr(mask)
+        each = f" for each of {lead[0]} observations" if lead else ""
+        raise ValueError(f"{where} is {told}, not {size} flags{each}, one for each choice of each"
+                         " factor")
+    return array.reshape(*lead, size).astype(bool)
+
+
 def _told(value: Any) -> str:
     if isinstance(value, dict):
         return f"a dict of {', '.join(map(repr, value)) or 'nothing'}"

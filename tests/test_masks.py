@@ -279,22 +279,40 @@ def test_predict_is_given_the_mask_that_is_not_in_the_observation(trainer, tmp_p
 
 @pytest.mark.parametrize(("mask", "said"), [
     (None, r"lacks the action mask.*\n  fix: policy.predict\(obs, action_mask=info\['action_"),
-    ([1, 0], "has shape"), ([0, 0, 0], "forbids every action"), ([0, 2, 1], "not in"),
-    ([0.5, 1, 1], "float64")])
+    ([1, 0], "of shape"), ([0, 0, 0], "forbids every action"), ([0, 2, 1], "not 3 flags"),
+    ([0.5, 1, 1], "not 3 flags"), ([np.nan, 1, 1], "not 3 flags"), ("abc", "not 3 flags")])
 def test_predict_refuses_what_is_no_mask(trainer, mask, said):
     with pytest.raises(InputError, match=said):
         trainer(partial(Fenced, "info")).policy.predict(np.zeros(1), action_mask=mask)
+
+
+@pytest.mark.parametrize("space", [MultiDiscrete([3, 3]), MultiBinary(3), Discrete(6)], ids=str)
+@pytest.mark.parametrize("dtype", ["?", "i8", "f8"])
+def test_predict_takes_a_mask_in_every_form_that_training_takes(trainer, space, dtype):
+    shape = (2, 3) if isinstance(space, MultiDiscrete) else (3, 2) if space.shape else (6,)
+    ppo = trainer(partial(Fenced, "method", space,
+                          bend=lambda mask: mask.reshape(shape).astype(dtype)))
+    policy, obs = ppo.learn(64).policy, np.float32([[0.1], [-2], [0.7]])
+    masks = random_masks(space, 3).numpy()
+    wanted = policy.predict(obs, action_mask=masks)
+    given = masks.reshape(3, *shape).astype(dtype)
+    np.testing.assert_array_equal(policy.predict(obs, action_mask=given), wanted)
+    for one, mask, act in zip(obs, given, wanted):
+        np.testing.assert_array_equal(policy.predict(one, action_mask=mask), act)
+        told = {"obs": one, "action_mask": mask}
+        np.testing.assert_array_equal(policy.predict(told), act)
+        assert told["action_mask"] is mask and policy.value(told) == policy.value(one)
 
 
 @pytest.mark.parametrize("obs_space", [ONE, OBS["dict"]], ids=["box", "dict"])
 def test_predict_says_what_is_wrong_with_one_mask_for_several_observations(trainer, obs_space):
     policy = trainer(partial(Fenced, "info", obs_space=obs_space)).policy
     obs = batch_space(obs_space, 5).sample()
-    with pytest.raises(InputError, match=r"the action mask has shape \(3,\), not \(5, 3\).*\n"
+    with pytest.raises(InputError, match=r"the action mask is of shape \(3,\), not 3 flags for each of.*\n"
                        r"  fix: action_mask=np.broadcast_to\(mask, \(5, 3\)\)"):
         policy.predict(obs, action_mask=[0, 1, 0])
     assert (policy.predict(obs, action_mask=np.broadcast_to([0, 1, 0], (5, 3))) == 1).all()
-    with pytest.raises(InputError, match=r"mask has shape \(5, 3\), not \(3,\)"):
+    with pytest.raises(InputError, match=r"mask is of shape \(5, 3\), not 3 flags, one"):
         policy.predict(obs_space.sample(), action_mask=np.ones((5, 3), bool))
 
 
