@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_space
 
 from .measure import shared_noise_kept
 from .observations import flags, joined
-from .spaces import CHOICES, MASK, WRAPPED, counts, has_mask, parts
+from .spaces import CHOICES, MASK, WRAPPED, Wrapped, counts, has_mask, parts
 
 METHOD = "action_masks"
 IN_OBS = f"observation[{MASK!r}]"
@@ -47,8 +47,10 @@ def place(envs: Sequence[gym.Env]) -> str:
 
 def beside(obs_space: Space, act_space: Space) -> Dict:
     """The space of observations with the mask beside them, or among the parts of a Dict."""
-    rest = dict(parts(obs_space)) if isinstance(obs_space, Dict) else {WRAPPED: obs_space}
-    return Dict({**rest, MASK: MultiBinary(int(counts(act_space).sum()))})
+    mask = MultiBinary(int(counts(act_space).sum()))
+    if isinstance(obs_space, Dict):
+        return Dict({**dict(parts(obs_space)), MASK: mask})
+    return Wrapped({WRAPPED: obs_space, MASK: mask})
 
 
 def wrapped(env: gym.Env) -> gym.Env:

@@ -14,6 +14,7 @@ from .spaces import (
     MASK,
     WRAPPED,
     Leaf,
+    Wrapped,
     assembled,
     counts,
     fields,
@@ -81,11 +82,11 @@ class Observations:
 
     def __init__(self, space: Space, act_space: Space):
         self.mask = mask_at(space, act_space)
+        self.wrapped = isinstance(space, Wrapped) and self.mask is not None
         space = space if self.mask is None else with_bits(space)
         self.space, self.act_space, self.store = space, act_space, observation_store(space)
         self.columns = [Column.of(leaf) for leaf in leaves(space)]
         self.factors = counts(act_space) if self.mask is not None else None
-        self.wrapped = {key for key, _ in parts(space)} == {WRAPPED, MASK} and self.mask is not None
         self.shown = space if self.mask is None else self._shown()
 
     @property

@@ -196,6 +196,7 @@ def test_each_leaf_is_an_input_or_an_output_that_the_file_names(trainer):
 def test_a_mask_is_an_input_of_its_own_beside_the_observation(trainer, obs_space, names):
     policy = trainer(lambda: Fenced("info", CHOICE, obs_space)).policy
     assert sorted(port.name for port in exporter.inputs_of(policy)) == names
+    assert exporter.described(policy.obs_space)["type"] == "Dict"
 
 
 class Spread(Net):

@@ -124,6 +124,39 @@ def test_a_model_of_your_own_sees_the_observations_without_the_mask(trainer, obs
     assert set(map(repr, shown)) == {repr(OBS[obs])}
 
 
+class Shown(torch.nn.Module):
+    """Keeps what it is made for, and answers by the first of its observations."""
+
+    def __init__(self, obs_space, act_space):
+        super().__init__()
+        self.space, self.layer = obs_space, torch.nn.Linear(1, 4)
+
+    def forward(self, obs):
+        """(three logits, value)."""
+        out = self.layer(obs["obs"] if isinstance(self.space, Dict) else obs)
+        return out[:, :3], out[:, 3]
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("obs_space", [ONE, Dict(obs=ONE)], ids=["bare", "dict"])
+def test_a_dict_of_the_environments_own_stays_one_whatever_its_keys(
+        trainer, tmp_path, how, obs_space):
+    env, path = partial(Fenced, how, obs_space=obs_space), tmp_path / "policy"
+    wanted = ONE if how != "obs" and obs_space is ONE else Dict(obs=ONE)
+    ppo = trainer(env, model=Shown, num_workers=2 * (how == "info")).learn(32)
+    ppo.save(path)
+    found, obs = load(path, model=Shown), ppo.policy.obs_space.sample()
+    obs["action_mask"][:] = 1
+    assert ppo.policy.net.space == found.net.space == wanted
+    for one in ("predict", "value"):
+        assert getattr(found, one)(obs) == getattr(ppo.policy, one)(obs)
+    if wanted != ONE:
+        trainer(env, actor_keys=("obs",)).learn(32)
+    else:
+        with pytest.raises(ConfigError, match="actor_keys are parts of a Dict"):
+            trainer(env, actor_keys=("obs",))
+
+
 @pytest.mark.parametrize("how", HOWS)
 def test_measuring_whether_workers_pay_takes_legal_steps(trainer, how):
     source = Source(partial(Fenced, how), Config(num_envs=2, num_workers="auto"))
