@@ -381,16 +381,6 @@ def test_a_distribution_over_other_actions_is_refused(trainer, space, kind, said
         trainer(seeing(VECTOR, space), model=own(kind))
 
 
-def test_trying_a_distribution_leaves_the_hosts_generators_and_the_weights_alone(
-        trainer, monkeypatch):
-    before, found = torch.get_rng_state(), []
-    for samples in (32, 0):
-        monkeypatch.setattr("fastppo.own.SAMPLES", samples)
-        ppo = trainer(seeing(VECTOR, MultiDiscrete([2, 2])), model=own(lambda x: pairs(x, 2)))
-        found.append(ppo.learner.flat.values.clone())
-    assert found[0].equal(found[1]) and torch.equal(torch.get_rng_state(), before)
-
-
 def test_a_distribution_without_entropy_is_refused_where_the_loss_wants_one(trainer):
     model = own(GIVEN["tanh"][1])
     with pytest.raises(ModelError, match="has no entropy.*\n  fix: entropy_coef=0"):
