@@ -27,7 +27,7 @@ from .fingerprint import fingerprint
 from .models import build_policy, own_torch
 from .names import MODELS
 from .policy import Policy
-from .spaces import parts
+from .spaces import MASK, WRAPPED, Wrapped, parts
 
 FORMAT = "fastppo policy 1"
 # Settings that may have been functions or classes, and how a policy acts does not depend on.
@@ -208,11 +208,14 @@ def _described(space: Space, name: str) -> tuple[dict[str, Any], dict[str, np.nd
     """A space as what JSON can say, and its arrays by name below `name`."""
     if inner := parts(space):
         found = [_described(part, f"{name}.{i}") for i, (_, part) in enumerate(inner)]
-        keys = {"keys": [key for key, _ in inner]} if isinstance(space, Dict) else {}
+        keys = {"keys": list(space.spaces), "wrapped": isinstance(space, Wrapped)} \
+            if isinstance(space, Dict) else {}
         return ({"parts": [text for text, _ in found], **keys},
                 {place: array for _, arrays in found for place, array in arrays.items()})
     if isinstance(space, Discrete):
-        return {"n": int(space.n), "start": int(space.start)}, {}
+        # Older versions of Gymnasium know no other dtype, nor an argument for it.
+        other = {} if space.dtype == np.int64 else {"dtype": space.dtype.str}
+        return {"n": int(space.n), "start": int(space.start), **other}, {}
     if isinstance(space, MultiBinary):
         return {"bits": space.n if isinstance(space.n, int) else list(map(int, space.n))}, {}
     if isinstance(space, MultiDiscrete):
@@ -230,9 +233,14 @@ def _space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tensor]) ->
     """The space described by `text`; its arrays are taken out of `tensors`."""
     if "parts" in text:
         inner = [_space(part, f"{name}.{i}", tensors) for i, part in enumerate(text["parts"])]
-        return Dict([*zip(text["keys"], inner)]) if "keys" in text else Tuple(inner)
+        if "keys" not in text:
+            return Tuple(inner)
+        # Files of earlier versions do not say whose a Dict of these keys is: there it was wrapped.
+        wrapped = text.get("wrapped", {*text["keys"]} == {WRAPPED, MASK})
+        return (Wrapped if wrapped else Dict)([*zip(text["keys"], inner)])
     if "n" in text:
-        return Discrete(text["n"], start=text["start"])
+        other = {"dtype": np.dtype(text["dtype"])} if "dtype" in text else {}
+        return Discrete(text["n"], start=text["start"], **other)
     if "bits" in text:
         return MultiBinary(text["bits"])
     first, second = ("nvec", "start") if "choices" in text else ("low", "high")

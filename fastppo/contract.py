@@ -12,7 +12,7 @@ from gymnasium.spaces import Tuple
 
 from . import kernels
 from .errors import EnvError, Error, InputError
-from .observations import Observations
+from .observations import Observations, flags
 from .spaces import MASK, Store, keeps
 
 REWARD_MAX = float(np.finfo(np.float32).max)
@@ -80,12 +80,11 @@ def batch(obs, seen: Observations, mask=None) -> tuple[np.ndarray, bool]:
                          "leave action_mask out")
     if seen.plain:
         return _boxes(obs, seen.store)
-    given = seen.mask is not None and mask is not None
     try:
-        obs = seen.whole(obs, mask) if given else obs
+        obs = obs if seen.mask is None or mask is None else seen.whole(obs, mask)
         lead = seen.lead(obs)
-        if given:
-            _check_mask(obs[MASK], (*lead, int(seen.factors.sum())))
+        if seen.mask is not None:
+            obs = {**obs, MASK: _mask(obs[MASK], (*lead, int(seen.factors.sum())))}
         return (seen.batch(obs, *lead), False) if lead else (seen.rows([obs]), True)
     except InputError:
         raise
@@ -97,15 +96,14 @@ def batch(obs, seen: Observations, mask=None) -> tuple[np.ndarray, bool]:
                          "one that its `sample()` could give, or a batch of them") from error
 
 
-def _check_mask(mask, shape: tuple[int, ...]) -> None:
-    """Raise InputError for a mask of another shape than observations ask for."""
-    given = np.shape(mask)
-    if given != shape:
-        one = len(shape) == 2 and given == shape[1:]
-        raise InputError(f"the action mask has shape {given}, not {shape}: one flag for each choice"
-                         f"{', of each observation' * (len(shape) == 2)}",
-                         f"{MASK}=np.broadcast_to(mask, {shape}), if all have the same" if one else
-                         f"an array of shape {shape}")
+def _mask(mask, shape: tuple[int, ...]) -> np.ndarray:
+    """A mask, as environments may give it, as bool of `shape`; InputError for what is none."""
+    try:
+        return flags(mask, shape[-1], "the action mask", shape[:-1])
+    except ValueError as error:
+        one = len(shape) == 2 and np.shape(mask) == shape[1:]
+        raise InputError(str(error), f"{MASK}=np.broadcast_to(mask, {shape}), if all have the same"
+                         if one else f"an array of bool, of shape {shape}") from error
 
 
 def _boxes(obs, store: Store) -> tuple[np.ndarray, bool]:

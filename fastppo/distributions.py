@@ -5,7 +5,13 @@ from typing import Iterator
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Distribution, Independent, TransformedDistribution
+from torch.distributions import (
+    Bernoulli,
+    Categorical,
+    Distribution,
+    Independent,
+    TransformedDistribution,
+)
 
 from .heads import Head
 from .measure import SEEDING
@@ -82,6 +88,8 @@ def likeliest(dist: Distribution) -> Tensor:
         return found
     if isinstance(dist, Independent):
         return likeliest(dist.base_dist)
+    if isinstance(dist, Bernoulli):  # whose mode is NaN where both are as likely
+        return (dist.probs > 0.5).to(dist.probs)
     try:
         return dist.mode
     except NotImplementedError:

@@ -394,6 +394,9 @@ def called(name: str, setting: str = "env_name") -> Callable | None:
 def _imported(module: str, name: str, setting: str = "env_name"):
     if fix := remedies.module(name, setting):
         raise ConfigError(f"{setting} {name!r}: {module!r} is a file, not a module", fix)
+    if not module or module.startswith("."):
+        raise ConfigError(f"{setting} is {name!r}, in which no module is before the colon",
+                          remedies.unnamed(name, setting))
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -258,7 +258,7 @@ def described(space: Space) -> dict[str, Any]:
     """A space as plain JSON values; bounds that are all the same as one number, as text."""
     if inner := parts(space):
         made = {str(key): described(part) for key, part in inner}
-        return {"type": type(space).__name__,
+        return {"type": "Dict" if isinstance(space, Dict) else "Tuple",
                 "spaces": made if isinstance(space, Dict) else list(made.values())}
     if isinstance(space, Discrete):
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}

@@ -2,6 +2,7 @@
 
 Every head has
     size      columns of action parameters that it wants of the network
+    means     which of them, bool [size], are means of what is sampled
     noise     a letter for every random number an action takes: u uniform in [0, 1), n normal
     form      how what is stored becomes the environment's action (actions.FORMS)
     hold      steps for which noise stays the same; None: a whole rollout
@@ -44,9 +45,9 @@ class Head(nn.Module):
 
     form, hold = "clip", 1
 
-    def __init__(self, size: int, noise: str):
+    def __init__(self, size: int, noise: str, means: int = 0):
         super().__init__()
-        self.size, self.noise = size, noise
+        self.size, self.noise, self.means = size, noise, np.arange(size) < means
 
     def sample(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(act, logp [b]) from noise [b k]."""
@@ -160,7 +161,7 @@ class Gaussian(Head):
 
     def __init__(self, size: int, log_std_init: float | Tensor = 0.0, form: str = "clip",
                  fixed: bool = False):
-        super().__init__(size, "n" * size)
+        super().__init__(size, "n" * size, size)
         start = torch.as_tensor(log_std_init, dtype=torch.float32).expand(size).clone()
         self.form, self.log_std = form, nn.Parameter(start, requires_grad=not fixed)
 
@@ -193,7 +194,7 @@ class StateGaussian(Head):
     """
 
     def __init__(self, size: int, log_std_init: float, min_std: float, form: str):
-        super().__init__(2 * size, "n" * size)
+        super().__init__(2 * size, "n" * size, size)
         self.form, self.floor = form, min_std
         start = math.exp(log_std_init)
         self.shift = start + math.log(-math.expm1(-start))
@@ -298,7 +299,7 @@ class Exploring(Head):
 
     def __init__(self, size: int, features: int, log_std_init: float, form: str,
                  hold: int | None):
-        super().__init__(size + features, "n" * (features * size))
+        super().__init__(size + features, "n" * (features * size), size)
         self.form, self.hold, self.components = form, hold, size
         start = torch.full((features, size), float(log_std_init), dtype=torch.float32)
         self.log_std = nn.Parameter(start)
@@ -331,6 +332,7 @@ class Composite(Head):
         super().__init__(sum(head.size for head in heads), "".join(head.noise for head in heads))
         self.parts, self.widths, self.scalars = nn.ModuleList(heads), list(widths), list(scalars)
         self.form = next((head.form for head in heads if head.form != "clip"), "clip")
+        self.means = np.concatenate([head.means for head in heads])
 
     def sample(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(act [b k], logp [b])."""

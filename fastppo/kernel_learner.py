@@ -30,7 +30,7 @@ def serves(policy: nn.Module, flat: Flat) -> bool:
 def recipe_of(policy: Policy, flat: Flat) -> Recipe | None:
     """What the compiled twin needs, or None where only torch can run this network."""
     log_std = getattr(policy.head, "log_std", None)
-    known = (type(policy.net) is MLP and not policy.net.final_tanh
+    known = (type(policy.net) is MLP and policy.net.final_tanh is None
              and type(policy.head) in COMPILED)
     if not known or log_std is not None and id(log_std) not in flat.offsets:
         return None

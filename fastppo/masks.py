@@ -19,8 +19,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from .measure import shared_noise_kept
-from .observations import joined
-from .spaces import CHOICES, MASK, WRAPPED, counts, has_mask, parts
+from .observations import flags, joined
+from .spaces import CHOICES, MASK, WRAPPED, Wrapped, counts, has_mask, parts
 
 METHOD = "action_masks"
 IN_OBS = f"observation[{MASK!r}]"
@@ -47,8 +47,10 @@ def place(envs: Sequence[gym.Env]) -> str:
 
 def beside(obs_space: Space, act_space: Space) -> Dict:
     """The space of observations with the mask beside them, or among the parts of a Dict."""
-    rest = dict(parts(obs_space)) if isinstance(obs_space, Dict) else {WRAPPED: obs_space}
-    return Dict({**rest, MASK: MultiBinary(int(counts(act_space).sum()))})
+    mask = MultiBinary(int(counts(act_space).sum()))
+    if isinstance(obs_space, Dict):
+        return Dict({**dict(parts(obs_space)), MASK: mask})
+    return Wrapped({WRAPPED: obs_space, MASK: mask})
 
 
 def wrapped(env: gym.Env) -> gym.Env:
@@ -147,19 +149,6 @@ def vector_wrapped(env: VectorEnv) -> VectorEnv:
     """
     where = _place(env, env.single_observation_space, bool(_vector_method(env)), None)
     return MaskedVector(env) if _to_show(where, env.single_action_space) else env
-
-
-def flags(mask: Any, size: int, where: str) -> np.ndarray:
-    """`mask`, of any shape, as bool [size]; ValueError for what is no mask, found `where`."""
-    try:
-        array = np.asarray(mask)
-        good = array.dtype.kind in "biuf" and ((array == 0) | (array == 1)).all()
-    except (ValueError, TypeError):  # lists of unequal lengths, or a tensor elsewhere
-        array, good = np.empty(()), False
-    if not good or array.size != size:
-        told = f"of shape {array.shape}" if good else repr(mask)
-        raise ValueError(f"{where} is {told}, not {size} flags, one for each choice of each factor")
-    return array.reshape(size).astype(bool)
 
 
 def _wanted(obs_space: Space, act_space: Space) -> bool:

@@ -78,10 +78,11 @@ def head_options(config: Config) -> Options:
 
 def network(seen: Observations, config: Config, generator: torch.Generator | None) -> ActorCritic:
     """The built-in network of a resolved Config, with weights from `generator`."""
-    outputs = head_of(seen.act_space, head_options(config)._replace(sde=False)).size
+    head = head_of(seen.act_space, head_options(config)._replace(sde=False))
+    final_tanh = head.means if config.final_tanh else None
     if plain(config):
-        return MLP(Encoding(seen).size, outputs, config.hidden_sizes, config.activation,
-                   config.shared_critic, generator, config.sde, config.final_tanh)
+        return MLP(Encoding(seen).size, head.size, config.hidden_sizes, config.activation,
+                   config.shared_critic, generator, config.sde, final_tanh)
     actor_body = body_of(seen, config, generator, config.actor_keys)
     critic_body = actor_body if config.shared_critic else body_of(seen, config, generator,
                                                                   config.critic_keys)
@@ -90,7 +91,7 @@ def network(seen: Observations, config: Config, generator: torch.Generator | Non
         bodies = [RecurrentBody(body, config.rnn, config.rnn_size, generator)
                   for body in dict.fromkeys((actor_body, critic_body))]
         kind, actor_body, critic_body = Recurrent, bodies[0], bodies[-1]
-    return kind(actor_body, critic_body, outputs, generator, config.sde, config.final_tanh)
+    return kind(actor_body, critic_body, head.size, generator, config.sde, final_tanh)
 
 
 def plain(config: Config) -> bool:

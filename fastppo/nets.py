@@ -57,14 +57,16 @@ class ActorCritic(nn.Module):
     """Two bodies, or one and the same, and behind them a linear actor and a linear critic.
 
     Their gains are 0.01 and 1 [37 details, number 2]. With `features` the actor's follow the action
-    parameters (gSDE looks at them); with `final_tanh` these end in a tanh.
+    parameters (gSDE looks at them); those in `final_tanh`, bool [p], end in a tanh.
     """
 
     def __init__(self, actor_body: nn.Module, critic_body: nn.Module, outputs: int,
                  generator: torch.Generator | None = None, features: bool = False,
-                 final_tanh: bool = False):
+                 final_tanh: np.ndarray | None = None):
         super().__init__()
-        self.flat, self.features, self.final_tanh = actor_body.flat, features, final_tanh
+        self.flat, self.features = actor_body.flat, features
+        columns = None if final_tanh is None else torch.from_numpy(final_tanh)
+        self.register_buffer("final_tanh", columns, persistent=False)
         self.actor_body, self.critic_body = actor_body, critic_body
         self.actor = dense(actor_body.size, outputs, 0.01, generator)
         self.critic = dense(critic_body.size, 1, 1.0, generator)
@@ -78,7 +80,8 @@ class ActorCritic(nn.Module):
     def answers(self, hidden: Tensor, valued: Tensor) -> tuple[Tensor, Tensor]:
         """(action parameters [b p], value [b]) of the actor's and the critic's features [b f]."""
         params, val = self.actor(hidden), self.critic(valued)[:, 0]
-        params = params.tanh() if self.final_tanh else params
+        if self.final_tanh is not None:
+            params = torch.where(self.final_tanh, params.tanh(), params)
         return torch.cat([params, hidden], -1) if self.features else params, val
 
 
@@ -91,7 +94,7 @@ class MLP(ActorCritic):
     def __init__(self, inputs: int, outputs: int, hidden_sizes: Sequence[int] = (64, 64),
                  activation: str = "tanh", shared_critic: bool = False,
                  generator: torch.Generator | None = None, features: bool = False,
-                 final_tanh: bool = False):
+                 final_tanh: np.ndarray | None = None):
         actor_body = Hidden(inputs, hidden_sizes, activation, generator)
         critic_body = actor_body if shared_critic else Hidden(inputs, hidden_sizes, activation,
                                                               generator)

@@ -14,6 +14,7 @@ from .spaces import (
     MASK,
     WRAPPED,
     Leaf,
+    Wrapped,
     assembled,
     counts,
     fields,
@@ -81,11 +82,11 @@ class Observations:
 
     def __init__(self, space: Space, act_space: Space):
         self.mask = mask_at(space, act_space)
+        self.wrapped = isinstance(space, Wrapped) and self.mask is not None
         space = space if self.mask is None else with_bits(space)
         self.space, self.act_space, self.store = space, act_space, observation_store(space)
         self.columns = [Column.of(leaf) for leaf in leaves(space)]
         self.factors = counts(act_space) if self.mask is not None else None
-        self.wrapped = {key for key, _ in parts(space)} == {WRAPPED, MASK} and self.mask is not None
         self.shown = space if self.mask is None else self._shown()
 
     @property
@@ -175,6 +176,24 @@ def joined(space: Dict, obs: Any, mask: Any) -> dict:
     """An element of `space`, or a batch, from one that lacks the action mask, and that mask."""
     parts = isinstance(obs, dict) and space.spaces.keys() - {MASK} <= obs.keys()
     return {**(obs if parts else {WRAPPED: obs}), MASK: mask}
+
+
+def flags(mask: Any, size: int, where: str, lead: tuple[int, ...] = ()) -> np.ndarray:
+    """An action mask, of any shape behind `lead`, as bool [*lead size].
+
+    Raises ValueError for what is none, found `where`.
+    """
+    try:
+        array = np.asarray(mask)
+        good = array.dtype.kind in "biuf" and ((array == 0) | (array == 1)).all()
+    except (ValueError, TypeError):  # lists of unequal lengths, or a tensor elsewhere
+        array, good = np.empty(()), False
+    if not good or array.size != math.prod(lead) * size or array.shape[:len(lead)] != lead:
+        told = f"of shape {array.shape}" if good else repr(mask)
+        each = f" for each of {lead[0]} observations" if lead else ""
+        raise ValueError(f"{where} is {told}, not {size} flags{each}, one for each choice of each"
+                         " factor")
+    return array.reshape(*lead, size).astype(bool)
 
 
 def _told(value: Any) -> str:

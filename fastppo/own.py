@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Independent
 
 from .config import Config
-from .distributions import Given
+from .distributions import Given, seeded
 from .envs import called
 from .errors import ConfigError, ModelError
 from .observations import Observations
 from .policy import Policy
-from .spaces import fields, mapped
+from .spaces import CHOICES, counts, fields, leaves, mapped
 
+SAMPLES = 32  # of a distribution for two rows, each of which must be an action
 CLASS = "a torch.nn.Module subclass, whose __init__ takes (obs_space, act_space)"
 
 
@@ -107,13 +108,15 @@ def judged(policy: Policy, dist: Distribution, config: Config) -> Policy:
         raise ModelError(f"the model returned a distribution over {axes}, but a batch of two"
                          f" actions of {space} is {wanted}", f"make it of the shape {wanted}")
     if isinstance(space, Discrete) and _choices(dist) != space.n:
-        raise ModelError(f"the model returned {name}, which is over {_choices(dist)} choices, for"
-                         f" the actions {space}", f"Categorical(logits=...) of [2, {space.n}]")
+        many = "no number of" if _choices(dist) is None else _choices(dist)
+        raise ModelError(f"the model returned {name}, which is over {many} choices, for the actions"
+                         f" {space}", f"Categorical(logits=...) of [2, {space.n}]")
     if policy.observer.seen.mask is not None and type(dist) is not Categorical:
         raise ModelError(f"the model returned {name}, of which nobody knows how to take away the"
                          " actions that a mask forbids; only of a Categorical", fix)
     head = Given(store, "scale" if config.action_scaling else "clip")
     _ask(head, dist, config, name, fix)
+    _check_samples(head, dist, space, name)
     return Policy(policy.obs_space, space, policy.net, config.norm_obs, head,
                   policy.seed, config.obs_limit).eval()
 
@@ -133,6 +136,23 @@ def _ask(head: Given, dist: Distribution, config: Config, name: str, fix: str) -
         if config.entropy_coef:
             raise ModelError(f"the model returned {name}, which has no entropy(), but entropy_coef"
                              f" is {config.entropy_coef}", "--entropy_coef=0") from error
+
+
+def _check_samples(head: Given, dist: Distribution, space: Space, name: str) -> None:
+    """Raise ModelError where a sample or the mode is none of the actions, as they are kept."""
+    highest = torch.from_numpy(np.concatenate([
+        counts(leaf.space) - 1 if isinstance(leaf.space, CHOICES)
+        else np.full(math.prod(leaf.space.shape), np.inf) for leaf in leaves(space)]))
+    with seeded(0):
+        found = [head.mode(dist).trunc(), *(dist.sample() for _ in range(SAMPLES))]
+    rows = torch.cat([x.reshape(2, len(highest)).double() for x in found])
+    within = (rows >= 0) & (rows <= highest) & (rows == rows.trunc())
+    wrong = (highest.isfinite() & ~within).any(1).nonzero()
+    if len(wrong):
+        wanted = ", ".join("any" if x == math.inf else f"0 to {x:g}" for x in highest.tolist())
+        raise ModelError(f"the model returned {name}, which gave {rows[wrong[0, 0]].tolist()} for"
+                         f" the actions {space}, which are kept as whole numbers ({wanted})",
+                         "return one over these, or (action parameters, value) instead")
 
 
 def _choices(dist: Distribution) -> Any:

@@ -72,6 +72,14 @@ def module(env_name: str, setting: str = "env_name") -> str:
     return f"--{setting}={'.'.join(path.with_suffix('').parts)}:{attribute}"
 
 
+def unnamed(name: str, setting: str) -> str:
+    """How to write a `module:callable` that begins with the colon, or with a dot."""
+    module, _, attribute = name.partition(":")
+    if setting == "env_name" and attribute in gymnasium.registry:
+        return f"--env_name={attribute}"
+    return f"--{setting}={module.lstrip('.') or 'my_module'}:{attribute or 'MyEnv'}"
+
+
 def in_module(env_name: str) -> str:
     """How to name an environment in `env_name` where that is a module's name; else "".
 

@@ -143,6 +143,11 @@ def check_heads(config: Config, act_space: Space) -> None:
     if config.distribution == "state_gaussian" and config.std is not None:
         raise ConfigError("the std of state_gaussian is the network's, it cannot be fixed",
                           "leave --std out, or --distribution")
+    if config.final_tanh and config.distribution in ("squashed", "beta"):
+        raise ConfigError("final_tanh ends the means of actions in a tanh, and a"
+                          f" {config.distribution} distribution "
+                          + ("has none" if config.distribution == "beta" else "does so itself"),
+                          "leave --final_tanh out, or --distribution")
     check_needs(config, ("min_std", "--distribution=state_gaussian",
                          config.distribution == "state_gaussian"),
                 ("sde_sample_freq", "--sde=True", config.sde))

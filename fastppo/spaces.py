@@ -24,6 +24,13 @@ WRAPPED = "obs"  # the key beside a mask that masks.Masked has put there
 MOST_CHOICES = 1 << 20  # of one Discrete: each is a column of what a network sees
 
 
+class Wrapped(Dict):
+    """Dict(obs=..., action_mask=...) that masks.Masked has made of observations that are no Dict.
+
+    Equal to a user's own Dict with these keys, which keeps its structure in what a network sees.
+    """
+
+
 class Store(NamedTuple):
     """How one observation or action is kept: numpy dtype, and shape of one environment's row."""
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 
 from fastppo import kernels
 from fastppo.actions import Actions
@@ -80,7 +80,7 @@ class Fenced(gym.Wrapper):
         if how == "method":
             self.action_masks = self._asked
         if how == "obs":
-            self.observation_space = beside(obs_space, self.action_space)
+            self.observation_space = Dict(dict(beside(obs_space, self.action_space)))
 
     def reset(self, *, seed=None, options=None):
         """The first observation, with its mask."""

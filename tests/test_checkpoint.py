@@ -1,6 +1,7 @@
 """A saved policy comes back bit for bit, and no other file comes back at all."""
 
 import errno
+import inspect
 import json
 import os
 import threading
@@ -8,8 +9,8 @@ import threading
 import numpy as np
 import pytest
 import torch
-from envs_for_tests import Chance
-from gymnasium.spaces import Box, Discrete
+from envs_for_tests import Chance, Fenced
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -75,6 +76,20 @@ def test_a_loaded_policy_is_the_saved_one_bit_for_bit(name, tmp_path):
         acts = [policy.predict(obs, deterministic) for policy in (again, ppo.policy)]
         assert np.array_equal(*acts)
     assert not again.training
+
+
+@pytest.mark.parametrize("kinds", [("i4", "u1", "f2"), ("u8", "i2", "u4"), (">i4", ">i8", "?")])
+def test_every_space_of_a_file_keeps_its_dtype(kinds, tmp_path):
+    first, second, third = map(np.dtype, kinds)
+    wanted = Tuple([MultiDiscrete([[2, 3]], second), MultiBinary(3), MultiBinary((1, 2)),
+                    Box(0, 1, (2,), third)])
+    if "dtype" in inspect.signature(Discrete).parameters:  # Gymnasium before 1.4 has none
+        wanted = Tuple([Discrete(3, start=2, dtype=first), *wanted])
+    with PPO(lambda: Chance(act_space=wanted), **TINY) as ppo:
+        ppo.save(tmp_path / "policy")
+    found = load(tmp_path / "policy")
+    assert found.act_space == wanted and wanted.contains(found.predict(np.zeros(1, np.float32)))
+    assert [part.dtype for part in found.act_space] == [part.dtype for part in wanted]
 
 
 def test_bounds_that_only_longdouble_has_are_saved_as_none(tmp_path):
@@ -296,6 +311,17 @@ def test_a_setting_of_a_later_version_is_passed_over(saved):
         config = json.loads(file.metadata()["config"])
     forged(saved[1], config=json.dumps(config | {"from_the_future": 1}))
     assert np.array_equal(load(saved[1]).value(rows(saved[0])), saved[0].value(rows(saved[0])))
+
+
+def test_a_file_of_before_says_by_its_keys_alone_that_a_mask_was_put_beside(tmp_path):
+    with PPO(lambda: Fenced("info"), **TINY) as ppo:
+        ppo.save(tmp_path / "policy")
+    with safe_open(tmp_path / "policy", "pt") as file:
+        text = json.loads(file.metadata()["obs_space"])
+    assert text.pop("wrapped") is True
+    forged(tmp_path / "policy", obs_space=json.dumps(text))
+    seen = load(tmp_path / "policy").observer.seen
+    assert seen.wrapped and seen.shown == Fenced().observation_space
 
 
 def test_a_policy_of_a_users_network_needs_its_class(tmp_path):

@@ -131,7 +131,7 @@ def test_memory_goes_in_as_state_and_comes_out_as_next_state(trainer, tmp_path, 
 
 @pytest.mark.filterwarnings("ignore")  # of what three big packages import
 @pytest.mark.parametrize("spaces, settings", [
-    ((), {}), ((MIXED, HYBRID), dict(rnn="lstm")), *(pytest.param(
+    ((), {}), ((MIXED, HYBRID), dict(rnn="lstm", final_tanh=True)), *(pytest.param(
         pair, dict(rnn=rnn), marks=pytest.mark.slow) for rnn in ("none", "gru", "lstm")
         for pair in PAIRS)],
     ids=str)
@@ -196,6 +196,7 @@ def test_each_leaf_is_an_input_or_an_output_that_the_file_names(trainer):
 def test_a_mask_is_an_input_of_its_own_beside_the_observation(trainer, obs_space, names):
     policy = trainer(lambda: Fenced("info", CHOICE, obs_space)).policy
     assert sorted(port.name for port in exporter.inputs_of(policy)) == names
+    assert exporter.described(policy.obs_space)["type"] == "Dict"
 
 
 class Spread(Net):

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from fastppo import kernels
 from fastppo.actors import Noise
+from fastppo.errors import ConfigError
 from fastppo.heads import Beta, Options, Squashed, StateGaussian, fixed_std, head_of
 from fastppo.kernels import Purpose
 
@@ -276,13 +277,26 @@ def test_the_environment_gets_actions_clipped_or_scaled_to_its_bounds(trainer, s
     assert np.abs(act).max() > 1  # what is stored is the value before
 
 
-def test_means_that_end_in_a_tanh_lie_between_minus_one_and_one(trainer):
-    outer = [trainer(partial(Chance, act_space=BOX), final_tanh=final) for final in (True, False)]
-    for ppo in outer:
-        with torch.no_grad():
-            ppo.policy.net.actor.bias.fill_(9.0)
-    means = [ppo.policy(torch.zeros(1, 1))[0] for ppo in outer]
-    assert (means[0] <= 1).all() and (means[0] > 0.99).all() and (means[1] > 8).all()
+@pytest.mark.parametrize(("space", "settings", "means"), [
+    (BOX, {}, [1, 1]), (BOX, dict(sde=True), [1, 1]), (BOX, dict(rnn="gru", rnn_size=8), [1, 1]),
+    (BOX, dict(distribution="state_gaussian"), [1, 1, 0, 0]),
+    (Tuple([Discrete(3), BOX]), {}, [0, 0, 0, 1, 1])], ids=str)
+def test_means_of_boxes_and_nothing_else_end_in_a_tanh(trainer, space, settings, means):
+    ppo = trainer(partial(Chance, act_space=space), final_tanh=True, **settings)
+    with torch.no_grad():
+        ppo.policy.net.actor.weight.zero_()
+        ppo.policy.net.actor.bias.fill_(9.0)
+        params = ppo.policy(torch.zeros(1, 1))[0][0, :len(means)]
+    means = torch.tensor(means) > 0
+    assert (params[means] <= 1).all() and (params[means] > 0.99).all()
+    assert (params[~means] == 9).all()
+    ppo.learn(64)
+
+
+@pytest.mark.parametrize("name", ["squashed", "beta"])
+def test_actions_without_a_mean_to_end_in_a_tanh_refuse_it(trainer, name):
+    with pytest.raises(ConfigError, match=f"a {name} distribution .*\n  fix: leave final_tanh out"):
+        trainer(partial(Chance, act_space=BOX), final_tanh=True, distribution=name)
 
 
 @pytest.mark.parametrize("hold", [1, 3, 8, None])

@@ -427,6 +427,16 @@ def test_a_fix_in_python_repeats_the_call_that_was_made(call, fix):
     assert str(caught.value).endswith(f"\n  fix: {fix}")
 
 
+@pytest.mark.parametrize(("name", "fix"), [
+    (":Good", "my_module:Good"), (".mods:Good", "mods:Good"), ("..:Good", "my_module:Good"),
+    (":CartPole-v1", "CartPole-v1"), (".mods:Good-v1", "mods:Good-v1")])
+def test_a_name_without_a_module_before_its_colon_is_completed(trainer, name, fix):
+    for setting in ("model", "env_name", "eval_env")[name.endswith("-v1"):]:
+        with pytest.raises(ConfigError, match=f"{setting} is '{name}'.*\n  fix: ") as caught:
+            trainer(**{"env": None, "env_name": "CartPole-v1", setting: name})
+        assert caught.value.fix == f"--{setting}={fix}"
+
+
 def test_an_environment_to_evaluate_in_is_mended_in_the_call_of_evaluate(trainer):
     with pytest.raises(ConfigError, match=r'fix: evaluate\(env="CartPole-v1"\)'):
         trainer(lambda: Chance(WIDE)).evaluate(env="CartPole-v2")

@@ -124,6 +124,39 @@ def test_a_model_of_your_own_sees_the_observations_without_the_mask(trainer, obs
     assert set(map(repr, shown)) == {repr(OBS[obs])}
 
 
+class Shown(torch.nn.Module):
+    """Keeps what it is made for, and answers by the first of its observations."""
+
+    def __init__(self, obs_space, act_space):
+        super().__init__()
+        self.space, self.layer = obs_space, torch.nn.Linear(1, 4)
+
+    def forward(self, obs):
+        """(three logits, value)."""
+        out = self.layer(obs["obs"] if isinstance(self.space, Dict) else obs)
+        return out[:, :3], out[:, 3]
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("obs_space", [ONE, Dict(obs=ONE)], ids=["bare", "dict"])
+def test_a_dict_of_the_environments_own_stays_one_whatever_its_keys(
+        trainer, tmp_path, how, obs_space):
+    env, path = partial(Fenced, how, obs_space=obs_space), tmp_path / "policy"
+    wanted = ONE if how != "obs" and obs_space is ONE else Dict(obs=ONE)
+    ppo = trainer(env, model=Shown, num_workers=2 * (how == "info")).learn(32)
+    ppo.save(path)
+    found, obs = load(path, model=Shown), ppo.policy.obs_space.sample()
+    obs["action_mask"][:] = 1
+    assert ppo.policy.net.space == found.net.space == wanted
+    for one in ("predict", "value"):
+        assert getattr(found, one)(obs) == getattr(ppo.policy, one)(obs)
+    if wanted != ONE:
+        trainer(env, actor_keys=("obs",)).learn(32)
+    else:
+        with pytest.raises(ConfigError, match="actor_keys are parts of a Dict"):
+            trainer(env, actor_keys=("obs",))
+
+
 @pytest.mark.parametrize("how", HOWS)
 def test_measuring_whether_workers_pay_takes_legal_steps(trainer, how):
     source = Source(partial(Fenced, how), Config(num_envs=2, num_workers="auto"))
@@ -279,22 +312,40 @@ def test_predict_is_given_the_mask_that_is_not_in_the_observation(trainer, tmp_p
 
 @pytest.mark.parametrize(("mask", "said"), [
     (None, r"lacks the action mask.*\n  fix: policy.predict\(obs, action_mask=info\['action_"),
-    ([1, 0], "has shape"), ([0, 0, 0], "forbids every action"), ([0, 2, 1], "not in"),
-    ([0.5, 1, 1], "float64")])
+    ([1, 0], "of shape"), ([0, 0, 0], "forbids every action"), ([0, 2, 1], "not 3 flags"),
+    ([0.5, 1, 1], "not 3 flags"), ([np.nan, 1, 1], "not 3 flags"), ("abc", "not 3 flags")])
 def test_predict_refuses_what_is_no_mask(trainer, mask, said):
     with pytest.raises(InputError, match=said):
         trainer(partial(Fenced, "info")).policy.predict(np.zeros(1), action_mask=mask)
+
+
+@pytest.mark.parametrize("space", [MultiDiscrete([3, 3]), MultiBinary(3), Discrete(6)], ids=str)
+@pytest.mark.parametrize("dtype", ["?", "i8", "f8"])
+def test_predict_takes_a_mask_in_every_form_that_training_takes(trainer, space, dtype):
+    shape = (2, 3) if isinstance(space, MultiDiscrete) else (3, 2) if space.shape else (6,)
+    ppo = trainer(partial(Fenced, "method", space,
+                          bend=lambda mask: mask.reshape(shape).astype(dtype)))
+    policy, obs = ppo.learn(64).policy, np.float32([[0.1], [-2], [0.7]])
+    masks = random_masks(space, 3).numpy()
+    wanted = policy.predict(obs, action_mask=masks)
+    given = masks.reshape(3, *shape).astype(dtype)
+    np.testing.assert_array_equal(policy.predict(obs, action_mask=given), wanted)
+    for one, mask, act in zip(obs, given, wanted):
+        np.testing.assert_array_equal(policy.predict(one, action_mask=mask), act)
+        told = {"obs": one, "action_mask": mask}
+        np.testing.assert_array_equal(policy.predict(told), act)
+        assert told["action_mask"] is mask and policy.value(told) == policy.value(one)
 
 
 @pytest.mark.parametrize("obs_space", [ONE, OBS["dict"]], ids=["box", "dict"])
 def test_predict_says_what_is_wrong_with_one_mask_for_several_observations(trainer, obs_space):
     policy = trainer(partial(Fenced, "info", obs_space=obs_space)).policy
     obs = batch_space(obs_space, 5).sample()
-    with pytest.raises(InputError, match=r"the action mask has shape \(3,\), not \(5, 3\).*\n"
-                       r"  fix: action_mask=np.broadcast_to\(mask, \(5, 3\)\)"):
+    with pytest.raises(InputError, match=r"the action mask is of shape \(3,\), not 3 flags for each"
+                       r" of 5 .*\n  fix: action_mask=np.broadcast_to\(mask, \(5, 3\)\)"):
         policy.predict(obs, action_mask=[0, 1, 0])
     assert (policy.predict(obs, action_mask=np.broadcast_to([0, 1, 0], (5, 3))) == 1).all()
-    with pytest.raises(InputError, match=r"mask has shape \(5, 3\), not \(3,\)"):
+    with pytest.raises(InputError, match=r"mask is of shape \(5, 3\), not 3 flags, one"):
         policy.predict(obs_space.sample(), action_mask=np.ones((5, 3), bool))
 
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 from envs_for_tests import Chance
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.wrappers import FrameStackObservation
 from torch import nn
 from torch.distributions import (
+    Bernoulli,
     Beta,
     Categorical,
     Independent,
@@ -26,7 +27,7 @@ from fastppo.errors import ConfigError, ModelError
 from fastppo.images import NETWORKS, Picture, conv
 from fastppo.kernels import Purpose
 from fastppo.nets import Hidden
-from fastppo.spaces import fields
+from fastppo.spaces import NEVER, fields
 
 IMAGE, SMALL = Box(0, 255, (36, 40, 3), np.uint8), Box(0, 255, (12, 10, 3), np.uint8)
 VECTOR, TWO = Box(-9, 9, (3,)), Box(-1, 1, (2,))
@@ -303,6 +304,12 @@ def own(kind):
     return type("Given", (Own,), {"kind": staticmethod(kind)})
 
 
+def pairs(x, count):
+    """Two independent choices of so many."""
+    logits = torch.cat([x, x], 1)[:, :2 * count].reshape(len(x), 2, count)
+    return Independent(Categorical(logits=logits), 1)
+
+
 def normal(x):
     """Two independent normal distributions."""
     return Independent(Normal(x[:, :2], x[:, 2:].exp()), 1)
@@ -313,6 +320,9 @@ GIVEN = {
     "normal": (TWO, normal), "not independent": (TWO, lambda x: Normal(x[:, :2], x[:, 2:].exp())),
     "tanh": (TWO, lambda x: TransformedDistribution(normal(x), [TanhTransform(cache_size=1)])),
     "beta": (Box(0, 1, (2,)), lambda x: Independent(Beta(x[:, :2].exp(), x[:, 2:].exp()), 1)),
+    "bits": (MultiBinary((2, 2)), lambda x: Independent(Bernoulli(logits=x), 1)),
+    "multi": (MultiDiscrete([[2, 2]], start=[[1, -1]]), lambda x: pairs(x, 2)),
+    "unequal": (MultiDiscrete([2, 1]), lambda x: pairs(x + torch.tensor([0, 0, 0, NEVER]), 2)),
 }
 
 
@@ -324,9 +334,9 @@ def test_a_distribution_samples_and_judges_the_same_for_any_workers(trainer, tmp
         rollout = ppo.collect()
         obs, act = rollout.obs[:-1].flatten(0, 1), rollout.act.flatten(0, 1)
         dist = ppo.policy(obs)[0]
-        logp = dist.log_prob(act).reshape(len(act), -1).sum(-1)
+        logp = dist.log_prob(act.float()).reshape(len(act), -1).sum(-1)
         torch.testing.assert_close(logp, rollout.logp.flatten(), rtol=0, atol=1e-5)
-        assert len(act.reshape(len(act), -1).unique(dim=0)) > 3
+        assert len(act.reshape(len(act), -1).unique(dim=0)) > (1 if name == "unequal" else 3)
         ppo.update(rollout)
         found.append(ppo.learner.flat.values.clone())
     assert found[0].equal(found[1])
@@ -346,6 +356,7 @@ def test_the_likeliest_action_is_the_mode_or_else_the_mean_also_beyond_transform
     assert likeliest(Categorical(logits=torch.tensor([[0.0, 2.0, 1.0]]))).tolist() == [1]
     x = torch.tensor([[0.5, -1.0, 0.0, 0.0]])
     assert torch.equal(likeliest(GIVEN["tanh"][1](x)), x[:, :2].tanh())
+    assert likeliest(Bernoulli(logits=x)).tolist() == [[1, 0, 0, 0]]
 
 
 def test_sampling_a_distribution_leaves_the_hosts_generator_alone(trainer):
@@ -359,7 +370,12 @@ def test_sampling_a_distribution_leaves_the_hosts_generator_alone(trainer):
     (TWO, lambda x: Normal(x, 1.0), r"over \[2, 4\], .*is \[2, 2\]"),
     (Discrete(4), normal, r"over \[2, 2\], .*is \[2\]"),
     (TWO, lambda x: TransformedDistribution(normal(x), []).expand([3]), "failed"),
-], ids=["choices", "width", "kind", "failing"])
+    (Discrete(2), lambda x: Bernoulli(logits=x[:, 0]), "over no number of choices"),
+    (MultiDiscrete([2, 3]), lambda x: pairs(x, 3), r"gave \[2.0, .* numbers \(0 to 1, 0 to 2\)"),
+    (MultiDiscrete([2, 3]), normal, "gave .*MultiDiscrete.* kept as whole numbers.*fix: return"),
+    (MultiBinary(2), normal, r"MultiBinary\(2\), .*\(0 to 1, 0 to 1\)"),
+    (Tuple([Discrete(2), Box(-1, 1)]), normal, r"Tuple.*\(0 to 1, any\)"),
+], ids=["choices", "width", "kind", "failing", "bit", "factor", "real", "bits", "hybrid"])
 def test_a_distribution_over_other_actions_is_refused(trainer, space, kind, said):
     with pytest.raises(ModelError, match=f"(?s){said}"):
         trainer(seeing(VECTOR, space), model=own(kind))
