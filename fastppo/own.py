@@ -60,7 +60,7 @@ def tried(policy: Policy, config: Config) -> Policy:
     obs = policy.observer(policy.observer.tensors(probe(seen)))
     given = f"forward(obs {mapped(_axes, obs)}" + f", state [2, {memory}]" * bool(memory) + ")"
     fix = f"return (action parameters [2, {size}], value [2]" + (
-        f", state [2, {memory}]), all float" if memory else "), both float")
+        f", state [2, {memory}]), all float32" if memory else "), both float32")
     try:
         with torch.no_grad():
             out = policy.net(obs, policy.start(2)) if memory else policy.net(obs)
@@ -70,7 +70,7 @@ def tried(policy: Policy, config: Config) -> Policy:
     several = isinstance(out, (tuple, list))
     found = list(map(_shape, out)) if several else [_shape(out)]
     own = several and len(out) > 1 and isinstance(out[0], Distribution) and not memory
-    wanted = [f"float [2, {size}]", "float [2]", *[f"float [2, {memory}]"] * bool(memory)]
+    wanted = [f"float32 {axes}" for axes in ([2, size], [2], *[[2, memory]] * bool(memory))]
     if not several or found[own:] != wanted[own:]:
         told = ", ".join(found)
         raise ModelError(f"{given} of the model returned {f'({told})' if several else told}", fix)
@@ -173,5 +173,4 @@ def _shape(out: Any) -> str:
         return f"{type(out).__name__} {list(out.batch_shape + out.event_shape)}"
     if not isinstance(out, Tensor):
         return type(out).__name__
-    kind = "float" if out.is_floating_point() else str(out.dtype).removeprefix("torch.")
-    return f"{kind} {_axes(out)}"
+    return f"{str(out.dtype).removeprefix('torch.')} {_axes(out)}"

@@ -115,10 +115,12 @@ def net(answer):
 
 @pytest.mark.parametrize(("answer", "said"), [
     (lambda out: 5, "returned int"), (lambda out: None, "returned NoneType"),
-    (lambda out: out, r"returned float \[2, 4\]"),
-    (lambda out: (out[:, :3], out), r"returned \(float \[2, 3\], float \[2, 4\]\)"),
-    (lambda out: (out[:, :3], 0.0), r"returned \(float \[2, 3\], float\)"),
-    (lambda out: (out[:, :3].long(), out[:, 3]), r"returned \(int64 \[2, 3\], float \[2\]\)"),
+    (lambda out: out, r"returned float32 \[2, 4\]"),
+    (lambda out: (out[:, :3], out), r"returned \(float32 \[2, 3\], float32 \[2, 4\]\)"),
+    (lambda out: (out[:, :3], 0.0), r"returned \(float32 \[2, 3\], float\)"),
+    (lambda out: (out[:, :3], out[:, 3].bfloat16()), r"float32 \[2, 3\], bfloat16 \[2\]"),
+    (lambda out: (out[:, :3].double(), out[:, 3]), r"float64 \[2, 3\], float32 \[2\]"),
+    (lambda out: (out[:, :3].long(), out[:, 3]), r"returned \(int64 \[2, 3\], float32 \[2\]\)"),
     (lambda out: 1 / 0, "failed: ZeroDivisionError"), (lambda out: out @ out, "failed: Runtime")])
 def test_a_model_whose_forward_is_wrong_is_told_what_to_return(trainer, answer, said):
     with pytest.raises(ModelError, match=rf"{said}[^\n]*\n  fix: return \(action"):
