@@ -30,16 +30,19 @@ def task(found: dict[str, Any], names: list[str]) -> str:
              f"**{loop['median']:,.0f}** ({loop['low']:,.0f} to {loop['high']:,.0f})",
              f"{loop['limit']:,.0f}", f"{loop['share']:.0%}"]
     beside = {one["name"]: one for one in found["peers"]}
-    cells += [f"{beside[name]['median']:,.0f} ({beside[name]['ratio']:.1f}x)" for name in names]
+    cells += ["failed" if beside[name]["median"] is None else
+              f"{beside[name]['median']:,.0f} ({beside[name]['ratio']:.1f}x)" for name in names]
     return f"| {' | '.join(cells)} |"
 
 
 def section(all_found: list[dict[str, Any]], names: list[str]) -> str:
     """The table and what it was measured on."""
     first = all_found[0]
-    machine, peers = first["machine"], {one["name"]: one for one in first["peers"]}
+    machine, theirs = first["machine"], {
+        one["name"]: one["version"] for found in all_found for one in found["peers"]
+        if one["version"]}  # none where it failed
     titles = ["task", "fastppo", "limit", "share",
-              *(f"{peers[name]['title']} {peers[name]['version']}" for name in names)]
+              *(f"{PEERS[name].title} {theirs.get(name, '')}".rstrip() for name in names)]
     versions = ", ".join(f"{name} {value}" for name, value in first["versions"].items())
     return "\n".join([
         "Training steps per second, medians (lowest to highest) of "

@@ -42,9 +42,7 @@ class Made(Source):
     """The environments of an id as one vector environment, made by the engine that `vec` names."""
 
     def __init__(self, env: Any, config: Config):
-        if config.num_workers not in (None, 0, "auto"):
-            raise ConfigError(f"num_workers is {config.num_workers}, but --vec={config.vec} steps"
-                              " all environments in one process", "leave num_workers out")
+        check_processes(config.vec, config.num_workers)
         if games(config.preprocessing, config.end_on_life_loss):
             raise ConfigError(f"--preprocessing={config.preprocessing}, but --vec={config.vec}"
                               " steps environments that are made already", "--vec=workers; or"
@@ -81,6 +79,13 @@ class Made(Source):
         except ConfigError as error:
             contract.log.warning("%s: evaluation, which plays in Gymnasium's environment, needs"
                                  " another: --eval_env=... or --eval_episodes=0", error.what)
+
+
+def check_processes(vec: str, count: int | str | None, name: str = "num_workers") -> None:
+    """Raise ConfigError where the setting `name` asks for workers beside an engine."""
+    if vec in ("native", "envpool") and count not in (None, 0, "auto"):
+        raise ConfigError(f"{name} is {count}, but --vec={vec} steps all environments in one"
+                          " process", f"leave {name} out")
 
 
 def options(config: Config) -> dict[str, Any]:

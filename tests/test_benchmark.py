@@ -1,10 +1,12 @@
 """bench: what is measured, what it is compared with, and what is said and written of it."""
 
+import itertools
 import json
 import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -187,6 +189,16 @@ def test_the_numbers_of_processes_are_all_up_to_the_cores_unless_one_is_asked_fo
     assert session.processes(Bench(), asked, facts) == counts
 
 
+@pytest.mark.parametrize("processes, workers, envs, counts", [
+    ((2, 4), None, 3, [2, 3]), ((1, 2), None, 1, [1]), (None, 4, 2, [2]), ((0, 8, 9), 2, 4, [0, 4]),
+])
+def test_there_are_no_more_processes_than_environments(processes, workers, envs, counts):
+    pytest.importorskip("fastppo._cells")
+    facts = {"config": {"num_envs": envs}, "native": False}
+    asked = {} if workers is None else {"num_workers": workers}
+    assert session.processes(Bench(processes=processes), asked, facts) == counts
+
+
 def test_acting_of_workers_is_measured_on_their_slices():
     facts = {"config": {"acting": "local", "num_envs": 5}}
     job = one.Job("", {"num_envs": 5}, 1.0, None)
@@ -266,9 +278,14 @@ def test_an_error_of_the_environments_ends_the_measurement_with_its_text():
     (["--rounds=0"], "leave --rounds out"),
     (["--processes=-1"], "--processes=1,2"),
     (["--json=no/such/folder/x.json"], "a folder that exists"),
+    (["--json=."], "cannot write . (a folder)"),
+    (["--profile=."], "cannot write . (a folder)"),
+    (["--vec=native", "--num_workers=2"], "leave num_workers out"),
+    (["--vec=envpool", "--processes=0,2"], "leave processes out"),
     (["--against=sb3", "--against_python=sb3=/no/such/python"], "cannot run /no/such/python"),
 ])
-def test_what_cannot_be_measured_is_said_with_a_fix(argv, words, capsys):
+def test_what_cannot_be_measured_is_said_with_a_fix(argv, words, monkeypatch, capsys):
+    monkeypatch.setattr(session, "measured", None)  # nothing is measured before
     with pytest.raises(SystemExit) as end:
         cli.main(["bench", *SIZES, *argv])
     assert end.value.code == 2
@@ -279,7 +296,161 @@ def test_a_system_that_is_not_installed_is_an_error_with_the_line_that_installs_
     monkeypatch.setitem(peers.PEERS, "sb3", peers.PEERS["sb3"]._replace(modules=["gone"]))
     monkeypatch.setattr(session, "peer", lambda *_: {"missing": ["gone"]})
     with pytest.raises(ConfigError, match="pip install stable-baselines3"):
-        session.check_peers({"sb3": None})
+        session.check_peers({"sb3": None}, one.Job("", {}, 1.0, 1))
+
+
+CONFIG = {"frame_stack": 1, "preprocessing": "none", "end_on_life_loss": False, "model": "mlp",
+          "clip_rewards": False, "activation": "tanh", "layer_norm": False, "rnn": "none",
+          "distribution": "gaussian", "sde": False, "actor_keys": None, "critic_keys": None,
+          "norm_values": False, "recompute_advantages": False, "target_kl": None, "device": "cpu"}
+
+
+@pytest.mark.parametrize("name, settings, words", [
+    ("rl_games", {"frame_stack": 4}, "rl_games on EnvPool cannot have --frame_stack=4\n"
+                                     "  fix: leave rl_games out of --against; or --frame_stack=1"),
+    ("envpool", {"frame_stack": 2, "rnn": "gru"}, "EnvPool cannot have --frame_stack=2\n"),
+    ("sb3", {"preprocessing": "atari", "end_on_life_loss": True},
+     "--preprocessing=none --end_on_life_loss=False"),
+    ("sample_factory", {"activation": "silu"}, "or --activation=tanh"),
+    ("sb3", {"model": "impala"}, "or --model=mlp"), ("sb3", {"layer_norm": True}, "--layer_norm"),
+])
+def test_a_system_that_cannot_have_a_setting_is_refused_with_a_fix(name, settings, words):
+    session.check_takes(name, CONFIG)
+    with pytest.raises(ConfigError) as found:
+        session.check_takes(name, CONFIG | settings)
+    assert words in found.value.typed
+
+
+def test_a_system_has_the_settings_that_it_takes():
+    session.check_takes("sb3", CONFIG | {"frame_stack": 4, "model": "cnn", "activation": "silu"})
+    session.check_takes("rl_games", CONFIG | {"activation": "gelu"})
+
+
+def test_a_system_that_fails_at_one_small_iteration_is_refused_before_anything_is_measured(
+        trainer, monkeypatch):
+    facts, texts = one.facts(trainer("CartPole-v1", lr="linear:0.1")), []
+    monkeypatch.setattr(session, "measured", lambda jobs: [facts])
+    monkeypatch.setattr(session, "peer", lambda name, python, text: texts.append(text) or (
+        {"missing": []} if text == "--check" else {"failed": "KeyError: 'x'"}))
+    with pytest.raises(ConfigError, match="KeyError: 'x'\n  fix: leave sb3 out of against"):
+        session.check_peers({"sb3": None}, one.Job("", {"env_kwargs": {"key": "mine"}}, 1.0, 9))
+    sizes = json.loads(texts[-1])
+    assert sizes["rows"] == sizes["num_envs"] * sizes["num_steps"] == sizes["minibatch"] == 16
+    assert sizes["iterations"] == 1 and sizes["lr"] == 0.1
+    assert sizes["env_kwargs"] == {"key": "mine"}  # as it is, not as it is shown
+
+
+def test_a_system_that_fails_later_has_a_row_that_says_why_and_loses_no_figure_of_ours():
+    held, worked = made([2e5]), {"rate": 1e5, "version": "1"}
+    for name, rounds in (("sb3", [{"failed": "KeyError: " + "x" * 200}]),
+                         ("rl_games", [{"failed": "OSError: y"}, worked])):
+        held["measured"].append({"part": name, "processes": -1, "rounds": rounds})
+    found = account.report(held | {"rounds": 2})
+    sb3, rl_games = json.loads(json.dumps(found))["peers"]
+    assert sb3["median"] is None and sb3["failures"] == 1
+    assert rl_games["median"] == 1e5 and rl_games["ratio"] == 2
+    text = table.text(found)
+    assert "whole loop" in text and "Stable-Baselines3 failed: KeyError: x" in text
+    assert "rl_games on EnvPool 1 failed in 1 of 2 rounds: OSError: y" in text
+    assert all(len(line) <= 120 for line in text.splitlines())
+
+
+def test_a_system_that_raises_or_dies_says_so_in_a_line(tmp_path, monkeypatch):
+    sizes = json.dumps({"env_name": "nowhere:Env"})
+    assert session.peer("sb3", None, sizes[1:])["failed"].startswith("JSONDecodeError: ")
+    dying = tmp_path / "python"
+    dying.write_text("#!/bin/sh\necho 'their last words'\nexit 3\n")
+    dying.chmod(0o755)
+    assert session.peer("sb3", str(dying), sizes) == {
+        "failed": "it ended with code 3: their last words"}
+    dying.write_text("#!/bin/sh\nsleep 60\n")
+    assert session.peer("sb3", str(dying), sizes, 0.1) == {"failed": "it did not end in 0.1 s"}
+
+
+MINE = """
+import gymnasium as gym, numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+class Mine(gym.Env):
+    action_space = Discrete(2)
+
+    def __init__(self, size=1):
+        self.observation_space = Dict(
+            x=Box(-1, 1, (size,), np.float32), y=Discrete(3), z=Box(0, 255, (2,), np.uint8))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), -3.0, False, False, {}
+
+class Inside:
+    Env = Mine
+"""
+SAME = {"env_kwargs": {}, "max_episode_steps": None, "frame_stack": 1, "reward_scale": 1.0,
+        "clip_rewards": False}
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A folder with a module `mine_to_bench`, where one is, and from which modules come."""
+    (tmp_path / "mine_to_bench.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("mine_to_bench", None)
+
+
+def test_another_system_has_the_environment_of_a_callable_and_of_an_id_as_fastppo_has(mine):
+    env = peers.environment(SAME | {"env_name": "mine_to_bench:Inside.Env", "reward_scale": 2.0,
+                                    "env_kwargs": {"size": 5}, "max_episode_steps": 2})
+    assert env.observation_space["x"].shape == (5,)
+    env.reset(seed=1)
+    assert [env.step(0)[1:4] for _ in range(2)] == [(-6.0, False, False), (-6.0, False, True)]
+    env = peers.environment(SAME | {"env_name": "CartPole-v1", "frame_stack": 3,
+                                    "env_kwargs": {"sutton_barto_reward": True},
+                                    "max_episode_steps": 7, "clip_rewards": True})
+    assert env.observation_space.shape == (3, 4) and env.spec.max_episode_steps == 7
+    assert env.unwrapped._sutton_barto_reward
+    assert peers.environment(SAME | {"env_name": "gymnasium:CartPole-v1"})
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("name", ["CartPole-v1", "mine_to_bench:Mine"])
+def test_stable_baselines_has_the_network_of_fastppo(name, shared, mine, trainer):
+    """As far as it takes a Dict apart in another order, weight for weight."""
+    policies = pytest.importorskip("stable_baselines3.common.policies")
+    env = peers.environment(SAME | {"env_name": name})
+    kind, network = peers.sb3_policy({
+        "model": "mlp", "hidden_sizes": [16, 8], "activation": "silu", "shared_critic": shared},
+        env.observation_space)
+    theirs = {"MlpPolicy": policies.ActorCriticPolicy,
+              "MultiInputPolicy": policies.MultiInputActorCriticPolicy}[kind](
+        env.observation_space, env.action_space, lambda _: 1e-3, **network)
+    ours = trainer(name, hidden_sizes=(16, 8), activation="silu", shared_critic=shared).policy
+    assert sorted(tuple(x.shape) for x in theirs.parameters()) == sorted(
+        tuple(x.shape) for x in ours.parameters())
+    assert sum(isinstance(x, torch.nn.SiLU) for x in theirs.modules()) == (2 if shared else 4)
+
+
+@pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_stable_baselines_is_measured_on_an_environment_of_ones_own(fresh, mine, monkeypatch,
+                                                                    capsys):
+    pytest.importorskip("stable_baselines3")
+    monkeypatch.setattr(one, "ready", lambda: None)
+    monkeypatch.setattr(session, "measured", lambda jobs: [one.measured(job) for job in jobs])
+    if not fresh:
+        monkeypatch.setattr(session, "peer", lambda name, python, text, *_: {"missing": []} if
+                            text == "--check" else peers.sb3(json.loads(text)))
+    threads = torch.get_num_threads()
+    cli.main(["bench", *SIZES, "--env_name=mine_to_bench:Mine", "--rounds=1", "--iterations=1",
+              "--processes=0", "--against=sb3", "--json=-", "--activation=gelu",
+              "--max_episode_steps=5", '--env_kwargs={"size": 3}'])
+    torch.set_num_threads(threads)
+    found = json.loads(capsys.readouterr().out)["peers"]
+    assert [(one["name"], one["failed"]) for one in found] == [("sb3", "")]
+    assert found[0]["median"] > 0 and found[0]["ratio"] > 0 and found[0]["version"]
 
 
 def test_peers_run_in_a_python_without_fastppo(tmp_path):
@@ -328,10 +499,22 @@ def test_the_command_imports_nothing_heavy_before_it_measures():
     assert out.stdout.splitlines()[-1] == "[]"
 
 
-def test_the_peak_is_a_rate_that_a_product_of_matrices_cannot_pass():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        assert np.isfinite(limit.peak()) and limit.peak() > 1e6
-    finally:
-        torch.set_num_threads(before)
+def test_the_peak_is_two_flops_a_weight_and_row_over_the_seconds_of_the_fastest_product(
+        monkeypatch):
+    ticks = itertools.count()
+    monkeypatch.setattr(limit, "time", SimpleNamespace(perf_counter=lambda: next(ticks) / 16))
+    assert limit.peak() == 2 * 512**3 * 16
+    monkeypatch.setattr(limit, "PEAK_SIZES", (8, 4))
+    assert limit.peak() == 2 * 8**3 * 16
+
+
+@pytest.mark.parametrize("native, words", [
+    (False, "a row's limit is of as many cores as it has processes, 2 at most"),
+    (True, "a row's limit is of all 2 cores")])
+def test_the_table_says_how_many_cores_a_limit_is_of(native, words):
+    held = made([2e5], count=0)
+    held["facts"]["native"] = native
+    found = account.report(held)
+    assert words in table.text(found)
+    costs = account.costs(held, 0.1, 2.0).whole
+    assert found["best"]["limit"] == pytest.approx((2 if native else 1) / costs)

@@ -5,7 +5,7 @@
 
 import shlex
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Sequence
 
 from ..names import shown
 from .peers import PEERS
@@ -27,17 +27,19 @@ class Figure(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """Another system's figure, and ours over it."""
+    """Another system's figure, and ours over it; None where it failed in every round."""
 
     name: str
     title: str
-    version: str
-    median: float
-    low: float
-    high: float
+    version: str | None
+    median: float | None
+    low: float | None
+    high: float | None
     part: str  # which of our figures it stands beside
-    ratio: float
+    ratio: float | None
     played: str  # the environment it had, where it is another one
+    failures: int  # rounds without a figure,
+    failed: str  # and why the last of them has none
 
 
 class Costs(NamedTuple):
@@ -97,17 +99,21 @@ def peers(session: dict[str, Any]) -> list[Beside]:
     """The other systems' figures, each beside the best of ours."""
     ours = {part: max((one.median for one in figures(session) if one.part == part), default=0.0)
             for part in TITLES}
-    found = []
-    for one in session["measured"]:
-        if one["part"] in PEERS:
-            peer, rounds = PEERS[one["part"]], one["rounds"]
-            rates = [held["rate"] for held in rounds]
-            played = rounds[0].get("played", "")
-            other = played if played != session["facts"]["config"]["env_name"] else ""
-            found.append(Beside(one["part"], peer.title, rounds[0]["version"], median(rates),
-                                min(rates), max(rates), peer.beside,
-                                ours[peer.beside] / median(rates), other))
-    return found
+    env_name = session["facts"]["config"]["env_name"]
+    return [beside(one["part"], one["rounds"], ours[PEERS[one["part"]].beside], env_name)
+            for one in session["measured"] if one["part"] in PEERS]
+
+
+def beside(name: str, rounds: Sequence[dict[str, Any]], ours: float, env_name: str) -> Beside:
+    """System `name` beside our figure, from the rounds in which it did not fail."""
+    peer, rates = PEERS[name], [one["rate"] for one in rounds if "rate" in one]
+    whys = [one["failed"] for one in rounds if "failed" in one]
+    first = next((one for one in rounds if "rate" in one), {})
+    played = first.get("played", env_name)
+    middle, low, high, ratio = (median(rates), min(rates), max(rates), ours / median(rates)) \
+        if rates else (None,) * 4
+    return Beside(name, peer.title, first.get("version"), middle, low, high, peer.beside, ratio,
+                  "" if played == env_name else played, len(whys), whys[-1] if whys else "")
 
 
 def gaps(session: dict[str, Any], processes: int) -> dict[str, float]:

@@ -46,8 +46,11 @@ def told(line: str) -> None:
 
 def check_place(path: str) -> None:
     """Raise ConfigError where a file at `path` cannot be written, before minutes are spent."""
-    if path != "-" and not os.access(Path(path).absolute().parent, os.W_OK):
-        raise ConfigError(f"cannot write {path}", "give a file in a folder that exists")
+    place = Path(path).absolute()
+    if path != "-" and (place.is_dir() or not os.access(
+            place if place.exists() else place.parent, os.W_OK)):
+        raise ConfigError(f"cannot write {path}{' (a folder)' * place.is_dir()}",
+                          "give a file that can be written, in a folder that exists")
 
 
 def write(path: str, found: dict[str, Any]) -> None:

@@ -156,7 +156,7 @@ def profile(ppo, job: Job) -> dict[str, Any]:
 
 PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     "environments": environments, "acting": acting, "update": update, "loop": loop, "limit": limit,
-    "profile": profile}
+    "profile": profile, "facts": lambda ppo, job: facts(ppo)}
 
 
 def rows(ppo) -> int:

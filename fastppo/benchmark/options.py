@@ -22,11 +22,12 @@ class Bench:
     iterations: int | None = None
     """Iterations of one measurement after its warm-up; none: as many as fill --seconds"""
     processes: tuple[int, ...] | None = None
-    """Numbers of worker processes to measure, 0 being the main process alone; none: 1, 2, 4, ...,
-    usable cores"""
+    """Numbers of worker processes to measure, 0 being the main process alone, at most one an
+    environment; none: 1, 2, 4, ..., usable cores"""
     against: str | None = None
     """Other systems to measure in turns with it, on the same environment and sizes:
-    sb3,rl_games,sample_factory,envpool"""
+    sb3,rl_games,sample_factory,envpool; one that cannot have them is said before anything is
+    measured"""
     against_python: str | None = None
     """The Python of a system that has a virtual environment of its own:
     rl_games=path/to/bin/python,sample_factory=..."""

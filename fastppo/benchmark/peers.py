@@ -3,17 +3,21 @@
     path/to/python fastppo/benchmark/peers.py sb3 '{"env_name": "CartPole-v1", ...}'
 
 Run as a file, it imports nothing of fastppo's and prints one line of JSON: `rate` in steps per
-second after the first iteration, `version`, and where it has its own the environment `played`.
-Every system is given the same environment, sizes, network, epochs, normalisation, coefficients, and
-one torch thread a process.
+second after the first iteration, `version`, and where it has its own the environment `played`; or
+`failed`, which says why in a line.
+Every system is given the same environment, sizes, network, epochs, coefficients, and one torch
+thread a process; and the same normalisation where it has one: rl_games and Sample Factory divide no
+rewards. None of them knows action masks.
 """
 
 import functools
+import importlib.util
 import json
 import os
 import sys
 import tempfile
 import time
+import traceback
 from typing import NamedTuple
 
 
@@ -24,13 +28,25 @@ class Peer(NamedTuple):
     modules: list  # that it imports,
     packages: str  # and pip's names of what has them
     beside: str  # which of fastppo's figures it is compared with
+    takes: dict  # values it can have of settings in CHECKED, beside their defaults; None: any
 
+
+# Settings that change what a step costs, and that not all systems have beside their defaults.
+ENVIRONMENT = "frame_stack", "preprocessing", "end_on_life_loss"
+CHECKED = {"environments": ENVIRONMENT,
+           "loop": (*ENVIRONMENT, "clip_rewards", "model", "activation", "layer_norm", "rnn",
+                    "distribution", "sde", "actor_keys", "critic_keys", "norm_values",
+                    "recompute_advantages", "target_kl", "device")}
 
 PEERS = {
-    "sb3": Peer("Stable-Baselines3", ["stable_baselines3"], "stable-baselines3", "loop"),
-    "rl_games": Peer("rl_games on EnvPool", ["rl_games", "envpool"], "rl-games envpool", "loop"),
-    "sample_factory": Peer("Sample Factory", ["sample_factory"], "sample-factory", "loop"),
-    "envpool": Peer("EnvPool", ["envpool"], "envpool", "environments"),
+    "sb3": Peer("Stable-Baselines3", ["stable_baselines3"], "stable-baselines3", "loop", {
+        "frame_stack": None, "clip_rewards": None, "model": ["cnn"], "activation": None,
+        "target_kl": None, "device": None}),
+    "rl_games": Peer("rl_games on EnvPool", ["rl_games", "envpool"], "rl-games envpool", "loop", {
+        "activation": ["relu", "elu", "silu", "gelu"]}),
+    "sample_factory": Peer("Sample Factory", ["sample_factory"], "sample-factory", "loop", {
+        "clip_rewards": None, "activation": ["relu", "elu"]}),
+    "envpool": Peer("EnvPool", ["envpool"], "envpool", "environments", {}),
 }
 
 
@@ -53,13 +69,43 @@ class Laps:
         return (last - first) / (end - start)
 
 
+def environment(sizes):
+    """One environment of an id, `package:Id-v0` or `module:callable`, made as fastppo makes it."""
+    import gymnasium as gym
+    name, kwargs, limit = sizes["env_name"], sizes["env_kwargs"], sizes["max_episode_steps"]
+    make = called(name)
+    if make:
+        env = make(**kwargs)
+        env = gym.wrappers.TimeLimit(env, limit) if limit else env
+    else:
+        if name.startswith("ALE/") or "NoFrameskip" in name:
+            importlib.import_module("ale_py")  # which registers them
+        env = gym.make(name, max_episode_steps=limit, **kwargs)
+    if sizes["frame_stack"] > 1:
+        env = gym.wrappers.FrameStackObservation(env, sizes["frame_stack"])
+    scale = sizes["reward_scale"]
+    if sizes["clip_rewards"]:
+        env = gym.wrappers.TransformReward(env, lambda rew: float(rew > 0) - float(rew < 0))
+    return env if scale == 1 else gym.wrappers.TransformReward(env, lambda rew: scale * rew)
+
+
+def called(name):
+    """What `module:callable` names; None of an environment's id."""
+    module, _, attribute = name.partition(":")
+    if not attribute.replace(".", "").isidentifier():
+        return None
+    found = importlib.import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    return found if callable(found) else None
+
+
 def sb3(sizes):
     """Stable-Baselines3's PPO on its DummyVecEnv, here its faster one."""
     import stable_baselines3
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.vec_env import VecNormalize
 
     torch.set_num_threads(1)
     laps = Laps(sizes)
@@ -75,19 +121,71 @@ def sb3(sizes):
         def _on_step(self):
             return not self.ended
 
-    env = make_vec_env(sizes["env_name"], sizes["num_envs"], seed=1,
-                       env_kwargs=sizes["env_kwargs"])
-    if sizes["norm_obs"] or sizes["norm_rewards"]:
-        env = VecNormalize(env, norm_obs=sizes["norm_obs"], norm_reward=sizes["norm_rewards"])
-    act = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}[sizes["activation"]]
-    kind = "CnnPolicy" if len(env.observation_space.shape) == 3 else "MlpPolicy"
+    env = make_vec_env(functools.partial(environment, sizes), sizes["num_envs"], seed=1)
+    kind, network = sb3_policy(sizes, env.observation_space)
     model = stable_baselines3.PPO(
-        kind, env, device="cpu", seed=1, n_steps=sizes["num_steps"], batch_size=sizes["minibatch"],
-        n_epochs=sizes["epochs"], learning_rate=sizes["lr"], gamma=sizes["gamma"],
-        gae_lambda=sizes["gae_lambda"], ent_coef=sizes["entropy_coef"],
-        policy_kwargs={"net_arch": sizes["hidden_sizes"], "activation_fn": act})
+        kind, sb3_normalised(env, sizes), device=sizes["device"], seed=1,
+        n_steps=sizes["num_steps"], batch_size=sizes["minibatch"], n_epochs=sizes["epochs"],
+        learning_rate=sizes["lr"], gamma=sizes["gamma"], gae_lambda=sizes["gae_lambda"],
+        ent_coef=sizes["entropy_coef"], target_kl=sizes["target_kl"], policy_kwargs=network)
     model.learn(10**12, callback=Stamp())
     return {"rate": laps.rate(), "version": stable_baselines3.__version__}
+
+
+def sb3_policy(sizes, space):
+    """The name and the keyword arguments of the policy that has fastppo's network for `space`."""
+    from gymnasium.spaces import Dict
+    from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor
+    from torch import nn
+
+    act = getattr(nn, {"tanh": "Tanh", "relu": "ReLU", "elu": "ELU", "silu": "SiLU",
+                       "gelu": "GELU", "leaky_relu": "LeakyReLU"}[sizes["activation"]])
+    parts, shared = isinstance(space, Dict), sizes["shared_critic"]
+    network = {"net_arch": sizes["hidden_sizes"], "activation_fn": act}
+    if sizes["model"] == "cnn" and not parts:  # no hidden layers behind an image alone
+        return "CnnPolicy", {**network, "net_arch": [], "share_features_extractor": shared}
+    if shared:
+        body = sb3_body(CombinedExtractor if parts else FlattenExtractor, sizes["hidden_sizes"],
+                        act)
+        network = {**network, "net_arch": [], "features_extractor_class": body}
+    return ("MultiInputPolicy", {**network, "share_features_extractor": shared}) if parts else \
+        ("MlpPolicy", network)
+
+
+def sb3_body(base, widths, act):
+    """`base`, a features extractor, with hidden layers behind it that actor and critic share."""
+    from torch import nn
+
+    class Body(base):
+        """What Stable-Baselines3 has had no setting for since its version 1.8."""
+
+        def __init__(self, space):
+            super().__init__(space)
+            layers = []
+            for wide, out in zip([self.features_dim, *widths], widths):
+                layers += [nn.Linear(wide, out), act()]
+                self._features_dim = out
+            self.layers = nn.Sequential(*layers)
+
+        def forward(self, obs):
+            return self.layers(super().forward(obs))
+    return Body
+
+
+def sb3_normalised(env, sizes):
+    """`env` with what is to be normalised: of observations those that are no bytes or choices."""
+    from gymnasium.spaces import Box, Dict
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    space = env.observation_space
+    parts = space.spaces if isinstance(space, Dict) else {"": space}
+    names = [name for name, part in parts.items() if isinstance(part, Box) and part.dtype != "u1"]
+    norm_obs = bool(sizes["norm_obs"] and names)
+    if not norm_obs and not sizes["norm_rewards"]:
+        return env
+    return VecNormalize(env, norm_obs=norm_obs, norm_reward=sizes["norm_rewards"],
+                        gamma=sizes["gamma"],
+                        norm_obs_keys=names if isinstance(space, Dict) else None)
 
 
 def rl_games(sizes):
@@ -120,6 +218,7 @@ def rl_games(sizes):
 def rl_games_params(sizes, name):
     """What rl_games reads from its YAML files, for these sizes."""
     discrete = is_discrete(name)
+    act = {"silu": "swish"}.get(sizes["activation"], sizes["activation"])
     weights = {"initializer": {"name": "default"}, "regularizer": {"name": "None"}}
     box = {"mu_activation": "None", "sigma_activation": "None", "fixed_sigma": True,
            "mu_init": {"name": "default"}, "sigma_init": {"name": "const_initializer", "val": 0}}
@@ -130,11 +229,11 @@ def rl_games_params(sizes, name):
         "network": {
             "name": "actor_critic", "separate": not sizes["shared_critic"],
             "space": {"discrete": None} if discrete else {"continuous": box},
-            "mlp": {"units": sizes["hidden_sizes"], "activation": sizes["activation"], **weights}},
+            "mlp": {"units": sizes["hidden_sizes"], "activation": act, **weights}},
         "config": {
             "name": "bench", "env_name": "envpool", "device": "cpu", "device_name": "cpu",
             "train_dir": tempfile.mkdtemp(), "score_to_win": 1e9, "max_epochs": 10**9,
-            "env_config": {"env_name": name, "num_threads": sizes["cores"], "seed": 1},
+            "env_config": {"env_name": name, **envpool_options(sizes)},
             "num_actors": sizes["num_envs"], "horizon_length": sizes["num_steps"],
             "minibatch_size": sizes["minibatch"], "mini_epochs": sizes["epochs"],
             "gamma": sizes["gamma"], "tau": sizes["gae_lambda"], "learning_rate": sizes["lr"],
@@ -157,8 +256,8 @@ def sample_factory(sizes):
     from sample_factory.train import make_runner
 
     names = [sizes["env_name"], sizes["env_name"].replace("-v3", "-v2").replace("-v5", "-v4")]
-    name = next(one for one in names if one in gym.registry)
-    register_env(name, functools.partial(sample_factory_env, sizes["env_kwargs"]))
+    name = next((one for one in names if one in gym.registry), sizes["env_name"])
+    register_env(name, functools.partial(sample_factory_env, sizes))
     argv = sample_factory_argv(sizes, name)
     runner = make_runner(parse_full_cfg(parse_sf_args(argv=argv)[0], argv))[1]
     laps = Laps(sizes)
@@ -176,15 +275,14 @@ def sample_factory(sizes):
     raise RuntimeError("Sample Factory ended before it was measured")
 
 
-def sample_factory_env(kwargs, name, cfg=None, env_config=None, render_mode=None):
+def sample_factory_env(sizes, name, cfg=None, env_config=None, render_mode=None):
     """One environment, for a process of Sample Factory's."""
-    import gymnasium as gym
-    return gym.make(name, render_mode=render_mode, **kwargs)
+    return environment({**sizes, "env_name": name})
 
 
 def sample_factory_argv(sizes, name):
     """Sample Factory's flags for these sizes."""
-    workers = min(sizes["cores"], sizes["num_envs"])
+    workers = max(w for w in range(1, sizes["cores"] + 1) if sizes["num_envs"] % w == 0)
     flags = {
         "algo": "APPO", "env": name, "experiment": "bench", "train_dir": tempfile.mkdtemp(),
         "device": "cpu", "seed": 1, "async_rl": False, "serial_mode": False,
@@ -210,7 +308,7 @@ def envpool(sizes):
 
     name = envpool_id(sizes["env_name"])
     count, rng, laps = sizes["num_envs"], np.random.default_rng(1), Laps(sizes)
-    env = pool.make(name, env_type="gymnasium", num_envs=count, num_threads=sizes["cores"], seed=1)
+    env = pool.make(name, env_type="gymnasium", num_envs=count, **envpool_options(sizes))
     space = env.action_space
     if hasattr(space, "n"):
         act = rng.integers(space.n, size=(sizes["num_steps"], count)).astype(np.int32)
@@ -237,6 +335,13 @@ def envpool_id(name):
     return name if name in names else near[0]
 
 
+def envpool_options(sizes):
+    """What EnvPool is asked for beside the id and the number of environments."""
+    limit = sizes["max_episode_steps"]
+    return {"num_threads": sizes["cores"], "seed": 1, **sizes["env_kwargs"],
+            **({"max_episode_steps": limit} if limit else {})}
+
+
 def is_discrete(name):
     """Whether EnvPool's environment `name` takes whole numbers for actions."""
     import envpool as pool
@@ -249,15 +354,25 @@ def leave(found):
     os._exit(0)
 
 
+def reason(error):
+    """An exception in a line."""
+    words = str(error).strip().splitlines()
+    return ": ".join([type(error).__name__, *words[:1]])
+
+
 def main():
     """Measure one system, or with --check say which of its modules are missing."""
-    import importlib.util
     name, text = sys.argv[1:]
     missing = [module for module in PEERS[name].modules if importlib.util.find_spec(module) is None]
     if missing or text == "--check":
         leave({"missing": missing})
     sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv
-    leave(globals()[name](json.loads(text)))
+    try:
+        found = globals()[name](json.loads(text))
+    except Exception as error:  # theirs, or an environment's: both may raise anything
+        traceback.print_exc()
+        found = {"failed": reason(error)}
+    leave(found)
 
 
 if __name__ == "__main__":

@@ -13,15 +13,20 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Sequence
 
 from .. import errors
+from ..config import default_of
+from ..engines import check_processes
 from ..errors import ConfigError, Error
 from ..machine import usable_cores
-from ..processes import THREAD_LIMITS
+from ..names import flag
+from ..processes import THREAD_LIMITS, worker_count
+from ..schedules import value_at
 from .one import Job
 from .options import Bench
-from .peers import PEERS
+from .peers import CHECKED, PEERS
 
 PARTS = "environments", "acting", "update", "loop"
 SCRIPT = str(Path(__file__).with_name("peers.py"))
+PATIENCE = 300.0  # seconds that one small iteration of another system may take, and its start
 PACKAGE = str(Path(__file__).parent.parent.parent)
 ALONE = {"run_dir": None, "logger": "none", "progress": "none"}  # a measurement leaves no files
 
@@ -81,10 +86,15 @@ def measured(jobs: Sequence[Job]) -> list[dict[str, Any]]:
             child.process.wait()
 
 
-def peer(name: str, python: str | None, *arguments: str) -> dict[str, Any]:
-    """What peers.py prints about system `name` in its Python; ConfigError where it cannot run."""
+def peer(name: str, python: str | None, arguments: str, limit: float | None = PATIENCE
+         ) -> dict[str, Any]:
+    """What peers.py prints about system `name` in its Python, which may be why it `failed`.
+
+    As it has where it takes longer than `limit`, s: a worker of theirs that failed is not always
+    noticed. ConfigError where that Python cannot run.
+    """
     env = {**os.environ, **dict.fromkeys(THREAD_LIMITS, "1")}
-    command = [python or sys.executable, "-W", "ignore", SCRIPT, name, *arguments]
+    command = [python or sys.executable, "-W", "ignore", SCRIPT, name, arguments]
     with tempfile.TemporaryFile("w+", errors="replace") as out:
         try:
             process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out,
@@ -93,24 +103,65 @@ def peer(name: str, python: str | None, *arguments: str) -> dict[str, Any]:
             raise ConfigError(f"cannot run {command[0]}: {error.strerror}",
                               f"--against_python={name}=path/to/venv/bin/python") from error
         try:
-            process.wait()
+            process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return {"failed": f"it did not end in {limit:g} s"}
         finally:
             with contextlib.suppress(ProcessLookupError, AttributeError):  # none is left; Windows
                 os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            process.wait()
         out.seek(0)
         text = out.read().rstrip()
-    answers = [line for line in text.splitlines() if line.startswith(('{"rate"', '{"missing"'))]
+    answers = [line for line in text.splitlines()
+               if line.startswith(('{"rate"', '{"missing"', '{"failed"'))]
     if process.returncode or not answers:
-        raise Error(f"{PEERS[name].title} failed in {command[0]}:\n{text[-2000:]}",
-                    f"leave {name} out of --against")
+        last = text.rpartition("\n")[2]
+        return {"failed": f"it ended with code {process.returncode}" + f": {last}" * bool(last)}
     return json.loads(answers[-1])
 
 
-def check_peers(peers: dict[str, str | None]) -> None:
+def check_peers(peers: dict[str, str | None], job: Job) -> None:
+    """Raise ConfigError for the first system that cannot have what is measured.
+
+    Because it is not installed in its Python, because it has no such setting, or because one small
+    iteration of it fails.
+    """
+    check_installed(peers)
+    facts = measured([job._replace(part="facts")])[0] if peers else {}
+    for name in peers:
+        check_takes(name, facts["config"])
+    for name, python in peers.items():
+        rows = 4 * facts["config"]["num_envs"]
+        small = {"num_steps": 4, "rows": rows, "minibatch": rows, "epochs": 1, "iterations": 1}
+        found = peer(name, python, json.dumps(sizes_of(facts["config"], job) | small))
+        if "failed" in found:
+            raise ConfigError(f"{PEERS[name].title} cannot be measured on this:"
+                              f" {found['failed']}", f"leave {name} out of --against")
+
+
+def check_takes(name: str, config: dict[str, Any]) -> None:
+    """Raise ConfigError for settings of a resolved `config` that system `name` cannot have."""
+    known, others = PEERS[name], {}
+    for setting in CHECKED[known.beside]:
+        default = "mlp" if setting == "model" else default_of(setting)
+        takes = known.takes.get(setting, [])
+        if config[setting] != default and takes is not None and config[setting] not in takes:
+            others[setting] = default
+    if others:
+        raise ConfigError(
+            f"{known.title} cannot have {' '.join(flag(x, config[x]) for x in others)}",
+            f"leave {name} out of --against; or {' '.join(flag(*one) for one in others.items())}")
+
+
+def check_installed(peers: dict[str, str | None]) -> None:
     """Raise ConfigError for the first system that is not installed in its Python."""
     for name, python in peers.items():
-        missing = peer(name, python, "--check")["missing"]
-        if missing:
+        found = peer(name, python, "--check")
+        if "failed" in found:
+            raise ConfigError(f"{python or sys.executable}: {found['failed']}",
+                              f"--against_python={name}=path/to/venv/bin/python")
+        if missing := found["missing"]:
             raise ConfigError(
                 f"{PEERS[name].title} cannot be measured: {python or sys.executable} has no"
                 f" {' and no '.join(missing)}",
@@ -124,9 +175,11 @@ def run(settings: dict[str, Any], options: Bench,
 
     Returns what table.py shows and --json writes: figures in steps per second, costs in seconds.
     """
-    check_peers(options.peers)
+    check_counts(options, settings)
     settings = {"seed": 1, **settings, **ALONE}
     job = Job("", settings, options.seconds, options.iterations)
+    told("the other systems" * bool(options.peers))
+    check_peers(options.peers, job._replace(settings=settings | {"num_workers": 0}))
     limits: list[dict[str, Any]] = []
     at_once: list[float] = []
     rounds: dict[Key, list[dict[str, Any]]] = {}
@@ -146,7 +199,9 @@ def run(settings: dict[str, Any], options: Bench,
         for name, python in options.peers.items():
             told(f"round {turn + 1} of {options.rounds}: {PEERS[name].title}")
             sizes = json.dumps(sizes_of(facts["config"], job))
-            rounds.setdefault(Key(name, -1), []).append(peer(name, python, sizes))
+            found = peer(name, python, sizes, None if options.iterations else
+                         PATIENCE + 100 * options.seconds)
+            rounds.setdefault(Key(name, -1), []).append(found)
     return {"rounds": options.rounds, "machine": machine(), "facts": facts, "limits": limits,
             "settings": settings, "at_once": at_once,
             "measured": [{**key._asdict(), "rounds": found} for key, found in rounds.items()]}
@@ -160,16 +215,32 @@ def profile(settings: dict[str, Any], options: Bench) -> dict[str, Any]:
 
 
 def processes(options: Bench, settings: dict[str, Any], facts: dict[str, Any]) -> Sequence[int]:
-    """The numbers of processes to measure: those asked for, else 1, 2, 4, ..., usable cores."""
+    """The numbers of processes to measure: those asked for, else 1, 2, 4, ..., usable cores.
+
+    As in training there are at most as many as environments.
+    """
     from .. import kernels
-    cores = min(usable_cores(), facts["config"]["num_envs"])
+    envs = facts["config"]["num_envs"]
+    cores = min(usable_cores(), envs)
     if facts["native"] or not kernels.COMPILED:
         return [0]
-    if options.processes:
-        return sorted(set(options.processes))
-    if settings.get("num_workers") not in (None, "auto"):
-        return [settings["num_workers"]]
+    if asked := asked_for(options, settings):
+        return sorted({worker_count(count, envs, bool) for count in asked})
     return sorted({*(1 << i for i in range(cores.bit_length())), cores})
+
+
+def check_counts(options: Bench, settings: dict[str, Any]) -> None:
+    """Raise ConfigError for numbers of processes that cannot be had, as training does."""
+    for count in asked_for(options, settings):
+        check_processes(settings.get("vec", "auto"), count,
+                        "processes" if options.processes else "num_workers")
+        worker_count(count, count, bool)
+
+
+def asked_for(options: Bench, settings: dict[str, Any]) -> Sequence[int]:
+    """The numbers of processes that were asked for; none where that is left to us."""
+    workers = settings.get("num_workers")
+    return options.processes or ([] if workers in (None, "auto") else [workers])
 
 
 def jobs(job: Job, part: str, count: int, facts: dict[str, Any]) -> list[Job]:
@@ -194,13 +265,18 @@ def together(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def sizes_of(config: dict[str, Any], job: Job) -> dict[str, Any]:
-    """What another system must know to run at equal sizes."""
+    """What another system must know to run at equal sizes.
+
+    Of a schedule it has the first value. `config` is one that is shown, without passwords: those an
+    environment is made with are in the job.
+    """
     rows = config["num_envs"] * config["num_steps"]
-    same = ("env_name", "num_envs", "num_steps", "epochs", "hidden_sizes", "activation",
-            "shared_critic", "norm_obs", "norm_rewards", "reward_scale", "lr", "gamma",
-            "gae_lambda", "entropy_coef")
-    return {**{name: config[name] for name in same}, **job.lap, "rows": rows,
-            "env_kwargs": config["env_kwargs"] or {}, "cores": usable_cores(),
+    same = ("env_name", "max_episode_steps", "frame_stack", "num_envs", "num_steps", "epochs",
+            "model", "hidden_sizes", "activation", "shared_critic", "norm_obs", "norm_rewards",
+            "reward_scale", "clip_rewards", "gamma", "gae_lambda", "target_kl", "device")
+    first = {name: value_at(name, config[name], 1.0) for name in ("lr", "entropy_coef")}
+    return {**{name: config[name] for name in same}, **first, **job.lap, "rows": rows,
+            "env_kwargs": job.settings.get("env_kwargs") or {}, "cores": usable_cores(),
             "minibatch": rows // config["num_minibatches"]}
 
 

@@ -8,6 +8,8 @@ from .account import TITLES
 WHY = {"update": "the update", "acting": "acting", "stepping": "stepping the environments",
        "waiting": "waiting for the last worker", "reports": "metrics"}
 
+WIDTH = 120  # of a line that somebody else wrote
+
 OTHER = ("          (the environment is no function of its seed and actions: the episodes timed for"
          " the limit are others)")
 
@@ -25,6 +27,8 @@ def head(found: dict[str, Any]) -> list[str]:
     versions = ", ".join(f"{name} {value}" for name, value in found["versions"].items())
     cores, peak = machine["usable_cores"], limit["peak_flops"] / 1e9
     whole = limit["environment"] + limit["acting"] + limit["update"]
+    many = f"all {cores} cores" if found["native"] else \
+        f"as many cores as it has processes, {cores} at most"
     often = f", reset {micro(limit['reset'])} every {1 / limit['resets']:,.0f} steps" \
         if limit["resets"] and limit["reset"] else ""
     return [
@@ -33,7 +37,7 @@ def head(found: dict[str, Any]) -> list[str]:
         f"model     {config['model']} {widths}-{{{found['outputs']},1}}, {found['parameters']:,}"
         f" parameters; acting {config['acting']}, learner {config['learner']}, {config['device']}",
         f"machine   {machine['processor']}, {cores} usable core{'s' * (cores > 1)}; {versions}",
-        f"limit     a step costs one core at least {micro(whole)} us:",
+        f"limit     a step costs one core at least {micro(whole)} us; a row's limit is of {many}:",
         f"          environment {micro(limit['environment'])} (step {micro(limit['step'])}{often})",
         f"          acting      {micro(limit['acting'])} ({limit['act_flops']:,} FLOP at"
         f" {peak:.0f} GFLOP/s, the peak of fp32 GEMM here)",
@@ -63,11 +67,18 @@ def rows(found: dict[str, Any]) -> list[str]:
         last = one["part"]
     if found["peers"]:
         lines += ["", f"{'beside it':39}{spread:36}{'':10}{'fastppo':>8}"]
-    for one in found["peers"]:
-        title = f"{one['title']} {one['version']}" + f" ({one['played']})" * bool(one["played"])
-        what = "  stepping" * (one["part"] == "environments")
-        lines.append(f"{title:39}{_spread(one):36}{what:>10}{one['ratio']:>7.2f}x")
-    return lines
+    return lines + [line for one in found["peers"] for line in beside(one, rounds)]
+
+
+def beside(one: dict[str, Any], rounds: int) -> list[str]:
+    """Another system's row, and where it has failed why."""
+    version = f" {one['version']}" if one["version"] else ""
+    title = f"{one['title']}{version}" + f" ({one['played']})" * bool(one["played"])
+    what = "  stepping" * (one["part"] == "environments")
+    often = f" in {one['failures']} of {rounds} rounds" * (one["median"] is not None)
+    lines = [] if one["median"] is None else [
+        f"{title:39}{_spread(one):36}{what:>10}{one['ratio']:>7.2f}x"]
+    return lines + [f"{title} failed{often}: {one['failed']}"[:WIDTH]] * bool(one["failed"])
 
 
 def ending(found: dict[str, Any]) -> list[str]:
