@@ -210,7 +210,6 @@ def check_update(config: Config) -> None:
     """Raise ConfigError for settings of the update that contradict each other."""
     check_needs(config, ("obs_limit", "--norm_obs=True", config.norm_obs),
                 ("reward_limit", "--norm_rewards=True", bool(config.norm_rewards)),
-                ("rnn_size", "--rnn=gru", config.rnn != "none" or is_own(config.model)),
                 ("adam_eps", "--optimizer=adam", config.optimizer == "adam"))
     if config.adaptive_kl is not None and not isinstance(config.lr, (int, float)):
         raise ConfigError(f"--adaptive_kl={config.adaptive_kl:g} changes the learning rate by the"

@@ -665,7 +665,7 @@ def test_a_setting_that_make_vec_does_not_have_is_refused_with_the_nearest_one()
 
 
 def test_a_fix_of_make_vecs_is_of_no_preset():
-    with pytest.raises(ConfigError, match="fix: num_envs=16"):
+    with pytest.raises(ConfigError, match="fix: num_envs=8"):
         fastppo.make_vec("LunarLander-v3", num_envs=0)
 
 
