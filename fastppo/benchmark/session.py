@@ -193,7 +193,8 @@ def run(settings: dict[str, Any], options: Bench,
             at_once.append(sum(limits[-1]["cost"]["step"] / one["cost"]["step"] for one in beside))
         for count in processes(options, settings, facts):
             for part in PARTS:
-                told(f"round {turn + 1} of {options.rounds}: {part}, {count} processes")
+                several = f"{count} process{'es' * (count != 1)}" if count else "the main process"
+                told(f"round {turn + 1} of {options.rounds}: {part}, {several}")
                 found = measured(jobs(job, part, count, facts))
                 rounds.setdefault(Key(part, count), []).append(together(found))
         for name, python in options.peers.items():
