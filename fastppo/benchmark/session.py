@@ -128,7 +128,7 @@ def check_peers(peers: dict[str, str | None], job: Job) -> None:
     iteration of it fails.
     """
     check_installed(peers)
-    facts = measured([job._replace(part="facts")])[0] if peers else {}
+    facts = measured([job._replace(part="facts")])[0]
     for name in peers:
         check_takes(name, facts["config"])
     for name, python in peers.items():
@@ -178,8 +178,9 @@ def run(settings: dict[str, Any], options: Bench,
     check_counts(options, settings)
     settings = {"seed": 1, **settings, **ALONE}
     job = Job("", settings, options.seconds, options.iterations)
-    told("the other systems" * bool(options.peers))
-    check_peers(options.peers, job._replace(settings=settings | {"num_workers": 0}))
+    if options.peers:
+        told("the other systems")
+        check_peers(options.peers, job._replace(settings=settings | {"num_workers": 0}))
     limits: list[dict[str, Any]] = []
     at_once: list[float] = []
     rounds: dict[Key, list[dict[str, Any]]] = {}
