@@ -14,6 +14,7 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free
 
 cdef extern from "returns.h" nogil:
     void c_gae "gae"(const float *rew, const float *val, const float *nxt, const uint8_t *term,
@@ -39,16 +40,19 @@ cdef extern from "noise.h" nogil:
     void noise_permutation(uint64_t seed, uint32_t iteration, uint32_t epoch, int64_t n,
                            int64_t *out)
 
+cdef extern from "stdlib.h" nogil:
+    void *aligned_alloc(size_t alignment, size_t size)
+
 cdef extern from "mlp.h" nogil:
-    enum: PLAN_COLUMNS
+    enum: PLAN_COLUMNS, ROWS, STACK_FLOATS
     ctypedef struct Layout:
-        int64_t outputs, packed, params, inputs
+        int64_t floats, outputs, packed, params, inputs
         float limit
     const char *mlp_layout(const int64_t *plan, int64_t layers, Layout *layout)
     void mlp_pack(const int64_t *plan, int64_t layers, const float *params, float *packed)
     void mlp_forward(const int64_t *plan, int64_t layers, const Layout *layout,
                      const float *packed, const float *mean, const float *scale, const float *obs,
-                     int64_t n, float *out)
+                     int64_t n, float *work, float *out)
 
 cdef extern from "heads.h" nogil:
     enum: MAX_CHOICES
@@ -222,6 +226,7 @@ def forward(plan, packed, mean, scale, obs, out, double limit):
     cdef View x = view_of(obs, c'f', 2, IN), y = view_of(out, c'f', 2, OUT)
     cdef const float *shift
     cdef const float *factor
+    cdef float *work = NULL
     layout_of(rows, &layout)
     layout.limit = limit
     shift, factor = normaliser(mean, layout.inputs), normaliser(scale, layout.inputs)
@@ -232,9 +237,14 @@ def forward(plan, packed, mean, scale, obs, out, double limit):
                          f"the plan wants {layout.inputs} and {layout.packed}")
     if y.rows != x.rows or y.columns != layout.outputs:
         raise ValueError(f"out is {y.rows, y.columns}, wanted {x.rows, layout.outputs}")
+    if layout.floats > STACK_FLOATS:
+        work = <float *>aligned_alloc(64, ROWS * layout.floats * sizeof(float))
+        if work == NULL:
+            raise MemoryError(f"no memory for {ROWS * layout.floats} floats")
     with nogil:
         mlp_forward(<const int64_t *>rows.data, rows.rows, &layout, <const float *>weights.data,
-                    shift, factor, <const float *>x.data, x.rows, <float *>y.data)
+                    shift, factor, <const float *>x.data, x.rows, work, <float *>y.data)
+    free(work)
 
 
 def sample_categorical(logits, u, act, logp):

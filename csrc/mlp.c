@@ -24,9 +24,8 @@ static const char *layer_fault(const int64_t *layer, const Layout *layout) {
     if (layer[SRC] < 0 || layer[SRC] >= MAX_BUFFERS || layer[DST] < -1 || layer[DST] == 0 ||
         layer[DST] >= MAX_BUFFERS || layer[DST] == layer[SRC])
         return "a layer names a buffer that it cannot";
-    if (layer[N_IN] < 1 || layer[N_IN] > MAX_FLOATS || layer[N_OUT] < 1 ||
-        layer[N_OUT] > MAX_FLOATS)
-        return "a layer is empty, or wider than 6144";
+    if (layer[N_IN] < 1 || layer[N_IN] > MAX_WIDTH || layer[N_OUT] < 1 || layer[N_OUT] > MAX_WIDTH)
+        return "a layer is empty, or wider than 1048576";
     if (layout->width[layer[SRC]] != layer[N_IN])
         return "a layer reads a buffer of another width, or one not written yet";
     if (layer[W_OFFSET] < 0 || layer[B_OFFSET] < 0 || layer[W_OFFSET] > MAX_OFFSET ||
@@ -67,7 +66,6 @@ const char *mlp_layout(const int64_t *plan, int64_t layers, Layout *layout) {
         layout->params = most(layout->params, layer[B_OFFSET] + out);
     }
     place(plan, layers, layout);
-    if (layout->floats > MAX_FLOATS) return "the layers of one row need more than 6144 floats";
     return NULL;
 }
 
@@ -119,11 +117,10 @@ ALWAYS_INLINE void read_obs(const float *mean, const float *scale, const float *
     }
 }
 
-/* Rows `first` .. `first + live - 1` of the batch, through every layer. */
+/* `live` rows of the batch through every layer, in `scratch` [ROWS * layout->floats]. */
 ALWAYS_INLINE void mlp_block_body(const int64_t *plan, int64_t layers, const Layout *layout,
                                   const float *packed, const float *mean, const float *scale,
-                                  const float *obs, int64_t live, float *out) {
-    _Alignas(64) float scratch[ROWS * MAX_FLOATS];
+                                  const float *obs, int64_t live, float *scratch, float *out) {
     read_obs(mean, scale, obs, layout, live, scratch);
     for (int64_t i = 0, column = 0; i < layers; i++, plan += PLAN_COLUMNS) {
         float *y = scratch + ROWS * layout->start[slot(plan)];
@@ -138,12 +135,16 @@ ALWAYS_INLINE void mlp_block_body(const int64_t *plan, int64_t layers, const Lay
 
 DISPATCH(mlp_block,
          (const int64_t *plan, int64_t layers, const Layout *layout, const float *packed,
-          const float *mean, const float *scale, const float *obs, int64_t live, float *out),
-         (plan, layers, layout, packed, mean, scale, obs, live, out))
+          const float *mean, const float *scale, const float *obs, int64_t live, float *scratch,
+          float *out),
+         (plan, layers, layout, packed, mean, scale, obs, live, scratch, out))
 
 void mlp_forward(const int64_t *plan, int64_t layers, const Layout *layout, const float *packed,
-                 const float *mean, const float *scale, const float *obs, int64_t n, float *out) {
+                 const float *mean, const float *scale, const float *obs, int64_t n, float *work,
+                 float *out) {
+    _Alignas(64) float near[ROWS * STACK_FLOATS];
+    float *scratch = layout->floats > STACK_FLOATS ? work : near;
     for (int64_t row = 0; row < n; row += ROWS)
         mlp_block(plan, layers, layout, packed, mean, scale, obs + row * layout->inputs,
-                  n - row < ROWS ? n - row : ROWS, out + row * layout->outputs);
+                  least(ROWS, n - row), scratch, out + row * layout->outputs);
 }

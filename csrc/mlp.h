@@ -19,8 +19,9 @@ enum { NONE, TANH, RELU, ELU, ACTIVATIONS };
 /* Rows are inferred four at a time, outputs sixteen at a time. */
 enum { ROWS = 4, LANES = 16 };
 
-/* Buffers a plan may name; floats that one row's buffers may need together (96 KiB of stack). */
-enum { MAX_BUFFERS = 64, MAX_FLOATS = 6144 };
+/* Buffers a plan may name; the widest layer; floats of one row's buffers that need no memory of the
+ * caller's (96 KiB of stack). */
+enum { MAX_BUFFERS = 64, MAX_WIDTH = 1 << 20, STACK_FLOATS = 6144 };
 
 /* What a plan comes to: where each buffer of a row lies, and the sizes of everything. */
 typedef struct {
@@ -36,8 +37,10 @@ const char *mlp_layout(const int64_t *plan, int64_t layers, Layout *layout);
 void mlp_pack(const int64_t *plan, int64_t layers, const float *params, float *packed);
 
 /* out [n layout.outputs] = the networks at obs [n layout.inputs]; mean = NULL: obs as they are,
- * else within layout.limit. */
+ * else within layout.limit. `work` [ROWS * layout.floats] is read and written where layout.floats is
+ * above STACK_FLOATS. */
 void mlp_forward(const int64_t *plan, int64_t layers, const Layout *layout, const float *packed,
-                 const float *mean, const float *scale, const float *obs, int64_t n, float *out);
+                 const float *mean, const float *scale, const float *obs, int64_t n, float *work,
+                 float *out);
 
 #endif

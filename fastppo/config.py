@@ -185,8 +185,7 @@ class Config:
     """Device of the learner: cpu, cuda, cuda:1, ..., or auto (cuda where there is one)"""
     learner: Literal["auto", "kernel", "torch"] = "auto"
     """Who computes the update: the compiled kernel or torch; auto: the kernel where it serves,
-    which is a built-in MLP on the CPU, of 6,144 features and units a row at most
-    [bench/LOG.md]"""
+    which is a built-in MLP on the CPU [bench/LOG.md]"""
     torch_threads: int | None = None
     """Torch's threads while acting and updating; none: 1, networks this small gain from no more"""
 

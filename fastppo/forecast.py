@@ -15,6 +15,8 @@ WORKER = 32 << 20
 # Vectors as long as the parameters: gradient, Adam's moments, a copy of them and of the parameters
 # to go back to, temporary ones; the kernel's has the gradients of eight shards and packed weights.
 VECTORS = {"torch": 9, "kernel": 18}
+# Those of a worker that acts: packed weights for acting, and for both ways of an update's shards.
+PACKED = {"local": 3, "central": 0}
 
 
 def beside(config: Config, spec: Spec) -> int:
@@ -28,8 +30,9 @@ def beside(config: Config, spec: Spec) -> int:
     if config.learner == "torch":
         # Shuffled samples; of a minibatch, two networks' sums, activations and their gradients.
         copies += obs + act + 16 * rows + 24 * width * -(-rows // config.num_minibatches)
-    vectors = VECTORS[config.learner] * size_of({"params": spec["params"]})
-    return copies + vectors + WORKER * config.num_workers
+    vector = size_of({"params": spec["params"]})
+    worker = WORKER + PACKED[config.acting] * vector
+    return copies + VECTORS[config.learner] * vector + worker * config.num_workers
 
 
 def check_size(config: Config, inputs: int) -> None:

@@ -28,7 +28,7 @@ __all__ += ["Memory", "Samples", "Terms", "Update", "update_memory", "MAX_SHARDS
 __all__ += ["unroll", "unroll_back", "unroll_floats"]
 
 MAX_SHARDS = 8  # of a minibatch, as csrc/update.h has it
-MAX_FLOATS, MAX_HIDDEN = 6144, 16  # of a row: observation and all layers (csrc/mlp.h); layers
+MAX_CHOICES, MAX_HIDDEN = 6144, 16  # of a categorical (csrc/heads.h); layers of a network
 
 # dtype and axes of every array; * it is written, ~ its rows may lie apart, ... any shape.
 ARRAYS = {
@@ -264,7 +264,7 @@ def packed_size(plan):
     A row a layer, in execution order: (src, dst, n_in, n_out, w_offset, b_offset, activation).
     Buffer 0 is the normalised observation, 1..63 are the plan's own, dst -1 appends columns to the
     output; offsets point into the flat parameters (weight [n_out n_in], bias [n_out]); activation
-    is 0 none, 1 tanh, 2 relu, 3 elu. One row's buffers may hold 6144 floats, padded to 16 each.
+    is 0 none, 1 tanh, 2 relu, 3 elu.
     """
     try:
         return _compiled("packed_size").packed_size(plan)

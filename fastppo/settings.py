@@ -23,7 +23,7 @@ from .measure import pays
 from .models import head_options, plain
 from .names import flag
 from .nets import COMPILED as COMPILED_ACTIVATIONS
-from .observations import Encoding, Observations
+from .observations import Observations
 from .own import is_own
 from .presets import BY_PRESET, PRESETS, preset_of
 from .processes import worker_count
@@ -197,13 +197,11 @@ def _check_std(config: Config, box: Box) -> None:
 
 def _serves(config: Config, seen: Observations) -> bool:
     """Whether the compiled kernels serve such a network on such observations."""
-    hidden, head = config.hidden_sizes, head_of(seen.act_space, head_options(config), 1)
-    row = Encoding(seen).size + 2 * sum(hidden) + head.size + 1
-    padding = 16 * (2 * len(hidden) + 2)  # each layer's outputs are filled up to whole vectors
+    head = head_of(seen.act_space, head_options(config), 1)
     return (kernels.COMPILED and plain(config) and config.device == "cpu"
             and type(head) in COMPILED and config.std is None and not config.final_tanh
-            and not config.norm_values
-            and row + padding <= kernels.MAX_FLOATS and len(hidden) <= kernels.MAX_HIDDEN)
+            and not config.norm_values and head.size <= kernels.MAX_CHOICES
+            and len(config.hidden_sizes) <= kernels.MAX_HIDDEN)
 
 
 def check_update(config: Config) -> None:
@@ -297,8 +295,8 @@ def _compiled(config: Config, name: str, serves: bool, compiled: str, general: s
     if asked == compiled and not serves:
         raise ConfigError(f"--{name}={compiled} needs the compiled extension and a built-in MLP on"
                           f" the CPU, of {', '.join(COMPILED_ACTIVATIONS)}, without layer_norm, rnn"
-                          f" or keys, whose row of features and units is {kernels.MAX_FLOATS:,}"
-                          " numbers at most; actions of one Discrete or one Box, the latter of a"
-                          " gaussian whose std is learnt and free of the state; learning, without"
-                          " action masks", f"--{name}={general}")
+                          f" or keys, of {kernels.MAX_HIDDEN} layers at most; actions of one"
+                          f" Discrete or one Box, {kernels.MAX_CHOICES:,} choices or numbers at"
+                          " most, the latter of a gaussian whose std is learnt and free of the"
+                          " state; learning, without action masks", f"--{name}={general}")
     return compiled if asked in ("auto", compiled) and serves else general

@@ -6,22 +6,27 @@ import numpy as np
 import pytest
 import torch
 from envs_for_tests import Chance
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 
 from fastppo import PPO
 from fastppo.nets import MLP
 
 
-@pytest.mark.parametrize("widths", [(8,), (2500, 500), (8,) * 16])
+@pytest.mark.parametrize("widths", [(8,), (2500, 500), (6200, 3000), (8,) * 16])
 def test_auto_takes_the_kernels_as_far_as_they_serve(trainer, widths):
     ppo = trainer("CartPole-v1", hidden_sizes=widths, learner="auto", num_steps=1)
     assert (ppo.config.acting, ppo.config.learner) == ("local", "kernel")
     ppo.update(ppo.collect())
 
 
-@pytest.mark.parametrize("widths", [(3000, 500), (6200,), (8,) * 17])
-def test_auto_takes_torch_for_a_network_too_large_for_the_kernels(trainer, widths):
-    ppo = trainer("CartPole-v1", hidden_sizes=widths, learner="auto", num_steps=1)
+def test_auto_takes_torch_for_a_network_too_deep_for_the_kernels(trainer):
+    ppo = trainer("CartPole-v1", hidden_sizes=(8,) * 17, learner="auto", num_steps=1)
+    assert (ppo.config.acting, ppo.config.learner) == ("central", "torch")
+    ppo.update(ppo.collect())
+
+
+def test_auto_takes_torch_for_more_choices_than_the_kernels_draw_from(trainer):
+    ppo = trainer(lambda: Chance(act_space=Discrete(6145)), learner="auto", num_steps=1)
     assert (ppo.config.acting, ppo.config.learner) == ("central", "torch")
     ppo.update(ppo.collect())
 
