@@ -124,7 +124,8 @@ def fitting(source: Source, name: str, env: Any) -> list[Factory]:
     except Error as error:
         if name == "env":  # its fix is the call, evaluate(env=...), as it is
             raise
-        raise ConfigError(f"{name} is {env!r}: {error.what}",
+        what = error.what.replace("env_name", name)
+        raise ConfigError(what if name in what else f"{name} is {env!r}: {what}",
                           error.fix.replace("--env_name", f"--{name}")) from error
     try:
         found, where = spaces_of(envs[0]), masks.place(envs)

@@ -1,7 +1,7 @@
 """Networks of the user's: found by name, made, and tried on one batch before anything runs."""
 
 import math
-from typing import Any
+from typing import Any, Sequence
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ def tried(policy: Policy, config: Config) -> Policy:
     fix = f"return (action parameters [2, {size}], value [2]" + (
         f", state [2, {memory}]), all float32" if memory else "), both float32")
     try:
-        with torch.no_grad():
+        with torch.enable_grad():
             out = policy.net(obs, policy.start(2)) if memory else policy.net(obs)
     except Exception as error:  # a user's forward may raise anything
         raise ModelError(f"{given} of the model failed: {type(error).__name__}: {error}",
@@ -79,7 +79,21 @@ def tried(policy: Policy, config: Config) -> Policy:
             raise ModelError(f"{given} of the model returned, with its first weights, the {name}"
                              f" {x[~finite][0].item()}", "return finite numbers: look for divisions"
                              " by 0, logarithms and weights that nobody has set")
-    return judged(policy, out[0], config) if own else policy
+    if not own:
+        _check_learns(policy.net, out[:2], given)
+        return policy
+    with torch.no_grad():
+        return judged(policy, out[0], config)
+
+
+def _check_learns(net: nn.Module, out: Sequence[Tensor], given: str) -> None:
+    """Raise ModelError where nothing could be learnt: no gradient leads back to a parameter."""
+    if not any(param.requires_grad for param in net.parameters()):
+        raise ModelError(f"{type(net).__name__} has no parameter that requires a gradient",
+                         "give the model layers in __init__, or do not freeze all of them")
+    if not any(x.requires_grad for x in out):
+        raise ModelError(f"{given} of the model returned tensors without a gradient",
+                         "leave out detach(), .data and torch.no_grad() in forward")
 
 
 def probe(seen: Observations) -> np.ndarray:

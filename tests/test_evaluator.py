@@ -239,6 +239,8 @@ def test_a_mistyped_eval_env_is_mended_by_a_flag_of_its_own():
     with pytest.raises(ConfigError) as caught:
         PPO("CartPole-v1", eval_env="CartPole-v7", num_workers=0)
     assert caught.value.typed.endswith("fix: --eval_env=CartPole-v1")
+    with pytest.raises(ConfigError, match="^eval_env is ':Bell', in which no module is before"):
+        PPO("CartPole-v1", eval_env=":Bell", num_workers=0)
 
 
 def test_an_interval_without_episodes_is_refused():

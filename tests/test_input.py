@@ -127,6 +127,18 @@ def test_a_model_whose_forward_is_wrong_is_told_what_to_return(trainer, answer, 
         trainer(Chance, model=net(answer))
 
 
+def test_a_model_that_cannot_learn_is_refused_before_the_first_step(trainer):
+    class Frozen(net(lambda out: (out[:, :3], out[:, 3]))):
+        def __init__(self, *spaces):
+            super().__init__()
+            self.requires_grad_(False)
+
+    with pytest.raises(ModelError, match="Frozen has no parameter that requires a gradient"):
+        trainer(Chance, model=Frozen)
+    with pytest.raises(ModelError, match=r"without a gradient\n  fix: leave out detach"):
+        trainer(Chance, model=net(lambda out: (out[:, :3].detach(), out[:, 3].detach())))
+
+
 @pytest.mark.parametrize("model", [lambda: None, lambda *spaces: None, lambda *spaces: 1 / 0])
 def test_a_model_that_cannot_be_made_is_refused(trainer, model):
     with pytest.raises(ModelError, match="\n  fix: a torch.nn.Module subclass"):
