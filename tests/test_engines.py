@@ -68,7 +68,7 @@ def test_what_we_made_is_closed_with_the_trainer(trainer):
 
 
 @pytest.mark.parametrize("wrong", [{"run_dir": "/dev/null/run"},
-                                   {"learner": "kernel", "hidden_sizes": (10**5,)}])
+                                   {"learner": "kernel", "hidden_sizes": (8,) * 17}])
 def test_what_we_made_is_closed_where_no_trainer_comes_of_it(wrong):
     with pytest.raises(Error):
         PPO(ID, **{"vec": "native", "num_envs": 2, "num_steps": 8, "num_minibatches": 4, **wrong})
