@@ -80,6 +80,8 @@ class Config:
     learnt"""
     min_std: float = 0.0
     """What state_gaussian adds to its standard deviation"""
+    std_scale: float = 1.0
+    """What state_gaussian multiplies its softplus by; where it begins stays log_std_init's"""
     action_scaling: bool = False
     """Box actions are chosen in [-1, 1] and mapped to their bounds; else clipped to them"""
     final_tanh: bool = False
@@ -273,7 +275,7 @@ _RULES = [(name, *rule) for names, rule in (
     ("seed", (lambda x: _whole(0)(x) and x < 2**63, "a whole number from 0 to 2**63 - 1")),
     ("lr critic_lr clip_range clip_range_vf", (fits, f"a finite number above 0, or {TEXT}")),
     ("entropy_coef", (lambda x: fits(x, False), f"a finite number, 0 or more, or {TEXT}")),
-    ("adam_eps max_grad_norm target_kl adaptive_kl reward_limit obs_limit",
+    ("adam_eps max_grad_norm target_kl adaptive_kl reward_limit obs_limit std_scale",
      (lambda x: number(x) and x > 0, "a finite number above 0")),
     ("value_coef rpo_alpha step_timeout reset_timeout min_std",
      (lambda x: number(x) and x >= 0, "a finite number, 0 or more")),

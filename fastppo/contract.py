@@ -72,7 +72,7 @@ def batch(obs, seen: Observations, mask=None) -> tuple[np.ndarray, bool]:
     for another shape, and for a dtype that training would refuse.
     """
     whole = isinstance(obs, tuple) and len(obs) in ANSWERED and isinstance(obs[-1], dict)
-    if whole and not isinstance(seen.space, Tuple):
+    if whole and not isinstance(seen.shown, Tuple):
         raise InputError("this is an environment's whole answer, not the observation alone",
                          ANSWERED[len(obs)])
     if seen.mask is None and mask is not None and mask is not True:
@@ -141,6 +141,9 @@ def unfit(rows: np.ndarray, seen: Observations) -> tuple[int, ValueError] | None
     return seen.stuck(rows)
 
 
+PASSED_ON = "give what the last predict returned: action, state = policy.predict(obs, state=state)"
+
+
 def check_state(state, rows: int, size: int) -> None:
     """Raise InputError for what is no memory of `size` numbers for `rows` observations."""
     if state is None:
@@ -150,8 +153,10 @@ def check_state(state, rows: int, size: int) -> None:
     own = isinstance(state, np.ndarray)
     if not own or state.shape != (rows, size) or state.dtype != np.float32:
         told = f"{state.dtype} {list(state.shape)}" if own else f"of type {type(state).__name__}"
-        raise InputError(f"the state is {told}, not float32 {[rows, size]}", "give what the last"
-                         " predict returned: action, state = policy.predict(obs, state=state)")
+        raise InputError(f"the state is {told}, not float32 {[rows, size]}", PASSED_ON)
+    if not (finite := np.isfinite(state)).all():
+        raise InputError(f"the state has {state[~finite][0]} in row {np.argwhere(~finite)[0, 0]}",
+                         PASSED_ON)
 
 
 def numbers(params):
@@ -272,6 +277,7 @@ def say_global_noise(drawn: np.ndarray) -> bool:
     """Say which shared generators environments of any process have drawn from, bool [... 3]."""
     names = [which for which, any_ in zip(GENERATORS, drawn.reshape(-1, 3).any(0)) if any_]
     if names:
-        log.warning("an environment draws from the global generator of %s: the same seed will not"
-                    " give the same run; draw from self.np_random instead", " and ".join(names))
+        log.warning("an environment, or a model of your own, draws from the global generator of %s:"
+                    " the same seed will not give the same run; environments have self.np_random"
+                    " instead", " and ".join(names))
     return bool(names)

@@ -11,8 +11,10 @@ from torch.distributions import (
     Distribution,
     Independent,
     TransformedDistribution,
+    constraints,
 )
 
+from .errors import ModelError
 from .heads import Head
 from .measure import SEEDING
 from .spaces import NEVER, Store
@@ -21,14 +23,31 @@ CPU = torch.device("cpu")
 
 
 @contextmanager
-def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
-    """Torch's own generator of `device` as `seed` has it; the host script finds it as it was."""
-    place = [device] if device.type == "cuda" else []
-    with SEEDING, torch.random.fork_rng(place):
+def set_apart(seed: int, device: torch.device = CPU) -> Iterator[None]:
+    """Torch's own generator of `device` as `seed` has it; the host script finds it as it was.
+
+    Other threads may borrow it meanwhile.
+    """
+    cuda = device.type == "cuda"
+    with SEEDING:
+        before = torch.get_rng_state(), torch.cuda.get_rng_state(device) if cuda else None
         torch.default_generator.manual_seed(seed)
-        if place:
+        if cuda:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
+    try:
+        yield
+    finally:
+        with SEEDING:
+            torch.set_rng_state(before[0])
+            if cuda:
+                torch.cuda.set_rng_state(before[1], device)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
+    """As `set_apart`, while no other thread draws; for what is over soon."""
+    with SEEDING, set_apart(seed, device):
         yield
 
 
@@ -50,13 +69,17 @@ class Given(Head):
         """(act [b ...], logp [b]); noise [b 2] is uniform, in steps of 2^-24."""
         high, low = (noise[0].double() * 2**24).long().tolist()
         with seeded(high << 24 | low, noise.device):
-            act = self._kept(params.sample())
+            act = self._kept(inside(params, params.sample()))
         return act, self.judge(params, act)[0]
 
     def judge(self, params: Distribution, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         shape = params.batch_shape + params.event_shape
         logp = _summed(params.log_prob(act.reshape(shape).float()))
+        if not (finite := logp.isfinite()).all():
+            raise ModelError(f"the model's {type(params).__name__} gives an action that was drawn"
+                             f" the log-probability {logp[~finite][0].item()}",
+                             "bound what the model returns: a std that does not vanish, no NaN")
         try:
             return logp, _summed(params.entropy())
         except NotImplementedError:
@@ -64,7 +87,7 @@ class Given(Head):
 
     def mode(self, params: Distribution) -> Tensor:
         """The likeliest action, or else the mean [b ...]."""
-        return self._kept(likeliest(params))
+        return self._kept(inside(params, likeliest(params)))
 
     def masked(self, params: Distribution, mask: Tensor | None) -> Distribution:
         """A Categorical without the choices that `mask` [b n] forbids; of others none is known."""
@@ -74,6 +97,24 @@ class Given(Head):
 
     def _kept(self, act: Tensor) -> Tensor:
         return act.reshape(act.shape[0], *self.store.shape).to(self.dtype)
+
+
+def inside(dist: Distribution, act: Tensor) -> Tensor:
+    """`act` [b ...] within the open interval that is the support of `dist`, if it is one.
+
+    In float32 a tanh is 1 from 9 on, and a Beta's draw may be 0: there densities are infinite.
+    """
+    try:
+        support = dist.support
+    except NotImplementedError:
+        return act
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    if not isinstance(support, constraints.interval):
+        return act
+    low, high = (torch.as_tensor(bound).to(act)
+                 for bound in (support.lower_bound, support.upper_bound))
+    return act.clamp(low.nextafter(high), high.nextafter(low))
 
 
 def likeliest(dist: Distribution) -> Tensor:

@@ -10,6 +10,7 @@ from torch import nn
 
 from . import contract, kernels
 from .actors import Noise
+from .distributions import set_apart
 from .envs import Factory, build
 from .errors import ConfigError
 from .kernels import Purpose
@@ -48,7 +49,7 @@ def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: 
                for i, env in enumerate(envs)]
     returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
     try:
-        with buffers_kept(policy.net):
+        with buffers_kept(policy.net), set_apart(seed, policy.observer.count.device):
             while active := [player for player in players if player.playing()]:
                 rows, states = (np.concatenate([getattr(player, name) for player in active])
                                 for name in ("row", "state"))

@@ -125,7 +125,7 @@ def fitting(source: Source, name: str, env: Any) -> list[Factory]:
         if name == "env":  # its fix is the call, evaluate(env=...), as it is
             raise
         what = error.what.replace("env_name", name)
-        raise ConfigError(what if name in what else f"{name} is {env!r}: {what}",
+        raise ConfigError(what if what.startswith(name) else f"{name} is {env!r}: {what}",
                           error.fix.replace("--env_name", f"--{name}")) from error
     try:
         found, where = spaces_of(envs[0]), masks.place(envs)

@@ -39,6 +39,7 @@ NEEDED = "onnx", "onnxscript", "onnxruntime"
 FACTS = "fastppo"
 ALONE = 30  # so many of the steps a graph is checked on are shown to it one by one
 TOLERANCE = 1e-5  # of continuous actions, relative to the largest one
+SELDOM = 0.01  # as large a tolerance of whole numbers is none: they have to be equal
 Runner = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]  # inputs to outputs
 
 
@@ -189,7 +190,7 @@ def check(policy: Policy, run: Runner, steps: Recording, to: str) -> None:
     that they are mapped to.
     """
     largest = [np.abs(x.astype("f8")).max(initial=0) for x in wanted(policy, steps)]
-    largest = np.fmax(largest, bounds(policy))
+    largest = np.fmax(largest, bounds(policy)) * numbers(policy)
     compare(policy, run, steps, largest, to)
     count, state = len(steps.first), steps.state
     for i in range(0, count, 1 if policy.memory else max(1, count // ALONE)):
@@ -204,6 +205,12 @@ def bounds(policy: Policy) -> list[float]:
     return [max(np.abs(leaf.space.low).max(initial=0), np.abs(leaf.space.high).max(initial=0))
             if mapped and isinstance(leaf.space, Box) else 0.0
             for leaf in leaves(policy.act_space)] + [0.0] * bool(policy.memory)
+
+
+def numbers(policy: Policy) -> list[bool]:
+    """Which outputs are numbers, that may be rounded, and not choices."""
+    return [isinstance(leaf.space, Box)
+            for leaf in leaves(policy.act_space)] + [True] * bool(policy.memory)
 
 
 def compare(policy: Policy, run: Runner, steps: Recording, largest: Sequence[float], to: str,
@@ -225,7 +232,8 @@ def compare(policy: Policy, run: Runner, steps: Recording, largest: Sequence[flo
 def difference(found: np.ndarray, wanted: np.ndarray, largest: float | None = None) -> str:
     """How actions [n ...] differ from those that are wanted; "" where they do not.
 
-    `largest`: how large numbers are, to which rounding is relative; by default those wanted.
+    `largest`: how large numbers are, to which rounding is relative; by default those wanted, but
+    whole numbers are exact then. So they are where rounding hardly ever makes another one of them.
     """
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         return f"{found.dtype} {list(found.shape)}, not {wanted.dtype} {list(wanted.shape)}"
@@ -233,6 +241,8 @@ def difference(found: np.ndarray, wanted: np.ndarray, largest: float | None = No
     if wanted.dtype.kind == "f":
         largest = np.abs(wanted).max(initial=0) if largest is None else largest
         slack = max(TOLERANCE, 2 * np.finfo(wanted.dtype).eps) * largest
+    elif largest and largest * TOLERANCE > SELDOM:
+        slack = np.ceil(largest * TOLERANCE)
     gap = abs(found.astype("f8") - wanted.astype("f8")).max(axis=tuple(range(1, wanted.ndim)))
     far = np.flatnonzero(~(gap <= slack))  # NaN too
     return f"{found[far[0]]} for {wanted[far[0]]} in row {far[0]}" if len(far) else ""

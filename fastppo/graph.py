@@ -134,8 +134,8 @@ def _numbers(space: Box, form: str) -> Function:
     place, whole = PLACES[form], torch.round if space.dtype.kind != "f" else lambda act: act
 
     def finish(act: Tensor) -> Tensor:
-        act = act.to(wide)
-        act = act if place is None else low + place(act) * (high - low)
+        # The place between the bounds is rounded to float32, as Actions has it.
+        act = act.to(wide) if place is None else low + place(act).to(wide) * (high - low)
         return whole(act).clamp(low, high).to(dtype).reshape(act.shape[0], *space.shape)
     return finish
 

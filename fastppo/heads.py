@@ -32,6 +32,7 @@ class Options(NamedTuple):
     std: float | str | None = None
     log_std_init: float = 0.0
     min_std: float = 0.0
+    std_scale: float = 1.0
     action_scaling: bool = False
     sde: bool = False
     sde_sample_freq: int | None = None
@@ -188,15 +189,15 @@ class Gaussian(Head):
 class StateGaussian(Head):
     """Independent normals whose means and stds the network gives both, parameters [b 2a].
 
-    std = softplus(raw + softplus^-1(exp(log_std_init))) + min_std, so raw 0 means
-    exp(log_std_init) + min_std.
+    std = scale softplus(raw + softplus^-1(exp(log_std_init) / scale)) + floor, so raw 0 means
+    exp(log_std_init) + floor.
     Source: Haarnoja 2018 lets the std depend on the state; softplus: Andrychowicz 2021, choice C59.
     """
 
-    def __init__(self, size: int, log_std_init: float, min_std: float, form: str):
+    def __init__(self, size: int, log_std_init: float, form: str, scale: float, floor: float):
         super().__init__(2 * size, "n" * size, size)
-        self.form, self.floor = form, min_std
-        start = math.exp(log_std_init)
+        self.form, self.scale, self.floor = form, scale, floor
+        start = math.exp(log_std_init) / scale
         self.shift = start + math.log(-math.expm1(-start))
 
     def sample(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -216,7 +217,7 @@ class StateGaussian(Head):
 
     def _normal(self, params: Tensor) -> tuple[Tensor, Tensor]:
         mean, raw = params.chunk(2, -1)
-        return mean, F.softplus(raw + self.shift) + self.floor
+        return mean, self.scale * F.softplus(raw + self.shift) + self.floor
 
 
 class Squashed(Gaussian):
@@ -402,7 +403,7 @@ def _box_head(space: Space, options: Options, features: int) -> Head:
     if options.distribution == "squashed":
         return Squashed(count, init, fixed)
     if options.distribution == "state_gaussian":
-        return StateGaussian(count, init, options.min_std, form)
+        return StateGaussian(count, init, form, options.std_scale, options.min_std)
     return Gaussian(count, init, form, fixed)
 
 

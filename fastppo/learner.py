@@ -113,7 +113,7 @@ class Learner:
         stats = torch.stack(means).mean(0)
         if not torch.isfinite(stats[-1]):
             raise Error("the gradient is not finite; the weights are as they were before the "
-                        "update", "check the environment's rewards, or lower --lr")
+                        "update", "check the rewards and a model of your own, or lower --lr")
         names = (f"losses/{name}" for name in self.names)
         return dict(zip(names, stats.tolist())) | {"losses/epochs": float(len(means))}
 

@@ -14,7 +14,7 @@ from .heads import Options, head_of
 from .kernels import Purpose
 from .nets import COMPILED, MLP, ActorCritic
 from .observations import Encoding, Observations
-from .own import is_own, made, tried
+from .own import ends_in_critic, is_own, made, tried
 from .policy import Policy
 from .recurrent import Recurrent, RecurrentBody
 from .values import NormValues
@@ -67,7 +67,8 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
         head = head_of(act_space, options, features)
         policy = tried(Policy(obs_space, act_space, net, config.norm_obs, head, config.seed,
                               config.obs_limit).eval(), config)
-    policy.net = NormValues(policy.net) if config.norm_values else policy.net
+    if config.norm_values:
+        policy.net = NormValues(policy.net, ends_in_critic(policy))
     return policy.eval()
 
 

@@ -83,7 +83,20 @@ def tried(policy: Policy, config: Config) -> Policy:
         _check_learns(policy.net, out[:2], given)
         return policy
     with torch.no_grad():
-        return judged(policy, out[0], config)
+        return judged(policy, *out, config)
+
+
+@torch.no_grad()
+def ends_in_critic(policy: Policy) -> bool:
+    """Whether a network's value is what its layer `critic`, a Linear, gives and nothing else."""
+    layer, found = getattr(policy.net, "critic", None), []
+    if not isinstance(layer, nn.Linear):
+        return False
+    handle = layer.register_forward_hook(lambda layer, given, out: found.append(out.flatten()))
+    obs = policy.observer(policy.observer.tensors(probe(policy.observer.seen)))
+    value = policy.net(obs, *[policy.start(2)] * bool(policy.memory))[1]
+    handle.remove()
+    return len(found) == 1 and found[0].equal(value)
 
 
 def _check_learns(net: nn.Module, out: Sequence[Tensor], given: str) -> None:
@@ -106,8 +119,8 @@ def probe(seen: Observations) -> np.ndarray:
     return rows
 
 
-def judged(policy: Policy, dist: Distribution, config: Config) -> Policy:
-    """The policy of a network that returns distributions such as `dist`, of a batch of two.
+def judged(policy: Policy, dist: Distribution, value: Tensor, config: Config) -> Policy:
+    """The policy of a network that returns such distributions and values, of a batch of two.
 
     Raises ModelError for one that is not over the space's actions, or lacks what is asked of it.
     """
@@ -131,6 +144,9 @@ def judged(policy: Policy, dist: Distribution, config: Config) -> Policy:
     head = Given(store, "scale" if config.action_scaling else "clip")
     _ask(head, dist, config, name, fix)
     _check_samples(head, dist, space, name)
+    with torch.enable_grad():
+        logp = head.sample(dist, torch.zeros(2, 2, dtype=torch.float32))[1]
+    _check_learns(policy.net, (logp, value), "forward(obs)")
     return Policy(policy.obs_space, space, policy.net, config.norm_obs, head,
                   policy.seed, config.obs_limit).eval()
 

@@ -140,6 +140,9 @@ def check_heads(config: Config, act_space: Space) -> None:
     if config.distribution == "beta" and (config.std is not None or config.action_scaling):
         raise ConfigError("a beta distribution has no std, and lies between the bounds already",
                           "leave --std and --action_scaling out, or --distribution")
+    if config.distribution == "squashed" and config.action_scaling:
+        raise ConfigError("a squashed distribution lies between the bounds already",
+                          "leave --action_scaling out, or --distribution")
     if config.distribution == "state_gaussian" and config.std is not None:
         raise ConfigError("the std of state_gaussian is the network's, it cannot be fixed",
                           "leave --std out, or --distribution")
@@ -148,9 +151,13 @@ def check_heads(config: Config, act_space: Space) -> None:
                           f" {config.distribution} distribution "
                           + ("has none" if config.distribution == "beta" else "does so itself"),
                           "leave --final_tanh out, or --distribution")
-    check_needs(config, ("min_std", "--distribution=state_gaussian",
-                         config.distribution == "state_gaussian"),
+    state = config.distribution == "state_gaussian"
+    check_needs(config, *((name, "--distribution=state_gaussian", state)
+                          for name in ("min_std", "std_scale")),
                 ("sde_sample_freq", "--sde=True", config.sde))
+    if not 1e-3 <= config.std_scale <= 1e3:
+        raise ConfigError(f"std_scale is {config.std_scale:g}, but must be from 0.001 to 1000",
+                          "--std_scale=1")
     for box in boxes:
         _check_std(config, box)
 
@@ -231,11 +238,12 @@ def check_network(config: Config, seen: Observations) -> None:
     """Raise ConfigError for choices of a network that contradict each other, or the spaces."""
     if is_own(config.model):
         for name in ("layer_norm", "final_tanh", "shared_critic", "actor_keys", "critic_keys",
-                     "rnn"):
-            if getattr(config, name) not in (None, False, "none"):
+                     "rnn", "rnn_size", "hidden_sizes", "activation"):
+            if getattr(config, name) != default_of(name):
                 raise ConfigError(f"{name} is {getattr(config, name)!r}, but it is for built-in"
                                   " networks, and the model is one of your own",
                                   f"leave --{name} out")
+    check_needs(config, ("rnn_size", "--rnn=gru", config.rnn != "none"))
     if config.shared_critic and config.actor_keys != config.critic_keys:
         raise ConfigError("actor and critic cannot share what they see with other keys each",
                           "--shared_critic=False")

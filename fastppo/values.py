@@ -18,11 +18,15 @@ EPSILON = 1e-8
 
 
 class NormValues(nn.Module):
-    """A network whose value [b] is brought from units of the returns' moments to the rewards'."""
+    """A network whose value [b] is brought from units of the returns' moments to the rewards'.
 
-    def __init__(self, net: nn.Module):
+    `keeps`: its value is what its layer `critic` gives, a Linear, which moves against the moments.
+    """
+
+    def __init__(self, net: nn.Module, keeps: bool):
         super().__init__()
-        self.net, self.began = net, -1  # the iteration whose returns were the first
+        self.net, self.keeps = net, keeps
+        self.began = -1  # the iteration whose returns were the first
         self.flat, self.state_size = (getattr(net, name, 0) for name in ("flat", "state_size"))
         for name in ("count", "mean", "m2"):
             self.register_buffer(name, torch.zeros(1, dtype=torch.float64))
@@ -45,17 +49,17 @@ class NormValues(nn.Module):
 
     @torch.no_grad()
     def learn(self, ret: Tensor) -> None:
-        """Merge returns f32 [b] into the moments; a critic that ends in a Linear keeps its values.
+        """Merge returns f32 [b] into the moments; a critic that can keeps its values.
 
-        That layer is the network's `critic`; without one, values move with the moments, as they do
-        with the first of them: what an untrained critic says is not worth keeping.
+        Others move with the moments, as all do with the first of them: what an untrained critic
+        says is not worth keeping.
         """
         shift, spread, first = self.shift.clone(), self.spread.clone(), not self.count.item()
         count, mean, m2 = (x.cpu().numpy().copy() for x in (self.count, self.mean, self.m2))
         kernels.merge_moments(np.ascontiguousarray(ret.cpu().numpy()[:, None]), count, mean, m2)
         self.restore(tuple(map(torch.from_numpy, (count, mean, m2))))
-        critic = getattr(self.net, "critic", None)
-        if isinstance(critic, nn.Linear) and not first:
+        if self.keeps and not first:
+            critic = self.net.critic
             critic.weight.mul_(spread / self.spread)
             critic.bias.mul_(spread).add_(shift - self.shift).div_(self.spread)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fastppo import PPO
+from fastppo.own import is_own
 
 TINY = {
     "preset": "none",
@@ -13,7 +14,6 @@ TINY = {
     "num_steps": 8,
     "epochs": 1,
     "num_minibatches": 1,
-    "hidden_sizes": (8,),
     "norm_rewards": False,  # a test's rewards are those that its environment gave
 }
 
@@ -27,7 +27,8 @@ def trainer(request):
     made, learner = [], getattr(request.module, "LEARNER", "auto")
 
     def make(env, **settings) -> PPO:
-        made.append(PPO(env, **{**TINY, "learner": learner, **settings}))
+        built_in = {} if is_own(settings.get("model", "mlp")) else {"hidden_sizes": (8,)}
+        made.append(PPO(env, **{**TINY, "learner": learner, **built_in, **settings}))
         return made[-1]
 
     yield make

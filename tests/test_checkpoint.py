@@ -19,7 +19,7 @@ from fastppo.errors import CheckpointError
 from fastppo.fingerprint import fingerprint
 
 TINY = dict(preset="none", seed=1, num_envs=2, num_steps=8, num_minibatches=1, epochs=1,
-            num_workers=0, hidden_sizes=(4,))
+            num_workers=0)
 SPACES = {
     "vectors": (Box(-np.inf, np.inf, (3,), np.float32), Discrete(3, start=-1)),
     "float64": (Box(-5.0, 5.0, (2, 2), np.float64),

@@ -465,6 +465,28 @@ def test_the_moments_are_those_of_all_returns_and_no_value_changes_with_them(tra
     assert net.spread.item() > 10
 
 
+class Inner(torch.nn.Module):
+    """A network whose layer `critic` is not where its value comes from."""
+
+    def __init__(self, obs_space, act_space, ends=False):
+        super().__init__()
+        self.critic = torch.nn.Linear(3, 1 if ends else 4)
+        self.actor, self.last, self.ends = torch.nn.Linear(3, 2), torch.nn.Linear(4, 1), ends
+
+    def forward(self, obs):
+        val = self.critic(obs) if self.ends else self.last(self.critic(obs).tanh())
+        return self.actor(obs), val[:, 0]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_only_a_layer_that_gives_the_value_moves_against_the_moments(trainer, ends):
+    ppo = trainer(BOX, model=partial(Inner, ends=ends), norm_values=True, reward_scale=50.0)
+    before = ppo.policy.net.net.critic.weight.detach().clone()
+    for _ in range(2):
+        ppo.policy.net.learn(ppo.collect().ret.flatten())
+    assert before.equal(ppo.policy.net.net.critic.weight) != ends
+
+
 def test_the_critic_is_trained_on_normalised_targets(trainer, monkeypatch):
     ppo, seen = trainer(BOX, norm_values=True, reward_scale=50.0), watched(monkeypatch)
     real = learner.total_loss

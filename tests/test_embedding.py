@@ -22,7 +22,7 @@ from fastppo import PPO, Error, load
 from fastppo.errors import ClosedError, ConfigError, ModelError
 
 TINY = dict(preset="none", seed=1, num_envs=4, num_steps=16, num_minibatches=2, epochs=1,
-            num_workers=0, hidden_sizes=(8,))
+            num_workers=0)
 
 
 def weights(ppo):

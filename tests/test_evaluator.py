@@ -239,6 +239,8 @@ def test_a_mistyped_eval_env_is_mended_by_a_flag_of_its_own():
     with pytest.raises(ConfigError) as caught:
         PPO("CartPole-v1", eval_env="CartPole-v7", num_workers=0)
     assert caught.value.typed.endswith("fix: --eval_env=CartPole-v1")
+    with pytest.raises(ConfigError, match="(?s)^eval_env is .*its constructor.*eval_env="):
+        PPO("CartPole-v1", eval_env=lambda: 1 / 0, num_workers=0)
     with pytest.raises(ConfigError, match="^eval_env is ':Bell', in which no module is before"):
         PPO("CartPole-v1", eval_env=":Bell", num_workers=0)
 
@@ -286,6 +288,27 @@ def test_an_evaluation_leaves_what_a_models_forward_counts_as_it_was(trainer):
     plain, evaluated = (weights(trainer("CartPole-v1", model=Counts, **words).learn(192))
                         for words in ({}, WORDS))
     assert torch.equal(plain, evaluated)
+
+
+class Noisy(torch.nn.Linear):
+    """Its weights are shaken whenever it is asked, by torch's own generator."""
+
+    def __init__(self, obs_space, act_space):
+        super().__init__(4, 3)
+
+    def forward(self, obs):
+        out = torch.nn.functional.linear(obs, self.weight * (1 + 0.1 * torch.randn(3, 4)))
+        return out[:, :2], out[:, 2]
+
+
+def test_an_evaluation_takes_no_random_number_from_training(trainer):
+    found = []
+    for words in ({}, WORDS):
+        torch.manual_seed(0)
+        found.append(weights(trainer("CartPole-v1", model=Noisy, **words).learn(192)))
+    assert torch.equal(*found)
+    ppo = trainer("CartPole-v1", model=Noisy)
+    assert ppo.evaluate(3).returns.tolist() == ppo.evaluate(3).returns.tolist()
 
 
 # a network that answers NaN

@@ -40,7 +40,11 @@ ACT = [CHOICE, Discrete(3, start=-5), Box(-0.1, 0.2, (2,)), Box(-np.inf, np.inf,
        MultiDiscrete([2, 3], dtype=np.int8), MultiBinary((2, 2)), HYBRID]
 MASKABLE = Discrete(4, start=-5), MultiDiscrete([3, 2], start=[4, -2]), MultiBinary(3)
 PAIRS = [*((obs, CHOICE) for obs in OBS), *((VECTOR, act) for act in ACT[1:])]
-MEMORY = dict(rnn_size=5)
+
+
+def memory(rnn="none", **settings):
+    """Settings with a small memory of this kind, or none."""
+    return dict(settings, rnn=rnn, rnn_size=5) if rnn != "none" else settings
 
 
 def acting(path):
@@ -105,7 +109,7 @@ def test_a_graph_acts_as_the_policy_does_on_a_batch_of_any_length(trainer, tmp_p
 def test_a_graph_takes_the_mask_and_keeps_to_it(trainer, tmp_path, how, space, rnn):
     def env():
         return Fenced(how, space)
-    policy = loosened(trainer(env, rnn=rnn, **MEMORY).learn(32)).policy
+    policy = loosened(trainer(env, **memory(rnn)).learn(32)).policy
     act, steps = written(policy, tmp_path / "a.pt", factory(env))  # an error where one is broken
     place = [port.name for port in exporter.inputs_of(policy)].index("action_mask")
     for mask, action in zip(steps.obs[place], act(exporter.given(policy, steps))[0]):
@@ -116,7 +120,7 @@ def test_a_graph_takes_the_mask_and_keeps_to_it(trainer, tmp_path, how, space, r
     (dict(rnn="gru"), (VECTOR, ACT[2])), (dict(rnn="lstm"), (VECTOR, CHOICE)),
     (dict(rnn="lstm", shared_critic=True), (MIXED, HYBRID))], ids=str)
 def test_memory_goes_in_as_state_and_comes_out_as_next_state(trainer, tmp_path, settings, spaces):
-    policy = loosened(trainer(lambda: Chance(*spaces), **settings, **MEMORY).learn(32)).policy
+    policy = loosened(trainer(lambda: Chance(*spaces), **memory(**settings)).learn(32)).policy
     act, steps = written(policy, tmp_path / "a.pt")
     state, plain = np.zeros((1, policy.memory), np.float32), policy.observer.seen.structure
     for i in range(9):  # of one episode, its first step included
@@ -139,7 +143,7 @@ def test_onnx_acts_as_the_policy_does_and_says_what_it_is(trainer, tmp_path, spa
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     path, env = tmp_path / "a.onnx", (lambda: Chance(*spaces)) if spaces else "CartPole-v1"
-    policy = loosened(trainer(env, **settings, **MEMORY).learn(64)).policy
+    policy = loosened(trainer(env, **memory(**settings)).learn(64)).policy
     export(policy, path, env=None if spaces else env)
     session = onnxruntime.InferenceSession(path)
     for ports, found in ((exporter.inputs_of(policy), session.get_inputs()),
@@ -162,7 +166,7 @@ def test_every_pair_of_spaces_leaves_with_memory_and_without(trainer, tmp_path, 
                                                              act_space, rnn):
     def env():
         return Chance(obs_space, act_space)
-    policy = loosened(trainer(env, rnn=rnn, **MEMORY).learn(32)).policy
+    policy = loosened(trainer(env, **memory(rnn)).learn(32)).policy
     written(policy, tmp_path / "a.pt", factory(env), 100)
     written(policy, tmp_path / "a.pt")
 
@@ -180,7 +184,7 @@ def test_a_file_says_which_spaces_it_is_for_and_who_wrote_it(trainer, tmp_path):
 
 
 def test_each_leaf_is_an_input_or_an_output_that_the_file_names(trainer):
-    ppo = trainer(lambda: Chance(MIXED, HYBRID), rnn="lstm", shared_critic=True, **MEMORY)
+    ppo = trainer(lambda: Chance(MIXED, HYBRID), **memory("lstm", shared_critic=True))
     facts = exporter.facts(ppo.policy, None)
     names = {key: [one["name"] for one in facts[key]] for key in ("inputs", "outputs")}
     assert names == {
@@ -279,8 +283,30 @@ def test_actions_near_the_middle_of_their_bounds_may_round_as_the_bounds_do(trai
     assert exporter.bounds(policy) == [2.0] and exporter.bounds(free) == [0.0]
 
 
-def test_discrete_actions_may_not_differ_at_all():
+def test_discrete_actions_may_not_differ_at_all(trainer):
     assert exporter.difference(np.array([0, 2]), np.array([0, 1])) == "2 for 1 in row 1"
+    policy = trainer(lambda: Chance(act_space=Dict(a=Discrete(70_000), b=MultiBinary(2)))).policy
+    assert exporter.numbers(policy) == [False, False]
+
+
+@pytest.mark.parametrize("largest, gap, why", [
+    (255.0, 0, ""), (255.0, 1, "row 0"), (65535.0, 1, ""), (65535.0, 2, "row 0"), (0.0, 1, "row")])
+def test_whole_numbers_may_differ_where_their_range_makes_rounding_common(largest, gap, why):
+    told = exporter.difference(np.array([[100 + gap]]), np.array([[100]]), largest)
+    assert bool(told) == bool(why) and why in told
+
+
+@pytest.mark.parametrize("settings", [dict(action_scaling=True), dict(distribution="squashed")],
+                         ids=str)
+@pytest.mark.parametrize("high, dtype", [(65535, "u2"), (10**6, "i4"), (2**40, "i8")])
+def test_whole_numbers_of_a_wide_range_leave(trainer, tmp_path, high, dtype, settings):
+    space = Box(0, high, (2,), np.dtype(dtype))
+    policy = trainer(lambda: Chance(VECTOR, space), **settings).policy
+    run, steps = written(policy, tmp_path / "a.pt", count=50)
+    found, wanted = run(exporter.given(policy, steps))[0], exporter.wanted(policy, steps)[0]
+    assert len(np.unique(wanted)) > 10
+    np.testing.assert_allclose(found.astype(float), wanted.astype(float), rtol=0,
+                               atol=max(1, 1e-5 * high))
 
 
 @pytest.mark.parametrize("path, to, why", [

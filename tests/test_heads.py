@@ -237,7 +237,7 @@ def test_a_share_is_of_the_range_of_what_is_sampled(settings, wanted):
 
 
 def test_the_std_of_a_state_gaussian_never_falls_below_its_floor():
-    head = StateGaussian(1, -1.0, 0.2, "clip").double()
+    head = StateGaussian(1, -1.0, "clip", 1.0, 0.2).double()
     raw = torch.linspace(-200, 50, 501, dtype=torch.float64)
     act, _ = head.sample(torch.stack([raw * 0, raw], 1), torch.ones(501, 1, dtype=torch.float64))
     assert (act >= 0.2).all() and act[0, 0].item() == pytest.approx(0.2)
@@ -245,11 +245,20 @@ def test_the_std_of_a_state_gaussian_never_falls_below_its_floor():
     assert start == pytest.approx(math.exp(-1.0) + 0.2)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 0.5, 1.0, 1e3])
 @pytest.mark.parametrize("init", [-20.0, -3.0, 0.0, 4.0, 20.0])
-def test_a_state_gaussian_begins_with_any_std(init):
-    head = StateGaussian(1, init, 0.0, "clip").double()
+def test_a_state_gaussian_begins_with_any_std(init, scale):
+    head = StateGaussian(1, init, "clip", scale, 0.0).double()
     act, _ = head.sample(torch.zeros(1, 2, dtype=torch.float64), torch.ones(1, 1))
     assert act.item() == pytest.approx(math.exp(init), rel=1e-6)
+
+
+def test_the_std_of_a_state_gaussian_is_its_scale_times_a_softplus():
+    raw = torch.tensor([[0.0, -1.0], [0.0, 3.0]], dtype=torch.float64)
+    for scale in (0.5, 4.0):
+        head = StateGaussian(1, math.log(scale * math.log(2)), "clip", scale, 0.1).double()
+        act, _ = head.sample(raw, torch.ones(2, 1, dtype=torch.float64))
+        torch.testing.assert_close(act, scale * F.softplus(raw[:, 1:]) + 0.1)
 
 
 def test_a_state_gaussian_gives_each_observation_a_std_of_its_own(trainer):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from envs_for_tests import Chance
 from gymnasium.spaces import Box, Dict, Discrete, Graph, OneOf, Sequence, Text, Tuple
+from torch.distributions import Categorical
 
 from fastppo import PPO, Config, arguments, config, contract, load, make_vec, remedies
 from fastppo.envs import SpecFactory, build, factory
@@ -135,8 +136,23 @@ def test_a_model_that_cannot_learn_is_refused_before_the_first_step(trainer):
 
     with pytest.raises(ModelError, match="Frozen has no parameter that requires a gradient"):
         trainer(Chance, model=Frozen)
-    with pytest.raises(ModelError, match=r"without a gradient\n  fix: leave out detach"):
-        trainer(Chance, model=net(lambda out: (out[:, :3].detach(), out[:, 3].detach())))
+    for wrong in (lambda out: (out[:, :3].detach(), out[:, 3].detach()),
+                  lambda out: (Categorical(logits=out[:, :3].detach()), out[:, 3].detach())):
+        with pytest.raises(ModelError, match=r"without a gradient\n  fix: leave out detach"):
+            trainer(Chance, model=net(wrong))
+    trainer(Chance, model=net(lambda out: (Categorical(logits=out[:, :3]), out[:, 3].detach())))
+
+
+@pytest.mark.parametrize("setting", [dict(hidden_sizes=(8,)), dict(activation="relu"),
+                                     dict(rnn_size=8), dict(layer_norm=True)], ids=str)
+def test_what_is_for_built_in_networks_is_refused_with_a_model_of_ones_own(trainer, setting):
+    with pytest.raises(ConfigError, match="for built-in networks.*\n  fix: leave"):
+        trainer(Chance, model=net(lambda out: (out[:, :3], out[:, 3])), **setting)
+
+
+def test_the_size_of_a_memory_that_is_not_there_is_refused(trainer):
+    with pytest.raises(ConfigError, match="rnn_size is 8, but does nothing without"):
+        trainer(Chance, rnn_size=8)
 
 
 @pytest.mark.parametrize("model", [lambda: None, lambda *spaces: None, lambda *spaces: 1 / 0])
@@ -591,7 +607,7 @@ GLOBALS = torch.get_default_device, torch.is_grad_enabled, torch.is_inference_mo
 def lived(tmp_path, model, acting):
     """The life of a trainer from birth to its file: weights, actions, value."""
     with PPO(lambda: Chance(WIDE), model=model, preset="none", seed=1, num_envs=4, num_steps=8,
-             acting=acting, num_minibatches=2, epochs=1, num_workers=0, hidden_sizes=(4,)) as ppo:
+             acting=acting, num_minibatches=2, epochs=1, num_workers=0) as ppo:
         ppo.update(ppo.collect())
         ppo.learn(64)
         ppo.evaluate(2)

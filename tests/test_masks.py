@@ -310,6 +310,15 @@ def test_predict_is_given_the_mask_that_is_not_in_the_observation(trainer, tmp_p
         assert mask[policy.predict(one, False, action_mask=mask) + 2]
 
 
+def test_an_observation_that_looks_like_a_whole_answer_is_one_where_the_space_says_so(trainer):
+    space = Tuple([ONE, Dict(a=ONE)])
+    ppo = trainer(partial(Fenced, "info", obs_space=space))
+    obs, mask = space.sample(), np.array([0, 1, 0], bool)
+    whole = {"obs": obs, "action_mask": mask}
+    assert ppo.policy.predict(obs, action_mask=mask) == ppo.policy.predict(whole)
+    assert ppo.policy.value(obs) == ppo.policy.value(whole)
+
+
 @pytest.mark.parametrize(("mask", "said"), [
     (None, r"lacks the action mask.*\n  fix: policy.predict\(obs, action_mask=info\['action_"),
     ([1, 0], "of shape"), ([0, 0, 0], "forbids every action"), ([0, 2, 1], "not 3 flags"),

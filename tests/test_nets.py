@@ -22,12 +22,12 @@ from torch.distributions import (
 
 from fastppo import PPO, export, kernels, load
 from fastppo.bodies import tensors
-from fastppo.distributions import likeliest
+from fastppo.distributions import Given, likeliest
 from fastppo.errors import ConfigError, ModelError
 from fastppo.images import NETWORKS, Picture, conv
 from fastppo.kernels import Purpose
 from fastppo.nets import Hidden
-from fastppo.spaces import NEVER, fields
+from fastppo.spaces import NEVER, action_store, fields
 
 IMAGE, SMALL = Box(0, 255, (36, 40, 3), np.uint8), Box(0, 255, (12, 10, 3), np.uint8)
 VECTOR, TWO = Box(-9, 9, (3,)), Box(-1, 1, (2,))
@@ -357,6 +357,23 @@ def test_the_likeliest_action_is_the_mode_or_else_the_mean_also_beyond_transform
     x = torch.tensor([[0.5, -1.0, 0.0, 0.0]])
     assert torch.equal(likeliest(GIVEN["tanh"][1](x)), x[:, :2].tanh())
     assert likeliest(Bernoulli(logits=x)).tolist() == [[1, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("dist", [
+    TransformedDistribution(Independent(Normal(torch.full((3, 2), 20.0), 1.0), 1),
+                            [TanhTransform(cache_size=1)]),
+    Independent(Beta(torch.full((3, 2), 1e-4), 1e-4), 1)], ids=["tanh", "beta"])
+def test_what_is_drawn_lies_within_an_open_interval(dist):
+    head = Given(action_store(TWO))
+    act, logp = head.sample(dist, torch.full((3, 2), 0.3))
+    assert logp.isfinite().all() and head.judge(dist, act)[0].equal(logp)
+    assert dist.support.check(act).all() and dist.support.check(head.mode(dist)).all()
+
+
+def test_an_action_that_cannot_have_been_drawn_is_an_error():
+    head, dist = Given(action_store(TWO)), GIVEN["tanh"][1](torch.zeros(3, 4))
+    with pytest.raises(ModelError, match="TransformedDistribution gives an action.* (nan|-inf)\n  fix"):
+        head.judge(dist, torch.ones(3, 2))
 
 
 def test_sampling_a_distribution_leaves_the_hosts_generator_alone(trainer):

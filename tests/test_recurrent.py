@@ -316,7 +316,8 @@ def test_masks_and_memory_go_together(trainer, workers):
 
 
 def test_a_model_of_ones_own_may_have_a_memory(trainer):
-    ppo = trainer(partial(Chance, VECTOR, Discrete(3)), model=Own, **SMALL)
+    ppo = trainer(partial(Chance, VECTOR, Discrete(3)), model=Own, num_steps=24, epochs=2,
+                  num_minibatches=2)
     ppo.collect()
     batch, (logp, _, val) = judged(ppo, ppo.collect())
     assert ((logp - batch.logp).exp() - 1).abs().max() < 1e-5

@@ -281,7 +281,8 @@ def test_what_is_for_box_actions_refuses_choices(trainer, settings):
 @pytest.mark.parametrize("settings", [
     dict(sde=True, std=0.1), dict(sde=True, distribution="beta"),
     dict(distribution="beta", std=0.2), dict(distribution="beta", action_scaling=True),
-    dict(distribution="state_gaussian", std=0.2), dict(min_std=0.1), dict(sde_sample_freq=4)],
+    dict(distribution="state_gaussian", std=0.2), dict(min_std=0.1), dict(sde_sample_freq=4),
+    dict(distribution="squashed", action_scaling=True), dict(std_scale=2.0)],
     ids=str)
 def test_heads_that_exclude_each_other_are_refused(trainer, settings):
     with pytest.raises(ConfigError, match="\n  fix: .*leave") as caught:
