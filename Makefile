@@ -18,7 +18,7 @@ OR_SAY := || { echo "  fix: see the lines above; if it is the network: $(FETCHED
     "reach (HTTPS_PROXY), then make again" >&2; exit 1; }
 SANE := build/sanitize
 TOUCH_C := $(addprefix tests/test_,kernels.py update.py recurrent.py cells.py rollout.py workers.py \
-    normalise.py shards.py)
+    normalise.py shards.py models.py native.py vector.py interrupts.py faults.py)
 
 ifeq ($(TORCH),cpu)
   INSTALL := $(PY) -m uv pip install --quiet --python $(PY) --torch-backend=cpu $(WHAT)
@@ -52,7 +52,8 @@ slow: $(STAMP)
 	@$(PY) -m pytest -q -n $(JOBS) -m slow $(ARGS)
 
 # A build of its own beside the usual one. libasan must be there before anything else is, libstdc++
-# before torch throws; leaks are not looked for, because Python itself has some.
+# before torch throws; leaks are not looked for, because Python itself has some, and a test's own
+# SIGSEGV or SIGBUS is left to end its process.
 sanitize: $(STAMP)
 	@rm -rf $(SANE) && mkdir -p $(SANE)
 	@$(PIP) install "cython>=3.1" "setuptools>=77"
@@ -63,8 +64,8 @@ sanitize: $(STAMP)
 	    echo "error: the sanitizers' libraries are missing; see $(SANE)/build.log" >&2; \
 	    echo "  fix: sudo apt install gcc libasan8 libubsan1" >&2; exit 1; \
 	fi; \
-	PYTHONPATH=$(CURDIR)/$(SANE)/lib ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(echo $$preload)" \
-	    UBSAN_OPTIONS=print_stacktrace=1 \
+	PYTHONPATH=$(CURDIR)/$(SANE)/lib ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0 \
+	    LD_PRELOAD="$$(echo $$preload)" UBSAN_OPTIONS=print_stacktrace=1 \
 	    $(PY) -P -m pytest -q --capture=sys -n $(JOBS) $(TOUCH_C) $(ARGS)
 
 bench: $(STAMP)
