@@ -67,8 +67,8 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
         head = head_of(act_space, options, features)
         policy = tried(Policy(obs_space, act_space, net, config.norm_obs, head, config.seed,
                               config.obs_limit).eval(), config)
-    if config.norm_values:
-        policy.net = NormValues(policy.net, ends_in_critic(policy))
+        if config.norm_values:
+            policy.net = NormValues(policy.net, ends_in_critic(policy))
     return policy.eval()
 
 
