@@ -138,8 +138,11 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}
     except (SafetensorError, OSError) as error:
+        graph = path.suffix in (".pt", ".onnx")
         raise CheckpointError(f"{path} is not a safetensors file, or is damaged: {error}",
-                              "use another copy of it") from error
+                              "load the .safetensors it was exported from; torch.jit.load or"
+                              " onnxruntime run a graph" if graph else "use another copy of it"
+                              ) from error
     if metadata.get("format") != FORMAT:
         found = f" (its format is {metadata['format']!r})" if "format" in metadata else ""
         raise CheckpointError(f"{path} is not a policy of this version of fastppo{found}",

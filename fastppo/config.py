@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_origin
 
 from .errors import ConfigError
-from .names import MODELS, flag, nearest
+from .names import MODELS, flag, near, nearest
 from .presets import preset_of
 from .schedules import TEXT, Scheduled, fits, number
 
@@ -218,7 +218,7 @@ class Config:
             value = getattr(self, field)
             if (value is not None or default_of(field) is not None) and not holds(value):
                 raise ConfigError(f"{field} is {value!r}, but must be {wanted}",
-                                  flag(field, beneath.get(field, default_of(field))))
+                                  near(field, value, wanted, beneath.get(field, default_of(field))))
         if self.num_minibatches > self.num_envs * self.num_steps:
             rows = self.num_envs * self.num_steps
             raise ConfigError(

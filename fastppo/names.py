@@ -75,6 +75,13 @@ def nearest(name: str, known: Iterable[str], dashes: str = "") -> str:
     return f"did you mean {dashes}{found[0]}?" if found else "python main.py --help lists them all"
 
 
+def near(name: str, value: Any, wanted: str, default: Any) -> str:
+    """The flag for a setting that is none of those `wanted` lists: the nearest, or the default."""
+    among = wanted.removeprefix("one of ").split(", ") if isinstance(value, str) else []
+    found = difflib.get_close_matches(value, among, 1) if len(among) > 1 else []
+    return flag(name, found[0] if found else default)
+
+
 def _meant(name: str) -> list[str]:
     """Our names for what `name` is in whichever house; `name` itself where it is in none."""
     ours = OTHERS.get(name, name)

@@ -39,8 +39,9 @@ def made(model: Any, obs_space: Space, act_space: Space) -> nn.Module:
     try:
         net = model(obs_space, act_space)
     except Exception as error:  # a user's constructor may raise anything
-        raise ModelError(f"{model!r} failed when called with the two spaces:"
-                         f" {type(error).__name__}: {error}", CLASS) from error
+        raise ModelError(f"{model!r} failed when called with {obs_space} and {act_space}:"
+                         f" {type(error).__name__}: {error}",
+                         f"for these two spaces {CLASS}") from error
     if not isinstance(net, nn.Module):
         raise ModelError(f"{model!r} returned {type(net).__name__}, not a network", CLASS)
     size = getattr(net, "state_size", 0)

@@ -213,3 +213,12 @@ def test_the_page_of_settings_is_what_config_says():
     script = runpy.run_path(str(DOCS / "make_config.py"))
     assert script["PAGE"].read_text(encoding="utf-8") == script["page"](), \
         "run: python docs/make_config.py"
+
+
+@pytest.mark.parametrize(("setting", "value", "fix"), [
+    ("rnn", "gruu", "--rnn=gru"), ("activation", "rellu", "--activation=relu"),
+    ("model", "impalla", "--model=impala"), ("vec", "xyz", "--vec=auto"), ("rnn", 3, "--rnn=none")])
+def test_a_choice_that_is_mistyped_is_mended_by_the_nearest(setting, value, fix):
+    with pytest.raises(ConfigError) as caught:
+        Config(**{setting: value})
+    assert caught.value.fix == fix
