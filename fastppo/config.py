@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_origin
 
 from .errors import ConfigError
-from .names import MODELS, flag, near, nearest
+from .names import MODELS, flag, flag_meant, nearest
 from .presets import preset_of
 from .schedules import TEXT, Scheduled, fits, number
 
@@ -217,8 +217,8 @@ class Config:
         for field, holds, wanted in _RULES:
             value = getattr(self, field)
             if (value is not None or default_of(field) is not None) and not holds(value):
-                raise ConfigError(f"{field} is {value!r}, but must be {wanted}",
-                                  near(field, value, wanted, beneath.get(field, default_of(field))))
+                raise ConfigError(f"{field} is {value!r}, but must be {wanted}", flag_meant(
+                    field, value, wanted, beneath.get(field, default_of(field))))
         if self.num_minibatches > self.num_envs * self.num_steps:
             rows = self.num_envs * self.num_steps
             raise ConfigError(

@@ -25,6 +25,7 @@ log = logging.getLogger("fastppo")
 ANSWERS = {"step()": "(obs, reward, terminated, truncated, info)", "reset()": "(obs, info)"}
 ANSWERED = {2: "obs, info = env.reset()",
             5: "obs, reward, terminated, truncated, info = env.step(action)"}
+PASSED_ON = "give what the last predict returned: action, state = policy.predict(obs, state=state)"
 IN_MAIN = "--num_workers=0 runs it in the main process, where a breakpoint() in it works"
 WORDS_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 
@@ -139,9 +140,6 @@ def unfit(rows: np.ndarray, seen: Observations) -> tuple[int, ValueError] | None
     if rows.dtype == np.float32 and (at := kernels.first_nonfinite(rows)) >= 0:
         return nonfinite(rows, at)
     return seen.stuck(rows)
-
-
-PASSED_ON = "give what the last predict returned: action, state = policy.predict(obs, state=state)"
 
 
 def check_state(state, rows: int, size: int) -> None:

@@ -190,7 +190,7 @@ def check(policy: Policy, run: Runner, steps: Recording, to: str) -> None:
     that they are mapped to.
     """
     largest = [np.abs(x.astype("f8")).max(initial=0) for x in wanted(policy, steps)]
-    largest = np.fmax(largest, bounds(policy)) * numbers(policy)
+    largest = np.fmax(largest, bounds(policy)) * are_numbers(policy)
     compare(policy, run, steps, largest, to)
     count, state = len(steps.first), steps.state
     for i in range(0, count, 1 if policy.memory else max(1, count // ALONE)):
@@ -207,7 +207,7 @@ def bounds(policy: Policy) -> list[float]:
             for leaf in leaves(policy.act_space)] + [0.0] * bool(policy.memory)
 
 
-def numbers(policy: Policy) -> list[bool]:
+def are_numbers(policy: Policy) -> list[bool]:
     """Which outputs are numbers, that may be rounded, and not choices."""
     return [isinstance(leaf.space, Box)
             for leaf in leaves(policy.act_space)] + [True] * bool(policy.memory)

@@ -75,7 +75,7 @@ def nearest(name: str, known: Iterable[str], dashes: str = "") -> str:
     return f"did you mean {dashes}{found[0]}?" if found else "python main.py --help lists them all"
 
 
-def near(name: str, value: Any, wanted: str, default: Any) -> str:
+def flag_meant(name: str, value: Any, wanted: str, default: Any) -> str:
     """The flag for a setting that is none of those `wanted` lists: the nearest, or the default."""
     among = wanted.removeprefix("one of ").split(", ") if isinstance(value, str) else []
     found = difflib.get_close_matches(value, among, 1) if len(among) > 1 else []

@@ -57,14 +57,13 @@ def tried(policy: Policy, config: Config) -> Policy:
     With another head, if that returned a Distribution. Raises ModelError where what it returned
     does not fit the spaces, or is not finite.
     """
-    seen, size, memory = policy.observer.seen, policy.head.size, policy.memory
-    obs = policy.observer(policy.observer.tensors(probe(seen)))
+    size, memory, obs = policy.head.size, policy.memory, _seen(policy)
     given = f"forward(obs {mapped(_axes, obs)}" + f", state [2, {memory}]" * bool(memory) + ")"
     fix = f"return (action parameters [2, {size}], value [2]" + (
         f", state [2, {memory}]), all float32" if memory else "), both float32")
     try:
         with torch.enable_grad():
-            out = policy.net(obs, policy.start(2)) if memory else policy.net(obs)
+            out = _answer(policy, obs)
     except Exception as error:  # a user's forward may raise anything
         raise ModelError(f"{given} of the model failed: {type(error).__name__}: {error}",
                          fix) from error
@@ -80,11 +79,13 @@ def tried(policy: Policy, config: Config) -> Policy:
             raise ModelError(f"{given} of the model returned, with its first weights, the {name}"
                              f" {x[~finite][0].item()}", "return finite numbers: look for divisions"
                              " by 0, logarithms and weights that nobody has set")
-    if not own:
-        _check_learns(policy.net, out[:2], given)
-        return policy
-    with torch.no_grad():
-        return judged(policy, *out, config)
+    if own:
+        with torch.no_grad():
+            policy = judged(policy, out[0], config)
+        with torch.enable_grad():
+            out = policy.head.sample(out[0], torch.zeros(2, 2))[1], out[1]
+    _check_learns(policy.net, out[:2], given)
+    return policy
 
 
 @torch.no_grad()
@@ -94,10 +95,19 @@ def ends_in_critic(policy: Policy) -> bool:
     if not isinstance(layer, nn.Linear):
         return False
     handle = layer.register_forward_hook(lambda layer, given, out: found.append(out.flatten()))
-    obs = policy.observer(policy.observer.tensors(probe(policy.observer.seen)))
-    value = policy.net(obs, *[policy.start(2)] * bool(policy.memory))[1]
+    value = _answer(policy, _seen(policy))[1]
     handle.remove()
     return len(found) == 1 and found[0].equal(value)
+
+
+def _seen(policy: Policy) -> Any:
+    """What the network of a policy sees of two probing observations."""
+    return policy.observer(policy.observer.tensors(probe(policy.observer.seen)))
+
+
+def _answer(policy: Policy, obs: Any) -> Any:
+    """What the network returns for a batch of two, at the start of an episode."""
+    return policy.net(obs, *[policy.start(2)] * bool(policy.memory))
 
 
 def _check_learns(net: nn.Module, out: Sequence[Tensor], given: str) -> None:
@@ -120,8 +130,8 @@ def probe(seen: Observations) -> np.ndarray:
     return rows
 
 
-def judged(policy: Policy, dist: Distribution, value: Tensor, config: Config) -> Policy:
-    """The policy of a network that returns such distributions and values, of a batch of two.
+def judged(policy: Policy, dist: Distribution, config: Config) -> Policy:
+    """The policy of a network that returns such distributions, of a batch of two.
 
     Raises ModelError for one that is not over the space's actions, or lacks what is asked of it.
     """
@@ -145,9 +155,6 @@ def judged(policy: Policy, dist: Distribution, value: Tensor, config: Config) ->
     head = Given(store, "scale" if config.action_scaling else "clip")
     _ask(head, dist, config, name, fix)
     _check_samples(head, dist, space, name)
-    with torch.enable_grad():
-        logp = head.sample(dist, torch.zeros(2, 2, dtype=torch.float32))[1]
-    _check_learns(policy.net, (logp, value), "forward(obs)")
     return Policy(policy.obs_space, space, policy.net, config.norm_obs, head,
                   policy.seed, config.obs_limit).eval()
 

@@ -286,7 +286,7 @@ def test_actions_near_the_middle_of_their_bounds_may_round_as_the_bounds_do(trai
 def test_discrete_actions_may_not_differ_at_all(trainer):
     assert exporter.difference(np.array([0, 2]), np.array([0, 1])) == "2 for 1 in row 1"
     policy = trainer(lambda: Chance(act_space=Dict(a=Discrete(70_000), b=MultiBinary(2)))).policy
-    assert exporter.numbers(policy) == [False, False]
+    assert exporter.are_numbers(policy) == [False, False]
 
 
 @pytest.mark.parametrize("largest, gap, why", [
