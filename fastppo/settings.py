@@ -287,9 +287,10 @@ def _device(device: str) -> str:
         kind = torch.device(device).type
     except RuntimeError as error:
         what = f"device is {device!r}, which torch does not know"
-        raise ConfigError(what, "--device=cpu") from error
+        raise ConfigError(what, "--device=auto") from error
     if kind not in ("cpu", "cuda"):
-        raise ConfigError(f"device is {device!r}, but only cpu and cuda are served", "--device=cpu")
+        raise ConfigError(f"device is {device!r}, but only cpu and cuda are served",
+                          "--device=auto")
     if kind == "cuda" and not torch.cuda.is_available():
         why = (f"this torch ({torch.__version__}) was built without CUDA" if not torch.version.cuda
                else "no NVIDIA GPU or driver is visible")
