@@ -374,8 +374,7 @@ def test_an_interrupt_between_steps_changes_nothing(trainer, mode, acting, late)
 @pytest.mark.slow
 @MODES
 def test_cartpole_is_learnt_through_gymnasiums_vector_environment(mode):
-    vec = gym.make_vec("CartPole-v1", 8, "sync", vector_kwargs={"autoreset_mode": mode})
-    with fastppo.PPO(vec, seed=1, num_steps=32, num_minibatches=4, epochs=10, lr=1e-3, gamma=0.98,
-                     gae_lambda=0.9) as ppo:
+    vec = gym.make_vec("CartPole-v1", 16, "sync", vector_kwargs={"autoreset_mode": mode})
+    with fastppo.PPO(vec, seed=1, preset="cartpole") as ppo:
         ppo.learn(50_000)
         assert ppo.evaluate(20, env="CartPole-v1").mean > 400
