@@ -131,7 +131,7 @@ def preset_for(texts: dict[str, str]) -> tuple[str, dict[str, Any]]:
     """Name of the preset of a command line, and what it changes; ConfigError for an unknown one."""
     asked = texts.get("preset", "auto")
     if asked not in ("auto", "none", *PRESETS):
-        near = difflib.get_close_matches(asked, PRESETS, 1, 0.4) or ["auto"]
+        near = difflib.get_close_matches(asked, PRESETS, 1) or ["auto"]
         raise ConfigError(f'there is no preset "{asked}", only auto, none, {", ".join(PRESETS)}',
                           f"--preset={near[0]}")
     values = preset_of(texts.get("env_name", Config.env_name), asked)

@@ -74,7 +74,8 @@ class Config:
     the network gives), squashed (tanh of a gaussian), beta (between the bounds)
     [Schulman 2017, section 6.1]"""
     log_std_init: float = 0.0
-    """Initial log standard deviation of Box actions [CleanRL ppo_continuous_action]"""
+    """Initial log standard deviation of Box actions that are normally distributed
+    [CleanRL ppo_continuous_action]"""
     std: float | str | None = None
     """Fixed standard deviation of Box actions: a number, or 10% of the action's range; none: it is
     learnt"""
@@ -144,14 +145,14 @@ class Config:
     """Learning rate of what is the critic's alone: parameters named critic, value or vf; none: the
     same"""
     anneal_lr: bool = True
-    """A learning rate that is a plain number falls linearly to zero over total_steps
-    [37 details, number 4]"""
+    """A learning rate that is a plain number falls linearly to zero over total_steps; not lr under
+    adaptive_kl [37 details, number 4]"""
     adaptive_kl: float | None = None
-    """KL that the learning rate is kept near, epoch by epoch: divided by 1.5 above twice this,
-    multiplied by 1.5 below half of it, between 1e-6 and 1e-2; none: never [rl_games, rsl_rl]"""
+    """KL that lr is kept near, epoch by epoch: divided by 1.5 above twice this, multiplied by 1.5
+    below half of it, between 1e-6 and 1e-2; none: never [rl_games, rsl_rl]"""
     optimizer: Any = "adam"
-    """Who takes the steps: adam; in Python also a class of torch.optim, or any callable that is
-    given the parameters and returns an optimizer"""
+    """Who takes the steps, at the rate lr: adam; in Python also a class of torch.optim, or any
+    callable that is given the parameters and returns an optimizer"""
     adam_eps: float = 1e-5
     """Epsilon of Adam [37 details, number 3]"""
     loss: Any = "ppo"
@@ -199,7 +200,7 @@ class Config:
     model so far is kept as best.safetensors in the run's folder; none: never"""
     eval_env: Any | None = None
     """Environment to evaluate in: a Gymnasium id or `module:callable`, in Python also a callable;
-    takes no env_kwargs; none: the one that is trained on"""
+    takes no env_kwargs, but max_episode_steps; none: the one that is trained on"""
     logger: Literal["none", "wandb"] = "none"
     """Where metrics go beside the CSV file of the command"""
     wandb_project: str = "fastppo"

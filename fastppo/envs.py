@@ -155,7 +155,8 @@ class Source:
         env = self.config.eval_env if env is None else env
         if env is not None:
             with spelt("evaluate(env={})"):
-                made = factory(env, stack=self.config.frame_stack, games=self._games()).to_play()
+                made = factory(env, self.config.max_episode_steps, stack=self.config.frame_stack,
+                               games=self._games()).to_play()
             made.masked = self.masked
             return [made] * self.config.num_envs
         if not self.factories:

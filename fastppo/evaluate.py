@@ -41,7 +41,7 @@ def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: 
     Environment i of n plays episodes i, i + n, ...: a fixed share, so that short episodes do not
     count more than long ones. Nothing of training is touched.
     """
-    if not isinstance(episodes, Integral) or episodes < 1:
+    if not isinstance(episodes, Integral) or isinstance(episodes, bool) or episodes < 1:
         raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
                           "evaluate(episodes=100)")
     envs = build(factories[:min(episodes, MAX_ENVS)])

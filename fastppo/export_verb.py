@@ -26,7 +26,7 @@ class Export:
     """
 
     to: Literal["onnx", "torchscript"] | None = None
-    """Format; none: as the name of the output ends, else onnx, which needs the extra of that name:
+    """Format; none: as the name of the output ends, else onnx, for which there is an extra:
     pip install "fastppo[export]" """
     output: str | None = None
     """File to write; none: the policy's own name with another ending, .onnx or .pt"""
@@ -54,8 +54,9 @@ def export(argv: Sequence[str], interrupts: Interrupts) -> None:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv; --model=my_module:MyNet
     if not model.is_file():
-        raise ConfigError(f"there is no file {model}",
-                          f"python main.py export {nearest_model(model) or example()}")
+        rest = [word for word in argv if word.startswith("--")]
+        raise ConfigError(f"there is no file {model}", " ".join([
+            "python main.py export", str(nearest_model(model) or example()), *rest]))
     policy, trained = load(model, model=options.model), trained_in(model)
     steps, what = recorded(policy, options.env_name, *trained)
     exporter.put(policy, path, to, steps, options.env_name or trained[0])

@@ -4,6 +4,7 @@
 """
 
 import ast
+import difflib
 import functools
 import inspect
 import json
@@ -83,6 +84,9 @@ class Setting(NamedTuple):
 
     def remedy(self, text: str) -> str:
         """What to write instead of `text`, which cannot be read."""
+        if get_origin(self.kind) is Literal:
+            near = difflib.get_close_matches(text.lower(), get_args(self.kind), 1)
+            return flag(self.name, near[0]) if near else self.fix
         meant = mended(text) if self.kind == dict[str, Any] else None
         return json_flag(self.name, meant) if meant else self.fix
 

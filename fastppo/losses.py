@@ -31,8 +31,11 @@ FIX = "return (loss, {}), the loss a mean over samples that depends on fresh.log
 def loss_of(config: Config, net: nn.Module) -> Callable[[Loss], Loss]:
     """What makes of the learner's own loss the one that is asked for: most often just that."""
     names: list[tuple[str, ...]] = []
-    if callable(config.loss) and not isinstance(config.loss, type):
-        _check_signature(config.loss)
+    if isinstance(config.loss, type):
+        check_signature(config.loss.loss, "self, fresh, batch, coefficients")
+        check_signature(config.loss.judge, "self, batch")
+    elif callable(config.loss):
+        check_signature(config.loss, "fresh, batch, coefficients")
 
     def chosen(loss: Loss) -> Loss:
         if config.loss != "ppo":
@@ -52,22 +55,32 @@ def measured(fresh: Fresh, batch: Batch, now: Coefficients) -> dict[str, Tensor]
             "clipfrac": ((ratio - 1).abs() > now.clip_range).float().mean()}
 
 
-def _check_signature(loss: Callable) -> None:
-    """Raise ModelError for a function of the user's that cannot be called with three arguments."""
+def check_signature(made: Callable, given: str) -> None:
+    """Raise ModelError for a callable of the user's that cannot be called with the names `given`.
+
+    A loss, a learner's method, or its class.
+    """
     try:
-        inspect.signature(loss).bind(None, None, None)
+        inspect.signature(made).bind(*given.split(", "))
     except ValueError:  # some callables have no signature to read
         return
     except TypeError as error:
-        raise ModelError(f"the loss {loss!r} is called with (fresh, batch, coefficients), but has"
-                         f" the signature {inspect.signature(loss)}: {error}",
-                         "def loss(fresh, batch, coefficients): ...") from error
+        name = "__init__" if isinstance(made, type) else getattr(made, "__name__", "loss")
+        name, self = ("loss", "") if name == "<lambda>" else (name, "self, " * (name == "__init__"))
+        raise ModelError(f"the loss {made!r} is called with ({given}), but has the signature"
+                         f" {inspect.signature(made)}: {error}",
+                         f"def {name}({self}{given}): ...") from error
 
 
 def _checked(loss: Callable, names: list[tuple[str, ...]], fresh: Fresh, batch: Batch,
              now: Coefficients) -> Weighed:
     """What a function of the user's returns, if it is a loss; else a ModelError says what it is."""
-    made = loss(fresh, batch, now)
+    _check_fresh(loss, fresh, len(batch.adv))
+    try:
+        made = loss(fresh, batch, now)
+    except Exception as error:  # a user's function may raise anything
+        raise ModelError(f"the loss {loss!r} failed: {type(error).__name__}: {error}",
+                         "mend it where the exception above was raised") from error
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], dict):
         raise ModelError(f"the loss {loss!r} returned {type(made).__name__}, not (loss,"
                          " statistics)", FIX)
@@ -82,6 +95,15 @@ def _checked(loss: Callable, names: list[tuple[str, ...]], fresh: Fresh, batch: 
         raise ModelError(f"the loss {loss!r} returned the statistics {list(stats)}, and"
                          f" {list(names[0])} before", "return the same ones in the same order")
     return value, {name: _statistic(loss, name, x, value) for name, x in stats.items()}
+
+
+def _check_fresh(loss: Callable, fresh: Any, rows: int) -> None:
+    """Raise ModelError where what a user's `judge` returned is not three numbers a sample."""
+    shapes = [list(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in fresh] \
+        if isinstance(fresh, Fresh) else type(fresh).__name__
+    if shapes != [[rows]] * 3:
+        raise ModelError(f"the judge of the loss {loss!r} returned {shapes}, not a Fresh of (logp,"
+                         f" entropy, value), [{rows}] each", "return Fresh(logp, ent, val)")
 
 
 def _statistic(loss: Callable, name: str, x: Any, like: Tensor) -> Tensor:

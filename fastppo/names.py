@@ -50,6 +50,7 @@ HOUSES: dict[str, dict[str, str | tuple[str, str]]] = {
         "rnn_type": ("--rnn=gru",) * 2, "recurrent": ("--rnn=lstm", "--rnn=none"),
         "use_rnn": ("--rnn=gru", "--rnn=none"), "use_lstm": ("--rnn=lstm", "--rnn=none"),
         "wandb": ("--logger=wandb", "--logger=none"),
+        "resume": ("leave it out: a run cannot be resumed yet",) * 2,
         "render": ("leave it out: there are no videos yet", "leave it out"),
     },
 }
@@ -78,7 +79,7 @@ def nearest(name: str, known: Iterable[str], dashes: str = "") -> str:
 def flag_meant(name: str, value: Any, wanted: str, default: Any) -> str:
     """The flag for a setting that is none of those `wanted` lists: the nearest, or the default."""
     among = wanted.removeprefix("one of ").split(", ") if isinstance(value, str) else []
-    found = difflib.get_close_matches(value, among, 1) if len(among) > 1 else []
+    found = difflib.get_close_matches(value.lower(), among, 1) if len(among) > 1 else []
     return flag(name, found[0] if found else default)
 
 

@@ -26,6 +26,7 @@ class Borrowed:
     """
 
     def __init__(self, make: Callable[[Any], Any], flat: Flat, apart: bool):
+        _check_rate(make)
         params = [(critics(name), param) for name, param in flat.net.named_parameters()
                   if param.requires_grad]
         self.owners = sorted({critic for critic, _ in params}) if apart else [False]
@@ -39,6 +40,10 @@ class Borrowed:
         if not isinstance(self.made, torch.optim.Optimizer):
             raise ConfigError(f"the optimizer {make!r} returned {type(self.made).__name__}, not a"
                               " torch.optim.Optimizer", FIX)
+        held = {id(param) for group in self.made.param_groups for param in group["params"]}
+        if not any(id(param) in held for _, param in params):
+            raise ConfigError(f"the optimizer {make!r} holds none of the parameters that it was"
+                              " called with", "optimizer=lambda params: torch.optim.SGD(params)")
         if not apart:  # however it has grouped the parameters
             self.owners *= len(self.made.param_groups)
         if len(self.made.param_groups) != len(self.owners):
@@ -82,6 +87,14 @@ class Borrowed:
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to a `state`."""
         self.made.load_state_dict(state)
+
+
+def _check_rate(make: Callable[[Any], Any]) -> None:
+    """Raise ConfigError for a learning rate in a partial, which `rates` would replace."""
+    if isinstance(make, functools.partial) and "lr" in make.keywords:
+        raise ConfigError(f"the optimizer is given lr={make.keywords['lr']!r}, but the learning"
+                          " rate of every optimizer is the setting lr, by its schedule",
+                          f"take it out of the partial, and --lr={make.keywords['lr']}")
 
 
 def optimizer_of(config: Config, flat: Flat) -> Adam | Borrowed:

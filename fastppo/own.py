@@ -28,14 +28,15 @@ def is_own(model: Any) -> bool:
 
 def made(model: Any, obs_space: Space, act_space: Space) -> nn.Module:
     """The network that a class of the user's makes; ModelError where it makes none."""
-    if isinstance(model, str):
-        name, model = model, called(model, "model")
-        if model is None:
-            raise ConfigError(f"model is {name!r}, which is no class", f"model={CLASS}")
+    said = model if isinstance(model, str) else ""
+    if said and (model := called(said, "model")) is None:
+        raise ConfigError(f"model is {said!r}, which is no class",
+                          f"--model=module:Class, the name of {CLASS}")
     if isinstance(model, nn.Module):
         name = type(model).__name__
+        itself = f"--model={type(model).__module__}:{name}" if said else f"model={name}"
         raise ModelError(f"model is a network of the class {name} that is made already, but every"
-                         " trainer makes its own", f"model={name}, the class itself")
+                         " trainer makes its own", f"{itself}, the class itself")
     try:
         net = model(obs_space, act_space)
     except Exception as error:  # a user's constructor may raise anything
@@ -66,7 +67,7 @@ def tried(policy: Policy, config: Config) -> Policy:
             out = _answer(policy, obs)
     except Exception as error:  # a user's forward may raise anything
         raise ModelError(f"{given} of the model failed: {type(error).__name__}: {error}",
-                         fix) from error
+                         f"have it take just that, and {fix}") from error
     several = isinstance(out, (tuple, list))
     found = list(map(_shape, out)) if several else [_shape(out)]
     own = several and len(out) > 1 and isinstance(out[0], Distribution) and not memory

@@ -1,11 +1,15 @@
 """How fast an iteration learns: its coefficients by schedule, and what the KL makes of its rate."""
 
+import logging
 from typing import Any, NamedTuple
 
 from .config import Config
 from .schedules import value_at
 
 SLOWEST, FASTEST, FACTOR = 1e-6, 1e-2, 1.5  # of an adaptive learning rate [rl_games]
+
+
+log = logging.getLogger("fastppo")
 
 
 class Coefficients(NamedTuple):
@@ -23,15 +27,15 @@ class Coefficients(NamedTuple):
 def coefficients_at(config: Config, remaining: float) -> Coefficients:
     """The coefficients when `remaining` of the progress is left, 1 to 0.
 
-    A learning rate that is a plain number falls with it under anneal_lr (not under adaptive_kl).
+    A learning rate that is a plain number falls with it under anneal_lr; not lr under adaptive_kl.
     Raises ConfigError where a function of the user's returns what no coefficient can be.
     """
     def now(name: str, value: Any) -> float | None:
         return None if value is None else value_at(name, value, remaining)
 
     def rate(name: str, value: Any) -> float:
-        plain = isinstance(value, (int, float))
-        falls = plain and config.anneal_lr and config.adaptive_kl is None
+        plain, adapted = isinstance(value, (int, float)), config.adaptive_kl is not None
+        falls = plain and config.anneal_lr and not (adapted and name == "lr")
         return value_at(name, value, remaining) * (remaining if falls else 1.0)
 
     lr = rate("lr", config.lr)
@@ -51,6 +55,7 @@ class Pace:
 
     def __init__(self, config: Config):
         self.config, self.state = config, None  # the adapted learning rate, once there is one
+        self.told = False  # that nothing is learnt any more
 
     def rates(self, now: Coefficients) -> tuple[float, float]:
         """(actor's, critic's) learning rate; a critic without one of its own has the actor's."""
@@ -60,6 +65,11 @@ class Pace:
     def over(self, kl: Any, now: Coefficients) -> bool:
         """Take in an epoch's mean KL (read only where it counts); whether it was the last one."""
         target, aim = self.config.target_kl, self.config.adaptive_kl
+        if not self.told and not any(self.rates(now)):
+            self.told = True
+            log.warning("the learning rate has fallen to 0, for all total_steps are done: this"
+                        " update changes nothing\n  fix: PPO(..., total_steps=...), as many as"
+                        " your loop will take")
         if aim is not None:
             lr, kl = self.rates(now)[0], float(kl)
             if kl > 2.0 * aim:

@@ -62,13 +62,12 @@ def _values_learnt(net: NormValues, rollout: Rollout, batch: Batch, iteration: i
                    epoch: int) -> Batch:
     """The batch, its returns merged into the critic's moments before the first epoch.
 
-    In the very first iteration values move with the moments; so do those that were recorded.
+    Where values move with the moments, so do those that were recorded.
     """
     if epoch == 0:
         net.began = iteration if not net.count.item() else net.began
         net.learn(batch.ret)
-    moved = iteration == net.began
-    return batch._replace(val=batch.val * net.spread + net.shift) if moved else batch
+    return batch._replace(val=net.moved(batch.val, iteration))
 
 
 @torch.no_grad()
@@ -76,8 +75,9 @@ def _recomputed(config: Config, policy: Policy, rollout: Rollout, batch: Batch, 
                 epoch: int) -> Batch:
     """The batch with advantages and returns of the values that the network has now.
 
-    The value after a truncation stays as recorded, for its observation is gone; so does batch.val,
-    around which values are clipped. Source: Andrychowicz 2021, arXiv:2006.05990, section 3.5.
+    The value after a truncation stays as recorded, for its observation is gone (but for its units);
+    so does batch.val, around which values are clipped.
+    Source: Andrychowicz 2021, arXiv:2006.05990, section 3.5.
     """
     if epoch == 0:  # the network is still the one that acted
         return batch
@@ -90,6 +90,8 @@ def _recomputed(config: Config, policy: Policy, rollout: Rollout, batch: Batch, 
     val = val.cpu().numpy().reshape(steps + 1, envs)
     rew, nxt, term, trunc, valid = (getattr(rollout, name).numpy() for name in
                                     ("rew", "nxt", "term", "trunc", "valid"))
+    if isinstance(policy.net, NormValues):
+        nxt = policy.net.moved(rollout.nxt, iteration).numpy()
     nxt, adv = np.where(term | trunc | ~valid, nxt, val[1:]), np.empty_like(rew)
     kernels.gae(rew, val[:-1], nxt, term, trunc, config.gamma, config.gae_lambda, adv)
     rows = [torch.from_numpy(x[valid]).to(batch.adv.device) for x in (adv, adv + val[:-1])]

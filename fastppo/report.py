@@ -12,6 +12,7 @@ import math
 import os
 import time
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -182,17 +183,17 @@ def line(step: int, total: int, stats: dict[str, float], forecast: bool = True) 
 class Csv:
     """A table with a row for every iteration; a metric that comes late gets a column of its own.
 
-    An older table at `path` is replaced, and the log says so. A disk that fills up is noted, once,
-    and the run goes on. Raises ConfigError where the file cannot be made.
+    An older table at `path` is kept under another name, which the log says. A disk that fills up is
+    noted, once, and the run goes on. Raises ConfigError where the file cannot be made.
     """
 
     def __init__(self, path: Path):
-        if path.exists():
-            logging.getLogger("fastppo").warning("%s of an earlier run is replaced", path)
         self.path, self.lost = path, False
         self.names = ["global_step", "charts/episodic_return", "charts/episodic_length",
                       "charts/episodes"]
         try:
+            if path.exists():
+                self._keep()
             self._rewrite([])
         except OSError as error:
             raise unwritable(path, error) from error
@@ -214,6 +215,13 @@ class Csv:
 
     def close(self) -> None:
         """Nothing is open between two rows."""
+
+    def _keep(self) -> None:
+        """Give the table of an earlier run a name that is free."""
+        free = (self.path.with_name(f"{self.path.stem}-{i}{self.path.suffix}") for i in count(1))
+        older = next(path for path in free if not path.exists())
+        os.replace(self.path, older)
+        log.warning("%s of an earlier run is now %s", self.path, older.name)
 
     def _widen(self, late: list[str]) -> None:
         with open(self.path, newline="", encoding="utf-8") as file:

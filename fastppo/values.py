@@ -47,6 +47,11 @@ class NormValues(nn.Module):
         """Values or returns [b] in the critic's units."""
         return (val - self.shift) / self.spread
 
+    def moved(self, val: Tensor, iteration: int) -> Tensor:
+        """Values recorded in an iteration as they are after `learn`: the first one moved them."""
+        first = iteration == self.began
+        return val * self.spread.to(val.device) + self.shift.to(val.device) if first else val
+
     @torch.no_grad()
     def learn(self, ret: Tensor) -> None:
         """Merge returns f32 [b] into the moments; a critic that can keeps its values.

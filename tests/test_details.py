@@ -139,6 +139,48 @@ def test_a_loss_of_another_signature_is_refused_before_the_first_step(loss):
         PPO(BOX, num_workers=0, loss=loss)
 
 
+class Short(Learner):
+    def loss(self, fresh):
+        return fresh.val.mean(), {}
+
+
+class Alone(Learner):
+    def __init__(self):
+        pass
+
+
+@pytest.mark.parametrize(("loss", "fix"), [
+    (Short, r"def loss\(self, fresh, batch, coefficients\): ..."),
+    (Alone, r"def __init__\(self, policy, config, flat\): ..."),
+    (type("Nosy", (Learner,), {"judge": lambda self: None}), r"\(self, batch\): ...")])
+def test_a_learner_of_other_signatures_is_refused_before_the_first_step(loss, fix):
+    with pytest.raises(ModelError, match=f"but has the signature[\\s\\S]*\n  fix: .*{fix}"):
+        PPO(BOX, num_workers=0, loss=loss)
+
+
+@pytest.mark.parametrize(("wrong", "said"), [
+    (lambda fresh: 3, "returned int, not a Fresh"),
+    (lambda fresh: fresh._replace(val=fresh.val[:, None]), r"\[32\], \[32\], \[32, 1\]\], not a"),
+    (lambda fresh: fresh._replace(ent=None), r"\[32\], 'NoneType', \[32\]\], not a Fresh")])
+def test_what_a_learner_judges_is_three_numbers_a_sample(trainer, wrong, said):
+    class Odd(Learner):
+        def judge(self, batch):
+            return wrong(super().judge(batch))
+
+    ppo = trainer(BOX, loss=Odd, num_minibatches=1)
+    with pytest.raises(ModelError, match=said):
+        ppo.update(ppo.collect())
+
+
+def test_a_loss_that_fails_is_named_and_keeps_its_own_exception(trainer):
+    ppo = trainer(BOX, loss=lambda fresh, batch, now: 1 / 0)
+    before = weights(ppo)
+    with pytest.raises(ModelError, match="failed: ZeroDivisionError: division by zero") as caught:
+        ppo.update(ppo.collect())
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert torch.equal(weights(ppo), before)
+
+
 @pytest.mark.parametrize("settings", [{"num_minibatches": 2}, {"num_microbatches": 2}])
 def test_statistics_that_change_from_minibatch_to_minibatch_are_refused(trainer, settings):
     names = itertools.count()
@@ -223,6 +265,8 @@ def test_an_interrupted_update_takes_an_optimizers_memory_back(trainer, monkeypa
     (lambda params: None, "returned NoneType, not a torch.optim.Optimizer"),
     (lambda: None, "failed when called with the parameters: TypeError"),
     (partial(SGD, momentum=-1), "Invalid momentum"),
+    (partial(SGD, lr=10.0), "given lr=10.0, but .*setting lr.*\n  fix: .*partial, and lr=10.0"),
+    (lambda params: SGD([torch.nn.Parameter(torch.zeros(1))]), "holds none of the parameters"),
     (torch.optim.LBFGS, r"failed in step\(\).*closure[\s\S]*\n  fix: optimizer="),
     (torch.optim.SparseAdam, r"failed in step\(\).*dense gradients")])
 def test_what_makes_no_optimizer_is_refused_before_the_first_step(bad, said):
@@ -330,17 +374,18 @@ def test_there_are_no_more_parts_than_rows(trainer):
 # Advantages anew
 
 
+@torch.no_grad()
+def values(policy, obs):
+    """What the policy says now of the observations of a rollout of 20 steps, 4 environments."""
+    return policy(obs)[1].reshape(21, 4).numpy().copy()
+
+
 @pytest.mark.parametrize("norm", ["none", "rollout"])
 def test_advantages_are_recomputed_before_every_epoch_but_the_first(trainer, monkeypatch, norm):
     ppo = trainer(partial(Chance, ends=0.15), recompute_advantages=True, epochs=3, gamma=0.9,
                   lr=0.05, norm_advantages=norm, num_steps=20)
     rollout = ppo.collect()
-
-    def values():
-        with torch.no_grad():
-            return ppo.policy(rollout.obs.flatten(0, 1))[1].reshape(21, 4).numpy().copy()
-
-    seen = watched(monkeypatch, values)
+    seen = watched(monkeypatch, partial(values, ppo.policy, rollout.obs.flatten(0, 1)))
     ppo.update(rollout)
     arrays = {name: x.numpy() for name, x in rollout._asdict().items()}
     ended = arrays["term"] | arrays["trunc"]
@@ -355,6 +400,30 @@ def test_advantages_are_recomputed_before_every_epoch_but_the_first(trainer, mon
         np.testing.assert_allclose(batch.ret, ret.flatten()[order], atol=1e-5)
         np.testing.assert_array_equal(batch.val, arrays["val"].flatten()[order])
     assert np.abs(seen[2][1] - seen[0][1]).max() > 1e-2
+
+
+def test_the_value_after_a_truncation_is_moved_as_the_first_returns_move_all_values(
+        trainer, monkeypatch):
+    settings = dict(recompute_advantages=True, norm_values=True, epochs=2, gamma=0.9, num_steps=20,
+                    lr=1e-12, norm_advantages="none", norm_rewards=False, reward_scale=100.0)
+    ppo = trainer(partial(Chance, ends=0.15), **settings)
+    net = ppo.policy.net
+    for iteration in range(2):
+        rollout = ppo.collect()
+        obs = rollout.obs.flatten(0, 1)
+        seen = watched(monkeypatch, partial(values, ppo.policy, obs))
+        ppo.update(rollout)
+        assert rollout.trunc.any() and abs(net.shift.item()) > 1.0
+        rew, val, nxt, term, trunc = (getattr(rollout, name).numpy() for name in
+                                      ("rew", "val", "nxt", "term", "trunc"))
+        if iteration == 0:
+            val, nxt = (x * net.spread.item() + net.shift.item() for x in (val, nxt))
+        now = seen[1][1]  # the network has not learnt: its values are the recorded ones, moved
+        np.testing.assert_allclose(now[:-1], val, rtol=1e-4, atol=1e-3)
+        nxt = np.where(term | trunc, nxt, now[1:])
+        adv = reference.gae(rew, now[:-1], nxt, term, trunc, 0.9, .95)
+        order = reference.permutation(1, iteration, 1, 80)
+        np.testing.assert_allclose(seen[1][0].adv, adv.flatten()[order], rtol=1e-4, atol=1e-3)
 
 
 def test_the_rollout_keeps_what_it_recorded_and_invalid_rows_stay_out(trainer):

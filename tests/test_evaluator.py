@@ -209,6 +209,13 @@ def test_another_environment_of_the_same_spaces_can_be_named(trainer):
     assert named.evaluate(1).mean == 5.0
 
 
+def test_a_limit_of_episodes_holds_wherever_they_are_evaluated(trainer):
+    cut = trainer(Counting, eval_env=lambda: Counting(9), max_episode_steps=3, **WORDS).learn(64)
+    assert cut.sinks[0].best.mean == 3.0
+    assert cut.evaluate(2, env=lambda: Counting(7)).lengths.tolist() == [3, 3]
+    assert cut.evaluate(2, env="envs_for_tests:Counting").lengths.tolist() == [3, 3]
+
+
 def test_bounds_of_observations_may_differ(trainer):
     made = [Box(low, high, (2,), dtype) for low, high, dtype in
             ((-1, 1, np.float32), (-9, 9, np.float64))]
@@ -243,6 +250,23 @@ def test_a_mistyped_eval_env_is_mended_by_a_flag_of_its_own():
         PPO("CartPole-v1", eval_env=lambda: 1 / 0, num_workers=0)
     with pytest.raises(ConfigError, match="^eval_env is ':Bell', in which no module is before"):
         PPO("CartPole-v1", eval_env=":Bell", num_workers=0)
+
+
+class Needy(Counting):
+    def __init__(self, level):
+        super().__init__(level)
+
+
+def test_an_eval_env_that_needs_arguments_is_mended_by_a_callable_that_needs_none():
+    with pytest.raises(ConfigError, match=r"eval_env is .*level.*takes no env_kwargs.*\n"
+                       r"  fix: eval_env=.*make\(\) needs no arguments"):
+        PPO(Needy, env_kwargs={"level": 3}, eval_env=Needy, num_workers=0)
+
+
+@pytest.mark.parametrize("episodes", [0, 1.5, True, "3"])
+def test_what_is_no_number_of_episodes_is_refused(trainer, episodes):
+    with pytest.raises(ConfigError, match="episodes is .*but must be a whole number"):
+        trainer(Counting).evaluate(episodes)
 
 
 def test_an_interval_without_episodes_is_refused():

@@ -419,7 +419,8 @@ def test_a_file_that_is_not_there_brings_the_command_for_the_nearest_one(trainer
     trainer("CartPole-v1").save("runs/CartPole-v1__1__20261121-190122/model.safetensors")
     code, _, err = said("runs/CartPole-v1__1", "--to=torchscript")
     assert code in (1, 2) and err.endswith(
-        "fix: python main.py export runs/CartPole-v1__1__20261121-190122/model.safetensors\n")
+        "fix: python main.py export runs/CartPole-v1__1__20261121-190122/model.safetensors"
+        " --to=torchscript\n")
 
 
 def test_help_says_every_option(said):

@@ -124,7 +124,8 @@ def net(answer):
     (lambda out: (out[:, :3].long(), out[:, 3]), r"returned \(int64 \[2, 3\], float32 \[2\]\)"),
     (lambda out: 1 / 0, "failed: ZeroDivisionError"), (lambda out: out @ out, "failed: Runtime")])
 def test_a_model_whose_forward_is_wrong_is_told_what_to_return(trainer, answer, said):
-    with pytest.raises(ModelError, match=rf"{said}[^\n]*\n  fix: return \(action"):
+    fix = r"(have it take just that, and )?return \(action"
+    with pytest.raises(ModelError, match=rf"{said}[^\n]*\n  fix: {fix}"):
         trainer(Chance, model=net(answer))
 
 
@@ -162,6 +163,18 @@ def test_the_size_of_a_memory_that_is_not_there_is_refused(trainer):
 def test_a_model_that_cannot_be_made_is_refused(trainer, model, fix):
     with pytest.raises(ModelError, match=f"\n  fix: {fix}"):
         trainer(Chance, model=model)
+
+
+INSTANCE = torch.nn.Linear(2, 3)
+
+
+@pytest.mark.parametrize(("model", "what", "fix"), [
+    ("test_input:INSTANCE", "made already", r"model=\"torch.nn.modules.linear:Linear\""),
+    ("test_input:", "is no class", r"model=\"module:Class\"")])
+def test_a_name_that_is_no_class_is_mended_by_one_that_is(model, what, fix):
+    with pytest.raises(Error, match=f"{what}.*\n  fix: {fix}") as caught:
+        PPO(Chance, preset="none", num_workers=0, model=model)
+    assert "fix: --model=" in caught.value.typed
 
 
 def test_a_network_that_is_made_already_is_refused(trainer):

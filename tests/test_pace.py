@@ -183,6 +183,11 @@ def test_a_critic_with_a_rate_of_its_own_keeps_it_under_an_adaptive_one():
     assert pace.rates(now) == (1e-3 / 1.5, 4e-3)
 
 
+def test_a_critics_rate_falls_where_the_actors_is_adapted():
+    now = coefficients_at(Config(lr=1e-3, critic_lr=4e-3, adaptive_kl=0.01), 0.5)
+    assert (now.lr, now.critic_lr) == (1e-3, 2e-3)
+
+
 @pytest.mark.parametrize("learner", ["kernel", "torch"])
 def test_an_adaptive_rate_moves_after_every_epoch_and_survives_interrupts(
     trainer, monkeypatch, learner
@@ -211,3 +216,13 @@ def test_a_schedule_and_an_adaptive_rate_contradict_each_other():
     with pytest.raises(ConfigError, match="lr is the schedule linear:1e-3") as caught:
         PPO(Constant, num_workers=0, lr="linear:1e-3", adaptive_kl=0.01)
     assert caught.value.fix == "--lr=0.0003"
+
+
+def test_a_loop_that_goes_on_after_the_last_step_is_told_once_that_it_learns_nothing(
+        trainer, caplog):
+    ppo = trainer(Chance, total_steps=32)
+    ppo.update(ppo.collect())
+    assert caplog.text == ""
+    for _ in range(2):
+        ppo.update(ppo.collect())
+    assert caplog.text.count("the learning rate has fallen to 0, for all total_steps") == 1

@@ -99,12 +99,15 @@ def test_a_table_that_can_no_longer_be_written_is_noted_once_and_stops_nobody(tm
     assert capsys.readouterr().err.count("metrics from step 8 on are lost") == 1
 
 
-def test_an_older_table_is_replaced_and_the_log_says_so(tmp_path, caplog):
-    (tmp_path / "metrics.csv").write_text("old")
-    with caplog.at_level(logging.WARNING, "fastppo"):
-        Csv(tmp_path / "metrics.csv")
-    assert "of an earlier run is replaced" in caplog.text
-    assert table(tmp_path / "metrics.csv") == []
+def test_an_older_table_is_kept_under_another_name_which_the_log_says(tmp_path, caplog):
+    path = tmp_path / "metrics.csv"
+    for older in ("first", "second"):
+        path.write_text(older)
+        with caplog.at_level(logging.WARNING, "fastppo"):
+            Csv(path)
+    assert "metrics.csv of an earlier run is now metrics-2.csv" in caplog.text
+    assert [(tmp_path / f"metrics-{i}.csv").read_text() for i in (1, 2)] == ["first", "second"]
+    assert table(path) == []
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
