@@ -19,7 +19,7 @@ from .forecast import beside, remedy
 from .infos import shared_infos
 from .kernel_learner import learner_class, recipe_of
 from .learner import Learner
-from .losses import check_signature
+from .losses import check_loss
 from .models import own_torch
 from .native import Native, mode_of
 from .policy import Policy
@@ -106,9 +106,8 @@ def flat_of(policy: Policy, arena: Arena) -> Flat:
 @own_torch()
 def learner_of(policy: Policy, config: Config, flat: Flat) -> Learner:
     """The learner a resolved Config asks for."""
-    kind = learner_class(config)
-    check_signature(kind, "policy, config, flat")
-    return kind(policy, config, flat)
+    check_loss(config)
+    return learner_class(config)(policy, config, flat)
 
 
 def _shares(config: Config, policy: Policy) -> bool:

@@ -25,17 +25,14 @@ Weighed = tuple[Tensor, dict[str, Tensor]]
 Loss = Callable[[Fresh, Batch, Coefficients], Weighed]
 MEASURED = ("entropy", "approx_kl", "old_approx_kl", "clipfrac", "grad_norm", "epochs",
             "explained_variance")  # shown whatever the loss is
+METHODS = {"__init__": "self, policy, config, flat",  # of a Learner, as they are called
+           "judge": "self, batch", "loss": "self, fresh, batch, coefficients"}
 FIX = "return (loss, {}), the loss a mean over samples that depends on fresh.logp or fresh.val"
 
 
 def loss_of(config: Config, net: nn.Module) -> Callable[[Loss], Loss]:
     """What makes of the learner's own loss the one that is asked for: most often just that."""
     names: list[tuple[str, ...]] = []
-    if isinstance(config.loss, type):
-        check_signature(config.loss.loss, "self, fresh, batch, coefficients")
-        check_signature(config.loss.judge, "self, batch")
-    elif callable(config.loss):
-        check_signature(config.loss, "fresh, batch, coefficients")
 
     def chosen(loss: Loss) -> Loss:
         if config.loss != "ppo":
@@ -55,21 +52,24 @@ def measured(fresh: Fresh, batch: Batch, now: Coefficients) -> dict[str, Tensor]
             "clipfrac": ((ratio - 1).abs() > now.clip_range).float().mean()}
 
 
-def check_signature(made: Callable, given: str) -> None:
-    """Raise ModelError for a callable of the user's that cannot be called with the names `given`.
+def check_loss(config: Config) -> None:
+    """Raise ModelError for a loss of the user's that cannot be called as it will be."""
+    if isinstance(config.loss, type):
+        for name, given in METHODS.items():
+            _check_signature(getattr(config.loss, name), name, given)
+    elif callable(config.loss):
+        _check_signature(config.loss, "loss", "fresh, batch, coefficients")
 
-    A loss, a learner's method, or its class.
-    """
+
+def _check_signature(made: Callable, name: str, given: str) -> None:
     try:
         inspect.signature(made).bind(*given.split(", "))
     except ValueError:  # some callables have no signature to read
         return
     except TypeError as error:
-        name = "__init__" if isinstance(made, type) else getattr(made, "__name__", "loss")
-        name, self = ("loss", "") if name == "<lambda>" else (name, "self, " * (name == "__init__"))
         raise ModelError(f"the loss {made!r} is called with ({given}), but has the signature"
                          f" {inspect.signature(made)}: {error}",
-                         f"def {name}({self}{given}): ...") from error
+                         f"def {name}({given}): ...") from error
 
 
 def _checked(loss: Callable, names: list[tuple[str, ...]], fresh: Fresh, batch: Batch,

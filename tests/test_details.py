@@ -152,7 +152,7 @@ class Alone(Learner):
 @pytest.mark.parametrize(("loss", "fix"), [
     (Short, r"def loss\(self, fresh, batch, coefficients\): ..."),
     (Alone, r"def __init__\(self, policy, config, flat\): ..."),
-    (type("Nosy", (Learner,), {"judge": lambda self: None}), r"\(self, batch\): ...")])
+    (type("Nosy", (Learner,), {"judge": lambda self: None}), r"def judge\(self, batch\): ...")])
 def test_a_learner_of_other_signatures_is_refused_before_the_first_step(loss, fix):
     with pytest.raises(ModelError, match=f"but has the signature[\\s\\S]*\n  fix: .*{fix}"):
         PPO(BOX, num_workers=0, loss=loss)
