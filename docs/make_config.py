@@ -22,8 +22,11 @@ the run's `config.json`.
 
 On the command line hyphens are as good as underscores; a switch (BOOL) is `--flag`, `--no-flag` or
 `--flag=True`; a whole number (INT) may be written `16`, `1_000`, `1e6`, `10M` or `500k`, so `1.5`
-is an error; of a flag that is given twice the last one counts. To see the same list with the
-defaults of an environment's preset: `python main.py --env_name=CartPole-v1 --help`.
+is an error; of a flag that is given twice the last one counts. A SCHEDULE is a number,
+`linear:3e-4` or `cosine:3e-4` (falls to 0), `linear:3e-4:1e-5` (to 1e-5) or `constant:3e-4` (which
+`anneal_lr` leaves alone); in Python also a function of the share of the steps that is left, 1 to 0.
+To see the same list with the defaults of an environment's preset:
+`python main.py --env_name=CartPole-v1 --help`.
 
 Older names are understood too: `--env` (`env_name`), `--lam` (`gae_lambda`), `--epsilon`
 (`clip_range`), `--ppo_epochs` (`epochs`), `--num_batches` (`num_minibatches`), `--value_loss_coef`

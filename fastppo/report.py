@@ -172,12 +172,19 @@ def line(step: int, total: int, stats: dict[str, float], forecast: bool = True) 
     """
     value, wide = stats.get("charts/episodic_return"), len(f"{total:,}")
     shown = "       -" if value is None else f"{value:8.1f}"
-    left = math.ceil(max(0, total - step) / stats["charts/SPS"])
+    left = clock_time(math.ceil(max(0, total - step) / stats["charts/SPS"]))
     return (f"step {step:{wide},} / {total:,} {min(1.0, step / total):4.0%}   return {shown}   "
             f"{stats['charts/SPS']:7,.0f} steps/s   kl {stats['losses/approx_kl']:.4f}   "
             f"ev {stats['losses/explained_variance']:5.2f}"
-            + f"   left {left // 60}:{left % 60:02d}" * forecast
+            + f"   left {left}" * forecast
             + (f"   evaluation {stats[RETURN]:.1f}" if RETURN in stats else ""))
+
+
+def clock_time(seconds: int) -> str:
+    """Seconds as minutes:seconds, from an hour on as hours:minutes:seconds."""
+    minutes, rest = divmod(seconds, 60)
+    whole = f"{minutes // 60}:{minutes % 60:02d}" if minutes >= 60 else str(minutes)
+    return f"{whole}:{rest:02d}"
 
 
 class Csv:

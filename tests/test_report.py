@@ -99,6 +99,12 @@ def test_a_table_that_can_no_longer_be_written_is_noted_once_and_stops_nobody(tm
     assert capsys.readouterr().err.count("metrics from step 8 on are lost") == 1
 
 
+@pytest.mark.parametrize(("seconds", "shown"), [
+    (0, "0:00"), (15, "0:15"), (3599, "59:59"), (3600, "1:00:00"), (100_000, "27:46:40")])
+def test_time_is_shown_as_clocks_do(seconds, shown):
+    assert report.clock_time(seconds) == shown
+
+
 def test_an_older_table_is_kept_under_another_name_which_the_log_says(tmp_path, caplog):
     path = tmp_path / "metrics.csv"
     for older in ("first", "second"):
