@@ -20,7 +20,7 @@ from .spaces import CHOICES, mask_at, observation_store
 BEST = "best.safetensors"
 RETURN = "eval/return_mean"
 PART = "evaluate"  # of the clock; no training
-UNARMED = "--env_name=module:make, where make() needs no arguments and returns the environment"
+BARE = "--env_name=module:make, where make() needs no arguments and returns the environment"
 
 
 class Best(NamedTuple):
@@ -127,7 +127,7 @@ def fitting(source: Source, name: str, env: Any) -> list[Factory]:
             raise
         what, fix = error.what.replace("env_name", name), error.fix
         if "env_kwargs" in fix:  # which are those of what is trained on
-            what, fix = what.replace("(env_kwargs)", "(it takes no env_kwargs)"), UNARMED
+            what, fix = what.replace("(env_kwargs)", "(it takes no env_kwargs)"), BARE
         raise ConfigError(what if what.startswith(name) else f"{name} is {env!r}: {what}",
                           fix.replace("--env_name", f"--{name}")) from error
     try:

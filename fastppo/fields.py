@@ -4,7 +4,6 @@
 """
 
 import ast
-import difflib
 import functools
 import inspect
 import json
@@ -16,7 +15,7 @@ from typing import Any, Callable, Literal, NamedTuple, Sequence, Union, get_args
 
 from .config import Config
 from .errors import ConfigError
-from .names import flag, json_flag, mended
+from .names import alike, flag, json_flag, mended
 from .presets import BY_PRESET
 from .schedules import Scheduled, fits
 
@@ -85,8 +84,8 @@ class Setting(NamedTuple):
     def remedy(self, text: str) -> str:
         """What to write instead of `text`, which cannot be read."""
         if get_origin(self.kind) is Literal:
-            near = difflib.get_close_matches(text.lower(), get_args(self.kind), 1)
-            return flag(self.name, near[0]) if near else self.fix
+            near = alike(text, get_args(self.kind))
+            return flag(self.name, near) if near else self.fix
         meant = mended(text) if self.kind == dict[str, Any] else None
         return json_flag(self.name, meant) if meant else self.fix
 

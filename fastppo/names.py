@@ -79,8 +79,13 @@ def nearest(name: str, known: Iterable[str], dashes: str = "") -> str:
 def flag_meant(name: str, value: Any, wanted: str, default: Any) -> str:
     """The flag for a setting that is none of those `wanted` lists: the nearest, or the default."""
     among = wanted.removeprefix("one of ").split(", ") if isinstance(value, str) else []
-    found = difflib.get_close_matches(value.lower(), among, 1) if len(among) > 1 else []
-    return flag(name, found[0] if found else default)
+    meant = alike(value, among) if len(among) > 1 else None
+    return flag(name, meant or default)
+
+
+def alike(text: str, choices: Iterable[str]) -> str | None:
+    """The one of `choices` that a mistyped `text` is near, in either case; None if none is."""
+    return next(iter(difflib.get_close_matches(text.lower(), choices, 1)), None)
 
 
 def _meant(name: str) -> list[str]:

@@ -8,7 +8,6 @@ from .schedules import value_at
 
 SLOWEST, FASTEST, FACTOR = 1e-6, 1e-2, 1.5  # of an adaptive learning rate [rl_games]
 
-
 log = logging.getLogger("fastppo")
 
 
@@ -64,12 +63,8 @@ class Pace:
 
     def over(self, kl: Any, now: Coefficients) -> bool:
         """Take in an epoch's mean KL (read only where it counts); whether it was the last one."""
+        self._tell(now)
         target, aim = self.config.target_kl, self.config.adaptive_kl
-        if not self.told and not any(self.rates(now)):
-            self.told = True
-            log.warning("the learning rate has fallen to 0, for all total_steps are done: this"
-                        " update changes nothing\n  fix: PPO(..., total_steps=...), as many as"
-                        " your loop will take")
         if aim is not None:
             lr, kl = self.rates(now)[0], float(kl)
             if kl > 2.0 * aim:
@@ -78,6 +73,14 @@ class Pace:
                 lr = min(lr * FACTOR, FASTEST)
             self.state = lr
         return target is not None and bool(kl > 1.5 * target)
+
+    def _tell(self, now: Coefficients) -> None:
+        """Say, once, that a loop goes on although its schedule has come to its end."""
+        if not self.told and not any(self.rates(now)):
+            self.told = True
+            log.warning("the learning rate has fallen to 0, for all total_steps are done: this"
+                        " update changes nothing\n  fix: PPO(..., total_steps=...), as many as"
+                        " your loop will take")
 
     def restore(self, state: float | None) -> None:
         """Go back to a `state`."""
