@@ -17,8 +17,9 @@ FETCHED := $(if $(TORCH),pypi.org and download.pytorch.org,pypi.org)
 OR_SAY := || { echo "  fix: see the lines above; if it is the network: $(FETCHED) must be in" \
     "reach (HTTPS_PROXY)$(if $(TORCH), or without TORCH=$(TORCH)), then make again" >&2; exit 1; }
 SANE := build/sanitize
-TOUCH_C := $(addprefix tests/test_,kernels.py update.py recurrent.py cells.py rollout.py workers.py \
-    normalise.py shards.py models.py native.py vector.py interrupts.py faults.py)
+TOUCH_C := $(addprefix tests/,machine workers learners core/test_rollout.py networks/test_recurrent.py \
+    networks/test_normaliser.py networks/test_mlp.py stepping/test_native_vector.py \
+    promises/test_interrupts.py)
 
 ifeq ($(TORCH),cpu)
   INSTALL := $(PY) -m uv pip install --quiet --python $(PY) --torch-backend=cpu $(WHAT)
@@ -96,7 +97,7 @@ $(VENV)/bin/pip:
 	fi
 
 # The stamp goes first and comes back last: an interrupted install is done again.
-$(STAMP): setup.py pyproject.toml constraints.txt $(wildcard csrc/*) | $(VENV)/bin/pip
+$(STAMP): setup.py pyproject.toml constraints.txt $(wildcard csrc/*/*) | $(VENV)/bin/pip
 	@rm -f $(VENV)/installed*
 	@mkdir -p build && rm -f $(LOG)
 	@echo "install   fastppo and what it needs (the first time minutes, most of it PyTorch)"

@@ -50,7 +50,7 @@ class BuildExt(build_ext):
 
 
 def extension(pyx):
-    """The Extension fastppo._name of csrc/name.pyx, without its plain C."""
+    """The Extension fastppo._name of csrc/bindings/name.pyx, without its plain C."""
     posix = sys.platform != "win32"
     return Extension(
         "fastppo._" + os.path.basename(pyx).removesuffix(".pyx"),
@@ -64,7 +64,7 @@ def extension(pyx):
 
 def plain(name):
     """The hand-written C of extension `name`: cells.c of the cells, the rest of the kernels."""
-    paths = sorted(glob(os.path.join("csrc", "*.c")))
+    paths = sorted(glob(os.path.join("csrc", "*", "*.c")))
     cells = [path for path in paths if os.path.basename(path) == "cells.c"]
     return cells if name == "fastppo._cells" else [path for path in paths if path not in cells]
 
@@ -77,7 +77,7 @@ def extensions():
         warnings.warn("no Cython: installing fastppo without compiled kernels", stacklevel=1)
         return []
     built = cythonize(
-        [extension(pyx) for pyx in sorted(glob(os.path.join("csrc", "*.pyx")))],
+        [extension(pyx) for pyx in sorted(glob(os.path.join("csrc", "bindings", "*.pyx")))],
         build_dir=os.path.join("build", "cython" + KIND),  # builds of two kinds may run at once
         compiler_directives=DIRECTIVES,
         force=True,
@@ -86,7 +86,7 @@ def extensions():
     for ext in built:
         ext.optional = True
         ext.sources += plain(ext.name)
-        ext.depends += sorted(glob(os.path.join("csrc", "*.[hp]*")))
+        ext.depends += sorted(glob(os.path.join("csrc", "*", "*.[hp]*")))
     return built
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
-from fastppo import unrolling
-from fastppo.recurrent import Packing
+from fastppo.networks import compiled_gru
+from fastppo.networks.recurrent import Packing
 
 STEPS, FEATURES, SIZE = 128, 64, 128
 
@@ -34,7 +34,7 @@ def compared(count: int, rounds: int) -> str:
     first = torch.arange(count * STEPS) % STEPS == 0
     packing, cell = Packing.of(first), nn.GRU(FEATURES, SIZE)
     arrays = torch.randn(count * STEPS, FEATURES), torch.zeros(count, SIZE), packing.sizes
-    ways = by_torch, unrolling.unroll
+    ways = by_torch, compiled_gru.unroll
     found = [[seconds(way, cell, *arrays) for way in ways] for _ in range(rounds + 1)][1:]
     torchs, ours = (statistics.median(one) * 1e3 for one in zip(*found))
     return f"| {count} x {STEPS} | {torchs:.1f} | {ours:.1f} | {torchs / ours:.1f}x |"

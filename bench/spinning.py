@@ -12,17 +12,18 @@ import statistics
 import time
 from unittest import mock
 
-from fastppo import PPO, processes
+from fastppo import PPO
+from fastppo.workers import protocol, team
 
 ENVS, STEPS = 16, 128
-KINDS = {"sleeping": lambda busy, patience: (0, 0), "as it is": processes.spins,
-         "spinning": lambda busy, patience: (processes.SPIN_NS, patience)}
+KINDS = {"sleeping": lambda busy, patience: (0, 0), "as it is": protocol.spins,
+         "spinning": lambda busy, patience: (protocol.SPIN_NS, patience)}
 
 
 def seconds(env: str, acting: str, workers: int, kind: str) -> float:
     """Of one rollout; the median of some."""
     times = []
-    with mock.patch.object(processes, "spins", KINDS[kind]), PPO(
+    with mock.patch.object(protocol, "spins", KINDS[kind]), PPO(
             env, preset="none", seed=1, num_envs=ENVS, num_steps=STEPS, num_workers=workers,
             norm_obs=False, acting=acting) as ppo:
         ppo.collect()
@@ -40,7 +41,7 @@ def main() -> None:
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 3, 4])
     args = parser.parse_args()
-    print(f"{args.env}, {processes.usable_cores()} cores, {ENVS} environments x {STEPS}")
+    print(f"{args.env}, {team.usable_cores()} cores, {ENVS} environments x {STEPS}")
     for acting in ("local", "central"):
         for workers in args.workers:
             found = {kind: [] for kind in KINDS}

@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import fastppo
-from fastppo.engines import Pool
+from fastppo.envs.envpool import Pool
 from fastppo.errors import ConfigError
 
 

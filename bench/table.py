@@ -10,10 +10,11 @@ import json
 import sys
 from typing import Any
 
-from fastppo import __version__, arguments
-from fastppo.benchmark import account, session
+from fastppo import __version__
+from fastppo.benchmark import figures, session
 from fastppo.benchmark.options import Bench
 from fastppo.benchmark.peers import PEERS
+from fastppo.cli import arguments
 from fastppo.errors import ConfigError
 
 SAME = {"preset": "none", "num_envs": 16, "num_steps": 512, "norm_obs": False,
@@ -68,7 +69,7 @@ def main() -> None:
         print(env, file=sys.stderr, flush=True)
         settings = {**SAME, **sizes, **request.asked, "env_name": env}
         try:
-            all_found.append(account.report(session.run(settings, options)))
+            all_found.append(figures.report(session.run(settings, options)))
         except ConfigError as error:  # most likely a package that is not installed
             print(f"left out: {error}", file=sys.stderr, flush=True)
     if all_found:

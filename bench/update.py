@@ -19,11 +19,11 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from fastppo import Config
-from fastppo.flat import Flat
-from fastppo.kernel_learner import KernelLearner
 from fastppo.learner import Batch, Learner
-from fastppo.nets import MLP
+from fastppo.learners.compiled import KernelLearner
+from fastppo.networks.mlp import MLP
 from fastppo.policy import Policy
+from fastppo.update.flat_parameters import Flat
 
 
 def learner_of(kind: type[Learner], options: argparse.Namespace, count: int) -> Learner:

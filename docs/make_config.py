@@ -5,9 +5,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from fastppo.fields import Setting, settings  # noqa: E402
-from fastppo.names import shown  # noqa: E402
-from fastppo.presets import FAMILIES, PRESETS  # noqa: E402
+from fastppo.cli.setting_types import Setting, settings  # noqa: E402
+from fastppo.settings.presets import FAMILIES, PRESETS  # noqa: E402
+from fastppo.settings.spelling import shown  # noqa: E402
 
 PAGE = Path(__file__).with_name("config.md")
 INTRO = """\

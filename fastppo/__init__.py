@@ -8,9 +8,9 @@ import importlib
 
 __version__ = "0.1.0"
 
-_HOMES = {"PPO": "ppo", "Config": "config", "load": "checkpoint", "export": "exporter",
-          "make_vec": "vector", "Error": "errors", "Rollout": "collect", "Evaluation": "evaluate",
-          "Policy": "policy"}
+_HOMES = {"PPO": "ppo", "Config": "config", "load": "outputs.policy_file",
+          "export": "outputs.export", "make_vec": "workers.vector_env", "Error": "errors",
+          "Rollout": "collect", "Evaluation": "outputs.evaluate", "Policy": "policy"}
 __all__ = [*_HOMES, "__version__"]
 
 

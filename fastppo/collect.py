@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import kernels
-from .arena import Arena
-from .config import Config
-from .observations import Observations
-from .policy import Policy
-from .rewards import Returns, rewarded
-from .spaces import fields
+from fastppo.config import Config
+from fastppo.envs.observations import Observations
+from fastppo.envs.spaces import fields
+from fastppo.machine import kernels
+from fastppo.machine.arena import Arena
+from fastppo.policy import Policy
+from fastppo.stepping.rewards import Returns, rewarded
 
 WARMUP_STEPS = 128  # longest random rollout from which observation moments start
 

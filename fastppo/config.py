@@ -9,10 +9,11 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_origin
 
-from .errors import ConfigError
-from .names import MODELS, flag, flag_meant, nearest
-from .presets import preset_of
-from .schedules import TEXT, Scheduled, fits, number
+from fastppo.errors import ConfigError
+from fastppo.settings.aliases import nearest
+from fastppo.settings.presets import preset_of
+from fastppo.settings.schedules import TEXT, Scheduled, fits, number
+from fastppo.settings.spelling import MODELS, flag, flag_meant
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@
 from contextlib import contextmanager
 from typing import Iterator
 
-from .names import keywords
+from fastppo.settings.spelling import keywords
 
 
 class Error(Exception):

@@ -8,18 +8,18 @@ import math
 import torch
 from torch import Tensor, nn
 
-from . import kernels
-from .batches import Batch, Fresh, flattened, normalised
-from .collect import Rollout
-from .config import Config
-from .errors import Error
-from .flat import Flat
-from .losses import Weighed, loss_of, measured
-from .optimizers import clipping, optimizer_of
-from .pace import Coefficients, Pace, coefficients_at
-from .passes import changes_of
-from .sequences import sampling_of
-from .values import moving
+from fastppo.collect import Rollout
+from fastppo.config import Config
+from fastppo.errors import Error
+from fastppo.machine import kernels
+from fastppo.networks.value_normalisation import moving
+from fastppo.update.batches import Batch, Fresh, flattened, normalised
+from fastppo.update.coefficients import Coefficients, Pace, coefficients_at
+from fastppo.update.custom_loss import Weighed, loss_of, measured
+from fastppo.update.epoch_transforms import changes_of
+from fastppo.update.flat_parameters import Flat
+from fastppo.update.optimizers import clipping, optimizer_of
+from fastppo.update.sequences import sampling_of
 
 STATS = ("policy_loss", "value_loss", "entropy", "approx_kl", "old_approx_kl", "clipfrac",
          "grad_norm")

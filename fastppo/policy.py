@@ -7,14 +7,14 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
 
-from . import contract
-from .actions import Actions
-from .actors import Noise
-from .heads import Head, head_of
-from .kernels import Purpose
-from .observations import Observations
-from .observer import Observer
-from .recurrent import Packing, Sequenced, unrolled
+from fastppo.envs.actions import Actions
+from fastppo.envs.observations import Observations
+from fastppo.machine.kernels import Purpose
+from fastppo.machine.noise import Noise
+from fastppo.networks import predict_input
+from fastppo.networks.heads import Head, head_of
+from fastppo.networks.normaliser import Observer
+from fastppo.networks.recurrent import Packing, Sequenced, unrolled
 
 
 class Acted(NamedTuple):
@@ -89,7 +89,7 @@ class Policy(nn.Module):
         Of a policy with memory it is the value at an episode's start, whatever was seen before.
         Raises InputError for what training would refuse: another shape, a dtype that is not kept.
         """
-        rows, single = contract.batch(obs, self.observer.seen, True)
+        rows, single = predict_input.batch(obs, self.observer.seen, True)
         val = self(self.observer.tensors(rows))[1].cpu().numpy()
         return val[0] if single else val
 
@@ -105,9 +105,9 @@ class Policy(nn.Module):
         method. Raises InputError as `value` does, for what is not finite, and for no legal action;
         Error where the network answers NaN.
         """
-        rows, single = contract.batch(obs, self.observer.seen, action_mask)
-        contract.check_rows(rows, self.observer.seen)
-        contract.check_state(state, len(rows), self.memory)
+        rows, single = predict_input.batch(obs, self.observer.seen, action_mask)
+        predict_input.check_rows(rows, self.observer.seen)
+        predict_input.check_state(state, len(rows), self.memory)
         found, after = self.decide(rows, deterministic, noise, state)
         actions = found[0] if single else self.actions.stacked(found)
         return (actions, after) if self.memory else actions
@@ -119,7 +119,7 @@ class Policy(nn.Module):
         obs = self.observer.tensors(rows)
         before = self.start(len(rows)) if state is None else self._tensor(state)
         params, _, after = self.advance(obs, before)
-        contract.numbers(params)
+        predict_input.numbers(params)
         if deterministic:
             act = self.head.mode(params)
         else:

@@ -9,18 +9,20 @@ import os
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from .checkpoint import save_policy
-from .collect import Rollout
-from .crew import arena_of, board, check_rollout, flat_of, learner_of
-from .engines import source_of
-from .errors import ClosedError
-from .evaluate import Evaluation, evaluate
-from .evaluator import played_in
-from .infos import told
-from .models import build_policy, torch_threads
-from .pace import Coefficients, coefficients_at
-from .report import Clock, Episodes, described, explained_variance, log, sinks_of, stops
-from .settings import Callbacks, configured, resolved, several, whole
+from fastppo.build.arena_layout import arena_of, check_rollout
+from fastppo.build.model import build_policy
+from fastppo.build.resolve import Callbacks, configured, resolved, several, source_of, whole
+from fastppo.build.run import board, flat_of, learner_of
+from fastppo.collect import Rollout
+from fastppo.errors import ClosedError
+from fastppo.networks.torch_state import torch_threads
+from fastppo.outputs.evaluate import Evaluation, evaluate
+from fastppo.outputs.evaluator import played_in
+from fastppo.outputs.metrics import Clock, Episodes, described, explained_variance, log
+from fastppo.outputs.policy_file import save_policy
+from fastppo.outputs.sinks import sinks_of, stops
+from fastppo.stepping.infos import told
+from fastppo.update.coefficients import Coefficients, coefficients_at
 
 
 class Progress(NamedTuple):

@@ -11,14 +11,16 @@ from typing import Sequence
 
 import numpy as np
 
-from . import contract, kernels
-from .actors import Actor, Random
-from .books import Books, Clock, Views
-from .envs import Factory, build, shortcut
-from .intake import NoPast, Past, intake_of
-from .observations import Observations
-
-WARMUP_EPISODE = -1  # training's episodes are 0, 1, 2, ...; those before it count down
+from fastppo.envs import faults, observation_checks
+from fastppo.envs.make import Factory, build
+from fastppo.envs.observations import Observations
+from fastppo.envs.wrappers import shortcut
+from fastppo.machine import global_rng, kernels
+from fastppo.stepping import checks
+from fastppo.stepping.actors import Actor, Random
+from fastppo.stepping.episodes import WARMUP_EPISODE, Books, Clock, Views
+from fastppo.stepping.observation_buffer import intake_of
+from fastppo.stepping.replay import NoPast, Past
 
 
 class Serial:
@@ -52,7 +54,7 @@ class Serial:
     def begin(self, episode: int = 0) -> None:
         """Reset every environment into its episode `episode`; the next rollout starts there."""
         self.busy, self.under_way, row = -1, None, self.rows[-1]
-        self.noise = contract.GlobalNoise(self.books.views.drawn, self.name)
+        self.noise = global_rng.GlobalNoise(self.books.views.drawn, self.name)
         self.books.begin()
         self.past.clear()
         into = self.intake.open(row)
@@ -71,7 +73,7 @@ class Serial:
 
     def close(self) -> None:
         """Close the environments; what they raise now is printed and no longer stops anybody."""
-        contract.close(self.envs)
+        faults.close(self.envs)
 
     def _run(self, iteration: int, actor: Actor, steps: int) -> None:
         if iteration != self.under_way:
@@ -104,10 +106,10 @@ class Serial:
             note(now - start, e)
             try:
                 obs, rew, term, trunc, info = steps[e](action)
-                if not isinstance(rew, float) or not abs(rew) <= contract.REWARD_MAX:
-                    rew = contract.reward(rew)
+                if not isinstance(rew, float) or not abs(rew) <= checks.REWARD_MAX:
+                    rew = checks.reward(rew)
                 if term is not False or trunc is not False:
-                    term, trunc = contract.flag(term), contract.flag(trunc)
+                    term, trunc = checks.flag(term), checks.flag(trunc)
                 if type(obs) is not np.ndarray or obs.shape != intake.shape \
                         or obs.dtype != intake.dtype:
                     obs = intake.unexpected(obs)
@@ -148,7 +150,7 @@ class Serial:
 
     def _check(self, rows: np.ndarray, t: int, first: int = 0) -> None:
         """Raise EnvError for the first of rows [e ...], of step t, that nobody can act on."""
-        if found := contract.unfit(rows, self.seen):
+        if found := observation_checks.unfit(rows, self.seen):
             e, bad = found
             episode, start, _ = self.books.clocks[first + e]
             step = self.books.origin + t - start
@@ -159,5 +161,5 @@ class Serial:
         return kernels.episode_seed(self.seed, kernels.Purpose.ENV_SEED, self.first + e, episode)
 
     def _fault(self, e: int, episode: int, step: int, field: str, error: BaseException):
-        return contract.fault_of(self.first + e, self.name, self._seed(e, episode), episode, step,
+        return faults.fault_of(self.first + e, self.name, self._seed(e, episode), episode, step,
                                  field, error)

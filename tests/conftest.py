@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fastppo import PPO
-from fastppo.own import is_own
+from fastppo.build.user_model import is_own
 
 TINY = {
     "preset": "none",

@@ -6,17 +6,18 @@ this module by name.
 
 import copy
 import itertools
+from functools import partial
 from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
-from fastppo import kernels
-from fastppo.actions import Actions
-from fastppo.kernels import Purpose
-from fastppo.masks import beside
-from fastppo.spaces import counts, start_of
+from fastppo.envs.actions import Actions
+from fastppo.envs.masks import beside
+from fastppo.envs.spaces import counts, start_of
+from fastppo.machine import kernels
+from fastppo.machine.kernels import Purpose
 
 ONE = Box(-1e3, 1e3, (1,), np.float32)
 
@@ -288,3 +289,6 @@ def interrupted(call, *numbers):
             raise KeyboardInterrupt
         return reply
     return wrapped
+
+
+CHANCE = partial(Chance, Box(-np.inf, np.inf, (2, 3), np.float32), Discrete(3, start=5), ends=0.2)

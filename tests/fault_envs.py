@@ -172,12 +172,13 @@ def hanging_with_the_gil(env):
 
 def make_crew(factories, workers: int, steps: int = 8, **timeouts):
     """Workers on `factories` and their arena, without torch: only warmup can be asked of them."""
-    from fastppo.actions import Actions
-    from fastppo.arena import Arena
-    from fastppo.infos import shared_infos
-    from fastppo.observations import Observations
-    from fastppo.processes import Team, shared_spec
-    from fastppo.workers import Workers, jobs
+    from fastppo.envs.actions import Actions
+    from fastppo.envs.observations import Observations
+    from fastppo.machine.arena import Arena
+    from fastppo.stepping.infos import shared_infos
+    from fastppo.workers.protocol import shared_spec
+    from fastppo.workers.team import Team
+    from fastppo.workers.worker_envs import Workers, jobs
     envs, groups = len(factories), [range(len(factories))]
     te = (steps, envs)
     arena = Arena({"obs": ("<f4", (steps + 1, envs, 2)), "fin": ("<f4", (envs, 2)),

@@ -18,13 +18,13 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import nn
 
-from .. import kernels
-from ..envs import build
-from ..flat import trained
-from ..kernels import Purpose
-from ..native import mode_of
-from ..observations import Observations
-from ..spaces import fields
+from fastppo.envs.make import build
+from fastppo.envs.observations import Observations
+from fastppo.envs.spaces import fields
+from fastppo.machine import kernels
+from fastppo.machine.kernels import Purpose
+from fastppo.stepping.native_vector import mode_of
+from fastppo.update.flat_parameters import trained
 
 PEAK_SIZES = (256, 384, 512)  # of square matrices that fit into a core's cache
 PEAK_SECONDS = 0.15

@@ -4,8 +4,8 @@ import difflib
 from dataclasses import dataclass
 from typing import Sequence
 
-from ..errors import ConfigError
-from .peers import PEERS
+from fastppo.benchmark.peers import PEERS
+from fastppo.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,18 @@ import tempfile
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Sequence
 
-from .. import errors
-from ..config import default_of
-from ..engines import check_processes
-from ..errors import ConfigError, Error
-from ..machine import usable_cores
-from ..names import flag
-from ..processes import THREAD_LIMITS, worker_count
-from ..schedules import value_at
-from .one import Job
-from .options import Bench
-from .peers import CHECKED, PEERS
+from fastppo import errors
+from fastppo.benchmark.measure_one import Job
+from fastppo.benchmark.options import Bench
+from fastppo.benchmark.peers import CHECKED, PEERS
+from fastppo.config import default_of
+from fastppo.envs.vector_source import check_processes
+from fastppo.errors import ConfigError, Error
+from fastppo.machine.child_env import THREAD_LIMITS
+from fastppo.machine.limits import usable_cores
+from fastppo.settings.spelling import flag
+from fastppo.update.coefficients import value_at
+from fastppo.workers.count import worker_count
 
 PARTS = "environments", "acting", "update", "loop"
 SCRIPT = str(Path(__file__).with_name("peers.py"))
@@ -45,7 +46,7 @@ class Child:
         env = {**os.environ, **dict.fromkeys(THREAD_LIMITS, "1")}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGE, env.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", "-m", "fastppo.benchmark.one"], env=env,
+            [sys.executable, "-P", "-W", "ignore", "-m", "fastppo.benchmark.measure_one"], env=env,
             text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.process.stdin.write(pickle.dumps(job).hex() + "\n")
         self.process.stdin.flush()
@@ -221,7 +222,7 @@ def processes(options: Bench, settings: dict[str, Any], facts: dict[str, Any]) -
 
     As in training there are at most as many as environments.
     """
-    from .. import kernels
+    from fastppo.machine import kernels
     envs = facts["config"]["num_envs"]
     cores = min(usable_cores(), envs)
     if facts["native"] or not kernels.COMPILED:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from .. import __version__
-from .account import TITLES
+from fastppo import __version__
+from fastppo.benchmark.figures import TITLES
 
 WHY = {"update": "the update", "acting": "acting", "stepping": "stepping the environments",
        "waiting": "waiting for the last worker", "reports": "metrics"}

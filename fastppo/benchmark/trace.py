@@ -5,7 +5,7 @@ Format: Trace Event Format, complete ("X") events [Google, Trace Event Format, 2
 
 from typing import Any, NamedTuple, Sequence
 
-from ..processes import COMMANDS, STAMPS
+from fastppo.workers.protocol import COMMANDS, STAMPS
 
 
 class Span(NamedTuple):

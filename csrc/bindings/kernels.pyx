@@ -1,0 +1,290 @@
+"""Typed entry points of the compiled kernels; fastppo.kernels is their public face.
+
+Memoryview types, or `view_of` where a call per environment step must be cheap, check dtype and
+contiguity, a few integer comparisons the sizes; an error from here becomes a KernelError there.
+The C runs without the GIL.
+"""
+
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS,
+    PyBUF_FORMAT,
+    PyBUF_STRIDES,
+    PyBUF_WRITABLE,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+
+cdef extern from "rollout/returns.h" nogil:
+    void c_gae "gae"(const float *rew, const float *val, const float *nxt, const uint8_t *term,
+                     const uint8_t *trunc, int64_t steps, int64_t envs, double gamma, double lam,
+                     float *adv)
+    void discounted_f32(const float *rew, const uint8_t *ended, int64_t steps, int64_t envs,
+                        double gamma, double *carry, double *out)
+    void discounted_f64(const double *rew, const uint8_t *ended, int64_t steps, int64_t envs,
+                        double gamma, double *carry, double *out)
+    void merge_moments_f32(const float *x, int64_t rows, int64_t columns, double *count,
+                           double *mean, double *m2)
+    void merge_moments_f64(const double *x, int64_t rows, int64_t columns, double *count,
+                           double *mean, double *m2)
+    int64_t c_first_nonfinite "first_nonfinite"(const float *x, int64_t n)
+
+cdef extern from "rng/noise.h" nogil:
+    uint32_t noise_word(uint64_t seed, uint32_t purpose, uint32_t env, uint32_t step,
+                        uint32_t component)
+    void noise_uniform(uint64_t seed, uint32_t purpose, uint32_t env, uint32_t step, int64_t rows,
+                       int64_t columns, float *out)
+    void noise_normal(uint64_t seed, uint32_t purpose, uint32_t env, uint32_t step, int64_t rows,
+                      int64_t columns, float *out)
+    void noise_permutation(uint64_t seed, uint32_t iteration, uint32_t epoch, int64_t n,
+                           int64_t *out)
+
+cdef extern from "stdlib.h" nogil:
+    void *aligned_alloc(size_t alignment, size_t size)
+
+cdef extern from "mlp/mlp.h" nogil:
+    enum: PLAN_COLUMNS, ROWS, STACK_FLOATS
+    ctypedef struct Layout:
+        int64_t floats, outputs, packed, params, inputs
+        float limit
+    const char *mlp_layout(const int64_t *plan, int64_t layers, Layout *layout)
+    void mlp_pack(const int64_t *plan, int64_t layers, const float *params, float *packed)
+    void mlp_forward(const int64_t *plan, int64_t layers, const Layout *layout,
+                     const float *packed, const float *mean, const float *scale, const float *obs,
+                     int64_t n, float *work, float *out)
+
+cdef extern from "mlp/heads.h" nogil:
+    enum: MAX_CHOICES
+    void c_categorical "sample_categorical"(const float *logits, int64_t stride, const float *u,
+                                            int64_t n, int64_t k, int64_t *act, float *logp)
+    void c_gaussian "sample_gaussian"(const float *mean, int64_t stride, const float *log_std,
+                                      const float *z, int64_t n, int64_t k, float *act, float *logp)
+
+
+def gae(const float[:, ::1] rew not None, const float[:, ::1] val not None,
+        const float[:, ::1] nxt not None, const uint8_t[:, ::1] term not None,
+        const uint8_t[:, ::1] trunc not None, double gamma, double lam,
+        float[:, ::1] adv not None):
+    cdef int64_t steps = rew.shape[0], envs = rew.shape[1]
+    if steps and envs:
+        with nogil:
+            c_gae(&rew[0, 0], &val[0, 0], &nxt[0, 0], &term[0, 0], &trunc[0, 0], steps, envs,
+                  gamma, lam, &adv[0, 0])
+
+
+ctypedef fused real:
+    float
+    double
+
+
+cdef void sum_discounted(const real[:, ::1] rew, const uint8_t[:, ::1] ended, double gamma,
+                         double[::1] carry, double[:, ::1] out) noexcept nogil:
+    cdef int64_t steps = rew.shape[0], envs = rew.shape[1]
+    if real is float:
+        discounted_f32(&rew[0, 0], &ended[0, 0], steps, envs, gamma, &carry[0], &out[0, 0])
+    else:
+        discounted_f64(&rew[0, 0], &ended[0, 0], steps, envs, gamma, &carry[0], &out[0, 0])
+
+
+def discounted(rew, const uint8_t[:, ::1] ended not None, double gamma,
+               double[::1] carry not None, double[:, ::1] out not None):
+    cdef const float[:, ::1] single
+    cdef const double[:, ::1] double_
+    if rew.size and rew.itemsize == 4:
+        single = rew
+        with nogil:
+            sum_discounted(single, ended, gamma, carry, out)
+    elif rew.size:
+        double_ = rew
+        with nogil:
+            sum_discounted(double_, ended, gamma, carry, out)
+
+
+cdef void merge_rows(const real[:, ::1] x, double[::1] count, double[::1] mean,
+                     double[::1] m2) noexcept nogil:
+    if real is float:
+        merge_moments_f32(&x[0, 0], x.shape[0], x.shape[1], &count[0], &mean[0], &m2[0])
+    else:
+        merge_moments_f64(&x[0, 0], x.shape[0], x.shape[1], &count[0], &mean[0], &m2[0])
+
+
+def merge_moments(x, double[::1] count not None, double[::1] mean not None,
+                  double[::1] m2 not None):
+    cdef const float[:, ::1] single
+    cdef const double[:, ::1] double_
+    if x.size and x.itemsize == 4:
+        single = x
+        with nogil:
+            merge_rows(single, count, mean, m2)
+    elif x.size:
+        double_ = x
+        with nogil:
+            merge_rows(double_, count, mean, m2)
+
+
+cdef enum:
+    IN = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT
+    IN_ROWS = PyBUF_STRIDES | PyBUF_FORMAT  # rows are contiguous, and may lie apart
+    OUT = IN | PyBUF_WRITABLE
+
+cdef struct View:
+    void *data
+    int64_t rows, columns, stride  # the stride of rows in elements; columns is 1 in one dimension
+
+
+cdef View view_of(array, char kind, int ndim, int flags) except *:
+    """An array's memory, checked, while `array` is held: 80 ns, where a memoryview takes 350."""
+    cdef Py_buffer buffer
+    cdef View view
+    cdef bint fits
+    PyObject_GetBuffer(array, &buffer, flags)
+    fits = buffer.ndim == ndim and buffer.format[1] == 0
+    fits = fits and (buffer.format[0] == kind or kind == c'l' and buffer.format[0] == c'q')
+    if fits:
+        view.data, view.rows, view.columns = buffer.buf, buffer.shape[0], 1
+        view.stride = buffer.strides[0] // buffer.itemsize
+        fits = buffer.strides[0] % buffer.itemsize == 0
+        if ndim == 2:
+            view.columns = buffer.shape[1]
+            fits = fits and (view.columns == 1 or buffer.strides[1] == buffer.itemsize)
+    PyBuffer_Release(&buffer)
+    if not fits:
+        raise ValueError("wrong dtype, rank or layout")
+    return view
+
+
+def uniform(uint64_t seed, uint32_t purpose, uint32_t env0, int64_t step, out):
+    cdef View fill = view_of(out, c'f', 2, OUT)
+    with nogil:
+        noise_uniform(seed, purpose, env0, <uint32_t>step, fill.rows, fill.columns,
+                      <float *>fill.data)
+
+
+def normal(uint64_t seed, uint32_t purpose, uint32_t env0, int64_t step, out):
+    cdef View fill = view_of(out, c'f', 2, OUT)
+    with nogil:
+        noise_normal(seed, purpose, env0, <uint32_t>step, fill.rows, fill.columns,
+                     <float *>fill.data)
+
+
+def word(uint64_t seed, uint32_t purpose, uint32_t env, int64_t step, uint32_t component=0):
+    return noise_word(seed, purpose, env, <uint32_t>step, component)
+
+
+def permutation(uint64_t seed, int64_t iteration, int64_t epoch, int64_t[::1] out not None):
+    if out.shape[0]:
+        with nogil:
+            noise_permutation(seed, <uint32_t>iteration, <uint32_t>epoch, out.shape[0], &out[0])
+
+
+cdef int layout_of(View plan, Layout *layout) except -1:
+    """Read a plan; a ValueError says what is wrong with it."""
+    cdef const char *fault
+    if plan.columns != PLAN_COLUMNS:
+        raise ValueError("plan has not 7 columns")
+    fault = mlp_layout(<const int64_t *>plan.data, plan.rows, layout)
+    if fault != NULL:
+        raise ValueError("plan: " + fault.decode())
+    return 0
+
+
+def packed_size(plan):
+    cdef Layout layout
+    layout_of(view_of(plan, c'l', 2, IN), &layout)
+    return layout.packed
+
+
+def pack(plan, params, packed):
+    cdef Layout layout
+    cdef View rows = view_of(plan, c'l', 2, IN)
+    cdef View flat = view_of(params, c'f', 1, IN), fill = view_of(packed, c'f', 1, OUT)
+    layout_of(rows, &layout)
+    if flat.rows < layout.params:
+        raise ValueError(f"params has {flat.rows} floats, the plan reads {layout.params}")
+    if fill.rows != layout.packed:
+        raise ValueError(f"packed has {fill.rows} floats, the plan needs {layout.packed}")
+    with nogil:
+        mlp_pack(<const int64_t *>rows.data, rows.rows, <const float *>flat.data,
+                 <float *>fill.data)
+
+
+cdef const float *normaliser(array, int64_t inputs) except? NULL:
+    """mean or scale; NULL for None."""
+    cdef View view
+    if array is None:
+        return NULL
+    view = view_of(array, c'f', 1, IN)
+    if view.rows != inputs:
+        raise ValueError(f"mean and scale are not of size {inputs}")
+    return <const float *>view.data
+
+
+def forward(plan, packed, mean, scale, obs, out, double limit):
+    cdef Layout layout
+    cdef View rows = view_of(plan, c'l', 2, IN), weights = view_of(packed, c'f', 1, IN)
+    cdef View x = view_of(obs, c'f', 2, IN), y = view_of(out, c'f', 2, OUT)
+    cdef const float *shift
+    cdef const float *factor
+    cdef float *work = NULL
+    layout_of(rows, &layout)
+    layout.limit = limit
+    shift, factor = normaliser(mean, layout.inputs), normaliser(scale, layout.inputs)
+    if (shift == NULL) != (factor == NULL):
+        raise ValueError("mean and scale are given together, or both None")
+    if x.columns != layout.inputs or weights.rows != layout.packed:
+        raise ValueError(f"obs has {x.columns} columns and packed {weights.rows} floats, "
+                         f"the plan wants {layout.inputs} and {layout.packed}")
+    if y.rows != x.rows or y.columns != layout.outputs:
+        raise ValueError(f"out is {y.rows, y.columns}, wanted {x.rows, layout.outputs}")
+    if layout.floats > STACK_FLOATS:
+        work = <float *>aligned_alloc(64, ROWS * layout.floats * sizeof(float))
+        if work == NULL:
+            raise MemoryError(f"no memory for {ROWS * layout.floats} floats")
+    with nogil:
+        mlp_forward(<const int64_t *>rows.data, rows.rows, &layout, <const float *>weights.data,
+                    shift, factor, <const float *>x.data, x.rows, work, <float *>y.data)
+    free(work)
+
+
+def sample_categorical(logits, u, act, logp):
+    cdef View x = view_of(logits, c'f', 2, IN_ROWS), noise = view_of(u, c'f', 1, IN)
+    cdef View i = view_of(act, c'l', 1, OUT), p = view_of(logp, c'f', 1, OUT)
+    if x.columns < 1 or x.columns > MAX_CHOICES:
+        raise ValueError(f"{x.columns} choices, 1 to {MAX_CHOICES} are served")
+    if noise.rows != x.rows or i.rows != x.rows or p.rows != x.rows:
+        raise ValueError(f"u, act and logp are not of size {x.rows}")
+    with nogil:
+        c_categorical(<const float *>x.data, x.stride, <const float *>noise.data, x.rows,
+                      x.columns, <int64_t *>i.data, <float *>p.data)
+
+
+def sample_gaussian(mean, log_std, z, act, logp):
+    cdef View x = view_of(mean, c'f', 2, IN_ROWS), spread = view_of(log_std, c'f', 1, IN)
+    cdef View noise = view_of(z, c'f', 2, IN)
+    cdef View a = view_of(act, c'f', 2, OUT), p = view_of(logp, c'f', 1, OUT)
+    if noise.rows != x.rows or a.rows != x.rows or p.rows != x.rows:
+        raise ValueError(f"z, act and logp have not the {x.rows} rows of mean")
+    if spread.rows != x.columns or noise.columns != x.columns or a.columns != x.columns:
+        raise ValueError(f"log_std, z and act have not the {x.columns} columns of mean")
+    with nogil:
+        c_gaussian(<const float *>x.data, x.stride, <const float *>spread.data,
+                   <const float *>noise.data, x.rows, x.columns, <float *>a.data,
+                   <float *>p.data)
+
+
+def first_nonfinite(x):
+    cdef Py_buffer view
+    cdef int64_t at
+    PyObject_GetBuffer(x, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
+    try:
+        if view.format[0] != c'f' or view.format[1] != 0:
+            raise ValueError("not float32")
+        at = c_first_nonfinite(<const float *>view.buf, view.len // 4)
+    finally:
+        PyBuffer_Release(&view)
+    return at
+
+
+include "update.pxi"
+include "gru.pxi"

@@ -1,0 +1,185 @@
+"""The update of csrc/update.h as an object that holds its arrays, part of kernels.pyx."""
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.math cimport INFINITY
+
+cdef extern from "update/update.h" nogil:
+    enum: MAX_SHARDS, SUMS, STATS
+    ctypedef struct Network:
+        int64_t inputs, outputs, params, log_std, floats
+    ctypedef struct Batch:
+        const float *obs
+        const float *mean
+        const float *scale
+        const int64_t *choice
+        const float *act
+        const float *logp
+        const float *val
+        const float *adv
+        const float *ret
+        float limit
+    ctypedef struct Minibatch:
+        const int64_t *index
+        int64_t rows
+        float adv_mean, adv_scale
+    ctypedef struct Coefs:
+        float low, high, range, value_range, dual, entropy, value
+    ctypedef struct Adam:
+        double lr, beta1, beta2, eps, max_norm
+    const char *update_network(const int64_t *plan, int64_t layers, int64_t log_std,
+                               Network *network)
+    void update_pack(const Network *network, const float *params, float *work)
+    void update_advantages(const Batch *batch, Minibatch *part)
+    int64_t update_shards(int64_t rows)
+    void update_shard(const Network *network, const Batch *batch, const Minibatch *part,
+                      const Coefs *coefs, int64_t shard, const float *params, float *work,
+                      float *grad, double *sums)
+    double update_reduce(float *grads, int64_t stride, int64_t shards, int64_t params)
+    void update_adam(const Adam *adam, int64_t step, const float *grad, double norm,
+                     int64_t params, float *exp_avg, float *exp_avg_sq, float *values)
+    void update_stats(const double *sums, int64_t shards, int64_t rows, double norm, float *stats)
+
+
+cdef int network_of(plan, log_std, Network *network) except -1:
+    """Read a plan; a ValueError says what is wrong with it."""
+    cdef View rows = view_of(plan, c'l', 2, IN)
+    cdef const char *fault
+    if rows.columns != PLAN_COLUMNS:
+        raise ValueError("plan has not 7 columns")
+    fault = update_network(<const int64_t *>rows.data, rows.rows,
+                           -1 if log_std is None else log_std, network)
+    if fault != NULL:
+        raise ValueError("plan: " + fault.decode())
+    return 0
+
+
+def update_sizes(plan, log_std=None):
+    cdef Network network
+    network_of(plan, log_std, &network)
+    return network.params, network.floats
+
+
+cdef void *floats(array, int64_t n, int flags) except NULL:
+    """The memory of float32 [n]."""
+    cdef View view = view_of(array, c'f', 1, flags)
+    if view.rows != n:
+        raise ValueError(f"an array has {view.rows} floats, wanted {n}")
+    return view.data
+
+
+cdef class Update:
+    cdef Network network
+    cdef Batch batch
+    cdef Minibatch part
+    cdef Coefs coefs
+    cdef Adam adam
+    cdef float *params
+    cdef float *exp_avg
+    cdef float *exp_avg_sq
+    cdef float *grads
+    cdef int64_t stride
+    cdef double *sums
+    cdef float *work
+    cdef const int64_t *order
+    cdef int64_t places
+    cdef bint normalised
+    cdef object arrays
+
+    def __init__(self, plan, log_std, double limit, memory, samples, order, terms):
+        network_of(plan, log_std, &self.network)
+        self._work_in(*memory)
+        self._read(*samples, limit)
+        self._follow(order, len(samples[0]))
+        self.weigh(*terms)
+        self.arrays = memory, samples, order  # held for as long as their memory is used
+
+    def _work_in(self, params, exp_avg, exp_avg_sq, grads, sums, work):
+        cdef int64_t n = self.network.params
+        cdef View rows = view_of(grads, c'f', 2, OUT), totals = view_of(sums, c'd', 2, OUT)
+        if rows.rows != MAX_SHARDS or rows.columns < n:
+            raise ValueError(f"grads is {rows.rows, rows.columns}, wanted {MAX_SHARDS, n} or wider")
+        if totals.rows != MAX_SHARDS or totals.columns != SUMS:
+            raise ValueError(f"sums is {totals.rows, totals.columns}, wanted {MAX_SHARDS, SUMS}")
+        self.params = <float *>floats(params, n, OUT)
+        if exp_avg is not None:
+            self.exp_avg = <float *>floats(exp_avg, n, OUT)
+            self.exp_avg_sq = <float *>floats(exp_avg_sq, n, OUT)
+        self.grads, self.stride, self.sums = <float *>rows.data, rows.columns, <double *>totals.data
+        self.work = <float *>floats(work, self.network.floats, OUT)
+
+    def _read(self, obs, act, logp, val, adv, ret, mean, scale, float limit):
+        cdef View x = view_of(obs, c'f', 2, IN)
+        cdef bint discrete = self.network.log_std < 0
+        cdef View a = view_of(act, c'l', 1, IN) if discrete else view_of(act, c'f', 2, IN)
+        cdef int64_t columns = 1 if discrete else self.network.outputs - 1
+        if x.columns != self.network.inputs:
+            raise ValueError(f"obs has {x.columns} columns, wanted {self.network.inputs}")
+        if a.rows != x.rows or a.columns != columns:
+            raise ValueError(f"act is {a.rows, a.columns}, wanted {x.rows, columns}")
+        if (mean is None) != (scale is None):
+            raise ValueError("mean and scale are given together, or both None")
+        self.batch = Batch(
+            <const float *>x.data, normaliser(mean, x.columns), normaliser(scale, x.columns),
+            <const int64_t *>a.data, <const float *>a.data,
+            <const float *>floats(logp, x.rows, IN), <const float *>floats(val, x.rows, IN),
+            <const float *>floats(adv, x.rows, IN), <const float *>floats(ret, x.rows, IN), limit)
+
+    def _follow(self, order, int64_t rows):
+        cdef View places = view_of(order, c'l', 1, IN)
+        cdef int64_t i
+        self.order, self.places = <const int64_t *>places.data, places.rows
+        for i in range(self.places):
+            if self.order[i] < 0 or self.order[i] >= rows:
+                raise ValueError(f"order[{i}] is {self.order[i]}, of {rows} samples")
+
+    def weigh(self, double clip_range, clip_range_vf, double entropy_coef, double value_coef,
+              dual_clip, double max_grad_norm, bint norm_advantages, betas, double adam_eps):
+        self.coefs = Coefs(1 - clip_range, 1 + clip_range, clip_range,
+                           -1 if clip_range_vf is None else clip_range_vf,
+                           INFINITY if dual_clip is None else dual_clip, entropy_coef, value_coef)
+        self.adam = Adam(0, betas[0], betas[1], adam_eps, max_grad_norm)
+        self.normalised = norm_advantages
+
+    def shards(self, int64_t rows):
+        return update_shards(rows)
+
+    cpdef int64_t begin(self, int64_t first, int64_t last) except -1:
+        if first < 0 or last > self.places or first >= last:
+            raise ValueError(f"places {first} to {last} of an order of {self.places}")
+        self.part = Minibatch(self.order + first, last - first, 0, 1)
+        with nogil:
+            if self.normalised:
+                update_advantages(&self.batch, &self.part)
+            update_pack(&self.network, self.params, self.work)
+        return update_shards(self.part.rows)
+
+    cpdef int shard(self, int64_t shard) except -1:
+        if shard < 0 or shard >= update_shards(self.part.rows) or not self.part.rows:
+            raise ValueError(f"no minibatch with a shard {shard} has begun")
+        with nogil:
+            update_shard(&self.network, &self.batch, &self.part, &self.coefs, shard, self.params,
+                         self.work, self.grads + shard * self.stride, self.sums + shard * SUMS)
+        return 0
+
+    cpdef int finish(self, int64_t step, double lr, stats) except -1:
+        cdef float *out = <float *>floats(stats, STATS, OUT)
+        cdef int64_t shards = update_shards(self.part.rows), n = self.network.params
+        cdef double norm
+        if step < 1 or not self.part.rows:
+            raise ValueError(f"no minibatch has begun, or its step {step} is below 1")
+        if self.exp_avg == NULL:
+            raise ValueError("the memory has no moments of Adam to finish with")
+        self.adam.lr = lr
+        with nogil:
+            norm = update_reduce(self.grads, self.stride, shards, n)
+            update_adam(&self.adam, step, self.grads, norm, n, self.exp_avg, self.exp_avg_sq,
+                        self.params)
+            update_stats(self.sums, shards, self.part.rows, norm, out)
+        return 0
+
+    def minibatch(self, int64_t first, int64_t last, int64_t step, double lr, stats):
+        cdef int64_t shard
+        for shard in range(self.begin(first, last)):
+            self.shard(shard)
+            PyErr_CheckSignals()  # Ctrl-C waits for one shard, not for the epoch
+        self.finish(step, lr, stats)

@@ -1,0 +1,109 @@
+/* From a plan to the layers of an update: who reads whom, and where everything lies. */
+#include <stddef.h>
+#include <string.h>
+
+#include "mlp/dense.h"
+#include "simd/fastmath.h"
+#include "mlp/mlp.h"
+#include "update/update.h"
+#include "update/loss.h"
+
+/* The layer that writes `buffer` before layer `i`; -1: none, it is the observation. */
+static int64_t writer(const int64_t *plan, int64_t i, int64_t buffer) {
+    for (i--; i >= 0; i--)
+        if (plan[i * PLAN_COLUMNS + DST] == buffer) return i;
+    return -1;
+}
+
+/* A stretch of the parameters. */
+typedef struct {
+    int64_t start, size;
+} Span;
+
+/* Gradients are written once, and parameters without one would go on with stale moments: every
+ * parameter has to belong to exactly one layer or to log_std. */
+static const char *cover_fault(const Network *network) {
+    Span span[2 * MAX_LAYERS + 1] = {{network->log_std, 0}};
+    int64_t spans = 1, total = 0;
+    if (network->log_std >= 0) span[0].size = network->outputs - 1;
+    for (const Layer *layer = network->layer; layer < network->layer + network->layers; layer++) {
+        span[spans++] = (Span){layer->weight, layer->n * layer->out};
+        span[spans++] = (Span){layer->bias, layer->out};
+    }
+    for (int64_t i = 0; i < spans; i++) {
+        total += span[i].size;
+        for (int64_t j = 0; j < i; j++)
+            if (span[i].start < span[j].start + span[j].size &&
+                span[j].start < span[i].start + span[i].size)
+                return "two layers share parameters";
+    }
+    return total == network->params ? NULL : "it leaves parameters out";
+}
+
+/* What the update asks of a plan beyond what acting does. */
+static const char *network_fault(const Network *network) {
+    if (network->outputs < 2) return "the output has no action parameters beside the value";
+    for (int64_t i = 0; i < network->layers; i++) {
+        int64_t readers = network->layer[i].column >= 0;
+        for (int64_t j = i + 1; j < network->layers; j++)
+            readers += network->layer[j].source == i;
+        if (!readers) return "a layer's output is read by none, or overwritten";
+    }
+    return cover_fault(network);
+}
+
+/* Give `floats` of the workspace away. */
+static int64_t take(Network *network, int64_t floats) {
+    int64_t start = network->floats;
+    network->floats += (floats + WIDE - 1) / WIDE * WIDE;
+    return start;
+}
+
+static void place(Network *network) {
+    network->x = take(network, BLOCK * row_of(network->inputs));
+    network->out = take(network, BLOCK * network->outputs);
+    network->scratch = take(network, HEAD_FLOATS(network->outputs));
+    for (int64_t i = 0; i < network->layers; i++) {
+        Layer *layer = network->layer + i;
+        layer->y = take(network, BLOCK * row_of(layer->out));
+        layer->delta = take(network, BLOCK * row_of(layer->out));
+        layer->forward = take(network, packed_floats(layer->n, layer->out));
+        layer->backward = take(network, packed_floats(layer->out, layer->n));
+    }
+}
+
+static void add_layer(const int64_t *plan, int64_t i, Network *network) {
+    const int64_t *row = plan + i * PLAN_COLUMNS;
+    int64_t source = writer(plan, i, row[SRC]), hidden = row[DST] >= 0;
+    network->layer[i] = (Layer){.n = row[N_IN], .out = row[N_OUT], .weight = row[W_OFFSET],
+                                .bias = row[B_OFFSET], .activation = row[ACTIVATION],
+                                .source = source, .column = hidden ? -1 : network->outputs};
+    for (int64_t j = 0; j < i; j++) network->layer[j].adds |= network->layer[j].source == source;
+    network->outputs += hidden ? 0 : row[N_OUT];
+}
+
+const char *update_network(const int64_t *plan, int64_t layers, int64_t log_std,
+                           Network *network) {
+    Layout layout;
+    const char *fault = mlp_layout(plan, layers, &layout);
+    if (fault) return fault;
+    if (layers > MAX_LAYERS) return "it has more than 64 layers";
+    if (log_std < -1 || log_std > layout.params) return "log_std lies outside the parameters";
+    memset(network, 0, sizeof *network);
+    network->layers = layers, network->log_std = log_std;
+    network->inputs = layout.inputs, network->params = layout.params;
+    for (int64_t i = 0; i < layers; i++) add_layer(plan, i, network);
+    if (log_std >= 0) network->params = most(network->params, log_std + network->outputs - 1);
+    place(network);
+    return network_fault(network);
+}
+
+void update_pack(const Network *network, const float *params, float *work) {
+    for (int64_t i = 0; i < network->layers; i++) {
+        const Layer *layer = network->layer + i;
+        const float *weight = params + layer->weight;
+        pack_forward(weight, params + layer->bias, layer->n, layer->out, work + layer->forward);
+        if (layer->source >= 0)
+            pack_backward(weight, layer->n, layer->out, work + layer->backward);
+    }
+}

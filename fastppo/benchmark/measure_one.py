@@ -1,0 +1,195 @@
+"""One measurement in a process of its own: `python -m fastppo.benchmark.measure_one`.
+
+The job comes on stdin.
+It says `ready` once it is warm, begins at the next line of stdin, and ends with a line of JSON:
+what was found, or the error that came instead.
+"""
+
+import json
+import os
+import pickle
+import sys
+import time
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+
+
+class Job(NamedTuple):
+    """What is to be measured, and for how long."""
+
+    part: str  # a name in PARTS
+    settings: dict[str, Any]  # of the PPO
+    seconds: float
+    iterations: int | None  # instead of seconds
+
+    @property
+    def lap(self) -> dict[str, Any]:
+        """What Laps must know."""
+        return {"seconds": self.seconds, "iterations": self.iterations}
+
+
+def loop(ppo, job: Job) -> dict[str, Any]:
+    """Steps per second of training as a whole, and seconds a step of its parts."""
+    from fastppo.benchmark.peers import Laps
+    from fastppo.benchmark.trace import Stamps
+    laps, marks, stamps = Laps(job.lap), [], Stamps(ppo)
+
+    def mark(ppo, stats) -> bool:
+        rollouts = [end - start for _, name, start, end in stamps.new() if name == "rollout"]
+        marks.append((ppo.clock.seconds["collect"], ppo.clock.seconds["update"],
+                      sum(rollouts) / max(1, ppo.config.num_workers) / 1e9,
+                      ppo.episodes.count, stats.get("losses/epochs", ppo.config.epochs)))
+        return not laps.over(ppo.step)
+    ready()
+    ppo.learn(10**15, [mark])
+    marks = np.array(marks)
+    collect, update, _, episodes, _ = (marks[-1] - marks[0]) / (laps.laps[-1][1] - laps.laps[0][1])
+    busy, epochs = marks[1:, 2].mean() / rows(ppo), marks[1:, 4].mean()
+    return {"rate": laps.rate(), "collect": collect, "update": update, "resets": episodes,
+            "busy": busy if ppo.config.num_workers else collect, "epochs": epochs}
+
+
+def environments(ppo, job: Job) -> dict[str, Any]:
+    """Steps per second of the environments under random actions, where they are."""
+    from fastppo.benchmark.peers import Laps
+    laps, vec = Laps(job.lap), ppo.collector.vec
+    length, valid, steps, resets = ppo.arena["length"], ppo.arena["valid"], 0, 0
+
+    def play() -> None:
+        length.fill(0)
+        valid.fill(True)
+        vec.begin()  # between them: the same command again is no new one to workers
+        vec.warmup(ppo.config.num_steps)
+    play()  # the workers are up
+    ready()
+    while not laps.over(steps):
+        play()
+        steps += int(valid.sum())
+        resets += int((length > 0).sum()) + 2 * ppo.config.num_envs
+    return {"rate": laps.rate(), "resets": resets / max(1, steps)}
+
+
+def acting(ppo, job: Job) -> dict[str, Any]:
+    """Actions per second on recorded observations, in this process."""
+    from fastppo.benchmark.peers import Laps
+    ppo.collect()
+    vec = ppo.collector.vec
+    actor = getattr(vec, "actor", None) or vec.central
+    groups = getattr(vec, "groups", [range(ppo.config.num_envs)])  # a native one's: all at once
+    actor.start(0)
+    ready()
+    laps, steps = Laps(job.lap), 0
+    while not laps.over(steps):
+        for t in range(ppo.config.num_steps):
+            for group in groups:
+                actor.act(t, group)
+        steps += rows(ppo)
+    return {"rate": laps.rate()}
+
+
+def update(ppo, job: Job) -> dict[str, Any]:
+    """Steps per second of updates on one recorded rollout."""
+    from fastppo.benchmark.peers import Laps
+    rollout, laps, steps, epochs = ppo.collect(), Laps(job.lap), 0, []
+    ready()
+    over = False
+    while not over:
+        stats = ppo.update(rollout)
+        epochs.append(stats.get("losses/epochs", ppo.config.epochs))
+        steps += int(rollout.valid.sum())
+        over = laps.over(steps)
+    return {"rate": laps.rate(), "epochs": float(np.mean(epochs[1:]))}
+
+
+def limit(ppo, job: Job) -> dict[str, Any]:
+    """What the environment and the network cost one core, and what was measured at all."""
+    from fastppo.benchmark import limit as limits
+    from fastppo.machine.limits import usable_cores
+    recorder, start = limits.Recorder(ppo), time.perf_counter()
+    for _ in range(2):
+        rollout = ppo.collect()
+        recorder.take(rollout)
+        ppo.update(rollout)
+        if time.perf_counter() - start > job.seconds:
+            break
+    ready()
+    native = ppo.source.vector is not None
+    cost = limits.vector(ppo, recorder, job.seconds, usable_cores()) if native else \
+        limits.environment(ppo, recorder, job.seconds)
+    act, both = limits.flops(ppo.policy)
+    return {"cost": cost._asdict(), "act_flops": act, "update_flops": both,
+            "peak": limits.peak(ppo.config.device), "facts": facts(ppo)}
+
+
+def facts(ppo) -> dict[str, Any]:
+    """What runs here: the resolved settings, the network, and the versions."""
+    import gymnasium
+    import torch
+
+    from fastppo.machine import kernels
+    from fastppo.outputs.run_folder import public
+    policy = ppo.policy
+    return {"config": public(ppo.config), "inputs": policy.observer.encoding.size,
+            "outputs": policy.head.size,
+            "parameters": sum(param.numel() for param in policy.parameters()),
+            "native": ppo.source.vector is not None, "kernels": kernels.backend(),
+            "versions": {"Python": sys.version.split()[0], "torch": torch.__version__,
+                         "numpy": np.__version__, "Gymnasium": gymnasium.__version__}}
+
+
+def profile(ppo, job: Job) -> dict[str, Any]:
+    """Who did what when, in some iterations after the first one."""
+    from fastppo.benchmark.peers import Laps
+    from fastppo.benchmark.trace import Stamps, events
+    laps, stamps, spans, over = Laps(job.lap), Stamps(ppo), [], False
+    ready()
+    while not over:
+        start = time.monotonic_ns()
+        rollout = ppo.collect()
+        middle = time.monotonic_ns()
+        ppo.update(rollout)
+        spans += [(-1, "collect", start, middle), (-1, "update", middle, time.monotonic_ns()),
+                  *stamps.new()]
+        spans, over = [] if not laps.laps else spans, laps.over(ppo.step)
+    return {"trace": events(spans, stamps.pids)}
+
+
+PARTS: dict[str, Callable[..., dict[str, Any]]] = {
+    "environments": environments, "acting": acting, "update": update, "loop": loop, "limit": limit,
+    "profile": profile, "facts": lambda ppo, job: facts(ppo)}
+
+
+def rows(ppo) -> int:
+    """Steps of one rollout."""
+    return ppo.config.num_steps * ppo.config.num_envs
+
+
+def ready() -> None:
+    """Say that warming up is done, and wait until told to begin."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
+def measured(job: Job) -> dict[str, Any]:
+    """What `job` found."""
+    from fastppo.config import default_of
+    from fastppo.ppo import PPO
+    with PPO(**{"env_name": default_of("env_name")} | job.settings) as ppo:
+        return PARTS[job.part](ppo, job)
+
+
+def main() -> None:
+    """Do the job on stdin; an error of ours goes back as its text."""
+    from fastppo.errors import Error
+    job = pickle.loads(bytes.fromhex(sys.stdin.readline()))
+    sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv
+    try:
+        found = measured(job)
+    except Error as error:
+        found = {"error": [type(error).__name__, error.what, error.fix]}
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,4 @@
+"""The command, one file a verb.
+
+May import: everything else.
+"""

@@ -1,0 +1,4 @@
+"""Kernels, shared memory, random numbers, cores and memory of the machine; without torch.
+
+May import: settings, errors, reference.
+"""

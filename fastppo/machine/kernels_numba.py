@@ -1,0 +1,146 @@
+"""The kernels of csrc/ in numba, for where no compiler was at install; imported only there.
+
+Same names, parameters and results as the compiled ones (bits may differ, integers do not); masks
+come as uint8. Compiled at the first call and never cached: a cache on disk is a pickle that runs.
+"""
+
+import numpy as np
+from numba import njit, uint32, uint64
+
+from fastppo import reference
+
+SHUFFLE = int(reference.Purpose.SHUFFLE)
+
+
+def _fits(array, dtype, ndim):
+    """Whether `array` is the one that a kernel is compiled for: numba takes others, silently."""
+    same = isinstance(array, np.ndarray) and array.dtype == dtype and array.ndim == ndim
+    return same and array.flags.c_contiguous
+
+
+def _fillable(out, dtype, ndim):
+    """Refuse what a kernel may not fill; kernels.py then says why."""
+    if not _fits(out, dtype, ndim) or not out.flags.writeable:
+        raise ValueError("not the array this kernel fills")
+
+
+@njit
+def gae(rew, val, nxt, term, trunc, gamma, lam, adv):
+    """A_t = sum over k >= t of (gamma lam)^(k-t) delta_k, while t's own episode lasts."""
+    for e in range(rew.shape[1]):
+        trace = 0.0
+        for t in range(rew.shape[0] - 1, -1, -1):
+            bootstrap = 0.0 if term[t, e] else float(nxt[t, e])
+            rest = 0.0 if term[t, e] | trunc[t, e] else trace
+            trace = float(rew[t, e]) + gamma * bootstrap - float(val[t, e]) + gamma * lam * rest
+            adv[t, e] = trace
+
+
+@njit
+def discounted(rew, ended, gamma, carry, out):
+    """g_t = sum over k <= t of gamma^(t-k) rew_k, over the steps since t's own episode began."""
+    for t in range(rew.shape[0]):
+        for e in range(rew.shape[1]):
+            out[t, e] = gamma * carry[e] + float(rew[t, e])
+            carry[e] = 0.0 if ended[t, e] else out[t, e]
+
+
+@njit
+def merge_moments(x, count, mean, m2):
+    """Count, mean and sum of squared deviations of all rows seen so far, x [n o] the newest."""
+    rows, columns = x.shape
+    if rows == 0:
+        return
+    total = count[0] + rows
+    for i in range(columns):
+        own, own_m2 = 0.0, 0.0
+        for r in range(rows):
+            own += float(x[r, i])
+        own /= rows
+        for r in range(rows):
+            own_m2 += (float(x[r, i]) - own) ** 2
+        if count[0] == 0:
+            mean[i], m2[i] = own, own_m2
+        else:
+            shift = own - mean[i]
+            m2[i] += own_m2 + shift * shift * (count[0] * rows / total)
+            mean[i] += shift * (rows / total)
+    count[0] = total
+
+
+@njit
+def _philox(seed, component, step, env, purpose):
+    """The first two words at a counter; every argument an unsigned integer."""
+    low, high = uint32(seed), uint32(seed >> uint64(32))
+    a, b, c, d = uint32(component), uint32(step), uint32(env), uint32(purpose)
+    for _ in range(10):
+        p, q = uint64(0xD2511F53) * uint64(a), uint64(0xCD9E8D57) * uint64(c)
+        a, b = uint32(uint32(q >> uint64(32)) ^ b ^ low), uint32(q)
+        c, d = uint32(uint32(p >> uint64(32)) ^ d ^ high), uint32(p)
+        low, high = uint32(low + uint32(0x9E3779B9)), uint32(high + uint32(0xBB67AE85))
+    return a, b
+
+
+@njit
+def _uniform(seed, purpose, env0, step, out):
+    for e in range(out.shape[0]):
+        for k in range(out.shape[1]):
+            first, _ = _philox(seed, uint32(k), step, uint32(env0 + uint32(e)), purpose)
+            out[e, k] = (first >> uint32(8)) * 2.0**-24
+
+
+@njit
+def _normal(seed, purpose, env0, step, out):
+    for e in range(out.shape[0]):
+        for k in range(out.shape[1]):
+            first, second = _philox(seed, uint32(k), step, uint32(env0 + uint32(e)), purpose)
+            radius = np.sqrt(-2.0 * np.log(((first >> uint32(8)) + 1) * 2.0**-24))
+            out[e, k] = radius * np.cos(2.0 * np.pi * ((second >> uint32(8)) * 2.0**-24))
+
+
+@njit
+def _permutation(seed, iteration, epoch, out):
+    for i in range(len(out)):
+        out[i] = i
+    for i in range(len(out) - 1, 0, -1):
+        first, _ = _philox(seed, uint32(i), iteration, epoch, uint32(SHUFFLE))
+        j = uint64(first) * uint64(i + 1) >> uint64(32)
+        out[i], out[j] = out[j], out[i]
+
+
+def uniform(seed, purpose, env0, step, out):
+    """Uniforms in [0, 1), [e k]: (word0 >> 8) 2^-24 at component k of environment env0 + e."""
+    _fillable(out, "f4", 2)
+    _uniform(np.uint64(seed), np.uint32(purpose), np.uint32(env0), np.uint32(step % 2**32), out)
+
+
+def normal(seed, purpose, env0, step, out):
+    """Standard normals [e k]: sqrt(-2 ln u1) cos(2 pi u2), with u1 in (0, 1] and u2 in [0, 1)."""
+    _fillable(out, "f4", 2)
+    _normal(np.uint64(seed), np.uint32(purpose), np.uint32(env0), np.uint32(step % 2**32), out)
+
+
+def word(seed, purpose, env, step, component=0):
+    """The first word of Philox at (component, step modulo 2^32, env, purpose), below 2^32."""
+    return reference.word(int(np.uint64(seed)), purpose, env, step, component)
+
+
+def permutation(seed, iteration, epoch, out):
+    """A permutation of 0 .. n-1: from the last place down, each swaps with one at or below it."""
+    _fillable(out, "i8", 1)
+    _permutation(np.uint64(seed), np.uint32(iteration % 2**32), np.uint32(epoch % 2**32), out)
+
+
+@njit
+def _first_nonfinite(x):
+    for i in range(len(x)):
+        if not np.isfinite(x[i]):
+            return i
+    return -1
+
+
+def first_nonfinite(x):
+    """The flat index of the first NaN or infinity of x, of any shape, or -1."""
+    if not _fits(x, "f4", np.ndim(x)):
+        raise ValueError("not the array this kernel reads")
+    return _first_nonfinite(x.reshape(-1))

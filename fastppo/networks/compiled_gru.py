@@ -1,0 +1,62 @@
+"""A GRU over packed sequences on the CPU, compiled: where torch takes 30 operations a step.
+
+What the cell makes of its inputs and the gradients of its weights are products over all samples at
+once; only what needs the step before, the hidden part, is csrc/gru/gru.c's.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from fastppo.machine import kernels
+
+
+def serves(cell: nn.Module, features: Tensor) -> bool:
+    """Whether the compiled twin can run a cell on these features; an LSTM is oneDNN's already."""
+    return (kernels.COMPILED and type(cell) is nn.GRU and features.device.type == "cpu"
+            and features.dtype == torch.float32)
+
+
+def unroll(cell: nn.GRU, features: Tensor, state: Tensor, sizes: Tensor) -> Tensor:
+    """The outputs [b h] of `cell` for packed features [b f] from `state` [k h]; see kernels.unroll.
+
+    The state gets no gradient. Equal to the cell's own within 1e-5, gradients too.
+    """
+    x = F.linear(features, cell.weight_ih_l0, cell.bias_ih_l0)
+    return _Unroll.apply(x, cell.weight_hh_l0, cell.bias_hh_l0, state, sizes)
+
+
+class _Unroll(torch.autograd.Function):
+    """kernels.unroll and kernels.unroll_back as one differentiable function."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, state: Tensor, sizes: Tensor
+                ) -> Tensor:
+        """out, as `unroll` says; what the way back needs is kept."""
+        rows, size = len(x), weight.shape[1]
+        arrays = [_array(one) for one in (sizes, x, weight, bias, state)]
+        work = np.zeros(kernels.unroll_floats(size, int(sizes[0])), np.float32)
+        prev, out, kept = (np.empty((rows, n * size), np.float32) for n in (1, 1, 4))
+        kernels.unroll(*arrays, work, prev, kept, out)
+        ctx.save_for_backward(weight)
+        ctx.rest = arrays[0], prev, kept, work
+        return torch.from_numpy(out)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of x, weight and bias from that of out."""
+        sizes, prev, kept, work = ctx.rest
+        weight, = ctx.saved_tensors
+        dx, inner = (np.empty((len(prev), len(weight)), np.float32) for _ in range(2))
+        kernels.unroll_back(sizes, _array(weight), _array(dout), prev, kept, work, dx, inner)
+        gates = torch.from_numpy(inner)
+        return (torch.from_numpy(dx), gates.T @ torch.from_numpy(prev), gates.sum(0), None, None)
+
+
+def _array(x: Tensor) -> np.ndarray:
+    return x.detach().contiguous().numpy()

@@ -1,0 +1,452 @@
+"""Action heads: from a network's parameters to actions, log-probabilities and entropies (torch).
+
+Every head has
+    size      columns of action parameters that it wants of the network
+    means     which of them, bool [size], are means of what is sampled
+    noise     a letter for every random number an action takes: u uniform in [0, 1), n normal
+    form      how what is stored becomes the environment's action (actions.FORMS)
+    hold      steps for which noise stays the same; None: a whole rollout
+and four functions of parameters [b size]: sample, judge, mode, masked. Noise comes in as an array,
+no head draws. Log-probabilities and entropies are in nats, summed over components; entropies are
+exact unless a head says that they are estimated.
+"""
+
+import math
+from typing import NamedTuple, Sequence
+
+import numpy as np
+import torch
+from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete, Space
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fastppo.envs.spaces import NEVER, counts, leaves, parts
+
+LOG_TWO_PI = math.log(2 * math.pi)
+
+
+class Options(NamedTuple):
+    """How the numbers of a Box are distributed; see Config for what each choice means."""
+
+    distribution: str = "gaussian"
+    std: float | str | None = None
+    log_std_init: float = 0.0
+    min_std: float = 0.0
+    std_scale: float = 1.0
+    action_scaling: bool = False
+    sde: bool = False
+    sde_sample_freq: int | None = None
+
+
+PLAIN = Options()
+
+
+class Head(nn.Module):
+    """What all heads have in common; sizes are those of a class that has none to say."""
+
+    form, hold = "clip", 1
+
+    def __init__(self, size: int, noise: str, means: int = 0):
+        super().__init__()
+        self.size, self.noise, self.means = size, noise, np.arange(size) < means
+
+    def sample(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(act, logp [b]) from noise [b k]."""
+        raise NotImplementedError
+
+    def judge(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+        """(logp [b] of act, entropy [b])."""
+        raise NotImplementedError
+
+    def mode(self, params: Tensor) -> Tensor:
+        """The likeliest action."""
+        raise NotImplementedError
+
+    def masked(self, params: Tensor, mask: Tensor | None) -> Tensor:
+        """Parameters under which only actions that `mask`, bool [b choices], allows are taken."""
+        return params
+
+
+class Categorical(Head):
+    """One of n actions, act i64 [b], from unnormalised log-probabilities [b n]."""
+
+    def __init__(self, n: int):
+        super().__init__(n, "u")
+
+    def sample(self, logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(act [b], logp [b]) by inverse CDF from one uniform number a row, noise [b 1]."""
+        act = _inverted(logits, noise)
+        return act, self.judge(logits, act)[0]
+
+    def judge(self, logits: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+        """(logp [b] of act, entropy [b])."""
+        logp = logits.log_softmax(-1)
+        return logp.gather(-1, act[:, None])[:, 0], -(logp.exp() * logp).sum(-1)
+
+    def mode(self, logits: Tensor) -> Tensor:
+        """The likeliest action [b]."""
+        return logits.argmax(-1)
+
+    def masked(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        """Logits of illegal actions so low that their probability is 0."""
+        return logits if mask is None else logits.masked_fill(~mask, NEVER)
+
+
+class Categoricals(Head):
+    """One choice for each of k factors, act i64 [b k], independent; logits one after the other."""
+
+    def __init__(self, sizes: Sequence[int]):
+        super().__init__(int(sum(sizes)), "u" * len(sizes))
+        # Factors side by side, the short ones filled up with what is never chosen.
+        place = np.arange(max(sizes)) < np.array(sizes)[:, None]
+        index = np.where(place, np.cumsum(place).reshape(place.shape) - 1, 0)
+        self.register_buffer("index", torch.from_numpy(index), persistent=False)
+        self.register_buffer("beside", torch.from_numpy(~place), persistent=False)
+
+    def sample(self, logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(act [b k], logp [b]) from one uniform number a factor."""
+        act = _inverted(self._factors(logits), noise[:, :, None])
+        return act, self.judge(logits, act)[0]
+
+    def judge(self, logits: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+        """(logp [b] of act, entropy [b])."""
+        logp = self._factors(logits).log_softmax(-1)
+        return logp.gather(-1, act[..., None])[..., 0].sum(-1), -(logp.exp() * logp).sum((-1, -2))
+
+    def mode(self, logits: Tensor) -> Tensor:
+        """The likeliest choice of every factor [b k]."""
+        return self._factors(logits).argmax(-1)
+
+    def masked(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        """As Categorical's."""
+        return logits if mask is None else logits.masked_fill(~mask, NEVER)
+
+    def _factors(self, logits: Tensor) -> Tensor:
+        return logits[:, self.index].masked_fill(self.beside, NEVER)
+
+
+class Bernoulli(Head):
+    """k independent bits, act i64 [b k], from the log-odds [b k] of their being 1."""
+
+    def __init__(self, size: int):
+        super().__init__(size, "u" * size)
+
+    def sample(self, odds: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(act [b k], logp [b]) from one uniform number a bit."""
+        act = (noise < odds.sigmoid()).long()
+        return act, self.judge(odds, act)[0]
+
+    def judge(self, odds: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+        """(logp [b] of act, entropy [b])."""
+        logp = F.logsigmoid(torch.where(act > 0, odds, -odds))
+        one, none = F.logsigmoid(odds), F.logsigmoid(-odds)
+        return logp.sum(-1), -(one.exp() * one + none.exp() * none).sum(-1)
+
+    def mode(self, odds: Tensor) -> Tensor:
+        """The likelier value of every bit [b k]."""
+        return (odds > 0).long()
+
+    def masked(self, odds: Tensor, mask: Tensor | None) -> Tensor:
+        """Certainty of the one value that is left; `mask` [b 2k] is (may be 0, may be 1) a bit."""
+        if mask is None:
+            return odds
+        none, one = mask.reshape(mask.shape[0], self.size, 2).unbind(-1)
+        return odds.masked_fill(~one, NEVER).masked_fill(~none, -NEVER)
+
+
+class Gaussian(Head):
+    """Independent normals around means [b a], with one log std a component, free of the state.
+
+    It is trained from `log_std_init` on; with `fixed` it stays.
+    """
+
+    def __init__(self, size: int, log_std_init: float | Tensor = 0.0, form: str = "clip",
+                 fixed: bool = False):
+        super().__init__(size, "n" * size, size)
+        start = torch.as_tensor(log_std_init, dtype=torch.float32).expand(size).clone()
+        self.form, self.log_std = form, nn.Parameter(start, requires_grad=not fixed)
+
+    def sample(self, mean: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(act [b a], logp [b]) from standard normal noise [b a]."""
+        act = mean + self.log_std.exp() * noise
+        return act, self._density(mean, act)
+
+    def judge(self, mean: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+        """(logp [b] of act, entropy [b])."""
+        entropy = self.log_std.sum() + 0.5 * self.size * (1 + LOG_TWO_PI)
+        return self._density(mean, act), entropy.expand(len(act))
+
+    def mode(self, mean: Tensor) -> Tensor:
+        """The mean [b a]."""
+        return mean
+
+    def _density(self, mean: Tensor, act: Tensor) -> Tensor:
+        """Of what is stored, not of the noise: whoever learns from it has no noise."""
+        z = (act - mean) * (-self.log_std).exp()
+        return -0.5 * z.square().sum(-1) - self.log_std.sum() - 0.5 * self.size * LOG_TWO_PI
+
+
+class StateGaussian(Head):
+    """Independent normals whose means and stds the network gives both, parameters [b 2a].
+
+    std = scale softplus(raw + softplus^-1(exp(log_std_init) / scale)) + floor, so raw 0 means
+    exp(log_std_init) + floor.
+    Source: Haarnoja 2018 lets the std depend on the state; softplus: Andrychowicz 2021, choice C59.
+    """
+
+    def __init__(self, size: int, log_std_init: float, form: str, scale: float, floor: float):
+        super().__init__(2 * size, "n" * size, size)
+        self.form, self.scale, self.floor = form, scale, floor
+        start = math.exp(log_std_init) / scale
+        self.shift = start + math.log(-math.expm1(-start))
+
+    def sample(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(act [b a], logp [b]) from standard normal noise [b a]."""
+        mean, std = self._normal(params)
+        act = mean + std * noise
+        return act, _log_density(mean, std, act)
+
+    def judge(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+        """(logp [b] of act, entropy [b])."""
+        mean, std = self._normal(params)
+        return _log_density(mean, std, act), _normal_entropy(std)
+
+    def mode(self, params: Tensor) -> Tensor:
+        """The mean [b a]."""
+        return params.chunk(2, -1)[0]
+
+    def _normal(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        mean, raw = params.chunk(2, -1)
+        return mean, self.scale * F.softplus(raw + self.shift) + self.floor
+
+
+class Squashed(Gaussian):
+    """tanh of a Gaussian, mapped to the bounds; act [b a] is the value before the tanh.
+
+    logp is the density of the tanh. Entropies are estimated, by Gauss-Hermite quadrature with eight
+    nodes: within 0.001 a component up to a std of 1.
+    Source: Haarnoja 2018, arXiv:1801.01290, appendix C.
+    """
+
+    def __init__(self, size: int, log_std_init: float | Tensor = 0.0, fixed: bool = False):
+        super().__init__(size, log_std_init, "tanh", fixed)
+        nodes, weights = np.polynomial.hermite_e.hermegauss(8)
+        for name, x in (("nodes", nodes), ("weights", weights / weights.sum())):
+            self.register_buffer(name, torch.from_numpy(x).float(), persistent=False)
+
+    def sample(self, mean: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(act [b a], logp [b]) from standard normal noise [b a]."""
+        act, logp = super().sample(mean, noise)
+        return act, logp - _log_slope(act).sum(-1)
+
+    def judge(self, mean: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+        """(logp [b] of act, estimated entropy [b])."""
+        logp, entropy = super().judge(mean, act)
+        around = mean[..., None] + self.log_std.exp()[:, None] * self.nodes
+        return (logp - _log_slope(act).sum(-1),
+                entropy + (_log_slope(around) * self.weights).sum((-1, -2)))
+
+
+class Beta(Head):
+    """Independent Beta distributions between the bounds, parameters [b 2a]; act [b a] in (0, 1).
+
+    alpha and beta are 1 + softplus of the parameters, so densities have one peak and none at the
+    bounds [Chou 2017]. Sampled as a ratio of gammas by Marsaglia and Tsang's method (2000), with
+    ROUNDS attempts: all fail with a probability below 1e-10, and then the last one counts.
+    """
+
+    form, ROUNDS, EDGE = "unit", 8, 1e-6
+
+    def __init__(self, size: int):
+        super().__init__(2 * size, "nu" * (2 * self.ROUNDS * size))
+
+    def sample(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(act [b a], logp [b])."""
+        alpha, beta = self._shapes(params)
+        tries = noise.reshape(len(noise), alpha.shape[-1], 2, self.ROUNDS, 2)
+        first, second = (_gamma(shape, tries[:, :, i]) for i, shape in enumerate((alpha, beta)))
+        act = (first / (first + second)).clamp(self.EDGE, 1 - self.EDGE)
+        return act, self.judge(params, act)[0]
+
+    def judge(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+        """(logp [b] of act, entropy [b])."""
+        alpha, beta = self._shapes(params)
+        both = alpha + beta
+        norm = alpha.lgamma() + beta.lgamma() - both.lgamma()
+        logp = (alpha - 1) * act.log() + (beta - 1) * (-act).log1p() - norm
+        entropy = (norm - (alpha - 1) * alpha.digamma() - (beta - 1) * beta.digamma()
+                   + (both - 2) * both.digamma())
+        return logp.sum(-1), entropy.sum(-1)
+
+    def mode(self, params: Tensor) -> Tensor:
+        """(alpha - 1) / (alpha + beta - 2), [b a]."""
+        first, second = F.softplus(params).chunk(2, -1)
+        return first / (first + second)
+
+    def _shapes(self, params: Tensor) -> Sequence[Tensor]:
+        return (1 + F.softplus(params)).chunk(2, -1)
+
+
+class Exploring(Head):
+    """Generalised state-dependent exploration: noise that is a linear function of the features.
+
+    Parameters [b a + f] are means and the features the network ends in; act = mean + features @ E,
+    with E [f a] normal of the trained std exp(log_std), and the same for `hold` steps. Features
+    count as given: the std's gradient does not reach the network.
+    Source: Raffin 2021, arXiv:2005.05719.
+    """
+
+    EDGE = 1e-6
+
+    def __init__(self, size: int, features: int, log_std_init: float, form: str,
+                 hold: int | None):
+        super().__init__(size + features, "n" * (features * size), size)
+        self.form, self.hold, self.components = form, hold, size
+        start = torch.full((features, size), float(log_std_init), dtype=torch.float32)
+        self.log_std = nn.Parameter(start)
+
+    def sample(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(act [b a], logp [b]) from standard normal noise [b f*a]."""
+        mean, features = self._split(params)
+        drawn = self.log_std.exp() * noise.reshape(len(noise), *self.log_std.shape)
+        act = mean + (features[:, :, None] * drawn).sum(1)
+        return act, self.judge(params, act)[0]
+
+    def judge(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+        """(logp [b] of act, entropy [b])."""
+        mean, features = self._split(params)
+        std = (features.square() @ (2 * self.log_std).exp() + self.EDGE).sqrt()
+        return _log_density(mean, std, act), _normal_entropy(std)
+
+    def mode(self, params: Tensor) -> Tensor:
+        """The mean [b a]."""
+        return self._split(params)[0]
+
+    def _split(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        return params[:, :self.components], params[:, self.components:].detach()
+
+
+class Composite(Head):
+    """Several independent heads; parameters, noise and act f32 [b k] are theirs, side by side."""
+
+    def __init__(self, heads: Sequence[Head], widths: Sequence[int], scalars: Sequence[bool]):
+        super().__init__(sum(head.size for head in heads), "".join(head.noise for head in heads))
+        self.parts, self.widths, self.scalars = nn.ModuleList(heads), list(widths), list(scalars)
+        self.form = next((head.form for head in heads if head.form != "clip"), "clip")
+        self.means = np.concatenate([head.means for head in heads])
+
+    def sample(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(act [b k], logp [b])."""
+        noises = noise.split([len(head.noise) for head in self.parts], -1)
+        acts, logps = zip(*(head.sample(x, z) for head, x, z in zip(
+            self.parts, self._params(params), noises)))
+        return self._row(acts), sum(logps)
+
+    def judge(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+        """(logp [b] of act, entropy [b])."""
+        acts = (self._own(head, x, scalar) for head, x, scalar in zip(
+            self.parts, act.split(self.widths, -1), self.scalars))
+        logps, ents = zip(*(head.judge(x, a) for head, x, a in zip(
+            self.parts, self._params(params), acts)))
+        return sum(logps), sum(ents)
+
+    def mode(self, params: Tensor) -> Tensor:
+        """The likeliest action of every head [b k]."""
+        return self._row([head.mode(x) for head, x in zip(self.parts, self._params(params))])
+
+    def _params(self, params: Tensor) -> Sequence[Tensor]:
+        return params.split([head.size for head in self.parts], -1)
+
+    def _own(self, head: Head, act: Tensor, scalar: bool) -> Tensor:
+        act = act if isinstance(head, (Gaussian, StateGaussian, Beta)) else act.long()
+        return act[:, 0] if scalar else act
+
+    def _row(self, acts: Sequence[Tensor]) -> Tensor:
+        return torch.cat([act.reshape(act.shape[0], width).float()
+                          for act, width in zip(acts, self.widths)], -1)
+
+
+COMPILED = Categorical, Gaussian  # heads that the kernels know
+
+
+def head_of(space: Space, options: Options = PLAIN, features: int = 0) -> Head:
+    """The head for an action space that is served; `features`: of the network, for gSDE."""
+    if parts(space):
+        found = leaves(space)
+        return Composite([head_of(leaf.space, options) for leaf in found],
+                         [math.prod(leaf.space.shape) for leaf in found],
+                         [isinstance(leaf.space, Discrete) for leaf in found])
+    if isinstance(space, Discrete):
+        return Categorical(int(space.n))
+    if isinstance(space, MultiDiscrete):
+        return Categoricals(counts(space).tolist())
+    if isinstance(space, MultiBinary):
+        return Bernoulli(math.prod(space.shape))
+    return _box_head(space, options, features)
+
+
+def size(space: Space, options: Options = PLAIN) -> int:
+    """Columns of action parameters a network must return for an action space."""
+    return head_of(space, options).size
+
+
+def _box_head(space: Space, options: Options, features: int) -> Head:
+    count, init = math.prod(space.shape), options.log_std_init
+    form = "scale" if options.action_scaling else "clip"
+    fixed = options.std is not None
+    if fixed:
+        init = torch.from_numpy(np.log(fixed_std(space, options, form))).float()
+    if options.sde:
+        return Exploring(count, features, init, form, options.sde_sample_freq)
+    if options.distribution == "beta":
+        return Beta(count)
+    if options.distribution == "squashed":
+        return Squashed(count, init, fixed)
+    if options.distribution == "state_gaussian":
+        return StateGaussian(count, init, form, options.std_scale, options.min_std)
+    return Gaussian(count, init, form, fixed)
+
+
+def fixed_std(space: Space, options: Options, form: str) -> np.ndarray:
+    """The std f64 [a] of a Box whose `std` is given: a number, or "10%" of the action's range.
+
+    The range is that of what is sampled: 2 where actions are scaled from [-1, 1].
+    """
+    count = math.prod(space.shape)
+    if not isinstance(options.std, str):
+        return np.full(count, float(options.std))
+    wide = 2.0 if form == "scale" or options.distribution == "squashed" else (
+        space.high.astype("f8") - space.low).reshape(-1)
+    return np.broadcast_to(float(options.std.rstrip("%")) / 100 * wide, count)
+
+
+def _inverted(logits: Tensor, u: Tensor) -> Tensor:
+    """The first index with a weight and with a cumulative one over u * sum, on the last axis."""
+    weight = (logits - logits.amax(-1, keepdim=True)).exp()
+    free = weight > 0  # sums rounded in another order may grow where there is no weight
+    over = free & (weight.cumsum(-1) > u * weight.sum(-1, keepdim=True))
+    last = free.long().mul(torch.arange(logits.shape[-1], device=logits.device)).amax(-1)
+    return torch.where(over.any(-1), over.long().argmax(-1), last)
+
+
+def _log_density(mean: Tensor, std: Tensor, act: Tensor) -> Tensor:
+    return (-0.5 * ((act - mean) / std).square() - std.log() - 0.5 * LOG_TWO_PI).sum(-1)
+
+
+def _normal_entropy(std: Tensor) -> Tensor:
+    return (std.log() + 0.5 * (1 + LOG_TWO_PI)).sum(-1)
+
+
+def _log_slope(x: Tensor) -> Tensor:
+    """log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2 x)), exact where tanh is 1."""
+    return 2 * (math.log(2) - x - F.softplus(-2 * x))
+
+
+def _gamma(shape: Tensor, tries: Tensor) -> Tensor:
+    """Gamma variates [b a] of shape >= 1 from tries [b a rounds 2], normal and uniform."""
+    d = shape[..., None] - 1 / 3
+    v = (1 + tries[..., 0] / (3 * d.sqrt())).pow(3)
+    u, z = tries[..., 1], tries[..., 0]
+    good = (v > 0) & (u.log() < 0.5 * z.square() + d * (1 - v + v.clamp(min=1e-30).log()))
+    first = torch.where(good.any(-1), good.int().argmax(-1), good.shape[-1] - 1)
+    return (d * v.clamp(min=1e-8)).gather(-1, first[..., None])[..., 0]

@@ -1,0 +1,71 @@
+"""The sink that writes metrics.csv."""
+
+import csv
+import logging
+import os
+from itertools import count
+from pathlib import Path
+
+from fastppo.outputs.console import note
+from fastppo.outputs.run_folder import unwritable
+
+log = logging.getLogger("fastppo")
+
+
+class Csv:
+    """A table with a row for every iteration; a metric that comes late gets a column of its own.
+
+    An older table at `path` is kept under another name, which the log says. A disk that fills up is
+    noted, once, and the run goes on. Raises ConfigError where the file cannot be made.
+    """
+
+    def __init__(self, path: Path):
+        self.path, self.lost = path, False
+        self.names = ["global_step", "charts/episodic_return", "charts/episodic_length",
+                      "charts/episodes"]
+        try:
+            if path.exists():
+                self._keep()
+            self._rewrite([])
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    def __call__(self, ppo, stats: dict[str, float]) -> None:
+        """Write a row; metrics without a value are empty."""
+        if self.lost:
+            return
+        row = {"global_step": ppo.step, **stats}
+        late = [name for name in row if name not in self.names]
+        try:
+            if late:
+                self._widen(late)
+            with open(self.path, "a", newline="", encoding="utf-8") as file:
+                csv.DictWriter(file, self.names).writerow(row)
+        except OSError as error:
+            self.lost = True
+            note(f"{self.path}: {error.strerror}; metrics from step {ppo.step:,} on are lost")
+
+    def close(self) -> None:
+        """Nothing is open between two rows."""
+
+    def _keep(self) -> None:
+        """Give the table of an earlier run a name that is free."""
+        free = (self.path.with_name(f"{self.path.stem}-{i}{self.path.suffix}") for i in count(1))
+        older = next(path for path in free if not path.exists())
+        os.replace(self.path, older)
+        log.warning("%s of an earlier run is now %s", self.path, older.name)
+
+    def _widen(self, late: list[str]) -> None:
+        with open(self.path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        self.names += late
+        self._rewrite(rows)
+
+    def _rewrite(self, rows: list[dict]) -> None:
+        """Write the whole table; a reader sees the old one or this one."""
+        partial = self.path.with_name(f".{self.path.name}.part")
+        with open(partial, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, self.names)
+            writer.writeheader()
+            writer.writerows(rows)
+        os.replace(partial, self.path)

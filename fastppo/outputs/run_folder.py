@@ -1,0 +1,40 @@
+"""The folder of a run and its config.json."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fastppo.config import Config
+from fastppo.errors import ConfigError
+from fastppo.machine.child_env import SECRET
+
+
+def public(config: Config) -> dict[str, Any]:
+    """A Config as plain JSON values, without what looks like a password in env_kwargs."""
+    plain = json.loads(json.dumps(vars(config), default=repr))
+    return plain | {"env_kwargs": _without_secrets(plain["env_kwargs"])}
+
+
+def _without_secrets(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {key: _without_secrets(held, key) for key, held in value.items()}
+    return "***" if isinstance(value, str) and SECRET.search(name) else value
+
+
+def unwritable(path: Path, error: OSError) -> ConfigError:
+    """The error for a run's folder that cannot be written."""
+    return ConfigError(f"cannot write {path}: {error.strerror}", "--run_dir=another/folder")
+
+
+def folder_of(config: Config) -> Path | None:
+    """The folder a Config asks for, made if need be and with config.json in it; or None."""
+    if config.run_dir is None:
+        return None
+    folder = Path(config.run_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(public(config), indent=2)
+        (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    return folder

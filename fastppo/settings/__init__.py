@@ -1,0 +1,4 @@
+"""Presets, schedules and the spelling of settings, as data.
+
+May import: nothing of fastppo.
+"""

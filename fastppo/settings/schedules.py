@@ -1,0 +1,57 @@
+"""Schedules: a number, a text such as linear:0.2, or a function of the remaining progress."""
+
+import math
+from typing import Any, Callable
+
+Schedule = Callable[[float], float]
+Scheduled = float | str | Schedule
+
+TEXT = "a schedule such as linear:0.2 (to 0) or cosine:0.2:0.1 (to 0.1)"
+# What is left of the way from a schedule's first value to its last, by its name.
+SHAPES: dict[str, Schedule] = {
+    "constant": lambda remaining: 1.0,
+    "linear": lambda remaining: remaining,
+    "cosine": lambda remaining: 0.5 * (1.0 - math.cos(math.pi * remaining)),
+}
+
+
+def schedule(value: Scheduled) -> Schedule:
+    """The function of the remaining progress that `value` stands for; a number's is constant.
+
+    A text is name:first or name:first:last, where the last is 0 if it is left out; constant:x has
+    one number. Raises ValueError for any other text.
+    """
+    if callable(value):
+        return value
+    name, first, last = _parts(value) if isinstance(value, str) else ("constant", value, 0.0)
+    shape = SHAPES[name]
+    return lambda remaining: first * shape(remaining) + last * (1.0 - shape(remaining))
+
+
+def fits(value: Any, positive: bool = True) -> bool:
+    """Whether `value` is a schedule whose numbers are finite, 0 or more, the first above 0.
+
+    Without `positive` the first may be 0, too. What a function returns is seen when it is called.
+    """
+    if callable(value):
+        return True
+    try:
+        first, last = _parts(value)[1:] if isinstance(value, str) else (value, 0.0)
+    except ValueError:
+        return False
+    least = math.ulp(0.0) if positive else 0.0
+    return number(first) and number(last) and first >= least and last >= 0
+
+
+def _parts(text: str) -> tuple[str, float, float]:
+    """(name, first, last) of a schedule's text; ValueError for what is none."""
+    name, *ends = text.split(":")
+    if name not in SHAPES or not 1 <= len(ends) <= (1 if name == "constant" else 2):
+        raise ValueError(text)
+    first, last = map(float, [*ends, 0.0][:2])
+    return name, first, last
+
+
+def number(value: Any) -> bool:
+    """Whether `value` is a finite number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,46 @@
+"""From the rewards that environments answer to those that advantages are computed from.
+
+    raw  ->  times reward_scale  ->  sign (clip_rewards)  ->  over the std of returns (norm_rewards)
+"""
+
+import numpy as np
+
+from fastppo.config import Config
+from fastppo.machine import kernels
+from fastppo.machine.arena import Arena
+
+EPSILON = 1e-8  # added to variances
+
+
+class Returns:
+    """Reward scaling: the running moments of the discounted return, and each environment's own."""
+
+    def __init__(self, envs: int):
+        self.state = np.zeros(envs), np.zeros(1), np.zeros(1), np.zeros(1)  # carry count mean m2
+        self.start = -1, self.state
+
+    def scale(self, iteration: int, rew: np.ndarray, ended: np.ndarray, valid: np.ndarray,
+              gamma: float) -> float:
+        """Take in a rollout's rewards f32 [t e]; returns the factor 1 / sqrt(var + 1e-8).
+
+        The same iteration given again (after an interrupt) is taken in once.
+        """
+        if self.start[0] != iteration:
+            self.start = iteration, self.state
+        carry, count, mean, m2 = state = tuple(x.copy() for x in self.start[1])
+        out = np.empty(rew.shape)
+        kernels.discounted(np.where(valid, rew, np.float32(0)), ended, gamma, carry, out)
+        kernels.merge_moments(out.T[valid.T].reshape(-1, 1), count, mean, m2)
+        self.state = state
+        return float(1 / np.sqrt(m2[0] / count[0] + EPSILON))
+
+
+def rewarded(arena: Arena, config: Config, returns: Returns, iteration: int) -> None:
+    """Fill rew [t e] of a rollout from its raw rewards."""
+    raw, rew, term, trunc, valid = (arena[n] for n in ("raw", "rew", "term", "trunc", "valid"))
+    rew[:] = raw * np.float32(config.reward_scale)
+    if config.clip_rewards:
+        np.sign(rew, out=rew)
+    if config.norm_rewards:
+        rew *= np.float32(returns.scale(iteration, rew, term | trunc, valid, config.gamma))
+        np.clip(rew, -config.reward_limit, config.reward_limit, out=rew)

@@ -1,0 +1,89 @@
+"""A worker's share of the update: it claims shards of the current minibatch."""
+
+from typing import NamedTuple
+
+from fastppo.machine import kernels
+from fastppo.machine.arena import Arena, Spec
+from fastppo.machine.kernels import Memory, Samples, Terms, Update
+from fastppo.machine.limits import usable_cores
+from fastppo.stepping.actors import Recipe
+from fastppo.workers.protocol import UPDATING
+from fastppo.workers.worker_loop import Turns
+
+PAUSE, OVER = 0, 1  # rounds without pieces: another one follows; there is none any more
+
+SCHEDULED = "clip_range", "clip_range_vf", "entropy_coef"  # what other iterations may have else
+
+
+class Share(NamedTuple):
+    """What a worker must know to compute shards."""
+
+    recipe: Recipe
+    terms: Terms
+    norm_obs: bool
+
+
+def shards_spec(params: int, samples: int) -> Spec:
+    """The arrays through which processes share the minibatches of a rollout of `samples`."""
+    row = -(-params // 32) * 32  # whole 128 bytes: no two shards write into one cache line
+    return {"grads": ("<f4", (kernels.MAX_SHARDS, row)), "sums": ("<f8", (kernels.MAX_SHARDS, 6)),
+            "order": ("<i8", (samples,)), "minibatch": ("<i8", (2,)), "weights": ("<f8", (3,))}
+
+
+def samples_of(arena: Arena, norm_obs: bool) -> Samples:
+    """The arena's rollout as samples, in time order."""
+    rows = [arena[name][:len(arena["raw"])] for name in Samples._fields[:6]]
+    obs, *rest = (x.reshape(-1, *x.shape[2:]) for x in rows)
+    moments = (arena["mean"], arena["scale"]) if norm_obs else (None, None)
+    return Samples(obs.reshape(len(obs), -1), *rest, *moments)
+
+
+def shared_memory(memory: Memory, arena: Arena) -> Memory:
+    """`memory` with the arena's places for what shards leave behind."""
+    return memory._replace(grads=arena["grads"], sums=arena["sums"])
+
+
+def helpers(workers: int) -> int:
+    """How many of `workers` have a core to themselves while the main process computes, too."""
+    return min(workers, usable_cores() - 1)
+
+
+class Idle:
+    """A worker's side where it has no core of its own during an update."""
+
+    def update(self, call: int) -> None:
+        """Nothing."""
+
+
+class Hand:
+    """A helper's side: shards of whatever minibatch is on offer.
+
+    Meanwhile the cell of `worker` says UPDATING in place of an environment's step.
+    """
+
+    def __init__(self, arena: Arena, share: Share, turns: Turns, worker: int):
+        self.turns, self.minibatch = turns, arena["minibatch"]
+        self.done = turns.cells.done[worker]
+        self.cells, self.begun, self.terms = turns.cells, None, share.terms
+        self.weights = arena["weights"]
+        memory = kernels.update_memory(*share.recipe[:2], arena["params"], None, None)
+        arena["order"].fill(0)
+        self.shards = Update(*share.recipe, shared_memory(memory, arena),
+                             samples_of(arena, share.norm_obs), arena["order"], share.terms)
+
+    def update(self, call: int) -> None:
+        """Compute what can be claimed, until that is all or another command is given."""
+        weights = (None if x < 0 else x for x in self.weights.tolist())
+        self.shards.weigh(self.terms._replace(**dict(zip(SCHEDULED, weights))))
+        self.done.at(UPDATING, 0)
+        go, cell = self.cells.go.value(), self.cells.round
+        while (value := cell.value()) != OVER and self.cells.go.value() == go:
+            claimed = cell.claim()
+            if claimed < 0:
+                self.turns.pause(cell, value, self.turns.spin)
+                continue
+            if claimed >> 8 != self.begun:
+                self.shards.begin(*self.minibatch.tolist())
+                self.begun = claimed >> 8
+            self.shards.shard(claimed & 15)
+            self.cells.finished.hint()

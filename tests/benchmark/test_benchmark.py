@@ -1,0 +1,526 @@
+"""bench: what is measured, what it is compared with, and what is said and written of it."""
+
+import importlib.util
+import itertools
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+
+from fastppo.benchmark import figures, limit, measure_one, peers, session, table, trace
+from fastppo.benchmark.options import Bench
+from fastppo.cli import arguments, main
+from fastppo.errors import ConfigError, EnvError
+from fastppo.machine.limits import usable_cores
+
+SIZES = ["--env_name=CartPole-v1", "--preset=none", "--num_envs=4", "--num_steps=8", "--epochs=2",
+         "--num_minibatches=2", "--hidden_sizes=8"]
+
+
+def measure(ppo, part, iterations=2, monkeypatch=None):
+    """What one part finds, begun at once."""
+    monkeypatch.setattr(measure_one, "ready", lambda: None)
+    return measure_one.PARTS[part](ppo, measure_one.Job(part, {}, 0.01, iterations))
+
+
+def made(rates, count=2, **loop):
+    """A session as session.run returns it, of steps that cost 3 us, 2 us of them environment."""
+    limits = [{"cost": {"step": 1.5e-6, "reset": 5e-6, "same": True}, "act_flops": 100,
+               "update_flops": 225, "peak": 1e9, "facts": {}}]
+    config = {"env_name": "CartPole-v1", "num_envs": 4, "num_steps": 1, "epochs": 2,
+              "num_minibatches": 1, "hidden_sizes": (8,), "model": "mlp", "acting": "local",
+              "learner": "kernel", "device": "cpu"}
+    loop = {"collect": 2e-6, "update": 1e-6, "busy": 1.5e-6, "resets": 0.1, "epochs": 2.0, **loop}
+    parts = [("environments", {"resets": 0.1}), ("acting", {}), ("update", {"epochs": 2.0}),
+             ("loop", loop)]
+    return {"rounds": len(rates), "limits": limits, "settings": {"env_name": "CartPole-v1"},
+            "at_once": [],
+            "machine": {"processor": "a chip", "usable_cores": 2, "system": "Linux"},
+            "facts": {"config": config, "inputs": 4, "outputs": 2, "parameters": 9, "native": False,
+                      "kernels": "c", "versions": {"torch": "2"}},
+            "measured": [{"part": part, "processes": count,
+                          "rounds": [{"rate": rate, **more} for rate in rates]}
+                         for part, more in parts]}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_flops_are_two_for_a_weight_forward_and_no_gradient_of_the_input(trainer, shared):
+    policy = trainer("CartPole-v1", hidden_sizes=(16, 8), shared_critic=shared).policy
+    first, body, heads = (4 * 16, 16 * 8, 8 * 2 + 8 * 1)
+    bodies = 1 if shared else 2
+    forward = 2 * (bodies * (first + body) + heads)
+    assert limit.flops(policy) == (forward, 3 * forward - 2 * bodies * first)
+
+
+def test_flops_of_a_network_of_ones_own_are_counted_too(trainer):
+    class Net(torch.nn.Module):
+        def __init__(self, obs_space, act_space):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 3)
+
+        def forward(self, obs):
+            out = self.layer(obs)
+            return out[:, :2], out[:, 2]
+
+    policy = trainer("CartPole-v1", model=Net).policy
+    assert limit.flops(policy) == (2 * 12, 4 * 12)
+
+
+@pytest.mark.parametrize("rnn, gates", [("gru", 3), ("lstm", 4)])
+def test_flops_of_a_memory_are_counted(trainer, rnn, gates):
+    policy = trainer("CartPole-v1", hidden_sizes=(), rnn=rnn, rnn_size=16).policy
+    assert limit.flops(policy)[0] == 2 * (2 * gates * 16 * (4 + 16) + 16 * 2 + 16)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_the_limit_plays_the_recorded_episodes_again_without_gymnasiums_wrappers(trainer, env):
+    ppo = trainer(env, num_steps=40, max_episode_steps=15)
+    recorder = limit.Recorder(ppo)
+    for _ in range(2):
+        recorder.take(ppo.collect())
+        ppo.update(ppo.rollout)
+    for e in range(4):
+        bare = limit.bare(gym.make(env, max_episode_steps=15))
+        assert type(bare) is type(bare.unwrapped)
+        episodes = recorder.episodes(e)
+        assert sum(len(one.actions) for one in episodes) == 80 and len(episodes) > 4
+        assert limit.replayed(bare, episodes)
+        assert not limit.replayed(bare, [episodes[1]._replace(seed=episodes[0].seed)])
+
+
+def test_an_environments_own_wrappers_stay_in_the_limit():
+    class Twice(gym.RewardWrapper):
+        def reward(self, reward):
+            return 2 * reward
+
+    env = limit.bare(gym.wrappers.TimeLimit(Twice(gym.make("CartPole-v1")), 5))
+    assert type(env) is Twice
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_reset_that_takes_a_row_of_a_vector_environment_is_no_step_of_its_limit(mode):
+    env = gym.make_vec("CartPole-v1", 2, "sync", vector_kwargs={"autoreset_mode": mode},
+                       max_episode_steps=4)
+    env.reset(seed=1)
+    found = limit.played(env, [np.array([0, 1])] * 11)  # ends at steps 4 and 9, or 4 and 8
+    assert found == 22 - 4 * (mode == AutoresetMode.NEXT_STEP)
+    env.close()
+
+
+def test_a_limit_is_the_cores_over_what_a_step_costs_one_of_them():
+    found = {one.part: one for one in figures.figures(made([1e5, 3e5, 2e5]))}
+    assert found["loop"].median == 2e5 and (found["loop"].low, found["loop"].high) == (1e5, 3e5)
+    # 1.5 us a step and a tenth of 5 us a reset; 2 x 0.1 us to act; 2 x 0.225 us to update.
+    costs = {"environments": 2e-6, "acting": 0.2e-6, "update": 0.45e-6, "loop": 2.65e-6}
+    for part, cost in costs.items():
+        assert found[part].limit == pytest.approx(2 / cost)
+        assert found[part].share == pytest.approx(2e5 * cost / 2)
+
+
+@pytest.mark.parametrize("count, cores", [(0, 1), (1, 1), (2, 2), (7, 2)])
+def test_processes_can_use_no_more_cores_than_there_are(count, cores):
+    assert figures.cores(made([1e5]), count) == cores
+
+
+def test_what_holds_back_adds_up_to_what_is_above_the_limit():
+    found = figures.report(made([2e5], update=3e-6, collect=1.9e-6))
+    loop = found["best"]
+    assert sum(found["held_back"].values()) == pytest.approx(1 / loop["median"] - 1 / loop["limit"])
+    assert next(iter(found["held_back"])) == "acting"
+    assert found["command"] == "python main.py --env_name=CartPole-v1 --num_workers=2"
+    assert all(len(line) <= 120 for line in table.text(found).splitlines())
+
+
+def test_what_the_cores_make_together_stands_beside_what_the_limit_says():
+    held = made([2e5])
+    assert figures.report(held)["at_once"] == {}
+    held["at_once"] = [1.5, 1.0, 1.25]
+    found = figures.report(held)
+    share = found["best"]["share"]  # of two cores
+    assert found["at_once"] == {"median": 1.25, "low": 1.0, "high": 1.5,
+                                "share": pytest.approx(share * 2 / 1.25)}
+    assert "1.25 (1.00 to 1.50) times" in table.text(found)
+    assert all(len(line) <= 120 for line in table.text(found).splitlines())
+
+
+def test_another_systems_ratio_is_of_the_medians_of_what_it_does():
+    held = made([2e5])
+    for name, rates in (("sb3", [1e4, 5e4, 2e4]), ("envpool", [4e5])):
+        held["measured"].append({"part": name, "processes": -1, "rounds": [
+            {"rate": rate, "version": "1", "played": "CartPole-v1"} for rate in rates]})
+    held["measured"][0]["rounds"] = [{"rate": 8e5, "resets": 0.0}]
+    found = {one.name: one for one in figures.peers(held)}
+    assert found["sb3"].ratio == pytest.approx(10) and found["envpool"].ratio == pytest.approx(2)
+    assert "Stable-Baselines3 1" in table.text(figures.report(held))
+
+
+@pytest.mark.parametrize("how", [
+    {}, {"acting": "central"}, {"vec": "native"}, {"vec": "native", "acting": "central"}], ids=str)
+@pytest.mark.parametrize("part", ["environments", "acting", "update", "loop", "limit"])
+def test_every_part_is_measured_in_one_process(trainer, part, how, monkeypatch):
+    found = measure(trainer("CartPole-v1", **how), part, monkeypatch=monkeypatch)
+    assert json.loads(json.dumps(found))
+    if part != "limit":
+        assert found["rate"] > 0
+
+
+def test_what_it_takes_to_start_workers_is_in_no_figure_of_environments(trainer, monkeypatch):
+    pytest.importorskip("fastppo._cells")
+    ppo, up = trainer("CartPole-v1", num_workers=1), []
+    monkeypatch.setattr(measure_one, "ready",
+                        lambda: up.append(ppo.collector.vec.team.order[0] > 0))
+    measure_one.PARTS["environments"](ppo, measure_one.Job("environments", {}, 0.01, 1))
+    assert up == [True]
+
+
+@pytest.mark.parametrize("asked, counts", [({}, [1, 2]), ({"num_workers": "auto"}, [1, 2]),
+                                           ({"num_workers": 0}, [0])])
+def test_the_numbers_of_processes_are_all_up_to_the_cores_unless_one_is_asked_for(
+        asked, counts, monkeypatch):
+    pytest.importorskip("fastppo._cells")
+    monkeypatch.setattr(session, "usable_cores", lambda: 2)
+    facts = {"config": {"num_envs": 4}, "native": False}
+    assert session.processes(Bench(), asked, facts) == counts
+
+
+@pytest.mark.parametrize("processes, workers, envs, counts", [
+    ((2, 4), None, 3, [2, 3]), ((1, 2), None, 1, [1]), (None, 4, 2, [2]), ((0, 8, 9), 2, 4, [0, 4]),
+])
+def test_there_are_no_more_processes_than_environments(processes, workers, envs, counts):
+    pytest.importorskip("fastppo._cells")
+    facts = {"config": {"num_envs": envs}, "native": False}
+    asked = {} if workers is None else {"num_workers": workers}
+    assert session.processes(Bench(processes=processes), asked, facts) == counts
+
+
+def test_acting_of_workers_is_measured_on_their_slices():
+    facts = {"config": {"acting": "local", "num_envs": 5}}
+    job = measure_one.Job("", {"num_envs": 5}, 1.0, None)
+    found = [(job.settings["num_envs"], job.settings["num_workers"])
+             for job in session.jobs(job, "acting", 2, facts)]
+    assert found == [(2, 0), (3, 0)]
+    facts["config"]["acting"] = "central"
+    assert len(session.jobs(job, "acting", 2, facts)) == 1
+    assert session.jobs(job, "loop", 2, facts)[0].settings["num_workers"] == 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_trace_has_one_track_a_process_and_nothing_overlaps_on_it(trainer, workers, monkeypatch):
+    if workers:
+        pytest.importorskip("fastppo._cells")
+    found = measure(trainer("CartPole-v1", num_workers=workers), "profile", 3, monkeypatch)["trace"]
+    found = json.loads(json.dumps(found))["traceEvents"]
+    names = {one["pid"]: one["args"]["name"] for one in found if one["name"] == "process_name"}
+    assert list(names.values()) == ["main", *(f"worker {w}" for w in range(workers))]
+    spans = [one for one in found if one["ph"] == "X"]
+    assert {one["pid"] for one in spans} == set(names)
+    for pid, name in names.items():
+        mine = sorted((one["ts"], one["dur"], one["name"]) for one in spans if one["pid"] == pid)
+        assert {"collect", "update"} <= {n for *_, n in mine} if name == "main" else \
+            len([n for *_, n in mine if n == "rollout"]) == 3
+        assert all(a + long <= b + 0.01 for (a, long, _), (b, *_) in zip(mine, mine[1:]))
+    collects = [(one["ts"], one["ts"] + one["dur"]) for one in spans if one["name"] == "collect"]
+    for span in (span for span in spans if span["name"] == "rollout"):
+        assert any(a <= span["ts"] and span["ts"] + span["dur"] <= b for a, b in collects)
+
+
+def test_no_stamp_is_lost_or_told_twice(trainer):
+    pytest.importorskip("fastppo._cells")
+    ppo = trainer("CartPole-v1", num_workers=1)
+    stamps = trace.Stamps(ppo)
+    for _ in range(3):
+        ppo.collect()
+        ppo.update(ppo.rollout)
+    assert [span.name for span in stamps.new()].count("rollout") == 3
+    assert stamps.new() == []
+
+
+@pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_verb_measures_and_says_it_as_a_table_and_as_json(fresh, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    if not fresh:
+        monkeypatch.setattr(measure_one, "ready", lambda: None)
+        monkeypatch.setattr(session, "measured",
+                            lambda jobs: [measure_one.measured(job) for job in jobs])
+    main.main(["bench", *SIZES, "--rounds=1", "--iterations=1", "--processes=0", "--seconds=0.05",
+              "--json=found.json", "--num_workers=0"])
+    out, found = capsys.readouterr().out, json.loads((tmp_path / "found.json").read_text())
+    assert [(one["part"], one["processes"]) for one in found["figures"]] == [
+        (part, 0) for part in session.PARTS]
+    for row in found["figures"]:
+        assert 0 < row["median"] and 0 < row["limit"]
+        assert row["share"] == row["median"] / row["limit"]
+    assert {"environment", "acting", "update", "peak_flops", "step", "reset"} <= set(found["limit"])
+    assert bool(found["at_once"]) == (usable_cores() > 1)
+    assert found["limit"]["same_episodes"] and math.isfinite(sum(found["held_back"].values()))
+    for word in ("whole loop", "share", "limit", "held back by", "fastest   python main.py"):
+        assert word in out
+    assert list(tmp_path.iterdir()) == [tmp_path / "found.json"]
+
+
+def test_an_error_of_the_environments_ends_the_measurement_with_its_text():
+    with pytest.raises(ConfigError, match="CartPole-v9"):
+        session.measured([measure_one.Job("loop", {"env_name": "CartPole-v9"}, 0.1, 1)])
+    assert issubclass(EnvError, session.Error)
+
+
+@pytest.mark.parametrize("argv, words", [
+    (["--against=sb4"], 'fix: --against=sb3'),
+    (["--against=sb3", "--against_python=sb3"], "--against_python=sb3=venv/bin/python"),
+    (["--against=sb3", "--against_python=rl_games=python"], "fix: --against=rl_games"),
+    (["--round=3"], "did you mean --rounds?"),
+    (["--num_env=3"], "did you mean --num_envs?"),
+    (["--rounds=0"], "leave --rounds out"),
+    (["--processes=-1"], "--processes=1,2"),
+    (["--json=no/such/folder/x.json"], "a folder that exists"),
+    (["--json=."], "cannot write . (a folder)"),
+    (["--profile=."], "cannot write . (a folder)"),
+    (["--vec=native", "--num_workers=2"], "leave num_workers out"),
+    (["--vec=envpool", "--processes=0,2"], "leave processes out"),
+    (["--against=sb3", "--against_python=sb3=/no/such/python"], "cannot run /no/such/python"),
+])
+def test_what_cannot_be_measured_is_said_with_a_fix(argv, words, monkeypatch, capsys):
+    monkeypatch.setattr(session, "measured", None)  # nothing is measured before
+    with pytest.raises(SystemExit) as end:
+        main.main(["bench", *SIZES, *argv])
+    assert end.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_system_that_is_not_installed_is_an_error_with_the_line_that_installs_it(monkeypatch):
+    monkeypatch.setitem(peers.PEERS, "sb3", peers.PEERS["sb3"]._replace(modules=["gone"]))
+    monkeypatch.setattr(session, "peer", lambda *_: {"missing": ["gone"]})
+    with pytest.raises(ConfigError, match="pip install stable-baselines3"):
+        session.check_peers({"sb3": None}, measure_one.Job("", {}, 1.0, 1))
+
+
+CONFIG = {"frame_stack": 1, "preprocessing": "none", "end_on_life_loss": False, "model": "mlp",
+          "clip_rewards": False, "activation": "tanh", "layer_norm": False, "rnn": "none",
+          "distribution": "gaussian", "sde": False, "actor_keys": None, "critic_keys": None,
+          "norm_values": False, "recompute_advantages": False, "target_kl": None, "device": "cpu"}
+
+
+@pytest.mark.parametrize("name, settings, words", [
+    ("rl_games", {"frame_stack": 4}, "rl_games on EnvPool cannot have --frame_stack=4\n"
+                                     "  fix: leave rl_games out of --against; or --frame_stack=1"),
+    ("envpool", {"frame_stack": 2, "rnn": "gru"}, "EnvPool cannot have --frame_stack=2\n"),
+    ("sb3", {"preprocessing": "atari", "end_on_life_loss": True},
+     "--preprocessing=none --end_on_life_loss=False"),
+    ("sample_factory", {"activation": "silu"}, "or --activation=tanh"),
+    ("sb3", {"model": "impala"}, "or --model=mlp"), ("sb3", {"layer_norm": True}, "--layer_norm"),
+])
+def test_a_system_that_cannot_have_a_setting_is_refused_with_a_fix(name, settings, words):
+    session.check_takes(name, CONFIG)
+    with pytest.raises(ConfigError) as found:
+        session.check_takes(name, CONFIG | settings)
+    assert words in found.value.typed
+
+
+def test_a_system_has_the_settings_that_it_takes():
+    session.check_takes("sb3", CONFIG | {"frame_stack": 4, "model": "cnn", "activation": "silu"})
+    session.check_takes("rl_games", CONFIG | {"activation": "gelu"})
+
+
+def test_a_system_that_fails_at_one_small_iteration_is_refused_before_anything_is_measured(
+        trainer, monkeypatch):
+    facts, texts = measure_one.facts(trainer("CartPole-v1", lr="linear:0.1")), []
+    monkeypatch.setattr(session, "measured", lambda jobs: [facts])
+    monkeypatch.setattr(session, "peer", lambda name, python, text: texts.append(text) or (
+        {"missing": []} if text == "--check" else {"failed": "KeyError: 'x'"}))
+    with pytest.raises(ConfigError, match="KeyError: 'x'\n  fix: leave sb3 out of against"):
+        session.check_peers({"sb3": None},
+                            measure_one.Job("", {"env_kwargs": {"key": "mine"}}, 1.0, 9))
+    sizes = json.loads(texts[-1])
+    assert sizes["rows"] == sizes["num_envs"] * sizes["num_steps"] == sizes["minibatch"] == 16
+    assert sizes["iterations"] == 1 and sizes["lr"] == 0.1
+    assert sizes["env_kwargs"] == {"key": "mine"}  # as it is, not as it is shown
+
+
+def test_a_system_that_fails_later_has_a_row_that_says_why_and_loses_no_figure_of_ours():
+    held, worked = made([2e5]), {"rate": 1e5, "version": "1"}
+    for name, rounds in (("sb3", [{"failed": "KeyError: " + "x" * 200}]),
+                         ("rl_games", [{"failed": "OSError: y"}, worked])):
+        held["measured"].append({"part": name, "processes": -1, "rounds": rounds})
+    found = figures.report(held | {"rounds": 2})
+    sb3, rl_games = json.loads(json.dumps(found))["peers"]
+    assert sb3["median"] is None and sb3["failures"] == 1
+    assert rl_games["median"] == 1e5 and rl_games["ratio"] == 2
+    text = table.text(found)
+    assert "whole loop" in text and "Stable-Baselines3 failed: KeyError: x" in text
+    assert "rl_games on EnvPool 1 failed in 1 of 2 rounds: OSError: y" in text
+    assert all(len(line) <= 120 for line in text.splitlines())
+
+
+def test_a_system_that_raises_or_dies_says_so_in_a_line(tmp_path, monkeypatch):
+    sizes = json.dumps({"env_name": "nowhere:Env"})
+    if importlib.util.find_spec("stable_baselines3"):
+        assert session.peer("sb3", None, sizes[1:])["failed"].startswith("JSONDecodeError: ")
+    dying = tmp_path / "python"
+    dying.write_text("#!/bin/sh\necho 'their last words'\nexit 3\n")
+    dying.chmod(0o755)
+    assert session.peer("sb3", str(dying), sizes) == {
+        "failed": "it ended with code 3: their last words"}
+    dying.write_text("#!/bin/sh\nsleep 60\n")
+    assert session.peer("sb3", str(dying), sizes, 0.1) == {"failed": "it did not end in 0.1 s"}
+
+
+MINE = """
+import gymnasium as gym, numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+class Mine(gym.Env):
+    action_space = Discrete(2)
+
+    def __init__(self, size=1):
+        self.observation_space = Dict(
+            x=Box(-1, 1, (size,), np.float32), y=Discrete(3), z=Box(0, 255, (2,), np.uint8))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), -3.0, False, False, {}
+
+class Inside:
+    Env = Mine
+"""
+SAME = {"env_kwargs": {}, "max_episode_steps": None, "frame_stack": 1, "reward_scale": 1.0,
+        "clip_rewards": False}
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A folder with a module `mine_to_bench`, where one is, and from which modules come."""
+    (tmp_path / "mine_to_bench.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("mine_to_bench", None)
+
+
+def test_another_system_has_the_environment_of_a_callable_and_of_an_id_as_fastppo_has(mine):
+    env = peers.environment(SAME | {"env_name": "mine_to_bench:Inside.Env", "reward_scale": 2.0,
+                                    "env_kwargs": {"size": 5}, "max_episode_steps": 2})
+    assert env.observation_space["x"].shape == (5,)
+    env.reset(seed=1)
+    assert [env.step(0)[1:4] for _ in range(2)] == [(-6.0, False, False), (-6.0, False, True)]
+    env = peers.environment(SAME | {"env_name": "CartPole-v1", "frame_stack": 3,
+                                    "env_kwargs": {"sutton_barto_reward": True},
+                                    "max_episode_steps": 7, "clip_rewards": True})
+    assert env.observation_space.shape == (3, 4) and env.spec.max_episode_steps == 7
+    assert env.unwrapped._sutton_barto_reward
+    assert peers.environment(SAME | {"env_name": "gymnasium:CartPole-v1"})
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("name", ["CartPole-v1", "mine_to_bench:Mine"])
+def test_stable_baselines_has_the_network_of_fastppo(name, shared, mine, trainer):
+    """As far as it takes a Dict apart in another order, weight for weight."""
+    policies = pytest.importorskip("stable_baselines3.common.policies")
+    env = peers.environment(SAME | {"env_name": name})
+    kind, network = peers.sb3_policy({
+        "model": "mlp", "hidden_sizes": [16, 8], "activation": "silu", "shared_critic": shared},
+        env.observation_space)
+    theirs = {"MlpPolicy": policies.ActorCriticPolicy,
+              "MultiInputPolicy": policies.MultiInputActorCriticPolicy}[kind](
+        env.observation_space, env.action_space, lambda _: 1e-3, **network)
+    ours = trainer(name, hidden_sizes=(16, 8), activation="silu", shared_critic=shared).policy
+    assert sorted(tuple(x.shape) for x in theirs.parameters()) == sorted(
+        tuple(x.shape) for x in ours.parameters())
+    assert sum(isinstance(x, torch.nn.SiLU) for x in theirs.modules()) == (2 if shared else 4)
+
+
+@pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_stable_baselines_is_measured_on_an_environment_of_ones_own(fresh, mine, monkeypatch,
+                                                                    capsys):
+    pytest.importorskip("stable_baselines3")
+    monkeypatch.setattr(measure_one, "ready", lambda: None)
+    monkeypatch.setattr(session, "measured",
+                        lambda jobs: [measure_one.measured(job) for job in jobs])
+    if not fresh:
+        monkeypatch.setattr(session, "peer", lambda name, python, text, *_: {"missing": []} if
+                            text == "--check" else peers.sb3(json.loads(text)))
+    threads = torch.get_num_threads()
+    main.main(["bench", *SIZES, "--env_name=mine_to_bench:Mine", "--rounds=1", "--iterations=1",
+              "--processes=0", "--against=sb3", "--json=-", "--activation=gelu",
+              "--max_episode_steps=5", '--env_kwargs={"size": 3}'])
+    torch.set_num_threads(threads)
+    found = json.loads(capsys.readouterr().out)["peers"]
+    assert [(one["name"], one["failed"]) for one in found] == [("sb3", "")]
+    assert found[0]["median"] > 0 and found[0]["ratio"] > 0 and found[0]["version"]
+
+
+def test_peers_run_in_a_python_without_fastppo(tmp_path):
+    code = ("import runpy, sys; sys.path.insert(0, 'x'); sys.argv = ['peers.py', 'sb3', '--check'];"
+            f"runpy.run_path({session.SCRIPT!r}, run_name='__main__')")
+    out = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True,
+                         cwd=tmp_path)
+    assert json.loads(out.stdout.splitlines()[-1]) == {"missing": ["stable_baselines3"]}
+
+
+def test_laps_leave_the_first_iteration_out():
+    laps = peers.Laps({"seconds": 0.0, "iterations": 2})
+    assert [laps.over(steps) for steps in (100, 200, 300)] == [False, False, True]
+    laps.laps = [(5.0, 100), (6.0, 200), (7.0, 300)]
+    assert laps.rate() == 100.0
+
+
+def test_a_verb_has_help_of_its_own_and_training_stays_the_default(capsys):
+    for argv in (["bench", "--help"], ["train", "--help"], ["--help"]):
+        with pytest.raises(SystemExit) as end:
+            main.main(argv)
+        assert end.value.code in (0, None)
+        assert ("--against" in capsys.readouterr().out) == (argv[0] == "bench")
+    with pytest.raises(SystemExit):
+        main.main(["bensh"])
+    assert "python main.py bench" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main.main(["resume", "runs/a"])
+    assert 'no command "resume", only train, bench, export' in capsys.readouterr().err
+
+
+def test_the_verbs_own_settings_are_no_settings_of_training():
+    request = arguments.read([*SIZES, "--json", "--processes", "1", "2"], Bench)
+    assert request.own["json"] == "-" and request.own["processes"] == (1, 2)
+    assert "json" not in request.asked
+    with pytest.raises(ConfigError, match="no setting"):
+        arguments.read([*SIZES, "--rounds=3"])
+
+
+def test_the_command_imports_nothing_heavy_before_it_measures():
+    code = ("import sys; from fastppo.cli import main\ntry: main.main(['bench', '--help'])\n"
+            "except SystemExit: pass\n"
+            "print([m for m in ('torch', 'numpy', 'gymnasium') if m in sys.modules])")
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                         cwd=Path(__file__).parents[2])
+    assert out.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_peak_is_two_flops_a_weight_and_row_over_the_seconds_of_the_fastest_product(
+        monkeypatch):
+    ticks = itertools.count()
+    monkeypatch.setattr(limit, "time", SimpleNamespace(perf_counter=lambda: next(ticks) / 16))
+    assert limit.peak() == 2 * 512**3 * 16
+    monkeypatch.setattr(limit, "PEAK_SIZES", (8, 4))
+    assert limit.peak() == 2 * 8**3 * 16
+
+
+@pytest.mark.parametrize("native, words", [
+    (False, "a row's limit is of as many cores as it has processes, 2 at most"),
+    (True, "a row's limit is of all 2 cores")])
+def test_the_table_says_how_many_cores_a_limit_is_of(native, words):
+    held = made([2e5], count=0)
+    held["facts"]["native"] = native
+    found = figures.report(held)
+    assert words in table.text(found)
+    costs = figures.costs(held, 0.1, 2.0).whole
+    assert found["best"]["limit"] == pytest.approx((2 if native else 1) / costs)

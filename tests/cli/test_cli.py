@@ -1,0 +1,576 @@
+"""The command: what argv may look like, what is said and written, and how it ends."""
+
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import types
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+from gymnasium.envs.registration import EnvSpec
+
+from fastppo import Config, load
+from fastppo.cli import arguments, interrupts, main, train
+from fastppo.cli.setting_types import settings
+from fastppo.errors import ConfigError
+from fastppo.learner import Learner
+from fastppo.outputs import wandb_sink
+from fastppo.settings.aliases import OTHERS
+from fastppo.settings.presets import PRESETS
+from fastppo.settings.spelling import shown
+from fastppo.workers import worker_process
+
+MAIN = Path(__file__).parents[2] / "main.py"
+TINY = ["--preset=none", "--num_workers=0", "--num_envs=4", "--num_steps=8", "--epochs=1",
+        "--num_minibatches=1", "--hidden_sizes=8", "--total_steps=96", "--eval_episodes=2"]
+CARTPOLE = ["--env_name=CartPole-v1", *TINY]
+
+ENVS = '''
+import os
+import signal
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, Sequence, Text
+
+class Plain(gym.Env):
+    """Fails, or sends itself a signal, at a step of its life."""
+    observation_space, action_space = Box(-1, 1, (2,)), Discrete(2)
+
+    def __init__(self, fails=-1, signum=0, at=-1):
+        self.fails, self.signum, self.at, self.steps = fails, signum, at, 0
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == self.fails:
+            raise RuntimeError("a bug in the environment")
+        if self.steps == self.at:
+            os.kill(os.getpid(), self.signum)
+        return np.zeros(2, np.float32), 1.0, self.steps % 5 == 0, False, {}
+
+class TextObs(Plain):
+    observation_space = Dict({"a": Box(-1, 1, (2,)), "b": Text(3)})
+
+class Needy(Plain):
+    def __init__(self, level):
+        raise RuntimeError("never called as it should be")
+
+class Clumsy(Plain):
+    def __init__(self, level=1):
+        super().__init__(levels=level)
+
+class EverMoreActions(Plain):
+    action_space = Sequence(Discrete(3))
+'''
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Every test has an empty working directory, and a module `shop` with environments."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "shop.py").write_text(ENVS)
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+@pytest.fixture
+def command(capsys):
+    """A function from argv to (exit code, stdout, stderr) of the command in this process."""
+    def run(*argv):
+        code = 0
+        try:
+            main.main(argv)
+        except SystemExit as end:
+            code = end.code
+        return code, *capsys.readouterr()
+    return run
+
+
+def only_run() -> Path:
+    folder, = Path("runs").iterdir()
+    return folder
+
+
+def asked(*argv):
+    return arguments.read(argv).asked
+
+
+# argv
+
+@pytest.mark.parametrize("argv, wanted", [
+    (["--num_envs=8"], {"num_envs": 8}),
+    (["--num-envs", "8"], {"num_envs": 8}),
+    (["--total_steps=1e6"], {"total_steps": 1_000_000}),
+    (["--total_steps=10M"], {"total_steps": 10_000_000}),
+    (["--total-steps", "500k"], {"total_steps": 500_000}),
+    (["--total_steps=1_000"], {"total_steps": 1000}),
+    (["--total_steps=1.5e3"], {"total_steps": 1500}),
+    (["--lr=1e6"], {"lr": 1e6}),
+    (["--log_std_init", "-1.5"], {"log_std_init": -1.5}),
+    (["--norm-rewards"], {"norm_rewards": True}),
+    (["--norm_rewards=True"], {"norm_rewards": True}),
+    (["--norm_rewards", "false"], {"norm_rewards": False}),
+    (["--no-norm-obs"], {"norm_obs": False}),
+    (["--no_norm_obs"], {"norm_obs": False}),
+    (["--norm_obs", "--no-norm-obs"], {"norm_obs": False}),
+    (["--hidden_sizes=64,32"], {"hidden_sizes": (64, 32)}),
+    (["--hidden_sizes", "64", "32"], {"hidden_sizes": (64, 32)}),
+    (["--hidden_sizes=(64, 32)"], {"hidden_sizes": (64, 32)}),
+    (["--env_kwargs", '{"a": [1, "x"]}'], {"env_kwargs": {"a": [1, "x"]}}),
+    (["--target_kl=none"], {"target_kl": None}),
+    (["--seed=1", "--seed=2"], {"seed": 2}),
+    (["--env=CartPole-v1", "--lam=0.9", "--epsilon=0.3"],
+     {"env_name": "CartPole-v1", "gae_lambda": 0.9, "clip_range": 0.3}),
+    (["--ppo_epochs=3", "--num-batches=2", "--value_loss_coef=1"],
+     {"epochs": 3, "num_minibatches": 2, "value_coef": 1.0}),
+    (["--name=my first run"], {"run_dir": "runs/my-first-run"}),
+])
+def test_settings_are_read_as_people_type_them(argv, wanted):
+    found = asked(*argv)
+    assert found == wanted
+    assert [type(value) for value in found.values()] == [type(value) for value in wanted.values()]
+
+
+def test_every_setting_can_be_given_as_it_is_shown():
+    defaults = {name: setting.default for name, setting in settings().items()}
+    assert asked(*(f"--{name}={shown(value)}" for name, value in defaults.items())) == defaults
+
+
+def test_what_is_given_wins_over_the_preset_also_where_it_is_the_default():
+    request = arguments.read(["--env_name=CartPole-v1", f"--lr={Config.lr}"])
+    assert request.asked["lr"] == request.config.lr == Config.lr != PRESETS["cartpole"]["lr"]
+    assert request.config.gamma == PRESETS["cartpole"]["gamma"]
+    assert "lr" not in request.changes and request.preset == "cartpole"
+
+
+def test_a_preset_that_is_named_holds_for_any_environment():
+    assert arguments.read(["--env_name=Acrobot-v1", "--preset=cartpole"]).preset == "cartpole"
+    assert arguments.read(["--env_name=CartPole-v1", "--preset=none"]).config == Config(
+        env_name="CartPole-v1", preset="none")
+
+
+def test_iterations_are_counted_in_the_presets_rollouts():
+    steps = PRESETS["cartpole"]["num_steps"]
+    found = asked("--num_iterations=10", "--env=CartPole-v1", "--num_envs=3")
+    assert found["total_steps"] == 10 * 3 * steps
+
+
+@pytest.mark.parametrize("argv, what, fix", [
+    (["--num_env=3"], 'no setting "num_env"', "did you mean --num_envs?"),
+    (["--xyzzy"], 'no setting "xyzzy"', "python main.py --help"),
+    (["-seed=1"], 'no setting "-seed"', "did you mean --seed?"),
+    (["CartPole-v1"], '"CartPole-v1" is no command, and no setting', "--env_name=CartPole-v1"),
+    (["--seed"], "--seed takes one value", "leave --seed out"),
+    (["--seed", "1", "2"], '--seed takes one value, not "1 2"', "leave --seed out"),
+    (["--num_envs=1.5"], 'num_envs is "1.5", but must be a whole number', "--num_envs=64"),
+    (["--num_envs=1e99999999"], "must be a whole number", "--num_envs=64"),
+    (["--num_envs=nan"], "must be a whole number", "--num_envs=64"),
+    (["--lr=fast"], 'lr is "fast", but must be a number', "--lr=0.002"),
+    (["--norm_obs=maybe"], "must be True or False", "--norm_obs=False"),
+    (["--no-norm_obs=True"], "--no-norm_obs takes no value", "--norm_obs=False"),
+    (["--activation=mish"], "one of tanh, relu, elu", "--activation=tanh"),
+    (["--hidden_sizes=64,x"], "whole numbers, such as 64,64", "--hidden_sizes=64,64"),
+    (["--env_kwargs={level:3}"], "must be a JSON object", """--env_kwargs='{"level": 3}'"""),
+    (["--env_kwargs", "{map:", "it's}"], "takes one value", "leave --env_kwargs out"),
+    (["--env_kwargs", "{'map':", "None,", "'b':", "small}"], "takes one value",
+     """--env_kwargs='{"map": null, "b": "small"}'"""),
+    (["--env_kwargs=[1]"], "must be a JSON object", "leave --env_kwargs out"),
+    (["--preset=cartpol"], 'no preset "cartpol"', "--preset=cartpole"),
+    (["--preset=foo"], 'no preset "foo"', "--preset=auto"),
+    (["--rnn=GRU"], "rnn is", "--rnn=gru"),
+    (["--resume=x"], "resume", "cannot be resumed yet"),
+    (["--lam=0.9", "--gae_lambda=0.9"], "two names of one setting", "give --gae_lambda alone"),
+    (["--num_iterations=1", "--total_steps=9"], "both say", "give --total_steps alone"),
+    (["--name=a", "--run_dir=b"], "both say", "give --run_dir alone"),
+    (["--num_iterations=1.5"], "num_iterations", "--num_iterations=100"),
+    (["--env-id=CartPole-v1"], "--env-id is a name of CleanRL's", "--env_name=CartPole-v1"),
+    (["--total-timesteps", "1000"], "CleanRL's", "--total_steps=1000"),
+    (["--learning-rate=1e-3"], "CleanRL's", "--lr=1e-3"),
+    (["--update-epochs=4"], "CleanRL's", "--epochs=4"),
+    (["--clip-coef=0.1"], "CleanRL's", "--clip_range=0.1"),
+    (["--ent-coef=0.1"], "CleanRL's", "--entropy_coef=0.1"),
+    (["--vf-coef=0.1"], "CleanRL's", "--value_coef=0.1"),
+    (["--wandb-project-name=x"], "CleanRL's", "--wandb_project=x"),
+    (["--track"], "CleanRL's", "--logger=wandb"),
+    (["--no-track"], "CleanRL's", "--logger=none"),
+    (["--no-norm-adv"], "CleanRL's", "--norm_advantages=none"),
+    (["--cuda=False"], "CleanRL's", "--device=cpu"),
+    (["--save-model"], "CleanRL's", "leave it out: the command always saves the model"),
+    (["--n-steps=64"], "Stable-Baselines3's", "--num_steps=64"),
+    (["--n_epochs=3"], "Stable-Baselines3's", "--epochs=3"),
+    (["--batch_size=64"], "Stable-Baselines3's", "--num_minibatches=4"),
+    (["--policy=MlpPolicy"], "Stable-Baselines3's", "--model=mlp"),
+    (["--verbose=0"], "Stable-Baselines3's", "--progress=none"),
+    (["--timesteps=100"], "another library's", "--total_steps=100"),
+    (["--num_env=3", "--n_steps=1"], 'no setting "num_env"', "did you mean --num_envs?"),
+])
+def test_what_cannot_be_meant_is_refused_with_a_fix(argv, what, fix):
+    with pytest.raises(ConfigError) as caught:
+        arguments.read(argv)
+    assert what in caught.value.what
+    assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize("name, ours", list(OTHERS.items()))
+def test_every_answer_to_another_librarys_name_is_one_that_works(name, ours):
+    for text in ours if isinstance(ours, tuple) else [f"--{ours}=1"]:
+        arguments.read([word for word in text.split() if word.startswith("--")])
+
+
+# what is refused, and how
+
+@pytest.mark.parametrize("argv, what, fix", [
+    (["--env_name=LunaLander-v3"], "no environment 'LunaLander-v3'", "--env_name=LunarLander-v3"),
+    (["--env_name=nowhere:Env"], "cannot import 'nowhere'", ""),
+    (["--env_name=shop"], "no environment 'shop'", "--env_name=shop:YourEnv"),
+    (["--env_name=CartPole-v1", "--vec=native", "--num_workers=3"], "but --vec=native", ""),
+    (["--env_name=shop:Nothing"], "shop", ""),
+    (["--env_name=shop.py:Plain"], "'shop.py' is a file, not a module", "--env_name=shop:Plain"),
+    (["--env_name=./a/b.py:C-v0"], "is a file", "--env_name=a.b:C-v0"),
+    (["--env_name=/a/b.py:C"], "is a file", "cd /a, then --env_name=b:C"),
+    (["--env_name=CartPole-v1", '--env_kwargs={"nonsense": 1}'],
+     "CartPole-v1 takes no 'nonsense' (env_kwargs), only sutton_barto_reward",
+     "leave --env_kwargs out"),
+    (["--env_name=shop:Plain", '--env_kwargs={"fail": 1, "at": 2}'],
+     "shop:Plain takes no 'fail' (env_kwargs), only fails, signum, at",
+     """--env_kwargs='{"at": 2, "fails": 1}'"""),
+    (["--env_name=shop:Needy"], "shop:Needy needs level (env_kwargs)",
+     """--env_kwargs='{"level": "..."}'"""),
+    (["--env_name=Moved-v2"], "Moved-v2 cannot be imported any more", "--env_name=Moved-v10"),
+    (["--env_name=shop:TextObs"], "Text(1, 3", "--env_name=my_env:make"),
+    (["--env_name=shop:EverMoreActions"], "Sequence(Discrete(3)", "--env_name=my_env:make"),
+    (["--env_name=CartPole-v1", "--model=cnn"], "cnn", "--model=mlp"),
+    (["--env_name=CartPole-v1", "--device=cuda:99"], "cuda", "--device=cpu"),
+    (["--env_name=CartPole-v1", "--device=gpu"], "torch does not know", "--device=auto"),
+    (["--env_name=CartPole-v1", "--device=mps"], "only cpu and cuda", "--device=auto"),
+    (["--num_envs=0"], "num_envs is 0", "--num_envs=64"),
+    (["--env_name=CartPole-v1", "--lr=0"], "lr is 0.0", "--lr=0.002"),
+    (["--env_name=CartPole-v1", "--gamma=high"], 'gamma is "high"', "--gamma=0.98"),
+    (["--env_name=CartPole-v1", "--preset=none", "--gamma=high"], 'gamma is', "--gamma=0.99"),
+    (["--env_name=CartPole-v1", "--num_minibatches=9999"], "more than", "--num_minibatches=8"),
+    (["--num_envs=2", "--num_steps=2", "--num_minibatches=5"], "more than the 4 rows",
+     "--num_minibatches=4"),
+    (["--gamma=1.5"], "gamma is 1.5", "--gamma=0.99"),
+    (["--lr=0", "--preset=none"], "lr is 0.0", "--lr=0.0003"),
+    (["--lr=nan"], "lr is nan", "--lr=0.002"),
+    (["--preset=nope"], 'no preset "nope"', "--preset="),
+])
+def test_bad_input_is_one_error_with_a_fix_before_any_worker_starts(command, monkeypatch, argv,
+                                                                    what, fix):
+    monkeypatch.setattr(worker_process, "Worker", None)
+    for version in (2, 9, 10):
+        monkeypatch.setitem(gym.registry, f"Moved-v{version}",
+                            EnvSpec(f"Moved-v{version}", "gone_from_here:Env"))
+    code, out, err = command(*argv, "--num_workers=2")
+    assert (code, out) == (2, "")  # nothing is announced that will not come
+    lines = "[\\s\\S]+" if "wrap it, in a file" in err else ".+"  # a file's text, to be pasted
+    assert re.fullmatch(rf"error: .+\n  fix: {lines}\n", err) and "Traceback" not in err, err
+    assert what in err and fix in err.partition("\n")[2]
+    assert list(Path().iterdir()) == []  # it leaves nothing behind
+
+
+def test_a_mistake_inside_of_a_constructor_keeps_its_own_traceback(command):
+    code, _, err = command("--env_name=shop:Clumsy", '--env_kwargs={"level": 2}')
+    assert code == 1 and "Traceback" in err and "super().__init__(levels=level)" in err
+    assert "unexpected keyword argument 'levels'" in err
+
+
+def test_a_typing_error_ends_the_process_with_exit_code_2_and_no_traceback():
+    done = subprocess.run([sys.executable, MAIN, "--num_env=3"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == 'error: there is no setting "num_env"\n  fix: did you mean --num_envs?\n'
+
+
+def test_an_unexpected_exception_keeps_its_traceback(command, monkeypatch):
+    def broken(*args):
+        raise ZeroDivisionError("our own bug")
+    monkeypatch.setattr(Learner, "update", broken)
+    with pytest.raises(ZeroDivisionError, match="our own bug"):
+        command(*CARTPOLE)
+
+
+# --help
+
+def test_help_imports_neither_torch_nor_gymnasium_nor_numpy():
+    code = ("import sys; from fastppo.cli import main\ntry: main.main(['--help'])\n"
+            "except SystemExit:\n print([m for m in ('torch', 'gymnasium', 'numpy') if m in sys.modules])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_lists_every_setting_with_type_default_and_meaning(command):
+    code, out, err = command("--help", "--preset=none")
+    assert (code, err) == (0, "")
+    text = re.sub(r"[\s│]+", " ", out)
+    for setting in settings().values():
+        assert f"--{setting.name} {setting.type}" in text
+        default = f"{shown(setting.default)} {setting.unit}".strip()
+        if setting.default is None:
+            default = "none"
+        assert f"{setting.text} (default: {default})" in text
+
+
+def test_help_shows_the_preset_of_the_environment_that_is_named(command):
+    _, out, _ = command("-h", "--env_name=CartPole-v1")
+    steps = PRESETS["cartpole"]["num_steps"]
+    assert f"(default: {steps} steps by preset cartpole, else {Config.num_steps})" in \
+        re.sub(r"[\s│]+", " ", out)
+
+
+def test_a_reader_that_has_left_is_no_error():
+    with subprocess.Popen([sys.executable, MAIN, "--help"], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == ("", 141)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no disk that is always full")
+def test_a_disk_too_full_for_the_output_costs_a_run_nothing_else(tmp_path):
+    argv = [*CARTPOLE, "--total_steps=64", "--eval_episodes=1", f"--run_dir={tmp_path / 'run'}"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, MAIN, *argv], stdout=full, stderr=subprocess.PIPE,
+                              text=True, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "output cannot be written: No space left" in done.stderr
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["steps"] == 64 and summary["evaluation"]["episodes"] == 1
+    assert (tmp_path / "run/model.safetensors").exists()
+
+
+# a whole run
+
+def test_a_run_folder_that_was_removed_meanwhile_costs_no_model(command, monkeypatch):
+    def tidying(learner, *args):
+        shutil.rmtree("runs")
+        return update(learner, *args)
+    update = Learner.update
+    monkeypatch.setattr(Learner, "update", tidying)
+    code, out, _ = command(*CARTPOLE, "--total_steps=32", "--learner=torch", "--eval_episodes=0")
+    assert code == 0 and load(only_run() / "model.safetensors")
+
+
+def test_the_last_line_is_the_evaluation_and_the_one_before_it_the_training(command):
+    code, out, err = command(*CARTPOLE, "--seed=1")
+    assert (code, err) == (0, "")
+    *_, trained, last = out.splitlines()
+    assert re.fullmatch(r"evaluation return -?\d+\.\d ± \d+\.\d \(2 episodes\)", last)
+    assert re.fullmatch(r"trained   96 steps in \d+\.\d s after \d+\.\d s of start-up,"
+                        r" [\d,]+ steps/s   runs/\S+/model.safetensors", trained)
+
+
+def test_a_run_leaves_model_metrics_settings_and_summary_in_its_own_folder(command):
+    command(*CARTPOLE, "--seed=7")
+    folder = only_run()
+    assert re.fullmatch(r"CartPole-v1__7__\d{8}-\d{6}", folder.name)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "config.json", "metrics.csv", "model.safetensors", "summary.json"]
+    assert load(folder / "model.safetensors").predict([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["fingerprint"]["precision"] == "fp32" and summary["fingerprint"]["torch"]
+    assert (summary["seed"], summary["steps"], summary["ended"]) == (7, 96, "done")
+    assert summary["evaluation"]["episodes"] == 2 and summary["seconds"] > 0
+    assert summary["warmup_steps"] == 32  # 8 random steps of each environment
+    settings_of_it = json.loads((folder / "config.json").read_text())
+    assert settings_of_it["seed"] == 7 and settings_of_it["acting"] in ("local", "central")
+
+
+def test_without_a_setting_lunarlander_is_trained_with_its_preset():
+    request = arguments.read([])
+    assert (request.config.env_name, request.preset) == ("LunarLander-v3", "lunarlander")
+
+
+def test_a_seed_that_is_not_given_is_drawn_printed_and_stored(command):
+    _, out, _ = command(*CARTPOLE, "--eval_episodes=0")
+    seed = int(re.search(r"seed (\d+)", out)[1])
+    assert json.loads((only_run() / "summary.json").read_text())["seed"] == seed
+    assert f"__{seed}__" in only_run().name
+    assert out.splitlines()[-1].startswith("trained")  # and no evaluation was asked for
+
+
+def test_the_banner_says_what_was_chosen(command):
+    _, out, _ = command("--env_name=CartPole-v1", *TINY[1:], "--seed=1", "--lr=1e-3")
+    preset = PRESETS["cartpole"]
+    for text in ("observations Box(4,) float32, actions Discrete(2)", "mlp 4-8-{2,1} tanh, 107 ",
+                 f"preset    cartpole: gamma={preset['gamma']}", "4 environments x 8 steps in the",
+                 "cpu, 1 torch thread", "kernels   "):
+        assert text in out
+    assert "lr=" not in out
+
+
+def test_the_first_line_says_what_is_trained_and_where_the_files_go(command):
+    _, out, _ = command("--env_name=CartPole-v1", *TINY[1:], "--seed=5")
+    assert re.match(r"fastppo \S+   CartPole-v1   preset cartpole \(\d+ settings\)"
+                    rf"   seed 5   {only_run()}\n", out)
+
+
+def test_without_the_extension_the_first_line_says_so_and_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fastppo._kernels", None)
+    first, _ = train.first_lines(arguments.read([]), 1, Path("runs/x"))
+    assert first.startswith("kernels   numba") and "one process" in first
+    assert "install a C compiler" in first
+
+
+def test_a_terminal_without_plus_minus_gets_a_question_mark(monkeypatch):
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    main.main([*CARTPOLE, "--seed=1"])
+    terminal.seek(0)
+    assert re.search(r"evaluation return \S+ \? \S+ \(2 episodes\)\n$", terminal.read())
+
+
+def test_wandb_that_hangs_costs_neither_the_last_line_nor_the_exit_code(command, monkeypatch):
+    free, codes, before = threading.Event(), [], set(threading.enumerate())
+    fake = types.ModuleType("wandb")
+    fake.setup = fake.Settings = lambda *_, **settings: free.wait()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", 0.05)
+    monkeypatch.setattr(train.os, "_exit", codes.append)
+    code, out, err = command(*CARTPOLE, "--logger=wandb")
+    free.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)  # else its last words are the next test's
+    assert out.splitlines()[-1].startswith("evaluation return")
+    assert (codes, err.count("note: ")) == ([0], 1)
+
+
+def test_wandb_that_is_missing_is_said_before_anything_else(command, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    code, out, err = command(*CARTPOLE, "--logger=wandb")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[1] == '  fix: pip install "fastppo[wandb]"'
+
+
+def test_a_python_without_our_dependencies_is_told_which_one_to_take(command, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    code, out, err = command(*CARTPOLE)
+    assert (code, out) == (2, "") and "Traceback" not in err
+    assert re.search(r"error: tyro is not installed for .*\n  fix: .*(main.py|make train)", err)
+
+
+# folders
+
+def test_a_folder_that_holds_something_is_refused_with_a_free_name(command):
+    Path("mine").mkdir()
+    Path("mine/notes.txt").touch()
+    Path("mine-2").mkdir()
+    code, _, err = command(*CARTPOLE, "--run_dir=mine")
+    assert code == 2 and "mine is not empty" in err and "fix: --run_dir=mine-3" in err
+    assert os.listdir("mine") == ["notes.txt"]
+
+
+def test_an_empty_folder_is_used(command):
+    Path("mine").mkdir()
+    assert command(*CARTPOLE, "--run_dir=mine")[0] == 0
+    assert Path("mine/model.safetensors").is_file()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(command):
+    Path("file").touch()
+    code, _, err = command(*CARTPOLE, "--run_dir=file/run")
+    assert code == 2 and "cannot make the folder file/run" in err
+
+
+def test_two_runs_of_one_second_have_two_folders():
+    with train.new_folder(None, "x__1") as one, train.new_folder(None, "x__1") as two:
+        assert one != two and one.is_dir() and two.is_dir()
+    assert not Path("runs").exists()  # nothing was put into them
+
+
+# how a run ends early
+
+def test_a_fault_of_the_environment_is_exit_code_1_and_leaves_the_last_whole_iteration(command):
+    code, out, err = command("--env_name=shop:Plain", *TINY, "--no-norm-obs",
+                             '--env_kwargs={"fails": 12}')
+    assert code == 1
+    assert err.startswith("error: environment 0") and "a bug in the environment" in err
+    assert out.splitlines()[-1].startswith("failed    32 steps")
+    load(only_run() / "model.safetensors")
+    assert json.loads((only_run() / "summary.json").read_text())["ended"] == "error"
+
+
+@pytest.mark.parametrize("at, steps", [(4, None), (12, 32)])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_collecting_at_once_and_keeps_the_last_whole_iteration(
+        command, signum, at, steps):
+    before = signal.getsignal(signum)
+    code, out, err = command("--env_name=shop:Plain", *TINY, "--no-norm-obs",
+                             f'--env_kwargs={{"signum": {int(signum)}, "at": {at}}}')
+    assert (code, err) == (128 + signum, "")
+    assert signal.getsignal(signum) == before
+    last = out.splitlines()[-1]
+    assert last.startswith(f"stopped   {steps} steps" if steps else "stopped   before the first")
+    assert (only_run() / "model.safetensors").exists() == bool(steps)
+    assert json.loads((only_run() / "summary.json").read_text())["ended"] == "signal"
+
+
+def test_a_signal_while_updating_lets_the_iteration_end(command, monkeypatch):
+    update = Learner.update
+
+    def interrupted(*args):
+        os.kill(os.getpid(), signal.SIGINT)
+        return update(*args)
+    monkeypatch.setattr(Learner, "update", interrupted)
+    code, out, _ = command(*CARTPOLE)
+    assert code == 130
+    assert out.splitlines()[-1].startswith("stopped   32 steps")
+    assert json.loads((only_run() / "summary.json").read_text())["iterations"] == 1
+
+
+def test_a_signal_while_evaluating_ends_it_and_names_the_model(command):
+    code, out, _ = command("--env_name=shop:Plain", *TINY, "--no-norm-obs", "--total_steps=32",
+                           f'--env_kwargs={{"signum": {int(signal.SIGINT)}, "at": 9}}',
+                           "--eval_episodes=8")
+    assert code == 130
+    assert re.fullmatch(r"stopped   during the evaluation   runs/.*model.safetensors",
+                        out.splitlines()[-1])
+
+
+def test_the_second_signal_ends_the_process_at_once(monkeypatch):
+    codes = []
+    monkeypatch.setattr(interrupts.os, "_exit", codes.append)
+    with interrupts.Interrupts() as stopping:
+        stopping.at_once = lambda: False
+        os.kill(os.getpid(), signal.SIGINT)
+        assert (stopping.code, codes) == (130, [])
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert codes == [143]
+
+
+def test_handlers_are_the_main_threads_business():
+    before = signal.getsignal(signal.SIGINT)
+
+    def elsewhere():
+        with interrupts.Interrupts():
+            seen.append(signal.getsignal(signal.SIGINT))
+    seen = []
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+def test_a_real_process_with_workers_stops_on_sigterm_and_leaves_nobody():
+    command = [sys.executable, MAIN, "--env_name=CartPole-v1", "--num_workers=2", "--run_dir=run",
+               "--total_steps=100M", "--num_envs=4"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          process_group=0) as process:
+        while not process.stdout.readline().startswith("step"):
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=10)
+    assert process.returncode == 143 and "Traceback" not in err
+    assert out.splitlines()[-1].startswith("stopped")
+    load("run/model.safetensors")
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)

@@ -1,0 +1,226 @@
+"""Config: what it refuses and with which words, and that its documents say what it is."""
+
+import dataclasses
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from fastppo import Config
+from fastppo.benchmark.options import Bench
+from fastppo.build.resolve import configured
+from fastppo.cli import arguments
+from fastppo.cli.arguments import ALIASES, COMPUTED
+from fastppo.cli.setting_types import BARE, SECTIONS, UNITS, settings
+from fastppo.cli.train import first_lines
+from fastppo.config import check_names
+from fastppo.errors import ConfigError, EnvError
+from fastppo.settings.aliases import HOUSES, OTHERS, nearest
+from fastppo.settings.presets import FAMILIES, PRESETS, preset_of
+from fastppo.settings.spelling import NONE, SIZES, WORDS, shown
+
+DOCS = Path(__file__).parents[2] / "docs"
+NAMES = [field.name for field in dataclasses.fields(Config)]
+
+
+def test_the_defaults_are_valid_and_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().lr = 1.0
+
+
+@pytest.mark.parametrize("name, bad", [
+    ("num_envs", 0), ("num_envs", 1.0), ("num_envs", True), ("num_envs", None), ("num_steps", -1),
+    ("epochs", 0), ("num_minibatches", 0), ("total_steps", 0), ("torch_threads", 0),
+    ("max_episode_steps", 0), ("num_workers", -1), ("eval_episodes", -1), ("seed", -1),
+    ("seed", 2**63), ("seed", 1.5), ("lr", 0.0), ("lr", -1e-3), ("lr", float("nan")),
+    ("lr", float("inf")), ("lr", "fast"), ("lr", None), ("adam_eps", 0.0), ("clip_range", 0.0),
+    ("clip_range_vf", 0.0), ("max_grad_norm", 0.0), ("target_kl", 0.0), ("reward_limit", 0.0),
+    ("entropy_coef", -0.1), ("value_coef", -0.1), ("step_timeout", -1.0), ("reset_timeout", -1.0),
+    ("gamma", 1.01), ("gamma", -0.01), ("gamma", float("nan")), ("gae_lambda", 2),
+    ("reward_scale", float("inf")), ("log_std_init", float("nan")), ("norm_obs", "yes"),
+    ("norm_obs", None), ("clip_rewards", 2), ("norm_advantages", "batch"), ("acting", "remote"),
+    ("activation", "mish"), ("logger", "tensorboard"), ("progress", "bar"), ("model", "vit"),
+    ("lr", "linear"), ("lr", "linear:x"), ("lr", "linear:0"), ("lr", "linear:1:-1"),
+    ("lr", "constant:1:2"), ("lr", "sine:1"), ("critic_lr", 0), ("clip_range", "cosine:nan"),
+    ("clip_range", ""), ("clip_range_vf", "linear:1:2:3"), ("entropy_coef", "linear:-1"),
+    ("entropy_coef", None), ("dual_clip", 1.0), ("adaptive_kl", 0.0), ("rpo_alpha", -0.1),
+    ("obs_limit", 0.0), ("num_microbatches", 0), ("norm_values", "yes"), ("optimizer", "sgd"),
+    ("recompute_advantages", 2), ("grad_clipping", "all"), ("loss", "mse"), ("loss", None),
+    ("model", 3), ("hidden_sizes", (64.0,)), ("hidden_sizes", (64, 0)), ("hidden_sizes", 64),
+])
+def test_a_value_that_cannot_be_is_refused_by_name_with_a_fix(name, bad):
+    with pytest.raises(ConfigError) as caught:
+        Config(**{name: bad})
+    assert caught.value.what.startswith(f"{name} is {bad!r}, but must be ")
+    assert caught.value.fix.startswith(f"--{name}=")
+
+
+@pytest.mark.parametrize("name, good", [
+    ("gamma", 0), ("gamma", 1), ("gae_lambda", 0.0), ("gae_lambda", 1.0), ("seed", 0),
+    ("seed", 2**63 - 1), ("num_workers", 0), ("eval_episodes", 0), ("entropy_coef", 0),
+    ("step_timeout", 0), ("hidden_sizes", ()), ("hidden_sizes", (1,)), ("target_kl", None),
+    ("lr", "linear:3e-4"), ("lr", "cosine:3e-4:1e-5"), ("critic_lr", "constant:1"), ("lr", abs),
+    ("entropy_coef", "linear:0:0.1"), ("entropy_coef", "linear:0.1"), ("dual_clip", 1.5),
+    ("rpo_alpha", 0), ("optimizer", dict), ("loss", max), ("clip_range_vf", 0.2),
+    ("model", dict), ("reward_scale", -1.0),
+])
+def test_the_edge_of_what_can_be_is_taken(name, good):
+    assert getattr(Config(**{name: good}), name) == good
+
+
+def test_more_minibatches_than_rows_are_refused_with_the_arithmetic():
+    assert Config(num_envs=2, num_steps=3, num_minibatches=6).num_minibatches == 6
+    with pytest.raises(ConfigError, match=r"7 is more than the 6 rows .*num_envs 2 x num_steps 3"):
+        Config(num_envs=2, num_steps=3, num_minibatches=7)
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one():
+    with pytest.raises(ConfigError, match="did you mean num_envs"):
+        check_names(["lr", "num_env"])
+    with pytest.raises(ConfigError, match="did you mean num_envs"):
+        Config().replace(num_env=3)
+    with pytest.raises(ConfigError, match="--help lists them all"):
+        check_names(["zzz"])
+
+
+@pytest.mark.parametrize("name, ours", [
+    ("learning_rate", "lr"), ("n_steps", "num_steps"), ("batch_size", "num_minibatches"),
+    ("track", "logger"), ("timesteps", "total_steps")])
+def test_another_librarys_keyword_is_refused_with_ours(name, ours):
+    with pytest.raises(ConfigError, match=f"did you mean {ours}?"):
+        check_names([name])
+
+
+@pytest.mark.parametrize("name, ours", [
+    ("lerning_rate", "lr"), ("total_timestep", "total_steps"), ("verbos", "progress"),
+    ("num_env", "num_envs"), ("gama", "gamma"), ("clip_rang", "clip_range")])
+def test_a_misspelt_name_is_looked_for_among_other_libraries_names_too(name, ours):
+    assert nearest(name, NAMES, "--") == f"did you mean --{ours}?"
+
+
+def test_a_setting_that_is_not_to_be_had_is_not_proposed():
+    assert nearest("learning_rate", ["num_envs"]) == "python main.py --help lists them all"
+
+
+def test_replace_checks_the_whole_again():
+    assert Config().replace(gamma=0.5).gamma == 0.5
+    with pytest.raises(ConfigError, match="more than the 4 rows"):
+        Config(num_minibatches=5).replace(num_envs=2, num_steps=2)
+
+
+def test_a_preset_holds_valid_settings_and_every_family_has_one():
+    for values in PRESETS.values():
+        assert set(values) <= set(NAMES)
+        Config(**values)
+    assert set(FAMILIES.values()) <= set(PRESETS)
+
+
+@pytest.mark.parametrize("env_name, preset, wanted", [
+    ("LunarLander-v3", "auto", "lunarlander"), ("Pendulum-v1", "auto", "pendulum"),
+    ("package:CartPole-v7", "auto", "cartpole"), ("Blackjack-v1", "cartpole", "cartpole"),
+])
+def test_a_preset_is_looked_up_by_the_id_without_its_version(env_name, preset, wanted):
+    assert preset_of(env_name, preset) == PRESETS[wanted]
+
+
+@pytest.mark.parametrize("env_name, preset", [
+    ("CartPole-v1", "none"), ("Blackjack-v1", "auto"), ("CartPole", "auto"),
+    ("my:CartPole", "auto")])
+def test_an_environment_without_a_preset_has_the_defaults(env_name, preset):
+    assert preset_of(env_name, preset) == {}
+
+
+def test_what_is_given_wins_over_the_preset():
+    config = configured("CartPole-v1", {"lr": Config.lr})
+    assert config.lr == Config.lr != PRESETS["cartpole"]["lr"]
+    assert config.gamma == PRESETS["cartpole"]["gamma"]
+    assert configured("CartPole-v1", {"preset": "none"}).gamma == Config.gamma
+
+
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(ConfigError, match="there is no preset 'pong'"):
+        configured("CartPole-v1", {"preset": "pong"})
+
+
+def test_every_field_says_what_it_means_in_a_known_section():
+    for name, setting in settings().items():
+        assert setting.text and setting.text[0].isupper() and setting.section, name
+        assert not setting.text.endswith("."), name
+    assert list(settings()) == NAMES
+
+
+def test_tables_about_settings_name_only_settings():
+    ours = [name for name in OTHERS.values() if isinstance(name, str)]
+    for table in (SECTIONS, ALIASES.values(), COMPUTED.values()):
+        assert set(table) <= set(NAMES)
+    words = {x.name for x in dataclasses.fields(Config)
+             if "none" in getattr(x.type, "__args__", ())}
+    assert NONE == {*words, "preset"}
+    assert {(tuple[str, ...] in getattr(x.type, "__args__", (x.type,)), x.name)
+            for x in dataclasses.fields(Config) if "tuple" in str(x.type)} == {
+        *((True, name) for name in WORDS), *((False, name) for name in SIZES)}
+    assert {*UNITS, *BARE} <= {*NAMES, *settings(Bench)}
+    assert set(ours) <= {*NAMES, *COMPUTED}
+    assert not {*NAMES, *settings(Bench)} & {*ALIASES, *COMPUTED, *OTHERS}
+    assert len(OTHERS) == sum(map(len, HOUSES.values()))
+
+
+def test_a_value_is_shown_as_it_is_typed():
+    assert [shown(value) for value in (1_000_000, 3e-4, 1e-5, 2.0, True, None, "mlp", (64, 64),
+                                       {"a": 1})] == [
+        "1_000_000", "0.0003", "1e-05", "2", "True", "none", "mlp", "64,64", '{"a": 1}']
+
+
+@pytest.mark.parametrize("fix, said", [
+    ("--num_envs=16", "num_envs=16"), ("--lr=3e-4; or --lr=0.1", "lr=3e-4; or lr=0.1"),
+    ("--target_kl=none", "target_kl=None"), (
+        "--rnn=none", 'rnn="none"'), ("--hidden_sizes=64,64", "hidden_sizes=(64, 64)"),
+    ("--actor_keys=a,cam", 'actor_keys=("a", "cam")'), ("--critic_keys=1", 'critic_keys=("1",)'),
+    ("--critic_keys=none", "critic_keys=None"), ("--hidden_sizes=64", "hidden_sizes=(64,)"),
+    ("--env_name=a:B, or in", 'env_name="a:B", or in'), ("leave --seed out", "leave seed out"),
+    ("--env_kwargs='{\"a\": null}'", "env_kwargs={'a': None}"),
+    ("--norm_obs=False", "norm_obs=False"),
+    ("--env_kwargs='{\"a\": \"it'\"'\"'s\"}'", """env_kwargs={'a': "it's"}"""),
+    ("fewer --num_envs or --num_workers", "fewer num_envs or num_workers"),
+    ("--env_name=a:B --env_kwargs='{\"a\": 1}'", 'env_name="a:B", env_kwargs={\'a\': 1}'),
+    ('load("a--b")',) * 2, ("python main.py --help lists them all",) * 2])
+def test_a_fix_is_told_to_the_command_as_flags_and_in_python_as_keyword_arguments(fix, said):
+    error = ConfigError("what", fix)
+    assert (error.typed, str(error)) == (f"what\n  fix: {fix}", f"what\n  fix: {said}")
+
+
+@pytest.mark.parametrize("what, said", [
+    ("--vec=envpool needs EnvPool", 'vec="envpool" needs EnvPool'),
+    ("such as --hidden_sizes=64,64", "such as hidden_sizes=(64, 64)"),
+    ("it says: pip install --upgrade x",) * 2, ("odd: --a='b --c={x", "odd: --a='b c=\"{x\"")])
+def test_what_happened_is_spelt_for_the_caller_like_its_fix(what, said):
+    error = ConfigError(what, "--lr=1")
+    assert (error.typed, str(error)) == (f"{what}\n  fix: --lr=1", f"{said}\n  fix: lr=1")
+
+
+def test_the_words_of_an_environment_are_left_as_they_are():
+    assert str(EnvError("it raised: --lr=3", "--lr=1")) == "it raised: --lr=3\n  fix: lr=1"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_page_the_first_line_and_help_count_the_same_settings_of_a_preset(name):
+    row = re.search(rf"^\| `{name}` .*", (DOCS / "config.md").read_text(), re.MULTILINE)[0]
+    request = arguments.read([f"--preset={name}"])
+    assert row.count("=") == len(request.changes)
+    assert f"({row.count('=')} settings)" in first_lines(request, 1, "runs")[-1]
+
+
+def test_the_page_of_settings_is_what_config_says():
+    script = runpy.run_path(str(DOCS / "make_config.py"))
+    assert script["PAGE"].read_text(encoding="utf-8") == script["page"](), \
+        "run: python docs/make_config.py"
+
+
+@pytest.mark.parametrize(("setting", "value", "fix"), [
+    ("rnn", "gruu", "--rnn=gru"), ("activation", "rellu", "--activation=relu"),
+    ("model", "impalla", "--model=impala"), ("vec", "xyz", "--vec=auto"), ("rnn", 3, "--rnn=none")])
+def test_a_choice_that_is_mistyped_is_mended_by_the_nearest(setting, value, fix):
+    with pytest.raises(ConfigError) as caught:
+        Config(**{setting: value})
+    assert caught.value.fix == fix

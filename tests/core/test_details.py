@@ -1,0 +1,642 @@
+"""Options of the update, each against a formula of its own: losses, passes, values, optimizers."""
+
+import functools
+import itertools
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from envs_for_tests import Chance, Counting, interrupted
+from gymnasium.spaces import Box, Discrete
+
+from fastppo import PPO, learner, load, reference
+from fastppo.errors import ConfigError, Error, ModelError
+from fastppo.learner import Learner, policy_loss, total_loss
+from fastppo.machine import kernels
+from fastppo.networks.value_normalisation import NormValues
+from fastppo.update import custom_loss, epoch_transforms
+from fastppo.update.batches import Fresh, cut
+from fastppo.update.epoch_transforms import changes_of
+from fastppo.update.flat_parameters import trained
+
+LEARNER = "torch"  # the definition; test_update.py holds the compiled one to it
+BOX = partial(Chance, Box(-9, 9, (3,), np.float32), Box(-1, 1, (2,), np.float32))
+SGD = torch.optim.SGD
+
+
+def weights(ppo):
+    return ppo.learner.flat.values.clone()
+
+
+def updated(ppo, iterations=2):
+    """The weights after some iterations, and the losses of the last."""
+    for _ in range(iterations):
+        stats = ppo.update(ppo.collect())
+    return weights(ppo), stats
+
+
+def watched(monkeypatch, also=lambda: None):
+    """The list into which each minibatch goes from now on, with what `also` returns then."""
+    seen, real = [], learner.total_loss
+
+    def watching(fresh, batch, now):
+        seen.append((batch, also()))
+        return real(fresh, batch, now)
+
+    monkeypatch.setattr(learner, "total_loss", watching)
+    return seen
+
+
+# Dual clip
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.9, 1.1, 2.9, 3.1, 20.0])
+@pytest.mark.parametrize("adv", [-2.0, 2.0])
+def test_dual_clip_bounds_the_loss_of_a_negative_advantage_and_nothing_else(ratio, adv):
+    log_ratio = torch.tensor([math.log(ratio)], requires_grad=True)
+    loss = policy_loss(log_ratio, torch.tensor([adv]), 0.2, 3.0)
+    loss.backward()
+    ours = min(ratio * adv, min(max(ratio, 0.8), 1.2) * adv)
+    assert loss.item() == pytest.approx(-(max(ours, 3.0 * adv) if adv < 0 else ours), rel=1e-6)
+    if adv < 0 and ratio > 3:
+        assert log_ratio.grad.item() == 0
+
+
+# The loss
+
+
+def square(fresh, batch, now):
+    """A loss of one's own."""
+    return (fresh.logp - batch.logp).square().mean() + fresh.val.square().mean(), {
+        "mine": fresh.val.square().mean(), "number": 2.5}
+
+
+def test_a_function_for_the_loss_is_minimised_and_its_statistics_are_shown(trainer):
+    ppo = trainer(BOX, loss=square, lr=0.02, epochs=20, learner="auto")
+    assert ppo.config.learner == "torch"
+    first, last = (updated(ppo, 1)[1], updated(ppo, 3)[1])
+    assert first["losses/number"] == 2.5
+    assert {"losses/mine", "losses/approx_kl", "losses/entropy", "losses/clipfrac",
+            "losses/grad_norm", "losses/epochs"} <= set(first)
+    assert "losses/policy_loss" not in first
+    assert last["losses/mine"] < 0.5 * first["losses/mine"]
+
+
+def test_a_loss_given_and_one_overridden_equal_the_built_in_one_where_they_are_it(trainer):
+    class Same(Learner):
+        def loss(self, fresh, batch, now):
+            return total_loss(fresh, batch, now)
+
+    settings = dict(num_minibatches=2, epochs=2, clip_range_vf=0.1)
+    want = updated(trainer(BOX, **settings))
+    for loss in (lambda *given: total_loss(*given), Same):
+        got = updated(trainer(BOX, loss=loss, **settings))
+        assert torch.equal(got[0], want[0]) and got[1] == want[1]
+
+
+def test_a_subclass_may_say_what_the_policy_says(trainer):
+    class Bold(Learner):
+        def judge(self, batch):
+            fresh = super().judge(batch)
+            return Fresh(fresh.logp, 2 * fresh.ent, fresh.val)
+
+    settings = dict(entropy_coef=0.1, value_coef=0.5)
+    plain, bold = (updated(trainer(BOX, loss=loss, **settings), 1)[1] for loss in ("ppo", Bold))
+    assert bold["losses/entropy"] == pytest.approx(2 * plain["losses/entropy"])
+    assert isinstance(trainer(BOX, loss=Bold).learner, Bold)
+
+
+def test_a_loss_is_given_samples_coefficients_and_what_is_fresh(trainer):
+    def loss(fresh, batch, now):
+        assert fresh._fields == ("logp", "ent", "val")
+        assert batch._fields == ("obs", "act", "logp", "val", "adv", "ret", "past")
+        assert {x.shape for x in (*fresh, *batch[2:6])} == {(32,)}
+        assert now.clip_range == 0.3 and now.entropy_coef == 0.05
+        assert not any(x.requires_grad for x in batch[:6]) and fresh.val.requires_grad
+        return total_loss(fresh, batch, now)
+
+    updated(trainer(BOX, loss=loss, clip_range=0.3, entropy_coef=0.05), 1)
+
+
+@pytest.mark.parametrize("made, said", [
+    (lambda fresh, batch, now: fresh.val.mean(), "returned Tensor, not"),
+    (lambda fresh, batch, now: (fresh.val, {}), r"a tensor of shape \[32\]"),
+    (lambda fresh, batch, now: (batch.val.mean(), {}), "not a single number that gradients"),
+    (lambda fresh, batch, now: (1.0, {}), "returned float, not a single number"),
+    (lambda fresh, batch, now: (fresh.val.mean(), None), "returned tuple, not")])
+def test_a_loss_that_is_none_is_refused_and_nothing_has_changed(trainer, made, said):
+    ppo = trainer(BOX, loss=made)
+    before = weights(ppo)
+    with pytest.raises(ModelError, match=said):
+        ppo.update(ppo.collect())
+    assert torch.equal(weights(ppo), before)
+
+
+@pytest.mark.parametrize("loss", [lambda fresh, batch: (fresh.val.mean(), {}),
+                                  lambda fresh, batch, now, *, scale: (fresh.val.mean(), {})])
+def test_a_loss_of_another_signature_is_refused_before_the_first_step(loss):
+    with pytest.raises(ModelError, match=r"called with \(fresh, batch, coefficients\)"):
+        PPO(BOX, num_workers=0, loss=loss)
+
+
+class Short(Learner):
+    def loss(self, fresh):
+        return fresh.val.mean(), {}
+
+
+class Alone(Learner):
+    def __init__(self):
+        pass
+
+
+@pytest.mark.parametrize(("loss", "fix"), [
+    (Short, r"def loss\(self, fresh, batch, coefficients\): ..."),
+    (Alone, r"def __init__\(self, policy, config, flat\): ..."),
+    (type("Nosy", (Learner,), {"judge": lambda self: None}), r"def judge\(self, batch\): ...")])
+def test_a_learner_of_other_signatures_is_refused_before_the_first_step(loss, fix):
+    with pytest.raises(ModelError, match=f"but has the signature[\\s\\S]*\n  fix: .*{fix}"):
+        PPO(BOX, num_workers=0, loss=loss)
+
+
+@pytest.mark.parametrize(("wrong", "said"), [
+    (lambda fresh: 3, "returned int, not a Fresh"),
+    (lambda fresh: fresh._replace(val=fresh.val[:, None]), r"\[32\], \[32\], \[32, 1\]\], not a"),
+    (lambda fresh: fresh._replace(ent=None), r"\[32\], 'NoneType', \[32\]\], not a Fresh")])
+def test_what_a_learner_judges_is_three_numbers_a_sample(trainer, wrong, said):
+    class Odd(Learner):
+        def judge(self, batch):
+            return wrong(super().judge(batch))
+
+    ppo = trainer(BOX, loss=Odd, num_minibatches=1)
+    with pytest.raises(ModelError, match=said):
+        ppo.update(ppo.collect())
+
+
+def test_a_loss_that_fails_is_named_and_keeps_its_own_exception(trainer):
+    ppo = trainer(BOX, loss=lambda fresh, batch, now: 1 / 0)
+    before = weights(ppo)
+    with pytest.raises(ModelError, match="failed: ZeroDivisionError: division by zero") as caught:
+        ppo.update(ppo.collect())
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert torch.equal(weights(ppo), before)
+
+
+@pytest.mark.parametrize("settings", [{"num_minibatches": 2}, {"num_microbatches": 2}])
+def test_statistics_that_change_from_minibatch_to_minibatch_are_refused(trainer, settings):
+    names = itertools.count()
+    ppo = trainer(BOX, loss=lambda fresh, batch, now: (fresh.val.mean(), {str(next(names)): 0.0}),
+                  **settings)
+    with pytest.raises(ModelError, match=r"statistics \['1'\], and \['0'\] before"):
+        ppo.update(ppo.collect())
+
+
+@pytest.mark.parametrize("stats, said", [
+    ({"mine": torch.zeros(3)}, r"statistic 'mine', which is of shape \[3\].*\n  fix: .*x.mean"),
+    ({"mine": "high"}, "statistic 'mine', which is 'high', no number.*\n  fix: leave it out"),
+    ({"mine": None}, "statistic 'mine', which is None, no number"),
+    ({"entropy": 1.0}, "'entropy', but that is measured already.*\n  fix: call it \"my_entropy"),
+    ({"grad_norm": 1.0}, "'grad_norm', but"), ({"explained_variance": 1.0}, "variance', but")])
+def test_a_statistic_is_one_number_under_a_name_that_is_free(trainer, stats, said):
+    ppo = trainer(BOX, loss=lambda fresh, batch, now: (fresh.val.mean(), stats))
+    with pytest.raises(ModelError, match=said):
+        ppo.update(ppo.collect())
+
+
+def test_the_names_that_are_taken_are_those_of_what_is_measured_of_every_loss(trainer):
+    ppo = trainer(BOX, loss=lambda fresh, batch, now: (fresh.val.mean(), {}))
+    assert set(updated(ppo, 1)[1]) == {f"losses/{name}" for name in custom_loss.MEASURED}
+
+
+def test_a_class_that_is_no_learner_is_refused():
+    with pytest.raises(ConfigError, match="no subclass of fastppo.learner.Learner"):
+        PPO(BOX, num_workers=0, loss=dict)
+
+
+@pytest.mark.parametrize("settings", [
+    {"loss": square}, {"optimizer": SGD}, {"critic_lr": 1e-3}, {"norm_values": True},
+    {"grad_clipping": "network"}], ids=lambda settings: next(iter(settings)))
+@pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built here")
+def test_what_torch_alone_serves_is_left_to_it_unless_the_kernel_is_asked_for(trainer, settings):
+    name = next(iter(settings))
+    assert trainer(BOX, **settings, learner="auto").config.learner == "torch"
+    with pytest.raises(ConfigError, match=f"cannot serve (the )?{name}.*torch alone") as caught:
+        trainer(BOX, **settings, learner="kernel")
+    assert caught.value.fix == "--learner=torch"
+
+
+# The optimizer
+
+
+@pytest.mark.parametrize("optimizer", [SGD, functools.partial(SGD, momentum=0.0)])
+def test_a_torch_optimizer_steps_on_the_clipped_gradient_at_our_rate(trainer, optimizer):
+    ppo = trainer(BOX, optimizer=optimizer, lr="linear:0.5:0.1", max_grad_norm=0.01,
+                  total_steps=64)
+    for lr in (0.5, 0.3):
+        before, stats = weights(ppo), ppo.update(ppo.collect())
+        grad = ppo.learner.flat.grad
+        assert stats["losses/grad_norm"] > 0.01 and grad.norm() == pytest.approx(0.01, rel=1e-3)
+        torch.testing.assert_close(weights(ppo), before - lr * grad)
+        assert [group["lr"] for group in ppo.learner.optimizer.made.param_groups] \
+            == pytest.approx([lr])
+
+
+def test_torchs_adam_and_ours_are_the_same(trainer):
+    settings = dict(epochs=3, num_minibatches=2, lr=1e-2)
+    ours, theirs = (updated(trainer(BOX, optimizer=optimizer, **settings), 3)[0]
+                    for optimizer in ("adam", partial(torch.optim.Adam, eps=1e-5)))
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", [partial(SGD, momentum=0.9), torch.optim.AdamW])
+def test_an_interrupted_update_takes_an_optimizers_memory_back(trainer, monkeypatch, optimizer):
+    settings = dict(optimizer=optimizer, lr=0.02, epochs=2, num_minibatches=2)
+    whole, ppo = (trainer(BOX, **settings) for _ in range(2))
+    updated(ppo, 1)
+    rollout, before = ppo.collect(), weights(ppo)
+    monkeypatch.setattr(learner, "total_loss", interrupted(learner.total_loss, 3))
+    with pytest.raises(KeyboardInterrupt):
+        ppo.update(rollout)
+    assert torch.equal(weights(ppo), before)
+    ppo.update(rollout)
+    assert torch.equal(weights(ppo), updated(whole, 2)[0])
+
+
+@pytest.mark.parametrize("bad, said", [
+    (lambda params: None, "returned NoneType, not a torch.optim.Optimizer"),
+    (lambda: None, "failed when called with the parameters: TypeError"),
+    (partial(SGD, momentum=-1), "Invalid momentum"),
+    (partial(SGD, lr=10.0), "given lr=10.0, but .*setting lr.*\n  fix: .*partial, and lr=10.0"),
+    (lambda params: SGD([torch.nn.Parameter(torch.zeros(1))]), "holds none of the parameters"),
+    (torch.optim.LBFGS, r"failed in step\(\).*closure[\s\S]*\n  fix: optimizer="),
+    (torch.optim.SparseAdam, r"failed in step\(\).*dense gradients")])
+def test_what_makes_no_optimizer_is_refused_before_the_first_step(bad, said):
+    with pytest.raises(ConfigError, match=said):
+        PPO(BOX, num_workers=0, optimizer=bad)
+
+
+def test_an_optimizer_keeps_the_two_groups_that_a_critic_lr_makes():
+    with pytest.raises(ConfigError, match="made 1 groups of the two .*[\\s\\S]*critic_lr out"):
+        PPO(BOX, num_workers=0, critic_lr=1e-3,
+            optimizer=lambda groups: SGD([x for one in groups for x in one["params"]], lr=1.0))
+
+
+@pytest.mark.parametrize("setting", [{"critic_lr": 1e-3}, {"grad_clipping": "network"}])
+def test_what_tells_actor_and_critic_apart_needs_a_critic_with_a_name(setting):
+    class Whole(torch.nn.Module):
+        def __init__(self, obs_space, act_space):
+            super().__init__()
+            self.all = torch.nn.Linear(4, 3)
+
+        def forward(self, obs):
+            out = self.all(obs)
+            return out[:, :2], out[:, 2]
+    with pytest.raises(ConfigError, match=f"{[*setting][0]} is .*[\\s\\S]*critic, value or vf"):
+        PPO("CartPole-v1", num_workers=0, model=Whole, **setting)
+
+
+@pytest.mark.parametrize("setting, needed", [
+    ({"adam_eps": 1e-8, "optimizer": SGD}, 'optimizer="adam"'),
+    ({"obs_limit": 5.0, "norm_obs": False}, "norm_obs=True")])
+def test_a_setting_that_would_do_nothing_is_refused(setting, needed):
+    with pytest.raises(ConfigError, match=f"does nothing without {needed}"):
+        PPO("CartPole-v1", num_workers=0, **setting)
+
+
+def test_an_optimizer_may_group_the_parameters_itself(trainer):
+    def made(params):
+        return SGD([{"params": params[:2]}, {"params": params[2:]}], lr=9.0)
+
+    settings = dict(lr=0.1, epochs=2)
+    grouped, whole = (updated(trainer(BOX, optimizer=one, **settings)) for one in (made, SGD))
+    assert torch.equal(grouped[0], whole[0])
+
+
+@pytest.mark.parametrize("optimizer", [
+    partial(SGD, momentum=0.9, weight_decay=0.5), partial(torch.optim.Adam, eps=0.0),
+    partial(torch.optim.Adagrad, weight_decay=0.5)])
+def test_the_step_that_tries_an_optimizer_leaves_no_trace(trainer, optimizer):
+    ppo, untried = trainer(BOX, optimizer=optimizer), trainer(BOX)
+    assert torch.equal(weights(ppo), weights(untried)) and weights(ppo).isfinite().all()
+    fresh = optimizer([torch.nn.Parameter(p.detach().clone()) for p in trained(ppo.policy)])
+    found, wanted = ppo.learner.optimizer.state, fresh.state_dict()
+    assert repr(found) == repr(wanted) and ppo.learner.optimizer.rates == (0.0, 0.0)
+
+
+# Clipping
+
+
+@pytest.mark.parametrize("limit", [0.01, 1e3])
+@pytest.mark.parametrize("shared", [False, True])
+def test_actor_and_critic_are_clipped_each_on_its_own(trainer, limit, shared):
+    free, one = (trainer(BOX, max_grad_norm=x, shared_critic=shared, grad_clipping="network")
+                 for x in (1e9, limit))
+    norms = [updated(ppo, 1)[1]["losses/grad_norm"] for ppo in (free, one)]
+    assert norms[0] == norms[1] == pytest.approx(free.learner.flat.grad.norm().item(), rel=1e-6)
+    grads = [{name: x.grad for name, x in ppo.policy.named_parameters()} for ppo in (free, one)]
+    for critic in (False, True):
+        names = [name for name in grads[0] if ("critic" in name) is critic]
+        whole = torch.cat([grads[0][name].flatten() for name in names])
+        got = torch.cat([grads[1][name].flatten() for name in names])
+        torch.testing.assert_close(got, whole * min(1.0, limit / whole.norm().item()), rtol=1e-4,
+                                   atol=1e-9)
+        assert names and whole.norm() > 0.01
+
+
+# Microbatches
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 100])
+@pytest.mark.parametrize("act_space", [Discrete(3), Box(-1, 1, (2,), np.float32)])
+def test_microbatches_change_nothing(trainer, count, act_space):
+    make = partial(Chance, Box(-9, 9, (3,), np.float32), act_space)
+    settings = dict(epochs=2, num_minibatches=3, clip_range_vf=0.1, entropy_coef=0.01)
+    one, many = (updated(trainer(make, num_microbatches=n, **settings)) for n in (1, count))
+    torch.testing.assert_close(many[0], one[0], rtol=0, atol=1e-5)
+    assert many[1] == pytest.approx(one[1], rel=1e-4, abs=1e-6)
+
+
+def test_microbatches_are_what_goes_through_the_network(trainer, monkeypatch):
+    seen = watched(monkeypatch)
+    updated(trainer(BOX, num_microbatches=3), 1)
+    assert [len(batch.adv) for batch, _ in seen] == [10, 11, 11]
+    adv = torch.cat([batch.adv for batch, _ in seen])
+    assert adv.mean().abs() < 1e-6 and adv.std() == pytest.approx(1, abs=1e-4)  # of the minibatch
+
+
+def test_there_are_no_more_parts_than_rows(trainer):
+    ppo = trainer(BOX)
+    batch = learner.flattened(ppo.collect(), torch.device("cpu"))
+    parts = cut(batch, 100)
+    assert [len(part.adv) for part in parts] == [1] * 32
+    assert torch.equal(torch.cat([part.ret for part in parts]), batch.ret)
+
+
+# Advantages anew
+
+
+@torch.no_grad()
+def values(policy, obs):
+    """What the policy says now of the observations of a rollout of 20 steps, 4 environments."""
+    return policy(obs)[1].reshape(21, 4).numpy().copy()
+
+
+@pytest.mark.parametrize("norm", ["none", "rollout"])
+def test_advantages_are_recomputed_before_every_epoch_but_the_first(trainer, monkeypatch, norm):
+    ppo = trainer(partial(Chance, ends=0.15), recompute_advantages=True, epochs=3, gamma=0.9,
+                  lr=0.05, norm_advantages=norm, num_steps=20)
+    rollout = ppo.collect()
+    seen = watched(monkeypatch, partial(values, ppo.policy, rollout.obs.flatten(0, 1)))
+    ppo.update(rollout)
+    arrays = {name: x.numpy() for name, x in rollout._asdict().items()}
+    ended = arrays["term"] | arrays["trunc"]
+    assert ended[:-1].any() and arrays["trunc"].any() and ended[-1].sum() < 4
+    for epoch, (batch, val) in enumerate(seen):
+        nxt = np.where(ended, arrays["nxt"], val[1:])
+        adv = reference.gae(arrays["rew"], val[:-1], nxt, arrays["term"], arrays["trunc"], 0.9, .95)
+        ret, order = adv + val[:-1], reference.permutation(1, 0, epoch, 80)
+        if norm == "rollout":
+            adv = (adv - adv.mean()) / adv.std(ddof=1)
+        np.testing.assert_allclose(batch.adv, adv.flatten()[order], atol=1e-5)
+        np.testing.assert_allclose(batch.ret, ret.flatten()[order], atol=1e-5)
+        np.testing.assert_array_equal(batch.val, arrays["val"].flatten()[order])
+    assert np.abs(seen[2][1] - seen[0][1]).max() > 1e-2
+
+
+def test_the_value_after_a_truncation_is_moved_as_the_first_returns_move_all_values(
+        trainer, monkeypatch):
+    settings = dict(recompute_advantages=True, norm_values=True, epochs=2, gamma=0.9, num_steps=20,
+                    lr=1e-12, norm_advantages="none", norm_rewards=False, reward_scale=100.0)
+    ppo = trainer(partial(Chance, ends=0.15), **settings)
+    net = ppo.policy.net
+    for iteration in range(2):
+        rollout = ppo.collect()
+        obs = rollout.obs.flatten(0, 1)
+        seen = watched(monkeypatch, partial(values, ppo.policy, obs))
+        ppo.update(rollout)
+        assert rollout.trunc.any() and abs(net.shift.item()) > 1.0
+        rew, val, nxt, term, trunc = (getattr(rollout, name).numpy() for name in
+                                      ("rew", "val", "nxt", "term", "trunc"))
+        if iteration == 0:
+            val, nxt = (x * net.spread.item() + net.shift.item() for x in (val, nxt))
+        now = seen[1][1]  # the network has not learnt: its values are the recorded ones, moved
+        np.testing.assert_allclose(now[:-1], val, rtol=1e-4, atol=1e-3)
+        nxt = np.where(term | trunc, nxt, now[1:])
+        adv = reference.gae(rew, now[:-1], nxt, term, trunc, 0.9, .95)
+        order = reference.permutation(1, iteration, 1, 80)
+        np.testing.assert_allclose(seen[1][0].adv, adv.flatten()[order], rtol=1e-4, atol=1e-3)
+
+
+def test_the_rollout_keeps_what_it_recorded_and_invalid_rows_stay_out(trainer):
+    ppo = trainer(BOX, recompute_advantages=True, epochs=3)
+    rollout = ppo.collect()
+    rollout.valid[3, 1] = False
+    for name in ("logp", "val", "adv", "ret"):
+        getattr(rollout, name)[3, 1] = torch.nan
+    rollout.trunc[2, 1] = True
+    rollout.nxt[2, 1] = 0.5
+    before = [x.clone() for x in rollout]
+    assert all(map(math.isfinite, ppo.update(rollout).values()))
+    for ours, theirs in zip(before, rollout):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+
+
+# RPO
+
+
+def test_robust_noise_is_uniform_within_alpha_and_a_samples_own_each_epoch(trainer, monkeypatch):
+    ppo, seen = trainer(BOX, rpo_alpha=0.5, epochs=2, num_minibatches=2, num_envs=100,
+                        num_steps=20), watched(monkeypatch)
+    rollout = ppo.collect()
+    ppo.update(rollout)
+    act, noises = rollout.act.flatten(0, 1).numpy(), []
+    for epoch in range(2):
+        order = reference.permutation(1, 0, epoch, 2000)
+        got = np.concatenate([batch.act.numpy() for batch, _ in seen[2 * epoch:2 * epoch + 2]])
+        noises.append(np.empty_like(got))
+        noises[-1][order] = act[order] - got
+    for noise in noises:
+        assert -0.5 - 1e-5 <= noise.min() < -0.49 and 0.49 < noise.max() <= 0.5 + 1e-5
+        assert abs(noise.mean()) < 0.03 and noise.std() == pytest.approx(0.5 / 3**0.5, rel=0.03)
+    assert abs(np.corrcoef(*(noise.flatten() for noise in noises))[0, 1]) < 0.05
+    want = reference.uniform(1, kernels.Purpose.ROBUST, 0, 1, (3, 2)) - 0.5
+    np.testing.assert_allclose(noises[1][:3], want, atol=1e-6)
+
+
+def test_moving_the_action_is_moving_the_mean(trainer):
+    ppo = trainer(BOX, rpo_alpha=0.5, log_std_init=-0.4)
+    rollout = ppo.collect()
+    batch = learner.flattened(rollout, torch.device("cpu"))
+    moved = changes_of(ppo.config, ppo.policy)[0](rollout, batch, 0, 0)
+    away = batch.act - moved.act
+    with torch.no_grad():
+        mean = ppo.policy(batch.obs)[0]
+        law = torch.distributions.Normal(mean + away, math.exp(-0.4))
+        got = ppo.learner.judge(moved).logp
+    torch.testing.assert_close(got, law.log_prob(batch.act).sum(1), rtol=1e-5, atol=1e-5)
+    assert away.abs().max() > 0.4
+
+
+@pytest.mark.parametrize("settings", [
+    {"rpo_alpha": 0.3}, {"recompute_advantages": True}, {"num_microbatches": 2},
+    {"dual_clip": 1.01}, {"obs_limit": 0.5}], ids=lambda settings: next(iter(settings)))
+@pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built here")
+def test_the_compiled_learner_serves_it_and_agrees_with_torch(trainer, settings):
+    common = dict(epochs=4, num_minibatches=2, lr=0.02, acting="local", clip_range=0.05)
+    torchs, compiled = (updated(trainer(BOX, **settings, **common, learner=learner))
+                        for learner in ("torch", "kernel"))
+    torch.testing.assert_close(compiled[0], torchs[0], rtol=0, atol=3e-5)
+    without = updated(trainer(BOX, **common, learner="kernel"))[0]
+    differs = (without - compiled[0]).abs().max() > 1e-4
+    assert differs == ("num_microbatches" not in settings)
+
+
+def test_discrete_actions_have_no_mean_to_move():
+    with pytest.raises(ConfigError, match="Discrete.* has not") as caught:
+        PPO(Chance, num_workers=0, rpo_alpha=0.5)
+    assert caught.value.fix == "--rpo_alpha=0"
+
+
+@pytest.mark.parametrize("settings, said", [
+    ({"distribution": "state_gaussian"}, 'distribution="state_gaussian" has not'),
+    ({"distribution": "squashed"}, 'distribution="squashed" has not'), ({"sde": True}, "sde has")])
+def test_what_has_no_mean_to_move_is_named(settings, said):
+    with pytest.raises(ConfigError, match=f"{said}.*\n  fix: rpo_alpha=0"):
+        PPO(BOX, num_workers=0, rpo_alpha=0.5, **settings)
+
+
+def test_by_default_the_samples_are_what_the_rollout_recorded(trainer):
+    ppo = trainer(BOX)
+    assert changes_of(ppo.config, ppo.policy) == []
+    assert changes_of(ppo.config.replace(norm_advantages="rollout"), ppo.policy) \
+        == [epoch_transforms._normalised]
+
+
+# Values in units of their own
+
+
+def test_the_moments_are_those_of_all_returns_and_no_value_changes_with_them(trainer):
+    ppo = trainer(BOX, norm_values=True, reward_scale=50.0)
+    net, rets = ppo.policy.net, []
+    assert isinstance(net, NormValues)
+    for _ in range(3):
+        rollout = ppo.collect()
+        obs, rets = rollout.obs[:-1].flatten(0, 1), [*rets, rollout.ret.flatten().numpy().copy()]
+        with torch.no_grad():
+            before = ppo.policy(obs)[1].clone()
+            net.learn(rollout.ret.flatten())
+            after = ppo.policy(obs)[1]
+            if len(rets) == 1:  # what an untrained critic says is not worth keeping
+                before = before * net.spread + net.shift
+        torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-3)
+        everything = np.concatenate(rets).astype(float)
+        assert net.shift.item() == pytest.approx(everything.mean(), rel=1e-4)
+        assert net.spread.item() == pytest.approx(everything.std(), rel=1e-4)
+    assert net.spread.item() > 10
+
+
+class Inner(torch.nn.Module):
+    """A network whose layer `critic` is not where its value comes from."""
+
+    def __init__(self, obs_space, act_space, ends=False):
+        super().__init__()
+        self.critic = torch.nn.Linear(3, 1 if ends else 4)
+        self.actor, self.last, self.ends = torch.nn.Linear(3, 2), torch.nn.Linear(4, 1), ends
+
+    def forward(self, obs):
+        val = self.critic(obs) if self.ends else self.last(self.critic(obs).tanh())
+        return self.actor(obs), val[:, 0]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_only_a_layer_that_gives_the_value_moves_against_the_moments(trainer, ends):
+    ppo = trainer(BOX, model=partial(Inner, ends=ends), norm_values=True, reward_scale=50.0)
+    before = ppo.policy.net.net.critic.weight.detach().clone()
+    for _ in range(2):
+        ppo.policy.net.learn(ppo.collect().ret.flatten())
+    assert before.equal(ppo.policy.net.net.critic.weight) != ends
+
+
+def test_the_critic_is_trained_on_normalised_targets(trainer, monkeypatch):
+    ppo, seen = trainer(BOX, norm_values=True, reward_scale=50.0), watched(monkeypatch)
+    real = learner.total_loss
+    fresh = []
+    monkeypatch.setattr(learner, "total_loss", lambda *given: (
+        fresh.append(given[0].val.detach()), real(*given))[1])
+    rollout = ppo.collect()
+    ppo.update(rollout)
+    order = reference.permutation(1, 0, 0, 32)
+    ret, val = (x.flatten().numpy()[order].astype(float) for x in (rollout.ret, rollout.val))
+    mean, std = ret.mean(), ret.std()
+    np.testing.assert_allclose(seen[0][0].ret, (ret - mean) / std, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(seen[0][0].val, val, rtol=1e-3, atol=1e-4)  # as it came from the net
+    np.testing.assert_allclose(fresh[0], val, rtol=1e-3, atol=1e-3)
+    rollout = ppo.collect()
+    val = rollout.val.flatten().numpy()[reference.permutation(1, 1, 0, 32)].astype(float)
+    ppo.update(rollout)
+    mean, std = ppo.policy.net.shift.item(), ppo.policy.net.spread.item()
+    np.testing.assert_allclose(seen[1][0].val, (val - mean) / std, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(fresh[1], (val - mean) / std, rtol=1e-3, atol=1e-3)
+
+
+def test_large_returns_are_learnt_where_they_are_normalised(trainer):
+    def error(**settings):
+        ppo = trainer(Counting, reward_scale=1e3, lr=1e-3, epochs=10, anneal_lr=False, gamma=0.9,
+                      **settings)
+        updated(ppo, 20)
+        rollout = ppo.collect()
+        return ((rollout.val - rollout.ret).square().mean().sqrt() / rollout.ret.mean()).item()
+
+    assert error(norm_values=True) < 0.5 < 1 < error()
+
+
+def test_normalised_values_are_taken_back_saved_and_loaded(trainer, tmp_path, monkeypatch):
+    ppo, real = trainer(BOX, norm_values=True, epochs=2), learner.total_loss
+    updated(ppo, 1)
+    rollout, net = ppo.collect(), ppo.policy.net
+
+    def kept():
+        return [x.clone() for x in (*net.state, net.shift, net.spread, ppo.learner.flat.values)]
+
+    def broken(*args):
+        raise KeyboardInterrupt
+
+    before = kept()
+    monkeypatch.setattr(learner, "total_loss", broken)
+    with pytest.raises(KeyboardInterrupt):
+        ppo.update(rollout)
+    assert all(map(torch.equal, kept(), before))
+    monkeypatch.setattr(learner, "total_loss", real)
+    ppo.update(rollout)
+    ppo.save(tmp_path / "model.safetensors")
+    obs = rollout.obs[0].numpy()
+    policy = load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(policy.value(obs), ppo.policy.value(obs))
+    assert policy.net.spread == net.spread != 1
+
+
+# Observations
+
+
+@pytest.mark.parametrize("learner", ["torch", "kernel"])
+@pytest.mark.parametrize("limit", [0.5, 10.0])
+def test_normalised_observations_stay_within_the_limit_whoever_acts(trainer, learner, limit):
+    acting = {"kernel": "local", "torch": "central"}[learner]
+    ppo = trainer(BOX, obs_limit=limit, learner=learner, acting=acting)
+    rollout = ppo.collect()
+    inside = ppo.policy.observer(rollout.obs[:-1].flatten(0, 1)).abs().max().item()
+    assert inside == 0.5 if limit == 0.5 else 0.5 < inside < 10
+    with torch.no_grad():
+        want = ppo.policy(rollout.obs[:-1].flatten(0, 1))[1]
+    torch.testing.assert_close(rollout.val.flatten(), want, rtol=1e-5, atol=1e-5)
+    assert abs(ppo.update(rollout)["losses/approx_kl"]) < 1e-6
+
+
+def test_a_loss_that_is_not_finite_is_an_error_with_own_functions_too(trainer):
+    ppo = trainer(BOX, loss=lambda fresh, batch, now: (fresh.val.mean() * math.inf, {}),
+                  optimizer=SGD)
+    before = weights(ppo)
+    with pytest.raises(Error, match="gradient is not finite"):
+        ppo.update(ppo.collect())
+    assert torch.equal(weights(ppo), before)

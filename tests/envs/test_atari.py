@@ -1,0 +1,396 @@
+"""Atari: what stands around a game; a scripted one, and where ale-py is installed real ones."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.wrappers import TimeLimit
+from interruption import assert_interrupts_change_nothing
+
+from fastppo import load
+from fastppo.build.resolve import configured
+from fastppo.cli import export
+from fastppo.config import Config
+from fastppo.envs.atari import FIRE, NOOP, Fire, Lives, Whole, waits
+from fastppo.envs.make import factory
+from fastppo.envs.source import Source
+from fastppo.errors import ConfigError
+from fastppo.settings.presets import PRESETS
+
+ATARI = dict(preprocessing="atari", end_on_life_loss=True, frame_stack=4)
+SMALL = {**ATARI, "frame_stack": 1, "model": "mlp", "num_steps": 30}
+BAR = 16  # rows of a screen that light up in a frame, another bar in each
+
+
+class Console:
+    """What ALE's interface says of a Game."""
+
+    def __init__(self, game):
+        self.game = game
+
+    def lives(self):
+        """Those left."""
+        return self.game.left
+
+    def getScreenGrayscale(self, into):
+        """The screen, written into `into`."""
+        into[...] = self.game.screen()
+
+
+class Game(gym.Env):
+    """Three lives of 9 to 40 frames, by the seed; a reward is the action; no life is left for the
+    last two frames. In frame n bar n of the screen is lit, as bright as the action."""
+
+    def __init__(self, frameskip=4, obs_type="rgb", meanings=("NOOP", "FIRE", "UP", "DOWN")):
+        self.ale, self._frameskip, self._obs_type = Console(self), frameskip, obs_type
+        self.action_space, self.meanings = Discrete(len(meanings)), list(meanings)
+        self.observation_space = Box(0, 255, (210, 160), np.uint8)
+        self.frame, self.left, self.done, self.action = 0, 0, [], 0
+
+    def get_action_meanings(self):
+        """Names of the actions."""
+        return self.meanings
+
+    def screen(self):
+        """The picture of this frame, u1 [210 160]."""
+        found = np.zeros((210, 160), np.uint8)
+        first = self.frame * BAR % 208
+        found[first:first + BAR] = 50 + 50 * self.action
+        return found
+
+    def reset(self, *, seed=None, options=None):
+        """A new game."""
+        super().reset(seed=seed)
+        self.frame, self.left, self.action, self.done = 0, 3, 0, [("reset", seed)]
+        self.ends = np.cumsum(self.np_random.integers(9, 41, 3))
+        return self.screen(), {}
+
+    def step(self, action):
+        """One frame."""
+        self.frame, self.action = self.frame + 1, int(action)
+        self.done.append(self.action)
+        self.left = 3 - int((self.frame >= self.ends).sum())
+        over = self.frame >= self.ends[2] + 2
+        return self.screen(), float(action), over, False, {"told": 1.0}
+
+
+class Quick(Game):
+    """The same, made as a Config wants it."""
+
+    def __init__(self):
+        super().__init__(frameskip=1)
+
+
+@pytest.fixture
+def opencv():
+    """Where a frame is resized."""
+    return pytest.importorskip("cv2")
+
+
+def played(env, seed=None, action=NOOP):
+    """(observations, rewards, last info) of one episode."""
+    obs, rewards, over = [env.reset(seed=seed)[0]], [], False
+    while not over:
+        x, rew, term, trunc, info = env.step(action)
+        obs, rewards, over = [*obs, x], [*rewards, rew], term or trunc
+    return obs, rewards, info
+
+
+def test_the_end_of_a_life_ends_an_episode_and_the_game_goes_on_with_a_no_op():
+    env, game = Lives(Game()), Game()
+    game.reset(seed=1)
+    played(env, seed=1, action=3)
+    assert (env.unwrapped.frame, env.unwrapped.left) == (game.ends[0], 2)
+    _, rewards, _ = played(env, seed=2, action=3)  # a seed does not begin another game
+    assert (env.unwrapped.frame, env.unwrapped.left) == (game.ends[1], 1)
+    assert len(rewards) == game.ends[1] - game.ends[0] - 1
+    assert env.unwrapped.done[game.ends[0]:][:3] == [3, NOOP, 3]
+
+
+def test_a_game_without_a_life_left_ends_when_it_is_over():
+    env = Lives(Game())
+    for seed in (1, 2, 3):
+        played(env, seed)
+    assert (env.unwrapped.left, env.unwrapped.frame) == (0, env.unwrapped.ends[2] + 2)
+    env.reset(seed=4)
+    assert (env.unwrapped.left, env.unwrapped.done) == (3, [("reset", 4)])
+
+
+@pytest.fixture
+def first_life():
+    """Frames of the first life of the game of seed 1."""
+    game = Game()
+    game.reset(seed=1)
+    return int(game.ends[0])
+
+
+def test_a_truncation_and_a_reset_within_a_life_begin_a_game(first_life):
+    for limit in (5, first_life):
+        env = Lives(TimeLimit(Game(), limit))
+        env.reset(seed=1)
+        assert [env.step(1)[2:4] for _ in range(limit)][-1] == (False, True)
+        env.reset(seed=2)
+        assert env.unwrapped.done == [("reset", 2)]
+    env.step(1)
+    env.reset(seed=3)
+    assert env.unwrapped.done == [("reset", 3)]
+
+
+def test_a_no_op_that_ends_the_game_is_followed_by_another_one(first_life):
+    env = Lives(TimeLimit(Game(), first_life + 1))
+    played(env, seed=1)
+    _, info = env.reset(seed=2)
+    assert env.unwrapped.done == [("reset", 2)]
+    assert info["game_length"] == first_life + 1
+
+
+def test_a_games_return_and_length_are_told_where_it_ends():
+    env = Lives(Game())
+    infos = [played(env, seed, action=2)[2] for seed in (1, 2, 3)]
+    assert ["game_return" in info for info in infos] == [False, False, True]
+    length = env.unwrapped.ends[2] + 2
+    assert infos[2]["game_length"] == length
+    assert infos[2]["game_return"] == 2.0 * (length - 2)  # all but two no-ops
+    assert infos[2]["told"] == 1.0
+
+
+def test_the_seed_of_an_episode_begins_that_very_episode_again():
+    env = Fire(Lives(Game()))
+    first = [played(env, seed, action=2) for seed in range(7)]  # two games and a life
+    for seed in (6, 4, 3, 5):
+        again = played(env, seed, action=2)
+        assert np.array_equal(again[0], first[seed][0]) and again[1:] == first[seed][1:]
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_fire_is_pressed_at_every_reset(lives):
+    env = Fire(Lives(Game()) if lives else Game())
+    obs, info = env.reset(seed=1)
+    assert env.unwrapped.done == [("reset", 1), FIRE] and info == {"told": 1.0}
+    assert np.array_equal(obs, env.unwrapped.screen())
+    played(env, seed=1)
+    env.reset(seed=2)
+    assert env.unwrapped.done[-2:] == [NOOP if lives else ("reset", 2), FIRE]
+
+
+@pytest.mark.parametrize("meanings, wanted", [
+    (["NOOP", "FIRE", "UP"], True), (["NOOP", "FIRE"], False), (["NOOP", "UP", "FIRE"], False)])
+def test_fire_is_for_games_in_which_it_is_the_second_of_three_actions(meanings, wanted):
+    assert waits(Game(meanings=meanings)) == wanted
+
+
+def test_a_fire_that_ends_the_game_is_followed_by_a_reset():
+    env = Fire(TimeLimit(Game(), 1))
+    env.reset(seed=1)
+    assert env.unwrapped.done == [("reset", None)]
+
+
+def test_whole_games_have_all_lives_and_all_rewards_in_one_episode():
+    env = Whole(Fire(Lives(Game())))
+    for seed in (1, 2):
+        _, rewards, info = played(env, seed, action=3)
+        moves = env.unwrapped.done[1:]
+        assert env.unwrapped.left == 0 and sum(rewards) == sum(moves) == info["game_return"]
+        assert moves.count(FIRE) == 3 and moves.count(NOOP) == 2
+        assert len(rewards) == len(moves) - 5 == info["game_length"] - 5
+
+
+def test_a_whole_game_ends_where_its_time_limit_falls_between_two_lives(first_life):
+    env = Whole(Lives(TimeLimit(Game(), first_life + 1)))
+    _, rewards, info = played(env, seed=1, action=3)
+    assert len(rewards) == first_life and sum(rewards) == info["game_return"]
+
+
+def made(**settings):
+    """The environment that a trainer steps with these settings."""
+    return Source(Quick, Config(num_envs=1, env_name="Quick", **settings)).factories[0]()
+
+
+def test_a_game_begins_with_up_to_30_no_ops_drawn_by_its_seed(opencv):
+    env, counts = made(preprocessing="atari"), []
+    for seed in [*range(200), 7]:
+        env.reset(seed=seed)
+        moves = env.unwrapped.done
+        assert moves[0] == ("reset", seed) and {*moves[1:-4]} == {NOOP} and moves[-4:] == [FIRE] * 4
+        counts.append(len(moves) - 5)
+    assert (min(counts), max(counts)) == (1, 30) and counts[-1] == counts[7]
+
+
+def test_an_action_is_held_for_4_frames_and_the_maximum_of_the_last_two_is_seen(opencv):
+    env = made(preprocessing="atari")
+    env.reset(seed=1)
+    before, game = env.unwrapped.frame, env.unwrapped
+    obs, rew, _, _, _ = env.step(3)
+    assert game.frame == before + 4 and rew == 4 * 3.0
+    last = game.screen()
+    game.frame -= 1
+    wanted = opencv.resize(np.maximum(last, game.screen()), (84, 84),
+                           interpolation=opencv.INTER_AREA)
+    assert np.array_equal(obs, wanted) and len(np.unique(obs)) > 1
+
+
+def test_frames_are_seen_in_grey_at_84_by_84_and_stacked_as_channels_of_the_network(
+        trainer, opencv):
+    assert made(preprocessing="atari").observation_space == Box(0, 255, (84, 84), np.uint8)
+    ppo = trainer(Quick, **ATARI)
+    assert ppo.source.obs_space == Box(0, 255, (4, 84, 84), np.uint8)
+    assert ppo.config.model == "cnn" and ppo.config.shared_critic
+    assert next(ppo.policy.parameters()).shape == (32, 4, 8, 8)
+
+
+def test_a_time_limit_counts_actions_over_all_lives_of_a_game(opencv):
+    for name in (Quick, "Scripted-v0"):
+        env = factory(name, 15, games=Source(Quick, Config(**ATARI))._games())()
+        infos = []
+        while not infos or "game_length" not in infos[-1]:
+            infos.append(played(env, len(infos), action=2)[2])
+        assert infos[-1]["game_length"] == 15
+
+
+@pytest.fixture(autouse=True)
+def scripted():
+    """The game as an id."""
+    gym.register("Scripted-v0", Game)
+    yield
+    del gym.registry["Scripted-v0"]
+
+
+def test_an_id_is_made_with_every_frame_a_step_in_grey(opencv):
+    game = factory("Scripted-v0", games=Source(Quick, Config(**ATARI))._games())().unwrapped
+    assert (game._frameskip, game._obs_type) == (1, "grayscale")
+    assert factory("Scripted-v0")().unwrapped._frameskip == 4
+
+
+def test_training_sees_lives_and_evaluation_whole_games(trainer, opencv):
+    ppo, seen = trainer(Quick, **SMALL), []
+    ppo.learn(4 * 30 * 4, lambda ppo, stats: seen.append(stats))
+    assert seen[-1]["env/game_length"] > 1.5 * seen[-1]["charts/episodic_length"]
+    for place in (None, Quick, "Scripted-v0"):
+        assert ppo.evaluate(20, env=place).lengths.max() > 40 / 4  # more than any life has
+    assert np.array_equal(ppo.evaluate(5).returns, ppo.evaluate(5).returns)
+
+
+@pytest.mark.parametrize("env", [Quick, "Scripted-v0"])
+def test_the_same_bits_come_of_any_number_of_workers(trainer, opencv, env):
+    found = []
+    for workers in (0, 2):
+        ppo, seen = trainer(env, num_workers=workers, **SMALL), []
+        ppo.learn(2 * 120, lambda ppo, stats, seen=seen: seen.append(
+            {name: x for name, x in stats.items() if "SPS" not in name and "time" not in name}))
+        found.append((seen, {name: x.numpy().tobytes()
+                             for name, x in ppo.policy.state_dict().items()}))
+    assert found[0] == found[1] and "env/game_return" in found[0][0][-1]
+
+
+class Shown(gym.ObservationWrapper):
+    """The frame and the lives of a game as three numbers."""
+
+    def __init__(self):
+        super().__init__(Fire(Lives(Quick())))
+        self.observation_space = Box(-1, 1, (3,), np.float32)
+
+    def observation(self, obs):
+        """[3] of an observation."""
+        game = self.unwrapped
+        return np.float32([game.frame / 200, game.left / 3, game.action / 3])
+
+
+def test_an_interrupt_anywhere_between_two_lives_changes_no_bit():
+    assert_interrupts_change_nothing(Shown, 0, "local", "atari vecenv", 40)
+
+
+@pytest.mark.parametrize("preset, env", [
+    ("atari", "ALE/Pong-v5"), ("atari", "ale_py:ALE/MsPacman-v5"), ("atari", "PongNoFrameskip-v4"),
+    ("none", "Pong-v4"), ("none", "MALE/Pong-v5")])
+def test_ids_of_the_arcade_learning_environment_have_a_preset(preset, env):
+    config = configured(env, {})
+    assert (config.preprocessing, config.end_on_life_loss) == (preset, preset == "atari")
+    assert preset == "none" or config.lr == PRESETS["atari"]["lr"]
+
+
+class NoGame(gym.Env):
+    """No game of ALE's."""
+
+    observation_space, action_space = Box(0, 255, (210, 160), np.uint8), Discrete(3)
+
+
+def game(lives=True, **other):
+    """A Game of which attributes are others."""
+    def make():
+        env = Quick()
+        for name, value in other.items():
+            setattr(env, name, value)
+        if not lives:
+            env.ale = object()
+        return env
+    return make
+
+
+@pytest.mark.parametrize("env, settings, what", [
+    (Quick, {"end_on_life_loss": True}, "is for preprocessing=.atari"),
+    (game(lives=False), ATARI, "Quick has no lives"),
+    (NoGame, ATARI, "games of the Arcade Learning Environment, and NoGame is none"),
+    (Game, ATARI, "Game skips frames itself: its frameskip is 4"),
+    ("Scripted-v0", {**ATARI, "env_kwargs": {"frameskip": 3}}, "its frameskip is 3"),
+    (game(observation_space=Box(0, 255, (128,), np.uint8)), ATARI, r"space Box.*\(128,\)"),
+    (game(observation_space=Dict(image=Box(0, 1))), ATARI, "space Dict"),
+    (game(action_space=Box(0, 1)), ATARI, "actions of which the first is a no-op"),
+    (game(meanings=["UP", "FIRE", "NOOP", "DOWN"]), ATARI, "actions of which the first is a no-op"),
+    ("Scripted-v0", {**ATARI, "vec": "native"}, "made already"),
+    (Quick, {"preprocessing": "ataru"}, "one of none, atari"),
+    (Quick, {"end_on_life_loss": 2}, "end_on_life_loss is 2")])
+def test_what_cannot_be_preprocessed_is_refused(trainer, env, settings, what):
+    with pytest.raises(ConfigError, match=f"(?s){what}.*\n  fix: "):
+        trainer(env, **settings)
+
+
+def test_a_vector_environment_that_is_made_already_is_not_preprocessed(trainer):
+    env = gym.make_vec("CartPole-v1", 2)
+    try:
+        with pytest.raises(ConfigError, match="preprocessing is 'atari'.*\n  fix: leave prepr"):
+            trainer(env, num_envs=2, preprocessing="atari")
+    finally:
+        env.close()
+
+
+def test_opencv_that_is_missing_names_what_to_install(trainer, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r'OpenCV.*\n  fix: pip install "fastppo\[atari\]"'):
+        trainer(Quick, **ATARI)
+
+
+def test_a_real_game_is_trained_on_saved_and_played_whole(trainer, opencv, tmp_path):
+    pytest.importorskip("ale_py")
+    ppo = trainer("ALE/Breakout-v5", preset="auto", num_envs=2, num_steps=4, num_minibatches=1,
+                  max_episode_steps=40)
+    seen = []
+    ppo.learn(16, lambda ppo, stats: seen.append(stats))
+    assert ppo.config.model == "cnn" and len(seen) == 2
+    found = ppo.evaluate(2)
+    assert found.lengths.max() <= 40
+    ppo.save(tmp_path / "model.safetensors")
+    path = tmp_path / "model.safetensors"
+    policy, env = load(path), ppo.source.factories[0]()
+    _, what = export.recorded(policy, None, *export.trained_in(path))
+    assert what == "steps of ALE/Breakout-v5"
+    obs, _ = env.reset(seed=1)
+    assert obs.shape == (4, 84, 84) and policy.predict(obs) in env.action_space
+    assert torch.is_tensor(ppo.rollout.obs) and ppo.rollout.obs.dtype == torch.uint8
+    env.close()
+
+
+@pytest.mark.parametrize("name", ["ALE/Breakout-v5", "BreakoutNoFrameskip-v4"])
+def test_a_real_game_is_a_function_of_its_seed_through_all_its_lives(opencv, name):
+    pytest.importorskip("ale_py")
+    make, games = factory(name, games=Source(Quick, Config(**ATARI))._games()), []
+    for _ in range(2):
+        env = make()
+        env.action_space.seed(1)
+        games.append([played(env, seed, action=2) for seed in range(6)])
+        assert env.unwrapped.ale.lives() in (4, 5)
+        again = played(env, 3, action=2)
+        assert np.array_equal(again[0], games[0][3][0])
+        env.close()
+    assert all(np.array_equal(one[0], two[0]) and one[1:] == two[1:] for one, two in zip(*games))
+    assert ["game_return" in info for _, _, info in games[0][:5]] == [False] * 4 + [True]

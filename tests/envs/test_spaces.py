@@ -1,0 +1,275 @@
+"""Every pair of spaces: what is stored, what a network sees, what the environment gets."""
+
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from envs_for_tests import Chance
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from spaces_for_tests import ACT, OBS, PICTURE, VECTOR
+
+from fastppo import load
+from fastppo.envs.actions import Actions
+from fastppo.envs.observations import Encoding, Observations
+from fastppo.envs.spaces import fields, leaves
+from fastppo.errors import ConfigError, EnvError, InputError, SpaceError
+from fastppo.networks.normaliser import Observer
+
+HUGE = float(np.finfo(np.float32).max)
+BOXES = dict(gaussian={}, scaled=dict(action_scaling=True), fixed=dict(std=0.3),
+             share=dict(std="10%", action_scaling=True), beta=dict(distribution="beta"),
+             state=dict(distribution="state_gaussian", min_std=0.05),
+             squashed=dict(distribution="squashed"), sde=dict(sde=True),
+             held=dict(sde=True, sde_sample_freq=3), final=dict(final_tanh=True))
+
+
+def first_ratio(trainer, env, **settings):
+    """How far the ratio of the first minibatch is from 1, and the trainer after one iteration."""
+    ppo = trainer(env, epochs=1, num_minibatches=1, **settings)
+    stats = ppo.update(ppo.collect())
+    assert stats["losses/clipfrac"] == 0
+    return abs(stats["losses/old_approx_kl"]), ppo
+
+
+@pytest.mark.parametrize("act", ACT)
+@pytest.mark.parametrize("obs", OBS)
+def test_the_ratio_is_one_for_every_pair_of_spaces(trainer, obs, act):
+    off, ppo = first_ratio(trainer, partial(Chance, OBS[obs], ACT[act]), model="mlp")
+    assert off < 1e-5
+    rollout = ppo.rollout
+    for leaf in leaves(OBS[obs]):
+        assert leaf.of(rollout.obs).shape == (ppo.config.num_steps + 1, ppo.config.num_envs,
+                                              *leaf.space.shape)
+    assert ppo.evaluate(2).lengths.min() > 0
+
+
+@pytest.mark.parametrize("head", BOXES)
+def test_the_ratio_is_one_for_every_head_of_a_box(trainer, head):
+    env = partial(Chance, VECTOR, Box(-2, 3, (2,)))
+    off, ppo = first_ratio(trainer, env, **BOXES[head])
+    assert off < 1e-5 and ppo.evaluate(2, deterministic=False).lengths.min() > 0
+
+
+@pytest.mark.parametrize(("obs", "act", "settings"), [
+    ("dict", "dict", {}), ("tuple", "multi", {}), ("discrete", "binary", {}),
+    ("multi", "tuple", {}), ("vector", "box", dict(sde=True)), ("binary", "discrete", {}),
+    ("discrete", "box", {}), ("vector", "box", dict(distribution="beta"))])
+def test_workers_change_no_bit_for_any_space(trainer, obs, act, settings):
+    found = []
+    for workers in (0, 2):
+        ppo = trainer(partial(Chance, OBS[obs], ACT[act]), num_workers=workers, model="mlp",
+                      **settings)
+        ppo.learn(128)
+        found.append(ppo.learner.flat.values.clone())
+    assert torch.equal(*found) and found[0].isfinite().all()
+
+
+@pytest.mark.parametrize("obs", OBS)
+def test_the_encoding_is_what_the_observer_gives_a_flat_network(obs):
+    space = OBS[obs]
+    space.seed(3)
+    seen = Observations(space, Discrete(2))
+    rows = seen.rows([space.sample() for _ in range(7)])
+    observer = Observer(seen, norm_obs=False, flat=True)
+    ours, torchs = Encoding(seen).encode(fields(rows)), observer(observer.tensors(rows))
+    assert ours.dtype == np.float32 and ours.shape == (7, observer.encoding.size)
+    np.testing.assert_array_equal(ours, torchs.numpy())
+    observer = Observer(seen, norm_obs=True)
+    observer.learn(fields(rows))
+    for leaf, part in zip(leaves(space), leaves(space)):
+        assert leaf.of(observer(observer.tensors(rows))).dtype == torch.float32, part
+
+
+def test_choices_are_one_hot_from_their_start_and_bytes_are_divided_by_255():
+    seen = Observations(Tuple([Discrete(3, start=-1), MultiDiscrete([2, 2]), PICTURE]), Discrete(2))
+    rows = seen.rows([(np.int64(1), np.array([0, 1]), np.full((3, 4, 1), 51, np.uint8))])
+    encoded = Encoding(seen).encode(fields(rows))[0]
+    np.testing.assert_allclose(encoded, [0, 0, 1, 1, 0, 0, 1, *[0.2] * 12], rtol=1e-6)
+
+
+def test_only_float_leaves_are_normalised():
+    seen = Observations(Tuple([Discrete(2), Box(-9, 9, (2,)), MultiBinary(1)]), Discrete(2))
+    rng = np.random.default_rng(1)
+    rows = seen.rows([(0, rng.normal(5, 2, 2).astype("f4"), np.array([1])) for _ in range(50)])
+    observer = Observer(seen, flat=True)
+    observer.learn(fields(rows))
+    out = observer(observer.tensors(rows)).numpy()
+    np.testing.assert_array_equal(out[:, [0, 1, 4]], np.tile([1.0, 0, 1], (50, 1)))
+    np.testing.assert_allclose(out[:, 2:4].mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(out[:, 2:4].std(0), 1, rtol=1e-4)
+
+
+@pytest.mark.parametrize("act", ACT)
+def test_every_stored_action_becomes_an_action_of_the_space(act):
+    space, rng = ACT[act], np.random.default_rng(2)
+    for form in ("clip",) if act in ("unbounded",) else ("clip", "scale", "tanh", "unit"):
+        acts = Actions(space, form)
+        u, z = rng.random((40, acts.size), np.float32), rng.normal(size=(40, acts.size))
+        stored = acts.random(u, z.astype("f4"))
+        assert stored.dtype == np.dtype(acts.store.dtype)
+        assert stored.shape == (40, *acts.store.shape)
+        actions = acts.to_env()(stored)
+        assert all(map(space.contains, actions)), form
+        batch = gym.vector.utils.batch_space(space, 40)
+        assert batch.contains(acts.stacked(actions))
+
+
+@pytest.mark.parametrize(("form", "stored", "wanted"), [
+    ("clip", [-3, 0.5], [-1, 0.5]), ("scale", [-1, 1], [-1, 3]), ("scale", [0, 9], [1, 3]),
+    ("tanh", [0, 50], [1, 3]), ("unit", [0.25, 1], [0, 3])])
+def test_the_forms_of_a_box_are_the_documented_maps(form, stored, wanted):
+    found = Actions(Box(-1, 3, (2,)), form).to_env()(np.float32([stored]))
+    np.testing.assert_allclose(found[0], wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("act", ["whole", "bytes"])
+def test_actions_of_whole_numbers_are_rounded_to_the_nearest(act):
+    space = ACT[act]
+    found = Actions(space).to_env()(np.full((1, *space.shape), 3.6, np.float32))
+    assert found[0].dtype == space.dtype and (found[0] == 4).all()
+
+
+@pytest.mark.parametrize("obs", OBS)
+def test_a_policy_of_any_spaces_is_the_same_after_save_and_load(trainer, tmp_path, obs):
+    act = list(ACT)[list(OBS).index(obs)]
+    ppo = trainer(partial(Chance, OBS[obs], ACT[act]), model="mlp")
+    ppo.learn(64).save(tmp_path / "policy.safetensors")
+    policy = load(tmp_path / "policy.safetensors")
+    assert (policy.obs_space, policy.act_space) == (OBS[obs], ACT[act])
+    seen = policy.observer.seen
+    values = [OBS[obs].sample() for _ in range(3)]
+    batch = seen.structure([np.stack([leaf.of(v) for v in values]) for leaf in leaves(OBS[obs])])
+    first, same = ppo.policy.predict(batch), policy.predict(batch)
+    for leaf in leaves(ACT[act]):
+        np.testing.assert_array_equal(leaf.of(first), leaf.of(same))
+        alone = leaf.of(policy.predict(values[0]))
+        np.testing.assert_allclose(alone, leaf.of(first)[0], rtol=1e-5, atol=1e-8)
+    assert ACT[act].contains(policy.predict(values[0]))
+    np.testing.assert_allclose(policy.value(batch)[0], policy.value(values[0]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", list(gym.vector.AutoresetMode))
+@pytest.mark.parametrize(("obs", "act"), [("dict", "dict"), ("tuple", "multi"),
+                                          ("discrete", "tuple"), ("binary", "box")])
+def test_vector_environments_of_any_spaces_are_trained_on(trainer, obs, act, mode):
+    envs = [partial(Chance, OBS[obs], ACT[act]) for _ in range(4)]
+    vec = gym.vector.SyncVectorEnv(envs, autoreset_mode=mode)
+    off, _ = first_ratio(trainer, vec, num_envs=4, model="mlp")
+    vec.close()
+    assert off < 1e-5
+
+
+class Bent(Chance):
+    """Whose third observation is bent."""
+
+    def __init__(self, bend):
+        super().__init__(OBS["tuple"], ends=0.0)
+        self.bend, self.steps = bend, 0
+
+    def step(self, action):
+        """Bend the third."""
+        obs, *rest = super().step(action)
+        self.steps += 1
+        return (self.bend(obs) if self.steps == 3 else obs), *rest
+
+
+@pytest.mark.parametrize(("bend", "said"), [
+    (lambda obs: obs[0], "not an element of"), (lambda obs: (obs[1], obs[0]), "has shape"),
+    (lambda obs: (3, obs[1]), r"observation\[0\] is 3, which is not in Discrete"),
+    (lambda obs: (1.5, obs[1]), "float64"), (lambda obs: (1, obs[1] * np.nan), "is nan"),
+    (lambda obs: {"a": 1}, "a dict of 'a'"), (lambda obs: (1, obs[1] * 1e300), "in float32")])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_observation_that_is_not_of_its_space_is_an_error_with_its_place(
+        trainer, bend, said, workers):
+    with pytest.raises(EnvError, match=rf"seed \d+, .*step \d+.* failed in step\(\)[\s\S]*{said}"):
+        trainer(partial(Bent, bend), num_workers=workers, norm_obs=False, num_envs=2).learn(64)
+
+
+@pytest.mark.parametrize("bad", [{"a": 1}, (1, 2, 3), 7, (np.zeros(2), np.zeros((2, 2)))], ids=str)
+def test_a_policy_refuses_an_observation_of_another_structure(trainer, bad):
+    ppo = trainer(partial(Chance, OBS["tuple"]))
+    with pytest.raises(InputError, match="does not fit the space.*\n  fix: "):
+        ppo.policy.predict(bad)
+
+
+@pytest.mark.parametrize(("settings", "space", "why"), [
+    (dict(action_scaling=True), ACT["unbounded"], "none on some side"),
+    (dict(distribution="squashed"), Box(0, 2**63 - 1, (2,), np.int64), r"bounds of 2\*\*53"),
+    (dict(distribution="beta"), Box(0, 2**64 - 1, (2,), np.uint64), r"bounds of 2\*\*53"),
+    (dict(std="10%"), Box(-np.inf, -3, (2,)), "none on"),
+    (dict(action_scaling=True), Box(-HUGE, HUGE, (2,)), "a range beyond"),
+    (dict(action_scaling=True), Box(np.float32([4, -np.inf]), np.inf), "none on")], ids=str)
+def test_what_maps_to_bounds_refuses_a_box_without_them_and_its_fix_works(
+        trainer, settings, space, why):
+    env = Chance(VECTOR, space)
+    with pytest.raises(SpaceError, match=f"bounds.* has .*{why}.*\n  fix: leave ") as caught:
+        trainer(partial(Chance, VECTOR, space), **settings)
+    code = caught.value.fix.partition("bounds: ")[2]
+    ppo = trainer(lambda: eval(code, {"gymnasium": gym, "env": env}), num_envs=1, **settings)
+    assert ppo.learn(8).step == 8 and ppo.policy.act_space.dtype == space.dtype
+
+
+def test_a_part_of_the_actions_without_bounds_is_not_told_of_a_wrapper_of_the_whole(trainer):
+    space = Dict(go=Discrete(2), how=ACT["unbounded"])
+    with pytest.raises(SpaceError, match="none on some side.*\n  fix: .*narrower bounds$"):
+        trainer(partial(Chance, VECTOR, space), action_scaling=True)
+
+
+@pytest.mark.parametrize("space", [
+    Box(-2**63, 2**63 - 1, (2,), np.int64), Box(0, 2**64 - 1, (2,), np.uint64),
+    Box(-2**62 - 1, -2**61 - 1, (2,), np.int64), Box(2**61 + 1, 2**62 - 1, (2,), np.int64),
+    Box(-HUGE, HUGE, (2,)), Box(-1e308, 1e308, (2,), np.float64)], ids=str)
+def test_actions_that_are_clipped_stay_within_bounds_of_any_size(space):
+    acts = Actions(space)
+    far = np.float32([[-HUGE, HUGE], [0, 0], [2.0**63, -2.0**63]])
+    ends = acts.random(np.float32([[0, 1 - 2**-24]]), np.zeros((1, 2), np.float32))
+    assert np.isfinite(ends).all() and (ends[0, 0] < ends[0, 1])
+    found = acts.to_env()(np.concatenate([far, ends]))
+    assert all(map(space.contains, found)) and (found[0][0] < found[0][1])
+
+
+@pytest.mark.parametrize(("settings", "said"), [
+    (dict(std="10%"), "std is 10%, which is a standard deviation of 0 "), (dict(std=1e-30), "0"),
+    (dict(std=1e30), "infinity"), (dict(log_std_init=-1000), "log_std_init is -1000, .* of 0 "),
+    (dict(log_std_init=1000, distribution="state_gaussian"), "of inf for actions of Box"),
+    (dict(log_std_init=-1000.0, distribution="state_gaussian"), "of 0 for actions of Box"),
+    (dict(log_std_init=100, sde=True), "infinity")], ids=str)
+def test_a_std_that_cannot_be_computed_with_is_refused_and_its_fix_works(trainer, settings, said):
+    env = partial(Chance, VECTOR, Box(np.float32([-1, 2]), np.float32([1, 2])))
+    with pytest.raises(ConfigError, match=f"{said}[\\s\\S]*\n  fix: ") as caught:
+        trainer(env, **settings)
+    name = "std" if "std" in settings else "log_std_init"
+    assert caught.value.fix == {"std": "leave --std out"}.get(name, "--log_std_init=0")
+    trainer(env, **{**settings, name: {"std": None}.get(name, 0)}).learn(32)
+
+
+@pytest.mark.parametrize(("settings", "space", "said"), [
+    ({}, ACT["dict"], "for actions that are one Box, and these are Dict.*\n  fix: leave sde out"),
+    (dict(model=torch.nn.Linear), ACT["box"], "is one of your own\n  fix: leave sde out"),
+    (dict(std=0.1), ACT["box"], "a gaussian of its own\n  fix: leave distribution and std out")],
+    ids=["hybrid", "own", "std"])
+def test_what_excludes_gsde_is_named(trainer, settings, space, said):
+    with pytest.raises(ConfigError, match=said):
+        trainer(partial(Chance, VECTOR, space), sde=True, **settings)
+
+
+@pytest.mark.parametrize("settings", [
+    dict(sde=True), dict(std=0.1), dict(action_scaling=True), dict(distribution="beta"),
+    dict(final_tanh=True)], ids=str)
+def test_what_is_for_box_actions_refuses_choices(trainer, settings):
+    with pytest.raises(ConfigError, match="for Box actions.*\n  fix: leave"):
+        trainer(partial(Chance, VECTOR, Discrete(2)), **settings)
+
+
+@pytest.mark.parametrize("settings", [
+    dict(sde=True, std=0.1), dict(sde=True, distribution="beta"),
+    dict(distribution="beta", std=0.2), dict(distribution="beta", action_scaling=True),
+    dict(distribution="state_gaussian", std=0.2), dict(min_std=0.1), dict(sde_sample_freq=4),
+    dict(distribution="squashed", action_scaling=True), dict(std_scale=2.0)],
+    ids=str)
+def test_heads_that_exclude_each_other_are_refused(trainer, settings):
+    with pytest.raises(ConfigError, match="\n  fix: .*leave") as caught:
+        trainer(partial(Chance, VECTOR, Box(-1, 1, (1,))), **settings)
+    assert "--" not in str(caught.value) and "or sde\n" not in f"{caught.value}\n"

@@ -1,0 +1,172 @@
+"""What the pages say is true, as far as it can be counted, looked up or tried."""
+
+import json
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from gymnasium.spaces import Box, Discrete
+from source_tree import CORE, PACKAGE, ROOT, code_lines
+
+from fastppo import Config
+from fastppo.benchmark.options import Bench
+from fastppo.build.arena_layout import rollout_spec
+from fastppo.build.model import build_policy
+from fastppo.cli import arguments, export, main
+from fastppo.cli.setting_types import settings
+from fastppo.machine.arena import Arena
+from fastppo.workers.protocol import Cells, shared_spec
+from fastppo.workers.update_helper import shards_spec
+
+PAGES = [ROOT / "README.md", ROOT / "bench" / "LOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+README, LOG = PAGES[0].read_text(encoding="utf-8"), PAGES[1].read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PICTURE = ROOT / "docs" / "data.svg"
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_every_link_between_pages_leads_somewhere(path):
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / link).exists(), link
+
+
+def test_every_room_of_the_package_is_in_the_table_of_rooms():
+    table = ARCHITECTURE.partition("## Where things are")[2].partition("\n## ")[0]
+    named = re.findall(r"\]\(\.\./fastppo/(\w+)/?\)", table)
+    rooms = {path.parent.name for path in PACKAGE} - {"fastppo"}
+    assert sorted(named) == sorted(rooms)  # each once
+
+
+def test_every_command_of_the_pages_is_understood():
+    lines = [line.split("#")[0] for line in README.splitlines() + ARCHITECTURE.splitlines()]
+    found = [shlex.split(line)[2:] for line in lines if line.startswith("python main.py")]
+    for argv in found:
+        if argv[0] == "export":
+            export.asked(argv[1:])
+        elif "--help" not in argv:
+            bench = argv[0] == "bench"
+            arguments.read(argv[bench:], Bench if bench else None)
+    assert len(found) > 4
+
+
+def test_the_readmes_code_is_python():
+    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert code and all(compile(text, "README", "exec") for text in code)
+
+
+def test_the_notebook_is_python_and_holds_no_output():
+    cells = json.loads((ROOT / "examples" / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert code and all(compile("".join(cell["source"]), "notebook", "exec") for cell in code)
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda one: one.stem)
+def test_every_example_runs(path, tmp_path):
+    if path.stem == "search":
+        pytest.importorskip("optuna")
+    ran = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True,
+                         timeout=600, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert ran.returncode == 0 and ran.stdout, ran.stderr
+
+
+def test_the_readmes_extras_are_those_there_are():
+    listed = re.search(r"Extras: ([^.]*)\.", README)[1]
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    assert sorted(re.findall(r"`([\w-]+)`", listed)) == sorted(extras)
+
+
+def test_the_sizes_in_the_readme_are_those_of_the_code_within_a_tenth():
+    core, rest, bench, csrc = map(number, re.search(
+        r"at most ([\d,]+) code lines.* about ([\d,]+) \(([\d,]+) of them .* about ([\d,]+)",
+        README, re.DOTALL).groups())
+    sizes = {path: code_lines(path) for path in PACKAGE}
+    ours = sum(sizes[ROOT / "fastppo" / f"{name}.py"] for name in CORE)
+    sources = sorted((ROOT / "csrc").glob("*/*"))
+    assert ours <= core
+    assert sum(sizes.values()) - ours == pytest.approx(rest, rel=0.1)
+    assert sum(n for path, n in sizes.items() if path.parent.name == "benchmark") \
+        == pytest.approx(bench, rel=0.1)
+    assert sum(map(c_lines, sources)) == pytest.approx(csrc, rel=0.1)
+
+
+def c_lines(path: Path) -> int:
+    """Lines of C or Cython that are neither blank nor comment."""
+    text = re.sub(r"/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return sum(1 for line in text.splitlines() if not re.match(r"\s*(#(?!\w)|$)", line))
+
+
+def test_the_figures_in_the_readme_stand_in_the_log():
+    table = re.findall(r"^\|.*", README.partition("\n## Speed")[2].partition("\n## ")[0], re.M)
+    figures = re.findall(r"\d+(?:,\d{3})+", "".join(table))
+    assert figures
+    for figure in figures:
+        assert re.search(rf"\b{figure}\b", LOG), figure
+    low, high, middle = map(int, re.search(r"95 % interval: (\d+) to (\d+), median (\d+)",
+                                           README).groups())
+    ten = re.search(r"README's picture\): (.*?); median", LOG, re.DOTALL)[1]
+    scores = [float(score) for score in re.findall(r"\d+\.\d", ten)]
+    assert len(scores) == 10 and min(scores) >= 200
+    assert (low, high, middle) == tuple(map(round, (min(scores), max(scores),
+                                                    statistics.median(scores))))
+
+
+def test_a_runs_summary_holds_what_its_page_names(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main.main(["--env_name=CartPole-v1", "--preset=none", "--num_workers=0", "--num_envs=2",
+              "--num_steps=8", "--num_minibatches=1", "--total_steps=16", "--eval_episodes=1",
+              "--run_dir=run"])
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    text = re.search(r"^\| `summary.json` \|(.*)\|$", page, re.MULTILINE)[1]
+    inner = re.search(r"`evaluation` \(([^)]*)", text)[1]
+    outer = text.replace(f"({inner})", "").replace("`learn()`", "")
+    assert sorted(re.findall(r"`(\w+)`", outer)) == sorted(summary)
+    assert sorted(re.findall(r"`(\w+)`", inner)) == sorted(summary["evaluation"])
+
+
+def test_every_detail_names_a_test_that_exists_and_settings_that_exist():
+    page = (ROOT / "docs" / "details.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if re.match(r"\| (?!#|-|option|detail \|)", line)]
+    numbers = [int(row.split("|")[1]) for row in rows if row.split("|")[1].strip().isdigit()]
+    assert numbers == list(range(1, 38))
+    for row in rows:
+        named = re.findall(r"(test_\w+\.py)::(\w+)", row)
+        assert len(named) == 1 or (not named and "not yet" in row), row
+        for file, name in named:
+            assert f"\ndef {name}(" in next((ROOT / "tests").rglob(file)).read_text("utf-8"), name
+        for name in re.findall(r"`(\w+)[`=]", row):
+            assert name in settings(), name
+
+
+def test_the_picture_names_arrays_and_cells_that_there_are():
+    pytest.importorskip("fastppo._cells")
+    policy = build_policy(Box(-1, 1, (2,)), Discrete(2), Config(seed=1, model="mlp"))
+    spec = {**rollout_spec(policy, 1, 1), **shards_spec(1, 1),
+            **shared_spec(2, 1)}
+    there = {*spec, *vars(Cells(Arena(spec), 1)), "params", "mean", "scale", "env", "step"}
+    texts = [node for node in ElementTree.parse(PICTURE).iter() if node.tag.endswith("text")]
+    names = [node.text for node in texts if node.get("class") == "m"]
+    assert len(names) > 5
+    for text in names:
+        assert set(re.findall(r"[a-z]+", re.sub(r"\[[^]]*\]", "", text))) <= there, text
+
+
+def test_the_picture_keeps_its_spaces():
+    keep = "{http://www.w3.org/XML/1998/namespace}space"
+    for node in ElementTree.parse(PICTURE).iter():
+        assert "  " not in (node.text or "").strip() or node.get(keep) == "preserve" \
+            or node.tag.endswith("style"), node.text

@@ -1,0 +1,114 @@
+"""Ctrl-C before any line of chosen modules, and what must be the same after it."""
+
+import linecache
+import os
+import sys
+
+from fault_envs import guard
+
+import fastppo
+from fastppo import PPO
+
+SETTINGS = dict(preset="none", seed=5, num_envs=3, num_steps=10, num_minibatches=2, epochs=1,
+                hidden_sizes=(4,), norm_rewards=True)
+
+FOLDER = os.path.dirname(fastppo.__file__)
+
+TIMED = ("charts/SPS", "time/collect", "time/update")
+
+
+class Interruption:
+    """Raises KeyboardInterrupt once, before line number `at` of those run in `modules`."""
+
+    def __init__(self, at, modules):
+        self.left, self.lines, self.place = at, 0, None
+        self.files = {os.path.join(FOLDER, f"{name}.py") for name in modules.split()}
+
+    def __enter__(self):
+        sys.settrace(self.call)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+    def call(self, frame, event, arg):
+        """Look at the lines of our modules' functions only."""
+        return self.line if frame.f_code.co_filename in self.files else None
+
+    def line(self, frame, event, arg):
+        """Count lines; at the one asked for, interrupt."""
+        place = frame.f_code.co_filename, frame.f_lineno
+        # A tracer can strike between a block and its __exit__, where no signal is looked at.
+        if event == "line" and not linecache.getline(*place).lstrip().startswith("with "):
+            self.lines += 1
+            if self.lines == self.left:
+                self.place = f"{os.path.basename(place[0])}:{place[1]}"
+                raise KeyboardInterrupt
+        return self.line
+
+
+def snapshot(ppo, stats):
+    """Everything an iteration has made, as things that can be compared."""
+    state = {name: value.numpy().tobytes() for name, value in ppo.policy.state_dict().items()}
+    arrays = {name: array.numpy().tobytes() for name, array in ppo.rollout._asdict().items()}
+    numbers = {name: value for name, value in stats.items() if name not in TIMED}
+    return {**state, **{f"rollout.{name}": value for name, value in arrays.items()}, **numbers,
+            "adam": ppo.learner.optimizer.steps, "step": ppo.step}
+
+
+def iteration(ppo):
+    """One iteration by learn, which goes on with an interrupted one."""
+    seen = []
+    ppo.learn(10**6, [lambda ppo, stats: seen.append(snapshot(ppo, stats)) or False])
+    return seen[0] if seen else None
+
+
+def undisturbed(env, workers, acting, count):
+    with guard(300), PPO(env, num_workers=workers, acting=acting, **SETTINGS) as ppo:
+        return [iteration(ppo) for _ in range(count)]
+
+
+def lines_of(env, workers, acting, modules):
+    """How many lines of `modules` the second iteration runs."""
+    with guard(30), PPO(env, num_workers=workers, acting=acting, **SETTINGS) as ppo:
+        iteration(ppo)
+        with Interruption(-1, modules) as counted:
+            iteration(ppo)
+    return counted.lines
+
+
+def interrupted(ppo, at, modules):
+    """An iteration with an interrupt before line `at`, and the place it struck."""
+    with Interruption(at, modules) as strike:
+        try:
+            return iteration(ppo), strike.place
+        except KeyboardInterrupt:
+            pass
+    return iteration(ppo), strike.place
+
+
+def differing(made, wanted):
+    """The names of what is not the same, in one snapshot or in a list of them."""
+    if isinstance(wanted, list):
+        return [name for one, two in zip(made, wanted, strict=True) for name in differing(one, two)]
+    return [name for name in wanted if made.get(name) != wanted[name]]
+
+
+def assert_interrupts_change_nothing(env, workers, acting, modules, points):
+    """Interrupt one iteration after the other, at `points` places spread over it."""
+    total = lines_of(env, workers, acting, modules)
+    wanted = undisturbed(env, workers, acting, points + 6)
+    struck = set()
+    with guard(300), PPO(env, num_workers=workers, acting=acting, **SETTINGS) as ppo:
+        for i in range(points):
+            made, place = interrupted(ppo, 1 + i * total // points, modules)
+            assert made is not None, place
+            # One after the update's last line finds an iteration that is done: that costs a line
+            # of metrics, with the episodes it would have shown.
+            ahead = ppo.progress.iteration - 1
+            worse = [name for name in differing(made, wanted[ahead])
+                     if ahead == i or not name.startswith("charts/episod")]
+            assert worse == [], (i, place)
+            struck.add(place)
+    assert ppo.progress.iteration < points + 6
+    assert len(struck) > min(points, 12) // 2

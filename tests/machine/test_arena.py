@@ -1,0 +1,220 @@
+"""The arena: arrays aligned and poisoned, nothing named, and too much memory refused in words."""
+
+import gc
+import itertools
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastppo import PPO, make_vec
+from fastppo.build import memory_estimate
+from fastppo.errors import ConfigError
+from fastppo.machine import arena
+from fastppo.machine.arena import ALIGN, Arena, size_of
+
+SPEC = {"f": ("<f4", (3, 5)), "d": ("<f8", (2,)), "i": ("<i8", (7, 1)), "u": ("|u1", (129,)),
+        "b": ("|b1", (4, 3)), "one": ("<f4", ()), "none": ("<f4", (0,))}
+
+
+@pytest.fixture
+def block():
+    made = Arena(SPEC)
+    yield made
+    made.close()
+
+
+def test_every_array_has_its_dtype_and_shape_and_is_aligned_and_apart(block):
+    ends = []
+    for name, (dtype, shape) in SPEC.items():
+        array = block[name]
+        assert (array.dtype.str, array.shape) == (dtype, shape) and name in block
+        assert array.ctypes.data % ALIGN == 0 or not array.size
+        assert array.flags.c_contiguous and array.flags.writeable
+        if array.size:
+            ends.append((array.ctypes.data, array.ctypes.data + array.nbytes))
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ends))
+    assert "other" not in block
+
+
+def test_memory_is_born_poisoned(block):
+    assert np.isnan(block["f"]).all() and np.isnan(block["d"]).all() and np.isnan(block["one"])
+    assert (block["i"] == -1).all() and (block["u"] == 255).all() and block["b"].all()
+
+
+names = st.text("abcdefgh", min_size=1, max_size=4)
+arrays = st.tuples(st.sampled_from(["<f4", "<f8", "<i8", "|u1", "|b1"]),
+                   st.lists(st.integers(1, 9), max_size=3).map(tuple))
+
+
+@given(st.dictionaries(names, arrays, min_size=1, max_size=6))
+def test_arrays_of_any_spec_never_share_a_byte(spec):
+    made = Arena(spec)
+    for name in spec:
+        made[name].fill(0)
+    for name in spec:
+        made[name].fill(1)
+        others = [other for other in spec if other != name]
+        assert all(not made[other].any() for other in others)
+        made[name].fill(0)
+    assert size_of(spec) % ALIGN == 0 and os.fstat(made.fd).st_size == size_of(spec)
+    made.close()
+
+
+def test_a_block_is_attached_by_descriptor_and_not_poisoned_again(block):
+    block["f"][:] = 3
+    other = Arena(SPEC, os.dup(block.fd))
+    assert (other["f"] == 3).all()
+    other["i"][0] = 9
+    assert block["i"][0, 0] == 9
+    other.close()
+    assert (block["f"] == 3).all()
+
+
+def test_another_process_sees_the_same_memory(block):
+    code = ("import json, sys; from fastppo.machine.arena import Arena\n"
+            "spec = {k: (d, tuple(s)) for k, (d, s) in json.loads(sys.argv[2]).items()}\n"
+            "Arena(spec, int(sys.argv[1]))['f'][1, 2] = 42\n")
+    subprocess.run([sys.executable, "-c", code, str(block.fd), json.dumps(SPEC)],
+                   pass_fds=[block.fd], check=True)
+    assert block["f"][1, 2] == 42
+
+
+def test_the_block_has_no_name_and_only_its_owner_may_open_it():
+    before = set(os.listdir("/dev/shm"))
+    made = Arena(SPEC)
+    assert stat.S_IMODE(os.fstat(made.fd).st_mode) == 0o600
+    assert not os.get_inheritable(made.fd)
+    assert os.fstat(made.fd).st_nlink == 0
+    assert set(os.listdir("/dev/shm")) <= before
+    made.close()
+
+
+def test_the_memory_is_allocated_before_it_is_used():
+    made = Arena({"big": ("|u1", (1 << 22,))})
+    assert os.fstat(made.fd).st_blocks * 512 >= 1 << 22
+    made.close()
+
+
+def test_closing_twice_is_fine_and_a_forgotten_block_gives_its_descriptors_back():
+    before = len(os.listdir("/proc/self/fd"))
+    for closed in (True, False):
+        made = Arena(SPEC)
+        if closed:
+            made.close()
+            made.close()
+        del made
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_arrays_taken_before_close_stay_readable(block):
+    array = block["f"]
+    block.close()
+    assert np.isnan(array).all()
+
+
+def tried(envs=512, env="CartPole-v1", **settings):
+    PPO(env, **{"num_envs": envs, "num_steps": 512, "num_workers": 0, "preset": "none",
+                **settings}).close()
+
+
+def refusal(free, monkeypatch, make=tried, **settings) -> ConfigError:
+    """What `make` is told where `free` bytes are free."""
+    monkeypatch.setattr(arena, "free_memory", lambda: free)
+    with pytest.raises(ConfigError) as caught:
+        make(**settings)
+    return caught.value
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"learner": "torch"}, {"hidden_sizes": (256, 256), "learner": "torch"}, {"epochs": 1},
+    {"num_minibatches": 512 * 16}])
+def test_too_much_memory_is_refused_with_the_largest_arrays_and_a_number_that_fits(
+        monkeypatch, settings):
+    error = refusal(16 << 20, monkeypatch, **settings)
+    assert "MiB of shared memory (obs 4 MiB, " in error.what
+    assert error.what.endswith("MiB beside, but 16 MiB are free")
+    fitting = int(re.fullmatch(r"--num_envs=(\d+)", error.fix)[1])
+    assert 4 < fitting < 512
+    tried(fitting, **settings)
+    with pytest.raises(ConfigError, match="are free"):
+        tried(fitting + fitting // 4 + 1, **settings)
+
+
+def test_the_fix_is_fewer_steps_where_the_environments_are_given_or_too_few(monkeypatch):
+    listed = [lambda: gym.make("CartPole-v1")] * 2 + [lambda: gym.make("CartPole-v1")]
+    for settings in ({"env": listed, "envs": 3}, {"envs": 1}):
+        error = refusal(2 << 20, monkeypatch, num_steps=65536, **settings)
+        steps = int(re.fullmatch(r"--num_steps=(\d+)", error.fix)[1])
+        assert 1024 < steps < 65536
+        tried(num_steps=steps, **settings)
+
+
+def test_minibatches_must_have_their_rows_in_what_is_proposed(monkeypatch):
+    error = refusal(2 << 20, monkeypatch, num_minibatches=512 * 512)
+    assert error.fix.startswith("free memory")
+
+
+def test_where_not_even_one_environment_fits_nothing_is_promised(monkeypatch):
+    assert refusal(1000, monkeypatch).fix.startswith("free memory")
+
+
+def test_workers_own_memory_is_forecast(monkeypatch):
+    error = refusal(48 << 20, monkeypatch, envs=4, num_steps=8, num_workers=2)
+    assert re.search("about 6[45] MiB beside", error.what) and error.fix == "--num_workers=0"
+    tried(4, num_steps=8, num_workers=0)
+
+
+def test_fewer_environments_and_no_workers_are_proposed_together_where_neither_is_enough(
+        monkeypatch):
+    error = refusal(40 << 20, monkeypatch, envs=10_000, num_steps=128, num_workers=2)
+    fitting = int(re.fullmatch(r"--num_workers=0 --num_envs=(\d+)", error.fix)[1])
+    tried(fitting, num_steps=128, num_workers=0)
+
+
+@pytest.mark.parametrize("settings, fix", [
+    ({"hidden_sizes": (100_000, 100_000)}, "--hidden_sizes=64,64"),
+    ({"hidden_sizes": (3_000_000_000,)}, "--hidden_sizes=64,64"),
+    ({"rnn": "lstm", "rnn_size": 100_000}, "--rnn_size=128"),
+    ({"rnn": "gru", "rnn_size": 90_000, "hidden_sizes": (100_000,) * 2},
+     "--hidden_sizes=64,64 --rnn_size=128")])
+def test_a_network_that_cannot_fit_is_refused_before_it_is_made(monkeypatch, settings, fix):
+    monkeypatch.setattr(memory_estimate, "free_memory", lambda: 4 << 30)
+    with pytest.raises(ConfigError, match="parameters and needs .* are free") as caught:
+        PPO("CartPole-v1", num_workers=0, **settings)
+    assert caught.value.typed.endswith(f"fix: {fix}")
+
+
+def test_a_vector_environment_that_is_too_large_is_told_a_number_that_fits(monkeypatch):
+    def vector(envs=4096):
+        make_vec("CartPole-v1", num_envs=envs, num_workers=0).close()
+    error = refusal(64 << 10, monkeypatch, vector)
+    fitting = int(re.fullmatch(r"num_envs=(\d+)", error.fix)[1])
+    assert 64 < fitting < 4096
+    vector(fitting)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 60), st.integers(0, 2000), st.integers(1, 200))
+def test_what_fits_is_the_largest_number_that_leaves_a_tenth(free, each, fixed, below):
+    found = arena.fitting(lambda n: fixed + each * n, free, below)
+    assert found == max((n for n in range(1, below) if 10 * (fixed + each * n) <= 9 * free),
+                        default=0)
+
+
+def test_memory_the_system_refuses_is_the_same_error(monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(ConfigError, match="MiB of shared memory"):
+        Arena(SPEC)
+    assert len(os.listdir("/proc/self/fd")) == before

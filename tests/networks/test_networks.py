@@ -1,0 +1,471 @@
+"""Networks: what they consist of, what they see, and that they train as they act."""
+
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from envs_for_tests import Chance
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.wrappers import FrameStackObservation
+from torch import nn
+from torch.distributions import (
+    Bernoulli,
+    Beta,
+    Categorical,
+    Independent,
+    Normal,
+    TanhTransform,
+    TransformedDistribution,
+)
+
+from fastppo import PPO, export, load
+from fastppo.envs.spaces import NEVER, action_store, fields
+from fastppo.errors import ConfigError, ModelError
+from fastppo.machine import kernels
+from fastppo.machine.kernels import Purpose
+from fastppo.networks.cnn import NETWORKS, Picture, conv
+from fastppo.networks.encoders import tensors
+from fastppo.networks.mlp import Hidden
+from fastppo.networks.user_distribution import Given, likeliest
+
+IMAGE, SMALL = Box(0, 255, (36, 40, 3), np.uint8), Box(0, 255, (12, 10, 3), np.uint8)
+VECTOR, TWO = Box(-9, 9, (3,)), Box(-1, 1, (2,))
+MIXED = Dict(eye=IMAGE, choice=Discrete(4), vector=VECTOR)
+PARTS = Dict(own=VECTOR, hidden=Box(-9, 9, (2,)))
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Torch in the tests themselves has one thread: networks here are too small for more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def seeing(space, act_space=None):
+    """The factory of random environments with these spaces."""
+    return partial(Chance, space, act_space)
+
+
+# what they consist of
+
+# Mnih 2015: 8*8*4*32 + 32, 4*4*32*64 + 64, 3*3*64*64 + 64; 7*7*64 features, 512 units.
+NATURE = 8224 + 32832 + 36928 + 3136 * 512 + 512
+# Espeholt 2018: sections of c -> d channels have 9cd + d, and four times 9dd + d; 11*11*32 left.
+IMPALA = (592 + 4 * 2320) + (4640 + 4 * 9248) + (9248 + 4 * 9248)
+
+
+@pytest.mark.parametrize(("name", "size", "count"), [
+    ("cnn", 512, NATURE), ("impala", 256, IMPALA + 3872 * 256 + 256),
+    ("impoola", 256, IMPALA + 32 * 256 + 256)])
+def test_bodies_of_images_have_the_published_number_of_parameters(name, size, count):
+    body = Picture(NETWORKS[name], (4, 84, 84))
+    assert sum(x.numel() for x in body.parameters()) == count
+    assert body(torch.rand(5, 4, 84, 84)).shape == (5, size) and body.size == size
+
+
+def test_natures_body_of_84_by_84_by_4_has_1684128_parameters():
+    assert NATURE == 1_684_128
+
+
+@pytest.mark.parametrize(("channels", "out", "size", "gain"), [(4, 32, 8, 2), (16, 4, 3, 0.5)])
+def test_convolutions_begin_orthogonal_with_their_gain(channels, out, size, gain):
+    layer = conv(channels, out, size, 1, torch.Generator().manual_seed(1), gain)
+    rows = layer.weight.detach().flatten(1)
+    torch.testing.assert_close(rows @ rows.T, gain**2 * torch.eye(out), atol=1e-5, rtol=0)
+    assert not layer.bias.any()
+
+
+def test_layer_norm_stands_between_each_dense_layer_and_its_nonlinearity():
+    plain, normed = (Hidden(3, (8, 4), "gelu", layer_norm=norm) for norm in (False, True))
+    assert [type(x) for x in plain] == [nn.Linear, nn.GELU] * 2
+    assert [type(x) for x in normed] == [nn.Linear, nn.LayerNorm, nn.GELU] * 2
+
+
+def test_an_image_brings_natures_convolutions_shared_by_both(trainer):
+    ppo = trainer(seeing(Box(0, 255, (84, 84, 4), np.uint8)), num_steps=1)
+    assert (ppo.config.model, ppo.config.shared_critic) == ("cnn", True)
+    heads = 512 * 3 + 3 + 512 + 1
+    assert sum(x.numel() for x in ppo.policy.parameters()) == NATURE + heads
+    assert trainer(seeing(SMALL)).config.model == "mlp"
+
+
+def test_without_a_shared_critic_there_are_two_bodies(trainer):
+    one, two = (trainer(seeing(IMAGE), shared_critic=shared) for shared in (True, False))
+    count = [sum(x.numel() for x in ppo.policy.net.actor_body.parameters()) for ppo in (one, two)]
+    assert one.policy.net.critic_body is one.policy.net.actor_body
+    assert two.policy.net.critic_body is not two.policy.net.actor_body and count[0] == count[1]
+
+
+# what they see
+
+@pytest.mark.parametrize("shape", [(3, 40, 44), (40, 44, 3)])
+def test_channels_may_come_first_or_last(trainer, shape):
+    ppo, seen = trainer(seeing(Box(0, 255, shape, np.uint8))), []
+    ppo.policy.net.actor_body.parts[0].convs.register_forward_pre_hook(
+        lambda module, inputs: seen.append(inputs[0]))
+    obs = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
+    ppo.policy.value(obs)
+    wanted = obs if shape[0] == 3 else obs.transpose(2, 0, 1)
+    np.testing.assert_allclose(seen[0][0], wanted / 255, rtol=1e-6)
+
+
+@pytest.mark.parametrize("part", ["eye", "choice", "vector"])
+def test_every_part_of_a_dict_reaches_actor_and_critic(trainer, part):
+    ppo = trainer(seeing(MIXED), model="cnn")
+    assert changed(ppo, MIXED, part) == (True, True)
+
+
+@pytest.mark.parametrize(("model", "space", "seen", "unseen"), [
+    ("cnn", MIXED, "vector", "eye"), ("cnn", MIXED, "eye", "choice"),
+    ("mlp", MIXED, "vector", "eye"), ("mlp", PARTS, "own", "hidden")])
+def test_what_no_key_of_the_actor_names_reaches_the_critic_alone(
+        trainer, model, space, seen, unseen):
+    ppo = trainer(seeing(space), model=model, actor_keys=(seen,))
+    ppo.update(ppo.collect())
+    assert changed(ppo, space, seen) == (True, True)
+    assert changed(ppo, space, unseen) == (False, True)
+
+
+def changed(ppo, space, part):
+    """Whether (actor, critic) answer otherwise where `part` of a Dict observation is another."""
+    space.seed(3)
+    before = other = space.sample()
+    while np.array_equal(before[part], other[part]):
+        other = space.sample()
+    rows = ppo.policy.observer.seen.rows([before, before | {part: other[part]}])
+    with torch.no_grad():
+        params, val = ppo.policy(ppo.policy.observer.tensors(rows))
+    return not params[0].equal(params[1]), not val[0].equal(val[1])
+
+
+def test_an_asymmetric_actor_has_no_gradient_to_what_the_critic_alone_sees(trainer):
+    ppo = trainer(seeing(PARTS), actor_keys=("own",), hidden_sizes=(32,))
+    rows = ppo.policy.observer.seen.rows([PARTS.sample() for _ in range(4)])
+    seen = ppo.policy.observer(ppo.policy.observer.tensors(rows)).requires_grad_()
+    params, val = ppo.policy.net(seen)
+    acting, = torch.autograd.grad(params.square().sum(), seen, retain_graph=True)
+    valuing, = torch.autograd.grad(val.sum(), seen)
+    assert acting[:, :3].all() and not acting[:, 3:].any() and valuing.all()
+
+
+@pytest.mark.parametrize("space", [VECTOR, Box(0, 255, (40, 44), np.uint8), MIXED],
+                         ids=["vector", "image", "dict"])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_stacked_frames_are_those_that_gymnasium_stacks(trainer, space, workers):
+    ppo = trainer(seeing(space, Discrete(1)), frame_stack=3, num_workers=workers, num_envs=2)
+    seen, rollout = ppo.policy.observer.seen, ppo.collect()
+    for e in range(2):
+        rows = np.concatenate(list(stacked(space, seen, len(rollout.act), e)))
+        for found, wanted in zip(tensors(rollout.obs), fields(rows), strict=True):
+            assert wanted.shape[1] == 3 and np.array_equal(found[:, e], wanted)
+
+
+def stacked(space, seen, steps, e):
+    """What environment `e` of a run of seed 1 shows before each step and after the last, stored."""
+    env, over, episode = FrameStackObservation(Chance(space, Discrete(1)), 3), True, 0
+    for _ in range(steps + 1):
+        if over:
+            obs, _ = env.reset(seed=kernels.episode_seed(1, Purpose.ENV_SEED, e, episode))
+            episode += 1
+        yield seen.rows([obs])
+        obs, _, term, trunc, _ = env.step(0)
+        over = term or trunc
+
+
+# that they train as they act
+
+NETS = {
+    "cnn": (IMAGE, {}), "impala": (SMALL, {"model": "impala", "layer_norm": True}),
+    "impoola": (SMALL, {"model": "impoola"}), "beside": (MIXED, {"layer_norm": True}),
+    "apart": (IMAGE, {"shared_critic": False}), "stacked": (VECTOR, {"frame_stack": 3}),
+    "normed": (VECTOR, {"layer_norm": True, "activation": "silu", "hidden_sizes": (8, 8, 8)}),
+    "keys": (PARTS, {"actor_keys": ("own",)}), "eye": (MIXED, {"actor_keys": ("eye", "vector")}),
+    "sde": (SMALL, {"model": "impoola", "sde": True}), "values": (SMALL, {
+        "model": "impala", "norm_values": True, "learner": "torch"}),
+}
+
+
+def some(*names):
+    """All of NETS, of which only `names` are in the fast set."""
+    return pytest.mark.parametrize("name", [
+        pytest.param(name, marks=[] if name in names else pytest.mark.slow) for name in NETS])
+
+
+@some("cnn", "impoola", "eye", "normed")
+def test_a_rollout_is_judged_as_it_was_acted_and_trains_the_same_for_any_workers(trainer, name):
+    space, settings = NETS[name]
+    found = []
+    for workers in (0, 2):
+        ppo = trainer(seeing(space, TWO), num_workers=workers, num_minibatches=2, **settings)
+        for _ in range(2):
+            rollout = ppo.collect()
+            flat = [x[:-1].flatten(0, 1) for x in tensors(rollout.obs)]
+            obs = ppo.policy.observer.seen.structure(flat)
+            with torch.no_grad():
+                logp, _, val = ppo.policy.judge(obs, rollout.act.flatten(0, 1))
+            torch.testing.assert_close(logp, rollout.logp.flatten(), rtol=0, atol=1e-5)
+            torch.testing.assert_close(val, rollout.val.flatten(), rtol=0, atol=1e-5)
+            ppo.update(rollout)
+        found.append(ppo.learner.flat.values.clone())
+    assert found[0].equal(found[1])
+
+
+@some("cnn", "impala", "impoola", "eye", "keys", "sde", "values")
+def test_a_policy_leaves_and_comes_back_as_it_was(trainer, tmp_path, name):
+    space, settings = NETS[name]
+    ppo = trainer(seeing(space, TWO), **settings)
+    ppo.update(ppo.collect())
+    ppo.save(tmp_path / "p.safetensors")
+    back, obs = load(tmp_path / "p.safetensors"), ppo.policy.obs_space.sample()
+    assert len(back.state_dict()) == len(ppo.policy.state_dict())
+    for key, x in back.state_dict().items():
+        assert torch.equal(x, ppo.policy.state_dict()[key]), key
+    np.testing.assert_allclose(back.predict(obs), ppo.policy.predict(obs), rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@some("cnn", "stacked")
+def test_every_network_of_one_box_is_exported(trainer, tmp_path, name):
+    space, settings = NETS[name]
+    if not isinstance(space, Box):
+        pytest.skip("no graph is made of a Dict")
+    ppo = trainer(seeing(space, TWO), **settings)
+    export(ppo.policy, tmp_path / "p.pt")
+    graph, env = torch.jit.load(tmp_path / "p.pt"), ppo.policy.obs_space
+    for size in (1, 5):
+        obs = np.stack([env.sample() for _ in range(size)])
+        np.testing.assert_allclose(graph(torch.from_numpy(obs)).numpy(), ppo.policy.predict(obs),
+                                   rtol=0, atol=1e-5)
+
+
+class Bright(gym.Env):
+    """One step: a picture whose left or right half is bright; the reward is to say which one."""
+
+    def __init__(self, shape=(36, 36)):
+        self.observation_space, self.action_space = Box(0, 255, shape, np.uint8), Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        """A picture with some noise in it."""
+        super().reset(seed=seed)
+        self.side, shape = int(self.np_random.integers(2)), self.observation_space.shape
+        obs, half = self.np_random.integers(0, 60, shape, np.uint8), shape[1] // 2
+        obs[:, half * self.side:half * (self.side + 1)] += 150
+        self.obs = obs
+        return obs, {}
+
+    def step(self, action):
+        """Whether it was that half."""
+        return self.obs, float(action == self.side), True, False, {}
+
+
+LEARNING = {"num_envs": 8, "num_steps": 16, "epochs": 4, "num_minibatches": 2, "lr": 1e-3,
+            "torch_threads": 1}
+
+
+def test_a_convolutional_network_learns_from_a_picture(trainer):
+    ppo = trainer(Bright, **LEARNING)
+    ppo.learn(1024)
+    assert ppo.config.model == "cnn" and ppo.evaluate(episodes=50).mean == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("settings", [
+    {}, {"layer_norm": True}, {"shared_critic": False}, {"frame_stack": 4}, {"model": "impala"}],
+    ids=str)
+def test_every_network_of_images_learns_from_a_picture(trainer, settings, seed):
+    ppo = trainer(Bright, **LEARNING, seed=seed, **settings)
+    ppo.learn(2560)
+    assert ppo.evaluate(episodes=100).mean >= 0.98
+
+
+# your own
+
+class Own(nn.Module):
+    """A layer, whose outputs `kind` makes a distribution."""
+
+    kind = None
+
+    def __init__(self, obs_space, act_space):
+        super().__init__()
+        self.layer = nn.LazyLinear(5)
+
+    def forward(self, obs):
+        """(distribution, value [b])."""
+        out = self.layer(obs)
+        return type(self).kind(out[:, :4]), out[:, 4]
+
+
+def own(kind):
+    """The class of networks that return kind(parameters [b 4])."""
+    return type("Given", (Own,), {"kind": staticmethod(kind)})
+
+
+def pairs(x, count):
+    """Two independent choices of so many."""
+    logits = torch.cat([x, x], 1)[:, :2 * count].reshape(len(x), 2, count)
+    return Independent(Categorical(logits=logits), 1)
+
+
+def normal(x):
+    """Two independent normal distributions."""
+    return Independent(Normal(x[:, :2], x[:, 2:].exp()), 1)
+
+
+GIVEN = {
+    "categorical": (Discrete(4), lambda x: Categorical(logits=x)),
+    "normal": (TWO, normal), "not independent": (TWO, lambda x: Normal(x[:, :2], x[:, 2:].exp())),
+    "tanh": (TWO, lambda x: TransformedDistribution(normal(x), [TanhTransform(cache_size=1)])),
+    "beta": (Box(0, 1, (2,)), lambda x: Independent(Beta(x[:, :2].exp(), x[:, 2:].exp()), 1)),
+    "bits": (MultiBinary((2, 2)), lambda x: Independent(Bernoulli(logits=x), 1)),
+    "multi": (MultiDiscrete([[2, 2]], start=[[1, -1]]), lambda x: pairs(x, 2)),
+    "unequal": (MultiDiscrete([2, 1]), lambda x: pairs(x + torch.tensor([0, 0, 0, NEVER]), 2)),
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_distribution_samples_and_judges_the_same_for_any_workers(trainer, tmp_path, name):
+    (space, kind), found = GIVEN[name], []
+    for workers in (0, 2):
+        ppo = trainer(seeing(VECTOR, space), model=own(kind), num_workers=workers)
+        rollout = ppo.collect()
+        obs, act = rollout.obs[:-1].flatten(0, 1), rollout.act.flatten(0, 1)
+        dist = ppo.policy(obs)[0]
+        logp = dist.log_prob(act.float()).reshape(len(act), -1).sum(-1)
+        torch.testing.assert_close(logp, rollout.logp.flatten(), rtol=0, atol=1e-5)
+        assert len(act.reshape(len(act), -1).unique(dim=0)) > (1 if name == "unequal" else 3)
+        ppo.update(rollout)
+        found.append(ppo.learner.flat.values.clone())
+    assert found[0].equal(found[1])
+    ppo.save(tmp_path / "p.safetensors")
+    back, obs = load(tmp_path / "p.safetensors", model=own(kind)), VECTOR.sample()
+    assert np.array_equal(back.predict(obs), ppo.policy.predict(obs))
+
+
+def test_a_file_keeps_the_order_of_a_dict(trainer, tmp_path):
+    ppo = trainer(seeing(Dict(b=VECTOR, a=VECTOR)))
+    ppo.save(tmp_path / "p.safetensors")
+    obs, back = ppo.policy.obs_space.sample(), load(tmp_path / "p.safetensors")
+    assert list(back.obs_space) == ["b", "a"] and back.value(obs) == ppo.policy.value(obs)
+
+
+def test_the_likeliest_action_is_the_mode_or_else_the_mean_also_beyond_transforms():
+    assert likeliest(Categorical(logits=torch.tensor([[0.0, 2.0, 1.0]]))).tolist() == [1]
+    x = torch.tensor([[0.5, -1.0, 0.0, 0.0]])
+    assert torch.equal(likeliest(GIVEN["tanh"][1](x)), x[:, :2].tanh())
+    assert likeliest(Bernoulli(logits=x)).tolist() == [[1, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("dist", [
+    TransformedDistribution(Independent(Normal(torch.full((3, 2), 20.0), 1.0), 1),
+                            [TanhTransform(cache_size=1)]),
+    Independent(Beta(torch.full((3, 2), 1e-4), 1e-4), 1)], ids=["tanh", "beta"])
+def test_what_is_drawn_lies_within_an_open_interval(dist):
+    head = Given(action_store(TWO))
+    act, logp = head.sample(dist, torch.full((3, 2), 0.3))
+    assert logp.isfinite().all() and head.judge(dist, act)[0].equal(logp)
+    assert dist.support.check(act).all() and dist.support.check(head.mode(dist)).all()
+
+
+def test_an_action_that_cannot_have_been_drawn_is_an_error():
+    head, dist = Given(action_store(TWO)), GIVEN["tanh"][1](torch.zeros(3, 4))
+    with pytest.raises(ModelError, match="TransformedDistribution gives .*(nan|-inf)\n  fix"):
+        head.judge(dist, torch.ones(3, 2))
+
+
+def test_sampling_a_distribution_leaves_the_hosts_generator_alone(trainer):
+    ppo, before = trainer(seeing(VECTOR, TWO), model=own(normal)), torch.get_rng_state()
+    ppo.collect()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(("space", "kind", "said"), [
+    (Discrete(3), lambda x: Categorical(logits=x), "over 4 choices.*Discrete.*fix: Categorical"),
+    (TWO, lambda x: Normal(x, 1.0), r"over \[2, 4\], .*is \[2, 2\]"),
+    (Discrete(4), normal, r"over \[2, 2\], .*is \[2\]"),
+    (TWO, lambda x: TransformedDistribution(normal(x), []).expand([3]), "failed"),
+    (Discrete(2), lambda x: Bernoulli(logits=x[:, 0]), "over no number of choices"),
+    (MultiDiscrete([2, 3]), lambda x: pairs(x, 3), r"gave \[2.0, .* numbers \(0 to 1, 0 to 2\)"),
+    (MultiDiscrete([2, 3]), normal, "gave .*MultiDiscrete.* kept as whole numbers.*fix: return"),
+    (MultiBinary(2), normal, r"MultiBinary\(2\), .*\(0 to 1, 0 to 1\)"),
+    (Tuple([Discrete(2), Box(-1, 1)]), normal, r"Tuple.*\(0 to 1, any\)"),
+], ids=["choices", "width", "kind", "failing", "bit", "factor", "real", "bits", "hybrid"])
+def test_a_distribution_over_other_actions_is_refused(trainer, space, kind, said):
+    with pytest.raises(ModelError, match=f"(?s){said}"):
+        trainer(seeing(VECTOR, space), model=own(kind))
+
+
+def test_a_distribution_without_entropy_is_refused_where_the_loss_wants_one(trainer):
+    model = own(GIVEN["tanh"][1])
+    with pytest.raises(ModelError, match="has no entropy.*\n  fix: entropy_coef=0"):
+        trainer(seeing(VECTOR, TWO), model=model, entropy_coef=0.01)
+
+
+@pytest.mark.parametrize("name", ["action parameters", "value"])
+def test_nan_before_the_first_step_is_refused(trainer, name):
+    class Broken(nn.Linear):
+        def __init__(self, *spaces):
+            super().__init__(3, 3)
+
+        def forward(self, obs):
+            params, val = super().forward(obs)[:, :2], obs.sum(-1)
+            return (params / 0 * 0, val) if name != "value" else (params, val.log() * 0 / 0)
+
+    with pytest.raises(ModelError, match=f"with its first weights, the {name} nan"):
+        trainer(seeing(VECTOR, Discrete(2)), model=Broken)
+
+
+def test_a_model_is_named_as_module_and_class_also_on_the_command_line(monkeypatch, tmp_path):
+    (tmp_path / "my_nets.py").write_text(
+        "from torch import nn\nclass Net(nn.Module):\n    def __init__(self, obs, act):\n"
+        "        super().__init__()\n        self.layer = nn.LazyLinear(3)\n"
+        "    def forward(self, obs):\n        out = self.layer(obs)\n"
+        "        return out[:, :2], out[:, 2]\nno = 3\nclass NetEnv:\n    step = reset = None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with PPO("CartPole-v1", model="my_nets:Net", num_workers=0, num_envs=2, num_steps=4,
+             num_minibatches=1) as ppo:
+        ppo.update(ppo.collect())
+        assert type(ppo.policy.net).__name__ == "Net"
+    for name in ("my_nets:Nett", "my_nets:no", "nowhere:Net"):
+        with pytest.raises(ConfigError, match="\n  fix: "):
+            PPO("CartPole-v1", model=name, num_workers=0)
+    for setting, name, near in (("model", "NetEn", "Net"), ("env_name", "Nett", "NetEnv")):
+        with pytest.raises(ConfigError) as error:
+            PPO(**{"env_name": "CartPole-v1", setting: f"my_nets:{name}"}, num_workers=0)
+        assert error.value.fix == f"--{setting}=my_nets:{near}"
+
+
+# bad input
+
+@pytest.mark.parametrize(("space", "settings", "said"), [
+    (VECTOR, {"model": "cnn"}, 'for images.*fix: model="mlp"'),
+    (SMALL, {"model": "cnn"}, '36x36 or larger.*12x10.*fix: model="impala"'),
+    (Box(0, 255, (4, 4, 3), np.uint8), {"model": "impala"}, '8x8 or larger.*fix: model="mlp"'),
+    (VECTOR, {"model": Own, "layer_norm": True}, "one of your own.*leave"),
+    (VECTOR, {"actor_keys": ("own",)}, "parts of a Dict.*leave"),
+    (PARTS, {"actor_keys": ("own", "else")},
+     r'must be some of own, hidden.*\n  fix: actor_keys=\("own", "hidden"\)$'),
+    (PARTS, {"actor_keys": ()}, "must be some of"), (PARTS, {"critic_keys": "own"}, "some of"),
+    (PARTS, {"actor_keys": ("own",), "shared_critic": True},
+     "cannot share.*\n  fix: shared_critic=False$"),
+    (VECTOR, {"frame_stack": 0}, "frame_stack is 0"), (VECTOR, {"shared_critic": 3}, "critic is 3"),
+    (Dict(obs=VECTOR, action_mask=Box(0, 1, (3,), np.int8)), {"frame_stack": 2}, "action_mask"),
+])
+def test_networks_that_cannot_be_are_refused_with_a_fix(trainer, space, settings, said):
+    with pytest.raises(ConfigError, match=f"(?s){said}"):
+        trainer(seeing(space), **settings)
+
+
+def test_frames_of_vector_environments_that_are_made_already_are_not_stacked(trainer):
+    env = gym.make_vec("CartPole-v1", 2)
+    try:
+        with pytest.raises(ConfigError, match="frame_stack is 2.*\n  fix: leave frame_stack out"):
+            trainer(env, frame_stack=2, num_envs=2)
+    finally:
+        env.close()
+    with pytest.raises(ConfigError, match="(?s)frame_stack.*made already.*vec=.workers"):
+        trainer("CartPole-v1", frame_stack=2, vec="native")

@@ -1,0 +1,348 @@
+"""What a run says about itself: clock, episodes, table, lines, wandb, the page on metrics."""
+
+import json
+import logging
+import re
+import sys
+import threading
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from asked_of_runs import table, weights
+
+from fastppo import Config
+from fastppo.errors import ConfigError
+from fastppo.outputs import console, metrics, run_folder, sinks, wandb_sink
+from fastppo.outputs.console import Lines
+from fastppo.outputs.csv_sink import Csv
+from fastppo.outputs.metrics import Clock, Episodes
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+STATS = {"charts/SPS": 500.0, "losses/approx_kl": 0.01, "losses/explained_variance": 0.5}
+
+
+def trainer_at(step, total=10_000):
+    return types.SimpleNamespace(step=step, total=total)
+
+
+
+
+# clock and episodes
+
+def test_the_shares_of_the_clock_add_up_to_one():
+    clock = Clock()
+    for part in ("collect", "update", "collect"):
+        with clock(part):
+            assert clock.part == part
+    stats = clock.stats(step=100)
+    assert stats["time/collect"] + stats["time/update"] == pytest.approx(1)
+    assert stats["charts/SPS"] == pytest.approx(100 / sum(clock.seconds.values()))
+    assert clock.part == ""
+
+
+def test_a_part_that_raises_is_counted_and_left():
+    clock = Clock()
+    with pytest.raises(ZeroDivisionError), clock("update"):
+        raise ZeroDivisionError
+    assert clock.part == "" and clock.seconds["update"] >= 0
+
+
+def test_returns_are_means_over_the_last_hundred_episodes():
+    episodes = Episodes()
+    assert episodes.stats() == {}
+    total, length = np.full((110, 1), np.nan), np.zeros((110, 1), np.int64)
+    total[5:, 0], length[5:, 0] = np.arange(105), 7
+    episodes.take(total, length)
+    assert episodes.stats() == {"charts/episodic_return": np.arange(5, 105).mean(),
+                                "charts/episodic_length": 7.0, "charts/episodes": 105.0}
+
+
+def test_explained_variance_is_1_for_a_perfect_critic_and_0_for_constant_returns(trainer):
+    rollout = trainer("CartPole-v1").collect()
+    assert metrics.explained_variance(rollout._replace(val=rollout.ret)) == 1
+    assert metrics.explained_variance(rollout._replace(val=rollout.ret.mean() + 0 * rollout.ret)) \
+        == pytest.approx(0, abs=1e-6)
+    assert metrics.explained_variance(rollout._replace(ret=torch.ones_like(rollout.ret))) == 0
+
+
+def test_explained_variance_looks_at_valid_rows_only(trainer):
+    rollout = trainer("CartPole-v1").collect()
+    val, valid = rollout.ret.clone(), rollout.valid.clone()
+    val[0], valid[0] = torch.nan, False
+    assert metrics.explained_variance(rollout._replace(val=val, valid=valid)) == 1
+
+
+# metrics.csv
+
+def test_a_metric_that_comes_late_gets_a_column_and_loses_no_row(tmp_path):
+    sink = Csv(tmp_path / "metrics.csv")
+    sink(trainer_at(8), {"losses/entropy": 0.5})
+    sink(trainer_at(16), {"losses/entropy": 0.4, "env/height": 3.0})
+    sink(trainer_at(24), {"charts/episodic_return": 1.0})
+    rows = table(tmp_path / "metrics.csv")
+    assert [row["global_step"] for row in rows] == ["8", "16", "24"]
+    assert [row["losses/entropy"] for row in rows] == ["0.5", "0.4", ""]
+    assert [row["env/height"] for row in rows] == ["", "3.0", ""]
+    assert [row["charts/episodic_return"] for row in rows] == ["", "", "1.0"]
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+def test_a_table_that_can_no_longer_be_written_is_noted_once_and_stops_nobody(tmp_path, capsys):
+    sink = Csv(tmp_path / "run.csv")
+    sink.path = tmp_path / "gone" / "run.csv"
+    for step in (8, 16):
+        sink(trainer_at(step), {})
+    sink.close()
+    assert capsys.readouterr().err.count("metrics from step 8 on are lost") == 1
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [
+    (0, "0:00"), (15, "0:15"), (3599, "59:59"), (3600, "1:00:00"), (100_000, "27:46:40")])
+def test_time_is_shown_as_clocks_do(seconds, shown):
+    assert console.clock_time(seconds) == shown
+
+
+def test_an_older_table_is_kept_under_another_name_which_the_log_says(tmp_path, caplog):
+    path = tmp_path / "metrics.csv"
+    for older in ("first", "second"):
+        path.write_text(older)
+        with caplog.at_level(logging.WARNING, "fastppo"):
+            Csv(path)
+    assert "metrics.csv of an earlier run is now metrics-2.csv" in caplog.text
+    assert [(tmp_path / f"metrics-{i}.csv").read_text() for i in (1, 2)] == ["first", "second"]
+    assert table(path) == []
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot write"):
+        sinks.sinks_of(Config(run_dir=str(tmp_path / "file")), None)
+
+
+def test_what_looks_like_a_password_is_not_written(tmp_path):
+    kwargs = {"api_key": "abc", "n_keys": 3, "level": "hard", "net": {"Token": "xyz"}}
+    run_folder.folder_of(Config(run_dir=str(tmp_path), env_kwargs=kwargs, model=dict))
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["env_kwargs"] == {"api_key": "***", "n_keys": 3, "level": "hard",
+                                     "net": {"Token": "***"}}
+    assert written["model"] == "<class 'dict'>"
+
+
+def test_nothing_is_written_or_printed_unless_asked_for(trainer, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    trainer("CartPole-v1").learn(64)
+    assert list(tmp_path.iterdir()) == [] and capfd.readouterr() == ("", "")
+
+
+# lines
+
+def test_a_line_says_how_far_how_good_and_how_long_still():
+    assert console.line(2_500, 10_000, STATS | {"charts/episodic_return": -12.34}) == (
+        "step  2,500 / 10,000  25%   return    -12.3       500 steps/s   kl 0.0100   ev  0.50   "
+        "left 0:15")
+    assert "return        -   " in console.line(64, 10_000, STATS)
+
+
+def test_the_first_line_has_no_forecast_for_its_seconds_are_the_warm_ups(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(metrics.time, "monotonic", lambda: now[0])
+    sink = Lines()
+    for step in (1000, 2000, 3000):
+        now[0] += 6.0
+        sink(trainer_at(step), STATS)
+    assert ["left" in text for text in capsys.readouterr().out.splitlines()] == [False, True, True]
+
+
+def test_lines_come_rarely_and_the_last_one_always(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(metrics.time, "monotonic", lambda: now[0])
+    sink = Lines()
+    for step, time in ((1000, 0.5), (2000, 1.5), (3000, 3.0), (4000, 7.0), (5000, 8.0)):
+        now[0] = time
+        sink(trainer_at(step), STATS)
+    sink.close()
+    sink.close()
+    steps = re.findall(r"step +([\d,]+)", capsys.readouterr().out)
+    assert steps == ["2,000", "4,000", "5,000"]
+
+
+def test_the_line_of_the_end_comes_before_whatever_is_printed_next(trainer, capsys):
+    ppo = trainer("CartPole-v1", progress="lines")
+    ppo.learn(64)
+    print("what came of it")
+    ppo.close()
+    assert [text.split()[0] for text in capsys.readouterr().out.splitlines()] == ["step", "what"]
+
+
+# wandb
+
+class FakeWandb(types.ModuleType):
+    """A wandb that records, raises, or blocks until `free` is set."""
+
+    def __init__(self, account=True, init=None, log=None, finish=None):
+        super().__init__("wandb")
+        self.account, self.faults = account, {"init": init, "log": log, "finish": finish}
+        self.modes, self.rows, self.given, self.ended = [], [], None, False
+        self.free, self.url, self.api = threading.Event(), "https://wandb.test/run", None
+        self.setup = self.Settings = lambda *_, **settings: settings
+
+    def _do(self, what):
+        fault = self.faults[what]
+        if fault == "blocks":
+            self.free.wait()
+        elif fault:
+            raise fault
+
+    def login(self, prompt, verify):
+        return self.account
+
+    def init(self, mode, **given):
+        self.modes.append(mode)
+        self.given = given
+        if mode == "online" or self.faults["init"] == "blocks":
+            self._do("init")
+        return self
+
+    def log(self, row, step):
+        self._do("log")
+        self.rows.append((step, row))
+
+    def finish(self):
+        self._do("finish")
+        self.ended = True
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """A function that puts a FakeWandb in wandb's place."""
+    made = []
+
+    def install(**faults) -> FakeWandb:
+        made.append(FakeWandb(**faults))
+        monkeypatch.setitem(sys.modules, "wandb", made[-1])
+        return made[-1]
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", 10.0)
+    yield install
+    for fake in made:
+        fake.free.set()
+
+
+def logged(tmp_path, rows=3):
+    sink = wandb_sink.Wandb("project", tmp_path / "run", {"lr": 1.0})
+    for step in range(rows):
+        sink(trainer_at(step), {"losses/entropy": 0.5})
+    sink.close()
+    return sink
+
+
+def test_wandb_gets_every_iteration_and_the_settings(wandb, tmp_path, capsys):
+    fake = wandb()
+    assert not logged(tmp_path).hung
+    assert fake.rows == [(i, {"global_step": i, "losses/entropy": 0.5}) for i in range(3)]
+    assert (fake.modes, fake.ended) == (["online"], True)
+    assert (fake.given["project"], fake.given["name"]) == ("project", "run")
+    assert fake.given["config"] == {"lr": 1.0}
+    assert fake.given["settings"]["save_code"] is False
+    assert capsys.readouterr().err == "note: wandb: https://wandb.test/run\n"
+
+
+def test_without_an_account_wandb_is_offline_and_says_so_in_one_line(wandb, tmp_path, capsys):
+    fake = wandb(account=False)
+    logged(tmp_path)
+    assert fake.modes == ["offline"] and len(fake.rows) == 3
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "not logged in" in err
+    assert "(later: wandb login && wandb sync" in err
+
+
+def test_wandbs_own_mode_is_respected(wandb, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    fake = wandb()
+    logged(tmp_path)
+    assert fake.modes == ["offline"]
+    err = capsys.readouterr().err
+    assert "WANDB_MODE is offline" in err and "wandb login" not in err
+
+
+def test_an_older_wandb_is_asked_for_its_key(wandb, tmp_path):
+    fake = wandb()
+    fake.login, fake.api = (lambda: None), types.SimpleNamespace(api_key="k")
+    logged(tmp_path)
+    assert fake.modes == ["online"]
+
+
+def test_wandb_that_cannot_be_reached_goes_on_offline(wandb, tmp_path, capsys):
+    fake = wandb(init=TimeoutError("no network\nlong story"))
+    logged(tmp_path)
+    assert fake.modes == ["online", "offline"] and len(fake.rows) == 3
+    assert capsys.readouterr().err == "note: wandb: TimeoutError: no network; going on offline\n"
+
+
+@pytest.mark.parametrize("what", ["log", "finish"])
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), SystemExit(1)])
+def test_wandb_that_raises_is_noted_once(wandb, tmp_path, capsys, what, fault):
+    wandb(**{what: fault})
+    assert not logged(tmp_path).hung
+    assert capsys.readouterr().err.count("going on without it") == 1
+
+
+@pytest.mark.parametrize("what", ["init", "log", "finish"])
+def test_wandb_that_blocks_is_left_behind(wandb, tmp_path, capsys, monkeypatch, what):
+    monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", 0.05)
+    wandb(**{what: "blocks"})
+    assert logged(tmp_path).hung
+    assert capsys.readouterr().err.count("was left behind") == 1
+
+
+def test_wandb_that_does_not_keep_up_misses_rows_and_says_so_once(wandb, tmp_path, capsys,
+                                                                 monkeypatch):
+    monkeypatch.setattr(wandb_sink, "WAITING", 2)
+    monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", 0.05)
+    wandb(init="blocks")
+    logged(tmp_path, rows=5)
+    assert capsys.readouterr().err.count("misses some iterations") == 1
+
+
+def test_without_the_package_wandb_is_refused_before_anything_is_made(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigError, match=r'fastppo\[wandb\]'):
+        sinks.sinks_of(Config(logger="wandb", run_dir=str(tmp_path / "run")), None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_that_wandb_leaves_behind_is_not_the_package(monkeypatch, tmp_path):
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(ConfigError, match="not installed"):
+        wandb_sink.check_wandb()
+
+
+# all of it
+
+
+
+@pytest.mark.parametrize("fault", [{}, {"log": "blocks"}, {"init": ValueError("no")}])
+def test_training_is_the_same_to_the_bit_with_and_without_sinks(trainer, wandb, tmp_path,
+                                                                monkeypatch, capsys, fault):
+    monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", 0.05)
+    alone = trainer("CartPole-v1").learn(96)
+    wandb(**fault)
+    told = trainer("CartPole-v1", run_dir=str(tmp_path / "run"), logger="wandb", progress="lines")
+    told.learn(96)
+    told.close()
+    assert torch.equal(weights(told), weights(alone))
+    assert len(table(tmp_path / "run" / "metrics.csv")) == 3
+    assert "step 96 / " in capsys.readouterr().out
+
+
+def test_the_page_of_metrics_names_exactly_what_a_run_logs(trainer, tmp_path):
+    trainer("CartPole-v1", run_dir=str(tmp_path), eval_interval=128, eval_episodes=2).learn(128)
+    row = table(tmp_path / "metrics.csv")[-1]
+    assert all(row.values())  # every metric has a value by now
+    told = re.findall(r"(?m)^\| `(\w+(?:/\w+)?)` \| .*\|$", PAGE.read_text(encoding="utf-8"))
+    assert sorted(told) == sorted(row)

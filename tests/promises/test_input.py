@@ -1,0 +1,688 @@
+"""What is handed in from outside: every misfit is an Error that says what, why and what to do."""
+
+import importlib
+import json
+import sys
+import warnings
+from functools import partial
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from envs_for_tests import Chance
+from gymnasium.spaces import Box, Dict, Discrete, Graph, OneOf, Sequence, Text, Tuple
+from torch.distributions import Categorical
+
+from fastppo import PPO, Config, config, load, make_vec
+from fastppo.cli import arguments
+from fastppo.envs import env_hints
+from fastppo.envs.make import SpecFactory, build, factory
+from fastppo.envs.spaces import action_store, check_spaces, observation_store
+from fastppo.errors import ConfigError, EnvError, Error, InputError, ModelError, SpaceError
+from fastppo.settings.presets import preset_of
+from fastppo.stepping import checks
+
+BYTES = Box(0, 255, (3,), np.uint8)
+WIDE = Box(-9.0, 9.0, (2, 3), np.float64)
+
+
+# Observations
+
+@pytest.mark.parametrize("act_space", [Discrete(3, start=5), Box(-1, 1, (2, 2), np.float64),
+                                       Box(-1, 1, (), np.float32)], ids=str)
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_no_observations_get_no_actions_and_no_values(trainer, act_space, deterministic):
+    policy, none = trainer(lambda: Chance(WIDE, act_space)).policy, np.zeros((0, 2, 3))
+    actions = policy.predict(none, deterministic)
+    assert actions.shape == (0, *act_space.shape) and actions.dtype == act_space.dtype
+    assert policy.value(none).shape == (0,)
+
+
+@pytest.mark.parametrize("obs", ["left", None, [[1.0], [2.0, 3.0]], {"a": 1}, np.zeros((2, 3), "O"),
+                                 np.zeros((2, 3), complex), np.zeros(6), [], np.zeros((0, 3)),
+                                 np.zeros((1, 1, 2, 3))], ids=repr)
+def test_an_observation_that_is_no_array_of_the_space_is_refused(trainer, obs):
+    policy = trainer(lambda: Chance(WIDE)).policy
+    for ask in (policy.predict, policy.value):
+        with pytest.raises(InputError, match=r"\n  fix: .*shape \(2, 3\)"):
+            ask(obs)
+
+
+@pytest.mark.parametrize("answer, fix", [
+    ((np.zeros((2, 3)), {}), "obs, info = env.reset()"),
+    ((np.zeros((2, 3)), 0.0, False, False, {}), "obs, reward, terminated, .* = env.step")])
+def test_the_whole_answer_of_an_environment_is_taken_apart_in_the_fix(trainer, answer, fix):
+    with pytest.raises(InputError, match=f"whole answer.*\n  fix: {fix}"):
+        trainer(lambda: Chance(WIDE)).policy.predict(answer)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e39])
+def test_a_number_that_is_not_finite_gets_no_action(trainer, bad):
+    policy, obs = trainer(lambda: Chance(WIDE)).policy, np.zeros((4, 2, 3))
+    obs[2, 1, 1] = bad
+    with pytest.raises(InputError, match=r"observation\[4\] is (nan|inf).*row 2\n  fix: "):
+        policy.predict(obs)
+
+
+def test_bytes_are_not_made_of_floats_or_of_wider_integers(trainer):
+    policy = trainer(lambda: Chance(BYTES)).policy
+    for obs in (np.full(3, 0.7), np.full(3, 300), [1, 2, 3]):
+        with pytest.raises(InputError, match="which uint8 does not keep\n  fix: "):
+            policy.predict(obs)
+    assert policy.predict(np.full(3, 200, np.uint8)) in (0, 1, 2)
+
+
+# The verbs
+
+@pytest.mark.parametrize("total", ["a", -5, 1.5, True, None.__class__, float("nan"), float("inf")])
+def test_learn_takes_a_whole_number_of_steps(trainer, total):
+    ppo = trainer(Chance)
+    with pytest.raises(ConfigError, match=r"whole number.*\n  fix: ppo.learn\(1_000_000\)"):
+        ppo.learn(total)
+    assert ppo.learn(1e1).step == ppo.learn(np.int64(32)).step == 32
+
+
+@pytest.mark.parametrize("episodes", ["a", 1.5, 0])
+def test_evaluate_takes_a_whole_number_of_episodes(trainer, episodes):
+    with pytest.raises(ConfigError, match="episodes is .*whole number"):
+        trainer(Chance).evaluate(episodes)
+
+
+def test_update_takes_a_rollout_of_the_same_spaces(trainer):
+    ppo, other = trainer(Chance), trainer(lambda: Chance(WIDE, Box(-1, 1, (2,), np.float32)))
+    rollout = ppo.collect()
+    for wrong, said in ((None, "given NoneType"), (tuple(rollout), "given tuple"),
+                        (other.collect(), "the obs of this rollout is"),
+                        (rollout._replace(raw=None), "the obs of this rollout is"),
+                        (rollout._replace(adv=None), "the adv of this rollout is NoneType"),
+                        (rollout._replace(rew=rollout.rew.double()), "the rew .*float64")):
+        with pytest.raises(InputError, match=f"{said}.*\n  fix: ppo.update"):
+            ppo.update(wrong)
+    with pytest.raises(InputError, match="before this trainer has collected"):
+        trainer(Chance).update(rollout)
+    ppo.update(type(rollout)(*(x.clone() for x in rollout)))
+
+
+def net(answer):
+    """A model whose forward returns answer(obs)."""
+    class Net(torch.nn.Module):
+        def __init__(self, *spaces):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 4)
+
+        def forward(self, obs):
+            return answer(self.layer(obs))
+    return Net
+
+
+@pytest.mark.parametrize(("answer", "said"), [
+    (lambda out: 5, "returned int"), (lambda out: None, "returned NoneType"),
+    (lambda out: out, r"returned float32 \[2, 4\]"),
+    (lambda out: (out[:, :3], out), r"returned \(float32 \[2, 3\], float32 \[2, 4\]\)"),
+    (lambda out: (out[:, :3], 0.0), r"returned \(float32 \[2, 3\], float\)"),
+    (lambda out: (out[:, :3], out[:, 3].bfloat16()), r"float32 \[2, 3\], bfloat16 \[2\]"),
+    (lambda out: (out[:, :3].double(), out[:, 3]), r"float64 \[2, 3\], float32 \[2\]"),
+    (lambda out: (out[:, :3].long(), out[:, 3]), r"returned \(int64 \[2, 3\], float32 \[2\]\)"),
+    (lambda out: 1 / 0, "failed: ZeroDivisionError"), (lambda out: out @ out, "failed: Runtime")])
+def test_a_model_whose_forward_is_wrong_is_told_what_to_return(trainer, answer, said):
+    fix = "have it take just that, and " * said.startswith("failed") + r"return \(action"
+    with pytest.raises(ModelError, match=rf"{said}[^\n]*\n  fix: {fix}"):
+        trainer(Chance, model=net(answer))
+
+
+def test_a_model_that_cannot_learn_is_refused_before_the_first_step(trainer):
+    class Frozen(net(lambda out: (out[:, :3], out[:, 3]))):
+        def __init__(self, *spaces):
+            super().__init__()
+            self.requires_grad_(False)
+
+    with pytest.raises(ModelError, match="Frozen has no parameter that requires a gradient"):
+        trainer(Chance, model=Frozen)
+    for wrong in (lambda out: (out[:, :3].detach(), out[:, 3].detach()),
+                  lambda out: (Categorical(logits=out[:, :3].detach()), out[:, 3].detach())):
+        with pytest.raises(ModelError, match=r"without a gradient\n  fix: leave out detach"):
+            trainer(Chance, model=net(wrong))
+    trainer(Chance, model=net(lambda out: (Categorical(logits=out[:, :3]), out[:, 3].detach())))
+
+
+@pytest.mark.parametrize("setting", [dict(hidden_sizes=(8,)), dict(activation="relu"),
+                                     dict(rnn_size=8), dict(layer_norm=True)], ids=str)
+def test_what_is_for_built_in_networks_is_refused_with_a_model_of_ones_own(trainer, setting):
+    with pytest.raises(ConfigError, match="for built-in networks.*\n  fix: leave"):
+        trainer(Chance, model=net(lambda out: (out[:, :3], out[:, 3])), **setting)
+
+
+def test_the_size_of_a_memory_that_is_not_there_is_refused(trainer):
+    with pytest.raises(ConfigError, match="rnn_size is 8, but does nothing without"):
+        trainer(Chance, rnn_size=8)
+
+
+@pytest.mark.parametrize(("model", "fix"), [
+    (lambda: None, "for these two spaces a torch.nn.Module subclass"),
+    (lambda *spaces: 1 / 0, "for these two spaces a torch.nn.Module subclass"),
+    (lambda *spaces: None, "a torch.nn.Module subclass")])
+def test_a_model_that_cannot_be_made_is_refused(trainer, model, fix):
+    with pytest.raises(ModelError, match=f"\n  fix: {fix}"):
+        trainer(Chance, model=model)
+
+
+INSTANCE = torch.nn.Linear(2, 3)
+
+
+@pytest.mark.parametrize(("model", "what", "fix"), [
+    ("test_input:INSTANCE", "made already", r"model=\"torch.nn.modules.linear:Linear\""),
+    ("test_input:", "is no class", r"model=\"module:Class\"")])
+def test_a_name_that_is_no_class_is_mended_by_one_that_is(model, what, fix):
+    with pytest.raises(Error, match=f"{what}.*\n  fix: {fix}") as caught:
+        PPO(Chance, preset="none", num_workers=0, model=model)
+    assert "fix: --model=" in caught.value.typed
+
+
+def test_a_network_that_is_made_already_is_refused(trainer):
+    with pytest.raises(ModelError, match=r"made already.*\n  fix: model=Linear, the class itself"):
+        trainer(Chance, model=torch.nn.Linear(2, 3))
+
+
+@pytest.mark.parametrize(("space", "workers"), [(Discrete(3), 0), (Box(-1, 1, (3,)), 0),
+                                                (Box(-1, 1, (3,)), 2)], ids=str)
+def test_a_network_that_gives_nan_is_named_before_an_environment_gets_the_action(
+        trainer, space, workers):
+    given = net(lambda out: (out[:, :3], out[:, 3]))
+    ppo = trainer(lambda: Chance(Box(-1, 1, (1,)), space), model=given, num_workers=workers)
+    ppo.policy.net.layer.weight.data.fill_(torch.nan)
+    with pytest.raises(Error, match="network's action .* environment 0 .*step 0.*\n  fix") as told:
+        ppo.collect()
+    assert not isinstance(told.value, EnvError)
+
+
+@pytest.mark.parametrize("space", [Discrete(3), Box(-1, 1, (3,))], ids=str)
+def test_so_it_is_where_the_compiled_policy_acts(trainer, space):
+    ppo = trainer(lambda: Chance(Box(-1, 1, (1,)), space), acting="local")
+    ppo.arena["params"].fill(np.inf)
+    with pytest.raises(Error, match="network's action parameters for environment 0"):
+        ppo.collect()
+
+
+@pytest.mark.parametrize("callbacks", [3, [3], "end", [print, None]], ids=repr)
+def test_a_callback_is_something_that_can_be_called(trainer, callbacks):
+    ppo = trainer(Chance)
+    with pytest.raises(ConfigError, match=r"callback .*cannot be called\n  fix: ppo.learn\(callb"):
+        ppo.learn(64, callbacks=callbacks)
+    assert (ppo.step, ppo.total) == (0, ppo.config.total_steps)
+
+
+def test_one_callback_alone_and_those_of_a_generator_are_called_after_every_iteration(trainer):
+    seen = []
+    trainer(Chance).learn(64, callbacks=lambda ppo, stats: seen.append(ppo.step))
+    trainer(Chance).learn(64, callbacks=(one for one in [lambda ppo, stats: seen.append(ppo.step)]))
+    assert seen == [32, 64, 32, 64]
+
+
+# Settings
+
+@pytest.mark.parametrize(("setting", "value"), [
+    ("env_name", 3), ("device", None), ("device", 0), ("run_dir", 3), ("wandb_project", 3),
+    ("env_kwargs", 3), ("env_kwargs", [("a", 1)]), ("env_kwargs", {1: 2})])
+def test_a_setting_of_the_wrong_type_is_named_and_not_the_environment(setting, value):
+    env = () if setting == "env_name" else (Chance,)
+    with pytest.raises(ConfigError, match=rf"^{setting} is .* must be .*\n  fix: {setting}="):
+        PPO(*env, **{setting: value})
+
+
+def test_a_device_of_torch_and_a_path_are_what_their_texts_are(trainer, tmp_path):
+    ppo = trainer(Chance, device=torch.device("cpu"), run_dir=tmp_path / "run")
+    assert (ppo.config.device, ppo.config.acting) == ("cpu", trainer(Chance).config.acting)
+    assert (tmp_path / "run/config.json").exists()
+
+
+def test_numbers_of_numpy_and_lists_are_settings_as_pythons_own_are():
+    ours = Config(num_envs=16, lr=0.5, norm_obs=True, hidden_sizes=(8, 4), gamma=0.5, seed=3)
+    theirs = Config(num_envs=np.int64(16), lr=np.float32(0.5), norm_obs=np.True_,
+                    hidden_sizes=[np.int32(8), 4], gamma=np.array(0.5), seed=np.uint8(3))
+    assert theirs == ours
+    assert json.dumps(vars(theirs)) == json.dumps(vars(ours))
+    assert list(map(type, vars(theirs).values())) == list(map(type, vars(ours).values()))
+    assert ours.replace(lr=np.float64(0.5)) == ours
+    with pytest.raises(ConfigError, match=r"num_envs is 0"):
+        Config(num_envs=np.int64(0))
+    with pytest.raises(ConfigError, match=r"hidden_sizes is \(0,\)"):
+        Config(hidden_sizes=[0])
+
+
+def test_the_fix_of_every_rule_works_on_the_command_line():
+    fixes = {}
+    for name, *_ in config._RULES:
+        with pytest.raises(ConfigError) as caught:
+            Config(**{name: [object]})
+        fixes[name] = caught.value.fix
+        assert fixes[name].startswith(f"--{name}=")
+        assert not set(fixes[name]) & set(" ()'\"N"), fixes[name]  # a shell takes it as it is
+    found = arguments.read(list(fixes.values())).config
+    beneath = {"progress": "lines"} | preset_of(config.default_of("env_name"))
+    for name in fixes:
+        assert getattr(found, name) == beneath.get(name, config.default_of(name))
+
+
+# Spaces and packages
+
+class Odd(gym.Env):
+    """Spaces of any kind; only actions of its own are taken."""
+
+    def __init__(self, obs_space=BYTES, act_space=None):
+        self.observation_space = obs_space
+        self.action_space = Discrete(2) if act_space is None else act_space
+
+    def reset(self, *, seed=None, options=None):
+        """One of the space."""
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        """One more."""
+        assert self.action_space.contains(action), action
+        return self.observation_space.sample(), 1.0, False, False, {}
+
+
+class Late(gym.Env):
+    """Knows its spaces when it is reset."""
+
+    def reset(self, *, seed=None, options=None):
+        self.observation_space, self.action_space = BYTES, Discrete(2)
+
+
+class Without(Odd):
+    """Has no actions."""
+
+    def __init__(self):
+        super().__init__()
+        self.action_space = None
+
+
+@pytest.mark.parametrize("make", [PPO, make_vec], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(("env", "missing"), [
+    (gym.Env, ["observation_space", "action_space"]), (Late, ["observation_space", "action_space"]),
+    (Without, ["action_space"]), (lambda: gym.Wrapper(Without()), ["action_space"])])
+def test_an_environment_without_spaces_is_told_which_lines_it_lacks(make, env, missing):
+    with pytest.raises(SpaceError, match=f"has no {' and no '.join(missing)} of ") as caught:
+        make(env, num_workers=2)
+    given = type("Given", (), {})()
+    for line in caught.value.fix.partition(": ")[2].split("; "):
+        exec(line, {"self": given, "gymnasium": gym})
+    assert list(vars(given)) == missing
+    check_spaces(getattr(given, "observation_space", BYTES), given.action_space)
+
+
+def test_a_vector_environment_without_spaces_is_told_so(trainer):
+    class Vector(gym.vector.VectorEnv):
+        num_envs = 2
+
+    with pytest.raises(SpaceError, match="no single_observation_space and no single_action_space"):
+        trainer(Vector(), num_envs=2)
+
+
+@pytest.mark.parametrize(("name", "said"), [("os:getcwd", "but str"), ("math:sin", "one argument")])
+def test_a_callable_that_gives_no_environment_is_a_setting_that_is_wrong(trainer, name, said):
+    with pytest.raises(ConfigError, match=f"^{name} did not give a gymnasium.Env.*{said}.*\n  fix"):
+        trainer(name)
+
+
+def test_an_id_whose_module_is_missing_names_it_and_what_to_install(trainer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    monkeypatch.setitem(gym.registry, "Odd-v0", gym.envs.registration.EnvSpec(
+        "Odd-v0", entry_point=lambda: importlib.import_module("jax")))
+    with pytest.raises(ConfigError, match=r"Odd-v0 needs .*'jax'.*\n  fix: pip .*\[jax\]"):
+        trainer("Odd-v0")
+
+
+@pytest.mark.parametrize("seed", [1.5, "x", "xy", [1.5, 2], [1], [1, 2, 3], -1, [-1, 0], {},
+                                  [[1], 2]], ids=repr)
+def test_a_seed_that_fits_no_environments_is_refused(seed):
+    with make_vec(Odd, 2, num_workers=0) as env:
+        with pytest.raises(ConfigError, match=r"seed .* does not fit 2 env.*\n  fix: one whole"):
+            env.reset(seed=seed)
+        for fits in (3, np.array(3), [3, None], np.array([1, 2]), range(2), None):
+            env.reset(seed=fits)
+
+
+def test_no_environment_is_none():
+    with pytest.raises(ConfigError, match="make_vec was given no environment, .*\n  fix: make_vec"):
+        make_vec(None)
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("FrozenLake-v1", 'gymnasium.make("FrozenLake-v1", **kwargs)'),
+    ("mod.ule:make", "env = mod.ule.make(**kwargs)"), ("mod:Class.made", "mod.Class.made(**kw"),
+    ("mod:Id-v0", 'gymnasium.make("mod:Id-v0", **kwargs)'), ("MyEnv", "env = MyEnv(**kwargs)"),
+    ("test.<locals>.Other", "env = MyEnv(**kwargs)"), ("", "env = MyEnv(**kwargs)")])
+@pytest.mark.parametrize("spaces", [(Text(3), Discrete(2)), (WIDE, Text(3)), (Text(3), Text(3))])
+def test_the_fix_of_a_space_names_the_environment_that_was_asked_for(name, said, spaces):
+    with pytest.raises(SpaceError) as caught:
+        check_spaces(*spaces, name)
+    assert said in caught.value.fix and "--env_name=my_env:make" in caught.value.fix
+    code = caught.value.fix.partition(".py:\n\n")[2].partition("\n\n  then")[0]
+    compile(code.replace("\n    ", "\n").removeprefix("    "), "fix", "exec")
+
+
+class Words(Odd):
+    """Observations of some letters."""
+
+    def __init__(self, most, least=1):
+        super().__init__(Text(most, min_length=least))
+
+    @classmethod
+    def few(cls):
+        """Three at most."""
+        return cls(3)
+
+
+@pytest.mark.parametrize(("make", "said"), [
+    (partial(Words, 3, least=2), "Words(3, least=2, **kwargs)"),
+    (partial(Odd, Text(3)), "Odd(..., **kwargs)"), (partial(Words.few), "MyEnv(**kwargs)"),
+    (partial(lambda n: Words(n), n=3), "MyEnv(n=3, **kwargs)")])
+def test_the_fix_of_a_space_repeats_the_call_of_a_partial(trainer, make, said):
+    with pytest.raises(SpaceError) as caught:
+        trainer(make)
+    assert f"    env = {said}\n" in caught.value.fix
+
+
+@pytest.mark.parametrize(("store", "word"), [(observation_store, "obs"), (action_store, "action")])
+def test_a_space_that_is_not_served_is_an_error_wherever_it_comes_up(store, word):
+    with pytest.raises(SpaceError, match=rf"{word}.*Text[\s\S]*MyEnv\(\*\*kwargs\)"):
+        store(Text(3))
+
+
+def test_the_fix_of_two_spaces_is_one_file_beside_those_that_are_there(
+        trainer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_env.py").write_text("")
+    odd = SimpleNamespace(make=lambda: Odd(Text(3), Text(4)))
+    monkeypatch.setitem(sys.modules, "my_env_2", odd)
+    with pytest.raises(SpaceError, match="observations of .* and actions of ") as caught:
+        trainer("my_env_2:make")
+    assert "in a file my_env_3.py" in caught.value.fix
+
+
+@pytest.mark.parametrize("space", [Graph(WIDE, None), Sequence(WIDE), OneOf([WIDE, WIDE]),
+                                   Dict(word=Text(3)), Tuple([WIDE, Dict(word=Text(3))])], ids=str)
+@pytest.mark.parametrize("what", ["obs", "act"])
+def test_a_space_without_arrays_of_fixed_shape_is_refused_by_its_name(trainer, space, what):
+    name = str([part for part in (space, Text(3)) if str(part) in str(space)][-1]).split("(")[0]
+    with pytest.raises(SpaceError, match=rf"{what}.* the space {name}.*\n  fix: "):
+        trainer(lambda: Odd(**{f"{what}_space": space}))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_actions_without_a_number_are_refused_as_empty(trainer, dtype):
+    with pytest.raises(SpaceError, match=r"\(0,\).* are empty.*\n  fix: "):
+        trainer(lambda: Odd(WIDE, Box(0, 1, (0,), dtype)))
+
+
+def test_an_id_whose_package_is_missing_names_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    monkeypatch.setattr(gym, "registry", {})
+    for name in ("ALE/Pong-v5", "PongNoFrameskip-v4", "ale_py:ALE/Pong-v5"):
+        with pytest.raises(ConfigError, match=r'\n  fix: pip install "fastppo\[atari\]"'):
+            factory(name)
+
+
+MODULE = """
+import gymnasium as gym
+from gymnasium import Env
+class Helper: pass
+{}
+raise RuntimeError("imported")
+"""
+
+
+@pytest.mark.parametrize("classes, named", [
+    ("class Mine(gym.Env): pass", "Mine"), ("class Mine(Env): pass", "Mine"), ("", "YourEnv"),
+    ("class Base(Env): pass\nclass Mine(Base): pass", "YourEnv"), ("class :", "YourEnv")])
+def test_a_modules_name_without_a_colon_is_completed_without_importing_it(tmp_path, monkeypatch,
+                                                                          classes, named):
+    (tmp_path / "levels_of_mine.py").write_text(MODULE.format(classes))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError) as caught:
+        factory("levels_of_mine")
+    assert caught.value.fix == f"--env_name=levels_of_mine:{named}"
+    assert "levels_of_mine" not in sys.modules
+
+
+def test_a_module_inside_a_package_is_found_and_one_that_is_nowhere_is_not(tmp_path, monkeypatch):
+    (tmp_path / "games_of_mine").mkdir()
+    (tmp_path / "games_of_mine" / "hard.py").write_text("class One(gymnasium.Env): pass")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, found in (("games_of_mine.hard", "--env_name=games_of_mine.hard:One"),
+                        ("games_of_mine.easy", ""), ("games_of_mine.hard.er", ""), ("a b", "")):
+        assert env_hints.in_module(name) == found
+
+
+CALLS = [
+    (lambda: PPO("CartPole-v2"), 'PPO("CartPole-v1")'),
+    (lambda: PPO(env_name="CartPole-v2"), 'env_name="CartPole-v1"'),
+    (lambda: make_vec("CartPole-v2"), 'make_vec("CartPole-v1")'),
+    (lambda: make_vec(), 'make_vec("CartPole-v1")'),
+    (lambda: make_vec(env_name="Acrobot-v1"), 'make_vec("Acrobot-v1")'),
+    (lambda: make_vec(env_name=Chance), "make_vec(MyEnv)"),
+    (lambda: PPO("CartPole-v1", progress=True), 'progress="lines"'),
+]
+
+
+@pytest.mark.parametrize("call, fix", CALLS, ids=[fix for _, fix in CALLS])
+def test_a_fix_in_python_repeats_the_call_that_was_made(call, fix):
+    with pytest.raises(ConfigError) as caught:
+        call()
+    assert str(caught.value).endswith(f"\n  fix: {fix}")
+
+
+@pytest.mark.parametrize(("name", "fix"), [
+    (":Good", "my_module:Good"), (".mods:Good", "mods:Good"), ("..:Good", "my_module:Good"),
+    (":CartPole-v1", "CartPole-v1"), (".mods:Good-v1", "mods:Good-v1")])
+def test_a_name_without_a_module_before_its_colon_is_completed(trainer, name, fix):
+    for setting in ("model", "env_name", "eval_env")[name.endswith("-v1"):]:
+        with pytest.raises(ConfigError, match=f"{setting} is '{name}'.*\n  fix: ") as caught:
+            trainer(**{"env": None, "env_name": "CartPole-v1", setting: name})
+        assert caught.value.fix == f"--{setting}={fix}"
+
+
+def test_an_environment_to_evaluate_in_is_mended_in_the_call_of_evaluate(trainer):
+    with pytest.raises(ConfigError, match=r'fix: evaluate\(env="CartPole-v1"\)'):
+        trainer(lambda: Chance(WIDE)).evaluate(env="CartPole-v2")
+
+
+def test_an_environment_whose_dependency_is_missing_names_what_to_install():
+    def missing():
+        raise gym.error.DependencyNotInstalled("no engine")
+    spec = gym.envs.registration.EnvSpec("A-v0", entry_point=missing)
+    for entry, said in (("gymnasium.envs.mujoco.a:B", r'pip install "fastppo\[mujoco\]"'),
+                        ("gymnasium.envs.box2d:B", "pip install Box2D"), ("a:B", "install it")):
+        make = SpecFactory(spec, None, {})
+        spec.entry_point = entry
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(ConfigError, match=said):
+            patch.setattr(gym, "make", lambda *_, **__: missing())
+            build([make])
+
+
+# Answers of environments
+
+class Says(Odd):
+    """Gives any answer to reset or to step."""
+
+    def __init__(self, reset=None, step=None, **spaces):
+        super().__init__(**spaces)
+        self.says = reset, step
+
+    def reset(self, *, seed=None, options=None):
+        """What it was told to, or the usual."""
+        answer = super().reset(seed=seed)
+        return self.says[0](*answer) if self.says[0] else answer
+
+    def step(self, action):
+        """What it was told to, or the usual."""
+        answer = super().step(action)
+        return self.says[1](*answer) if self.says[1] else answer
+
+
+OLD = [{"step": lambda obs, rew, term, trunc, info: (obs, rew, term, info)},
+       {"step": lambda *answer: answer[:2]}, {"step": lambda *answer: None},
+       {"reset": lambda obs, info: obs}, {"reset": lambda obs, info: None}]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("says", OLD)
+def test_answers_of_the_old_api_are_recognised(trainer, says, wrapped):
+    name = next(iter(says))
+    ppo = trainer(lambda: Says(**says), max_episode_steps=9 if wrapped else None)
+    for ask in (ppo.collect, lambda: ppo.evaluate(1)):
+        with pytest.raises(EnvError, match=rf"{name}\(\) must return .*old API of gym"):
+            ask()
+
+
+def test_an_unpacking_error_of_the_environments_own_is_not_taken_for_the_old_api(trainer):
+    def broken(*answer):
+        first, second = answer
+    with pytest.raises(EnvError, match="to unpack") as caught:
+        trainer(lambda: Says(step=broken)).collect()
+    assert "old API" not in str(caught.value)
+
+
+@pytest.mark.parametrize("vector", [gym.vector.SyncVectorEnv, None])
+def test_a_vector_environment_of_the_old_api_is_recognised(trainer, vector):
+    env = gym.vector.SyncVectorEnv([lambda: Odd()] * 2)
+    step = env.step
+    env.step = lambda actions: step(actions)[:4] if vector else None
+    with pytest.raises(EnvError, match=r"step\(\) must return .*old API of gym"):
+        trainer(env, num_envs=2).collect()
+
+
+@pytest.mark.parametrize("value", [True, False, np.True_, np.array(False), 1, 0, np.int64(1)])
+def test_a_truth_value_is_a_flag(value):
+    assert checks.flag(value, "term") is bool(value)
+
+
+@pytest.mark.parametrize("value", [None, "False", 2, {}, [True], np.array([True]), np.nan])
+def test_anything_else_is_no_flag(value):
+    with pytest.raises(ValueError, match="terminated is .*, not True or False"):
+        checks.flag(value, "terminated")
+
+
+def test_an_end_that_is_none_is_a_fault_in_evaluation_vectors_and_native(trainer):
+    def none(obs, rew, term, trunc, info):
+        return obs, rew, None, None, info
+    with pytest.raises(EnvError, match="terminated is None"):
+        trainer(lambda: Says(step=none), max_episode_steps=9).evaluate(1)
+    env = make_vec(lambda: Says(step=none), num_envs=2, num_workers=0)
+    env.reset()
+    with pytest.raises(EnvError, match="terminated is None"):
+        env.step(np.zeros(2, np.int64))
+    native = gym.vector.SyncVectorEnv([lambda: Odd()] * 2)
+    step = native.step
+    native.step = lambda actions: (*step(actions)[:2], np.array([None] * 2), None, {})
+    with pytest.raises(EnvError, match="its ends: ValueError: they are object"):
+        trainer(native, num_envs=2).collect()
+
+
+def test_a_number_beyond_float32_is_one_error_without_a_warning_beside_it(trainer):
+    huge = {"reset": lambda obs, info: (np.full((2, 3), 1e300), info), "obs_space": WIDE}
+    policy = trainer(lambda: Chance(WIDE)).policy
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(EnvError, match="is inf in float32"):
+            trainer(lambda: Says(**huge)).evaluate(1)
+        with pytest.raises(InputError, match="is inf in float32"):
+            policy.predict(np.full((2, 3), 1e300))
+
+
+class Noisy(Says):
+    """Rewards from numpy's shared generator, unless it is quiet."""
+
+    def __init__(self, quiet):
+        reward = (lambda: 1.0) if quiet else np.random.rand
+        super().__init__(step=lambda obs, rew, *rest: (obs, reward(), *rest))
+
+
+@pytest.mark.parametrize(("workers", "quiet"), [
+    (0, "nobody"), (0, "all"), (2, "nobody"), (2, "the first"), (2, "the last")])
+def test_noise_from_a_shared_generator_is_said_once_whoever_draws_it(
+        trainer, caplog, capfd, workers, quiet):
+    silent = {"nobody": (), "the first": (0, 1), "the last": (2, 3), "all": range(4)}[quiet]
+    ppo = trainer([partial(Noisy, e in silent) for e in range(4)], num_workers=workers)
+    ppo.collect()
+    ppo.collect()
+    ppo.close()
+    said = caplog.text + capfd.readouterr().err
+    assert said.count("global generator of numpy.random") == (quiet != "all")
+
+
+# The host's torch
+
+HOSTS = {"meta": lambda: torch.device("meta"), "inference": torch.inference_mode,
+         "no_grad": torch.no_grad}
+PLAIN = {}  # what a life comes to, by model and acting
+GLOBALS = torch.get_default_device, torch.is_grad_enabled, torch.is_inference_mode_enabled
+
+
+def lived(tmp_path, model, acting):
+    """The life of a trainer from birth to its file: weights, actions, value."""
+    with PPO(lambda: Chance(WIDE), model=model, preset="none", seed=1, num_envs=4, num_steps=8,
+             acting=acting, num_minibatches=2, epochs=1, num_workers=0) as ppo:
+        ppo.update(ppo.collect())
+        ppo.learn(64)
+        ppo.evaluate(2)
+        ppo.save(tmp_path / "policy.safetensors")
+        again = load(tmp_path / "policy.safetensors", model=None if model == "mlp" else model)
+        obs = np.ones((3, 2, 3))
+        return [ppo.learner.flat.values.numpy().tolist(), ppo.policy.predict(obs).tolist(),
+                again.predict(obs, deterministic=False).tolist(), again.value(obs).tolist()]
+
+
+class Wide(torch.nn.Module):
+    """A network of a user's."""
+
+    def __init__(self, obs_space, act_space):
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 4)
+
+    def forward(self, obs):
+        """Three logits and the value."""
+        out = self.layer(obs.flatten(1))
+        return out[:, :3], out[:, 3]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize(("model", "acting"), [
+    ("mlp", "local"), ("mlp", "central"), (Wide, "auto")])
+def test_what_the_host_script_has_set_in_torch_changes_nothing(tmp_path, host, model, acting):
+    plain = PLAIN.get((model, acting)) or lived(tmp_path, model, acting)
+    PLAIN[model, acting] = plain
+    with HOSTS[host]():
+        before = [ask() for ask in GLOBALS]
+        assert lived(tmp_path, model, acting) == plain
+        assert [ask() for ask in GLOBALS] == before
+
+
+def test_a_default_device_that_was_set_for_good_changes_nothing(tmp_path):
+    plain = lived(tmp_path, "mlp", "auto")
+    torch.set_default_device("meta")
+    try:
+        assert lived(tmp_path, "mlp", "auto") == plain
+        assert torch.get_default_device().type == "meta"
+    finally:
+        torch.set_default_device(None)
+
+
+def test_an_environment_keeps_the_hosts_gradients_off(trainer):
+    seen = []
+    with torch.no_grad():
+        trainer(lambda: Says(step=lambda *answer: (seen.append(torch.is_grad_enabled()), answer)[1])
+                ).collect()
+    assert set(seen) == {False}
+
+
+@pytest.mark.parametrize("mode", ["human", "rgb_array"])
+def test_training_in_environments_that_draw_themselves_is_refused(mode):
+    with pytest.raises(ConfigError, match="asks for a render_mode") as error:
+        PPO("CartPole-v1", env_kwargs={"render_mode": mode})
+    assert "evaluate(" in error.value.fix
+    make_vec("CartPole-v1", env_kwargs={"render_mode": "rgb_array"}, num_workers=0).close()

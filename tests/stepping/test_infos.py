@@ -1,0 +1,155 @@
+"""Of infos only the finite numbers of an episode's end travel; they change nothing else."""
+
+import csv
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from fault_envs import Calm, guard
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from fastppo import PPO
+from fastppo.outputs.metrics import Episodes
+from fastppo.stepping.infos import BYTES, SLOTS, WINDOW, Ends, numbers, numbers_of, told
+
+QUICK = dict(preset="none", seed=3, num_minibatches=1, epochs=1, hidden_sizes=(4,), norm_obs=False,
+             num_steps=24)
+
+
+class Telling(Calm):
+    """Ends after 3 to 8 steps, and then says how: some of it each time, some only sometimes."""
+
+    def __init__(self, silent=False):
+        super().__init__()
+        self.silent = silent
+
+    def reset(self, **kwargs):
+        obs, _ = super().reset(**kwargs)
+        self.length = int(self.np_random.integers(3, 9))
+        return obs, {"at reset": 1.0}
+
+    def step(self, action):
+        obs, rew, term, trunc, _ = super().step(action)
+        names = self.np_random.permutation(60)[:3]
+        if not (term or trunc) or self.silent:
+            return obs, rew, term, trunc, {} if self.silent else {"midway": 1.0}
+        told = {"steps": self.steps, "success": bool(rew), "words": "none", "nan": np.nan}
+        return obs, rew, term, trunc, told | {f"n{i}": np.float32(i / 3) for i in names}
+
+
+def metrics(make, iterations=3, envs=4, **settings):
+    """The stats of each iteration, without times, and the weights in the end."""
+    seen = []
+    with guard(60), PPO(make, num_envs=envs, **QUICK, **settings) as ppo:
+        ppo.learn(iterations * envs * QUICK["num_steps"], [
+            lambda ppo, stats: seen.append({name: value for name, value in stats.items()
+                                            if name != "charts/SPS" and name[:5] != "time/"})])
+        return seen, ppo.learner.flat.values.numpy().tobytes()
+
+
+@pytest.mark.parametrize("value, number", [
+    (3, 3.0), (-0.5, -0.5), (True, 1.0), (np.bool_(False), 0.0), (np.float32(0.5), 0.5),
+    (np.int64(7), 7.0), (np.array(2.5), 2.5)])
+def test_a_finite_real_scalar_travels(value, number):
+    assert numbers({"x": value}) == {"x": number}
+
+
+@pytest.mark.parametrize("value", [
+    None, "1", b"1", 1j, np.nan, -np.inf, [1.0], np.ones(1), {"r": 1.0}, np.datetime64("nat"),
+    np.array("a"), 10**400])
+def test_nothing_else_does(value):
+    assert numbers({"x": value}) == {}
+
+
+def test_names_are_printable_text_of_forty_letters_at_most_and_infos_are_dicts():
+    assert numbers({1: 1.0, "a\0": 1.0, "\ud800": 1.0, "x" * 41: 1.0, "Länge": 2.0}) == {"Länge": 2}
+    assert numbers(None) == numbers([("x", 1.0)]) == {}
+    assert list(numbers({f"n{i}": i for i in range(99)})) == [f"n{i}" for i in range(SLOTS)]
+
+
+def test_a_vector_environments_numbers_are_those_its_masks_give_to_an_environment():
+    info = {"x": np.array([1.0, 2.0]), "_x": np.array([True, False]), "all": np.array([3, 4]),
+            "one": 5.0, "y": np.array([None, "word"], object)}
+    assert [numbers_of(info, e) for e in (0, 1)] == [{"x": 1.0, "all": 3.0}, {"all": 4.0}]
+    final = {"final_info": {"x": np.array([6.0, 7.0])}, **info}
+    assert numbers_of(final, 1) == {"x": 7.0}
+    assert numbers_of({"final_info": np.array([None, {"x": 8}], object)}, 1) == {"x": 8.0}
+
+
+def test_a_slot_tells_what_ended_last_by_step_and_environment():
+    slot, ends = np.full((1, BYTES), 255, np.uint8), Ends(first=2)
+    for t in range(WINDOW + 5):
+        ends.add(t, 1, {"x": t / 3})
+        ends.add(t, 1, {"x": t / 7, "y": -1.0})
+    ends.tell(slot[0])
+    assert told({"infos": slot}) == {(t, 3): {"x": t / 7, "y": -1.0} for t in range(5, WINDOW + 5)}
+    ends.clear()
+    ends.tell(slot[0])
+    assert told({"infos": slot}) == {}
+
+
+def test_more_and_longer_names_than_a_slot_holds_are_not_told():
+    slot, ends = np.zeros((1, BYTES), np.uint8), Ends()
+    for t in range(WINDOW):
+        ends.add(t, 0, {f"{t} {i} ".ljust(40, "\U0001f600"): 0.1 for i in range(SLOTS)})
+    ends.tell(slot[0])
+    assert told({"infos": slot}) == {}
+
+
+def test_what_is_shown_are_means_over_the_last_episodes_that_told_it():
+    episodes, length = Episodes(), np.array([[0, 2], [3, 0], [4, 4]])
+    episodes.take(length * 1.0, length, {(0, 1): {"x": 1.0}, (2, 0): {"x": 4.0, "y": 5.0}})
+    shown = {name: value for name, value in episodes.stats().items() if name[:4] == "env/"}
+    assert shown == {"env/x": 2.5, "env/y": 5.0}
+    long = np.ones((1, 100), np.int64)
+    episodes.take(long * 1.0, long)
+    assert not [name for name in episodes.stats() if name.startswith("env/")]
+
+
+def test_the_first_thirty_two_names_are_shown_for_all_of_a_run():
+    episodes, length = Episodes(), np.ones((2, 1), np.int64)
+    for first in (0, 20):
+        episodes.take(length * 1.0, length, {
+            (0, 0): {f"n{first + i}": 1.0 for i in range(10)},
+            (1, 0): {f"n{first + i}": 1.0 for i in range(10, 20)}})
+    assert episodes.seen.names == tuple(f"n{i}" for i in range(SLOTS))
+
+
+@pytest.mark.parametrize("acting", ["local", "central"])
+def test_the_number_of_workers_changes_nothing_shown(acting):
+    alone = metrics(Telling, num_workers=0, acting=acting)
+    assert alone[0][-1]["env/steps"] == pytest.approx(5.5, abs=1.5)
+    assert 0 <= alone[0][-1]["env/success"] <= 1
+    assert sum(name[:5] == "env/n" for name in alone[0][-1]) > 10
+    assert not {"env/midway", "env/at reset", "env/words", "env/nan"} & alone[0][-1].keys()
+    for workers in (1, 3):
+        assert metrics(Telling, num_workers=workers, acting=acting) == alone, workers
+
+
+def test_infos_change_no_bit_of_what_is_learnt():
+    loud, quiet = metrics(Telling), metrics(lambda: Telling(silent=True))
+    assert loud[1] == quiet[1]
+    assert [{name: value for name, value in one.items() if name[:4] != "env/"}
+            for one in loud[0]] == quiet[0]
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_native_vector_environments_tell_the_same_way(mode):
+    class Counted(Calm):
+        def step(self, action):
+            *reply, _ = super().step(action)
+            return *reply, {"steps": self.steps, "late": float(self.steps == 5)}
+    vec = SyncVectorEnv([Counted] * 3, autoreset_mode=mode)
+    seen, _ = metrics(vec, envs=3)
+    assert {(one["env/steps"], one["env/late"]) for one in seen} == {(5.0, 1.0)}
+
+
+def test_what_environments_tell_has_columns_in_the_table(tmp_path):
+    seen, _ = metrics(Telling, num_workers=0, run_dir=str(tmp_path))
+    rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
+    assert [float(row["env/steps"]) for row in rows] == [one["env/steps"] for one in seen]
+
+
+def test_gymnasiums_own_statistics_are_not_told_twice():
+    seen, _ = metrics(lambda: gym.wrappers.RecordEpisodeStatistics(Telling()), num_workers=0)
+    assert not [name for name in seen[-1] if "episode" in name and name[:4] == "env/"]

@@ -1,0 +1,228 @@
+"""Values that change over training: schedules, the two learning rates, and what the KL decides."""
+
+import json
+import math
+
+import pytest
+import torch
+from envs_for_tests import Chance, Constant, interrupted
+from safetensors import safe_open
+
+from fastppo import PPO, Config, load
+from fastppo.cli import arguments
+from fastppo.errors import ConfigError
+from fastppo.update.coefficients import FASTEST, SLOWEST, Pace, coefficients_at, value_at
+from fastppo.update.flat_parameters import critics
+
+NAMES = ["lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef"]
+SCHEDULES = {  # the value at first, half way and at last
+    "constant:0.2": (0.2, 0.2, 0.2), "linear:0.2": (0.2, 0.1, 0.0), "cosine:0.2": (0.2, 0.1, 0.0),
+    "linear:0.2:0.1": (0.2, 0.15, 0.1), "cosine:0.1:0.2": (0.1, 0.15, 0.2),
+    "own": (0.2, 0.05, 0.0),
+}
+
+
+def own(remaining):
+    """A schedule of one's own."""
+    return 0.2 * remaining**2
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("text", SCHEDULES)
+def test_a_schedule_begins_and_ends_at_its_values_exactly(name, text):
+    config = Config(**{name: own if text == "own" else text})
+    first, half, last = (getattr(coefficients_at(config, x), name) for x in (1.0, 0.5, 0.0))
+    assert (first, last) == SCHEDULES[text][::2]
+    assert half == pytest.approx(SCHEDULES[text][1])
+
+
+def test_a_cosine_falls_slowly_at_both_ends():
+    values = [value_at("lr", "cosine:1", 1 - done / 10) for done in range(11)]
+    assert values == pytest.approx([0.5 * (1 + math.cos(math.pi * i / 10)) for i in range(11)])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_number_is_a_constant_but_for_annealed_learning_rates(name):
+    for anneal in (True, False):
+        config = Config(**{name: 0.2}, anneal_lr=anneal)
+        falls = anneal and name.endswith("lr")
+        assert getattr(coefficients_at(config, 0.25), name) == (0.05 if falls else 0.2)
+
+
+def test_an_explicit_schedule_wins_over_anneal_lr():
+    assert coefficients_at(Config(lr="constant:0.3", anneal_lr=True), 0.1).lr == 0.3
+    assert coefficients_at(Config(lr="linear:0.3", anneal_lr=False), 0.5).lr == 0.15
+    assert coefficients_at(Config(lr=lambda remaining: 0.3), 0.1).lr == 0.3
+
+
+@pytest.mark.parametrize("learner", ["kernel", "torch"])
+def test_a_schedule_is_read_at_the_start_of_every_iteration(trainer, learner, monkeypatch):
+    seen = []
+
+    def clip(remaining):
+        seen.append(remaining)
+        return 0.5 * remaining
+
+    ppo = trainer(Constant, lr="cosine:0.3:0.1", clip_range=clip, learner=learner,
+                  entropy_coef="linear:0.2", total_steps=96)
+    real, given, rates = ppo.learner.update, [], []
+    monkeypatch.setattr(ppo.learner, "update", lambda rollout, now, iteration: (
+        given.append(now), real(rollout, now, iteration))[1])
+    ppo.learn(callbacks=[lambda _, stats: rates.append(stats["charts/learning_rate"])])
+    lefts = [1.0, 2 / 3, 1 / 3]
+    assert [now.clip_range for now in given] == pytest.approx([0.5 * x for x in lefts])
+    assert [now.entropy_coef for now in given] == pytest.approx([0.2 * x for x in lefts])
+    assert [now.lr for now in given] == rates == pytest.approx([0.3, 0.25, 0.15])
+    assert seen[0] == 1.0 and set(seen) == {now.clip_range / 0.5 for now in given}
+
+
+def test_the_compiled_learner_follows_schedules_as_torch_does(trainer):
+    def weights(learner, **settings):
+        ppo = trainer(Chance, learner=learner, epochs=3, num_minibatches=2, total_steps=96,
+                      seed=3, acting="local", **settings)
+        return ppo.learn().learner.flat.values.clone()
+
+    schedules = {"lr": "cosine:0.02:0.01", "clip_range": "linear:0.2:0.01",
+                 "clip_range_vf": "linear:0.2", "entropy_coef": "linear:0.1:0.2"}
+    torchs, compiled = (weights(learner, **schedules) for learner in ("torch", "kernel"))
+    torch.testing.assert_close(compiled, torchs, rtol=0, atol=2e-5)
+    for name in schedules:
+        first = value_at(name, schedules[name], 1.0)
+        still = weights("kernel", **schedules | {name: f"constant:{first}"})
+        assert (still - compiled).abs().max() > 1e-4, name
+
+
+@pytest.mark.parametrize("bad", [math.nan, -1.0, math.inf, None, "fast"])
+def test_a_function_that_returns_no_value_is_an_error_before_the_first_step(bad):
+    with pytest.raises(ConfigError, match=f"given as clip_range returned {bad!r} .* progress 1,"):
+        PPO(Constant, num_workers=0, clip_range=lambda remaining: bad)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_function_that_fails_is_refused_before_the_first_step(name):
+    with pytest.raises(ConfigError, match=f"given as {name} failed .* progress 1: TypeError") as e:
+        PPO(Constant, num_workers=0, **{name: lambda: 1})
+    assert e.value.fix.startswith(f"{name}=lambda remaining: ")
+
+
+def test_schedules_are_typed_as_texts():
+    request = arguments.read(["--lr=linear:2e-3", "--clip_range=0.1", "--entropy_coef=cosine:.1:0",
+                              "--clip_range_vf=none", "--critic_lr=constant:1e-3"])
+    assert request.asked == {"lr": "linear:2e-3", "clip_range": 0.1, "clip_range_vf": None,
+                             "entropy_coef": "cosine:.1:0", "critic_lr": "constant:1e-3"}
+    for flag in ("--lr=linear", "--lr=linear:x", "--clip_range=quick", "--entropy_coef=sine:1"):
+        with pytest.raises(ConfigError, match="or a schedule"):
+            arguments.read([flag])
+
+
+def test_schedules_and_functions_are_stored_as_text_and_loaded_again(trainer, tmp_path):
+    ppo = trainer(Chance, lr="linear:0.1", clip_range=own, optimizer=torch.optim.SGD,
+                  loss=lambda fresh, batch, now: (fresh.val.mean(), {}))
+    ppo.update(ppo.collect())
+    ppo.save(tmp_path / "model.safetensors")
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        stored = json.loads(file.metadata()["config"])
+    assert stored["lr"] == "linear:0.1" and stored["clip_range"] == repr(own)
+    assert "SGD" in stored["optimizer"] and "lambda" in stored["loss"]
+    policy, obs = load(tmp_path / "model.safetensors"), ppo.rollout.obs[0].numpy()
+    assert (policy.value(obs) == ppo.policy.value(obs)).all()
+
+
+@pytest.mark.parametrize("name, whose", [
+    ("net.critic_body.0.weight", True), ("net.critic.bias", True), ("net.value_head.weight", True),
+    ("net.vf.weight", True), ("critic.weight", True), ("net.actor.weight", False),
+    ("head.log_std", False), ("net.body.weight", False), ("net.my_value.weight", False)])
+def test_parameters_are_the_critics_by_the_beginning_of_their_name(name, whose):
+    assert critics(name) is whose
+
+
+@pytest.mark.parametrize("optimizer", ["adam", torch.optim.SGD])
+@pytest.mark.parametrize("shared", [False, True])
+def test_actor_and_critic_have_learning_rates_of_their_own(trainer, optimizer, shared):
+    def moved(**settings):
+        ppo = trainer(Chance, max_grad_norm=1e9, shared_critic=shared, optimizer=optimizer,
+                      learner="torch", **settings)
+        before = {name: x.detach().clone() for name, x in ppo.policy.named_parameters()}
+        ppo.update(ppo.collect())
+        return {name: x - before[name] for name, x in ppo.policy.named_parameters()}
+
+    actor, critic, both = moved(lr=0.01), moved(lr=0.003), moved(lr=0.01, critic_lr=0.003)
+    assert {critics(name) for name in both} == {False, True}
+    assert ("net.critic_body.0.weight" in both) is not shared
+    for name, change in both.items():
+        assert torch.equal(change, (critic if critics(name) else actor)[name])
+        assert not torch.equal(actor[name], critic[name])
+
+
+def test_the_critics_rate_is_annealed_and_scheduled_like_the_actors():
+    now = coefficients_at(Config(lr=0.1, critic_lr=0.2), 0.5)
+    assert (now.lr, now.critic_lr) == (0.05, 0.1)
+    now = coefficients_at(Config(lr=0.1, critic_lr="linear:0.4:0.2"), 0.5)
+    assert (now.lr, now.critic_lr) == pytest.approx((0.05, 0.3))
+    assert coefficients_at(Config(lr="linear:0.1"), 0.5).critic_lr == 0.05
+
+
+@pytest.mark.parametrize("lr, kl, wanted", [
+    (1e-3, 0.0201, 1e-3 / 1.5), (1e-3, 0.0199, 1e-3), (1e-3, 0.0051, 1e-3),
+    (1e-3, 0.0049, 1.5e-3), (1e-3, 0.0, 1e-3), (8e-3, 0.001, FASTEST), (1.2e-6, 1.0, SLOWEST),
+    (1e-3, math.nan, 1e-3)])
+def test_the_learning_rate_follows_the_kl_within_bounds(lr, kl, wanted):
+    config = Config(lr=lr, adaptive_kl=0.01)
+    now, pace = coefficients_at(config, 0.3), Pace(config)
+    assert pace.rates(now) == (lr, lr)
+    assert pace.over(torch.tensor(kl), now) is False
+    assert pace.rates(now) == pytest.approx((wanted, wanted))
+    pace.restore(None)
+    assert pace.rates(now) == (lr, lr)
+
+
+def test_a_critic_with_a_rate_of_its_own_keeps_it_under_an_adaptive_one():
+    config = Config(lr=1e-3, critic_lr=4e-3, adaptive_kl=0.01, anneal_lr=False)
+    now, pace = coefficients_at(config, 0.5), Pace(config)
+    pace.over(1.0, now)
+    assert pace.rates(now) == (1e-3 / 1.5, 4e-3)
+
+
+def test_a_critics_rate_falls_where_the_actors_is_adapted():
+    now = coefficients_at(Config(lr=1e-3, critic_lr=4e-3, adaptive_kl=0.01), 0.5)
+    assert (now.lr, now.critic_lr) == (1e-3, 2e-3)
+
+
+@pytest.mark.parametrize("learner", ["kernel", "torch"])
+def test_an_adaptive_rate_moves_after_every_epoch_and_survives_interrupts(
+    trainer, monkeypatch, learner
+):
+    def made():
+        return trainer(Chance, lr=1e-3, adaptive_kl=1e-9, epochs=3, num_minibatches=2,
+                       learner=learner, acting="local")
+
+    whole = made()
+    for i in range(2):
+        stats = whole.update(whole.collect())
+        assert whole.lr == pytest.approx(1e-3 / 1.5 ** (3 * i + 3)) and stats["losses/epochs"] == 3
+        assert whole.learner.optimizer.lr == pytest.approx(1e-3 / 1.5 ** (3 * i + 2))
+    ppo = made()
+    ppo.update(ppo.collect())
+    before, rollout = ppo.lr, ppo.collect()
+    monkeypatch.setattr(Pace, "over", interrupted(Pace.over, -2))
+    with pytest.raises(KeyboardInterrupt):
+        ppo.update(rollout)
+    assert ppo.lr == before
+    ppo.update(rollout)
+    assert ppo.lr == whole.lr and torch.equal(ppo.learner.flat.values, whole.learner.flat.values)
+
+
+def test_a_schedule_and_an_adaptive_rate_contradict_each_other():
+    with pytest.raises(ConfigError, match="lr is the schedule linear:1e-3") as caught:
+        PPO(Constant, num_workers=0, lr="linear:1e-3", adaptive_kl=0.01)
+    assert caught.value.fix == "--lr=0.0003"
+
+
+def test_a_loop_that_goes_on_after_the_last_step_is_told_once_that_it_learns_nothing(
+        trainer, caplog):
+    ppo = trainer(Chance, total_steps=32)
+    ppo.update(ppo.collect())
+    assert caplog.text == ""
+    for _ in range(2):
+        ppo.update(ppo.collect())
+    assert caplog.text.count("the learning rate has fallen to 0, for all total_steps") == 1
