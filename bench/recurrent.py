@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from fastppo.networks import compiled_gru
-from fastppo.networks.recurrent import Packing
+from fastppo.networks.recurrent import SequencePacking
 
 STEPS, FEATURES, SIZE = 128, 64, 128
 
@@ -32,9 +32,9 @@ def seconds(way, cell, features, state, sizes) -> float:
 def compared(count: int, rounds: int) -> str:
     """A row of the table: `count` sequences of STEPS steps, the two by turns."""
     first = torch.arange(count * STEPS) % STEPS == 0
-    packing, cell = Packing.of(first), nn.GRU(FEATURES, SIZE)
+    packing, cell = SequencePacking.of(first), nn.GRU(FEATURES, SIZE)
     arrays = torch.randn(count * STEPS, FEATURES), torch.zeros(count, SIZE), packing.sizes
-    ways = by_torch, compiled_gru.unroll
+    ways = by_torch, compiled_gru.unroll_gru
     found = [[seconds(way, cell, *arrays) for way in ways] for _ in range(rounds + 1)][1:]
     torchs, ours = (statistics.median(one) * 1e3 for one in zip(*found))
     return f"| {count} x {STEPS} | {torchs:.1f} | {ours:.1f} | {torchs / ours:.1f}x |"

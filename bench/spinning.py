@@ -16,7 +16,7 @@ from fastppo import PPO
 from fastppo.workers import protocol, team
 
 ENVS, STEPS = 16, 128
-KINDS = {"sleeping": lambda busy, patience: (0, 0), "as it is": protocol.spins,
+KINDS = {"sleeping": lambda busy, patience: (0, 0), "as it is": protocol.spin_times,
          "spinning": lambda busy, patience: (protocol.SPIN_NS, patience)}
 
 
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 3, 4])
     args = parser.parse_args()
-    print(f"{args.env}, {team.usable_cores()} cores, {ENVS} environments x {STEPS}")
+    print(f"{args.env}, {protocol.usable_cores()} cores, {ENVS} environments x {STEPS}")
     for acting in ("local", "central"):
         for workers in args.workers:
             found = {kind: [] for kind in KINDS}

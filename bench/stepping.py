@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import fastppo
-from fastppo.envs.envpool import Pool
+from fastppo.envs.envpool import EnvPoolVector
 from fastppo.errors import ConfigError
 
 
@@ -70,7 +70,7 @@ def contestants(options: argparse.Namespace, stack: ExitStack) -> dict[str, Call
         vectors[f"make_vec, {workers} workers"] = fastppo.make_vec(
             options.env, num_envs=options.envs, num_workers=workers)
     try:
-        vectors["envpool"] = Pool(options.env, options.envs, {})
+        vectors["envpool"] = EnvPoolVector(options.env, options.envs, {})
     except ConfigError as error:
         print(error.what)
     for vec in vectors.values():

@@ -69,7 +69,7 @@ def main() -> None:
         print(env, file=sys.stderr, flush=True)
         settings = {**SAME, **sizes, **request.asked, "env_name": env}
         try:
-            all_found.append(figures.report(session.run(settings, options)))
+            all_found.append(figures.session_report(session.run_session(settings, options)))
         except ConfigError as error:  # most likely a package that is not installed
             print(f"left out: {error}", file=sys.stderr, flush=True)
     if all_found:

@@ -20,10 +20,10 @@ from gymnasium.spaces import Box, Discrete
 
 from fastppo import Config
 from fastppo.learner import Batch, Learner
-from fastppo.learners.compiled import KernelLearner
+from fastppo.learners.compiled import CompiledLearner
 from fastppo.networks.mlp import MLP
 from fastppo.policy import Policy
-from fastppo.update.flat_parameters import Flat
+from fastppo.update.flat_parameters import FlatParameters
 
 
 def learner_of(kind: type[Learner], options: argparse.Namespace, count: int) -> Learner:
@@ -36,7 +36,7 @@ def learner_of(kind: type[Learner], options: argparse.Namespace, count: int) -> 
         space = Box(-1, 1, (options.actions,), np.float32)
     policy = Policy(Box(-np.inf, np.inf, (options.inputs,), np.float32), space, net)
     config = Config(seed=1, num_minibatches=count, clip_range_vf=None, entropy_coef=0.01)
-    learner = kind(policy, config, Flat(policy))
+    learner = kind(policy, config, FlatParameters(policy))
     learner.optimizer.rates = 1e-6, 1e-6
     return learner
 
@@ -68,7 +68,7 @@ def seconds(run: Callable[[], object], repeats: int = 1) -> float:
 def measure(options: argparse.Namespace, size: int) -> tuple[list[float], list[float], float]:
     """(microseconds per minibatch with the kernel, with torch, the limit's) of the rounds."""
     count = max(1, options.rows // size)
-    learners = [learner_of(kind, options, count) for kind in (KernelLearner, Learner)]
+    learners = [learner_of(kind, options, count) for kind in (CompiledLearner, Learner)]
     batch, order = batch_of(learners[0].policy, options, count * size), torch.randperm(count * size)
     flops, a, times, peak = flops_of(learners[0].recipe.plan), torch.randn(512, 512), ([], []), 0.0
     for turn in range(options.rounds + 1):

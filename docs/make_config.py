@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from fastppo.cli.setting_types import Setting, settings  # noqa: E402
 from fastppo.settings.presets import FAMILIES, PRESETS  # noqa: E402
-from fastppo.settings.spelling import shown  # noqa: E402
+from fastppo.settings.spelling import format_value  # noqa: E402
 
 PAGE = Path(__file__).with_name("config.md")
 INTRO = """\
@@ -64,7 +64,7 @@ def page() -> str:
     parts.append(FAMILY)
     for name, values in PRESETS.items():
         ids = ", ".join(env for env, preset in FAMILIES.items() if preset == name)
-        changes = " ".join(f"`{key}={shown(value)}`" for key, value in values.items()
+        changes = " ".join(f"`{key}={format_value(value)}`" for key, value in values.items()
                            if value != settings()[key].default)
         parts.append(f"| `{name}` | {ids} | {changes} |\n")
     return "".join(parts)
@@ -72,7 +72,7 @@ def page() -> str:
 
 def row(setting: Setting) -> str:
     """The line of the table for one setting."""
-    cells = (f"`{setting.name}`", setting.type, f"`{shown(setting.default)}`", setting.unit,
+    cells = (f"`{setting.name}`", setting.type, f"`{format_value(setting.default)}`", setting.unit,
              setting.text, setting.source)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 

@@ -7,7 +7,7 @@ It may say so by a method `action_masks()`, as here, by info["action_mask"], or 
 import gymnasium as gym
 import numpy as np
 
-from fastppo import PPO, load
+from fastppo import load, PPO
 
 
 class Nim(gym.Env):

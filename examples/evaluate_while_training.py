@@ -2,7 +2,7 @@
 
 import gymnasium as gym
 
-from fastppo import PPO, load
+from fastppo import load, PPO
 
 
 def tested():

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fastppo import PPO, load
+from fastppo import load, PPO
 
 
 class Residual(nn.Module):

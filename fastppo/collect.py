@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from fastppo.config import Config
-from fastppo.envs.observations import Observations
-from fastppo.envs.spaces import fields
+from fastppo.envs.observations import ObservationLayout
+from fastppo.envs.spaces import leaf_arrays
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
 from fastppo.policy import Policy
-from fastppo.stepping.rewards import Returns, rewarded
+from fastppo.stepping.rewards import ReturnScaling, fill_rewards
 
 WARMUP_STEPS = 128  # longest random rollout from which observation moments start
 
@@ -43,48 +43,48 @@ class Collector:
 
     def __init__(self, arena: Arena, vec, policy: Policy, config: Config):
         self.arena, self.vec, self.policy, self.config = arena, vec, policy, config
-        self.returns, self.begun, self.prepared = Returns(config.num_envs), False, -1
+        self.returns, self.begun, self.prepared = ReturnScaling(config.num_envs), False, -1
 
     def collect(self, iteration: int) -> Rollout:
         """The rollout of `iteration`; asked for again after an interrupt, the same, finished."""
         if not self.begun:
             self._begin()
         if self.prepared != iteration:
-            prepare(self.arena)
+            prepare_rollout(self.arena)
             self.prepared = iteration
         self.vec.rollout(iteration)
-        finish(self.arena, self.config, self.returns, iteration)
-        return recorded(self.arena, self.policy.observer.seen)
+        finish_rollout(self.arena, self.config, self.returns, iteration)
+        return as_rollout(self.arena, self.policy.observer.seen)
 
     def _begin(self) -> None:
         """Set the observation moments from a random rollout, then start every environment."""
         if self.policy.observer.norm and not self.policy.observer.count.item():
             steps = min(self.config.num_steps, WARMUP_STEPS)
             self.vec.warmup(steps)
-            self.policy.observer.learn([x.reshape(-1, *x.shape[2:]) for x in fields(
+            self.policy.observer.learn([x.reshape(-1, *x.shape[2:]) for x in leaf_arrays(
                 self.arena["obs"][:steps])])
         self.vec.begin()
         self.begun = True
 
 
-def prepare(arena: Arena) -> None:
+def prepare_rollout(arena: Arena) -> None:
     """Clear what a rollout only writes where an episode ends, and poison what it must write."""
     for name, value in (("term", False), ("trunc", False), ("valid", True), ("length", 0),
                         ("total", np.nan), ("nxt", np.nan), ("val", np.nan), ("logp", np.nan)):
         arena[name].fill(value)
 
 
-def finish(arena: Arena, config: Config, returns: Returns, iteration: int) -> None:
+def finish_rollout(arena: Arena, config: Config, returns: ReturnScaling, iteration: int) -> None:
     """All that follows from what the environments and the policy wrote: nxt, rew, adv, ret."""
     val, nxt, rew, term, trunc, valid, adv = (
         arena[name] for name in ("val", "nxt", "rew", "term", "trunc", "valid", "adv"))
     nxt[:-1] = np.where((term | trunc | ~valid)[:-1], nxt[:-1], val[1:])
-    rewarded(arena, config, returns, iteration)
+    fill_rewards(arena, config, returns, iteration)
     kernels.gae(rew, val, nxt, term, trunc, config.gamma, config.gae_lambda, adv)
     np.add(adv, val, out=arena["ret"])
 
 
-def recorded(arena: Arena, seen: Observations) -> Rollout:
+def as_rollout(arena: Arena, seen: ObservationLayout) -> Rollout:
     """The arena's arrays as tensors, observations in the structure of their space."""
-    obs = seen.structure(list(map(torch.from_numpy, fields(arena["obs"]))))
+    obs = seen.structure(list(map(torch.from_numpy, leaf_arrays(arena["obs"]))))
     return Rollout(obs, *(torch.from_numpy(arena[name]) for name in Rollout._fields[1:]))

@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_origin
 
 from fastppo.errors import ConfigError
-from fastppo.settings.aliases import nearest
+from fastppo.settings.aliases import nearest_setting
 from fastppo.settings.presets import preset_of
-from fastppo.settings.schedules import TEXT, Scheduled, fits, number
+from fastppo.settings.schedules import EXAMPLES, Scheduled, is_finite_number, is_schedule
 from fastppo.settings.spelling import MODELS, flag, flag_meant
 
 
@@ -214,7 +214,7 @@ class Config:
 
     def __post_init__(self):
         for field in fields(self):
-            object.__setattr__(self, field.name, plain(getattr(self, field.name)))
+            object.__setattr__(self, field.name, plain_value(getattr(self, field.name)))
         beneath = {"progress": "lines"} | preset_of(str(self.env_name), str(self.preset))
         for field, holds, wanted in _RULES:
             value = getattr(self, field)
@@ -239,13 +239,13 @@ def check_names(names) -> None:
     known = [field.name for field in fields(Config)]
     for name in names:
         if name not in known:
-            raise ConfigError(f"there is no setting {name!r}", nearest(name, known))
+            raise ConfigError(f"there is no setting {name!r}", nearest_setting(name, known))
 
 
-def plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """`value` with numbers of numpy as Python's own, and a list as a tuple."""
     if isinstance(value, (list, tuple)):
-        return tuple(map(plain, value))
+        return tuple(map(plain_value, value))
     return value.item() if hasattr(value, "item") and getattr(value, "shape", 0) == () else value
 
 
@@ -275,16 +275,16 @@ _RULES = [(name, *rule) for names, rule in (
     ("eval_episodes", (_whole(0), "a whole number, 0 or more")),
     ("num_workers", (lambda x: x == "auto" or _whole(0)(x), "a whole number, 0 or more, or auto")),
     ("seed", (lambda x: _whole(0)(x) and x < 2**63, "a whole number from 0 to 2**63 - 1")),
-    ("lr critic_lr clip_range clip_range_vf", (fits, f"a finite number above 0, or {TEXT}")),
-    ("entropy_coef", (lambda x: fits(x, False), f"a finite number, 0 or more, or {TEXT}")),
+    ("lr critic_lr clip_range clip_range_vf", (is_schedule, f"a finite number above 0, or {EXAMPLES}")),
+    ("entropy_coef", (lambda x: is_schedule(x, False), f"a finite number, 0 or more, or {EXAMPLES}")),
     ("adam_eps max_grad_norm target_kl adaptive_kl reward_limit obs_limit std_scale",
-     (lambda x: number(x) and x > 0, "a finite number above 0")),
+     (lambda x: is_finite_number(x) and x > 0, "a finite number above 0")),
     ("value_coef rpo_alpha step_timeout reset_timeout min_std",
-     (lambda x: number(x) and x >= 0, "a finite number, 0 or more")),
-    ("dual_clip", (lambda x: number(x) and x > 1, "a finite number above 1, such as 3")),
-    ("gamma gae_lambda", (lambda x: number(x) and 0 <= x <= 1, "a number from 0 to 1")),
-    ("reward_scale log_std_init", (number, "a finite number")),
-    ("std", (lambda x: number(_share(x)) and _share(x) > 0, "a number above 0, or such as 10%")),
+     (lambda x: is_finite_number(x) and x >= 0, "a finite number, 0 or more")),
+    ("dual_clip", (lambda x: is_finite_number(x) and x > 1, "a finite number above 1, such as 3")),
+    ("gamma gae_lambda", (lambda x: is_finite_number(x) and 0 <= x <= 1, "a number from 0 to 1")),
+    ("reward_scale log_std_init", (is_finite_number, "a finite number")),
+    ("std", (lambda x: is_finite_number(_share(x)) and _share(x) > 0, "a number above 0, or such as 10%")),
     (" ".join(x.name for x in fields(Config) if x.type in (bool, bool|None)), _among(True, False)),
     *((x.name, _among(*x.type.__args__)) for x in fields(Config) if get_origin(x.type) is Literal),
     ("env_name device wandb_project", (lambda x: isinstance(x, str), "a string")),

@@ -12,13 +12,13 @@ from fastppo.collect import Rollout
 from fastppo.config import Config
 from fastppo.errors import Error
 from fastppo.machine import kernels
-from fastppo.networks.value_normalisation import moving
-from fastppo.update.batches import Batch, Fresh, flattened, normalised
-from fastppo.update.coefficients import Coefficients, Pace, coefficients_at
-from fastppo.update.custom_loss import Weighed, loss_of, measured
-from fastppo.update.epoch_transforms import changes_of
-from fastppo.update.flat_parameters import Flat
-from fastppo.update.optimizers import clipping, optimizer_of
+from fastppo.networks.value_normalisation import modules_with_moments
+from fastppo.update.batches import Batch, Fresh, flatten_rollout, normalise_advantages
+from fastppo.update.coefficients import Coefficients, KLControl, coefficients_at
+from fastppo.update.custom_loss import Weighed, loss_of, ratio_statistics
+from fastppo.update.epoch_transforms import make_epoch_transforms
+from fastppo.update.flat_parameters import FlatParameters
+from fastppo.update.optimizers import make_clipping, make_optimizer
 from fastppo.update.sequences import sampling_of
 
 STATS = ("policy_loss", "value_loss", "entropy", "approx_kl", "old_approx_kl", "clipfrac",
@@ -62,13 +62,13 @@ class Learner:
     made of that.
     """
 
-    def __init__(self, policy: nn.Module, config: Config, flat: Flat):
+    def __init__(self, policy: nn.Module, config: Config, flat: FlatParameters):
         self.policy, self.config, self.flat, self.names = policy, config, flat, STATS
-        self.now, self.pace, self.finished = coefficients_at(config, 1.0), Pace(config), -1
-        self.optimizer, self.clip = optimizer_of(config, flat), clipping(config, flat)
-        self.changes, self.chosen = changes_of(config, policy), loss_of(config, policy.net)
+        self.now, self.pace, self.finished = coefficients_at(config, 1.0), KLControl(config), -1
+        self.optimizer, self.clip = make_optimizer(config, flat), make_clipping(config, flat)
+        self.changes, self.chosen = make_epoch_transforms(config, policy), loss_of(config, policy.net)
         self.sampling = sampling_of(policy)
-        self.parts = [flat, self.optimizer, self.pace, *moving(policy)]  # all an update changes
+        self.parts = [flat, self.optimizer, self.pace, *modules_with_moments(policy)]  # all an update changes
 
     def judge(self, batch: Batch) -> Fresh:
         """What the policy says of a minibatch."""
@@ -88,7 +88,7 @@ class Learner:
         before = [part.state for part in self.parts]
         try:
             stats, observer = self._epochs(rollout, now, iteration), self.policy.observer
-            observer.learn(observer.seen.split(flattened(rollout, torch.device("cpu")).obs))
+            observer.learn(observer.seen.split(flatten_rollout(rollout, torch.device("cpu")).obs))
             self.finished = iteration
         except BaseException:
             for part, state in zip(self.parts, before):
@@ -125,14 +125,14 @@ class Learner:
     @torch.enable_grad()  # whatever the host script has set
     def _minibatch(self, batch: Batch) -> Tensor:
         if self.config.norm_advantages == "minibatch":
-            batch = batch._replace(adv=normalised(batch.adv))
+            batch = batch._replace(adv=normalise_advantages(batch.adv))
         self.flat.grad.zero_()
         means = torch.zeros((), device=batch.adv.device)
         for part in self.sampling.cut(batch, self.config.num_microbatches):
             fresh, weight = self.judge(part), len(part.adv) / len(batch.adv)
             loss, stats = self.chosen(self.loss)(fresh, part, self.now)
             (weight * loss).backward()
-            stats = stats | measured(fresh, part, self.now)
+            stats = stats | ratio_statistics(fresh, part, self.now)
             means = means + weight * torch.stack([*stats.values()]).detach()
         self.names = *stats, "grad_norm"
         norm = self.clip()

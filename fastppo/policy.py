@@ -7,14 +7,14 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
 
-from fastppo.envs.actions import Actions
-from fastppo.envs.observations import Observations
+from fastppo.envs.actions import ActionMapping
+from fastppo.envs.observations import ObservationLayout
 from fastppo.machine.kernels import Purpose
-from fastppo.machine.noise import Noise
+from fastppo.machine.noise import ActionNoise
 from fastppo.networks import predict_input
-from fastppo.networks.heads import Head, head_of
-from fastppo.networks.normaliser import Observer
-from fastppo.networks.recurrent import Packing, Sequenced, unrolled
+from fastppo.networks.heads import Head, make_head
+from fastppo.networks.normaliser import ObservationNormaliser
+from fastppo.networks.recurrent import SequencePacking, Sequences, unroll_network
 
 
 class Acted(NamedTuple):
@@ -38,10 +38,10 @@ class Policy(nn.Module):
                  head: Head | None = None, seed: int = 0, obs_limit: float = 10.0):
         super().__init__()
         self.obs_space, self.act_space, self.seed, self.draws = obs_space, act_space, seed, 0
-        seen = Observations(obs_space, act_space)
-        self.observer = Observer(seen, norm_obs, getattr(net, "flat", False), obs_limit)
-        self.net, self.head = net, head_of(act_space) if head is None else head
-        self.actions = Actions(act_space, self.head.form)
+        seen = ObservationLayout(obs_space, act_space)
+        self.observer = ObservationNormaliser(seen, norm_obs, getattr(net, "flat", False), obs_limit)
+        self.net, self.head = net, make_head(act_space) if head is None else head
+        self.actions = ActionMapping(act_space, self.head.form)
         self.memory = getattr(net, "state_size", 0)
 
     def forward(self, obs: Any) -> tuple[Any, Tensor]:
@@ -59,12 +59,12 @@ class Policy(nn.Module):
         """The state [rows s] in which an episode begins."""
         return self.observer.count.new_zeros(rows, self.memory, dtype=torch.float32)
 
-    def judge(self, obs: Any, act: Tensor, past: Sequenced | tuple = ()
+    def judge(self, obs: Any, act: Tensor, past: Sequences | tuple = ()
               ) -> tuple[Tensor, Tensor, Tensor]:
         """(logp [b] of act, entropy [b], value [b]); with a `past` the samples are sequences."""
         if past:
-            seen, packing = self.observer(obs), Packing.of(past.first)
-            params, val = unrolled(self.net, seen, past.state, packing)
+            seen, packing = self.observer(obs), SequencePacking.of(past.first)
+            params, val = unroll_network(self.net, seen, past.state, packing)
             params = self.head.masked(params, self.observer.mask(obs))
         else:
             params, val = self(obs)
@@ -89,7 +89,7 @@ class Policy(nn.Module):
         Of a policy with memory it is the value at an episode's start, whatever was seen before.
         Raises InputError for what training would refuse: another shape, a dtype that is not kept.
         """
-        rows, single = predict_input.batch(obs, self.observer.seen, True)
+        rows, single = predict_input.stored_batch(obs, self.observer.seen, True)
         val = self(self.observer.tensors(rows))[1].cpu().numpy()
         return val[0] if single else val
 
@@ -105,7 +105,7 @@ class Policy(nn.Module):
         method. Raises InputError as `value` does, for what is not finite, and for no legal action;
         Error where the network answers NaN.
         """
-        rows, single = predict_input.batch(obs, self.observer.seen, action_mask)
+        rows, single = predict_input.stored_batch(obs, self.observer.seen, action_mask)
         predict_input.check_rows(rows, self.observer.seen)
         predict_input.check_state(state, len(rows), self.memory)
         found, after = self.decide(rows, deterministic, noise, state)
@@ -119,7 +119,7 @@ class Policy(nn.Module):
         obs = self.observer.tensors(rows)
         before = self.start(len(rows)) if state is None else self._tensor(state)
         params, _, after = self.advance(obs, before)
-        predict_input.numbers(params)
+        predict_input.check_parameters(params)
         if deterministic:
             act = self.head.mode(params)
         else:
@@ -129,7 +129,7 @@ class Policy(nn.Module):
 
     def _noise(self, count: int) -> np.ndarray:
         self.draws += 1
-        return Noise(self.head.noise, self.seed, 0, count).at(self.draws, Purpose.EVALUATE)
+        return ActionNoise(self.head.noise, self.seed, 0, count).at(self.draws, Purpose.EVALUATE)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.observer.count.device)

@@ -9,19 +9,26 @@ import os
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from fastppo.build.arena_layout import arena_of, check_rollout
+from fastppo.build.arena_layout import check_rollout, make_arena
 from fastppo.build.model import build_policy
-from fastppo.build.resolve import Callbacks, configured, resolved, several, source_of, whole
-from fastppo.build.run import board, flat_of, learner_of
+from fastppo.build.resolve import (
+    Callbacks,
+    as_callbacks,
+    check_total_steps,
+    config_for,
+    make_source,
+    resolve,
+)
+from fastppo.build.run import make_collector, make_flat_parameters, make_learner
 from fastppo.collect import Rollout
 from fastppo.errors import ClosedError
 from fastppo.networks.torch_state import torch_threads
 from fastppo.outputs.evaluate import Evaluation, evaluate
-from fastppo.outputs.evaluator import played_in
-from fastppo.outputs.metrics import Clock, Episodes, described, explained_variance, log
+from fastppo.outputs.evaluator import evaluation_factories
+from fastppo.outputs.metrics import EpisodeMetrics, PartTimer, describe, explained_variance, log
 from fastppo.outputs.policy_file import save_policy
-from fastppo.outputs.sinks import sinks_of, stops
-from fastppo.stepping.infos import told
+from fastppo.outputs.sinks import asks_to_stop, make_sinks
+from fastppo.stepping.infos import read_infos
 from fastppo.update.coefficients import Coefficients, coefficients_at
 
 
@@ -43,15 +50,15 @@ class PPO(AbstractContextManager):
 
     def __init__(self, env: Any = None, **settings):
         self.collector, self.sinks = None, []
-        self.source = source = source_of(env, configured(env, settings))
+        self.source = source = make_source(env, config_for(env, settings))
         try:
-            self.config = config = resolved(source)
+            self.config = config = resolve(source)
             self.policy = build_policy(source.obs_space, source.act_space, config).to(config.device)
-            self.arena = arena_of(config, self.policy, source)
-            self.learner = learner_of(self.policy, config, flat_of(self.policy, self.arena))
+            self.arena = make_arena(config, self.policy, source)
+            self.learner = make_learner(self.policy, config, make_flat_parameters(self.policy, self.arena))
             self.progress, self.total, self.rollout = Progress(), config.total_steps, None
-            self.clock, self.episodes, self.sinks = Clock(), Episodes(), sinks_of(config, source)
-            self.collector = board(self.arena, source, self.policy, self.learner, config)
+            self.clock, self.episodes, self.sinks = PartTimer(), EpisodeMetrics(), make_sinks(config, source)
+            self.collector = make_collector(self.arena, source, self.policy, self.learner, config)
         except BaseException:
             self.close()
             raise
@@ -67,15 +74,15 @@ class PPO(AbstractContextManager):
         After each, `callbacks`, one or several, get (ppo, stats); False ends training. Interrupted,
         the next call goes on with the same rollout.
         """
-        sinks = *self.sinks, *several(callbacks)
-        self.total = self.config.total_steps if total_steps is None else whole(total_steps)
+        sinks = *self.sinks, *as_callbacks(callbacks)
+        self.total = self.config.total_steps if total_steps is None else check_total_steps(total_steps)
         if self.step >= self.total and not self._pending:
             log.warning("%d steps are done already, of %d asked for: nothing to do\n"
                         "  fix: ppo.learn(ppo.step + %d)", self.step, self.total, self.total or 1)
         try:
             while self.step < self.total or self._pending:
                 stats = self._iterate()
-                if any([stops(sink(self, stats)) for sink in sinks]):
+                if any([asks_to_stop(sink(self, stats)) for sink in sinks]):
                     break
         finally:
             self.total = self.config.total_steps
@@ -115,7 +122,7 @@ class PPO(AbstractContextManager):
         where it has other spaces or masks.
         """
         with torch_threads(self.config.torch_threads):
-            return evaluate(self.policy, played_in(self.source, env), self.config.seed, episodes,
+            return evaluate(self.policy, evaluation_factories(self.source, env), self.config.seed, episodes,
                             deterministic)
 
     def save(self, path: str | os.PathLike) -> None:
@@ -138,13 +145,13 @@ class PPO(AbstractContextManager):
     def __exit__(self, *_) -> None:
         self.close()
 
-    __repr__ = described
+    __repr__ = describe
 
     def _iterate(self) -> dict[str, float]:
         """One iteration and its metrics; a rollout an interrupt left without update goes first."""
         self._open()
         rollout = self.rollout if self._pending else self.collect()
-        self.episodes.take(self.arena["total"], self.arena["length"], told(self.arena),
+        self.episodes.take(self.arena["total"], self.arena["length"], read_infos(self.arena),
                            self.progress.iteration)
         stats = self.update(rollout) | {"charts/learning_rate": self.lr}
         return stats | self.episodes.stats() | self.clock.stats(self.step)

@@ -12,15 +12,15 @@ from typing import Sequence
 import numpy as np
 
 from fastppo.envs import faults, observation_checks
-from fastppo.envs.make import Factory, build
-from fastppo.envs.observations import Observations
-from fastppo.envs.wrappers import shortcut
+from fastppo.envs.make import Factory, make_envs
+from fastppo.envs.observations import ObservationLayout
+from fastppo.envs.wrappers import unchecked_step
 from fastppo.machine import global_rng, kernels
 from fastppo.stepping import checks
-from fastppo.stepping.actors import Actor, Random
-from fastppo.stepping.episodes import WARMUP_EPISODE, Books, Clock, Views
-from fastppo.stepping.observation_buffer import intake_of
-from fastppo.stepping.replay import NoPast, Past
+from fastppo.stepping.actors import Actor, RandomActor
+from fastppo.stepping.episodes import WARMUP_EPISODE, EpisodeClock, EpisodeRecorder, RolloutViews
+from fastppo.stepping.observation_buffer import observation_writer
+from fastppo.stepping.replay import ActionLog, NoActionLog
 
 
 class Serial:
@@ -33,28 +33,28 @@ class Serial:
     `busy` the one that may have taken half of it; lines run again write the same again.
     """
 
-    def __init__(self, factories: Sequence[Factory], views: Views, actor: Actor, seed: int,
+    def __init__(self, factories: Sequence[Factory], views: RolloutViews, actor: Actor, seed: int,
                  first: int = 0, groups: Sequence[range] = (), note=None, name: str = ""):
-        self.envs, self.groups = build(factories, first, name), groups or [range(len(factories))]
+        self.envs, self.groups = make_envs(factories, first, name), groups or [range(len(factories))]
         self.actor, self.seed, self.first, self.name = actor, seed, first, name
         self.rows = list(views.obs)  # indexing a list costs a fifth of indexing the array
-        self.fin, self.books = views.fin, Books(views, first)
-        self.seen = Observations(self.envs[0].observation_space, self.envs[0].action_space)
-        self.intake = intake_of(self.rows[0], self.seen)
-        self.past = Past(len(self.envs)) if note is None else NoPast()
+        self.fin, self.books = views.fin, EpisodeRecorder(views, first)
+        self.seen = ObservationLayout(self.envs[0].observation_space, self.envs[0].action_space)
+        self.intake = observation_writer(self.rows[0], self.seen)
+        self.past = ActionLog(len(self.envs)) if note is None else NoActionLog()
         self.note, self.steps = note or (lambda step, env: None), [None] * len(self.envs)
         self.under_way, self.busy, self.place = None, -1, (0, 0)
 
     def warmup(self, steps: int) -> None:
         """Play `steps` random steps into obs[0 .. steps]; nothing of it is counted."""
         self.begin(WARMUP_EPISODE)
-        actor = Random(self.seen, self.rows, self.seed, self.first)
+        actor = RandomActor(self.seen, self.rows, self.seed, self.first)
         self._run(WARMUP_EPISODE, actor, steps)
 
     def begin(self, episode: int = 0) -> None:
         """Reset every environment into its episode `episode`; the next rollout starts there."""
         self.busy, self.under_way, row = -1, None, self.rows[-1]
-        self.noise = global_rng.GlobalNoise(self.books.views.drawn, self.name)
+        self.noise = global_rng.GlobalRngWatch(self.books.views.drawn, self.name)
         self.books.begin()
         self.past.clear()
         into = self.intake.open(row)
@@ -73,7 +73,7 @@ class Serial:
 
     def close(self) -> None:
         """Close the environments; what they raise now is printed and no longer stops anybody."""
-        faults.close(self.envs)
+        faults.close_all(self.envs)
 
     def _run(self, iteration: int, actor: Actor, steps: int) -> None:
         if iteration != self.under_way:
@@ -107,9 +107,9 @@ class Serial:
             try:
                 obs, rew, term, trunc, info = steps[e](action)
                 if not isinstance(rew, float) or not abs(rew) <= checks.REWARD_MAX:
-                    rew = checks.reward(rew)
+                    rew = checks.checked_reward(rew)
                 if term is not False or trunc is not False:
-                    term, trunc = checks.flag(term), checks.flag(trunc)
+                    term, trunc = checks.checked_flag(term), checks.checked_flag(trunc)
                 if type(obs) is not np.ndarray or obs.shape != intake.shape \
                         or obs.dtype != intake.dtype:
                     obs = intake.unexpected(obs)
@@ -135,22 +135,22 @@ class Serial:
         try:
             obs, _ = self.envs[e].reset(seed=self._seed(e, episode))
             into[e][...] = self.intake.fitting(obs)
-            self.steps[e], limit = shortcut(self.envs[e])
+            self.steps[e], limit = unchecked_step(self.envs[e])
         except BaseException as error:
             raise self._fault(e, episode, 0, "reset()", error) from error
-        self.books.clocks[e] = Clock(episode, start, start + limit - 1)
+        self.books.clocks[e] = EpisodeClock(episode, start, start + limit - 1)
 
     def _restore(self, e: int) -> None:
         """Bring an environment interrupted inside a call back to where its clock stands."""
         (t, _), (episode, start, _) = self.place, self.books.clocks[e]
         now = self.books.origin + t
         self.past.replay(self.envs[e], self._seed(e, episode), e, start, now)
-        self.steps[e], _ = shortcut(self.envs[e])
+        self.steps[e], _ = unchecked_step(self.envs[e])
         self.place, self.busy = (t, e + (start > now)), -1
 
     def _check(self, rows: np.ndarray, t: int, first: int = 0) -> None:
         """Raise EnvError for the first of rows [e ...], of step t, that nobody can act on."""
-        if found := observation_checks.unfit(rows, self.seen):
+        if found := observation_checks.find_unusable(rows, self.seen):
             e, bad = found
             episode, start, _ = self.books.clocks[first + e]
             step = self.books.origin + t - start
@@ -161,5 +161,5 @@ class Serial:
         return kernels.episode_seed(self.seed, kernels.Purpose.ENV_SEED, self.first + e, episode)
 
     def _fault(self, e: int, episode: int, step: int, field: str, error: BaseException):
-        return faults.fault_of(self.first + e, self.name, self._seed(e, episode), episode, step,
+        return faults.env_error_at(self.first + e, self.name, self._seed(e, episode), episode, step,
                                  field, error)

@@ -19,7 +19,7 @@ def weights(ppo):
 
 def log_ratio(ppo, rollout):
     """log(pi / pi_acting) f32 [b] of a rollout's samples, as the first minibatch finds it."""
-    batch = learner.flattened(rollout, ppo.learner.flat.values.device)
+    batch = learner.flatten_rollout(rollout, ppo.learner.flat.values.device)
     with torch.no_grad():
         return ppo.policy.judge(batch.obs, batch.act)[0] - batch.logp
 

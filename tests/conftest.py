@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fastppo import PPO
-from fastppo.build.user_model import is_own
+from fastppo.build.user_model import is_user_model
 
 TINY = {
     "preset": "none",
@@ -27,7 +27,7 @@ def trainer(request):
     made, learner = [], getattr(request.module, "LEARNER", "auto")
 
     def make(env, **settings) -> PPO:
-        built_in = {} if is_own(settings.get("model", "mlp")) else {"hidden_sizes": (8,)}
+        built_in = {} if is_user_model(settings.get("model", "mlp")) else {"hidden_sizes": (8,)}
         made.append(PPO(env, **{**TINY, "learner": learner, **built_in, **settings}))
         return made[-1]
 

@@ -13,9 +13,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
-from fastppo.envs.actions import Actions
-from fastppo.envs.masks import beside
-from fastppo.envs.spaces import counts, start_of
+from fastppo.envs.actions import ActionMapping
+from fastppo.envs.masks import masked_space
+from fastppo.envs.spaces import choice_counts, choice_starts
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 
@@ -77,11 +77,11 @@ class Fenced(gym.Wrapper):
 
     def __init__(self, how="info", act_space=None, obs_space=ONE, ends=0.3, bend=None):
         super().__init__(Chance(obs_space, act_space, ends))
-        self.how, self.bend, self.sizes = how, bend, counts(self.action_space)
+        self.how, self.bend, self.sizes = how, bend, choice_counts(self.action_space)
         if how == "method":
             self.action_masks = self._asked
         if how == "obs":
-            self.observation_space = Dict(dict(beside(obs_space, self.action_space)))
+            self.observation_space = Dict(dict(masked_space(obs_space, self.action_space)))
 
     def reset(self, *, seed=None, options=None):
         """The first observation, with its mask."""
@@ -114,9 +114,9 @@ class Fenced(gym.Wrapper):
 
 def legal_places(space, action):
     """Where in a mask the flags of an action's choices stand."""
-    sizes = counts(space)
+    sizes = choice_counts(space)
     first = np.cumsum(sizes) - sizes
-    return first + np.reshape(np.asarray(action) - start_of(space), -1)
+    return first + np.reshape(np.asarray(action) - choice_starts(space), -1)
 
 
 class Counting(gym.Env):
@@ -260,7 +260,7 @@ class Witness:
         term, trunc = np.zeros((steps, envs), bool), np.zeros((steps, envs), bool)
         seen = [np.stack(self.obs)]
         for t in range(steps):
-            for e, action in enumerate(Actions(self.envs[0].action_space).to_env()(act[t])):
+            for e, action in enumerate(ActionMapping(self.envs[0].action_space).to_env()(act[t])):
                 obs, raw[t, e], term[t, e], trunc[t, e], _ = self.envs[e].step(action)
                 self.totals[e] += raw[t, e]
                 if term[t, e] or trunc[t, e]:

@@ -172,24 +172,24 @@ def hanging_with_the_gil(env):
 
 def make_crew(factories, workers: int, steps: int = 8, **timeouts):
     """Workers on `factories` and their arena, without torch: only warmup can be asked of them."""
-    from fastppo.envs.actions import Actions
-    from fastppo.envs.observations import Observations
+    from fastppo.envs.actions import ActionMapping
+    from fastppo.envs.observations import ObservationLayout
     from fastppo.machine.arena import Arena
-    from fastppo.stepping.infos import shared_infos
-    from fastppo.workers.protocol import shared_spec
-    from fastppo.workers.team import Team
-    from fastppo.workers.worker_envs import Workers, jobs
+    from fastppo.stepping.infos import infos_spec
+    from fastppo.workers.protocol import protocol_spec
+    from fastppo.workers.team import WorkerTeam
+    from fastppo.workers.worker_envs import WorkerVecEnv, worker_jobs
     envs, groups = len(factories), [range(len(factories))]
     te = (steps, envs)
     arena = Arena({"obs": ("<f4", (steps + 1, envs, 2)), "fin": ("<f4", (envs, 2)),
                    "act": ("<i8", te), "raw": ("<f4", te), "term": ("|b1", te),
                    "trunc": ("|b1", te), "total": ("<f8", te), "length": ("<i8", te),
-                   **shared_infos(workers), **shared_spec(workers, 1)})
+                   **infos_spec(workers), **protocol_spec(workers, 1)})
     arena["length"].fill(0)
-    seen, acts = Observations(Box(-np.inf, np.inf, (2,)), ACTIONS), Actions(ACTIONS)
-    todo = jobs(factories, arena, workers, groups, None, seen, acts, 7)
-    team = Team(todo, arena, 1, timeouts.get("step_timeout", 0), timeouts.get("reset_timeout", 0))
-    return Workers(team, steps, None), arena
+    seen, acts = ObservationLayout(Box(-np.inf, np.inf, (2,)), ACTIONS), ActionMapping(ACTIONS)
+    todo = worker_jobs(factories, arena, workers, groups, None, seen, acts, 7)
+    team = WorkerTeam(todo, arena, 1, timeouts.get("step_timeout", 0), timeouts.get("reset_timeout", 0))
+    return WorkerVecEnv(team, steps, None), arena
 
 
 @contextlib.contextmanager

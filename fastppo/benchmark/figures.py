@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any, NamedTuple, Sequence
 
 from fastppo.benchmark.peers import PEERS
-from fastppo.settings.spelling import shown
+from fastppo.settings.spelling import format_value
 
 TITLES = {"environments": "environments alone", "acting": "acting alone", "update": "update alone",
           "loop": "whole loop"}
@@ -100,11 +100,11 @@ def peers(session: dict[str, Any]) -> list[Beside]:
     ours = {part: max((one.median for one in figures(session) if one.part == part), default=0.0)
             for part in TITLES}
     env_name = session["facts"]["config"]["env_name"]
-    return [beside(one["part"], one["rounds"], ours[PEERS[one["part"]].beside], env_name)
+    return [peer_figure(one["part"], one["rounds"], ours[PEERS[one["part"]].beside], env_name)
             for one in session["measured"] if one["part"] in PEERS]
 
 
-def beside(name: str, rounds: Sequence[dict[str, Any]], ours: float, env_name: str) -> Beside:
+def peer_figure(name: str, rounds: Sequence[dict[str, Any]], ours: float, env_name: str) -> Beside:
     """System `name` beside our figure, from the rounds in which it did not fail."""
     peer, rates = PEERS[name], [one["rate"] for one in rounds if "rate" in one]
     whys = [one["failed"] for one in rounds if "failed" in one]
@@ -137,7 +137,7 @@ def gaps(session: dict[str, Any], processes: int) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def at_once(session: dict[str, Any], loop: float) -> dict[str, float]:
+def parallel_speedup(session: dict[str, Any], loop: float) -> dict[str, float]:
     """How many times one bare process's steps one on every core makes, and `loop`'s share of that.
 
     The limit says as many times as there are cores; less where these share caches, memory or, two
@@ -148,16 +148,16 @@ def at_once(session: dict[str, Any], loop: float) -> dict[str, float]:
             "share": loop / median(times)} if times else {}
 
 
-def command(session: dict[str, Any]) -> str:
+def fastest_command(session: dict[str, Any]) -> str:
     """The fastest setting as a command line; it changes nothing but speed."""
     asked = {name: value for name, value in session["settings"].items()
              if name not in ("run_dir", "logger", "progress", "num_workers", "seed")}
     asked = {"env_name": session["facts"]["config"]["env_name"], **asked}
-    flags = [f"--{name}={shown(value)}" for name, value in asked.items()]
+    flags = [f"--{name}={format_value(value)}" for name, value in asked.items()]
     return shlex.join(["python", "main.py", *flags, f"--num_workers={best(session).processes}"])
 
 
-def report(session: dict[str, Any]) -> dict[str, Any]:
+def session_report(session: dict[str, Any]) -> dict[str, Any]:
     """The whole session as JSON has it: figures in steps per second, costs in seconds."""
     loop = best(session)
     held = next(one for one in session["measured"]
@@ -174,8 +174,8 @@ def report(session: dict[str, Any]) -> dict[str, Any]:
                   "reset": median(one["cost"]["reset"] for one in limits),
                   "resets": median(one["resets"] for one in held),
                   "same_episodes": all(one["cost"]["same"] for one in limits)},
-        "at_once": at_once(session, loop.median * least.whole),
+        "at_once": parallel_speedup(session, loop.median * least.whole),
         "figures": [one._asdict() for one in figures(session)],
         "peers": [one._asdict() for one in peers(session)],
         "held_back": gaps(session, loop.processes), "best": loop._asdict(),
-        "command": command(session), "measured": session["measured"]}
+        "command": fastest_command(session), "measured": session["measured"]}

@@ -18,13 +18,13 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import nn
 
-from fastppo.envs.make import build
-from fastppo.envs.observations import Observations
-from fastppo.envs.spaces import fields
+from fastppo.envs.make import make_envs
+from fastppo.envs.observations import ObservationLayout
+from fastppo.envs.spaces import leaf_arrays
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
-from fastppo.stepping.native_vector import mode_of
-from fastppo.update.flat_parameters import trained
+from fastppo.stepping.native_vector import autoreset_mode
+from fastppo.update.flat_parameters import trained_parameters
 
 PEAK_SIZES = (256, 384, 512)  # of square matrices that fit into a core's cache
 PEAK_SECONDS = 0.15
@@ -73,27 +73,27 @@ class Recorder:
         return found
 
 
-def bare(env: gym.Env) -> gym.Env:
+def without_wrappers(env: gym.Env) -> gym.Env:
     """`env` without the wrappers that gymnasium.make puts around every environment."""
     while isinstance(env, WRAPPERS):
         env = env.env
     return env
 
 
-def replayed(env: gym.Env, episodes: Sequence[Episode]) -> bool:
+def replays_exactly(env: gym.Env, episodes: Sequence[Episode]) -> bool:
     """Play `episodes` again; whether every observation was the recorded one."""
-    known = Observations(env.observation_space, env.action_space)
+    known = ObservationLayout(env.observation_space, env.action_space)
     for episode in episodes:
         env.reset(seed=episode.seed)
         for action, obs in zip(episode.actions, [*episode.obs, None]):
             seen = known.kept(env.step(action)[0])
             if obs is not None and not all(
-                    np.array_equal(x, was[0]) for x, was in zip(seen, fields(obs[None]))):
+                    np.array_equal(x, was[0]) for x, was in zip(seen, leaf_arrays(obs[None]))):
                 return False
     return True
 
 
-def timed(env: gym.Env, episodes: Sequence[Episode], same: bool) -> tuple[float, float]:
+def time_episodes(env: gym.Env, episodes: Sequence[Episode], same: bool) -> tuple[float, float]:
     """Mean seconds of one step and of one reset over `episodes`.
 
     Where they are not the `same` ones again, they end when they end: a step includes that reset.
@@ -114,21 +114,21 @@ def timed(env: gym.Env, episodes: Sequence[Episode], same: bool) -> tuple[float,
     return steps / sum(len(episode.actions) for episode in episodes), resets / len(episodes)
 
 
-def environment(ppo, recorder: Recorder, seconds: float) -> Cost:
+def env_cost(ppo, recorder: Recorder, seconds: float) -> Cost:
     """The median cost of the recorded episodes, environment after environment, for `seconds`."""
     count = ppo.config.num_envs
-    envs = [bare(env) for env in build(ppo.source.factories)]
-    end, same, costs = time.perf_counter() + seconds, replayed(envs[0], recorder.episodes(0)), []
+    envs = [without_wrappers(env) for env in make_envs(ppo.source.factories)]
+    end, same, costs = time.perf_counter() + seconds, replays_exactly(envs[0], recorder.episodes(0)), []
     while not costs or time.perf_counter() < end:
         e = len(costs) % count
-        costs.append(timed(envs[e], recorder.episodes(e), same))
+        costs.append(time_episodes(envs[e], recorder.episodes(e), same))
     for env in envs:
         env.close()
     step, reset = np.median(costs, axis=0)
     return Cost(float(step), float(reset), same)
 
 
-def vector(ppo, recorder: Recorder, seconds: float, cores: int) -> Cost:
+def vector_cost(ppo, recorder: Recorder, seconds: float, cores: int) -> Cost:
     """The same of a native vector environment, which steps on all `cores` and resets by itself."""
     env, (act, _, _, valid) = ppo.source.vector, recorder.rollouts[-1]
     act[~valid] = act[valid][0]  # no steps but resets, whose actions must be legal all the same
@@ -137,15 +137,15 @@ def vector(ppo, recorder: Recorder, seconds: float, cores: int) -> Cost:
     env.reset(seed=ppo.config.seed)
     while not costs or time.perf_counter() < end:
         start = time.perf_counter()
-        steps = played(env, rows)
+        steps = step_vector(env, rows)
         end = end or time.perf_counter() + seconds
         costs.append((time.perf_counter() - start) * cores / steps)
     return Cost(float(np.median(costs)), 0.0, True)
 
 
-def played(env: VectorEnv, rows: Sequence[np.ndarray]) -> int:
+def step_vector(env: VectorEnv, rows: Sequence[np.ndarray]) -> int:
     """Step a vector environment by `rows` of actions; how many steps these were, no resets."""
-    mode, ends = mode_of(env), [0]
+    mode, ends = autoreset_mode(env), [0]
     for row in rows:
         _, _, term, trunc, _ = env.step(row)
         if mode == AutoresetMode.SAME_STEP:
@@ -168,7 +168,7 @@ def flops(policy: nn.Module, rows: int = 8) -> tuple[int, int]:
     with without_onednn(), torch.enable_grad(), FlopCounterMode(display=False) as counter:
         params, val = policy(obs)
         forward = counter.get_total_flops()
-        gradients = torch.autograd.grad(params.sum() + val.sum(), trained(policy),
+        gradients = torch.autograd.grad(params.sum() + val.sum(), trained_parameters(policy),
                                         allow_unused=True)
     del gradients
     return forward // rows, counter.get_total_flops() // rows

@@ -15,7 +15,7 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 
 
-class Job(NamedTuple):
+class Measurement(NamedTuple):
     """What is to be measured, and for how long."""
 
     part: str  # a name in PARTS
@@ -29,7 +29,7 @@ class Job(NamedTuple):
         return {"seconds": self.seconds, "iterations": self.iterations}
 
 
-def loop(ppo, job: Job) -> dict[str, Any]:
+def measure_loop(ppo, job: Measurement) -> dict[str, Any]:
     """Steps per second of training as a whole, and seconds a step of its parts."""
     from fastppo.benchmark.peers import Laps
     from fastppo.benchmark.trace import Stamps
@@ -41,16 +41,16 @@ def loop(ppo, job: Job) -> dict[str, Any]:
                       sum(rollouts) / max(1, ppo.config.num_workers) / 1e9,
                       ppo.episodes.count, stats.get("losses/epochs", ppo.config.epochs)))
         return not laps.over(ppo.step)
-    ready()
+    signal_ready()
     ppo.learn(10**15, [mark])
     marks = np.array(marks)
     collect, update, _, episodes, _ = (marks[-1] - marks[0]) / (laps.laps[-1][1] - laps.laps[0][1])
-    busy, epochs = marks[1:, 2].mean() / rows(ppo), marks[1:, 4].mean()
+    busy, epochs = marks[1:, 2].mean() / rollout_rows(ppo), marks[1:, 4].mean()
     return {"rate": laps.rate(), "collect": collect, "update": update, "resets": episodes,
             "busy": busy if ppo.config.num_workers else collect, "epochs": epochs}
 
 
-def environments(ppo, job: Job) -> dict[str, Any]:
+def measure_environments(ppo, job: Measurement) -> dict[str, Any]:
     """Steps per second of the environments under random actions, where they are."""
     from fastppo.benchmark.peers import Laps
     laps, vec = Laps(job.lap), ppo.collector.vec
@@ -62,7 +62,7 @@ def environments(ppo, job: Job) -> dict[str, Any]:
         vec.begin()  # between them: the same command again is no new one to workers
         vec.warmup(ppo.config.num_steps)
     play()  # the workers are up
-    ready()
+    signal_ready()
     while not laps.over(steps):
         play()
         steps += int(valid.sum())
@@ -70,7 +70,7 @@ def environments(ppo, job: Job) -> dict[str, Any]:
     return {"rate": laps.rate(), "resets": resets / max(1, steps)}
 
 
-def acting(ppo, job: Job) -> dict[str, Any]:
+def measure_acting(ppo, job: Measurement) -> dict[str, Any]:
     """Actions per second on recorded observations, in this process."""
     from fastppo.benchmark.peers import Laps
     ppo.collect()
@@ -78,21 +78,21 @@ def acting(ppo, job: Job) -> dict[str, Any]:
     actor = getattr(vec, "actor", None) or vec.central
     groups = getattr(vec, "groups", [range(ppo.config.num_envs)])  # a native one's: all at once
     actor.start(0)
-    ready()
+    signal_ready()
     laps, steps = Laps(job.lap), 0
     while not laps.over(steps):
         for t in range(ppo.config.num_steps):
             for group in groups:
                 actor.act(t, group)
-        steps += rows(ppo)
+        steps += rollout_rows(ppo)
     return {"rate": laps.rate()}
 
 
-def update(ppo, job: Job) -> dict[str, Any]:
+def measure_update(ppo, job: Measurement) -> dict[str, Any]:
     """Steps per second of updates on one recorded rollout."""
     from fastppo.benchmark.peers import Laps
     rollout, laps, steps, epochs = ppo.collect(), Laps(job.lap), 0, []
-    ready()
+    signal_ready()
     over = False
     while not over:
         stats = ppo.update(rollout)
@@ -102,7 +102,7 @@ def update(ppo, job: Job) -> dict[str, Any]:
     return {"rate": laps.rate(), "epochs": float(np.mean(epochs[1:]))}
 
 
-def limit(ppo, job: Job) -> dict[str, Any]:
+def measure_limit(ppo, job: Measurement) -> dict[str, Any]:
     """What the environment and the network cost one core, and what was measured at all."""
     from fastppo.benchmark import limit as limits
     from fastppo.machine.limits import usable_cores
@@ -113,24 +113,24 @@ def limit(ppo, job: Job) -> dict[str, Any]:
         ppo.update(rollout)
         if time.perf_counter() - start > job.seconds:
             break
-    ready()
+    signal_ready()
     native = ppo.source.vector is not None
-    cost = limits.vector(ppo, recorder, job.seconds, usable_cores()) if native else \
-        limits.environment(ppo, recorder, job.seconds)
+    cost = limits.vector_cost(ppo, recorder, job.seconds, usable_cores()) if native else \
+        limits.env_cost(ppo, recorder, job.seconds)
     act, both = limits.flops(ppo.policy)
     return {"cost": cost._asdict(), "act_flops": act, "update_flops": both,
-            "peak": limits.peak(ppo.config.device), "facts": facts(ppo)}
+            "peak": limits.peak(ppo.config.device), "facts": run_facts(ppo)}
 
 
-def facts(ppo) -> dict[str, Any]:
+def run_facts(ppo) -> dict[str, Any]:
     """What runs here: the resolved settings, the network, and the versions."""
     import gymnasium
     import torch
 
     from fastppo.machine import kernels
-    from fastppo.outputs.run_folder import public
+    from fastppo.outputs.run_folder import public_config
     policy = ppo.policy
-    return {"config": public(ppo.config), "inputs": policy.observer.encoding.size,
+    return {"config": public_config(ppo.config), "inputs": policy.observer.encoding.size,
             "outputs": policy.head.size,
             "parameters": sum(param.numel() for param in policy.parameters()),
             "native": ppo.source.vector is not None, "kernels": kernels.backend(),
@@ -138,12 +138,12 @@ def facts(ppo) -> dict[str, Any]:
                          "numpy": np.__version__, "Gymnasium": gymnasium.__version__}}
 
 
-def profile(ppo, job: Job) -> dict[str, Any]:
+def measure_profile(ppo, job: Measurement) -> dict[str, Any]:
     """Who did what when, in some iterations after the first one."""
     from fastppo.benchmark.peers import Laps
     from fastppo.benchmark.trace import Stamps, events
     laps, stamps, spans, over = Laps(job.lap), Stamps(ppo), [], False
-    ready()
+    signal_ready()
     while not over:
         start = time.monotonic_ns()
         rollout = ppo.collect()
@@ -155,28 +155,28 @@ def profile(ppo, job: Job) -> dict[str, Any]:
     return {"trace": events(spans, stamps.pids)}
 
 
-PARTS: dict[str, Callable[..., dict[str, Any]]] = {
-    "environments": environments, "acting": acting, "update": update, "loop": loop, "limit": limit,
-    "profile": profile, "facts": lambda ppo, job: facts(ppo)}
+MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {
+    "environments": measure_environments, "acting": measure_acting, "update": measure_update, "loop": measure_loop, "limit": measure_limit,
+    "profile": measure_profile, "facts": lambda ppo, job: run_facts(ppo)}
 
 
-def rows(ppo) -> int:
+def rollout_rows(ppo) -> int:
     """Steps of one rollout."""
     return ppo.config.num_steps * ppo.config.num_envs
 
 
-def ready() -> None:
+def signal_ready() -> None:
     """Say that warming up is done, and wait until told to begin."""
     print("ready", flush=True)
     sys.stdin.readline()
 
 
-def measured(job: Job) -> dict[str, Any]:
+def measure(job: Measurement) -> dict[str, Any]:
     """What `job` found."""
     from fastppo.config import default_of
     from fastppo.ppo import PPO
     with PPO(**{"env_name": default_of("env_name")} | job.settings) as ppo:
-        return PARTS[job.part](ppo, job)
+        return MEASUREMENTS[job.part](ppo, job)
 
 
 def main() -> None:
@@ -185,7 +185,7 @@ def main() -> None:
     job = pickle.loads(bytes.fromhex(sys.stdin.readline()))
     sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv
     try:
-        found = measured(job)
+        found = measure(job)
     except Error as error:
         found = {"error": [type(error).__name__, error.what, error.fix]}
     print(json.dumps(found), flush=True)

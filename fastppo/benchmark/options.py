@@ -54,9 +54,9 @@ class Bench:
         asked = _words(self.against)
         pythons = dict(_pair(word) for word in _words(self.against_python))
         for name in asked:
-            _check(name, PEERS, "against")
+            _check_system(name, PEERS, "against")
         for name in pythons:
-            _check(name, asked, "against_python")
+            _check_system(name, asked, "against_python")
         return {name: pythons.get(name) for name in asked}
 
 
@@ -72,7 +72,7 @@ def _pair(word: str) -> tuple[str, str]:
     return name, python
 
 
-def _check(name: str, known: Sequence[str], flag: str) -> None:
+def _check_system(name: str, known: Sequence[str], flag: str) -> None:
     if name not in known:
         near = difflib.get_close_matches(name, known, 1, 0.4)
         fix = f"--{flag}={near[0]}" if near else f"--against={name}" if name in PEERS else \

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Sequence
 
 from fastppo import errors
-from fastppo.benchmark.measure_one import Job
+from fastppo.benchmark.measure_one import Measurement
 from fastppo.benchmark.options import Bench
 from fastppo.benchmark.peers import CHECKED, PEERS
 from fastppo.config import default_of
@@ -22,14 +22,14 @@ from fastppo.errors import ConfigError, Error
 from fastppo.machine.child_env import THREAD_LIMITS
 from fastppo.machine.limits import usable_cores
 from fastppo.settings.spelling import flag
-from fastppo.update.coefficients import value_at
+from fastppo.update.coefficients import scheduled_value
 from fastppo.workers.count import worker_count
 
-PARTS = "environments", "acting", "update", "loop"
+SESSION_PARTS = "environments", "acting", "update", "loop"
 SCRIPT = str(Path(__file__).with_name("peers.py"))
 PATIENCE = 300.0  # seconds that one small iteration of another system may take, and its start
 PACKAGE = str(Path(__file__).parent.parent.parent)
-ALONE = {"run_dir": None, "logger": "none", "progress": "none"}  # a measurement leaves no files
+WITHOUT_WORKERS = {"run_dir": None, "logger": "none", "progress": "none"}  # a measurement leaves no files
 
 
 class Key(NamedTuple):
@@ -42,7 +42,7 @@ class Key(NamedTuple):
 class Child:
     """A fresh process that measures one thing."""
 
-    def __init__(self, job: Job):
+    def __init__(self, job: Measurement):
         env = {**os.environ, **dict.fromkeys(THREAD_LIMITS, "1")}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGE, env.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
@@ -69,7 +69,7 @@ class Child:
         return found
 
 
-def measured(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+def run_jobs(jobs: Sequence[Measurement]) -> list[dict[str, Any]]:
     """What some jobs find that begin at the same time."""
     children = []
     try:
@@ -122,14 +122,14 @@ def peer(name: str, python: str | None, arguments: str, limit: float | None = PA
     return json.loads(answers[-1])
 
 
-def check_peers(peers: dict[str, str | None], job: Job) -> None:
+def check_peers(peers: dict[str, str | None], job: Measurement) -> None:
     """Raise ConfigError for the first system that cannot have what is measured.
 
     Because it is not installed in its Python, because it has no such setting, or because one small
     iteration of it fails.
     """
     check_installed(peers)
-    facts = measured([job._replace(part="facts")])[0]
+    facts = run_jobs([job._replace(part="facts")])[0]
     for name in peers:
         check_takes(name, facts["config"])
     for name, python in peers.items():
@@ -170,15 +170,15 @@ def check_installed(peers: dict[str, str | None]) -> None:
                 f" --against_python={name}=its/venv/bin/python")
 
 
-def run(settings: dict[str, Any], options: Bench,
+def run_session(settings: dict[str, Any], options: Bench,
         told: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
     """Measure all that `options` ask for of a PPO with `settings`; `told` hears what is under way.
 
     Returns what table.py shows and --json writes: figures in steps per second, costs in seconds.
     """
     check_counts(options, settings)
-    settings = {"seed": 1, **settings, **ALONE}
-    job = Job("", settings, options.seconds, options.iterations)
+    settings = {"seed": 1, **settings, **WITHOUT_WORKERS}
+    job = Measurement("", settings, options.seconds, options.iterations)
     if options.peers:
         told("the other systems")
         check_peers(options.peers, job._replace(settings=settings | {"num_workers": 0}))
@@ -188,16 +188,16 @@ def run(settings: dict[str, Any], options: Bench,
     for turn in range(options.rounds):
         told(f"round {turn + 1} of {options.rounds}: the limit")
         bare = job._replace(part="limit", settings=settings | {"num_workers": 0})
-        limits += measured([bare])
+        limits += run_jobs([bare])
         facts = limits[0]["facts"]
         if usable_cores() > 1 and not facts["native"]:
-            beside = measured([bare] * usable_cores())
+            beside = run_jobs([bare] * usable_cores())
             at_once.append(sum(limits[-1]["cost"]["step"] / one["cost"]["step"] for one in beside))
         for count in processes(options, settings, facts):
-            for part in PARTS:
+            for part in SESSION_PARTS:
                 several = f"{count} process{'es' * (count != 1)}" if count else "the main process"
                 told(f"round {turn + 1} of {options.rounds}: {part}, {several}")
-                found = measured(jobs(job, part, count, facts))
+                found = run_jobs(plan_jobs(job, part, count, facts))
                 rounds.setdefault(Key(part, count), []).append(together(found))
         for name, python in options.peers.items():
             told(f"round {turn + 1} of {options.rounds}: {PEERS[name].title}")
@@ -210,11 +210,11 @@ def run(settings: dict[str, Any], options: Bench,
             "measured": [{**key._asdict(), "rounds": found} for key, found in rounds.items()]}
 
 
-def profile(settings: dict[str, Any], options: Bench) -> dict[str, Any]:
+def profile_trace(settings: dict[str, Any], options: Bench) -> dict[str, Any]:
     """The trace of some iterations, with the workers that the settings ask for."""
-    settings = {"seed": 1, **settings, **ALONE}
-    job = Job("profile", settings, options.seconds, options.iterations)
-    return measured([job])[0]["trace"]
+    settings = {"seed": 1, **settings, **WITHOUT_WORKERS}
+    job = Measurement("profile", settings, options.seconds, options.iterations)
+    return run_jobs([job])[0]["trace"]
 
 
 def processes(options: Bench, settings: dict[str, Any], facts: dict[str, Any]) -> Sequence[int]:
@@ -246,7 +246,7 @@ def asked_for(options: Bench, settings: dict[str, Any]) -> Sequence[int]:
     return options.processes or ([] if workers in (None, "auto") else [workers])
 
 
-def jobs(job: Job, part: str, count: int, facts: dict[str, Any]) -> list[Job]:
+def plan_jobs(job: Measurement, part: str, count: int, facts: dict[str, Any]) -> list[Measurement]:
     """The jobs that measure `part` with `count` processes, to begin together.
 
     Acting is measured in the main process alone; where every worker acts for itself, in as many of
@@ -267,7 +267,7 @@ def together(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {**found[0], "rate": sum(one["rate"] for one in found)}
 
 
-def sizes_of(config: dict[str, Any], job: Job) -> dict[str, Any]:
+def sizes_of(config: dict[str, Any], job: Measurement) -> dict[str, Any]:
     """What another system must know to run at equal sizes.
 
     Of a schedule it has the first value. `config` is one that is shown, without passwords: those an
@@ -277,7 +277,7 @@ def sizes_of(config: dict[str, Any], job: Job) -> dict[str, Any]:
     same = ("env_name", "max_episode_steps", "frame_stack", "num_envs", "num_steps", "epochs",
             "model", "hidden_sizes", "activation", "shared_critic", "norm_obs", "norm_rewards",
             "reward_scale", "clip_rewards", "gamma", "gae_lambda", "target_kl", "device")
-    first = {name: value_at(name, config[name], 1.0) for name in ("lr", "entropy_coef")}
+    first = {name: scheduled_value(name, config[name], 1.0) for name in ("lr", "entropy_coef")}
     return {**{name: config[name] for name in same}, **first, **job.lap, "rows": rows,
             "env_kwargs": job.settings.get("env_kwargs") or {}, "cores": usable_cores(),
             "minibatch": rows // config["num_minibatches"]}

@@ -45,7 +45,7 @@ def head(found: dict[str, Any]) -> list[str]:
         *([] if limit["same_episodes"] else [OTHER])]
 
 
-def at_once(found: dict[str, Any]) -> list[str]:
+def parallel_row(found: dict[str, Any]) -> list[str]:
     """What the cores have together, were there no fastppo."""
     one, cores = found["at_once"], found["machine"]["usable_cores"]
     return [f"together  {cores} processes, each stepping bare environments, make"
@@ -67,10 +67,10 @@ def rows(found: dict[str, Any]) -> list[str]:
         last = one["part"]
     if found["peers"]:
         lines += ["", f"{'beside it':39}{spread:36}{'':10}{'fastppo':>8}"]
-    return lines + [line for one in found["peers"] for line in beside(one, rounds)]
+    return lines + [line for one in found["peers"] for line in peer_rows(one, rounds)]
 
 
-def beside(one: dict[str, Any], rounds: int) -> list[str]:
+def peer_rows(one: dict[str, Any], rounds: int) -> list[str]:
     """Another system's row, and where it has failed why."""
     version = f" {one['version']}" if one["version"] else ""
     title = f"{one['title']}{version}" + f" ({one['played']})" * bool(one["played"])
@@ -90,7 +90,7 @@ def ending(found: dict[str, Any]) -> list[str]:
     return [f"held back by {WHY[first]}: {micro(most)} of the {micro(over)} us that a step takes"
             f" above its limit of {micro(1 / loop['limit'])} us;",
             f"          then {others}",
-            *at_once(found),
+            *parallel_row(found),
             f"fastest   {found['command']}"]
 
 

@@ -4,14 +4,14 @@ import numpy as np
 from gymnasium.spaces import Box, Space
 
 from fastppo.build.model import head_options
-from fastppo.build.user_model import is_own
+from fastppo.build.user_model import is_user_model
 from fastppo.config import Config, default_of
 from fastppo.envs.actions import check_form
-from fastppo.envs.observations import Observations
-from fastppo.envs.spaces import leaves, parts
+from fastppo.envs.observations import ObservationLayout
+from fastppo.envs.spaces import leaves, subspaces
 from fastppo.errors import ConfigError
 from fastppo.learner import Learner
-from fastppo.networks.encoders import names_of
+from fastppo.networks.encoders import subspace_names
 from fastppo.networks.heads import fixed_std
 from fastppo.settings.spelling import flag
 
@@ -70,10 +70,10 @@ def check_needs(config: Config, *needs: tuple[str, str, bool]) -> None:
 
 
 def _check_sde(config: Config, act_space: Space) -> None:
-    if is_own(config.model):
+    if is_user_model(config.model):
         raise ConfigError("sde explores by the last features of a built-in network, and the model"
                           " is one of your own", "leave --sde out")
-    if parts(act_space):
+    if subspaces(act_space):
         raise ConfigError(f"sde is for actions that are one Box, and these are {act_space}",
                           "leave --sde out")
     if config.distribution != "gaussian" or config.std is not None:
@@ -121,9 +121,9 @@ def torch_alone(config: Config) -> str:
     return ""
 
 
-def check_network(config: Config, seen: Observations) -> None:
+def check_network(config: Config, seen: ObservationLayout) -> None:
     """Raise ConfigError for choices of a network that contradict each other, or the spaces."""
-    if is_own(config.model):
+    if is_user_model(config.model):
         for name in ("layer_norm", "final_tanh", "shared_critic", "actor_keys", "critic_keys",
                      "rnn", "rnn_size", "hidden_sizes", "activation"):
             if getattr(config, name) != default_of(name):
@@ -134,7 +134,7 @@ def check_network(config: Config, seen: Observations) -> None:
     if config.shared_critic and config.actor_keys != config.critic_keys:
         raise ConfigError("actor and critic cannot share what they see with other keys each",
                           "--shared_critic=False")
-    known = names_of(seen)
+    known = subspace_names(seen)
     for name in ("actor_keys", "critic_keys"):
         if (keys := getattr(config, name)) is None:
             continue

@@ -5,34 +5,34 @@ from typing import Callable
 
 from fastppo.config import Config
 from fastppo.errors import ConfigError
-from fastppo.machine.arena import Spec, fitting, size_of
+from fastppo.machine.arena import Spec, largest_fitting, spec_bytes
 from fastppo.machine.limits import free_memory
 from fastppo.settings.spelling import flag
 
 # Bytes of a worker's own memory, beside the environments': 21 to 28 MiB were measured.
-WORKER = 32 << 20
+WORKER_BYTES = 32 << 20
 
 # Vectors as long as the parameters: gradient, Adam's moments, a copy of them and of the parameters
 # to go back to, temporary ones; the kernel's has the gradients of eight shards and packed weights.
-VECTORS = {"torch": 9, "kernel": 18}
+PARAMETER_VECTORS = {"torch": 9, "kernel": 18}
 # Those of a worker that acts: packed weights for acting, and for both ways of an update's shards.
-PACKED = {"local": 3, "central": 0}
+PACKED_VECTORS = {"local": 3, "central": 0}
 
 
-def beside(config: Config, spec: Spec) -> int:
+def bytes_beside_arena(config: Config, spec: Spec) -> int:
     """About how many bytes a run asks for beside the arena of `spec`, once its policy is built.
 
     A bound for what we allocate ourselves; what the environments hold is not known.
     """
     rows, width = config.num_envs * config.num_steps, sum(config.hidden_sizes) or 1
-    obs, act = (size_of({name: spec[name]}) for name in ("obs", "act"))
+    obs, act = (spec_bytes({name: spec[name]}) for name in ("obs", "act"))
     copies = obs + 32 * rows  # for the moments; a rollout's order and temporary columns
     if config.learner == "torch":
         # Shuffled samples; of a minibatch, two networks' sums, activations and their gradients.
         copies += obs + act + 16 * rows + 24 * width * -(-rows // config.num_minibatches)
-    vector = size_of({"params": spec["params"]})
-    worker = WORKER + PACKED[config.acting] * vector
-    return copies + VECTORS[config.learner] * vector + worker * config.num_workers
+    vector = spec_bytes({"params": spec["params"]})
+    worker = WORKER_BYTES + PACKED_VECTORS[config.acting] * vector
+    return copies + PARAMETER_VECTORS[config.learner] * vector + worker * config.num_workers
 
 
 def check_size(config: Config, inputs: int) -> None:
@@ -42,7 +42,7 @@ def check_size(config: Config, inputs: int) -> None:
     """
     def need(**changes) -> int:
         tried = config.replace(**changes)
-        return 4 * VECTORS.get(tried.learner, VECTORS["torch"]) * least_parameters(tried, inputs)
+        return 4 * PARAMETER_VECTORS.get(tried.learner, PARAMETER_VECTORS["torch"]) * least_parameters(tried, inputs)
 
     if need() <= (free := free_memory()):
         return
@@ -64,7 +64,7 @@ def least_parameters(config: Config, inputs: int) -> int:
     return count if config.shared_critic else 2 * count
 
 
-def remedy(config: Config, spec_of: Callable[[Config], Spec], one_id: bool, free: int) -> str:
+def fitting_setting(config: Config, spec_of: Callable[[Config], Spec], one_id: bool, free: int) -> str:
     """The setting with which a run of `config` fits into `free` bytes and all else stays.
 
     `one_id`: whether the number of environments is ours to choose.
@@ -74,11 +74,11 @@ def remedy(config: Config, spec_of: Callable[[Config], Spec], one_id: bool, free
         tried = tried.replace(num_minibatches=min(config.num_minibatches,
                                                   tried.num_envs * tried.num_steps))
         spec = spec_of(tried)
-        return size_of(spec) + beside(tried, spec)
+        return spec_bytes(spec) + bytes_beside_arena(tried, spec)
 
     def most(name: str, **also) -> int:
         other = config.num_envs * config.num_steps // getattr(config, name)
-        fit = fitting(lambda n: need(**{name: n}, **also), free, getattr(config, name))
+        fit = largest_fitting(lambda n: need(**{name: n}, **also), free, getattr(config, name))
         return fit if fit * other >= config.num_minibatches else 0
 
     names = ("num_envs", "num_steps") if one_id else ("num_steps",)

@@ -10,19 +10,19 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from fastppo.build.check_settings import check_heads, check_network, check_update, torch_alone
-from fastppo.build.model import head_options, plain
+from fastppo.build.model import head_options, is_plain_mlp
 from fastppo.config import Config, check_names, default_of
 from fastppo.envs.env_hints import call
-from fastppo.envs.observations import Observations
-from fastppo.envs.source import Source, check_agreement
+from fastppo.envs.observations import ObservationLayout
+from fastppo.envs.source import EnvSource, check_agreement
 from fastppo.envs.spaces import check_spaces
-from fastppo.envs.vector_source import Made
+from fastppo.envs.vector_source import VectorEnvSource
 from fastppo.errors import ConfigError, spelt
 from fastppo.machine import kernels
-from fastppo.networks.cnn import NETWORKS, picture
-from fastppo.networks.encoders import columns_of
-from fastppo.networks.heads import COMPILED, head_of
-from fastppo.networks.mlp import COMPILED as COMPILED_ACTIVATIONS
+from fastppo.networks.cnn import IMAGE_NETWORKS, image_shape
+from fastppo.networks.encoders import visible_leaves
+from fastppo.networks.heads import COMPILED_HEADS, make_head
+from fastppo.networks.mlp import COMPILED_ACTIVATIONS as COMPILED_ACTIVATIONS
 from fastppo.settings.presets import BY_PRESET, PRESETS, preset_of
 from fastppo.workers.count import pays, worker_count
 
@@ -30,14 +30,14 @@ Callback = Callable[[Any, dict[str, float]], Any]
 Callbacks = Callback | Iterable[Callback]
 
 
-def source_of(env: Any, config: Config) -> Source:
+def make_source(env: Any, config: Config) -> EnvSource:
     """The environments of a run: those of `env`, or made as one vector environment by `vec`."""
     made = config.vec in ("native", "envpool") and not isinstance(env, VectorEnv)
     with spelt("PPO({})" if env is not None else ""):
-        return Made(env, config) if made else Source(env, config)
+        return VectorEnvSource(env, config) if made else EnvSource(env, config)
 
 
-def configured(env: Any, asked: dict[str, Any]) -> Config:
+def config_for(env: Any, asked: dict[str, Any]) -> Config:
     """The Config of the settings `asked` for `env`, over its preset, over the defaults."""
     check_names(asked)
     asked = {name: str(value) if isinstance(value, torch.device) else value
@@ -47,7 +47,7 @@ def configured(env: Any, asked: dict[str, Any]) -> Config:
         raise ConfigError("env_kwargs asks for a render_mode, but environments are not drawn while"
                           " they train", "leave it out; to watch: evaluate(1, env=lambda:"
                           " gymnasium.make(..., render_mode='human'))")
-    name = asked.get("env_name", "") if env is None else named(env)
+    name = asked.get("env_name", "") if env is None else env_label(env)
     if not name:
         raise ConfigError("PPO was given no environment (the default is the command's alone)",
                           f'PPO("{default_of("env_name")}")')
@@ -61,16 +61,16 @@ def configured(env: Any, asked: dict[str, Any]) -> Config:
     return Config(**{**preset_of(str(name), preset), **asked, "env_name": name})
 
 
-def named(env: Any) -> str:
+def env_label(env: Any) -> str:
     """What to call an environment that was given as `env`."""
     if isinstance(env, (list, tuple)):
-        return named(env[0]) if env else "nothing"
+        return env_label(env[0]) if env else "nothing"
     if isinstance(env, partial):
-        return named(env.func)
+        return env_label(env.func)
     return env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
 
 
-def whole(total: Any) -> int:
+def check_total_steps(total: Any) -> int:
     """`total` environment steps as an int; ConfigError for what is no whole number, 0 or more."""
     if isinstance(total, bool) or not isinstance(total, Real) or not 0 <= total < math.inf \
             or total != int(total):
@@ -79,7 +79,7 @@ def whole(total: Any) -> int:
     return int(total)
 
 
-def several(callbacks: Callbacks) -> tuple[Callback, ...]:
+def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:
     """`callbacks`, one or any number of them, as a tuple; ConfigError for what cannot be called."""
     try:
         found = (callbacks,) if callable(callbacks) else tuple(callbacks)
@@ -92,14 +92,14 @@ def several(callbacks: Callbacks) -> tuple[Callback, ...]:
     return found
 
 
-def resolved(source: Source) -> Config:
+def resolve(source: EnvSource) -> Config:
     """The Config for `source` with every None and "auto" decided; raises for impossible spaces."""
     config, obs_space = source.config, source.obs_space
     made = getattr(next(iter(source.factories), None), "make", None)
     check_spaces(obs_space, source.act_space,
                  call(made) if isinstance(made, partial) else config.env_name)
     check_heads(config, source.act_space)
-    seen = Observations(obs_space, source.act_space)
+    seen = ObservationLayout(obs_space, source.act_space)
     check_network(config, seen)
     config = config.replace(
         seed=secrets.randbits(31) if config.seed is None else config.seed,
@@ -107,7 +107,7 @@ def resolved(source: Source) -> Config:
         torch_threads=config.torch_threads or 1,
         vec="workers" if config.vec == "auto" else config.vec)
     if config.shared_critic is None:
-        config = config.replace(shared_critic=config.model in NETWORKS
+        config = config.replace(shared_critic=config.model in IMAGE_NETWORKS
                                 and config.actor_keys == config.critic_keys)
     if config.norm_rewards is None:
         config = config.replace(norm_rewards=config.reward_scale == 1 and not config.clip_rewards)
@@ -123,25 +123,25 @@ def resolved(source: Source) -> Config:
         config.num_workers, config.num_envs, partial(pays, source.step_seconds, config)))
 
 
-def _serves(config: Config, seen: Observations) -> bool:
+def _serves(config: Config, seen: ObservationLayout) -> bool:
     """Whether the compiled kernels serve such a network on such observations."""
-    head = head_of(seen.act_space, head_options(config), 1)
-    return (kernels.COMPILED and plain(config) and config.device == "cpu"
-            and type(head) in COMPILED and config.std is None and not config.final_tanh
+    head = make_head(seen.act_space, head_options(config), 1)
+    return (kernels.COMPILED and is_plain_mlp(config) and config.device == "cpu"
+            and type(head) in COMPILED_HEADS and config.std is None and not config.final_tanh
             and not config.norm_values and head.size <= kernels.MAX_CHOICES
             and len(config.hidden_sizes) <= kernels.MAX_HIDDEN)
 
 
-def _model(config: Config, seen: Observations) -> Any:
+def _model(config: Config, seen: ObservationLayout) -> Any:
     """The network that `model` comes to; ConfigError where it cannot see these observations."""
-    model, shapes = config.model, [shape[1:] for shape in map(picture, columns_of(seen)) if shape]
+    model, shapes = config.model, [shape[1:] for shape in map(image_shape, visible_leaves(seen)) if shape]
     if model == "auto":
-        return "cnn" if max(map(min, shapes), default=0) >= NETWORKS["cnn"].smallest else "mlp"
-    if model not in NETWORKS:
+        return "cnn" if max(map(min, shapes), default=0) >= IMAGE_NETWORKS["cnn"].smallest else "mlp"
+    if model not in IMAGE_NETWORKS:
         return model
-    smallest = NETWORKS[model].smallest
+    smallest = IMAGE_NETWORKS[model].smallest
     largest = max(shapes, key=min, default=(0,))
-    fits = [name for name, kind in NETWORKS.items() if min(largest) >= kind.smallest]
+    fits = [name for name, kind in IMAGE_NETWORKS.items() if min(largest) >= kind.smallest]
     fix = f"--model={[*fits, 'mlp'][0]}"
     if not shapes:
         raise ConfigError(f"--model={model} is for images, Boxes of uint8 with two axes or more,"

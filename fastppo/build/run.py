@@ -3,69 +3,69 @@
 import torch
 from gymnasium.vector import AutoresetMode
 
-from fastppo.build.arena_layout import _shares, groups_of
+from fastppo.build.arena_layout import env_groups, shares_update
 from fastppo.collect import Collector
 from fastppo.config import Config
-from fastppo.envs.source import Source
+from fastppo.envs.source import EnvSource
 from fastppo.learner import Learner
-from fastppo.learners.compiled import KernelLearner, recipe_of
-from fastppo.learners.shared_minibatches import Together
+from fastppo.learners.compiled import CompiledLearner, policy_plan
+from fastppo.learners.shared_minibatches import SharedMinibatches
 from fastppo.machine.arena import Arena
-from fastppo.networks.torch_state import own_torch
+from fastppo.networks.torch_state import default_torch
 from fastppo.policy import Policy
-from fastppo.stepping.actors import Central, Local
-from fastppo.stepping.episodes import Views
-from fastppo.stepping.native_vector import Native, mode_of
+from fastppo.stepping.actors import CentralActor, LocalActor
+from fastppo.stepping.episodes import RolloutViews
+from fastppo.stepping.native_vector import NativeVector, autoreset_mode
 from fastppo.update.custom_loss import check_loss
-from fastppo.update.flat_parameters import Flat
+from fastppo.update.flat_parameters import FlatParameters
 from fastppo.vecenv import Serial
-from fastppo.workers.team import Team
-from fastppo.workers.update_helper import Share
-from fastppo.workers.worker_envs import Workers, jobs
+from fastppo.workers.team import WorkerTeam
+from fastppo.workers.update_helper import HelperPlan
+from fastppo.workers.worker_envs import WorkerVecEnv, worker_jobs
 
 
-@own_torch()
-def flat_of(policy: Policy, arena: Arena) -> Flat:
+@default_torch()
+def make_flat_parameters(policy: Policy, arena: Arena) -> FlatParameters:
     """The parameters as one vector; on the CPU it and the moments' snapshot are the arena's."""
     observer = policy.observer
     if observer.count.device.type != "cpu":
-        return Flat(policy)
+        return FlatParameters(policy)
     for name, buffer in (("mean", "shift"), ("scale", "scale")):
         place = torch.from_numpy(arena[name])
         place.copy_(getattr(observer, buffer))
         setattr(observer, buffer, place)
-    return Flat(policy, torch.from_numpy(arena["params"]))
+    return FlatParameters(policy, torch.from_numpy(arena["params"]))
 
 
-@own_torch()
-def learner_of(policy: Policy, config: Config, flat: Flat) -> Learner:
+@default_torch()
+def make_learner(policy: Policy, config: Config, flat: FlatParameters) -> Learner:
     """The learner a resolved Config asks for."""
     check_loss(config)
     return learner_class(config)(policy, config, flat)
 
 
-def board(arena: Arena, source: Source, policy: Policy, learner: Learner,
+def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,
           config: Config) -> Collector:
     """The Collector of a run: its environments in this process or in workers, and their actor."""
     seed, native, seen = config.seed, source.vector is not None, policy.observer.seen
-    groups = [range(config.num_envs)] if native else groups_of(config.num_envs)
-    recipe = recipe_of(policy, learner.flat) if config.acting == "local" else None
-    late = native and mode_of(source.vector) is AutoresetMode.NEXT_STEP
-    central = Central(arena, policy, groups, seed, late) if recipe is None else None
+    groups = [range(config.num_envs)] if native else env_groups(config.num_envs)
+    recipe = policy_plan(policy, learner.flat) if config.acting == "local" else None
+    late = native and autoreset_mode(source.vector) is AutoresetMode.NEXT_STEP
+    central = CentralActor(arena, policy, groups, seed, late) if recipe is None else None
     if config.num_workers:
-        share = (Share(learner.recipe, learner.terms, policy.observer.norm)
-                 if _shares(config, policy) else None)
-        todo = jobs(source.factories, arena, config.num_workers, groups, recipe, seen,
+        share = (HelperPlan(learner.recipe, learner.terms, policy.observer.norm)
+                 if shares_update(config, policy) else None)
+        todo = worker_jobs(source.factories, arena, config.num_workers, groups, recipe, seen,
                     policy.actions, seed, share)
-        team = Team(todo, arena, len(groups), config.step_timeout, config.reset_timeout,
+        team = WorkerTeam(todo, arena, len(groups), config.step_timeout, config.reset_timeout,
                     busy=central is not None)
-        vec = Workers(team, config.num_steps, central)
+        vec = WorkerVecEnv(team, config.num_steps, central)
         if share:
-            learner.share(Together(team, arena, policy.observer.norm))
+            learner.share(SharedMinibatches(team, arena, policy.observer.norm))
     else:
-        actor = central or Local(arena, 0, config.num_envs, recipe, seen, policy.actions, seed)
-        vec = (Native(source.vector, arena, actor, seed) if native else
-               Serial(source.factories, Views.of(arena, 0, config.num_envs), actor, seed,
+        actor = central or LocalActor(arena, 0, config.num_envs, recipe, seen, policy.actions, seed)
+        vec = (NativeVector(source.vector, arena, actor, seed) if native else
+               Serial(source.factories, RolloutViews.of(arena, 0, config.num_envs), actor, seed,
                       groups=groups if central else ()))
     return Collector(arena, vec, policy, config)
 
@@ -73,5 +73,5 @@ def board(arena: Arena, source: Source, policy: Policy, learner: Learner,
 def learner_class(config: Config) -> type[Learner]:
     """The class of the learner a resolved Config asks for."""
     if config.learner == "kernel":
-        return KernelLearner
+        return CompiledLearner
     return config.loss if isinstance(config.loss, type) else Learner

@@ -10,29 +10,29 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Independent
 
 from fastppo.config import Config
-from fastppo.envs.make import called
-from fastppo.envs.observations import Observations
-from fastppo.envs.spaces import CHOICES, counts, fields, leaves, mapped
+from fastppo.envs.make import import_callable
+from fastppo.envs.observations import ObservationLayout
+from fastppo.envs.spaces import CHOICES, choice_counts, leaf_arrays, leaves, tree_map
 from fastppo.errors import ConfigError, ModelError
-from fastppo.networks.torch_state import seeded
-from fastppo.networks.user_distribution import Given
+from fastppo.networks.torch_state import seeded_rng
+from fastppo.networks.user_distribution import DistributionHead
 from fastppo.policy import Policy
 
-SAMPLES = 32  # of a distribution for two rows, each of which must be an action
-CLASS = "a torch.nn.Module subclass, whose __init__ takes (obs_space, act_space)"
+TRIAL_SAMPLES = 32  # of a distribution for two rows, each of which must be an action
+MODEL_CLASS = "a torch.nn.Module subclass, whose __init__ takes (obs_space, act_space)"
 
 
-def is_own(model: Any) -> bool:
+def is_user_model(model: Any) -> bool:
     """Whether a setting `model` says a class of the user's: itself, or as module:Class."""
     return callable(model) or isinstance(model, str) and ":" in model
 
 
-def made(model: Any, obs_space: Space, act_space: Space) -> nn.Module:
+def make_user_network(model: Any, obs_space: Space, act_space: Space) -> nn.Module:
     """The network that a class of the user's makes; ModelError where it makes none."""
     said = model if isinstance(model, str) else ""
-    if said and (model := called(said, "model")) is None:
+    if said and (model := import_callable(said, "model")) is None:
         raise ConfigError(f"model is {said!r}, which is no class",
-                          f"--model=module:Class, the name of {CLASS}")
+                          f"--model=module:Class, the name of {MODEL_CLASS}")
     if isinstance(model, nn.Module):
         name = type(model).__name__
         itself = f"--model={type(model).__module__}:{name}" if said else f"model={name}"
@@ -43,9 +43,9 @@ def made(model: Any, obs_space: Space, act_space: Space) -> nn.Module:
     except Exception as error:  # a user's constructor may raise anything
         raise ModelError(f"{model!r} failed when called with {obs_space} and {act_space}:"
                          f" {type(error).__name__}: {error}",
-                         f"for these two spaces {CLASS}") from error
+                         f"for these two spaces {MODEL_CLASS}") from error
     if not isinstance(net, nn.Module):
-        raise ModelError(f"{model!r} returned {type(net).__name__}, not a network", CLASS)
+        raise ModelError(f"{model!r} returned {type(net).__name__}, not a network", MODEL_CLASS)
     size = getattr(net, "state_size", 0)
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
         raise ModelError(f"the model's state_size is {size!r}, which is no number of floats",
@@ -53,14 +53,14 @@ def made(model: Any, obs_space: Space, act_space: Space) -> nn.Module:
     return net
 
 
-def tried(policy: Policy, config: Config) -> Policy:
+def try_network(policy: Policy, config: Config) -> Policy:
     """`policy`, whose network has been run on a batch of two, which materialises lazy layers.
 
     With another head, if that returned a Distribution. Raises ModelError where what it returned
     does not fit the spaces, or is not finite.
     """
     size, memory, obs = policy.head.size, policy.memory, _seen(policy)
-    given = f"forward(obs {mapped(_axes, obs)}" + f", state [2, {memory}]" * bool(memory) + ")"
+    given = f"forward(obs {tree_map(_axes, obs)}" + f", state [2, {memory}]" * bool(memory) + ")"
     fix = f"return (action parameters [2, {size}], value [2]" + (
         f", state [2, {memory}]), all float32" if memory else "), both float32")
     try:
@@ -83,7 +83,7 @@ def tried(policy: Policy, config: Config) -> Policy:
                              " by 0, logarithms and weights that nobody has set")
     if own:
         with torch.no_grad():
-            policy = judged(policy, out[0], config)
+            policy = with_distribution_head(policy, out[0], config)
         with torch.enable_grad():
             out = policy.head.sample(out[0], torch.zeros(2, 2))[1], out[1]
     _check_learns(policy.net, out[:2], given)
@@ -104,7 +104,7 @@ def ends_in_critic(policy: Policy) -> bool:
 
 def _seen(policy: Policy) -> Any:
     """What the network of a policy sees of two probing observations."""
-    return policy.observer(policy.observer.tensors(probe(policy.observer.seen)))
+    return policy.observer(policy.observer.tensors(probe_rows(policy.observer.seen)))
 
 
 def _answer(policy: Policy, obs: Any) -> Any:
@@ -122,17 +122,17 @@ def _check_learns(net: nn.Module, out: Sequence[Tensor], given: str) -> None:
                          "leave out detach(), .data and torch.no_grad() in forward")
 
 
-def probe(seen: Observations) -> np.ndarray:
+def probe_rows(seen: ObservationLayout) -> np.ndarray:
     """Two stored observations of no meaning: numbers from -1 to 1, any bytes, the first choices."""
     rows = np.zeros((2, *seen.store.shape), seen.store.dtype)
-    for array in fields(rows):
+    for array in leaf_arrays(rows):
         if array.dtype.kind in "fu":
             wave = np.cos(np.arange(array.size)).reshape(array.shape)
             array[...] = wave if array.dtype.kind == "f" else 127 * (1 + wave)
     return rows
 
 
-def judged(policy: Policy, dist: Distribution, config: Config) -> Policy:
+def with_distribution_head(policy: Policy, dist: Distribution, config: Config) -> Policy:
     """The policy of a network that returns such distributions, of a batch of two.
 
     Raises ModelError for one that is not over the space's actions, or lacks what is asked of it.
@@ -154,14 +154,14 @@ def judged(policy: Policy, dist: Distribution, config: Config) -> Policy:
     if policy.observer.seen.mask is not None and type(dist) is not Categorical:
         raise ModelError(f"the model returned {name}, of which nobody knows how to take away the"
                          " actions that a mask forbids; only of a Categorical", fix)
-    head = Given(store, "scale" if config.action_scaling else "clip")
+    head = DistributionHead(store, "scale" if config.action_scaling else "clip")
     _ask(head, dist, config, name, fix)
     _check_samples(head, dist, space, name)
     return Policy(policy.obs_space, space, policy.net, config.norm_obs, head,
                   policy.seed, config.obs_limit).eval()
 
 
-def _ask(head: Given, dist: Distribution, config: Config, name: str, fix: str) -> None:
+def _ask(head: DistributionHead, dist: Distribution, config: Config, name: str, fix: str) -> None:
     """Raise ModelError for a distribution that cannot be sampled, judged, or asked for its mode."""
     for what, ask in (("sample", lambda: head.sample(dist, torch.zeros(2, 2, dtype=torch.float32))),
                       ("mode or mean", lambda: head.mode(dist))):
@@ -178,13 +178,13 @@ def _ask(head: Given, dist: Distribution, config: Config, name: str, fix: str) -
                              f" is {config.entropy_coef}", "--entropy_coef=0") from error
 
 
-def _check_samples(head: Given, dist: Distribution, space: Space, name: str) -> None:
+def _check_samples(head: DistributionHead, dist: Distribution, space: Space, name: str) -> None:
     """Raise ModelError where a sample or the mode is none of the actions, as they are kept."""
     highest = torch.from_numpy(np.concatenate([
-        counts(leaf.space) - 1 if isinstance(leaf.space, CHOICES)
+        choice_counts(leaf.space) - 1 if isinstance(leaf.space, CHOICES)
         else np.full(math.prod(leaf.space.shape), np.inf) for leaf in leaves(space)]))
-    with seeded(0):
-        found = [head.mode(dist).trunc(), *(dist.sample() for _ in range(SAMPLES))]
+    with seeded_rng(0):
+        found = [head.mode(dist).trunc(), *(dist.sample() for _ in range(TRIAL_SAMPLES))]
     rows = torch.cat([x.reshape(2, len(highest)).double() for x in found])
     within = (rows >= 0) & (rows <= highest) & (rows == rows.trunc())
     wrong = (highest.isfinite() & ~within).any(1).nonzero()

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Iterable, Mapping, NamedTuple, Sequence, get_
 from fastppo.cli.setting_types import SWITCHES, Setting, settings
 from fastppo.config import Config
 from fastppo.errors import ConfigError
-from fastppo.settings.aliases import OTHERS, nearest, owner
+from fastppo.settings.aliases import FOREIGN_NAMES, library_of, nearest_setting
 from fastppo.settings.presets import BY_PRESET, PRESETS, preset_of
-from fastppo.settings.spelling import shown
+from fastppo.settings.spelling import format_value
 
 # Names of the first life. Two are no settings of their own: `computed` says what they come to.
 ALIASES = {"env": "env_name", "lam": "gae_lambda", "epsilon": "clip_range", "ppo_epochs": "epochs",
@@ -62,21 +62,21 @@ def read(argv: Sequence[str], own: type | None = None) -> Request:
     SystemExit.
     """
     mine = settings(own) if own else {}
-    given = by_setting(flags(argv), mine)
-    texts = {name: text_of(flag, mine) for name, flag in given.items()
+    given = by_setting(split_flags(argv), mine)
+    texts = {name: flag_text(flag, mine) for name, flag in given.items()
              if name not in ("help", *COMPUTED)}
     texts = {name: text for name, text in texts.items()
              if name not in BY_PRESET or text.lower() != "auto"}
     preset, changes = preset_for(texts)
-    values = parsed(texts, preset, changes, "help" in given, own)
+    values = parse_with_tyro(texts, preset, changes, "help" in given, own)
     asked = {name: values[name] for name in texts if name not in mine}
-    asked |= computed(given, values)
+    asked |= computed_settings(given, values)
     changes = {name: value for name, value in changes.items() if name not in asked}
     return Request(asked, preset, changes, Config(**{**changes, **asked}),
                    {name: values[name] for name in mine})
 
 
-def flags(argv: Sequence[str]) -> list[Flag]:
+def split_flags(argv: Sequence[str]) -> list[Flag]:
     """The flags of `argv` as typed, names with underscores; raises ConfigError for a stray word."""
     found: list[Flag] = []
     for word in argv:
@@ -102,7 +102,7 @@ def by_setting(given: Sequence[Flag], own: Mapping[str, Setting]) -> dict[str, F
     found: dict[str, Flag] = {}
     for flag in map(_positive, given):
         name = ALIASES.get(flag.name, "help" if flag.name == "-h" else flag.name)
-        if name in OTHERS:
+        if name in FOREIGN_NAMES:
             raise _answer(flag)
         if name not in (*settings(), *own, *COMPUTED, "help"):
             raise _unknown(flag.name, own)
@@ -114,7 +114,7 @@ def by_setting(given: Sequence[Flag], own: Mapping[str, Setting]) -> dict[str, F
     return found
 
 
-def text_of(flag: Flag, own: Mapping[str, Setting] = MappingProxyType({})) -> str:
+def flag_text(flag: Flag, own: Mapping[str, Setting] = MappingProxyType({})) -> str:
     """The text that follows a flag, True where nothing has to; ConfigError for none or too many."""
     setting = {**settings(), **own}.get(ALIASES.get(flag.name, flag.name))
     if setting and setting.bare and not flag.values:
@@ -140,7 +140,7 @@ def preset_for(texts: dict[str, str]) -> tuple[str, dict[str, Any]]:
     return name, {key: value for key, value in values.items() if value != getattr(Config, key)}
 
 
-def computed(given: dict[str, Flag], values: dict[str, Any]) -> dict[str, Any]:
+def computed_settings(given: dict[str, Flag], values: dict[str, Any]) -> dict[str, Any]:
     """What --num_iterations and --name come to, beside the `values` of all settings.
 
     The first is total_steps counted in rollouts of num_envs x num_steps; the second names the run's
@@ -153,19 +153,19 @@ def computed(given: dict[str, Flag], values: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if "num_iterations" in given:
         count = settings()["total_steps"]._replace(name="num_iterations", default=100).read(
-            text_of(given["num_iterations"]))
+            flag_text(given["num_iterations"]))
         found["total_steps"] = count * values["num_envs"] * values["num_steps"]
     if "name" in given:
-        found["run_dir"] = f"runs/{slug(text_of(given['name']))}"
+        found["run_dir"] = f"runs/{folder_name(flag_text(given['name']))}"
     return found
 
 
-def slug(name: str) -> str:
+def folder_name(name: str) -> str:
     """`name` as the name of one folder."""
     return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
 
 
-def parsed(texts: dict[str, str], preset: str, changes: dict[str, Any], wants_help: bool,
+def parse_with_tyro(texts: dict[str, str], preset: str, changes: dict[str, Any], wants_help: bool,
            own: type | None = None) -> dict[str, Any]:
     """All settings by name: `texts` read by tyro, over `changes`, over the defaults."""
     import tyro
@@ -197,13 +197,13 @@ def _box(title: str, held: Sequence[Setting], preset: str, changes: dict[str, An
     for setting in held:
         value = changes.get(setting.name, setting.default)
         unit = f" {setting.unit}" if setting.unit and value is not None else ""
-        over = f" by preset {preset}, else {shown(setting.default)}" * (setting.name in changes)
+        over = f" by preset {preset}, else {format_value(setting.default)}" * (setting.name in changes)
         spec = tyro.constructors.PrimitiveConstructorSpec(
             nargs=1, metavar=setting.type,
             instance_from_str=_reading(setting._replace(default=value)),
-            is_instance=lambda value: True, str_from_instance=lambda value: [shown(value)])
+            is_instance=lambda value: True, str_from_instance=lambda value: [format_value(value)])
         look = tyro.conf.arg(help=setting.text,
-                             help_behavior_hint=f"(default: {shown(value)}{unit}{over})")
+                             help_behavior_hint=f"(default: {format_value(value)}{unit}{over})")
         made.append((setting.name, Annotated[object, spec, look],
                      field(default_factory=lambda value=value: value)))
     return make_dataclass(title.capitalize(), made)
@@ -229,7 +229,7 @@ def _positive(flag: Flag) -> Flag:
     """--no-flag as --flag=False, where that can be meant."""
     name = flag.name.removeprefix("no_")
     setting = settings().get(name)
-    known = setting.kind is bool if setting else isinstance(OTHERS.get(name), tuple)
+    known = setting.kind is bool if setting else isinstance(FOREIGN_NAMES.get(name), tuple)
     if name == flag.name or not known:
         return flag
     if flag.values:
@@ -240,15 +240,15 @@ def _positive(flag: Flag) -> Flag:
 
 def _answer(flag: Flag) -> ConfigError:
     """The error for another library's name, with ours as its fix."""
-    ours, value = OTHERS[flag.name], " ".join(flag.values)
+    ours, value = FOREIGN_NAMES[flag.name], " ".join(flag.values)
     if isinstance(ours, tuple):
         fix = ours[0] if SWITCHES.get(value.lower(), True) else ours[1]
     else:
         fix = f"--{ours}={value or '...'}"
-    return ConfigError(f"{flag.typed} is a name of {owner(flag.name)}, here it has another", fix)
+    return ConfigError(f"{flag.typed} is a name of {library_of(flag.name)}, here it has another", fix)
 
 
 def _unknown(name: str, own: Iterable[str]) -> ConfigError:
     known = [*own, *settings(), *COMPUTED, *ALIASES]
     return ConfigError(f'there is no setting "{name}"',
-                       nearest(name.lstrip("-").removeprefix("no_"), known, "--"))
+                       nearest_setting(name.lstrip("-").removeprefix("no_"), known, "--"))

@@ -12,10 +12,10 @@ from fastppo.cli.stdout_guard import output_kept
 from fastppo.errors import ConfigError, Error, ModelError, SpaceError
 
 # What the first word of a command line may be: where the function stands that does it.
-VERBS = {"train": (".train", "training"), "bench": (".bench", "bench"),
-         "export": (".export", "export")}
-USAGE = (ConfigError, ModelError, SpaceError)
-NEEDED = "tyro", "numpy", "torch", "gymnasium", "safetensors", "cloudpickle"
+VERBS = {"train": (".train", "train_verb"), "bench": (".bench", "bench_verb"),
+         "export": (".export", "export_verb")}
+USAGE_ERRORS = (ConfigError, ModelError, SpaceError)
+NEEDED_PACKAGES = "tyro", "numpy", "torch", "gymnasium", "safetensors", "cloudpickle"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -25,16 +25,16 @@ def main(argv: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")  # a terminal that has no ± must not cost a run
     with Interrupts() as interrupts, output_kept():
         try:
-            verb, rest = verb_of(sys.argv[1:] if argv is None else argv)
+            verb, rest = choose_verb(sys.argv[1:] if argv is None else argv)
             verb(rest, interrupts)
         except Stop:
             raise SystemExit(interrupts.code) from None
         except Error as error:
             print(f"error: {error.typed}", file=sys.stderr, flush=True)
-            code = 2 if isinstance(error, USAGE) else 1
+            code = 2 if isinstance(error, USAGE_ERRORS) else 1
             raise SystemExit(interrupts.code if interrupts.signum else code) from None
         except ModuleNotFoundError as error:
-            if error.name not in NEEDED:
+            if error.name not in NEEDED_PACKAGES:
                 raise
             print(f"error: {error.name} is not installed for {sys.executable}\n  fix: {_python()}",
                   file=sys.stderr, flush=True)
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise SystemExit(141) from None
 
 
-def verb_of(argv: Sequence[str]) -> tuple[Callable[[Sequence[str], Interrupts], None], list[str]]:
+def choose_verb(argv: Sequence[str]) -> tuple[Callable[[Sequence[str], Interrupts], None], list[str]]:
     """What the first word of `argv` asks for, and the words after it; without a verb: training.
 
     Raises ConfigError for a word that is nearly a verb, or not even an environment.

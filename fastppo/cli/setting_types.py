@@ -16,8 +16,8 @@ from typing import Any, Callable, Literal, NamedTuple, Sequence, Union, get_args
 from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.settings.presets import BY_PRESET
-from fastppo.settings.schedules import Scheduled, fits
-from fastppo.settings.spelling import alike, flag, json_flag, mended
+from fastppo.settings.schedules import Scheduled, is_schedule
+from fastppo.settings.spelling import closest, flag, json_flag, parse_loose_json
 
 # The first field of each group.
 SECTIONS = {"env_name": "environment", "model": "network", "num_envs": "rollout",
@@ -40,7 +40,7 @@ NAMES = {int: "INT", float: "FLOAT", Scheduled: "FLOAT|SCHEDULE", bool: "BOOL", 
          dict[str, Any]: "JSON"}
 AUTO = *BY_PRESET, "num_workers"  # numbers that can be left to a rule or to measurement
 SHARES = "std",  # numbers that can be given as a percentage
-BARE = {"json": "-"}
+BARE_VALUES = {"json": "-"}
 POWERS = {"": 0, "k": 3, "m": 6, "g": 9}
 SWITCHES = {"true": True, "yes": True, "on": True, "1": True,
             "false": False, "no": False, "off": False, "0": False}
@@ -73,7 +73,7 @@ class Setting(NamedTuple):
     @property
     def bare(self) -> str | None:
         """The text that its flag alone stands for; None where a value has to follow."""
-        return "True" if self.kind is bool else BARE.get(self.name)
+        return "True" if self.kind is bool else BARE_VALUES.get(self.name)
 
     @property
     def fix(self) -> str:
@@ -84,9 +84,9 @@ class Setting(NamedTuple):
     def remedy(self, text: str) -> str:
         """What to write instead of `text`, which cannot be read."""
         if get_origin(self.kind) is Literal:
-            near = alike(text, get_args(self.kind))
+            near = closest(text, get_args(self.kind))
             return flag(self.name, near) if near else self.fix
-        meant = mended(text) if self.kind == dict[str, Any] else None
+        meant = parse_loose_json(text) if self.kind == dict[str, Any] else None
         return json_flag(self.name, meant) if meant else self.fix
 
     def read(self, text: str) -> Any:
@@ -98,7 +98,7 @@ class Setting(NamedTuple):
         if self.name in SHARES and text.endswith("%"):
             return text
         try:
-            return reader(self.kind)(text)
+            return reader_of(self.kind)(text)
         except ValueError as error:
             raise ConfigError(f'{self.name} is "{text}", but must be {error}',
                               self.remedy(text)) from None
@@ -121,16 +121,16 @@ def settings(owner: type = Config) -> dict[str, Setting]:
     return found
 
 
-def reader(kind: Any) -> Callable[[str], Any]:
+def reader_of(kind: Any) -> Callable[[str], Any]:
     """The function from a text to a value of `kind`; its ValueErrors say what must be there."""
     if get_origin(kind) is Literal:
         return functools.partial(_choice, choices=get_args(kind))
-    return {int: whole, float: _number, Scheduled: _scheduled, bool: switch,
+    return {int: parse_int, float: _number, Scheduled: _scheduled, bool: parse_bool,
             tuple[int, ...]: _sizes, tuple[str, ...]: _words, dict[str, Any]: _object
             }.get(kind, str)
 
 
-def whole(text: str) -> int:
+def parse_int(text: str) -> int:
     """A whole number: 16, 1_000, 1e6, 10M or 500k; raises ValueError for 1.5."""
     match = re.fullmatch(r"(.*?)([kmg]?)", text.strip().lower(), re.DOTALL)
     try:
@@ -142,7 +142,7 @@ def whole(text: str) -> int:
     raise ValueError("a whole number, such as 16, 1e6, 10M or 500k")
 
 
-def switch(text: str) -> bool:
+def parse_bool(text: str) -> bool:
     """True or False, also as yes/no, on/off, 1/0; raises ValueError for anything else."""
     if text.lower() not in SWITCHES:
         raise ValueError("True or False")
@@ -160,7 +160,7 @@ def _scheduled(text: str) -> float | str:
     try:
         return float(text)
     except ValueError:
-        if fits(text, positive=False):
+        if is_schedule(text, positive=False):
             return text
         raise ValueError("a number, such as 0.5 or 3e-4, or a schedule: linear:3e-4, cosine:3e-4,"
                          " linear:3e-4:1e-5") from None
@@ -174,7 +174,7 @@ def _choice(text: str, choices: Sequence[str]) -> str:
 
 def _sizes(text: str) -> tuple[int, ...]:
     try:
-        return tuple(whole(part) for part in re.split(r"[,\s]+", text.strip("()[] ,")) if part)
+        return tuple(parse_int(part) for part in re.split(r"[,\s]+", text.strip("()[] ,")) if part)
     except ValueError:
         raise ValueError("whole numbers, such as 64,64") from None
 

@@ -15,23 +15,23 @@ from typing import Any, Iterator, Sequence
 
 from fastppo import __version__
 from fastppo.cli import arguments
-from fastppo.cli.arguments import Request, slug
+from fastppo.cli.arguments import Request, folder_name
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.errors import ConfigError
-from fastppo.settings.spelling import MODELS, shown
+from fastppo.settings.spelling import MODELS, format_value
 
 BEGAN = time.monotonic()
-MODEL, SUMMARY = "model.safetensors", "summary.json"
+MODEL_FILE, SUMMARY_FILE = "model.safetensors", "summary.json"
 NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and slower; to get it:"
                 " install a C compiler and Python's headers, then pip install -e .")
 
 
-def training(argv: Sequence[str], interrupts: Interrupts) -> None:
+def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Do the training that `argv` asks for."""
-    run(arguments.read(argv), interrupts)
+    run_training(arguments.read(argv), interrupts)
 
 
-def run(request: Request, interrupts: Interrupts) -> None:
+def run_training(request: Request, interrupts: Interrupts) -> None:
     """Train, save and evaluate what was asked for, in a folder of its own."""
     config = request.config
     if os.getcwd() not in sys.path:
@@ -41,17 +41,17 @@ def run(request: Request, interrupts: Interrupts) -> None:
         check_wandb()
     seed = secrets.randbits(31) if config.seed is None else config.seed
     progress = "lines" if config.progress == "auto" else config.progress
-    with new_folder(config.run_dir, f"{slug(config.env_name)}__{seed}") as folder:
-        from fastppo.outputs.evaluator import latest
+    with new_folder(config.run_dir, f"{folder_name(config.env_name)}__{seed}") as folder:
+        from fastppo.outputs.evaluator import latest_evaluation
         from fastppo.ppo import PPO
         decided = {"env_name": config.env_name, "seed": seed, "run_dir": str(folder),
                    "progress": progress}
         with PPO(**{**request.asked, **decided}) as ppo:
-            say(*first_lines(request, seed, folder), *banner(ppo, request))
+            print_lines(*first_lines(request, seed, folder), *banner(ppo, request))
             sinks = list(ppo.sinks)
-            summary = train(ppo, folder, interrupts)
+            summary = learn_and_save(ppo, folder, interrupts)
         if config.eval_episodes:
-            evaluate(ppo, folder, summary, latest(sinks, ppo.step))
+            final_evaluation(ppo, folder, summary, latest_evaluation(sinks, ppo.step))
     if any(getattr(sink, "hung", False) for sink in sinks):
         sys.stdout.flush()
         os._exit(0)  # a usual exit would wait for wandb once more
@@ -106,7 +106,7 @@ def banner(ppo, request: Request) -> list[str]:
         f"{config.num_workers} workers" if config.num_workers else "the main process")
     place += ", as measured" * (request.asked.get("num_workers") == "auto")
     plural = "s" if config.torch_threads > 1 else ""
-    changed = " ".join(f"{name}={shown(value)}" for name, value in request.changes.items())
+    changed = " ".join(f"{name}={format_value(value)}" for name, value in request.changes.items())
     return [
         f"env       observations {_space(policy.obs_space)}, actions {_space(policy.act_space)}",
         *([f"preset    {request.preset}: {changed}"] if changed else []),
@@ -119,54 +119,54 @@ def banner(ppo, request: Request) -> list[str]:
     ]
 
 
-def train(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
+def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
     """Learn, and save whatever the end of it is; returns the run's summary.
 
     A signal ends it after the iteration, or at once where that is still being collected, or
     followed by an evaluation.
     """
-    from fastppo.outputs.metrics import PART
+    from fastppo.outputs.metrics import EVALUATION
     started, ended = time.monotonic(), "error"
-    interrupts.at_once = lambda: ppo.clock.part in ("collect", PART)
+    interrupts.at_once = lambda: ppo.clock.part in ("collect", EVALUATION)
     try:
         ppo.learn(callbacks=[lambda *_: not interrupts.signum])
         ended = "done"
     except Stop:
         pass
     finally:
-        seconds = time.monotonic() - started - ppo.clock.seconds.get(PART, 0.0)
+        seconds = time.monotonic() - started - ppo.clock.seconds.get(EVALUATION, 0.0)
         interrupts.at_once = lambda: False
         ended = "signal" if interrupts.signum else ended
         model = _saved(ppo, folder)
-        summary = summarised(ppo, ended, started - BEGAN, seconds, model)
-        write(folder, summary)
+        summary = make_summary(ppo, ended, started - BEGAN, seconds, model)
+        write_summary(folder, summary)
         ppo.close()  # its sinks have the last word on training
-        say(result(summary, model))
+        print_lines(result_line(summary, model))
         interrupts.at_once = lambda: True
     if interrupts.signum:
         raise Stop
     return summary
 
 
-def evaluate(ppo, folder: Path, summary: dict[str, Any], known) -> None:
+def final_evaluation(ppo, folder: Path, summary: dict[str, Any], known) -> None:
     """Play the episodes of the evaluation, unless it is `known` already; say what came of it."""
     try:
         found = known or ppo.evaluate(ppo.config.eval_episodes)
     except Stop:
-        say(f"stopped   during the evaluation   {folder / MODEL}")
+        print_lines(f"stopped   during the evaluation   {folder / MODEL_FILE}")
         raise
     held = {"mean": found.mean, "std": found.std, "ci95": found.ci95,
             "episodes": len(found.returns), "length": float(found.lengths.mean())}
-    write(folder, summary | {"evaluation": held})
-    say(f"evaluation return {found}")
+    write_summary(folder, summary | {"evaluation": held})
+    print_lines(f"evaluation return {found}")
 
 
-def summarised(ppo, ended: str, startup: float, seconds: float, model: Path | None
+def make_summary(ppo, ended: str, startup: float, seconds: float, model: Path | None
                ) -> dict[str, Any]:
     """What summary.json says of a run."""
     from fastppo.collect import WARMUP_STEPS
     from fastppo.machine import kernels
-    from fastppo.outputs.evaluator import best_of
+    from fastppo.outputs.evaluator import best_evaluation
     from fastppo.outputs.fingerprint import fingerprint
     config, recent = ppo.config, ppo.episodes.stats()
     rows = config.num_envs * min(config.num_steps, WARMUP_STEPS)
@@ -175,12 +175,12 @@ def summarised(ppo, ended: str, startup: float, seconds: float, model: Path | No
             "seconds": seconds, "startup_seconds": startup, "steps_per_second": ppo.step / seconds,
             "warmup_steps": rows * ppo.policy.observer.norm,
             "episodic_return": recent.get("charts/episodic_return"),
-            "evaluation": None, "best": best_of(ppo.sinks), "model": model and model.name,
+            "evaluation": None, "best": best_evaluation(ppo.sinks), "model": model and model.name,
             "kernels": kernels.backend(), "version": __version__,
             "fingerprint": fingerprint(config.torch_threads)}
 
 
-def result(summary: dict[str, Any], model: Path | None) -> str:
+def result_line(summary: dict[str, Any], model: Path | None) -> str:
     """The line on how training ended."""
     word = {"done": "trained", "signal": "stopped", "error": "failed"}[summary["ended"]]
     if model is None:
@@ -190,13 +190,13 @@ def result(summary: dict[str, Any], model: Path | None) -> str:
             f" {summary['steps_per_second']:,.0f} steps/s   {model}")
 
 
-def write(folder: Path, summary: dict[str, Any]) -> None:
+def write_summary(folder: Path, summary: dict[str, Any]) -> None:
     """Put the summary into a run's folder; what is not finite becomes null."""
     text = json.dumps(_finite(summary), indent=2, allow_nan=False)
-    (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
+    (folder / SUMMARY_FILE).write_text(text + "\n", encoding="utf-8")
 
 
-def say(*lines: str) -> None:
+def print_lines(*lines: str) -> None:
     """Print lines, at once."""
     print(*lines, sep="\n", flush=True)
 
@@ -205,14 +205,14 @@ def _saved(ppo, folder: Path) -> Path | None:
     """Where the policy of the last whole iteration was saved; None before the first one."""
     if ppo.learner.finished < 0:
         return None
-    ppo.save(folder / MODEL)
-    return folder / MODEL
+    ppo.save(folder / MODEL_FILE)
+    return folder / MODEL_FILE
 
 
 def _network(policy, config) -> str:
     outputs = f"-{{{policy.head.size},1}}"
     if config.model not in MODELS:
-        return f"{shown(config.model)}{outputs}"
+        return f"{format_value(config.model)}{outputs}"
     hidden = next(part for part in policy.modules() if hasattr(part, "actor_body")
                   ).actor_body.widths
     memory = f"-{config.rnn}{config.rnn_size}" * (config.rnn != "none")

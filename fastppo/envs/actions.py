@@ -18,13 +18,13 @@ from gymnasium.spaces import Box, Discrete, Space
 
 from fastppo.envs.spaces import (
     CHOICES,
-    Store,
-    action_store,
-    assembled,
-    counts,
+    Storage,
+    action_storage,
+    build_structure,
+    choice_counts,
+    choice_starts,
     leaves,
-    parts,
-    start_of,
+    subspaces,
 )
 from fastppo.errors import SpaceError
 
@@ -41,16 +41,16 @@ LARGEST = float(np.finfo(np.float32).max)
 Part = Callable[[np.ndarray], list[Any]]
 
 
-class Actions(NamedTuple):
+class ActionMapping(NamedTuple):
     """The actions of a space, and the form in which a policy chooses those of a Box."""
 
     space: Space
     form: str = "clip"
 
     @property
-    def store(self) -> Store:
+    def store(self) -> Storage:
         """How one is kept in a rollout."""
-        return action_store(self.space)
+        return action_storage(self.space)
 
     @property
     def size(self) -> int:
@@ -62,7 +62,7 @@ class Actions(NamedTuple):
 
         The arrays it returns are fresh, so an environment may keep them.
         """
-        if not parts(self.space):
+        if not subspaces(self.space):
             return _part(self.space, self.form)
         found, whole = leaves(self.space), self.space
         makes = [_part(leaf.space, self.form) for leaf in found]
@@ -71,7 +71,7 @@ class Actions(NamedTuple):
         def composite(act: np.ndarray) -> list[Any]:
             columns = [make(_stored(leaf.space, part)) for make, leaf, part in zip(
                 makes, found, np.split(act, cuts, axis=1))]
-            return [assembled(whole, iter(row)) for row in zip(*columns)]
+            return [build_structure(whole, iter(row)) for row in zip(*columns)]
         return composite
 
     def stacked(self, actions: Sequence[Any]) -> Any:
@@ -79,7 +79,7 @@ class Actions(NamedTuple):
         found = leaves(self.space)
         columns = [np.array([leaf.of(action) for action in actions], leaf.space.dtype).reshape(
             -1, *leaf.space.shape) for leaf in found]
-        return assembled(self.space, iter(columns))
+        return build_structure(self.space, iter(columns))
 
     def random(self, u: np.ndarray, z: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         """n uniformly random legal stored actions from noise, uniform u and normal z [n k].
@@ -108,7 +108,7 @@ def check_form(space: Space, form: str, asked: str) -> None:
 
 def _narrowed(space: Space) -> str:
     """How to give actions other bounds: code where one pair within those there are can be named."""
-    if parts(space):
+    if subspaces(space):
         return "that Box narrower bounds"
     below, above = float(space.low.max()), float(space.high.min())
     low = min(max(below, -1.0), max(above - 2.0, below))
@@ -148,7 +148,7 @@ def _boundless(box: Box) -> str:
 
 def _stored(space: Space, part: np.ndarray) -> np.ndarray:
     """The columns [n k] of one leaf of a composite action, as if it were alone."""
-    store = action_store(space)
+    store = action_storage(space)
     return part.astype(store.dtype).reshape(-1, *store.shape)
 
 
@@ -167,7 +167,7 @@ def _part(space: Space, form: str) -> Part:
 
 
 def _chooser(space: Space) -> Callable[[np.ndarray], np.ndarray]:
-    start = np.broadcast_to(start_of(space), space.shape).reshape(-1)
+    start = np.broadcast_to(choice_starts(space), space.shape).reshape(-1)
     return lambda act: act + start
 
 
@@ -182,7 +182,7 @@ def _placer(space: Box, form: str) -> Callable[[np.ndarray], np.ndarray]:
 
 def _chosen(space: Space, u: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     """Random choices [n k], of the legal ones where there is a mask."""
-    many = counts(space)
+    many = choice_counts(space)
     if mask is None:
         return np.minimum((u * many).astype(np.int64), many - 1)
     columns = []

@@ -23,17 +23,17 @@ NOOP, FIRE = 0, 1  # actions
 NOOPS, SKIP, SIDE = 30, 4, 84  # at a reset at most; frames an action is held; pixels [Mnih 2015]
 KEPT = 8  # episodes that can begin again
 MADE = {"frameskip": 1, "obs_type": "grayscale"}  # nobody looks at frames in colour
-RETURN, LENGTH = "game_return", "game_length"  # shown as env/game_return, env/game_length
+GAME_RETURN, GAME_LENGTH = "game_return", "game_length"  # shown as env/game_return, env/game_length
 
 
-class Games(NamedTuple):
+class AtariOptions(NamedTuple):
     """How games are played."""
 
     lives: bool  # the end of a life ends an episode
     whole: bool = False  # but not here: the lives of a game are one episode
 
 
-class Start(NamedTuple):
+class EpisodeStart(NamedTuple):
     """Where an episode began: after the first `count` of `moves` in the game of `seed`."""
 
     seed: int
@@ -41,7 +41,7 @@ class Start(NamedTuple):
     count: int
 
 
-class Lives(gym.Wrapper):
+class EpisodicLives(gym.Wrapper):
     """The end of a life ends an episode; a game is reset when it is over [baselines].
 
     After a lost life `reset` goes on in the same game with one no-op, whatever the seed: then an
@@ -65,7 +65,7 @@ class Lives(gym.Wrapper):
             obs, info = self._next(seed, options) if self.lost else self._game(seed, options)
         self.lost = False
         if None not in (seed, self.seed):
-            self.starts[seed] = Start(self.seed, self.moves, len(self.moves))
+            self.starts[seed] = EpisodeStart(self.seed, self.moves, len(self.moves))
             if len(self.starts) > KEPT:
                 del self.starts[next(iter(self.starts))]
         return obs, info
@@ -83,7 +83,7 @@ class Lives(gym.Wrapper):
         self.lost = 0 < self.lives < before and not (term or trunc)
         self.score += rew
         if term or trunc:
-            info = {**info, RETURN: self.score, LENGTH: len(self.moves)}
+            info = {**info, GAME_RETURN: self.score, GAME_LENGTH: len(self.moves)}
         return obs, rew, term, trunc, info
 
     def _game(self, seed: int | None, options: dict[str, Any] | None):
@@ -101,7 +101,7 @@ class Lives(gym.Wrapper):
         obs, first = self._game(seed, options)
         return obs, info | first
 
-    def _again(self, start: Start, options: dict[str, Any] | None):
+    def _again(self, start: EpisodeStart, options: dict[str, Any] | None):
         """Begin an episode that has begun before, by playing its game up to there."""
         obs, info = self._game(start.seed, options)
         for move in start.moves[:start.count]:
@@ -109,7 +109,7 @@ class Lives(gym.Wrapper):
         return obs, info
 
 
-class Fire(gym.Wrapper):
+class FireOnReset(gym.Wrapper):
     """Presses FIRE after every reset [baselines]; for games that `waits`."""
 
     def reset(self, **kwargs):
@@ -122,7 +122,7 @@ class Fire(gym.Wrapper):
         return obs, info
 
 
-class Whole(gym.Wrapper):
+class WholeGame(gym.Wrapper):
     """Lives, one after the other, as the one episode that a game is.
 
     What happens between two lives is what training does there: the no-op, FIRE, and frames stacked
@@ -141,16 +141,16 @@ class Whole(gym.Wrapper):
     def step(self, action):
         """As the environment's own, but a lost life ends nothing."""
         obs, rew, term, trunc, info = self.env.step(action)
-        if term and RETURN not in info:
+        if term and GAME_RETURN not in info:
             obs, info = self.env.reset()
-            term, trunc = False, RETURN in info
+            term, trunc = False, GAME_RETURN in info
         self.score += rew
         if term or trunc:
-            rew += info[RETURN] - self.score  # what came while no action of the policy's was taken
+            rew += info[GAME_RETURN] - self.score  # what came while no action of the policy's was taken
         return obs, rew, term, trunc, info
 
 
-def games(preprocessing: str, end_on_life_loss: bool) -> Games | None:
+def atari_options(preprocessing: str, end_on_life_loss: bool) -> AtariOptions | None:
     """How the settings of these names want games to be played; None: as they are.
 
     Raises ConfigError where they contradict each other.
@@ -159,10 +159,10 @@ def games(preprocessing: str, end_on_life_loss: bool) -> Games | None:
         raise ConfigError("end_on_life_loss is for --preprocessing=atari, and preprocessing is"
                           f" {preprocessing!r}",
                           "--preprocessing=atari, or --end_on_life_loss=False")
-    return Games(end_on_life_loss) if preprocessing == "atari" else None
+    return AtariOptions(end_on_life_loss) if preprocessing == "atari" else None
 
 
-def arguments(spec: EnvSpec, limit: int | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+def atari_arguments(spec: EnvSpec, limit: int | None, kwargs: dict[str, Any]) -> dict[str, Any]:
     """What gym.make is given to make the game of `spec`: every frame is a step, and is grey.
 
     A `limit` is one of actions, not of frames: it is left to `preprocessed`.
@@ -173,7 +173,7 @@ def arguments(spec: EnvSpec, limit: int | None, kwargs: dict[str, Any]) -> dict[
     return {"max_episode_steps": -1 if limit else None, **made, **kwargs}
 
 
-def preprocessed(env: gym.Env, limit: int | None, lives: bool) -> gym.Env:
+def preprocess_atari(env: gym.Env, limit: int | None, lives: bool) -> gym.Env:
     """`env`, a game of ALE's, with what is said above; `limit` actions are a game's longest.
 
     Raises ConfigError for what is no such game, and where OpenCV is missing.
@@ -182,11 +182,11 @@ def preprocessed(env: gym.Env, limit: int | None, lives: bool) -> gym.Env:
         raise ConfigError(*misfit)
     env = AtariPreprocessing(env, NOOPS, SKIP, SIDE)
     env = gym.wrappers.TimeLimit(env, limit) if limit else env
-    env = Lives(env) if lives else env
-    return Fire(env) if waits(env) else env
+    env = EpisodicLives(env) if lives else env
+    return FireOnReset(env) if needs_fire(env) else env
 
 
-def waits(env: gym.Env) -> bool:
+def needs_fire(env: gym.Env) -> bool:
     """Whether a game is one of those that may wait for FIRE: it has more to do than that."""
     meanings = env.unwrapped.get_action_meanings()
     return len(meanings) >= 3 and meanings[FIRE] == "FIRE"

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from fastppo.envs.masks import METHOD
+from fastppo.envs.masks import MASK_METHOD
 from fastppo.envs.spaces import MASK
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
@@ -20,7 +20,7 @@ from fastppo.machine.limits import usable_cores
 SEEDS = 2**31  # EnvPool's are int32, and environment i has the seed + i
 
 
-def envpool() -> ModuleType:
+def import_envpool() -> ModuleType:
     """The module; ConfigError where it is not installed or cannot be imported."""
     try:
         import envpool as module
@@ -31,14 +31,14 @@ def envpool() -> ModuleType:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def without_warnings() -> Iterator[None]:
     """Without warnings: EnvPool gives float32 spaces their bounds in float64."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-class Pool(VectorEnv):
+class EnvPoolVector(VectorEnv):
     """EnvPool's environments of one id, with batched spaces, and seeded by `reset`.
 
     EnvPool takes its seed when it is made: `reset(seed=...)` makes it anew. So does the next reset
@@ -51,14 +51,14 @@ class Pool(VectorEnv):
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
     def __init__(self, name: str, num_envs: int, kwargs: dict[str, Any]):
-        self.module, self.name, self.num_envs = envpool(), name.rpartition(":")[2], num_envs
+        self.module, self.name, self.num_envs = import_envpool(), name.rpartition(":")[2], num_envs
         self.kwargs = {"num_envs": num_envs, "num_threads": min(usable_cores(), num_envs), **kwargs}
         self.pool, self.seed, self.count, self.under_way, self.info = None, 0, 0, False, {}
-        with quiet():
+        with without_warnings():
             spec = self._made("make_spec")
             spaces = spec.gymnasium_observation_space, spec.gymnasium_action_space
         if f"info:{MASK}" in spec.state_array_spec:
-            setattr(self, METHOD, lambda: self.info[MASK])
+            setattr(self, MASK_METHOD, lambda: self.info[MASK])
         self.single_observation_space, self.single_action_space = spaces
         self.observation_space, self.action_space = (batch_space(space, num_envs)
                                                      for space in spaces)
@@ -71,7 +71,7 @@ class Pool(VectorEnv):
             fresh = kernels.episode_seed(self.seed, Purpose.ENV_SEED, 0, self.count)
             self.pool = self._made("make_gymnasium", seed=fresh % (SEEDS - self.num_envs))
             self.count, self.under_way = self.count + 1, False
-        with quiet():
+        with without_warnings():
             obs, self.info = self.pool.reset()
         return obs, {}
 

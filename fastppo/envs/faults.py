@@ -12,7 +12,7 @@ IN_MAIN = "--num_workers=0 runs it in the main process, where a breakpoint() in 
 WORDS_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 
 
-def fault_of(env: int, name: str, seed: int | None, episode: int, step: int, field: str,
+def env_error_at(env: int, name: str, seed: int | None, episode: int, step: int, field: str,
              error: BaseException) -> EnvError:
     """The fault of environment `env` of worker `name` ("": the main process) at a step.
 
@@ -23,10 +23,10 @@ def fault_of(env: int, name: str, seed: int | None, episode: int, step: int, fie
     where = f"{name}before its first episode" if seed is None and episode < 0 else name + begun
     alone = "play it alone" + f", from env.reset(seed={seed}) on" * (seed is not None)
     fix = IN_MAIN if name else f"{alone}; or put a breakpoint() where it fails"
-    return fault(f"environment {env} ({where})", field, error, fix)
+    return env_error(f"environment {env} ({where})", field, error, fix)
 
 
-def fault(where: str, field: str, error: BaseException, fix: str = IN_MAIN) -> EnvError:
+def env_error(where: str, field: str, error: BaseException, fix: str = IN_MAIN) -> EnvError:
     """The EnvError for an environment that failed in `field`, with its own traceback as text.
 
     A Ctrl-C is no fault of the environment's and is raised as it is; in a worker, which ignores
@@ -36,7 +36,7 @@ def fault(where: str, field: str, error: BaseException, fix: str = IN_MAIN) -> E
         raise error
     fix = _old_api(field, error) or fix
     trace = "".join(traceback.format_exception(error)) if error.__traceback__ else ""
-    what = f"{where} failed in {field}: {_words(error)}\n{shortened(trace, TRACE_MAX)}".rstrip()
+    what = f"{where} failed in {field}: {_words(error)}\n{truncate_text(trace, TRACE_MAX)}".rstrip()
     return EnvError(what.encode(errors="backslashreplace").decode(), fix)
 
 
@@ -54,7 +54,7 @@ def _old_api(field: str, error: BaseException) -> str:
             " shimmy.GymV21CompatibilityV0(env=env)")
 
 
-def shortened(text: str, limit: int) -> str:
+def truncate_text(text: str, limit: int) -> str:
     """`text`, or its beginning and its end where it is longer than `limit` characters."""
     if len(text) <= limit:
         return text
@@ -63,12 +63,12 @@ def shortened(text: str, limit: int) -> str:
 
 def _words(error: BaseException) -> str:
     try:
-        return shortened(f"{type(error).__name__}: {error}", WORDS_MAX)
+        return truncate_text(f"{type(error).__name__}: {error}", WORDS_MAX)
     except Exception:  # a user's __str__ may raise anything
         return f"{type(error).__name__}, whose text cannot be had"
 
 
-def close(envs: list) -> None:
+def close_all(envs: list) -> None:
     """Close and forget all of `envs`; what they raise is printed and stops nobody."""
     while envs:
         try:

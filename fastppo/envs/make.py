@@ -10,7 +10,7 @@ from typing import Any, Callable, Sequence
 import gymnasium as gym
 
 from fastppo.envs import atari, env_hints, faults, masks
-from fastppo.envs.wrappers import prepared, stacked
+from fastppo.envs.wrappers import make_deterministic, stack_frames
 from fastppo.errors import ConfigError, EnvError, Error, SpaceError
 
 Factory = Callable[[], gym.Env]
@@ -18,48 +18,48 @@ Factory = Callable[[], gym.Env]
 log = logging.getLogger("fastppo")
 
 
-class Dressing:
+class EnvFactory:
     """What is put around every environment that is made: preprocessing, stacked frames, masks."""
 
-    def __init__(self, limit: int | None, kwargs: dict, stack: int, games: atari.Games | None):
+    def __init__(self, limit: int | None, kwargs: dict, stack: int, games: atari.AtariOptions | None):
         self.limit, self.kwargs, self.stack, self.games = limit, kwargs, stack, games
         self.masked = False
 
     def dressed(self, env: gym.Env) -> gym.Env:
         """`env` as the trainer sees it."""
         games = self.games
-        env = env if games is None else atari.preprocessed(env, self.limit, games.lives)
-        env = stacked(env, self.stack)
-        env = atari.Whole(env) if games and games.lives and games.whole else env
-        return masks.wrapped(env) if self.masked else env
+        env = env if games is None else atari.preprocess_atari(env, self.limit, games.lives)
+        env = stack_frames(env, self.stack)
+        env = atari.WholeGame(env) if games and games.lives and games.whole else env
+        return masks.wrap_mask(env) if self.masked else env
 
-    def to_play(self) -> "Dressing":
+    def to_play(self) -> "EnvFactory":
         """The same for evaluation, where the lives of a game are one episode."""
         twin = copy.copy(self)
         twin.games = self.games and self.games._replace(whole=True)
         return twin
 
 
-class SpecFactory(Dressing):
+class SpecFactory(EnvFactory):
     """Makes the environment of a resolved EnvSpec; an id is looked up once, in the main process."""
 
     def __init__(self, spec: gym.envs.registration.EnvSpec, limit: int | None, kwargs: dict,
-                 stack: int = 1, games: atari.Games | None = None):
+                 stack: int = 1, games: atari.AtariOptions | None = None):
         super().__init__(limit, kwargs, stack, games)
         self.spec = spec
 
     def __call__(self) -> gym.Env:
         asked = {"max_episode_steps": self.limit, **self.kwargs} if self.games is None \
-            else atari.arguments(self.spec, self.limit, self.kwargs)
+            else atari.atari_arguments(self.spec, self.limit, self.kwargs)
         # Gymnasium's passive checker is our own check's twin, and costs on every step.
         return self.dressed(gym.make(self.spec, disable_env_checker=True, **asked))
 
 
-class CallFactory(Dressing):
+class CallFactory(EnvFactory):
     """Makes an environment by calling the user's class or function, with a time limit if asked."""
 
     def __init__(self, make: Callable[..., gym.Env], limit: int | None, kwargs: dict,
-                 name: str = "", stack: int = 1, games: atari.Games | None = None):
+                 name: str = "", stack: int = 1, games: atari.AtariOptions | None = None):
         super().__init__(limit, kwargs, stack, games)
         self.make, self.name = make, name or _name(make)
 
@@ -88,8 +88,8 @@ def spaces_of(env: Any, prefix: str = "") -> tuple[gym.Space, gym.Space]:
     return tuple(found)
 
 
-def factory(env: Any, limit: int | None = None, kwargs: dict | None = None, stack: int = 1,
-            games: atari.Games | None = None) -> Factory:
+def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None, stack: int = 1,
+            games: atari.AtariOptions | None = None) -> Factory:
     """The factory of a Gymnasium id, `package:Id-v0`, `module:callable`, class or callable.
 
     `limit` is the length in steps at which episodes are truncated (none: the environment's own);
@@ -98,7 +98,7 @@ def factory(env: Any, limit: int | None = None, kwargs: dict | None = None, stac
     """
     name = env if isinstance(env, str) else ""
     if name:
-        env = called(name)
+        env = import_callable(name)
         if env is None:
             return SpecFactory(_spec(name), limit, kwargs or {}, stack, games)
     if not callable(env):
@@ -107,7 +107,7 @@ def factory(env: Any, limit: int | None = None, kwargs: dict | None = None, stac
     return CallFactory(env, limit, kwargs or {}, name, stack, games)
 
 
-def build(factories: Sequence[Factory], first: int = 0, name: str = "") -> list[gym.Env]:
+def make_envs(factories: Sequence[Factory], first: int = 0, name: str = "") -> list[gym.Env]:
     """The environments of `factories`, the first one being number `first` of worker `name`.
 
     Raises EnvError for a factory that raises, and if two environments are one and the same object;
@@ -123,7 +123,7 @@ def build(factories: Sequence[Factory], first: int = 0, name: str = "") -> list[
 
 def _made(make: Factory, where: str) -> gym.Env:
     try:
-        env = prepared(make())
+        env = make_deterministic(make())
         spaces_of(env)
         return env
     except (Error, KeyboardInterrupt):
@@ -134,7 +134,7 @@ def _made(make: Factory, where: str) -> gym.Env:
     except BaseException as error:  # a user's constructor may raise anything
         if why := _misfit(make, error):
             raise ConfigError(*why) from error
-        raise faults.fault(where, "its constructor", error,
+        raise faults.env_error(where, "its constructor", error,
                              "call its factory alone until that works") from error
 
 
@@ -179,7 +179,7 @@ def _entry(make: Factory) -> Any:
     return make.spec.entry_point if isinstance(make, SpecFactory) else make
 
 
-def called(name: str, setting: str = "env_name") -> Callable | None:
+def import_callable(name: str, setting: str = "env_name") -> Callable | None:
     """What `module:callable` names, the value of a setting; None if it names nothing to call.
 
     That may be an environment's id. Raises ConfigError for a module that cannot be imported, and

@@ -12,24 +12,24 @@ from gymnasium.spaces import Box, Dict, Space
 from fastppo.envs.spaces import (
     CHOICES,
     MASK,
-    WRAPPED,
+    OBS_KEY,
     Leaf,
-    Wrapped,
-    assembled,
-    counts,
-    fields,
-    keeps,
-    leaf_store,
+    MaskedDict,
+    build_structure,
+    can_store,
+    choice_counts,
+    choice_starts,
+    leaf_arrays,
+    leaf_storage,
     leaves,
-    mask_at,
-    observation_store,
-    parts,
-    start_of,
-    with_bits,
+    mask_leaf,
+    observation_storage,
+    subspaces,
+    with_binary_mask,
 )
 
 
-class Column(NamedTuple):
+class StoredLeaf(NamedTuple):
     """One leaf of an observation, and how it is kept."""
 
     leaf: Leaf
@@ -39,11 +39,11 @@ class Column(NamedTuple):
     counts: np.ndarray | None  # of choices, i64 [factors]; None for a Box
 
     @classmethod
-    def of(cls, leaf: Leaf) -> "Column":
+    def of(cls, leaf: Leaf) -> "StoredLeaf":
         """The column that keeps `leaf`; SpaceError where it cannot be kept."""
-        store, choices = leaf_store(leaf.space), isinstance(leaf.space, CHOICES)
-        return cls(leaf, np.dtype(store.dtype), store.shape, start_of(leaf.space),
-                   counts(leaf.space) if choices else None)
+        store, choices = leaf_storage(leaf.space), isinstance(leaf.space, CHOICES)
+        return cls(leaf, np.dtype(store.dtype), store.shape, choice_starts(leaf.space),
+                   choice_counts(leaf.space) if choices else None)
 
     def kept(self, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray:
         """`value` [*lead ...] as kept; ValueError for what its space does not say."""
@@ -53,7 +53,7 @@ class Column(NamedTuple):
                              f" {(*lead, *self.shape)}")
         if self.counts is not None:
             return self._chosen(array)
-        if not keeps(self.dtype, array.dtype):
+        if not can_store(self.dtype, array.dtype):
             raise ValueError(f"the {self.leaf} is {array.dtype}, which {self.dtype} does not keep")
         with np.errstate(over="ignore"):
             array = array.astype(self.dtype, copy=False)
@@ -73,7 +73,7 @@ class Column(NamedTuple):
         return array.astype(self.dtype)
 
 
-class Observations:
+class ObservationLayout:
     """The observations of one space: their columns, one a leaf, and which is the action mask.
 
     `store` says how one is kept; `shown` is the space of what a network sees: without the mask, and
@@ -81,12 +81,12 @@ class Observations:
     """
 
     def __init__(self, space: Space, act_space: Space):
-        self.mask = mask_at(space, act_space)
-        self.wrapped = isinstance(space, Wrapped) and self.mask is not None
-        space = space if self.mask is None else with_bits(space)
-        self.space, self.act_space, self.store = space, act_space, observation_store(space)
-        self.columns = [Column.of(leaf) for leaf in leaves(space)]
-        self.factors = counts(act_space) if self.mask is not None else None
+        self.mask = mask_leaf(space, act_space)
+        self.wrapped = isinstance(space, MaskedDict) and self.mask is not None
+        space = space if self.mask is None else with_binary_mask(space)
+        self.space, self.act_space, self.store = space, act_space, observation_storage(space)
+        self.columns = [StoredLeaf.of(leaf) for leaf in leaves(space)]
+        self.factors = choice_counts(act_space) if self.mask is not None else None
         self.shown = space if self.mask is None else self._shown()
 
     @property
@@ -133,7 +133,7 @@ class Observations:
 
     def put(self, rows: np.ndarray, arrays: Sequence[np.ndarray], lead: tuple[int, ...]) -> None:
         """rows [*lead ...] = the arrays of kept observations."""
-        for field, array in zip(fields(rows), arrays):
+        for field, array in zip(leaf_arrays(rows), arrays):
             field[...] = array.reshape(*lead, *field.shape[len(lead):])
 
     def split(self, structure: Any) -> list[np.ndarray]:
@@ -142,7 +142,7 @@ class Observations:
 
     def legal(self, rows: np.ndarray) -> np.ndarray | None:
         """The action masks, bool [n choices], of stored observations [n ...]; None without one."""
-        return None if self.mask is None else fields(rows)[self.mask]
+        return None if self.mask is None else leaf_arrays(rows)[self.mask]
 
     def stuck(self, rows: np.ndarray) -> tuple[int, ValueError] | None:
         """(row, why) of the first of stored observations [n] whose mask forbids every action."""
@@ -158,27 +158,27 @@ class Observations:
 
     def whole(self, obs: Any, mask: Any) -> dict:
         """`obs`, which may lack the action mask, with `mask` in it; True: everything is legal."""
-        found = joined(self.space, obs, mask)
+        found = with_mask(self.space, obs, mask)
         if mask is True:
             found[MASK] = np.ones((*self.lead(found), self.factors.sum()), bool)
         return found
 
     def structure(self, arrays: Sequence[Any]) -> Any:
         """The leaves, arrays or tensors, in the structure of the space."""
-        return assembled(self.space, iter(arrays))
+        return build_structure(self.space, iter(arrays))
 
     def _shown(self) -> Space:
-        rest = [(key, part) for key, part in parts(self.space) if key != MASK]
+        rest = [(key, part) for key, part in subspaces(self.space) if key != MASK]
         return rest[0][1] if self.wrapped else Dict(rest)
 
 
-def joined(space: Dict, obs: Any, mask: Any) -> dict:
+def with_mask(space: Dict, obs: Any, mask: Any) -> dict:
     """An element of `space`, or a batch, from one that lacks the action mask, and that mask."""
     parts = isinstance(obs, dict) and space.spaces.keys() - {MASK} <= obs.keys()
-    return {**(obs if parts else {WRAPPED: obs}), MASK: mask}
+    return {**(obs if parts else {OBS_KEY: obs}), MASK: mask}
 
 
-def flags(mask: Any, size: int, where: str, lead: tuple[int, ...] = ()) -> np.ndarray:
+def parse_mask(mask: Any, size: int, where: str, lead: tuple[int, ...] = ()) -> np.ndarray:
     """An action mask, of any shape behind `lead`, as bool [*lead size].
 
     Raises ValueError for what is none, found `where`.
@@ -202,16 +202,16 @@ def _told(value: Any) -> str:
     return f"a tuple of {len(value)}" if isinstance(value, tuple) else type(value).__name__
 
 
-class Encoding:
+class ObservationEncoding:
     """What a network sees of observations: float32 columns, of each leaf in turn.
 
     Choices have a column each (one-hot), bytes are divided by 255, the rest is as it is; the action
     mask is left out. `floats`, bool [o]: the columns of float leaves, which alone have moments.
     """
 
-    def __init__(self, seen: Observations):
+    def __init__(self, seen: ObservationLayout):
         self.columns = [(i, column) for i, column in enumerate(seen.columns) if i != seen.mask]
-        sizes = [width(column) for _, column in self.columns]
+        sizes = [encoded_width(column) for _, column in self.columns]
         self.size, floats = sum(sizes), [c.dtype == np.float32 for _, c in self.columns]
         self.floats = np.repeat(floats, sizes)
         self.identity = seen.plain and seen.store.dtype == "<f4"
@@ -223,13 +223,13 @@ class Encoding:
         return np.concatenate([_encoded(column, arrays[i]) for i, column in self.columns], 1)
 
 
-def width(column: Column) -> int:
+def encoded_width(column: StoredLeaf) -> int:
     """How many columns a network sees of a leaf."""
     return math.prod(column.shape) if column.counts is None or column.dtype == np.bool_ \
         else int(column.counts.sum())
 
 
-def _encoded(column: Column, array: np.ndarray) -> np.ndarray:
+def _encoded(column: StoredLeaf, array: np.ndarray) -> np.ndarray:
     flat = array.reshape(len(array), math.prod(column.shape))
     if column.dtype != np.int32:
         scale = np.float32(255 if column.dtype == np.uint8 else 1)

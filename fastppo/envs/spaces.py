@@ -18,20 +18,20 @@ from fastppo.envs.env_hints import wrapper
 from fastppo.errors import SpaceError
 
 CHOICES = Discrete, MultiDiscrete, MultiBinary  # spaces whose actions a mask can forbid
-NEVER = -1e38  # the logit of an illegal action: its probability is exactly 0
+MASKED_LOGIT = -1e38  # the logit of an illegal action: its probability is exactly 0
 MASK = "action_mask"  # the key of a Dict observation that says which actions are legal
-WRAPPED = "obs"  # the key beside a mask that masks.Masked has put there
-MOST_CHOICES = 1 << 20  # of one Discrete: each is a column of what a network sees
+OBS_KEY = "obs"  # the key beside a mask that masks.Masked has put there
+MAX_DISCRETE = 1 << 20  # of one Discrete: each is a column of what a network sees
 
 
-class Wrapped(Dict):
+class MaskedDict(Dict):
     """Dict(obs=..., action_mask=...) that masks.Masked has made of observations that are no Dict.
 
     Equal to a user's own Dict with these keys, which keeps its structure in what a network sees.
     """
 
 
-class Store(NamedTuple):
+class Storage(NamedTuple):
     """How one observation or action is kept: numpy dtype, and shape of one environment's row."""
 
     dtype: str | np.dtype
@@ -59,7 +59,7 @@ class Leaf(NamedTuple):
         return "observation" + self.where
 
 
-def parts(space: Space) -> list[tuple[Any, Space]]:
+def subspaces(space: Space) -> list[tuple[Any, Space]]:
     """The parts of a Dict or Tuple by key or place; none of any other space."""
     if isinstance(space, Dict):
         return list(space.spaces.items())
@@ -69,7 +69,7 @@ def parts(space: Space) -> list[tuple[Any, Space]]:
 def leaves(space: Space, path: tuple = ()) -> list[Leaf]:
     """The arrays that `space` consists of; raises SpaceError where one has no fixed shape."""
     if isinstance(space, (Dict, Tuple)):
-        return [leaf for key, part in parts(space) for leaf in leaves(part, (*path, key))]
+        return [leaf for key, part in subspaces(space) for leaf in leaves(part, (*path, key))]
     if not isinstance(space, (Box, *CHOICES)):
         raise SpaceError(f"a vector environment cannot batch the space {space}",
                          "map it to Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple"
@@ -77,21 +77,21 @@ def leaves(space: Space, path: tuple = ()) -> list[Leaf]:
     return [Leaf(path, space)]
 
 
-def assembled(space: Space, values: Iterator) -> Any:
+def build_structure(space: Space, values: Iterator) -> Any:
     """The structure of `space`, its leaves taken from `values` in the order of `leaves`."""
     if isinstance(space, Dict):
-        return {key: assembled(part, values) for key, part in parts(space)}
+        return {key: build_structure(part, values) for key, part in subspaces(space)}
     if isinstance(space, Tuple):
-        return tuple(assembled(part, values) for _, part in parts(space))
+        return tuple(build_structure(part, values) for _, part in subspaces(space))
     return next(values)
 
 
-def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+def tree_map(function: Callable[[Any], Any], value: Any) -> Any:
     """`value`, an array or tensor or a structure of them, with `function` applied to each."""
     if isinstance(value, dict):
-        return {key: mapped(function, part) for key, part in value.items()}
+        return {key: tree_map(function, part) for key, part in value.items()}
     if isinstance(value, tuple):
-        parts = [mapped(function, part) for part in value]
+        parts = [tree_map(function, part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return function(value)
 
@@ -102,11 +102,11 @@ def check_spaces(obs_space: Space, act_space: Space, env_name: str = "") -> None
     if obs or act:
         fix = wrapper(env_name, obs_space if obs else None, act_space if act else None)
         raise SpaceError("; and ".join(filter(None, (obs, act))), fix)
-    observation_store(obs_space)
-    action_store(act_space)
+    observation_storage(obs_space)
+    action_storage(act_space)
 
 
-def leaf_store(space: Space) -> Store:
+def leaf_storage(space: Space) -> Storage:
     """How an observation of a space without parts is kept; SpaceError where that cannot be."""
     if why := _unserved("observations", space):
         raise SpaceError(why, wrapper("", space, None))
@@ -114,40 +114,40 @@ def leaf_store(space: Space) -> Store:
         raise SpaceError(f"observations of the space {_short(space)} are empty",
                          "return at least one number, such as np.zeros(1, np.float32)")
     if isinstance(space, MultiBinary):
-        return Store("|b1", space.shape)
+        return Storage("|b1", space.shape)
     if isinstance(space, CHOICES):
-        if (most := int(np.max(counts(space)))) > MOST_CHOICES:
+        if (most := int(np.max(choice_counts(space)))) > MAX_DISCRETE:
             raise SpaceError(f"the space {_short(space)} has {most:,} choices, each of which would"
                              " be a column of the network's input",
                              "give a Box or a MultiDiscrete of its digits with a wrapper")
-        return Store("<i4", space.shape)
+        return Storage("<i4", space.shape)
     kept = space.dtype in (np.dtype("u1"), np.dtype("?"))
-    return Store(space.dtype.str if kept else "<f4", space.shape)
+    return Storage(space.dtype.str if kept else "<f4", space.shape)
 
 
-def observation_store(space: Space) -> Store:
+def observation_storage(space: Space) -> Storage:
     """How an observation is kept: as one array, or one record with a field a leaf ("0", "1", ...).
 
     Raises SpaceError for spaces that are not served.
     """
     if not isinstance(space, (Dict, Tuple)):
-        return leaf_store(space)
+        return leaf_storage(space)
     if why := _unserved("observations", space):
         raise SpaceError(why, wrapper("", space, None))
-    stores = [leaf_store(leaf.space) for leaf in leaves(space)]
+    stores = [leaf_storage(leaf.space) for leaf in leaves(space)]
     if not stores:
         raise SpaceError(f"observations of the space {_short(space)} are empty",
                          "return at least one number, such as np.zeros(1, np.float32)")
     kinds = [(str(i), store.dtype, store.shape) for i, store in enumerate(stores)]
-    return Store(np.dtype(kinds, align=True), ())
+    return Storage(np.dtype(kinds, align=True), ())
 
 
-def fields(rows: np.ndarray) -> list[np.ndarray]:
+def leaf_arrays(rows: np.ndarray) -> list[np.ndarray]:
     """The arrays [n ...] of stored observations [n ...], one a leaf, as views."""
     return [rows] if rows.dtype.names is None else [rows[name] for name in rows.dtype.names]
 
 
-def counts(space: Space) -> np.ndarray:
+def choice_counts(space: Space) -> np.ndarray:
     """How many choices each factor of a discrete space has, i64 [factors]; 2 of each bit."""
     if isinstance(space, Discrete):
         return np.array([int(space.n)])
@@ -156,12 +156,12 @@ def counts(space: Space) -> np.ndarray:
     return np.full(math.prod(space.shape), 2)
 
 
-def start_of(space: Space) -> np.ndarray:
+def choice_starts(space: Space) -> np.ndarray:
     """The number that each factor of a discrete space counts from, i64 of the space's shape."""
     return np.asarray(getattr(space, "start", 0), np.int64)
 
 
-def action_store(space: Space) -> Store:
+def action_storage(space: Space) -> Storage:
     """How an action is kept: int64 for choices, float32 else; SpaceError for other spaces.
 
     Discrete is a number; MultiDiscrete, MultiBinary and Box are flat rows; a Tuple or Dict is one
@@ -170,12 +170,12 @@ def action_store(space: Space) -> Store:
     if why := _unserved("actions", space):
         raise SpaceError(why, wrapper("", None, space))
     if isinstance(space, Discrete):
-        return Store("<i8", ())
+        return Storage("<i8", ())
     size = sum(math.prod(leaf.space.shape) for leaf in leaves(space))
     if size == 0 or any(not math.prod(leaf.space.shape) for leaf in leaves(space)):
         raise SpaceError(f"actions of the space {_short(space)} are empty: nothing can be learnt",
                          "have at least one number to choose, such as Box(-1, 1, (1,))")
-    return Store("<i8" if isinstance(space, CHOICES) else "<f4", (size,))
+    return Storage("<i8" if isinstance(space, CHOICES) else "<f4", (size,))
 
 
 def has_mask(obs_space: Space) -> bool:
@@ -183,7 +183,7 @@ def has_mask(obs_space: Space) -> bool:
     return isinstance(obs_space, Dict) and MASK in obs_space.spaces
 
 
-def mask_at(obs_space: Space, act_space: Space) -> int | None:
+def mask_leaf(obs_space: Space, act_space: Space) -> int | None:
     """Which leaf of the observations is the action mask, if one is; SpaceError where none fits.
 
     It is the part "action_mask" of a Dict, for actions that are choices: a flag for every choice of
@@ -191,7 +191,7 @@ def mask_at(obs_space: Space, act_space: Space) -> int | None:
     """
     if not (has_mask(obs_space) and isinstance(act_space, CHOICES)):
         return None
-    mask, size = obs_space[MASK], int(counts(act_space).sum())
+    mask, size = obs_space[MASK], int(choice_counts(act_space).sum())
     binary = isinstance(mask, MultiBinary) or isinstance(mask, Box) and (
         mask.dtype.kind in "biu" and (mask.low >= 0).all() and (mask.high <= 1).all())
     if not binary or mask.shape != (size,):
@@ -204,13 +204,13 @@ def mask_at(obs_space: Space, act_space: Space) -> int | None:
     return [leaf.path for leaf in leaves(obs_space)].index((MASK,))
 
 
-def with_bits(obs_space: Dict) -> Dict:
+def with_binary_mask(obs_space: Dict) -> Dict:
     """The space, its action mask a MultiBinary: so it is kept, whatever numbers it comes in."""
     return Dict([(key, MultiBinary(part.shape[0]) if key == MASK else part)
-                 for key, part in parts(obs_space)])
+                 for key, part in subspaces(obs_space)])
 
 
-def keeps(dtype: np.dtype, given: np.dtype) -> bool:
+def can_store(dtype: np.dtype, given: np.dtype) -> bool:
     """Whether observations of `given`, in any byte order, are kept as `dtype` without surprise."""
     return given.char in {"|u1": "?B", "|b1": "?", "<i4": "?bBhHiIlLqQ"}.get(
         np.dtype(dtype).str, "?bBhHiIlLqQefdg")
@@ -218,7 +218,7 @@ def keeps(dtype: np.dtype, given: np.dtype) -> bool:
 
 def _unserved(what: str, space: Space) -> str:
     """Why observations or actions of `space` are not served; "" where they are."""
-    for _, part in parts(space):
+    for _, part in subspaces(space):
         if why := _unserved(what, part):
             return why
     served = isinstance(space, (Box, Dict, Tuple, *CHOICES)) and space.dtype != np.dtype(complex)

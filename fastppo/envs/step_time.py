@@ -7,10 +7,10 @@ from typing import Any, Callable
 import gymnasium as gym
 import numpy as np
 
-from fastppo.envs.actions import Actions
-from fastppo.envs.observations import Observations
+from fastppo.envs.actions import ActionMapping
+from fastppo.envs.observations import ObservationLayout
 from fastppo.machine import kernels
-from fastppo.machine.global_rng import shared_noise_kept
+from fastppo.machine.global_rng import preserved_global_rng
 from fastppo.machine.kernels import Purpose
 
 MOST_STEPS, MOST_SECONDS = 300, 0.05  # of measuring, whichever is first
@@ -24,7 +24,7 @@ def step_seconds(env: gym.Env) -> float:
     are left as they were; infinite where the environment fails, which its run will tell better.
     """
     try:
-        with shared_noise_kept():
+        with preserved_global_rng():
             return _measured(env)
     except (Exception, SystemExit):  # an environment may raise anything
         return math.inf
@@ -46,7 +46,7 @@ def _measured(env: gym.Env) -> float:
 
 def _chooser(env: gym.Env) -> Callable[[Any, int], Any]:
     """A function from an observation and the number of a step to a random legal action."""
-    acts, seen = Actions(env.action_space), Observations(env.observation_space, env.action_space)
+    acts, seen = ActionMapping(env.action_space), ObservationLayout(env.observation_space, env.action_space)
     u, z = (np.empty((ACTIONS, acts.size), np.float32) for _ in "uz")
     kernels.uniform(0, Purpose.WARMUP, 0, 0, u)
     kernels.normal(0, Purpose.WARMUP, 0, 1, z)

@@ -8,22 +8,22 @@ from gymnasium.vector import VectorEnv
 
 from fastppo.config import Config
 from fastppo.envs import faults
-from fastppo.envs.atari import games
-from fastppo.envs.envpool import Pool
-from fastppo.envs.make import SpecFactory, factory, spaces_of
-from fastppo.envs.masks import METHOD
-from fastppo.envs.source import Source
+from fastppo.envs.atari import atari_options
+from fastppo.envs.envpool import EnvPoolVector
+from fastppo.envs.make import SpecFactory, make_factory, spaces_of
+from fastppo.envs.masks import MASK_METHOD
+from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
 
 log = logging.getLogger("fastppo")
 
 
-class Made(Source):
+class VectorEnvSource(EnvSource):
     """The environments of an id as one vector environment, made by the engine that `vec` names."""
 
     def __init__(self, env: Any, config: Config):
         check_processes(config.vec, config.num_workers)
-        if games(config.preprocessing, config.end_on_life_loss):
+        if atari_options(config.preprocessing, config.end_on_life_loss):
             raise ConfigError(f"--preprocessing={config.preprocessing}, but --vec={config.vec}"
                               " steps environments that are made already", "--vec=workers; or"
                               " --preset=none, and the engine's own preprocessing by env_kwargs")
@@ -33,9 +33,9 @@ class Made(Source):
         if env is not None and not isinstance(env, str):
             raise ConfigError(f"--vec={config.vec} makes environments by their id, not from"
                               f" {env!r}", "--vec=workers")
-        make = {"native": entry_point, "envpool": Pool}[config.vec]
+        make = {"native": make_native_vector, "envpool": EnvPoolVector}[config.vec]
         self.config, self.factories = config.replace(num_workers=0), []
-        self.vector = make(config.env_name, config.num_envs, options(config))
+        self.vector = make(config.env_name, config.num_envs, engine_options(config))
         self.open = [self.vector]
         try:
             self._look()
@@ -45,11 +45,11 @@ class Made(Source):
 
     def close(self) -> None:
         """Close the vector environment, which was made here; twice is fine."""
-        faults.close(self.open)
+        faults.close_all(self.open)
 
     def _look(self) -> None:
         self.metadata = self.vector.metadata
-        if self.config.vec == "native" or hasattr(self.vector, METHOD):
+        if self.config.vec == "native" or hasattr(self.vector, MASK_METHOD):
             self._take(self.vector)
         else:  # EnvPool's infos, which are not passed on, need not be looked into
             self.obs_space, self.act_space = spaces_of(self.vector, "single_")
@@ -68,15 +68,15 @@ def check_processes(vec: str, count: int | str | None, name: str = "num_workers"
                           " process", f"leave {name} out")
 
 
-def options(config: Config) -> dict[str, Any]:
+def engine_options(config: Config) -> dict[str, Any]:
     """What an engine is asked for beside the id and the number of environments."""
     limit = config.max_episode_steps
     return (config.env_kwargs or {}) | ({} if limit is None else {"max_episode_steps": limit})
 
 
-def entry_point(name: str, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:
+def make_native_vector(name: str, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:
     """The vector environment that the id `name` brings itself; ConfigError where it has none."""
-    made = factory(name)
+    made = make_factory(name)
     if not isinstance(made, SpecFactory) or made.spec.vector_entry_point is None:
         raise ConfigError(f"--vec=native, but {name} has no vector environment of its own (no"
                           " vector_entry_point)", "--vec=workers")

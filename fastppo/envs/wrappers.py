@@ -16,10 +16,10 @@ from fastppo.envs import masks
 from fastppo.envs.spaces import MASK, has_mask
 from fastppo.errors import ConfigError
 
-NEVER = sys.maxsize  # a time limit nobody reaches
+UNLIMITED = sys.maxsize  # a time limit nobody reaches
 
 # Wrappers of Gymnasium's that are kept, and what does the same without them.
-TWINS = {"NormalizeObservation": "norm_obs (on by default)",
+SETTING_INSTEAD = {"NormalizeObservation": "norm_obs (on by default)",
          "NormalizeReward": "norm_rewards (on by default)",
          "ClipAction": "actions are clipped to their space anyway",
          "RescaleAction": "a policy's actions need no other scale than the space's"}
@@ -27,7 +27,7 @@ TWINS = {"NormalizeObservation": "norm_obs (on by default)",
 log = logging.getLogger("fastppo")
 
 
-def stacked(env: gym.Env, count: int) -> gym.Env:
+def stack_frames(env: gym.Env, count: int) -> gym.Env:
     """`env`, of which the last `count` observations are seen; an episode's first one is repeated.
 
     Raises ConfigError where an action mask would be stacked too.
@@ -41,7 +41,7 @@ def stacked(env: gym.Env, count: int) -> gym.Env:
     return gym.wrappers.FrameStackObservation(env, count)
 
 
-class FreshWorld(gym.Wrapper):
+class FreshBox2DWorld(gym.Wrapper):
     """BipedalWalker in a new Box2D world at every reset.
 
     Gymnasium keeps the world between episodes, and its contact solver's memory with it: then an
@@ -57,43 +57,43 @@ class FreshWorld(gym.Wrapper):
         return self.env.reset(**kwargs)
 
 
-def prepared(env: gym.Env) -> gym.Env:
+def make_deterministic(env: gym.Env) -> gym.Env:
     """`env` as episodes need it: a function of seed and actions."""
     kind = type(env.unwrapped)
     walker = kind.__module__ == "gymnasium.envs.box2d.bipedal_walker"
-    return FreshWorld(env) if walker else env
+    return FreshBox2DWorld(env) if walker else env
 
 
 # Whose `step` does what a Serial does itself; FreshWorld's does nothing.
-REDUNDANT = (TimeLimit, OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics, FreshWorld)
+SKIPPABLE = (TimeLimit, OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics, FreshBox2DWorld)
 
 
-def shortcut(env: gym.Env) -> tuple[Callable, int]:
+def unchecked_step(env: gym.Env) -> tuple[Callable, int]:
     """(step, limit): a `step` that does what env's does, if one checks, counts and cuts oneself.
 
     It is that of the first wrapper, from outside, that does anything else; `limit` is the length in
     steps at which those passed by truncate. To be asked for anew in every episode. `env` stays as
     it is: its `reset` and attributes are all there.
     """
-    if isinstance(env, masks.Masked):
-        step, limit = shortcut(env.env)
+    if isinstance(env, masks.ActionMaskWrapper):
+        step, limit = unchecked_step(env.env)
         return env.around(step), limit
-    limit = NEVER
-    while type(env) in REDUNDANT and "step" not in vars(env):
+    limit = UNLIMITED
+    while type(env) in SKIPPABLE and "step" not in vars(env):
         if type(env) is TimeLimit:
             limit = min(limit, env._max_episode_steps)
         env = env.env
     return env.step, limit
 
 
-def note_twins(env: gym.Env) -> None:
+def warn_redundant_wrappers(env: gym.Env) -> None:
     """Say, in one line, which wrappers around `env` do what a Config asks for without them."""
     found = []
     while isinstance(env, gym.Wrapper):
         if type(env).__module__.startswith("gymnasium.wrappers."):
-            found += [type(env).__name__] if type(env).__name__ in TWINS else []
+            found += [type(env).__name__] if type(env).__name__ in SETTING_INSTEAD else []
         env = env.env
     if found:
         log.warning("the environment is wrapped in %s, which stays; fastppo does the same itself,"
                     " faster, and twice is not better: %s", ", ".join(found),
-                    ", ".join(TWINS[name] for name in found))
+                    ", ".join(SETTING_INSTEAD[name] for name in found))

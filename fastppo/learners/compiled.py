@@ -8,65 +8,65 @@ from fastppo.collect import Rollout
 from fastppo.config import Config
 from fastppo.errors import ModelError
 from fastppo.learner import STATS, Batch, Learner
-from fastppo.learners.shared_minibatches import Alone, Together
+from fastppo.learners.shared_minibatches import OwnMinibatches, SharedMinibatches
 from fastppo.machine import kernels
-from fastppo.networks.heads import COMPILED
+from fastppo.networks.heads import COMPILED_HEADS
 from fastppo.networks.mlp import MLP
 from fastppo.policy import Policy
-from fastppo.stepping.actors import Recipe
+from fastppo.stepping.actors import PolicyPlan
 from fastppo.update.coefficients import Coefficients
-from fastppo.update.flat_parameters import Flat
+from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.optimizers import Adam
 from fastppo.workers.update_helper import shared_memory
 
 
-def serves(policy: nn.Module, flat: Flat) -> bool:
+def can_compile(policy: nn.Module, flat: FlatParameters) -> bool:
     """Whether the compiled learner can train this policy: a built-in MLP, on the CPU, no mask."""
     return (kernels.COMPILED and isinstance(policy, Policy) and flat.values.device.type == "cpu"
-            and policy.observer.seen.mask is None and recipe_of(policy, flat) is not None)
+            and policy.observer.seen.mask is None and policy_plan(policy, flat) is not None)
 
 
-def recipe_of(policy: Policy, flat: Flat) -> Recipe | None:
+def policy_plan(policy: Policy, flat: FlatParameters) -> PolicyPlan | None:
     """What the compiled twin needs, or None where only torch can run this network."""
     log_std = getattr(policy.head, "log_std", None)
     known = (type(policy.net) is MLP and policy.net.final_tanh is None
-             and type(policy.head) in COMPILED)
+             and type(policy.head) in COMPILED_HEADS)
     if not known or log_std is not None and id(log_std) not in flat.offsets:
         return None
-    return Recipe(policy.net.plan(flat.offsets),
+    return PolicyPlan(policy.net.plan(flat.offsets),
                   None if log_std is None else flat.offsets[id(log_std)], policy.observer.limit)
 
 
-def terms_of(config: Config, now: Coefficients) -> kernels.Terms:
+def update_coefficients(config: Config, now: Coefficients) -> kernels.UpdateCoefficients:
     """The coefficients of the loss and of Adam, as the compiled update takes them."""
-    return kernels.Terms(
+    return kernels.UpdateCoefficients(
         now.clip_range, now.clip_range_vf, now.entropy_coef, now.value_coef, now.dual_clip,
         config.max_grad_norm, config.norm_advantages == "minibatch", Adam.BETAS, config.adam_eps)
 
 
-class KernelLearner(Learner):
+class CompiledLearner(Learner):
     """Learner with compiled minibatches, on the same vectors: equal to it within 1e-5.
 
     Raises ModelError for a policy it does not serve.
     """
 
-    def __init__(self, policy: nn.Module, config: Config, flat: Flat):
+    def __init__(self, policy: nn.Module, config: Config, flat: FlatParameters):
         super().__init__(policy, config, flat)
-        if not serves(policy, flat):
+        if not can_compile(policy, flat):
             raise ModelError("the compiled learner serves built-in MLPs on the CPU alone",
                              "--learner=torch")
-        self.recipe = recipe_of(policy, flat)
+        self.recipe = policy_plan(policy, flat)
         self.memory = kernels.update_memory(
             *self.recipe[:2], flat.values.numpy(), self.optimizer.mean.numpy(),
             self.optimizer.square.numpy())
-        self.terms, self.shards = terms_of(config, self.now), Alone()
+        self.terms, self.shards = update_coefficients(config, self.now), OwnMinibatches()
 
-    def share(self, shards: Together) -> None:
+    def share(self, shards: SharedMinibatches) -> None:
         """From now on compute minibatches together with workers: the same bits, sooner."""
         self.shards, self.memory = shards, shared_memory(self.memory, shards.arena)
 
     def _epochs(self, rollout: Rollout, now: Coefficients, iteration: int) -> dict[str, float]:
-        self.terms = terms_of(self.config, now)
+        self.terms = update_coefficients(self.config, now)
         with self.shards.session(self.terms):
             return super()._epochs(rollout, now, iteration)
 
@@ -75,7 +75,7 @@ class KernelLearner(Learner):
         rows, samples = len(order), self._samples(batch)
         count = min(self.config.num_minibatches, rows)
         shards = self.shards.among(samples, order.numpy())
-        update = kernels.Update(*self.recipe, self.memory, samples, order.numpy(), self.terms)
+        update = kernels.MinibatchUpdate(*self.recipe, self.memory, samples, order.numpy(), self.terms)
         stats = np.empty((count, len(STATS)), np.float32)
         for i in range(count):
             self.optimizer.steps += 1
@@ -83,8 +83,8 @@ class KernelLearner(Learner):
                              self.optimizer.steps, self.optimizer.lr, stats[i])
         return torch.from_numpy(stats).mean(0)
 
-    def _samples(self, batch: Batch) -> kernels.Samples:
+    def _samples(self, batch: Batch) -> kernels.UpdateSamples:
         observer, rest = self.policy.observer, (x.numpy() for x in batch[1:-1])
         obs = observer.encoding.encode(observer.seen.split(batch.obs))
         moments = (observer.shift, observer.scale) if observer.norm else ()
-        return kernels.Samples(obs, *rest, *(x.numpy() for x in moments))
+        return kernels.UpdateSamples(obs, *rest, *(x.numpy() for x in moments))

@@ -6,40 +6,40 @@ from typing import Iterator
 import numpy as np
 
 from fastppo.machine.arena import Arena
-from fastppo.machine.kernels import Samples, Terms, Update
+from fastppo.machine.kernels import MinibatchUpdate, UpdateCoefficients, UpdateSamples
 from fastppo.workers.protocol import SLICE_NS, SPIN_NS, UPDATE
-from fastppo.workers.team import Team
-from fastppo.workers.update_helper import OVER, PAUSE, SCHEDULED, helpers, samples_of
+from fastppo.workers.team import WorkerTeam
+from fastppo.workers.update_helper import OVER, PAUSE, SCHEDULED, arena_samples, helper_count
 
 
-class Alone:
+class OwnMinibatches:
     """The main process by itself."""
 
     @contextmanager
-    def session(self, terms: Terms) -> Iterator[None]:
+    def session(self, terms: UpdateCoefficients) -> Iterator[None]:
         """Around all minibatches of one update, whose coefficients are `terms`."""
         yield
 
-    def among(self, samples: Samples, order: np.ndarray) -> "Alone":
+    def among(self, samples: UpdateSamples, order: np.ndarray) -> "OwnMinibatches":
         """Who can compute minibatches of these samples in this order."""
         return self
 
-    def minibatch(self, update: Update, first: int, last: int, *step) -> None:
+    def minibatch(self, update: MinibatchUpdate, first: int, last: int, *step) -> None:
         """See kernels.Update.minibatch."""
         update.minibatch(first, last, *step)
 
 
-class Together(Alone):
+class SharedMinibatches(OwnMinibatches):
     """The main process and its helpers among the workers, on what lies in the arena."""
 
-    def __init__(self, team: Team, arena: Arena, norm_obs: bool):
+    def __init__(self, team: WorkerTeam, arena: Arena, norm_obs: bool):
         self.team, self.arena, self.norm_obs = team, arena, norm_obs
         self.round, self.finished = team.cells.round, team.cells.finished
-        self.helpers, self.calls, self.rounds = helpers(len(team.workers)), 0, 0
+        self.helpers, self.calls, self.rounds = helper_count(len(team.workers)), 0, 0
         self.called = False
 
     @contextmanager
-    def session(self, terms: Terms) -> Iterator[None]:
+    def session(self, terms: UpdateCoefficients) -> Iterator[None]:
         """Have the helpers at hand; afterwards all workers wait for commands again."""
         self._dismiss()  # whom an interrupt has left at work
         now = (getattr(terms, name) for name in SCHEDULED)
@@ -55,15 +55,15 @@ class Together(Alone):
             self.called = False
             self._dismiss()
 
-    def among(self, samples: Samples, order: np.ndarray) -> Alone:
+    def among(self, samples: UpdateSamples, order: np.ndarray) -> OwnMinibatches:
         """All, if the samples are the arena's; else the main process alone."""
-        own = samples_of(self.arena, self.norm_obs)
-        if not self.called or any(_place(x) != _place(y) for x, y in zip(samples, own)):
-            return Alone()
+        own = arena_samples(self.arena, self.norm_obs)
+        if not self.called or any(_address(x) != _address(y) for x, y in zip(samples, own)):
+            return OwnMinibatches()
         self.arena["order"][:] = order
         return self
 
-    def minibatch(self, update: Update, first: int, last: int, *step) -> None:
+    def minibatch(self, update: MinibatchUpdate, first: int, last: int, *step) -> None:
         """See kernels.Update.minibatch; interrupted, the session's end waits for the helpers."""
         self.arena["minibatch"][:] = first, last
         pieces = update.shards(last - first)
@@ -91,5 +91,5 @@ class Together(Alone):
             self.team.settle()
 
 
-def _place(array: np.ndarray | None) -> tuple:
+def _address(array: np.ndarray | None) -> tuple:
     return () if array is None else (array.ctypes.data, array.shape)

@@ -37,7 +37,7 @@ class Arena:
         self.spec = spec
         self.fd = _create(spec, beside, remedy) if fd is None else fd
         self._finalizer = weakref.finalize(self, os.close, self.fd)
-        self._map = mmap.mmap(self.fd, size_of(spec))
+        self._map = mmap.mmap(self.fd, spec_bytes(spec))
         self._arrays = {name: np.ndarray(shape, dtype, self._map, at)
                         for name, (dtype, shape, at) in _places(spec).items()}
         if fd is None:
@@ -68,7 +68,7 @@ def above_stdio(fd: int) -> int:
     return moved
 
 
-def size_of(spec: Spec) -> int:
+def spec_bytes(spec: Spec) -> int:
     """Bytes of the block that `spec` describes."""
     return max(ALIGN, sum(_padded(dtype, shape) for dtype, shape in spec.values()))
 
@@ -85,7 +85,7 @@ def _places(spec: Spec) -> dict[str, tuple[str, tuple[int, ...], int]]:
     return places
 
 
-def fitting(need: Callable[[int], int], free: int, below: int) -> int:
+def largest_fitting(need: Callable[[int], int], free: int, below: int) -> int:
     """The largest n in [0, below) of which need(n) bytes, growing with n, leave a tenth of `free`.
 
     What does not fit at all is 0.
@@ -94,7 +94,7 @@ def fitting(need: Callable[[int], int], free: int, below: int) -> int:
 
 
 def _create(spec: Spec, beside: int, remedy: Remedy) -> int:
-    size, free = size_of(spec), free_memory()
+    size, free = spec_bytes(spec), free_memory()
     if size + beside > free:
         raise _too_large(spec, beside, free, remedy)
     if not hasattr(os, "memfd_create"):
@@ -115,7 +115,7 @@ def _too_large(spec: Spec, beside: int, free: int, remedy: Remedy) -> ConfigErro
     largest = sorted(spec, key=lambda name: -_padded(*spec[name]))[:3]
     named = ", ".join(f"{name} {_mib(_padded(*spec[name]))}" for name in largest)
     rest = f" and about {_mib(beside)} beside" * bool(beside)
-    return ConfigError(f"the rollout needs {_mib(size_of(spec))} of shared memory ({named}, ...)"
+    return ConfigError(f"the rollout needs {_mib(spec_bytes(spec))} of shared memory ({named}, ...)"
                        f"{rest}, but {_mib(free)} are free", remedy(free))
 
 

@@ -114,7 +114,7 @@ def _fits(array, mark, dtypes, axes, sizes):
     return rows.flags.c_contiguous and (mark != "*" or array.flags.writeable)
 
 
-def _check(kernel, **arrays):
+def check_arrays(kernel, **arrays):
     """Raise the KernelError that names the first of `arrays` that is not as ARRAYS says."""
     sizes = {}
     for name, array in arrays.items():

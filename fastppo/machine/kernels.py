@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fastppo.errors import KernelError
-from fastppo.machine.kernel_checks import ARRAYS, _check
+from fastppo.machine.kernel_checks import ARRAYS, check_arrays
 from fastppo.reference import Purpose
 
 try:
@@ -20,7 +20,7 @@ except ModuleNotFoundError:  # a broken extension is an ImportError, and meant t
 __all__ = ["ARRAYS", "COMPILED", "Purpose", "backend", "discounted", "episode_seed", "forward"]
 __all__ += ["first_nonfinite", "gae", "merge_moments", "normal", "pack", "packed_size"]
 __all__ += ["permutation", "sample_categorical", "sample_gaussian", "uniform", "word"]
-__all__ += ["Memory", "Samples", "Terms", "Update", "update_memory", "MAX_SHARDS"]
+__all__ += ["UpdateBuffers", "UpdateSamples", "UpdateCoefficients", "MinibatchUpdate", "update_memory", "MAX_SHARDS"]
 __all__ += ["unroll", "unroll_back", "unroll_floats"]
 
 MAX_SHARDS = 8  # of a minibatch, as csrc/update/update.h has it
@@ -33,7 +33,7 @@ def _refusal(kernel, bad, **arrays):
     """The error for a kernel's own refusal `bad`; raises a more exact one where ARRAYS knows it."""
     if isinstance(bad, KernelError):
         raise bad
-    _check(kernel, **arrays)
+    check_arrays(kernel, **arrays)
     return KernelError(f"{kernel}: {bad}")
 
 
@@ -57,7 +57,7 @@ def gae(rew, val, nxt, term, trunc, gamma, lam, adv):
 
     Fills adv [t e]. nxt [t e] is the value of the successor before any reset, NaN where term.
     """
-    _check("gae", rew=rew, val=val, nxt=nxt, term=term, trunc=trunc, adv=adv)
+    check_arrays("gae", rew=rew, val=val, nxt=nxt, term=term, trunc=trunc, adv=adv)
     _twin.gae(rew, val, nxt, term.view("u1"), trunc.view("u1"), gamma, lam, adv)
 
 
@@ -66,7 +66,7 @@ def discounted(rew, ended, gamma, carry, out):
 
     Fills out [t e] and leaves in carry [e] what the next rollout goes on with: g, 0 where ended.
     """
-    _check("discounted", rew=rew, ended=ended, carry=carry, out=out)
+    check_arrays("discounted", rew=rew, ended=ended, carry=carry, out=out)
     _twin.discounted(rew, ended.view("u1"), gamma, carry, out)
 
 
@@ -76,7 +76,7 @@ def merge_moments(x, count, mean, m2):
     Updates count [1], mean and m2 [o] in place; variance is m2 / count. At count 0 they become
     exactly x's, whatever mean and m2 held. Source: Chan, Golub, LeVeque 1979.
     """
-    _check("merge_moments", x=x, count=count, mean=mean, m2=m2)
+    check_arrays("merge_moments", x=x, count=count, mean=mean, m2=m2)
     _twin.merge_moments(x, count, mean, m2)
 
 
@@ -226,7 +226,7 @@ def unroll_back(sizes, weight, dout, prev, kept, work, dx, inner):
         raise _refusal("unroll_back", bad, **arrays) from bad
 
 
-class Memory(NamedTuple):
+class UpdateBuffers(NamedTuple):
     """What an Update writes; all of it the caller's, none of it read before it is written but the
     first three.
     """
@@ -239,7 +239,7 @@ class Memory(NamedTuple):
     work: np.ndarray  # f32 [w] scratch
 
 
-class Samples(NamedTuple):
+class UpdateSamples(NamedTuple):
     """What an Update reads: samples of a rollout, and the normaliser's snapshot or twice None."""
 
     obs: np.ndarray  # f32 [n o]
@@ -252,7 +252,7 @@ class Samples(NamedTuple):
     scale: np.ndarray | None = None  # f32 [o], 1 / std
 
 
-class Terms(NamedTuple):
+class UpdateCoefficients(NamedTuple):
     """The coefficients of an Update, named as in Config; norm_advantages: per minibatch or not."""
 
     clip_range: float
@@ -278,7 +278,7 @@ def update_memory(plan, log_std, params, exp_avg, exp_avg_sq):
         raise _refusal("update", bad, plan=plan) from bad
     row = -(-count // 16) * 16
     grads, work = _aligned(MAX_SHARDS * row).reshape(MAX_SHARDS, row), _aligned(floats)
-    return Memory(params, exp_avg, exp_avg_sq, grads, np.zeros((MAX_SHARDS, 6)), work)
+    return UpdateBuffers(params, exp_avg, exp_avg_sq, grads, np.zeros((MAX_SHARDS, 6)), work)
 
 
 def _aligned(size):
@@ -288,7 +288,7 @@ def _aligned(size):
     return block[first : first + size]
 
 
-class Update:
+class MinibatchUpdate:
     """Clipped minibatch steps of PPO in place, on networks of a plan with one action head.
 
     The twin of learner.Learner, which is the definition: gradients and weights equal torch's

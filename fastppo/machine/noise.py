@@ -6,7 +6,7 @@ from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 
 
-class Noise:
+class ActionNoise:
     """The random numbers of actions, counted by steps: a head's letters say of which kind each is.
 
     u is uniform in [0, 1), n normal.

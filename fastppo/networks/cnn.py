@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fastppo.envs.observations import Column
-from fastppo.networks.mlp import GAIN, Hidden, orthogonal
+from fastppo.envs.observations import StoredLeaf
+from fastppo.networks.mlp import HIDDEN_GAIN, DenseEncoder, init_orthogonal
 from fastppo.networks.normaliser import channels_first
 
 BRANCH = math.sqrt(2 / 6)  # the gain with which six residual branches double the variance together
 
 
-class Kind(NamedTuple):
+class ConvNetwork(NamedTuple):
     """One way of seeing images: its convolutions, features, and the smallest side of an image."""
 
     convs: Callable[[int, torch.Generator | None], nn.Module]
@@ -24,7 +24,7 @@ class Kind(NamedTuple):
     smallest: int
 
 
-class Picture(nn.Module):
+class ImageEncoder(nn.Module):
     """The body of one image: convolutions, then a dense layer and a ReLU.
 
     `shape` is (channels, height, width); several frames are channels, one after the other.
@@ -32,18 +32,18 @@ class Picture(nn.Module):
 
     flat = False
 
-    def __init__(self, kind: Kind, shape: tuple[int, int, int],
+    def __init__(self, kind: ConvNetwork, shape: tuple[int, int, int],
                  generator: torch.Generator | None = None, layer_norm: bool = False):
         super().__init__()
         self.convs = kind.convs(shape[0], generator)
         with torch.no_grad():
             wide = self.convs(torch.zeros(1, *shape, dtype=torch.float32)).numel()
-        self.dense = Hidden(wide, (kind.size,), "relu", generator, layer_norm)
+        self.dense = DenseEncoder(wide, (kind.size,), "relu", generator, layer_norm)
         self.size = kind.size
 
     def forward(self, x: Tensor) -> Tensor:
         """Features [b f] of images, as the observer gives them."""
-        return self.dense(self.convs(planes(x)))
+        return self.dense(self.convs(as_planes(x)))
 
 
 class Residual(nn.Module):
@@ -60,9 +60,9 @@ class Residual(nn.Module):
 
 
 def conv(channels: int, out: int, size: int, stride: int, generator: torch.Generator | None,
-         gain: float = GAIN, padding: int = 0) -> nn.Conv2d:
+         gain: float = HIDDEN_GAIN, padding: int = 0) -> nn.Conv2d:
     """A convolution, initialised orthogonally."""
-    return orthogonal(nn.Conv2d(channels, out, size, stride, padding, dtype=torch.float32), gain,
+    return init_orthogonal(nn.Conv2d(channels, out, size, stride, padding, dtype=torch.float32), gain,
                       generator)
 
 
@@ -86,11 +86,11 @@ def impala(channels: int, generator: torch.Generator | None, pooled: bool = Fals
     return nn.Sequential(*layers, nn.ReLU(), *[nn.AdaptiveAvgPool2d(1)] * pooled)
 
 
-NETWORKS = {"cnn": Kind(nature, 512, 36), "impala": Kind(impala, 256, 8),
-            "impoola": Kind(partial(impala, pooled=True), 256, 8)}
+IMAGE_NETWORKS = {"cnn": ConvNetwork(nature, 512, 36), "impala": ConvNetwork(impala, 256, 8),
+            "impoola": ConvNetwork(partial(impala, pooled=True), 256, 8)}
 
 
-def picture(column: Column) -> tuple[int, int, int] | None:
+def image_shape(column: StoredLeaf) -> tuple[int, int, int] | None:
     """(channels, height, width) of a leaf that is an image, or several frames; None of others.
 
     An image is of bytes, with two axes, or three with the shortest one, the channels, first or
@@ -98,11 +98,11 @@ def picture(column: Column) -> tuple[int, int, int] | None:
     """
     if column.dtype != np.uint8 or len(column.shape) not in (2, 3, 4):
         return None
-    x = planes(channels_first(column, torch.empty(0, *column.shape, device="meta")))
+    x = as_planes(channels_first(column, torch.empty(0, *column.shape, device="meta")))
     return tuple(x.shape[1:])
 
 
-def planes(x: Tensor) -> Tensor:
+def as_planes(x: Tensor) -> Tensor:
     """Images as the observer gives them as [b channels height width]: frames become channels."""
     if x.ndim == 3:
         return x[:, None]

@@ -15,13 +15,13 @@ from torch.nn import functional as F
 from fastppo.machine import kernels
 
 
-def serves(cell: nn.Module, features: Tensor) -> bool:
+def can_unroll(cell: nn.Module, features: Tensor) -> bool:
     """Whether the compiled twin can run a cell on these features; an LSTM is oneDNN's already."""
     return (kernels.COMPILED and type(cell) is nn.GRU and features.device.type == "cpu"
             and features.dtype == torch.float32)
 
 
-def unroll(cell: nn.GRU, features: Tensor, state: Tensor, sizes: Tensor) -> Tensor:
+def unroll_gru(cell: nn.GRU, features: Tensor, state: Tensor, sizes: Tensor) -> Tensor:
     """The outputs [b h] of `cell` for packed features [b f] from `state` [k h]; see kernels.unroll.
 
     The state gets no gradient. Equal to the cell's own within 1e-5, gradients too.

@@ -20,12 +20,12 @@ from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete, Space
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fastppo.envs.spaces import NEVER, counts, leaves, parts
+from fastppo.envs.spaces import MASKED_LOGIT, choice_counts, leaves, subspaces
 
 LOG_TWO_PI = math.log(2 * math.pi)
 
 
-class Options(NamedTuple):
+class HeadOptions(NamedTuple):
     """How the numbers of a Box are distributed; see Config for what each choice means."""
 
     distribution: str = "gaussian"
@@ -38,7 +38,7 @@ class Options(NamedTuple):
     sde_sample_freq: int | None = None
 
 
-PLAIN = Options()
+DEFAULT_OPTIONS = HeadOptions()
 
 
 class Head(nn.Module):
@@ -89,10 +89,10 @@ class Categorical(Head):
 
     def masked(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         """Logits of illegal actions so low that their probability is 0."""
-        return logits if mask is None else logits.masked_fill(~mask, NEVER)
+        return logits if mask is None else logits.masked_fill(~mask, MASKED_LOGIT)
 
 
-class Categoricals(Head):
+class MultiCategorical(Head):
     """One choice for each of k factors, act i64 [b k], independent; logits one after the other."""
 
     def __init__(self, sizes: Sequence[int]):
@@ -119,10 +119,10 @@ class Categoricals(Head):
 
     def masked(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         """As Categorical's."""
-        return logits if mask is None else logits.masked_fill(~mask, NEVER)
+        return logits if mask is None else logits.masked_fill(~mask, MASKED_LOGIT)
 
     def _factors(self, logits: Tensor) -> Tensor:
-        return logits[:, self.index].masked_fill(self.beside, NEVER)
+        return logits[:, self.index].masked_fill(self.beside, MASKED_LOGIT)
 
 
 class Bernoulli(Head):
@@ -151,7 +151,7 @@ class Bernoulli(Head):
         if mask is None:
             return odds
         none, one = mask.reshape(mask.shape[0], self.size, 2).unbind(-1)
-        return odds.masked_fill(~one, NEVER).masked_fill(~none, -NEVER)
+        return odds.masked_fill(~one, MASKED_LOGIT).masked_fill(~none, -MASKED_LOGIT)
 
 
 class Gaussian(Head):
@@ -220,7 +220,7 @@ class StateGaussian(Head):
         return mean, self.scale * F.softplus(raw + self.shift) + self.floor
 
 
-class Squashed(Gaussian):
+class SquashedGaussian(Gaussian):
     """tanh of a Gaussian, mapped to the bounds; act [b a] is the value before the tanh.
 
     logp is the density of the tanh. Entropies are estimated, by Gauss-Hermite quadrature with eight
@@ -287,7 +287,7 @@ class Beta(Head):
         return (1 + F.softplus(params)).chunk(2, -1)
 
 
-class Exploring(Head):
+class GSDE(Head):
     """Generalised state-dependent exploration: noise that is a linear function of the features.
 
     Parameters [b a + f] are means and the features the network ends in; act = mean + features @ E,
@@ -326,7 +326,7 @@ class Exploring(Head):
         return params[:, :self.components], params[:, self.components:].detach()
 
 
-class Composite(Head):
+class CompositeHead(Head):
     """Several independent heads; parameters, noise and act f32 [b k] are theirs, side by side."""
 
     def __init__(self, heads: Sequence[Head], widths: Sequence[int], scalars: Sequence[bool]):
@@ -366,48 +366,48 @@ class Composite(Head):
                           for act, width in zip(acts, self.widths)], -1)
 
 
-COMPILED = Categorical, Gaussian  # heads that the kernels know
+COMPILED_HEADS = Categorical, Gaussian  # heads that the kernels know
 
 
-def head_of(space: Space, options: Options = PLAIN, features: int = 0) -> Head:
+def make_head(space: Space, options: HeadOptions = DEFAULT_OPTIONS, features: int = 0) -> Head:
     """The head for an action space that is served; `features`: of the network, for gSDE."""
-    if parts(space):
+    if subspaces(space):
         found = leaves(space)
-        return Composite([head_of(leaf.space, options) for leaf in found],
+        return CompositeHead([make_head(leaf.space, options) for leaf in found],
                          [math.prod(leaf.space.shape) for leaf in found],
                          [isinstance(leaf.space, Discrete) for leaf in found])
     if isinstance(space, Discrete):
         return Categorical(int(space.n))
     if isinstance(space, MultiDiscrete):
-        return Categoricals(counts(space).tolist())
+        return MultiCategorical(choice_counts(space).tolist())
     if isinstance(space, MultiBinary):
         return Bernoulli(math.prod(space.shape))
     return _box_head(space, options, features)
 
 
-def size(space: Space, options: Options = PLAIN) -> int:
+def size(space: Space, options: HeadOptions = DEFAULT_OPTIONS) -> int:
     """Columns of action parameters a network must return for an action space."""
-    return head_of(space, options).size
+    return make_head(space, options).size
 
 
-def _box_head(space: Space, options: Options, features: int) -> Head:
+def _box_head(space: Space, options: HeadOptions, features: int) -> Head:
     count, init = math.prod(space.shape), options.log_std_init
     form = "scale" if options.action_scaling else "clip"
     fixed = options.std is not None
     if fixed:
         init = torch.from_numpy(np.log(fixed_std(space, options, form))).float()
     if options.sde:
-        return Exploring(count, features, init, form, options.sde_sample_freq)
+        return GSDE(count, features, init, form, options.sde_sample_freq)
     if options.distribution == "beta":
         return Beta(count)
     if options.distribution == "squashed":
-        return Squashed(count, init, fixed)
+        return SquashedGaussian(count, init, fixed)
     if options.distribution == "state_gaussian":
         return StateGaussian(count, init, form, options.std_scale, options.min_std)
     return Gaussian(count, init, form, fixed)
 
 
-def fixed_std(space: Space, options: Options, form: str) -> np.ndarray:
+def fixed_std(space: Space, options: HeadOptions, form: str) -> np.ndarray:
     """The std f64 [a] of a Box whose `std` is given: a number, or "10%" of the action's range.
 
     The range is that of what is sampled: 2 where actions are scaled from [-1, 1].

@@ -13,24 +13,24 @@ from torch import Tensor, nn
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU, "gelu": nn.GELU,
                "leaky_relu": nn.LeakyReLU}
-CODES = {nn.Tanh: 1, nn.ReLU: 2, nn.ELU: 3}  # of kernels.forward; 0 is none
-COMPILED = [name for name, kind in ACTIVATIONS.items() if kind in CODES]
-GAIN = math.sqrt(2)  # of layers before a nonlinearity [37 details, number 2]
+ACTIVATION_CODES = {nn.Tanh: 1, nn.ReLU: 2, nn.ELU: 3}  # of kernels.forward; 0 is none
+COMPILED_ACTIVATIONS = [name for name, kind in ACTIVATIONS.items() if kind in ACTIVATION_CODES]
+HIDDEN_GAIN = math.sqrt(2)  # of layers before a nonlinearity [37 details, number 2]
 
 
-def orthogonal(layer: nn.Module, gain: float, generator: torch.Generator | None) -> nn.Module:
+def init_orthogonal(layer: nn.Module, gain: float, generator: torch.Generator | None) -> nn.Module:
     """`layer` with orthogonal weights of that gain, drawn from `generator`, and zero biases."""
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
     return layer
 
 
-def dense(wide: int, out: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
+def linear(wide: int, out: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
     """A linear layer, initialised orthogonally."""
-    return orthogonal(nn.Linear(wide, out, dtype=torch.float32), gain, generator)
+    return init_orthogonal(nn.Linear(wide, out, dtype=torch.float32), gain, generator)
 
 
-class Hidden(nn.Sequential):
+class DenseEncoder(nn.Sequential):
     """The body of dense layers with one activation, orthogonal with gain sqrt 2, zero biases.
 
     With `layer_norm` each is normalised before its activation. Without layers: the columns.
@@ -42,7 +42,7 @@ class Hidden(nn.Sequential):
                  generator: torch.Generator | None = None, layer_norm: bool = False):
         widths, layers = [inputs, *hidden_sizes], []
         for wide, out in zip(widths, widths[1:]):
-            layers += [dense(wide, out, GAIN, generator), ACTIVATIONS[activation]()]
+            layers += [linear(wide, out, HIDDEN_GAIN, generator), ACTIVATIONS[activation]()]
             if layer_norm:
                 layers.insert(-1, nn.LayerNorm(out, dtype=torch.float32))
         super().__init__(*layers)
@@ -68,8 +68,8 @@ class ActorCritic(nn.Module):
         columns = None if final_tanh is None else torch.from_numpy(final_tanh)
         self.register_buffer("final_tanh", columns, persistent=False)
         self.actor_body, self.critic_body = actor_body, critic_body
-        self.actor = dense(actor_body.size, outputs, 0.01, generator)
-        self.critic = dense(critic_body.size, 1, 1.0, generator)
+        self.actor = linear(actor_body.size, outputs, 0.01, generator)
+        self.critic = linear(critic_body.size, 1, 1.0, generator)
 
     def forward(self, obs) -> tuple[Tensor, Tensor]:
         """(action parameters [b p], value [b]) of what the observer makes of observations."""
@@ -95,8 +95,8 @@ class MLP(ActorCritic):
                  activation: str = "tanh", shared_critic: bool = False,
                  generator: torch.Generator | None = None, features: bool = False,
                  final_tanh: np.ndarray | None = None):
-        actor_body = Hidden(inputs, hidden_sizes, activation, generator)
-        critic_body = actor_body if shared_critic else Hidden(inputs, hidden_sizes, activation,
+        actor_body = DenseEncoder(inputs, hidden_sizes, activation, generator)
+        critic_body = actor_body if shared_critic else DenseEncoder(inputs, hidden_sizes, activation,
                                                               generator)
         super().__init__(actor_body, critic_body, outputs, generator, features, final_tanh)
 
@@ -117,7 +117,7 @@ class MLP(ActorCritic):
             src, pairs = 0, list(layers)
             for linear, nonlinear in zip(pairs[::2], pairs[1::2]):
                 last += 1
-                add(linear, src, last, CODES[type(nonlinear)])
+                add(linear, src, last, ACTIVATION_CODES[type(nonlinear)])
                 src = last
             return src
 

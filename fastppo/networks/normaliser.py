@@ -6,24 +6,29 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastppo.envs.observations import Column, Encoding, Observations, width
-from fastppo.envs.spaces import assembled, fields
+from fastppo.envs.observations import (
+    ObservationEncoding,
+    ObservationLayout,
+    StoredLeaf,
+    encoded_width,
+)
+from fastppo.envs.spaces import build_structure, leaf_arrays
 from fastppo.machine import kernels
 
-EPSILON = 1e-8
+VARIANCE_EPSILON = 1e-8
 
 
-class Observer(nn.Module):
+class ObservationNormaliser(nn.Module):
     """Stored observations to float32: `flat` columns [b o], or the structure of the space.
 
     clip((x - mean) / sqrt(var + 1e-8), +-limit) of float leaves if `norm_obs`; choices one-hot,
     bytes divided by 255; images channels first in a structure. An action mask is no part of it.
     """
 
-    def __init__(self, seen: Observations, norm_obs: bool = True, flat: bool = False,
+    def __init__(self, seen: ObservationLayout, norm_obs: bool = True, flat: bool = False,
                  limit: float = 10.0):
         super().__init__()
-        self.seen, self.encoding, self.flat, self.limit = seen, Encoding(seen), flat, limit
+        self.seen, self.encoding, self.flat, self.limit = seen, ObservationEncoding(seen), flat, limit
         floats = self.encoding.floats
         self.norm = bool(norm_obs and floats.any())
         size, columns = (floats.sum(), len(floats)) if self.norm else (0, 0)
@@ -37,12 +42,12 @@ class Observer(nn.Module):
         found = [(column, self._seen(column, column.leaf.of(obs)))
                  for _, column in self.encoding.columns]
         if self.norm:
-            sizes = [width(column) for column in (column for column, _ in found)]
+            sizes = [encoded_width(column) for column in (column for column, _ in found)]
             found = [(column, self._normalised(x, shift, scale)) for (column, x), shift, scale in
                      zip(found, self.shift.split(sizes), self.scale.split(sizes))]
         if self.flat:
-            return torch.cat([x.reshape(x.shape[0], width(column)) for column, x in found], -1)
-        return assembled(self.seen.shown, (channels_first(column, x) for column, x in found))
+            return torch.cat([x.reshape(x.shape[0], encoded_width(column)) for column, x in found], -1)
+        return build_structure(self.seen.shown, (channels_first(column, x) for column, x in found))
 
     def mask(self, obs: Any) -> Tensor | None:
         """The action mask, bool [b choices], of observations; None where there is none."""
@@ -52,7 +57,7 @@ class Observer(nn.Module):
         """Stored rows [b ...] as tensors on the policy's device, in the structure of the space."""
         place = self.count.device
         return self.seen.structure([torch.from_numpy(array).to(place)
-                                    for array in fields(rows)])
+                                    for array in leaf_arrays(rows)])
 
     @property
     def state(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -65,7 +70,7 @@ class Observer(nn.Module):
         if self.norm and count.item() > 0:
             floats = torch.from_numpy(self.encoding.floats).to(self.shift.device)
             self.shift.masked_scatter_(floats, mean.to(self.shift))
-            self.scale.masked_scatter_(floats, (m2 / count + EPSILON).rsqrt().to(self.scale))
+            self.scale.masked_scatter_(floats, (m2 / count + VARIANCE_EPSILON).rsqrt().to(self.scale))
         # The count last: interrupted before it, the first moments are still to be set.
         for buffer, value in ((self.mean, mean), (self.m2, m2), (self.count, count)):
             buffer.copy_(value)
@@ -80,7 +85,7 @@ class Observer(nn.Module):
             kernels.merge_moments(np.ascontiguousarray(x), count, mean, m2)
             self.restore([torch.from_numpy(value) for value in (count, mean, m2)])
 
-    def _seen(self, column: Column, x: Tensor) -> Tensor:
+    def _seen(self, column: StoredLeaf, x: Tensor) -> Tensor:
         if column.dtype == np.int32:  # compared, not scattered: unused rows are poison
             flat = x.reshape(x.shape[0], len(column.counts), 1)
             return torch.cat([flat[:, i] == torch.arange(int(count), device=x.device)
@@ -92,7 +97,7 @@ class Observer(nn.Module):
         return flat.clamp(-self.limit, self.limit).reshape(x.shape)
 
 
-def channels_first(column: Column, x: Tensor) -> Tensor:
+def channels_first(column: StoredLeaf, x: Tensor) -> Tensor:
     """Images [b h w c] as [b c h w]; the shortest axis is the channels'."""
     shape = column.shape
     if column.dtype != np.uint8 or len(shape) != 3 or min(shape) != shape[2] or \

@@ -3,9 +3,9 @@
 import numpy as np
 from gymnasium.spaces import Tuple
 
-from fastppo.envs.observation_checks import unfit
-from fastppo.envs.observations import Observations, flags
-from fastppo.envs.spaces import MASK, Store, keeps
+from fastppo.envs.observation_checks import find_unusable
+from fastppo.envs.observations import ObservationLayout, parse_mask
+from fastppo.envs.spaces import MASK, Storage, can_store
 from fastppo.errors import Error, InputError
 
 ANSWERED = {2: "obs, info = env.reset()",
@@ -13,7 +13,7 @@ ANSWERED = {2: "obs, info = env.reset()",
 PASSED_ON = "give what the last predict returned: action, state = policy.predict(obs, state=state)"
 
 
-def batch(obs, seen: Observations, mask=None) -> tuple[np.ndarray, bool]:
+def stored_batch(obs, seen: ObservationLayout, mask=None) -> tuple[np.ndarray, bool]:
     """`obs`, one observation or a batch of any size, as stored rows [b ...]; whether it was one.
 
     `mask`: the action mask, where it is not in `obs`; True: everything is legal. Raises InputError
@@ -47,14 +47,14 @@ def batch(obs, seen: Observations, mask=None) -> tuple[np.ndarray, bool]:
 def _mask(mask, shape: tuple[int, ...]) -> np.ndarray:
     """A mask, as environments may give it, as bool of `shape`; InputError for what is none."""
     try:
-        return flags(mask, shape[-1], "the action mask", shape[:-1])
+        return parse_mask(mask, shape[-1], "the action mask", shape[:-1])
     except ValueError as error:
         one = len(shape) == 2 and np.shape(mask) == shape[1:]
         raise InputError(str(error), f"{MASK}=np.broadcast_to(mask, {shape}), if all have the same"
                          if one else f"an array of bool, of shape {shape}") from error
 
 
-def _boxes(obs, store: Store) -> tuple[np.ndarray, bool]:
+def _boxes(obs, store: Storage) -> tuple[np.ndarray, bool]:
     """`batch` for a plain Box."""
     row, dtype = store.shape, np.dtype(store.dtype)
     fix = f"an array of {dtype} and shape {row}, or a batch of them"
@@ -66,15 +66,15 @@ def _boxes(obs, store: Store) -> tuple[np.ndarray, bool]:
     if array.ndim - len(row) not in (0, 1) or array.shape[array.ndim - len(row):] != row:
         raise InputError(f"an observation of shape {array.shape} does not fit the space's {row}",
                          fix)
-    if not keeps(dtype, array.dtype):
+    if not can_store(dtype, array.dtype):
         raise InputError(f"the observation is {array.dtype}, which {dtype} does not keep", fix)
     with np.errstate(over="ignore"):
         return np.require(array[None] if single else array, dtype, "CW"), single
 
 
-def check_rows(rows: np.ndarray, seen: Observations) -> None:
+def check_rows(rows: np.ndarray, seen: ObservationLayout) -> None:
     """Raise InputError for the first stored observation of [b ...] on which nobody can act."""
-    if found := unfit(rows, seen):
+    if found := find_unusable(rows, seen):
         row, why = found
         raise InputError(f"{why}, in row {row}", "look where it comes from: training refuses it")
 
@@ -94,7 +94,7 @@ def check_state(state, rows: int, size: int) -> None:
                          PASSED_ON)
 
 
-def numbers(params):
+def check_parameters(params):
     """A network's action parameters [b p], a tensor; raises Error for the first row with a NaN."""
     if hasattr(params, "isnan") and params.isnan().any():  # distributions refuse NaN themselves
         row = int(params.isnan().flatten(1).any(1).nonzero()[0, 0])

@@ -6,19 +6,19 @@ from typing import Iterator
 import torch
 from torch import nn
 
-from fastppo.machine.global_rng import SEEDING
+from fastppo.machine.global_rng import RNG_LOCK
 
 CPU = torch.device("cpu")
 
 
 @contextmanager
-def set_apart(seed: int, device: torch.device = CPU) -> Iterator[None]:
+def isolated_rng(seed: int, device: torch.device = CPU) -> Iterator[None]:
     """Torch's own generator of `device` as `seed` has it; the host script finds it as it was.
 
     Other threads may borrow it meanwhile.
     """
     cuda = device.type == "cuda"
-    with SEEDING:
+    with RNG_LOCK:
         before = torch.get_rng_state(), torch.cuda.get_rng_state(device) if cuda else None
         torch.default_generator.manual_seed(seed)
         if cuda:
@@ -27,21 +27,21 @@ def set_apart(seed: int, device: torch.device = CPU) -> Iterator[None]:
     try:
         yield
     finally:
-        with SEEDING:
+        with RNG_LOCK:
             torch.set_rng_state(before[0])
             if cuda:
                 torch.cuda.set_rng_state(before[1], device)
 
 
 @contextmanager
-def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
+def seeded_rng(seed: int, device: torch.device = CPU) -> Iterator[None]:
     """As `set_apart`, while no other thread draws; for what is over soon."""
-    with SEEDING, set_apart(seed, device):
+    with RNG_LOCK, isolated_rng(seed, device):
         yield
 
 
 @contextmanager
-def buffers_kept(net: nn.Module) -> Iterator[None]:
+def preserved_buffers(net: nn.Module) -> Iterator[None]:
     """Put back the buffers of a network, which a model's own forward may write into."""
     before = [(part._buffers, name, buffer, buffer.clone()) for part in net.modules()
               for name, buffer in part._buffers.items() if buffer is not None]
@@ -69,7 +69,7 @@ def torch_threads(count: int):
 
 
 @contextmanager
-def own_torch():
+def default_torch():
     """Torch as a fresh interpreter has it, for building and files, whatever the host script set.
 
     The CPU is the default device, gradients are recorded, tensors are no inference tensors.

@@ -11,13 +11,13 @@ from torch.distributions import (
     constraints,
 )
 
-from fastppo.envs.spaces import NEVER, Store
+from fastppo.envs.spaces import MASKED_LOGIT, Storage
 from fastppo.errors import ModelError
 from fastppo.networks.heads import Head
-from fastppo.networks.torch_state import seeded
+from fastppo.networks.torch_state import seeded_rng
 
 
-class Given(Head):
+class DistributionHead(Head):
     """What the network returns, a Distribution over actions, is sampled and judged by itself.
 
     Its first axis is the batch; log-probabilities and entropies are summed over the others. Its
@@ -26,7 +26,7 @@ class Given(Head):
     entropy, one is estimated: -logp of the action, through which no gradient goes.
     """
 
-    def __init__(self, store: Store, form: str = "clip"):
+    def __init__(self, store: Storage, form: str = "clip"):
         super().__init__(0, "uu")
         self.store, self.form = store, form
         self.dtype = torch.int64 if store.dtype == "<i8" else torch.float32
@@ -34,8 +34,8 @@ class Given(Head):
     def sample(self, params: Distribution, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(act [b ...], logp [b]); noise [b 2] is uniform, in steps of 2^-24."""
         high, low = (noise[0].double() * 2**24).long().tolist()
-        with seeded(high << 24 | low, noise.device):
-            act = self._kept(inside(params, params.sample()))
+        with seeded_rng(high << 24 | low, noise.device):
+            act = self._kept(clamp_to_support(params, params.sample()))
         return act, self.judge(params, act)[0]
 
     def judge(self, params: Distribution, act: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,19 +53,19 @@ class Given(Head):
 
     def mode(self, params: Distribution) -> Tensor:
         """The likeliest action, or else the mean [b ...]."""
-        return self._kept(inside(params, likeliest(params)))
+        return self._kept(clamp_to_support(params, distribution_mode(params)))
 
     def masked(self, params: Distribution, mask: Tensor | None) -> Distribution:
         """A Categorical without the choices that `mask` [b n] forbids; of others none is known."""
         if mask is None:
             return params
-        return Categorical(logits=params.logits.masked_fill(~mask, NEVER))
+        return Categorical(logits=params.logits.masked_fill(~mask, MASKED_LOGIT))
 
     def _kept(self, act: Tensor) -> Tensor:
         return act.reshape(act.shape[0], *self.store.shape).to(self.dtype)
 
 
-def inside(dist: Distribution, act: Tensor) -> Tensor:
+def clamp_to_support(dist: Distribution, act: Tensor) -> Tensor:
     """`act` [b ...] within the open interval that is the support of `dist`, if it is one.
 
     In float32 a tanh is 1 from 9 on, and a Beta's draw may be 0: there densities are infinite.
@@ -83,18 +83,18 @@ def inside(dist: Distribution, act: Tensor) -> Tensor:
     return act.clamp(low.nextafter(high), high.nextafter(low))
 
 
-def likeliest(dist: Distribution) -> Tensor:
+def distribution_mode(dist: Distribution) -> Tensor:
     """The mode of a distribution, or else its mean; of a transformed one that of what is within.
 
     Raises NotImplementedError where it has neither.
     """
     if isinstance(dist, TransformedDistribution):
-        found = likeliest(dist.base_dist)
+        found = distribution_mode(dist.base_dist)
         for transform in dist.transforms:
             found = transform(found)
         return found
     if isinstance(dist, Independent):
-        return likeliest(dist.base_dist)
+        return distribution_mode(dist.base_dist)
     if isinstance(dist, Bernoulli):  # whose mode is NaN where both are as likely
         return (dist.probs > 0.5).to(dist.probs)
     try:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from fastppo.machine import kernels
-from fastppo.networks.recurrent import Packing, unrolled
+from fastppo.networks.recurrent import SequencePacking, unroll_network
 
-EPSILON = 1e-8
+VARIANCE_EPSILON = 1e-8
 
 
-class NormValues(nn.Module):
+class PopArt(nn.Module):
     """A network whose value [b] is brought from units of the returns' moments to the rewards'.
 
     `keeps`: its value is what its layer `critic` gives, a Linear, which moves against the moments.
@@ -38,9 +38,9 @@ class NormValues(nn.Module):
         params, val, *rest = self.net(*inputs)
         return params, val * self.spread + self.shift, *rest
 
-    def unroll(self, obs, state: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
+    def unroll(self, obs, state: Tensor, packing: SequencePacking) -> tuple[Tensor, Tensor]:
         """The same of packed sequences."""
-        params, val = unrolled(self.net, obs, state, packing)
+        params, val = unroll_network(self.net, obs, state, packing)
         return params, val * self.spread + self.shift
 
     def units(self, val: Tensor) -> Tensor:
@@ -79,18 +79,18 @@ class NormValues(nn.Module):
             buffer.copy_(value)
         if self.count.item():
             self.shift.copy_(self.mean)
-            self.spread.copy_((self.m2 / self.count + EPSILON).sqrt())
+            self.spread.copy_((self.m2 / self.count + VARIANCE_EPSILON).sqrt())
         else:
             self.shift.zero_()
             self.spread.fill_(1.0)
 
 
-def moving(policy: nn.Module) -> list[nn.Module]:
+def modules_with_moments(policy: nn.Module) -> list[nn.Module]:
     """What has moments that an update moves: the observations', and the critic's where it has."""
-    return [policy.observer, *(one for one in policy.modules() if isinstance(one, NormValues))]
+    return [policy.observer, *(one for one in policy.modules() if isinstance(one, PopArt))]
 
 
-def in_units(loss: Callable, net: NormValues) -> Callable:
+def normalised_loss(loss: Callable, net: PopArt) -> Callable:
     """The same loss with values, recorded ones and targets in the units of `net`'s critic."""
     def normalised(fresh, batch, now):
         return loss(fresh._replace(val=net.units(fresh.val)),

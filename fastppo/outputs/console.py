@@ -4,13 +4,13 @@ import math
 import sys
 import time
 
-from fastppo.outputs.metrics import RETURN
+from fastppo.outputs.metrics import EVAL_RETURN
 
 LINE_SECONDS = 5.0
 FIRST_SECONDS = 1.0
 
 
-class Lines:
+class ProgressLines:
     """A line of plain text after a second, every few seconds, at an evaluation, and at the end."""
 
     def __init__(self):
@@ -18,8 +18,8 @@ class Lines:
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Print a line if the last one is long enough ago, training done or just evaluated."""
-        self.line = line(ppo.step, ppo.total, stats, forecast=not self.first)
-        if time.monotonic() >= self.due or ppo.step >= ppo.total or RETURN in stats:
+        self.line = progress_line(ppo.step, ppo.total, stats, forecast=not self.first)
+        if time.monotonic() >= self.due or ppo.step >= ppo.total or EVAL_RETURN in stats:
             self._print()
 
     def close(self) -> None:
@@ -33,7 +33,7 @@ class Lines:
         self.line, self.due = "", time.monotonic() + LINE_SECONDS
 
 
-def line(step: int, total: int, stats: dict[str, float], forecast: bool = True) -> str:
+def progress_line(step: int, total: int, stats: dict[str, float], forecast: bool = True) -> str:
     """One line of progress: how far, how good, how fast, how healthy, and how long still.
 
     No `forecast` goes into a run's first line: its seconds are the warm-up's and the first calls'.
@@ -45,7 +45,7 @@ def line(step: int, total: int, stats: dict[str, float], forecast: bool = True) 
             f"{stats['charts/SPS']:7,.0f} steps/s   kl {stats['losses/approx_kl']:.4f}   "
             f"ev {stats['losses/explained_variance']:5.2f}"
             + f"   left {left}" * forecast
-            + (f"   evaluation {stats[RETURN]:.1f}" if RETURN in stats else ""))
+            + (f"   evaluation {stats[EVAL_RETURN]:.1f}" if EVAL_RETURN in stats else ""))
 
 
 def clock_time(seconds: int) -> str:

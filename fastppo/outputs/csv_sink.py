@@ -7,12 +7,12 @@ from itertools import count
 from pathlib import Path
 
 from fastppo.outputs.console import note
-from fastppo.outputs.run_folder import unwritable
+from fastppo.outputs.run_folder import write_error
 
 log = logging.getLogger("fastppo")
 
 
-class Csv:
+class CsvSink:
     """A table with a row for every iteration; a metric that comes late gets a column of its own.
 
     An older table at `path` is kept under another name, which the log says. A disk that fills up is
@@ -28,7 +28,7 @@ class Csv:
                 self._keep()
             self._rewrite([])
         except OSError as error:
-            raise unwritable(path, error) from error
+            raise write_error(path, error) from error
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Write a row; metrics without a value are empty."""

@@ -7,12 +7,12 @@ from typing import NamedTuple, Sequence
 import numpy as np
 
 from fastppo.envs import faults
-from fastppo.envs.make import Factory, build
+from fastppo.envs.make import Factory, make_envs
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
-from fastppo.machine.noise import Noise
-from fastppo.networks.torch_state import buffers_kept, set_apart
+from fastppo.machine.noise import ActionNoise
+from fastppo.networks.torch_state import isolated_rng, preserved_buffers
 from fastppo.policy import Policy
 from fastppo.stepping import checks
 
@@ -44,12 +44,12 @@ def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: 
     if not isinstance(episodes, Integral) or isinstance(episodes, bool) or episodes < 1:
         raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
                           "evaluate(episodes=100)")
-    envs = build(factories[:min(episodes, MAX_ENVS)])
-    players = [Player(env, range(i, episodes, len(envs)), seed, policy)
+    envs = make_envs(factories[:min(episodes, MAX_ENVS)])
+    players = [EpisodePlayer(env, range(i, episodes, len(envs)), seed, policy)
                for i, env in enumerate(envs)]
     returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
     try:
-        with buffers_kept(policy.net), set_apart(seed, policy.observer.count.device):
+        with preserved_buffers(policy.net), isolated_rng(seed, policy.observer.count.device):
             while active := [player for player in players if player.playing()]:
                 rows, states = (np.concatenate([getattr(player, name) for player in active])
                                 for name in ("row", "state"))
@@ -60,13 +60,13 @@ def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: 
                     player.step(action)
                     returns[player.episode], lengths[player.episode] = player.total, player.length
     finally:
-        faults.close(envs)
+        faults.close_all(envs)
     std = float(returns.std(ddof=1)) if episodes > 1 else math.nan
     half = 1.96 * std / math.sqrt(episodes)
     return Evaluation(float(returns.mean()), std, half, returns, lengths)
 
 
-class Player:
+class EpisodePlayer:
     """One environment going through its share of the episodes; its faults are EnvErrors."""
 
     def __init__(self, env, episodes: range, seed: int, policy: Policy):
@@ -90,15 +90,15 @@ class Player:
 
     def noise(self, policy: Policy) -> np.ndarray:
         """The random numbers [1 k] of this step of this episode."""
-        noise, hold = Noise(policy.head.noise, self.seed, self.episode + 1, 1), policy.head.hold
+        noise, hold = ActionNoise(policy.head.noise, self.seed, self.episode + 1, 1), policy.head.hold
         return noise.at(self.length - self.length % hold if hold else 0, Purpose.EVALUATE)
 
     def step(self, action) -> None:
         """Take one step and count it."""
         try:
             obs, rew, term, trunc, _ = self.env.step(action)
-            ends = checks.flag(term, "terminated"), checks.flag(trunc, "truncated")
-            self.total, self.over = self.total + checks.reward(rew), any(ends)
+            ends = checks.checked_flag(term, "terminated"), checks.checked_flag(trunc, "truncated")
+            self.total, self.over = self.total + checks.checked_reward(rew), any(ends)
             self._see(obs)
         except BaseException as error:
             raise self._fault("step()", error) from error
@@ -115,5 +115,5 @@ class Player:
 
     def _fault(self, field: str, error: BaseException):
         where = f"evaluation, seed {self._seed()}, episode {self.episode}, step {self.length}"
-        return faults.fault(f"an environment ({where})", field, error,
+        return faults.env_error(f"an environment ({where})", field, error,
                               f"play it alone: env.reset(seed={self._seed()})")

@@ -11,16 +11,16 @@ from gymnasium.spaces import Box, Space
 
 from fastppo.config import Config
 from fastppo.envs import faults, masks
-from fastppo.envs.make import Factory, build, spaces_of
-from fastppo.envs.source import Source
-from fastppo.envs.spaces import CHOICES, mask_at, observation_store
+from fastppo.envs.make import Factory, make_envs, spaces_of
+from fastppo.envs.source import EnvSource
+from fastppo.envs.spaces import CHOICES, mask_leaf, observation_storage
 from fastppo.errors import CheckpointError, ConfigError, Error
 from fastppo.outputs.console import note
 from fastppo.outputs.evaluate import Evaluation
-from fastppo.outputs.metrics import PART, RETURN
+from fastppo.outputs.metrics import EVAL_RETURN, EVALUATION
 
 BEST = "best.safetensors"
-BARE = "--env_name=module:make, where make() needs no arguments and returns the environment"
+BARE_FIX = "--env_name=module:make, where make() needs no arguments and returns the environment"
 
 
 class Best(NamedTuple):
@@ -39,21 +39,21 @@ class Evaluator:
     play; a fault of the environment's later on is an EnvError, and ends training.
     """
 
-    def __init__(self, config: Config, source: Source):
+    def __init__(self, config: Config, source: EnvSource):
         self.config, self.best, self.latest = config, None, (-1, None)
         if config.eval_interval and not config.eval_episodes:
             raise ConfigError("eval_interval asks for evaluations, but eval_episodes is 0",
                               "--eval_episodes=10")
-        check_place(config, source)
+        check_eval_env(config, source)
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Play, if it is time, and add what came of it to `stats`."""
-        if not due(self.config, ppo.progress.begin, ppo.step):
+        if not is_due(self.config, ppo.progress.begin, ppo.step):
             return
-        with ppo.clock(PART):
+        with ppo.clock(EVALUATION):
             found = ppo.evaluate(self.config.eval_episodes)
         self.latest = ppo.step, found
-        stats |= metrics(found) | ppo.clock.stats(ppo.step)
+        stats |= evaluation_metrics(found) | ppo.clock.stats(ppo.step)
         if self.best is None or found.mean > self.best.mean:
             self._keep(ppo, found)
 
@@ -70,12 +70,12 @@ class Evaluator:
             note(f"{error.what}; {BEST} is not that of step {ppo.step:,}")
 
 
-def wanted(config: Config) -> bool:
+def wants_evaluator(config: Config) -> bool:
     """Whether a Config has something to evaluate, or to check, while training."""
     return config.eval_interval is not None or config.eval_env is not None
 
 
-def due(config: Config, begin: int, step: int) -> bool:
+def is_due(config: Config, begin: int, step: int) -> bool:
     """Whether the iteration from `begin` to `step` crossed a multiple of the interval, or the end.
 
     A function of the steps alone, so that it is the same after an interrupt or a resume.
@@ -84,14 +84,14 @@ def due(config: Config, begin: int, step: int) -> bool:
     return interval is not None and (begin // interval < step // interval or begin < total <= step)
 
 
-def metrics(found: Evaluation) -> dict[str, float]:
+def evaluation_metrics(found: Evaluation) -> dict[str, float]:
     """What an evaluation adds to an iteration's metrics; no std of one episode."""
     spread = {"eval/return_std": found.std} if len(found.returns) > 1 else {}
-    return {RETURN: found.mean, **spread, "eval/length": float(found.lengths.mean()),
+    return {EVAL_RETURN: found.mean, **spread, "eval/length": float(found.lengths.mean()),
             "eval/steps": float(found.lengths.sum())}
 
 
-def check_place(config: Config, source: Source) -> None:
+def check_eval_env(config: Config, source: EnvSource) -> None:
     """Raise ConfigError where evaluations cannot be played in what `eval_env` says.
 
     There is none, it cannot be made, or it has other spaces than those that are trained on, or an
@@ -106,41 +106,41 @@ def check_place(config: Config, source: Source) -> None:
     if not isinstance(config.eval_env, str) and not callable(config.eval_env):
         raise ConfigError(f"eval_env is {config.eval_env!r}, but must be an id, module:callable or"
                           " a callable", "--eval_env=CartPole-v1")
-    fitting(source, "eval_env", config.eval_env)
+    factories_of(source, "eval_env", config.eval_env)
 
 
-def played_in(source: Source, env: Any = None) -> list[Factory]:
+def evaluation_factories(source: EnvSource, env: Any = None) -> list[Factory]:
     """The factories of environments for one evaluation: of `env`, or the run's own.
 
     Raises ConfigError as check_place does.
     """
-    return source.to_play() if env is None else fitting(source, "env", env)
+    return source.to_play() if env is None else factories_of(source, "env", env)
 
 
-def fitting(source: Source, name: str, env: Any) -> list[Factory]:
+def factories_of(source: EnvSource, name: str, env: Any) -> list[Factory]:
     """The factories of `env`, given as `name`; ConfigError where the policy is for another."""
     try:
         factories = source.to_play(env)
-        envs = build(factories[:1])
+        envs = make_envs(factories[:1])
     except Error as error:
         if name == "env":  # its fix is the call, evaluate(env=...), as it is
             raise
         what, fix = error.what.replace("env_name", name), error.fix
         if "env_kwargs" in fix:  # which are those of what is trained on
-            what, fix = what.replace("(env_kwargs)", "(it takes no env_kwargs)"), BARE
+            what, fix = what.replace("(env_kwargs)", "(it takes no env_kwargs)"), BARE_FIX
         raise ConfigError(what if what.startswith(name) else f"{name} is {env!r}: {what}",
                           fix.replace("--env_name", f"--{name}")) from error
     try:
-        found, where = spaces_of(envs[0]), masks.place(envs)
+        found, where = spaces_of(envs[0]), masks.mask_source(envs)
     finally:
-        faults.close(envs)
+        faults.close_all(envs)
     for what, ours, theirs in zip(("observations", "actions"),
                                   (source.obs_space, source.act_space), found):
-        if not fits(ours, theirs, what == "observations"):
+        if not spaces_match(ours, theirs, what == "observations"):
             raise ConfigError(f"{name} is {env!r}, whose {what} are of the space {theirs}, but the"
                               f" policy is trained for {ours}",
                               f"give one of the same spaces, or leave {name} out")
-    trained = mask_at(source.obs_space, source.act_space) is not None
+    trained = mask_leaf(source.obs_space, source.act_space) is not None
     if isinstance(source.act_space, CHOICES) and bool(where) != trained:
         raise _otherwise_masked(f"{name} is {env!r}", where, name)
     return factories
@@ -155,10 +155,10 @@ def _otherwise_masked(given: str, where: str, name: str) -> ConfigError:
                        f" or leave {name} out")
 
 
-def fits(ours: Space, theirs: Space, bounds_free: bool) -> bool:
+def spaces_match(ours: Space, theirs: Space, bounds_free: bool) -> bool:
     """Whether two spaces are the same; `bounds_free`: Boxes, where they are kept alike."""
     if bounds_free and isinstance(ours, Box) and isinstance(theirs, Box):
-        return observation_store(ours) == observation_store(theirs)
+        return observation_storage(ours) == observation_storage(theirs)
     return ours == theirs
 
 
@@ -167,11 +167,11 @@ def evaluators(sinks: Sequence[Any]) -> list[Evaluator]:
     return [sink for sink in sinks if isinstance(sink, Evaluator)]
 
 
-def best_of(sinks: Sequence[Any]) -> dict[str, Any] | None:
+def best_evaluation(sinks: Sequence[Any]) -> dict[str, Any] | None:
     """The best evaluation while training as summary.json has it; None where there was none."""
     return next((one.best._asdict() for one in evaluators(sinks) if one.best), None)
 
 
-def latest(sinks: Sequence[Any], step: int) -> Evaluation | None:
+def latest_evaluation(sinks: Sequence[Any], step: int) -> Evaluation | None:
     """What was played with the weights after `step` steps; None where nothing was."""
     return next((one.latest[1] for one in evaluators(sinks) if one.latest[0] == step), None)

@@ -26,19 +26,19 @@ from torch.distributions import Distribution
 
 from fastppo import __version__
 from fastppo.envs import faults
-from fastppo.envs.make import factory
-from fastppo.envs.spaces import leaves, parts
+from fastppo.envs.make import make_factory
+from fastppo.envs.spaces import leaves, subspaces
 from fastppo.errors import ConfigError, ExportError
-from fastppo.networks.torch_state import own_torch, torch_threads
+from fastppo.networks.torch_state import default_torch, torch_threads
 from fastppo.outputs.export_graph import Graph, Port, inputs_of, outputs_of
-from fastppo.outputs.export_samples import Recording, decided, played, samples
-from fastppo.outputs.policy_file import write
+from fastppo.outputs.export_samples import Recording, play_episodes, predict_step, sample_episodes
+from fastppo.outputs.policy_file import write_file
 from fastppo.policy import Policy
 
 FORMATS = {"onnx": ".onnx", "torchscript": ".pt"}  # and their usual endings
-NEEDED = "onnx", "onnxscript", "onnxruntime"
+ONNX_PACKAGES = "onnx", "onnxscript", "onnxruntime"
 FACTS = "fastppo"
-ALONE = 30  # so many of the steps a graph is checked on are shown to it one by one
+SINGLE_STEPS = 30  # so many of the steps a graph is checked on are shown to it one by one
 TOLERANCE = 1e-5  # of continuous actions, relative to the largest one
 SELDOM = 0.01  # as large a tolerance of whole numbers is none: they have to be equal
 Runner = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]  # inputs to outputs
@@ -55,26 +55,26 @@ def export(policy: Policy, path: str | os.PathLike, to: str | None = None,
     """
     path = Path(path)
     to = format_of(path, to)
-    steps = samples(policy) if env is None else played(policy, factory(env))
+    steps = sample_episodes(policy) if env is None else play_episodes(policy, make_factory(env))
     name = env if isinstance(env, str) else getattr(env, "__qualname__", None)
-    put(policy, path, to, steps, name)
+    write_graph(policy, path, to, steps, name)
 
 
-@own_torch()
-def put(policy: Policy, path: Path, to: str, steps: Recording, env_name: str | None) -> None:
+@default_torch()
+def write_graph(policy: Policy, path: Path, to: str, steps: Recording, env_name: str | None) -> None:
     """Write a policy to `path` in the format `to`, checked on recorded steps."""
     make, run = MAKERS[to], RUNNERS[to]
     graph = Graph(copy.deepcopy(policy).cpu()).eval().requires_grad_(False)
-    with torch.no_grad(), torch_threads(1), quiet(), trusting():
+    with torch.no_grad(), torch_threads(1), quiet_torch(), unvalidated_distributions():
         try:
-            two = tuple(map(torch.from_numpy, given(policy, steps.part(0, 2))))
-            data = make(graph, two, json.dumps(facts(policy, env_name)))
+            two = tuple(map(torch.from_numpy, graph_inputs(policy, steps.part(0, 2))))
+            data = make(graph, two, json.dumps(export_facts(policy, env_name)))
         except Exception as error:  # whatever a network does that a graph cannot
             raise ExportError(f"the network cannot be made a graph for {to}:"
-                              f" {type(error).__name__}: {faults.shortened(str(error), 500)}",
-                              remedy(to)) from error
-        check(policy, run(data), steps, to)
-    write(path, data)
+                              f" {type(error).__name__}: {faults.truncate_text(str(error), 500)}",
+                              graph_fix(to)) from error
+        check_graph(policy, run(data), steps, to)
+    write_file(path, data)
 
 
 def format_of(path: Path, to: str | None) -> str:
@@ -84,22 +84,22 @@ def format_of(path: Path, to: str | None) -> str:
     if to not in FORMATS:
         raise ConfigError(f"{path} does not say what to export to" if to is None else
                           f"there is no format {to!r}, only {' and '.join(FORMATS)}", "--to=onnx")
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if to == "onnx" and missing:
-        raise ConfigError(f"--to=onnx needs {', '.join(NEEDED)}, of which {', '.join(missing)}"
+        raise ConfigError(f"--to=onnx needs {', '.join(ONNX_PACKAGES)}, of which {', '.join(missing)}"
                           f" {'is' if len(missing) == 1 else 'are'} not installed",
                           'pip install "fastppo[export]"; or --to=torchscript')
     return to
 
 
-def remedy(to: str) -> str:
+def graph_fix(to: str) -> str:
     """What helps where a network cannot be made a graph."""
     return "in the model's forward use tensors alone, obs.shape[0] instead of len(obs), and no" \
            " branch on their values" + "; or --to=onnx" * (to == "torchscript")
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet_torch() -> Iterator[None]:
     """Without what torch says of its own insides; what matters is checked afterwards."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
@@ -115,7 +115,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def trusting() -> Iterator[None]:
+def unvalidated_distributions() -> Iterator[None]:
     """Distributions that do not look at the values they are given, on which no graph can branch."""
     before = Distribution._validate_args
     Distribution.set_default_validate_args(False)
@@ -171,18 +171,18 @@ MAKERS = {"onnx": onnx, "torchscript": torchscript}
 RUNNERS = {"onnx": run_onnx, "torchscript": run_torchscript}
 
 
-def given(policy: Policy, steps: Recording) -> list[np.ndarray]:
+def graph_inputs(policy: Policy, steps: Recording) -> list[np.ndarray]:
     """The inputs of the graph for recorded steps, memory as it was recorded."""
     return [*steps.obs, *[steps.state] * bool(policy.memory)]
 
 
-def wanted(policy: Policy, steps: Recording) -> list[np.ndarray]:
+def expected_outputs(policy: Policy, steps: Recording) -> list[np.ndarray]:
     """What the graph must answer to them: what the policy does."""
-    act, after = decided(policy, policy.observer.seen.structure(steps.obs), steps.state)
+    act, after = predict_step(policy, policy.observer.seen.structure(steps.obs), steps.state)
     return [leaf.of(act) for leaf in leaves(policy.act_space)] + [after] * bool(policy.memory)
 
 
-def check(policy: Policy, run: Runner, steps: Recording, to: str) -> None:
+def check_graph(policy: Policy, run: Runner, steps: Recording, to: str) -> None:
     """Raise ExportError where `run` does not act as the policy does on recorded steps.
 
     All at once, and some one by one: a graph may have kept a batch's length, or the way that its
@@ -190,14 +190,14 @@ def check(policy: Policy, run: Runner, steps: Recording, to: str) -> None:
     episode ends. Choices must be equal, numbers within 1e-5 of the largest one, or of the bounds
     that they are mapped to.
     """
-    largest = [np.abs(x.astype("f8")).max(initial=0) for x in wanted(policy, steps)]
-    largest = np.fmax(largest, bounds(policy)) * are_numbers(policy)
-    compare(policy, run, steps, largest, to)
+    largest = [np.abs(x.astype("f8")).max(initial=0) for x in expected_outputs(policy, steps)]
+    largest = np.fmax(largest, bounds(policy)) * outputs_are_numbers(policy)
+    compare_outputs(policy, run, steps, largest, to)
     count, state = len(steps.first), steps.state
-    for i in range(0, count, 1 if policy.memory else max(1, count // ALONE)):
+    for i in range(0, count, 1 if policy.memory else max(1, count // SINGLE_STEPS)):
         part = steps.part(i, i + 1)
         own = part if part.first[0] or not policy.memory else part._replace(state=state)
-        *_, state = compare(policy, run, part, largest, to, own)
+        *_, state = compare_outputs(policy, run, part, largest, to, own)
 
 
 def bounds(policy: Policy) -> list[float]:
@@ -208,29 +208,29 @@ def bounds(policy: Policy) -> list[float]:
             for leaf in leaves(policy.act_space)] + [0.0] * bool(policy.memory)
 
 
-def are_numbers(policy: Policy) -> list[bool]:
+def outputs_are_numbers(policy: Policy) -> list[bool]:
     """Which outputs are numbers, that may be rounded, and not choices."""
     return [isinstance(leaf.space, Box)
             for leaf in leaves(policy.act_space)] + [True] * bool(policy.memory)
 
 
-def compare(policy: Policy, run: Runner, steps: Recording, largest: Sequence[float], to: str,
+def compare_outputs(policy: Policy, run: Runner, steps: Recording, largest: Sequence[float], to: str,
             own: Recording | None = None) -> Sequence[np.ndarray]:
     """What `run` answers to recorded steps, or to its `own` of them; see `check`."""
     batch = f"batch of {len(steps.first)}"
     try:
-        found = run(given(policy, own or steps))
+        found = run(graph_inputs(policy, own or steps))
     except Exception as error:  # the runtimes have no common one
         last = str(error).strip().rpartition("\n")[2]  # above it is the runtime's own traceback
-        raise ExportError(f"the graph for {to} fails on a {batch}: {last}", remedy(to)) from error
-    for port, *pair in zip(outputs_of(policy), found, wanted(policy, steps), largest):
-        if why := difference(*pair):
+        raise ExportError(f"the graph for {to} fails on a {batch}: {last}", graph_fix(to)) from error
+    for port, *pair in zip(outputs_of(policy), found, expected_outputs(policy, steps), largest):
+        if why := describe_difference(*pair):
             raise ExportError(f"the graph for {to} does not act as the policy does: {port.name} is"
-                              f" {why} ({batch}); nothing was written", remedy(to))
+                              f" {why} ({batch}); nothing was written", graph_fix(to))
     return found
 
 
-def difference(found: np.ndarray, wanted: np.ndarray, largest: float | None = None) -> str:
+def describe_difference(found: np.ndarray, wanted: np.ndarray, largest: float | None = None) -> str:
     """How actions [n ...] differ from those that are wanted; "" where they do not.
 
     `largest`: how large numbers are, to which rounding is relative; by default those wanted, but
@@ -249,26 +249,26 @@ def difference(found: np.ndarray, wanted: np.ndarray, largest: float | None = No
     return f"{found[far[0]]} for {wanted[far[0]]} in row {far[0]}" if len(far) else ""
 
 
-def facts(policy: Policy, env_name: str | None) -> dict[str, Any]:
+def export_facts(policy: Policy, env_name: str | None) -> dict[str, Any]:
     """What the file says of itself, as JSON under the key `fastppo`.
 
     Its inputs and outputs are in the order in which TorchScript takes and gives them.
     """
     return {"version": __version__, "env_name": env_name,
-            "obs_space": described(policy.obs_space), "act_space": described(policy.act_space),
-            "inputs": list(map(told, inputs_of(policy))),
-            "outputs": list(map(told, outputs_of(policy)))}
+            "obs_space": space_json(policy.obs_space), "act_space": space_json(policy.act_space),
+            "inputs": list(map(port_json, inputs_of(policy))),
+            "outputs": list(map(port_json, outputs_of(policy)))}
 
 
-def told(port: Port) -> dict[str, Any]:
+def port_json(port: Port) -> dict[str, Any]:
     """An input or output as plain JSON values; the batch axis comes before its shape."""
     return {"name": port.name, "dtype": port.dtype.name, "shape": list(port.shape)}
 
 
-def described(space: Space) -> dict[str, Any]:
+def space_json(space: Space) -> dict[str, Any]:
     """A space as plain JSON values; bounds that are all the same as one number, as text."""
-    if inner := parts(space):
-        made = {str(key): described(part) for key, part in inner}
+    if inner := subspaces(space):
+        made = {str(key): space_json(part) for key, part in inner}
         return {"type": "Dict" if isinstance(space, Dict) else "Tuple",
                 "spaces": made if isinstance(space, Dict) else list(made.values())}
     if isinstance(space, Discrete):

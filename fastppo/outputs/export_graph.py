@@ -14,9 +14,9 @@ import torch
 from gymnasium.spaces import Box, Discrete, Space
 from torch import Tensor, nn
 
-from fastppo.envs.actions import Actions, bounds_of
-from fastppo.envs.observations import Column
-from fastppo.envs.spaces import CHOICES, MASK, leaves, start_of
+from fastppo.envs.actions import ActionMapping, bounds_of
+from fastppo.envs.observations import StoredLeaf
+from fastppo.envs.spaces import CHOICES, MASK, choice_starts, leaves
 from fastppo.errors import ExportError
 from fastppo.policy import Policy
 
@@ -45,8 +45,8 @@ class Graph(nn.Module):
 
     def __init__(self, policy: Policy):
         super().__init__()
-        self.policy, self.finish = policy, finish_of(policy.actions)
-        self.keep = [keep_of(column) for column in policy.observer.seen.columns]
+        self.policy, self.finish = policy, env_action_function(policy.actions)
+        self.keep = [storage_function(column) for column in policy.observer.seen.columns]
 
     def forward(self, *inputs: Tensor) -> Any:
         """Stored as training stores it, then the policy's own way."""
@@ -65,7 +65,7 @@ def inputs_of(policy: Policy) -> list[Port]:
     Raises ExportError where two have the same name.
     """
     seen = policy.observer.seen
-    ports = [Port(MASK if i == seen.mask else named("obs", column.leaf.path[seen.wrapped:]),
+    ports = [Port(MASK if i == seen.mask else leaf_name("obs", column.leaf.path[seen.wrapped:]),
                   input_dtype(column), column.shape) for i, column in enumerate(seen.columns)]
     return _distinct(ports) + [Port("state", np.dtype("f4"), (policy.memory,))] * bool(
         policy.memory)
@@ -76,24 +76,24 @@ def outputs_of(policy: Policy) -> list[Port]:
 
     With memory the last one is `next_state`, the `state` of the next step.
     """
-    ports = [Port(named("action", leaf.path), np.dtype(leaf.space.dtype).newbyteorder("="),
+    ports = [Port(leaf_name("action", leaf.path), np.dtype(leaf.space.dtype).newbyteorder("="),
                   leaf.space.shape) for leaf in leaves(policy.act_space)]
     return _distinct(ports) + [Port("next_state", np.dtype("f4"), (policy.memory,))] * bool(
         policy.memory)
 
 
-def named(whole: str, path: tuple) -> str:
+def leaf_name(whole: str, path: tuple) -> str:
     """The name of a leaf: obs.camera for obs["camera"], obs.0 for obs[0]."""
     return ".".join([whole, *map(str, path)])
 
 
-def input_dtype(column: Column) -> np.dtype:
+def input_dtype(column: StoredLeaf) -> np.dtype:
     """The dtype of an input: the space's own, or where no tensor has that, one that holds it."""
     own = np.dtype(column.leaf.space.dtype).newbyteorder("=")
     return own if own.char in TENSORS else np.dtype("f4" if column.counts is None else "i8")
 
 
-def keep_of(column: Column) -> Function:
+def storage_function(column: StoredLeaf) -> Function:
     """The twin in torch of Column.kept: from raw observations of a leaf [b ...] to stored ones."""
     dtype = torch_dtype(column.dtype)
     if column.counts is None or not column.start.any():
@@ -102,7 +102,7 @@ def keep_of(column: Column) -> Function:
     return lambda x: (x.long() - start).to(dtype)
 
 
-def finish_of(actions: Actions) -> Callable[[Tensor], list[Tensor]]:
+def env_action_function(actions: ActionMapping) -> Callable[[Tensor], list[Tensor]]:
     """The twin in torch of Actions.to_env: from stored actions [b ...] to the environment's."""
     found = leaves(actions.space)
     makes = [_choices(leaf.space) if isinstance(leaf.space, CHOICES)
@@ -121,7 +121,7 @@ def torch_dtype(dtype: np.dtype) -> torch.dtype:
 
 
 def _choices(space: Space) -> Function:
-    start, dtype = torch.from_numpy(start_of(space).reshape(-1).copy()), torch_dtype(space.dtype)
+    start, dtype = torch.from_numpy(choice_starts(space).reshape(-1).copy()), torch_dtype(space.dtype)
     if isinstance(space, Discrete):
         return lambda act: (act[:, 0].long() + int(space.start)).to(dtype)
     return lambda act: (act.long() + start).to(dtype).reshape(act.shape[0], *space.shape)

@@ -8,16 +8,16 @@ import numpy as np
 from gymnasium.vector.utils import batch_space
 
 from fastppo.envs import faults
-from fastppo.envs.make import Factory, build, spaces_of
-from fastppo.envs.observations import Observations
-from fastppo.envs.spaces import MASK, leaves, mapped
+from fastppo.envs.make import Factory, make_envs, spaces_of
+from fastppo.envs.observations import ObservationLayout
+from fastppo.envs.spaces import MASK, leaves, tree_map
 from fastppo.errors import Error, InputError
 from fastppo.networks.torch_state import torch_threads
 from fastppo.outputs.export_graph import inputs_of
 from fastppo.policy import Policy
 
 STEPS = 300
-FAR = 6e4  # samples of a space are cut here: what has no bounds is no reason to overflow
+SAMPLE_LIMIT = 6e4  # samples of a space are cut here: what has no bounds is no reason to overflow
 EPISODE = 10  # so long are those of samples
 
 
@@ -34,45 +34,45 @@ class Recording(NamedTuple):
                          self.state[first:last])
 
 
-def played(policy: Policy, make: Factory, steps: int = STEPS) -> Recording:
+def play_episodes(policy: Policy, make: Factory, steps: int = STEPS) -> Recording:
     """`steps` steps of the policy in an environment of its own, episode after episode.
 
     As many observations are stacked as the policy's space shows. Raises EnvError where that fails,
     InputError where it has other spaces than the policy.
     """
     make.masked = policy.observer.seen.mask is not None  # where observations do not show it already
-    env, = build([make])
+    env, = make_envs([make])
     try:
-        if (count := frames(policy, env)) > 1:
-            faults.close([env])
+        if (count := stacked_frames(policy, env)) > 1:
+            faults.close_all([env])
             make.stack = count
-            env, = build([make])
+            env, = make_envs([make])
         if spaces_of(env) != (policy.obs_space, policy.act_space):
             raise InputError(f"the environment has the spaces {spaces_of(env)}, the policy"
                              f" {(policy.obs_space, policy.act_space)}",
                              "give the environment it was trained on, preprocessed as it was there")
-        return recorded(policy, env, steps)
+        return record(policy, env, steps)
     finally:
-        faults.close([env])
+        faults.close_all([env])
 
 
-def frames(policy: Policy, env: gym.Env) -> int:
+def stacked_frames(policy: Policy, env: gym.Env) -> int:
     """How many observations of `env` stand in one of the policy's, as frame_stack makes it; or 1.
 
     Raises SpaceError for spaces that are not served.
     """
-    ours, theirs = policy.observer.seen.shown, Observations(*spaces_of(env)).shown
+    ours, theirs = policy.observer.seen.shown, ObservationLayout(*spaces_of(env)).shown
     shape, inner = (leaves(space)[0].space.shape for space in (ours, theirs))
     stacked = shape and shape[1:] == inner and ours == batch_space(theirs, shape[0])
     return shape[0] if stacked else 1
 
 
-def samples(policy: Policy, steps: int = STEPS) -> Recording:
+def sample_episodes(policy: Policy, steps: int = STEPS) -> Recording:
     """Random observations of the policy's space, always the same ones, as episodes of 10 steps."""
-    return recorded(policy, Samples(policy), steps)
+    return record(policy, SampleEnv(policy), steps)
 
 
-def recorded(policy: Policy, env: gym.Env, steps: int) -> Recording:
+def record(policy: Policy, env: gym.Env, steps: int) -> Recording:
     """`steps` steps of the policy in `env`; EnvError where that fails."""
     ports, columns = inputs_of(policy), policy.observer.seen.columns
     seen, first, states, over = [], [], [], True
@@ -85,24 +85,24 @@ def recorded(policy: Policy, env: gym.Env, steps: int) -> Recording:
                 seen.append([np.array(column.leaf.of(obs), port.dtype)
                              for column, port in zip(columns, ports)])
                 states.append(state)
-                act, state = decided(policy, obs, state)
+                act, state = predict_step(policy, obs, state)
                 obs, _, term, trunc, _ = env.step(act)
                 over = term or trunc
     except (Error, KeyboardInterrupt):
         raise
     except BaseException as error:  # a user's environment may raise anything
-        raise faults.fault("an environment", f"step {len(seen)}", error,
+        raise faults.env_error("an environment", f"step {len(seen)}", error,
                              "play it alone until that works") from error
     return Recording([np.stack(leaf) for leaf in zip(*seen)], np.array(first, bool),
                      np.concatenate(states))
 
 
-def decided(policy: Policy, obs: Any, state: np.ndarray) -> tuple[Any, np.ndarray]:
+def predict_step(policy: Policy, obs: Any, state: np.ndarray) -> tuple[Any, np.ndarray]:
     """(action, state after) of `predict`, for a policy with memory or without."""
     return policy.predict(obs, state=state) if policy.memory else (policy.predict(obs), state)
 
 
-class Samples(gym.Env):
+class SampleEnv(gym.Env):
     """An environment that shows samples of a policy's observation space."""
 
     def __init__(self, policy: Policy):
@@ -120,11 +120,11 @@ class Samples(gym.Env):
         return self._obs(), 0.0, False, self.steps % EPISODE == 0, {}
 
     def _obs(self) -> Any:
-        obs = mapped(_near, self.observation_space.sample())
+        obs = tree_map(_near, self.observation_space.sample())
         if self.seen.stuck(self.seen.rows([obs])):
             obs = {**obs, MASK: np.ones_like(obs[MASK])}
         return obs
 
 
 def _near(x: Any) -> Any:
-    return np.clip(x, -FAR, FAR) if np.asarray(x).dtype.kind == "f" else x
+    return np.clip(x, -SAMPLE_LIMIT, SAMPLE_LIMIT) if np.asarray(x).dtype.kind == "f" else x

@@ -8,15 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from fastppo.collect import Rollout
-from fastppo.stepping.infos import SLOTS, WINDOW, Told
+from fastppo.stepping.infos import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep
 
 log = logging.getLogger("fastppo")
 
-RETURN = "eval/return_mean"
-PART = "evaluate"  # of the clock; no training
+EVAL_RETURN = "eval/return_mean"
+EVALUATION = "evaluate"  # of the clock; no training
 
 
-class Clock:
+class PartTimer:
     """Seconds spent in each named part: `with clock("update"): ...`; `part` is the one now."""
 
     def __init__(self):
@@ -38,12 +38,12 @@ class Clock:
 
         Evaluating is a part that is no training: it stands beside the others, which add up to 1.
         """
-        busy = sum(spent for part, spent in self.seconds.items() if part != PART)
+        busy = sum(spent for part, spent in self.seconds.items() if part != EVALUATION)
         shares = {f"time/{part}": spent / busy for part, spent in self.seconds.items()}
         return {"charts/SPS": step / busy, **shares}
 
 
-class Seen(NamedTuple):
+class RecentEpisodes(NamedTuple):
     """The episodes so far; replaced whole, so that an interrupt never leaves half a rollout's."""
 
     iteration: int | None = None  # the last rollout of which they were taken
@@ -52,11 +52,11 @@ class Seen(NamedTuple):
     names: tuple[str, ...] = ()  # of the numbers that are shown
 
 
-class Episodes:
+class EpisodeMetrics:
     """The last finished episodes, and the metrics that follow from them."""
 
     def __init__(self):
-        self.seen = Seen()
+        self.seen = RecentEpisodes()
 
     @property
     def recent(self) -> tuple[tuple[float, int, dict], ...]:
@@ -68,7 +68,7 @@ class Episodes:
         """How many episodes have finished."""
         return self.seen.count
 
-    def take(self, total: np.ndarray, length: np.ndarray, told: Told | None = None,
+    def take(self, total: np.ndarray, length: np.ndarray, told: InfosByStep | None = None,
              iteration: int | None = None) -> None:
         """Add those that ended in a rollout: return f64 and length i64 [t e], 0 where none did.
 
@@ -79,10 +79,10 @@ class Episodes:
             return
         ended, told = np.argwhere(length > 0), told or {}
         last = [(float(total[t, e]), int(length[t, e]), told.get((t, e), {}))
-                for t, e in ended[-WINDOW:].tolist()]
+                for t, e in ended[-EPISODE_WINDOW:].tolist()]
         names = dict.fromkeys([*self.seen.names, *(name for *_, found in last for name in found)])
-        self.seen = Seen(iteration, (*self.recent, *last)[-WINDOW:], self.count + len(ended),
-                         tuple(names)[:SLOTS])
+        self.seen = RecentEpisodes(iteration, (*self.recent, *last)[-EPISODE_WINDOW:], self.count + len(ended),
+                         tuple(names)[:MAX_INFO_KEYS])
 
     def stats(self) -> dict[str, float]:
         """Means over the last 100, or those of them that told a number; none before the first."""
@@ -105,7 +105,7 @@ def explained_variance(rollout: Rollout) -> float:
     return 1 - (ret - val).var(correction=0).item() / variance if variance > 0 else 0.0
 
 
-def described(ppo) -> str:
+def describe(ppo) -> str:
     """A trainer in one line: its environment, how far it is, and whether it is closed."""
     closed = ", closed" * (ppo.collector is None)
     return f"<PPO on {ppo.config.env_name}: step {ppo.step:,} of {ppo.total:,}{closed}>"

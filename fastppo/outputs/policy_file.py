@@ -23,9 +23,9 @@ from safetensors.torch import save
 
 from fastppo.build.model import build_policy
 from fastppo.config import Config
-from fastppo.envs.spaces import MASK, WRAPPED, Wrapped, parts
+from fastppo.envs.spaces import MASK, OBS_KEY, MaskedDict, subspaces
 from fastppo.errors import CheckpointError, ConfigError
-from fastppo.networks.torch_state import own_torch
+from fastppo.networks.torch_state import default_torch
 from fastppo.outputs.fingerprint import fingerprint
 from fastppo.policy import Policy
 from fastppo.settings.spelling import MODELS
@@ -37,7 +37,7 @@ OF_PYTHON = ("lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef", "
 log = logging.getLogger("fastppo")
 
 
-@own_torch()
+@default_torch()
 def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None:
     """Write a policy to `path`; CheckpointError where that cannot be.
 
@@ -55,10 +55,10 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None
     metadata = {"format": FORMAT, **spaces, "config": json.dumps(choices, default=repr),
                 "fingerprint": json.dumps(fingerprint(config.torch_threads or 1))}
     metadata["sha256"] = _digest(tensors, metadata)
-    write(path, save(tensors, metadata))
+    write_file(path, save(tensors, metadata))
 
 
-@own_torch()
+@default_torch()
 def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
     """The policy in a file; one with a network of your own needs that class as `model`.
 
@@ -93,7 +93,7 @@ def _path(path: Any, call: str) -> Path:
     return Path(path)
 
 
-def write(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes) -> None:
     """Put `data` into a file, whole or not at all; CheckpointError where that cannot be."""
     if not path.name or path.is_dir():
         raise CheckpointError(f"cannot write {path}: it is a directory",
@@ -210,9 +210,9 @@ def _readable(name: str, value: Any) -> bool:
 
 def _described(space: Space, name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """A space as what JSON can say, and its arrays by name below `name`."""
-    if inner := parts(space):
+    if inner := subspaces(space):
         found = [_described(part, f"{name}.{i}") for i, (_, part) in enumerate(inner)]
-        keys = {"keys": list(space.spaces), "wrapped": isinstance(space, Wrapped)} \
+        keys = {"keys": list(space.spaces), "wrapped": isinstance(space, MaskedDict)} \
             if isinstance(space, Dict) else {}
         return ({"parts": [text for text, _ in found], **keys},
                 {place: array for _, arrays in found for place, array in arrays.items()})
@@ -240,8 +240,8 @@ def _space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tensor]) ->
         if "keys" not in text:
             return Tuple(inner)
         # Files of earlier versions do not say whose a Dict of these keys is: there it was wrapped.
-        wrapped = text.get("wrapped", {*text["keys"]} == {WRAPPED, MASK})
-        return (Wrapped if wrapped else Dict)([*zip(text["keys"], inner)])
+        wrapped = text.get("wrapped", {*text["keys"]} == {OBS_KEY, MASK})
+        return (MaskedDict if wrapped else Dict)([*zip(text["keys"], inner)])
     if "n" in text:
         other = {"dtype": np.dtype(text["dtype"])} if "dtype" in text else {}
         return Discrete(text["n"], start=text["start"], **other)

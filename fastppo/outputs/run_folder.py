@@ -9,7 +9,7 @@ from fastppo.errors import ConfigError
 from fastppo.machine.child_env import SECRET
 
 
-def public(config: Config) -> dict[str, Any]:
+def public_config(config: Config) -> dict[str, Any]:
     """A Config as plain JSON values, without what looks like a password in env_kwargs."""
     plain = json.loads(json.dumps(vars(config), default=repr))
     return plain | {"env_kwargs": _without_secrets(plain["env_kwargs"])}
@@ -21,20 +21,20 @@ def _without_secrets(value: Any, name: str = "") -> Any:
     return "***" if isinstance(value, str) and SECRET.search(name) else value
 
 
-def unwritable(path: Path, error: OSError) -> ConfigError:
+def write_error(path: Path, error: OSError) -> ConfigError:
     """The error for a run's folder that cannot be written."""
     return ConfigError(f"cannot write {path}: {error.strerror}", "--run_dir=another/folder")
 
 
-def folder_of(config: Config) -> Path | None:
+def make_run_folder(config: Config) -> Path | None:
     """The folder a Config asks for, made if need be and with config.json in it; or None."""
     if config.run_dir is None:
         return None
     folder = Path(config.run_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(public(config), indent=2)
+        text = json.dumps(public_config(config), indent=2)
         (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        raise unwritable(folder, error) from error
+        raise write_error(folder, error) from error
     return folder

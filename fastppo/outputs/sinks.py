@@ -6,15 +6,15 @@ from typing import Protocol
 import numpy as np
 
 from fastppo.config import Config
-from fastppo.envs.source import Source
-from fastppo.outputs.console import Lines
-from fastppo.outputs.csv_sink import Csv
-from fastppo.outputs.evaluator import Evaluator, wanted
-from fastppo.outputs.run_folder import folder_of, public
-from fastppo.outputs.wandb_sink import Wandb, check_wandb
+from fastppo.envs.source import EnvSource
+from fastppo.outputs.console import ProgressLines
+from fastppo.outputs.csv_sink import CsvSink
+from fastppo.outputs.evaluator import Evaluator, wants_evaluator
+from fastppo.outputs.run_folder import make_run_folder, public_config
+from fastppo.outputs.wandb_sink import WandbSink, check_wandb
 
 
-def stops(answer) -> bool:
+def asks_to_stop(answer) -> bool:
     """Whether a callback's answer asks to end training: False, also as numpy compares."""
     return isinstance(answer, (bool, np.bool_)) and not answer
 
@@ -29,13 +29,13 @@ class Sink(Protocol):
         """No more will come."""
 
 
-def sinks_of(config: Config, source: Source) -> list[Sink]:
+def make_sinks(config: Config, source: EnvSource) -> list[Sink]:
     """The sinks a Config asks for; an evaluator first, so that the others get its metrics."""
     if config.logger == "wandb":
         check_wandb()
-    sinks: list[Sink] = [Evaluator(config, source)] if wanted(config) else []
-    folder = folder_of(config)
-    sinks += [Csv(folder / "metrics.csv")] if folder else []
+    sinks: list[Sink] = [Evaluator(config, source)] if wants_evaluator(config) else []
+    folder = make_run_folder(config)
+    sinks += [CsvSink(folder / "metrics.csv")] if folder else []
     if config.logger == "wandb":
-        sinks.append(Wandb(config.wandb_project, folder or Path("."), public(config)))
-    return sinks + ([Lines()] if config.progress == "lines" else [])
+        sinks.append(WandbSink(config.wandb_project, folder or Path("."), public_config(config)))
+    return sinks + ([ProgressLines()] if config.progress == "lines" else [])

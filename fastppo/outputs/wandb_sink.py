@@ -11,11 +11,11 @@ from typing import Any
 from fastppo.errors import ConfigError
 from fastppo.outputs.console import note
 
-WAITING = 10_000  # iterations that may wait to be logged
+QUEUE_LIMIT = 10_000  # iterations that may wait to be logged
 FINISH_SECONDS = 10.0  # for the rest of them to go out when the run has ended
 
 
-class Wandb:
+class WandbSink:
     """A sink for wandb: online with an account, offline without; `config` is stored with the run.
 
     `hung` says after close() that wandb did not come to an end; its thread dies with the process.
@@ -30,7 +30,7 @@ class Wandb:
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Put one iteration in the queue; where that is too long, it is left out."""
-        if self.rows.qsize() < WAITING:
+        if self.rows.qsize() < QUEUE_LIMIT:
             self.rows.put((ppo.step, {"global_step": ppo.step, **stats}))
         elif not self.full and self.thread.is_alive():
             self.full = True
@@ -47,7 +47,7 @@ class Wandb:
     def _live(self, project: str, folder: Path, config: dict[str, Any]) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            run = begun(project, folder, config)
+            run = start_run(project, folder, config)
             while (row := self.rows.get()) is not None:
                 run.log(row[1], step=row[0])
             run.finish()
@@ -55,7 +55,7 @@ class Wandb:
             note(f"wandb: {_short(error)}; going on without it")
 
 
-def begun(project: str, folder: Path, config: dict[str, Any]):
+def start_run(project: str, folder: Path, config: dict[str, Any]):
     """A run of wandb's: online, else offline; raises what wandb raises where neither can be."""
     import wandb
     asked = os.environ.get("WANDB_MODE")

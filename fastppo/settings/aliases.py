@@ -4,11 +4,11 @@ import difflib
 import re
 from typing import Iterable
 
-SIZE = ("say into how many the num_envs x num_steps rows are cut: --num_minibatches=4",) * 2
-MODEL = "leave it out: the command always saves the model, in the run's folder"
+MINIBATCH_SIZE = ("say into how many the num_envs x num_steps rows are cut: --num_minibatches=4",) * 2
+SAVED_ALWAYS = "leave it out: the command always saves the model, in the run's folder"
 
 # Others' names by whose they are: ours, or what to say instead, of a switch (if on, if off).
-HOUSES: dict[str, dict[str, str | tuple[str, str]]] = {
+LIBRARY_NAMES: dict[str, dict[str, str | tuple[str, str]]] = {
     "CleanRL's": {
         "env_id": "env_name", "total_timesteps": "total_steps", "learning_rate": "lr",
         "update_epochs": "epochs", "clip_coef": "clip_range", "ent_coef": "entropy_coef",
@@ -20,11 +20,11 @@ HOUSES: dict[str, dict[str, str | tuple[str, str]]] = {
         "wandb_entity": ("export WANDB_ENTITY=... before the command",) * 2,
         "torch_deterministic": ("leave it out: the same seed always gives the same run",) * 2,
         "capture_video": ("leave it out: there are no videos yet", "leave it out"),
-        "save_model": (MODEL,) * 2, "minibatch_size": SIZE,
+        "save_model": (SAVED_ALWAYS,) * 2, "minibatch_size": MINIBATCH_SIZE,
     },
     "Stable-Baselines3's": {
         "n_steps": "num_steps", "n_envs": "num_envs", "n_epochs": "epochs",
-        "n_timesteps": "total_steps", "batch_size": SIZE, "policy": ("--model=mlp",) * 2,
+        "n_timesteps": "total_steps", "batch_size": MINIBATCH_SIZE, "policy": ("--model=mlp",) * 2,
         "policy_kwargs": ("--hidden_sizes=64,64 --activation=tanh",) * 2,
         "share_features_extractor": "shared_critic", "lstm_hidden_size": "rnn_size",
         "net_arch": "hidden_sizes", "tensorboard_log": "run_dir", "log_path": "run_dir",
@@ -50,23 +50,23 @@ HOUSES: dict[str, dict[str, str | tuple[str, str]]] = {
         "render": ("leave it out: there are no videos yet", "leave it out"),
     },
 }
-OTHERS = {name: ours for names in HOUSES.values() for name, ours in names.items()}
+FOREIGN_NAMES = {name: ours for names in LIBRARY_NAMES.values() for name, ours in names.items()}
 
 
-def owner(name: str) -> str:
+def library_of(name: str) -> str:
     """Whose name of a setting `name` is."""
-    return next(house for house, names in HOUSES.items() if name in names)
+    return next(house for house, names in LIBRARY_NAMES.items() if name in names)
 
 
-def nearest(name: str, known: Iterable[str], dashes: str = "") -> str:
+def nearest_setting(name: str, known: Iterable[str], dashes: str = "") -> str:
     """The fix for the unknown `name`: the one of `known` that is meant, by its sense or letters."""
     known = list(known)
-    near = [name] if name in OTHERS else difflib.get_close_matches(name, [*known, *OTHERS], 3, 0.5)
+    near = [name] if name in FOREIGN_NAMES else difflib.get_close_matches(name, [*known, *FOREIGN_NAMES], 3, 0.5)
     found = [ours for one in near for ours in _meant(one) if ours in known]
     return f"did you mean {dashes}{found[0]}?" if found else "python main.py --help lists them all"
 
 
 def _meant(name: str) -> list[str]:
     """Our names for what `name` is in whichever house; `name` itself where it is in none."""
-    ours = OTHERS.get(name, name)
+    ours = FOREIGN_NAMES.get(name, name)
     return re.findall(r"--(\w+)", ours[0]) if isinstance(ours, tuple) else [ours]

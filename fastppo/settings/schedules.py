@@ -6,7 +6,7 @@ from typing import Any, Callable
 Schedule = Callable[[float], float]
 Scheduled = float | str | Schedule
 
-TEXT = "a schedule such as linear:0.2 (to 0) or cosine:0.2:0.1 (to 0.1)"
+EXAMPLES = "a schedule such as linear:0.2 (to 0) or cosine:0.2:0.1 (to 0.1)"
 # What is left of the way from a schedule's first value to its last, by its name.
 SHAPES: dict[str, Schedule] = {
     "constant": lambda remaining: 1.0,
@@ -15,7 +15,7 @@ SHAPES: dict[str, Schedule] = {
 }
 
 
-def schedule(value: Scheduled) -> Schedule:
+def schedule_function(value: Scheduled) -> Schedule:
     """The function of the remaining progress that `value` stands for; a number's is constant.
 
     A text is name:first or name:first:last, where the last is 0 if it is left out; constant:x has
@@ -28,7 +28,7 @@ def schedule(value: Scheduled) -> Schedule:
     return lambda remaining: first * shape(remaining) + last * (1.0 - shape(remaining))
 
 
-def fits(value: Any, positive: bool = True) -> bool:
+def is_schedule(value: Any, positive: bool = True) -> bool:
     """Whether `value` is a schedule whose numbers are finite, 0 or more, the first above 0.
 
     Without `positive` the first may be 0, too. What a function returns is seen when it is called.
@@ -40,7 +40,7 @@ def fits(value: Any, positive: bool = True) -> bool:
     except ValueError:
         return False
     least = math.ulp(0.0) if positive else 0.0
-    return number(first) and number(last) and first >= least and last >= 0
+    return is_finite_number(first) and is_finite_number(last) and first >= least and last >= 0
 
 
 def _parts(text: str) -> tuple[str, float, float]:
@@ -52,6 +52,6 @@ def _parts(text: str) -> tuple[str, float, float]:
     return name, first, last
 
 
-def number(value: Any) -> bool:
+def is_finite_number(value: Any) -> bool:
     """Whether `value` is a finite number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

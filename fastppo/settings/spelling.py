@@ -19,16 +19,16 @@ WORDS, SIZES = {"actor_keys", "critic_keys"}, {"hidden_sizes"}  # settings that 
 def flag_meant(name: str, value: Any, wanted: str, default: Any) -> str:
     """The flag for a setting that is none of those `wanted` lists: the nearest, or the default."""
     among = wanted.removeprefix("one of ").split(", ") if isinstance(value, str) else []
-    meant = alike(value, among) if len(among) > 1 else None
+    meant = closest(value, among) if len(among) > 1 else None
     return flag(name, meant or default)
 
 
-def alike(text: str, choices: Iterable[str]) -> str | None:
+def closest(text: str, choices: Iterable[str]) -> str | None:
     """The one of `choices` that a mistyped `text` is near, in either case; None if none is."""
     return next(iter(difflib.get_close_matches(text.lower(), choices, 1)), None)
 
 
-def mended(text: str) -> dict[str, Any] | None:
+def parse_loose_json(text: str) -> dict[str, Any] | None:
     """The JSON object that `text` was probably meant to be; None if nobody can tell.
 
     Understood are Python's spelling, and what a shell makes of JSON without its quotes.
@@ -46,7 +46,7 @@ def mended(text: str) -> dict[str, Any] | None:
     return None
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as it would be typed: 1_000_000, 64,64, none, ..."""
     if value is None or isinstance(value, (bool, str)):
         return "none" if value is None else str(value)
@@ -58,7 +58,7 @@ def shown(value: Any) -> str:
 
 def flag(name: str, value: Any) -> str:
     """The flag that gives setting `name` a value."""
-    return f"--{name}={shown(value)}"
+    return f"--{name}={format_value(value)}"
 
 
 def json_flag(name: str, value: dict[str, Any]) -> str:
@@ -96,7 +96,7 @@ def _literal(value: str, name: str = "") -> str:
     if plain != "none" and name in WORDS | SIZES:
         found = [word if name in SIZES else f'"{word}"' for word in plain.split(",")]
         return f"({', '.join(found)}{',' * (len(found) == 1)})"
-    if plain.startswith("{") and (held := mended(plain)) is not None:
+    if plain.startswith("{") and (held := parse_loose_json(plain)) is not None:
         return repr(held)
     if plain == "none" and name not in NONE:
         return "None"

@@ -4,14 +4,14 @@ from typing import NamedTuple, Protocol, Sequence
 
 import numpy as np
 
-from fastppo.envs.actions import Actions
-from fastppo.envs.observations import Encoding, Observations
-from fastppo.envs.spaces import NEVER, fields
+from fastppo.envs.actions import ActionMapping
+from fastppo.envs.observations import ObservationEncoding, ObservationLayout
+from fastppo.envs.spaces import MASKED_LOGIT, leaf_arrays
 from fastppo.errors import Error
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
 from fastppo.machine.kernels import Purpose
-from fastppo.machine.noise import Noise
+from fastppo.machine.noise import ActionNoise
 
 
 class Actor(Protocol):
@@ -30,7 +30,7 @@ class Actor(Protocol):
         """The last step is taken and obs[t], the row after it, is there."""
 
 
-class Recipe(NamedTuple):
+class PolicyPlan(NamedTuple):
     """What the compiled policy must know of a network: its layers, and where its log std stands."""
 
     plan: np.ndarray  # i64 [layers 7], see kernels.forward
@@ -38,11 +38,11 @@ class Recipe(NamedTuple):
     limit: float = 10.0  # of normalised observations
 
 
-class Local:
+class LocalActor:
     """The compiled policy for environments [first, last): forward, sample, logp, value."""
 
-    def __init__(self, arena: Arena, first: int, last: int, recipe: Recipe, seen: Observations,
-                 actions: Actions, seed: int):
+    def __init__(self, arena: Arena, first: int, last: int, recipe: PolicyPlan, seen: ObservationLayout,
+                 actions: ActionMapping, seed: int):
         part, self.first, self.seen = slice(first, last), first, seen
         self.steps, count = len(arena["raw"]), last - first
         self.obs, self.fin = list(arena["obs"][:, part]), arena["fin"][part]
@@ -51,8 +51,8 @@ class Local:
         self.nxt, self.term, self.trunc = (arena[n][:, part] for n in ("nxt", "term", "trunc"))
         self.params, self.told = arena["params"], list(_told(arena)[:, part])
         self.mean, self.scale = (arena[n] if len(arena[n]) else None for n in ("mean", "scale"))
-        self.recipe, self.to_env, self.encoding = recipe, actions.to_env(), Encoding(seen)
-        self.noise = Noise(("u" if recipe.log_std is None else "n") * actions.size, seed, first,
+        self.recipe, self.to_env, self.encoding = recipe, actions.to_env(), ObservationEncoding(seen)
+        self.noise = ActionNoise(("u" if recipe.log_std is None else "n") * actions.size, seed, first,
                            count)
         self.packed = np.empty(kernels.packed_size(recipe.plan), np.float32)
         width = int(recipe.plan[recipe.plan[:, 1] < 0, 3].sum())  # action parameters, then value
@@ -70,7 +70,7 @@ class Local:
         """Forward, sample and record for all environments of the slice at once."""
         self._forward(self.obs[t], self.out)
         if (legal := self.seen.legal(self.obs[t])) is not None:
-            self.heads[~legal] = NEVER
+            self.heads[~legal] = MASKED_LOGIT
         act, noise = self.act_rows[t], self.noise.at(self.first_step + t)
         if self.log_std is None:
             kernels.sample_categorical(self.heads, noise[:, 0], act, self.logp[t])
@@ -92,12 +92,12 @@ class Local:
         self.nxt[t - 1, going_on] = self.out[going_on, -1]
 
     def _forward(self, obs: np.ndarray, out: np.ndarray) -> None:
-        seen = self.encoding.encode(fields(obs))
+        seen = self.encoding.encode(leaf_arrays(obs))
         kernels.forward(self.recipe.plan, self.packed, self.mean, self.scale, seen, out,
                         self.recipe.limit)
 
 
-class Central:
+class CentralActor:
     """A policy that infers for a whole group of environments at once, always in the same groups.
 
     `late`: an episode's last observation has a row of its own (autoreset mode NEXT_STEP).
@@ -108,7 +108,7 @@ class Central:
         self.arena, self.policy, self.groups, self.late = arena, policy, groups, late
         self.steps, self.told = len(arena["raw"]), _told(arena)
         self.to_env = policy.actions.to_env()
-        self.noise = {group: Noise(policy.head.noise, seed, group.start, len(group))
+        self.noise = {group: ActionNoise(policy.head.noise, seed, group.start, len(group))
                       for group in groups}
         self.hold, self.under_way = policy.head.hold or self.steps, None
 
@@ -180,7 +180,7 @@ def first_turn(iteration: int, steps: int, groups: int) -> int:
     return iteration * (steps * groups + 1)
 
 
-class Waiting:
+class WaitingActor:
     """The worker's end of Central: says what it has stepped, waits for the main process's actions.
 
     `turns` offers stepped(count) and wait(group number, count). Count first + k + 1 says, from the
@@ -188,7 +188,7 @@ class Waiting:
     """
 
     def __init__(self, arena: Arena, first: int, last: int, groups: Sequence[range],
-                 actions: Actions, turns):
+                 actions: ActionMapping, turns):
         self.act_rows, self.groups = list(arena["act"][:, first:last]), list(groups)
         self.to_env, self.turns = actions.to_env(), turns
 
@@ -211,12 +211,12 @@ class Waiting:
         self.turns.stepped(self.count + 1)
 
 
-class Random:
+class RandomActor:
     """Uniformly random legal actions for the environments that see `rows` [t][e], kept nowhere."""
 
-    def __init__(self, seen: Observations, rows: Sequence[np.ndarray], seed: int, first: int):
+    def __init__(self, seen: ObservationLayout, rows: Sequence[np.ndarray], seed: int, first: int):
         self.seen, self.rows, self.seed, self.first = seen, rows, seed, first
-        self.actions = Actions(seen.act_space)
+        self.actions = ActionMapping(seen.act_space)
         self.to_env, shape = self.actions.to_env(), (len(rows[0]), self.actions.size)
         self.u, self.z = (np.empty(shape, np.float32) for _ in "uz")
 

@@ -6,12 +6,12 @@ import numpy as np
 
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
-from fastppo.stepping.infos import Ends, numbers
+from fastppo.stepping.infos import EpisodeInfos, finite_scalars
 
 WARMUP_EPISODE = -1  # training's episodes are 0, 1, 2, ...; those before it count down
 
 
-class Views(NamedTuple):
+class RolloutViews(NamedTuple):
     """The arrays a Serial writes, all over one slice of environments."""
 
     obs: np.ndarray  # [t+1 e ...]
@@ -25,14 +25,14 @@ class Views(NamedTuple):
     drawn: np.ndarray  # bool [3]: see contract.GlobalNoise
 
     @classmethod
-    def of(cls, arena: Arena, first: int, last: int, slot: int = 0) -> "Views":
+    def of(cls, arena: Arena, first: int, last: int, slot: int = 0) -> "RolloutViews":
         """The environments [first, last) of an arena's arrays, and the slot of their process."""
         return cls(arena["obs"][:, first:last], arena["fin"][first:last],
                    *(arena[name][:, first:last] for name in cls._fields[2:-2]),
                    arena["infos"][slot], arena["drawn"][slot])
 
 
-class Clock(NamedTuple):
+class EpisodeClock(NamedTuple):
     """An environment's episode under way; replaced whole, once the next one has begun."""
 
     episode: int
@@ -40,22 +40,22 @@ class Clock(NamedTuple):
     last: int  # and the one at which a time limit that we keep ourselves cuts it
 
 
-class Books:
+class EpisodeRecorder:
     """The episodes of a slice: clocks, rewards as answered, and what is entered where one ends.
 
     `origin` is the rollout's first step. Nothing is added up step by step, so every line may be run
     again after an interrupt: returns are summed when the rollout is over.
     """
 
-    def __init__(self, views: Views, first: int):
-        self.views, self.ends = views, Ends(first)
+    def __init__(self, views: RolloutViews, first: int):
+        self.views, self.ends = views, EpisodeInfos(first)
         self.rewards = np.empty(views.raw.shape)  # f64 [t e], the environments' own numbers
         self.begin()
 
     def begin(self) -> None:
         """Every environment will begin an episode at step 0."""
         envs = self.rewards.shape[1]
-        self.clocks = [Clock(0, 0, 0)] * envs
+        self.clocks = [EpisodeClock(0, 0, 0)] * envs
         # after: the next rollout's origin, and what episodes under way then have returned.
         self.origin, self.after = 0, (0, np.zeros(envs))
 
@@ -75,7 +75,7 @@ class Books:
         views = self.views
         views.term[t, e], views.trunc[t, e] = term, trunc
         views.length[t, e] = self.origin + t + 1 - self.clocks[e].start
-        self.ends.add(t, e, numbers(info))
+        self.ends.add(t, e, finite_scalars(info))
 
     def close(self, steps: int) -> None:
         """Enter all rewards of a rollout, the returns of the episodes that ended, their infos."""

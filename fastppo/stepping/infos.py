@@ -12,26 +12,26 @@ import numpy as np
 
 from fastppo.machine.arena import Arena, Spec
 
-WINDOW = 100  # finished episodes that charts/episodic_return and env/<name> are means of
-SLOTS = 32  # numbers an episode may tell, and names a run may show
-LETTERS = 40  # longest name
-BYTES = 262_144  # of one process's slot: WINDOW times SLOTS numbers and names fit
+EPISODE_WINDOW = 100  # finished episodes that charts/episodic_return and env/<name> are means of
+MAX_INFO_KEYS = 32  # numbers an episode may tell, and names a run may show
+MAX_KEY_LENGTH = 40  # longest name
+INFO_BYTES = 262_144  # of one process's slot: WINDOW times SLOTS numbers and names fit
 
-Numbers = dict[str, float]
-Told = dict[tuple[int, int], Numbers]  # (t, e) of the step that ended the episode -> its numbers
+Scalars = dict[str, float]
+InfosByStep = dict[tuple[int, int], Scalars]  # (t, e) of the step that ended the episode -> its numbers
 
 
-def numbers(info: Any) -> Numbers:
+def finite_scalars(info: Any) -> Scalars:
     """The finite real scalars of an info by name, flags as 0 and 1: the first SLOTS of them."""
     found = {}
     for name, value in dict.items(info) if isinstance(info, dict) else ():
         number = _number(value)
-        if number is not None and _fits(name) and len(found) < SLOTS:
+        if number is not None and _fits(name) and len(found) < MAX_INFO_KEYS:
             found[name] = number
     return found
 
 
-def numbers_of(info: dict, e: int) -> Numbers:
+def finite_scalars_of(info: dict, e: int) -> Scalars:
     """The same of environment `e` of a vector environment, from the arrays [e] of its info.
 
     Those of an episode's end are in "final_info" where the environment has been reset already; a
@@ -39,8 +39,8 @@ def numbers_of(info: dict, e: int) -> Numbers:
     """
     info = info.get("final_info", info)
     if not isinstance(info, dict):
-        return numbers(info[e])
-    return numbers({name: column[e] for name, column in info.items() if _of(e, info, name)})
+        return finite_scalars(info[e])
+    return finite_scalars({name: column[e] for name, column in info.items() if _of(e, info, name)})
 
 
 def _of(e: int, info: dict, name: str) -> bool:
@@ -51,7 +51,7 @@ def _of(e: int, info: dict, name: str) -> bool:
 
 
 def _fits(name: Any) -> bool:
-    return isinstance(name, str) and len(name) <= LETTERS and name.isprintable()
+    return isinstance(name, str) and len(name) <= MAX_KEY_LENGTH and name.isprintable()
 
 
 def _number(value: Any) -> float | None:
@@ -62,7 +62,7 @@ def _number(value: Any) -> float | None:
     return number if np.isfinite(number) else None
 
 
-class Ends:
+class EpisodeInfos:
     """The numbers of the last WINDOW episodes that ended in this rollout and told any."""
 
     def __init__(self, first: int = 0):
@@ -72,11 +72,11 @@ class Ends:
         """A rollout begins."""
         self.told = {}
 
-    def add(self, t: int, e: int, found: Numbers) -> None:
+    def add(self, t: int, e: int, found: Scalars) -> None:
         """Step t ended an episode of environment e of the slice; twice is fine."""
         if found:
             self.told[t, self.first + e] = found
-            if len(self.told) > WINDOW:
+            if len(self.told) > EPISODE_WINDOW:
                 del self.told[next(iter(self.told))]
 
     def tell(self, slot: np.ndarray) -> None:
@@ -92,13 +92,13 @@ class Ends:
         slot[4:4 + len(word)] = np.frombuffer(word, np.uint8)
 
 
-def shared_infos(workers: int) -> Spec:
+def infos_spec(workers: int) -> Spec:
     """Where `workers` processes, or the main one alone, tell their Ends and of global noise."""
     slots = max(1, workers)
-    return {"infos": ("u1", (slots, BYTES)), "drawn": ("|b1", (slots, 3))}
+    return {"infos": ("u1", (slots, INFO_BYTES)), "drawn": ("|b1", (slots, 3))}
 
 
-def told(arena: Arena) -> Told:
+def read_infos(arena: Arena) -> InfosByStep:
     """What all processes have told of a rollout, in the order (t, e)."""
     found = {}
     for slot in arena["infos"]:

@@ -14,19 +14,19 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from fastppo.envs import faults
-from fastppo.envs.actions import Actions
-from fastppo.envs.observations import Observations
+from fastppo.envs.actions import ActionMapping
+from fastppo.envs.observations import ObservationLayout
 from fastppo.errors import ConfigError, EnvError, SpaceError
 from fastppo.machine import kernels
 from fastppo.machine.arena import POISON, Arena
 from fastppo.machine.kernels import Purpose
 from fastppo.stepping import checks
-from fastppo.stepping.actors import Actor, Random
+from fastppo.stepping.actors import Actor, RandomActor
 from fastppo.stepping.episodes import WARMUP_EPISODE
-from fastppo.stepping.infos import Ends, numbers_of
+from fastppo.stepping.infos import EpisodeInfos, finite_scalars_of
 
 
-class Stand(NamedTuple):
+class VectorState(NamedTuple):
     """Where the environments stand; replaced whole, so that an interrupt never sees half a step."""
 
     t: int  # the next step of the rollout
@@ -36,7 +36,7 @@ class Stand(NamedTuple):
     length: np.ndarray  # i64 [e] steps of the episodes under way
 
 
-class Native:
+class NativeVector:
     """A vector environment behind the calls of a Serial, writing the same arrays of the arena.
 
     It promises less: it is seeded once, by `begin`; its past cannot be played again, so after an
@@ -47,22 +47,22 @@ class Native:
     def __init__(self, env: VectorEnv, arena: Arena, actor: Actor, seed: int):
         self.env, self.arena, self.actor, self.seed = env, arena, actor, seed
         self.rows, self.steps, self.count = list(arena["obs"]), len(arena["raw"]), env.num_envs
-        self.mode = mode_of(env)
+        self.mode = autoreset_mode(env)
         self.follow = {AutoresetMode.NEXT_STEP: self._wait, AutoresetMode.SAME_STEP: self._final,
                        AutoresetMode.DISABLED: self._reset_some}[self.mode]
-        self.acts = Actions(env.single_action_space)
-        self.seen = Observations(env.single_observation_space, env.single_action_space)
+        self.acts = ActionMapping(env.single_action_space)
+        self.seen = ObservationLayout(env.single_observation_space, env.single_action_space)
         single = env.single_action_space.shape
         if single is not None and env.action_space.shape != (self.count, *single):
             raise SpaceError(f"{env} batches its actions as {env.action_space}",
                              "gymnasium.vector.utils.batch_space(single_action_space, num_envs)")
         self.stand, self.under_way, self.busy = self._fresh(0), None, False
-        self.ends = Ends()
+        self.ends = EpisodeInfos()
 
     def warmup(self, steps: int) -> None:
         """See Serial.warmup."""
         self.begin(WARMUP_EPISODE)
-        actor = Random(self.seen, self.rows, self.seed, 0)
+        actor = RandomActor(self.seen, self.rows, self.seed, 0)
         self._run(WARMUP_EPISODE, actor, steps)
 
     def begin(self, episode: int = 0) -> None:
@@ -131,8 +131,8 @@ class Native:
                           ("length", np.where(ended, length, 0))):
             self.arena[name][t] = row
         for e in np.flatnonzero(ended):
-            self.ends.add(t, int(e), numbers_of(info, e))
-        self.stand = Stand(t + 1, ended & late, trunc & late, np.where(ended, 0.0, total),
+            self.ends.add(t, int(e), finite_scalars_of(info, e))
+        self.stand = VectorState(t + 1, ended & late, trunc & late, np.where(ended, 0.0, total),
                            np.where(ended, 0, length))
         self.busy = False
 
@@ -172,9 +172,9 @@ class Native:
         self.rows[t][:] = self._free(self._observed(self._reset()))
         self.stand, self.busy = self._fresh(t), False
 
-    def _fresh(self, t: int) -> Stand:
+    def _fresh(self, t: int) -> VectorState:
         never = np.zeros(self.count, bool)
-        return Stand(t, never, never, np.zeros(self.count), np.zeros(self.count, np.int64))
+        return VectorState(t, never, never, np.zeros(self.count), np.zeros(self.count, np.int64))
 
     def _reset(self, **how):
         return self._called("reset", 2, **how)[0]
@@ -195,7 +195,7 @@ class Native:
         try:
             if not self.seen.plain:
                 return self.seen.batch(obs, len(which))
-            rows = checks.observation(obs, (len(which), *store.shape[1:]), store.dtype)
+            rows = checks.checked_observation(obs, (len(which), *store.shape[1:]), store.dtype)
         except Exception as error:  # converting runs the environment's own code
             raise self._fault("its observations", error) from error
         with np.errstate(over="ignore"):
@@ -245,10 +245,10 @@ class Native:
 
     def _fault(self, field: str, error: BaseException) -> EnvError:
         where = f"{self.env} (seed {self.seed}, rollout {self.under_way}, step {self.stand.t})"
-        return faults.fault(where, field, error, "run the vector environment alone to see why")
+        return faults.env_error(where, field, error, "run the vector environment alone to see why")
 
 
-def mode_of(env: VectorEnv) -> AutoresetMode:
+def autoreset_mode(env: VectorEnv) -> AutoresetMode:
     """What `env` does where an episode ends; raises ConfigError where its metadata do not say."""
     mode = env.metadata.get("autoreset_mode")
     try:

@@ -4,14 +4,14 @@ from typing import Any
 
 import numpy as np
 
-from fastppo.envs.observations import Observations
-from fastppo.envs.spaces import fields
+from fastppo.envs.observations import ObservationLayout
+from fastppo.envs.spaces import leaf_arrays
 from fastppo.stepping import checks
 
-LARGE = 4096  # bytes of an observation for which a second copy costs more than it saves
+LARGE_BYTES = 4096  # bytes of an observation for which a second copy costs more than it saves
 
 
-class Intake:
+class BoxWriter:
     """Where observations are copied to at once, for an environment may reuse its array.
 
     Small ones go to a desk, and for all of a group together to their row [e ...] of the arena: a
@@ -22,7 +22,7 @@ class Intake:
 
     def __init__(self, row: np.ndarray, dtype: np.dtype):
         self.shape, self.kept, self.envs, self.seen = row.shape[1:], row.dtype, len(row), dtype
-        self.large = row[0].nbytes > LARGE
+        self.large = row[0].nbytes > LARGE_BYTES
         self.settle()
 
     def settle(self) -> None:
@@ -50,7 +50,7 @@ class Intake:
 
     def unexpected(self, obs) -> np.ndarray:
         """`fitting`, and from the next rollout on it is expected."""
-        array = checks.observation(obs, self.shape, self.kept)
+        array = checks.checked_observation(obs, self.shape, self.kept)
         self.seen = array.dtype
         return self.fitting(array)
 
@@ -58,7 +58,7 @@ class Intake:
         """`obs` as an array that may be copied; raises ValueError for what its space refuses."""
         if type(obs) is np.ndarray and obs.shape == self.shape and obs.dtype == self.kept:
             return obs
-        array = checks.observation(obs, self.shape, self.kept)
+        array = checks.checked_observation(obs, self.shape, self.kept)
         if array.dtype == self.kept or self.desk is not None and self.desk.dtype != self.kept:
             return array
         with np.errstate(over="ignore"):
@@ -73,7 +73,7 @@ class Intake:
             rows[e] = obs
 
 
-class Place:
+class LeafViews:
     """Where one environment's observation belongs: `place[...] = arrays` puts its leaves there."""
 
     def __init__(self, views: list[np.ndarray]):
@@ -84,7 +84,7 @@ class Place:
             view[...] = array
 
 
-class Leaves:
+class StructureWriter:
     """An Intake for observations that are no plain Box: each is checked and put where it belongs.
 
     The same calls; what goes through them is the list of an observation's arrays, one a leaf.
@@ -92,17 +92,17 @@ class Leaves:
 
     shape = dtype = None  # no array is as expected: all go through `unexpected`
 
-    def __init__(self, seen: Observations):
+    def __init__(self, seen: ObservationLayout):
         self.seen = seen
         self.fitting = self.unexpected = seen.kept
 
     def settle(self) -> None:
         """Nothing to expect."""
 
-    def open(self, row: np.ndarray) -> list[Place]:
+    def open(self, row: np.ndarray) -> list[LeafViews]:
         """The places, one an environment, of what belongs in `row`."""
-        arrays = fields(row)
-        return [Place([array[e, ...] for array in arrays]) for e in range(len(row))]
+        arrays = leaf_arrays(row)
+        return [LeafViews([array[e, ...] for array in arrays]) for e in range(len(row))]
 
     def close(self, row: np.ndarray, group: range) -> None:
         """Nothing: everything is in its row already."""
@@ -114,6 +114,6 @@ class Leaves:
             self.seen.legal(rows)[e] = True
 
 
-def intake_of(row: np.ndarray, seen: Observations) -> Intake | Leaves:
+def observation_writer(row: np.ndarray, seen: ObservationLayout) -> BoxWriter | StructureWriter:
     """What takes in the observations of a group whose arena's row is `row` [e ...]."""
-    return Intake(row, seen.space.dtype) if seen.plain else Leaves(seen)
+    return BoxWriter(row, seen.space.dtype) if seen.plain else StructureWriter(seen)

@@ -5,7 +5,7 @@ from fastppo.errors import EnvError
 REPLAY_LIMIT = 100_000  # steps of an episode that can be played again after an interrupt
 
 
-class Past:
+class ActionLog:
     """The actions taken since the oldest episode under way began, by step: to take them again."""
 
     def __init__(self, envs: int):
@@ -41,7 +41,7 @@ class Past:
             env.step(self.rows[step][e])
 
 
-class NoPast:
+class NoActionLog:
     """A Past where no interrupt can strike: in a worker."""
 
     def clear(self) -> None:

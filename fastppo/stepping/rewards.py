@@ -12,7 +12,7 @@ from fastppo.machine.arena import Arena
 EPSILON = 1e-8  # added to variances
 
 
-class Returns:
+class ReturnScaling:
     """Reward scaling: the running moments of the discounted return, and each environment's own."""
 
     def __init__(self, envs: int):
@@ -35,7 +35,7 @@ class Returns:
         return float(1 / np.sqrt(m2[0] / count[0] + EPSILON))
 
 
-def rewarded(arena: Arena, config: Config, returns: Returns, iteration: int) -> None:
+def fill_rewards(arena: Arena, config: Config, returns: ReturnScaling, iteration: int) -> None:
     """Fill rew [t e] of a rollout from its raw rewards."""
     raw, rew, term, trunc, valid = (arena[n] for n in ("raw", "rew", "term", "trunc", "valid"))
     rew[:] = raw * np.float32(config.reward_scale)

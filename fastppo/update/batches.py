@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fastppo.collect import Rollout
-from fastppo.envs.spaces import mapped
+from fastppo.envs.spaces import tree_map
 
 
 class Batch(NamedTuple):
@@ -22,7 +22,7 @@ class Batch(NamedTuple):
 
     def rows(self, which: Tensor | slice) -> "Batch":
         """Some of the samples."""
-        return Batch(*(mapped(lambda x: x[which], field) for field in self))
+        return Batch(*(tree_map(lambda x: x[which], field) for field in self))
 
 
 class Fresh(NamedTuple):
@@ -33,7 +33,7 @@ class Fresh(NamedTuple):
     val: Tensor  # [b]
 
 
-def normalised(adv: Tensor) -> Tensor:
+def normalise_advantages(adv: Tensor) -> Tensor:
     """Advantages [b] with mean 0 and std 1 (ddof 1); as they are under 2 rows, 0 where constant."""
     if len(adv) < 2:
         return adv
@@ -42,26 +42,26 @@ def normalised(adv: Tensor) -> Tensor:
     return torch.where(low == high, 0.0, (adv - adv.mean()) / (adv.std() + 1e-8))
 
 
-def cut(batch: Batch, count: int) -> list[Batch]:
+def split_batch(batch: Batch, count: int) -> list[Batch]:
     """A batch in `count` parts, or as many as it has rows; their sizes differ by one at most."""
-    return cut_between(batch, count, range(len(batch.adv) + 1))
+    return split_between(batch, count, range(len(batch.adv) + 1))
 
 
-def cut_between(batch: Batch, count: int, ends: Sequence[int]) -> list[Batch]:
+def split_between(batch: Batch, count: int, ends: Sequence[int]) -> list[Batch]:
     """A batch in `count` parts of whole units, which lie between `ends`; or as many as it has."""
     units = len(ends) - 1
     ends = [ends[units * i // min(count, units)] for i in range(min(count, units) + 1)]
     return [batch.rows(slice(first, last)) for first, last in zip(ends, ends[1:])]
 
 
-def flattened(rollout: Rollout, device: torch.device) -> Batch:
+def flatten_rollout(rollout: Rollout, device: torch.device) -> Batch:
     """The valid rows of a rollout [t e ...] as samples [b ...] on `device`, in time order."""
     valid = rollout.valid.reshape(-1)
 
     def rows(x: Tensor) -> Tensor:
         x = x[:len(rollout.raw)].reshape(len(valid), *x.shape[2:])
         return (x if valid.all() else x[valid]).to(device)
-    return Batch(*(mapped(rows, getattr(rollout, name)) for name in Batch._fields[:-1]))
+    return Batch(*(tree_map(rows, getattr(rollout, name)) for name in Batch._fields[:-1]))
 
 
 class Sampling(NamedTuple):
@@ -72,4 +72,4 @@ class Sampling(NamedTuple):
     cut: Callable[[Batch, int], list[Batch]]  # into parts
 
 
-ROWS = Sampling(flattened, Batch.rows, cut)  # samples that stand for themselves
+ROWS = Sampling(flatten_rollout, Batch.rows, split_batch)  # samples that stand for themselves

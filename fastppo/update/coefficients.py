@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from fastppo.config import Config
 from fastppo.errors import ConfigError
-from fastppo.settings.schedules import Scheduled, schedule
+from fastppo.settings.schedules import Scheduled, schedule_function
 
 SLOWEST, FASTEST, FACTOR = 1e-6, 1e-2, 1.5  # of an adaptive learning rate [rl_games]
 
@@ -32,12 +32,12 @@ def coefficients_at(config: Config, remaining: float) -> Coefficients:
     Raises ConfigError where a function of the user's returns what no coefficient can be.
     """
     def now(name: str, value: Any) -> float | None:
-        return None if value is None else value_at(name, value, remaining)
+        return None if value is None else scheduled_value(name, value, remaining)
 
     def rate(name: str, value: Any) -> float:
         plain, adapted = isinstance(value, (int, float)), config.adaptive_kl is not None
         falls = plain and config.anneal_lr and not (adapted and name == "lr")
-        return value_at(name, value, remaining) * (remaining if falls else 1.0)
+        return scheduled_value(name, value, remaining) * (remaining if falls else 1.0)
 
     lr = rate("lr", config.lr)
     return Coefficients(
@@ -46,7 +46,7 @@ def coefficients_at(config: Config, remaining: float) -> Coefficients:
         now("entropy_coef", config.entropy_coef), config.value_coef, config.dual_clip)
 
 
-class Pace:
+class KLControl:
     """What the KL of an epoch decides: whether it is the last one, and the next one's rate.
 
     target_kl: no further epoch after one whose KL is above 1.5 times it [SB3]. adaptive_kl: the
@@ -89,14 +89,14 @@ class Pace:
         self.state = state
 
 
-def value_at(name: str, value: Scheduled, remaining: float) -> float:
+def scheduled_value(name: str, value: Scheduled, remaining: float) -> float:
     """What the setting `name` is when `remaining` of the progress is left.
 
     Raises ConfigError where a function fails, or returns no finite number, 0 or more.
     """
     fix = f"{name}=lambda remaining: {0.2 if 'clip' in name else 3e-4} * remaining"
     try:
-        found = schedule(value)(remaining)
+        found = schedule_function(value)(remaining)
     except Exception as error:  # a user's function may raise anything
         raise ConfigError(f"the function given as {name} failed for the remaining progress"
                           f" {remaining:g}: {type(error).__name__}: {error}", fix) from error

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fastppo.config import Config
 from fastppo.errors import ModelError
-from fastppo.networks.value_normalisation import NormValues, in_units
+from fastppo.networks.value_normalisation import PopArt, normalised_loss
 from fastppo.update.batches import Batch, Fresh
 from fastppo.update.coefficients import Coefficients
 
@@ -27,7 +27,7 @@ MEASURED = ("entropy", "approx_kl", "old_approx_kl", "clipfrac", "grad_norm", "e
             "explained_variance")  # shown whatever the loss is
 METHODS = {"__init__": "self, policy, config, flat",  # of a Learner, as they are called
            "judge": "self, batch", "loss": "self, fresh, batch, coefficients"}
-FIX = "return (loss, {}), the loss a mean over samples that depends on fresh.logp or fresh.val"
+LOSS_FIX = "return (loss, {}), the loss a mean over samples that depends on fresh.logp or fresh.val"
 
 
 def loss_of(config: Config, net: nn.Module) -> Callable[[Loss], Loss]:
@@ -38,12 +38,12 @@ def loss_of(config: Config, net: nn.Module) -> Callable[[Loss], Loss]:
         if config.loss != "ppo":
             own = loss if isinstance(config.loss, type) else config.loss
             loss = functools.partial(_checked, own, names)
-        return in_units(loss, net) if isinstance(net, NormValues) else loss
+        return normalised_loss(loss, net) if isinstance(net, PopArt) else loss
     return chosen
 
 
 @torch.no_grad()
-def measured(fresh: Fresh, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
+def ratio_statistics(fresh: Fresh, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
     """Entropy, the two estimates of the KL, and how many ratios are outside the clip range."""
     log_ratio = fresh.logp - batch.logp
     ratio, old_kl = log_ratio.exp(), -log_ratio.mean()
@@ -83,13 +83,13 @@ def _checked(loss: Callable, names: list[tuple[str, ...]], fresh: Fresh, batch: 
                          "mend it where the exception above was raised") from error
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], dict):
         raise ModelError(f"the loss {loss!r} returned {type(made).__name__}, not (loss,"
-                         " statistics)", FIX)
+                         " statistics)", LOSS_FIX)
     value, stats = made
     if not isinstance(value, Tensor) or value.shape or not value.requires_grad:
         what = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) \
             else type(value).__name__
         raise ModelError(f"the loss {loss!r} returned {what}, not a single number that gradients"
-                         " flow from", FIX)
+                         " flow from", LOSS_FIX)
     names[:] = names or [tuple(stats)]
     if tuple(stats) != names[0]:
         raise ModelError(f"the loss {loss!r} returned the statistics {list(stats)}, and"

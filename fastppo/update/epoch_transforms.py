@@ -14,24 +14,24 @@ from gymnasium.spaces import Box
 
 from fastppo.collect import Rollout
 from fastppo.config import Config
-from fastppo.envs.spaces import mapped
+from fastppo.envs.spaces import tree_map
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 from fastppo.networks.heads import Gaussian
-from fastppo.networks.user_distribution import Given
-from fastppo.networks.value_normalisation import NormValues
+from fastppo.networks.user_distribution import DistributionHead
+from fastppo.networks.value_normalisation import PopArt
 from fastppo.policy import Policy
 from fastppo.settings.spelling import flag
-from fastppo.update.batches import Batch, normalised
+from fastppo.update.batches import Batch, normalise_advantages
 
-Change = Callable[[Rollout, Batch, int, int], Batch]
+EpochTransform = Callable[[Rollout, Batch, int, int], Batch]
 
 
-def changes_of(config: Config, policy: Policy) -> list[Change]:
+def make_epoch_transforms(config: Config, policy: Policy) -> list[EpochTransform]:
     """The changes a Config asks for, in order; none by default."""
-    found: list[Change] = []
-    if isinstance(policy.net, NormValues):
+    found: list[EpochTransform] = []
+    if isinstance(policy.net, PopArt):
         found.append(functools.partial(_values_learnt, policy.net))
     if config.recompute_advantages and policy.memory:
         raise ConfigError("--recompute_advantages=True is not for networks with memory, whose"
@@ -53,12 +53,12 @@ def _other(config: Config, policy: Policy) -> str:
     """Because of what the actions are not those of a plain Gaussian."""
     if not isinstance(policy.act_space, Box):
         return f"the space {policy.act_space}"
-    if isinstance(policy.head, Given):
+    if isinstance(policy.head, DistributionHead):
         return "the distribution that the model returns"
     return "--sde" if config.sde else flag("distribution", config.distribution)
 
 
-def _values_learnt(net: NormValues, rollout: Rollout, batch: Batch, iteration: int,
+def _values_learnt(net: PopArt, rollout: Rollout, batch: Batch, iteration: int,
                    epoch: int) -> Batch:
     """The batch, its returns merged into the critic's moments before the first epoch.
 
@@ -84,13 +84,13 @@ def _recomputed(config: Config, policy: Policy, rollout: Rollout, batch: Batch, 
     steps, envs = rollout.rew.shape
     rows = max(1, steps * envs // (config.num_minibatches * config.num_microbatches))
     starts = range(0, (steps + 1) * envs, rows)
-    val = torch.cat([policy(mapped(
+    val = torch.cat([policy(tree_map(
         lambda x, at=at: x.flatten(0, 1)[at:at + rows].to(batch.adv.device), rollout.obs))[1]
         for at in starts])
     val = val.cpu().numpy().reshape(steps + 1, envs)
     rew, nxt, term, trunc, valid = (getattr(rollout, name).numpy() for name in
                                     ("rew", "nxt", "term", "trunc", "valid"))
-    if isinstance(policy.net, NormValues):
+    if isinstance(policy.net, PopArt):
         nxt = policy.net.moved(rollout.nxt, iteration).numpy()
     nxt, adv = np.where(term | trunc | ~valid, nxt, val[1:]), np.empty_like(rew)
     kernels.gae(rew, val[:-1], nxt, term, trunc, config.gamma, config.gae_lambda, adv)
@@ -100,7 +100,7 @@ def _recomputed(config: Config, policy: Policy, rollout: Rollout, batch: Batch, 
 
 def _normalised(rollout: Rollout, batch: Batch, iteration: int, epoch: int) -> Batch:
     """The batch with all its advantages brought to mean 0 and std 1."""
-    return batch._replace(adv=normalised(batch.adv))
+    return batch._replace(adv=normalise_advantages(batch.adv))
 
 
 def _robust(config: Config, rollout: Rollout, batch: Batch, iteration: int, epoch: int) -> Batch:

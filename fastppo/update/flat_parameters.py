@@ -10,7 +10,7 @@ from fastppo.errors import ModelError
 CRITIC = "critic", "value", "vf"  # how a part of the critic's is called, at its name's beginning
 
 
-class Flat:
+class FlatParameters:
     """The vector `values` f32 [q], its gradient `grad`, and `offsets`: id(parameter) -> its place.
 
     `place` may be memory of the caller's to put the values into (the arena's); the order is that of
@@ -18,7 +18,7 @@ class Flat:
     """
 
     def __init__(self, net: nn.Module, place: Tensor | None = None):
-        self.net, params = net, trained(net)
+        self.net, params = net, trained_parameters(net)
         sizes, self.offsets = [param.numel() for param in params], {}
         self.values = params[0].new_empty(sum(sizes)) if place is None else place
         self.grad = self.values.grad = torch.zeros_like(self.values)
@@ -40,7 +40,7 @@ class Flat:
 
     def parts(self) -> list[tuple[slice, bool]]:
         """The vector cut where actor and critic meet: (places, whether they are the critic's)."""
-        found, params = [], ((critics(name), param.numel()) for name, param in
+        found, params = [], ((is_critic(name), param.numel()) for name, param in
                              self.net.named_parameters() if param.requires_grad)
         for critic, some in itertools.groupby(params, key=lambda one: one[0]):
             start = found[-1][0].stop if found else 0
@@ -50,13 +50,13 @@ class Flat:
     def check(self) -> None:
         """Raise ModelError where the network no longer uses the vector."""
         start = self.values.data_ptr()
-        for param in trained(self.net):
+        for param in trained_parameters(self.net):
             if param.data_ptr() != start + 4 * self.offsets.get(id(param), -1):
                 raise ModelError("the model replaced a parameter after it was built",
                                  "change parameters in place: param.data.copy_(value)")
 
 
-def critics(name: str) -> bool:
+def is_critic(name: str) -> bool:
     """Whether the parameter of this name, such as net.critic_body.0.weight, is the critic's.
 
     It is where a part of the name begins with critic, value or vf; what is shared is the actor's.
@@ -64,7 +64,7 @@ def critics(name: str) -> bool:
     return any(part.startswith(CRITIC) for part in name.split("."))
 
 
-def trained(net: nn.Module) -> list[nn.Parameter]:
+def trained_parameters(net: nn.Module) -> list[nn.Parameter]:
     """The parameters that are updated, each once, in the order of named_parameters."""
     params = [param for _, param in net.named_parameters() if param.requires_grad]
     if not params:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fastppo.config import Config
 from fastppo.errors import ConfigError
-from fastppo.update.flat_parameters import Flat, critics, trained
+from fastppo.update.flat_parameters import FlatParameters, is_critic, trained_parameters
 
-FIX = "optimizer=torch.optim.SGD, or functools.partial(torch.optim.AdamW, weight_decay=0.01)"
+OPTIMIZER_FIX = "optimizer=torch.optim.SGD, or functools.partial(torch.optim.AdamW, weight_decay=0.01)"
 
 
 class Adam:
@@ -25,7 +25,7 @@ class Adam:
 
     BETAS = 0.9, 0.999
 
-    def __init__(self, flat: Flat, eps: float, apart: bool = False):
+    def __init__(self, flat: FlatParameters, eps: float, apart: bool = False):
         self.flat, self.eps, self.rates, self.steps = flat, eps, (0.0, 0.0), 0
         self.mean, self.square = torch.zeros_like(flat.values), torch.zeros_like(flat.values)
         self.parts = flat.parts() if apart else [(slice(None), False)]
@@ -58,28 +58,28 @@ class Adam:
         self.square.copy_(state[2])
 
 
-class Borrowed:
+class TorchOptimizer:
     """An optimizer of torch's on the parameters, with our learning rates in its param_groups.
 
     `make` is called with the parameters, or with a group for each network where the critic has a
     rate of its own. Raises ConfigError where that gives no optimizer, or one that cannot step.
     """
 
-    def __init__(self, make: Callable[[Any], Any], flat: Flat, apart: bool):
+    def __init__(self, make: Callable[[Any], Any], flat: FlatParameters, apart: bool):
         _check_rate(make)
-        params = [(critics(name), param) for name, param in flat.net.named_parameters()
+        params = [(is_critic(name), param) for name, param in flat.net.named_parameters()
                   if param.requires_grad]
         self.owners = sorted({critic for critic, _ in params}) if apart else [False]
         groups = [{"params": [param for critic, param in params if critic is owner]}
                   for owner in self.owners]
         try:
-            self.made = make(groups if apart else trained(flat.net))
+            self.made = make(groups if apart else trained_parameters(flat.net))
         except Exception as error:  # a user's callable may raise anything
             raise ConfigError(f"the optimizer {make!r} failed when called with the parameters:"
-                              f" {type(error).__name__}: {error}", FIX) from error
+                              f" {type(error).__name__}: {error}", OPTIMIZER_FIX) from error
         if not isinstance(self.made, torch.optim.Optimizer):
             raise ConfigError(f"the optimizer {make!r} returned {type(self.made).__name__}, not a"
-                              " torch.optim.Optimizer", FIX)
+                              " torch.optim.Optimizer", OPTIMIZER_FIX)
         held = {id(param) for group in self.made.param_groups for param in group["params"]}
         if not any(id(param) in held for _, param in params):
             raise ConfigError(f"the optimizer {make!r} holds none of the parameters that it was"
@@ -105,7 +105,7 @@ class Borrowed:
             group["lr"] = self.rates[critic]
         self.made.step()
 
-    def _try(self, make: Callable[[Any], Any], flat: Flat) -> None:
+    def _try(self, make: Callable[[Any], Any], flat: FlatParameters) -> None:
         """One step on a gradient of zeros, taken back."""
         values, self.rates = flat.state, (1e-3, 1e-3)
         try:
@@ -115,7 +115,7 @@ class Borrowed:
         except Exception as error:  # a user's optimizer may raise anything
             raise ConfigError(f"the optimizer {make!r} failed in step(), which is called without a"
                               f" closure, on dense gradients: {type(error).__name__}: {error}",
-                              FIX) from error
+                              OPTIMIZER_FIX) from error
         finally:
             flat.restore(values)
 
@@ -137,16 +137,16 @@ def _check_rate(make: Callable[[Any], Any]) -> None:
                           f"take it out of the partial, and --lr={make.keywords['lr']}")
 
 
-def optimizer_of(config: Config, flat: Flat) -> Adam | Borrowed:
+def make_optimizer(config: Config, flat: FlatParameters) -> Adam | TorchOptimizer:
     """The optimizer a Config asks for, on the parameters of `flat`."""
     if apart := config.critic_lr is not None:
         _check_apart("critic_lr", config, flat)
     if config.optimizer == "adam":
         return Adam(flat, config.adam_eps, apart)
-    return Borrowed(config.optimizer, flat, apart)
+    return TorchOptimizer(config.optimizer, flat, apart)
 
 
-def _check_apart(name: str, config: Config, flat: Flat) -> None:
+def _check_apart(name: str, config: Config, flat: FlatParameters) -> None:
     """Raise ConfigError where a setting tells actor and critic apart and the names do not."""
     if len({critic for _, critic in flat.parts()}) < 2:
         raise ConfigError(f"{name} is {getattr(config, name)}, but no parameter's name tells the"
@@ -154,7 +154,7 @@ def _check_apart(name: str, config: Config, flat: Flat) -> None:
                           f"name the critic's critic, value or vf, or leave --{name} out")
 
 
-def clipping(config: Config, flat: Flat) -> Callable[[], Tensor]:
+def make_clipping(config: Config, flat: FlatParameters) -> Callable[[], Tensor]:
     """A function that brings the gradient down to max_grad_norm and returns the norm it had.
 
     All of it at once, or actor and critic each on its own. Source: Pascanu 2013, arXiv:1211.5063.

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from fastppo.collect import Rollout
-from fastppo.envs.spaces import mapped
-from fastppo.networks.recurrent import Sequenced
-from fastppo.update.batches import ROWS, Batch, Sampling, cut_between
+from fastppo.envs.spaces import tree_map
+from fastppo.networks.recurrent import Sequences
+from fastppo.update.batches import ROWS, Batch, Sampling, split_between
 
 
 def sampling_of(policy: nn.Module) -> Sampling:
@@ -18,7 +18,7 @@ def sampling_of(policy: nn.Module) -> Sampling:
     return SEQUENCES if getattr(policy, "memory", 0) else ROWS
 
 
-def columns(rollout: Rollout, device: torch.device) -> Batch:
+def flatten_sequences(rollout: Rollout, device: torch.device) -> Batch:
     """The valid rows of a rollout [t e ...] as samples [b ...], one environment after the other."""
     valid = rollout.valid.T.reshape(-1)
 
@@ -28,20 +28,20 @@ def columns(rollout: Rollout, device: torch.device) -> Batch:
     first = torch.ones_like(rollout.valid)
     first[1:] = (rollout.term | rollout.trunc | ~rollout.valid)[:-1]
     env = torch.arange(first.shape[1], device="cpu").expand(first.shape)
-    fields = (mapped(rows, getattr(rollout, name)) for name in Batch._fields[:-1])
-    return Batch(*fields, Sequenced(rows(rollout.state), rows(first), rows(env)))
+    fields = (tree_map(rows, getattr(rollout, name)) for name in Batch._fields[:-1])
+    return Batch(*fields, Sequences(rows(rollout.state), rows(first), rows(env)))
 
 
-def shuffled(batch: Batch, order: Tensor) -> Batch:
+def shuffle_sequences(batch: Batch, order: Tensor) -> Batch:
     """The batch with its environments in random order; `order`, a permutation of its samples."""
     begins, which = _environments(batch)
     place = order.argsort()[begins]  # of an environment: that of its first sample
     return batch.rows(place[which].argsort(stable=True))
 
 
-def cut(batch: Batch, count: int) -> list[Batch]:
+def split_sequences(batch: Batch, count: int) -> list[Batch]:
     """A batch in `count` parts of whole environments, or as many as it has of these."""
-    return cut_between(batch, count, [*_environments(batch)[0].tolist(), len(batch.adv)])
+    return split_between(batch, count, [*_environments(batch)[0].tolist(), len(batch.adv)])
 
 
 def _environments(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -51,4 +51,4 @@ def _environments(batch: Batch) -> tuple[Tensor, Tensor]:
     return begin.nonzero()[:, 0], begin.cumsum(0) - 1
 
 
-SEQUENCES = Sampling(columns, shuffled, cut)
+SEQUENCES = Sampling(flatten_sequences, shuffle_sequences, split_sequences)

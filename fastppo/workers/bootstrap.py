@@ -49,8 +49,8 @@ def main() -> None:
         place = json.loads(receive(channel))
         sys.path[:] = place["path"]
         sys.argv[:] = place["argv"]
-        from fastppo.workers.worker_loop import work
-        work(receive(channel), arena_fd, parent)
+        from fastppo.workers.worker_loop import worker_loop
+        worker_loop(receive(channel), arena_fd, parent)
 
 
 if __name__ == "__main__":

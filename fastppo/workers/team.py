@@ -16,19 +16,19 @@ from fastppo.machine.arena import Arena
 from fastppo.workers.protocol import (
     CLOSE,
     FAILED,
+    IDLE,
     RESET,
     SLICE_NS,
     STARTING,
     UPDATING,
-    WAITING,
-    Cells,
-    Job,
-    behind,
-    spins,
+    ControlCells,
+    WorkerJob,
+    is_behind,
+    spin_times,
 )
-from fastppo.workers.worker_process import Worker, _kill
+from fastppo.workers.worker_process import WorkerProcess, _kill
 
-NO_STEP = {WAITING: "it had nothing to do", UPDATING: "computing its share of the update"}
+NO_STEP = {IDLE: "it had nothing to do", UPDATING: "computing its share of the update"}
 CLOSE_SECONDS = 3.0
 TOGETHER_SECONDS = 0.05  # faults of several workers this near to each other are told as one
 NOTE_SECONDS = 30.0
@@ -36,7 +36,7 @@ NOTE_SECONDS = 30.0
 log = logging.getLogger("fastppo")
 
 
-class Team:
+class WorkerTeam:
     """The workers of a run, as the main process sees them; `close()` always returns.
 
     With `patience` in nanoseconds they spin for so long before they sleep until the next command,
@@ -44,28 +44,28 @@ class Team:
     is `busy` if it works while they do.
     """
 
-    def __init__(self, jobs: Sequence[Job], arena: Arena, groups: int, step_timeout: float,
+    def __init__(self, jobs: Sequence[WorkerJob], arena: Arena, groups: int, step_timeout: float,
                  reset_timeout: float, patience: int = 0, busy: bool = False):
         arena["cells"].fill(0)
         arena["errors"].fill(0)
-        self.arena, self.cells = arena, Cells(arena, groups)
+        self.arena, self.cells = arena, ControlCells(arena, groups)
         self.step_timeout, self.reset_timeout = step_timeout, reset_timeout
         self.order, self.closed, self.pid = (0, CLOSE, 0), False, os.getpid()
-        self.workers: list[Worker] = []
+        self.workers: list[WorkerProcess] = []
         self._finalizer = weakref.finalize(self, _kill, self.workers)
         for cell in self.cells.done:
             cell.at(STARTING, 0)
         try:
-            self._start(jobs, groups, spins(len(jobs) + busy, patience))
+            self._start(jobs, groups, spin_times(len(jobs) + busy, patience))
         except BaseException:
             self._finalizer()
             raise
         self.noted = False
         self.watch()
 
-    def _start(self, jobs: Sequence[Job], groups: int, spinning: tuple) -> None:
+    def _start(self, jobs: Sequence[WorkerJob], groups: int, spinning: tuple) -> None:
         for job in jobs:
-            self.workers.append(Worker(self.arena.fd, job.index, job.first))
+            self.workers.append(WorkerProcess(self.arena.fd, job.index, job.first))
         for worker, job in zip(self.workers, jobs):
             worker.send(pickle.dumps((job.spec, job.index, groups, spinning, _portable(job.make))))
 
@@ -97,7 +97,7 @@ class Team:
     def idle(self) -> bool:
         """Whether every worker has done what it was told and can be told something else."""
         return not self.closed and not any(
-            behind(cell.value(), self.order[0] & 0xFFFFFFFF) for cell in self.cells.done)
+            is_behind(cell.value(), self.order[0] & 0xFFFFFFFF) for cell in self.cells.done)
 
     def wait(self, cells: Sequence, target: int) -> None:
         """Sleep until every worker's cell has reached `target`; raise WorkerError if one cannot."""
@@ -107,7 +107,7 @@ class Team:
         while True:
             seen = self.cells.hint.value()
             self._raise_faults()
-            late = [w for w, cell in enumerate(cells) if behind(cell.value(), target)]
+            late = [w for w, cell in enumerate(cells) if is_behind(cell.value(), target)]
             if not late:
                 return
             if not self.cells.hint.wait_count(seen + len(late) & 0xFFFFFFFF, 0, SLICE_NS):
@@ -121,7 +121,7 @@ class Team:
         if os.getpid() != self.pid:  # a fork: the workers serve the process that started them
             self._finalizer()
             return
-        busy = any(behind(cell.value(), self.order[0]) for cell in self.cells.done)
+        busy = any(is_behind(cell.value(), self.order[0]) for cell in self.cells.done)
         self.arena["command"][:] = CLOSE, 0
         self.cells.go.post(self.order[0] + 1 & 0xFFFFFFFF)
         deadline = time.monotonic() + (0.0 if busy else CLOSE_SECONDS)

@@ -4,22 +4,27 @@ from typing import NamedTuple
 
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena, Spec
-from fastppo.machine.kernels import Memory, Samples, Terms, Update
+from fastppo.machine.kernels import (
+    MinibatchUpdate,
+    UpdateBuffers,
+    UpdateCoefficients,
+    UpdateSamples,
+)
 from fastppo.machine.limits import usable_cores
-from fastppo.stepping.actors import Recipe
+from fastppo.stepping.actors import PolicyPlan
 from fastppo.workers.protocol import UPDATING
-from fastppo.workers.worker_loop import Turns
+from fastppo.workers.worker_loop import WorkerSignals
 
 PAUSE, OVER = 0, 1  # rounds without pieces: another one follows; there is none any more
 
 SCHEDULED = "clip_range", "clip_range_vf", "entropy_coef"  # what other iterations may have else
 
 
-class Share(NamedTuple):
+class HelperPlan(NamedTuple):
     """What a worker must know to compute shards."""
 
-    recipe: Recipe
-    terms: Terms
+    recipe: PolicyPlan
+    terms: UpdateCoefficients
     norm_obs: bool
 
 
@@ -30,46 +35,46 @@ def shards_spec(params: int, samples: int) -> Spec:
             "order": ("<i8", (samples,)), "minibatch": ("<i8", (2,)), "weights": ("<f8", (3,))}
 
 
-def samples_of(arena: Arena, norm_obs: bool) -> Samples:
+def arena_samples(arena: Arena, norm_obs: bool) -> UpdateSamples:
     """The arena's rollout as samples, in time order."""
-    rows = [arena[name][:len(arena["raw"])] for name in Samples._fields[:6]]
+    rows = [arena[name][:len(arena["raw"])] for name in UpdateSamples._fields[:6]]
     obs, *rest = (x.reshape(-1, *x.shape[2:]) for x in rows)
     moments = (arena["mean"], arena["scale"]) if norm_obs else (None, None)
-    return Samples(obs.reshape(len(obs), -1), *rest, *moments)
+    return UpdateSamples(obs.reshape(len(obs), -1), *rest, *moments)
 
 
-def shared_memory(memory: Memory, arena: Arena) -> Memory:
+def shared_memory(memory: UpdateBuffers, arena: Arena) -> UpdateBuffers:
     """`memory` with the arena's places for what shards leave behind."""
     return memory._replace(grads=arena["grads"], sums=arena["sums"])
 
 
-def helpers(workers: int) -> int:
+def helper_count(workers: int) -> int:
     """How many of `workers` have a core to themselves while the main process computes, too."""
     return min(workers, usable_cores() - 1)
 
 
-class Idle:
+class NoHelper:
     """A worker's side where it has no core of its own during an update."""
 
     def update(self, call: int) -> None:
         """Nothing."""
 
 
-class Hand:
+class UpdateHelper:
     """A helper's side: shards of whatever minibatch is on offer.
 
     Meanwhile the cell of `worker` says UPDATING in place of an environment's step.
     """
 
-    def __init__(self, arena: Arena, share: Share, turns: Turns, worker: int):
+    def __init__(self, arena: Arena, share: HelperPlan, turns: WorkerSignals, worker: int):
         self.turns, self.minibatch = turns, arena["minibatch"]
         self.done = turns.cells.done[worker]
         self.cells, self.begun, self.terms = turns.cells, None, share.terms
         self.weights = arena["weights"]
         memory = kernels.update_memory(*share.recipe[:2], arena["params"], None, None)
         arena["order"].fill(0)
-        self.shards = Update(*share.recipe, shared_memory(memory, arena),
-                             samples_of(arena, share.norm_obs), arena["order"], share.terms)
+        self.shards = MinibatchUpdate(*share.recipe, shared_memory(memory, arena),
+                             arena_samples(arena, share.norm_obs), arena["order"], share.terms)
 
     def update(self, call: int) -> None:
         """Compute what can be claimed, until that is all or another command is given."""

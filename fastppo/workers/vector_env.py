@@ -23,14 +23,21 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from fastppo.config import Config, default_of
-from fastppo.envs.source import Source, check_agreement
-from fastppo.envs.spaces import assembled, leaves
+from fastppo.envs.source import EnvSource, check_agreement
+from fastppo.envs.spaces import build_structure, leaves
 from fastppo.errors import ConfigError, EnvError, spelt
-from fastppo.machine.arena import Arena, Spec, fitting, size_of
-from fastppo.settings.aliases import nearest
+from fastppo.machine.arena import Arena, Spec, largest_fitting, spec_bytes
+from fastppo.settings.aliases import nearest_setting
 from fastppo.workers.count import pays, worker_count
-from fastppo.workers.vector_messages import Away, Here, talk_spec
-from fastppo.workers.vector_stepper import Plan, Stepper, Told, arrays_of, elements, views
+from fastppo.workers.vector_messages import LocalBackend, WorkerBackend, messages_spec
+from fastppo.workers.vector_stepper import (
+    StepInfos,
+    VectorSpec,
+    VectorStepper,
+    arrays_of,
+    elements,
+    views,
+)
 
 
 def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | str | None = None,
@@ -56,12 +63,12 @@ def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | st
     check_agreement(env, settings)
     config = Config(preset="none", num_minibatches=1, num_steps=1, acting="local", **settings)
     with spelt("make_vec({})"):
-        source = Source(env, config, showing=False)
-    plan = Plan(source.obs_space, source.act_space, _mode(autoreset_mode), seed)
+        source = EnvSource(env, config, showing=False)
+    plan = VectorSpec(source.obs_space, source.act_space, _mode(autoreset_mode), seed)
     workers = worker_count(num_workers, num_envs, partial(pays, source.step_seconds, source.config))
     arena = _arena(plan, num_envs, workers)
-    crew = (Away(source.factories, plan, arena, workers, step_timeout, reset_timeout) if workers
-            else Here(Stepper(source.factories, plan, arena)))
+    crew = (WorkerBackend(source.factories, plan, arena, workers, step_timeout, reset_timeout) if workers
+            else LocalBackend(VectorStepper(source.factories, plan, arena)))
     return SharedVectorEnv(crew, plan, arena, source.metadata, copy)
 
 
@@ -74,17 +81,17 @@ def _check_call(env: Any, unknown: dict[str, Any]) -> None:
     for name in unknown:
         known = inspect.signature(make_vec).parameters
         raise ConfigError(f"make_vec knows no {name!r}, only {', '.join([*known][:-1])}",
-                          nearest(name, known))
+                          nearest_setting(name, known))
     if isinstance(env, VectorEnv):
         raise ConfigError("this is a VectorEnv already", "use it as it is")
 
 
-def _arena(plan: Plan, envs: int, workers: int) -> Arena:
+def _arena(plan: VectorSpec, envs: int, workers: int) -> Arena:
     def spec(envs: int) -> Spec:
-        return {**arrays_of(plan, envs), **(talk_spec(workers) if workers else {})}
+        return {**arrays_of(plan, envs), **(messages_spec(workers) if workers else {})}
 
     def remedy(free: int) -> str:
-        fit = fitting(lambda n: size_of(spec(n)), free, envs)
+        fit = largest_fitting(lambda n: spec_bytes(spec(n)), free, envs)
         return f"num_envs={fit}" if fit else "free memory"
     return Arena(spec(envs), remedy=remedy)
 
@@ -105,7 +112,7 @@ class SharedVectorEnv(VectorEnv):
     waited for again; without, every environment must then be reset.
     """
 
-    def __init__(self, crew: Here | Away, plan: Plan, arena: Arena, metadata: dict, copy: bool):
+    def __init__(self, crew: LocalBackend | WorkerBackend, plan: VectorSpec, arena: Arena, metadata: dict, copy: bool):
         self.crew, self.plan, self.copy = crew, plan, copy
         self.num_envs = len(arena["rew"])
         self.metadata = {**metadata, "autoreset_mode": plan.mode}
@@ -273,9 +280,9 @@ class SharedVectorEnv(VectorEnv):
 
     def _observed(self) -> Any:
         arrays = [rows.copy() for rows in self._obs] if self.copy else self._obs
-        return assembled(self.single_observation_space, iter(arrays))
+        return build_structure(self.single_observation_space, iter(arrays))
 
-    def _merged(self, told: Told) -> dict[str, Any]:
+    def _merged(self, told: StepInfos) -> dict[str, Any]:
         """One dict of arrays and masks out of everybody's infos, as Gymnasium has it."""
         infos, ended = {}, ()
         if self.plan.mode is AutoresetMode.SAME_STEP:
@@ -288,10 +295,10 @@ class SharedVectorEnv(VectorEnv):
         return infos
 
     def _final(self, e: int) -> Any:
-        return assembled(self.single_observation_space, (
+        return build_structure(self.single_observation_space, (
             elements(leaf, rows[e:e + 1])[0] for leaf, rows in zip(self._obs_leaves, self._fin)))
 
 
-def _shut(crew: Here | Away, arena: Arena) -> None:
+def _shut(crew: LocalBackend | WorkerBackend, arena: Arena) -> None:
     crew.close()
     arena.close()

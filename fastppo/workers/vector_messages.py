@@ -14,32 +14,32 @@ import numpy as np
 from fastppo.envs.make import Factory
 from fastppo.errors import ConfigError
 from fastppo.machine.arena import Arena, Spec
-from fastppo.workers.protocol import ASK, GIVE, STEP, TAKE, Job, shared_spec, slices
-from fastppo.workers.team import Team
-from fastppo.workers.vector_stepper import Plan, Stepper, Told
+from fastppo.workers.protocol import ASK, GIVE, STEP, TAKE, WorkerJob, protocol_spec, worker_slices
+from fastppo.workers.team import WorkerTeam
+from fastppo.workers.vector_stepper import StepInfos, VectorSpec, VectorStepper
 
 SLOT_BYTES = 1 << 18
 PATIENCE_NS = 300_000  # a small policy's time between two steps, and most waits for a slower worker
 
 
-def talk_spec(workers: int) -> Spec:
+def messages_spec(workers: int) -> Spec:
     """The arrays through which Away and its workers talk."""
-    return {**shared_spec(workers, 0), "slot": ("|u1", (workers, SLOT_BYTES)),
+    return {**protocol_spec(workers, 0), "slot": ("|u1", (workers, SLOT_BYTES)),
             "letter": ("<i8", (workers, 2))}  # bytes of the letter, or of its part; its number
 
 
-class Here:
+class LocalBackend:
     """One Stepper, in this process; the same calls as Away's."""
 
     resumable = False  # after an interrupt inside a step nobody knows how far it came
 
-    def __init__(self, stepper: Stepper):
+    def __init__(self, stepper: VectorStepper):
         self.stepper, self.slices = stepper, [(0, len(stepper.envs))]
 
     def post(self) -> None:
         """Nothing: the step is taken when it is waited for."""
 
-    def wait(self) -> Told:
+    def wait(self) -> StepInfos:
         """Take the step."""
         return self.stepper.step()
 
@@ -52,17 +52,17 @@ class Here:
         self.stepper.close()
 
 
-class Away:
+class WorkerBackend:
     """A Stepper in each of `workers` processes."""
 
     resumable = True
 
-    def __init__(self, factories: Sequence[Factory], plan: Plan, arena: Arena, workers: int,
+    def __init__(self, factories: Sequence[Factory], plan: VectorSpec, arena: Arena, workers: int,
                  step_timeout: float, reset_timeout: float):
-        self.slices = slices(len(factories), workers)
-        jobs = [Job(partial(desk, factories[a:b], plan, a, w), arena.spec, w, a)
+        self.slices = worker_slices(len(factories), workers)
+        jobs = [WorkerJob(partial(make_endpoint, factories[a:b], plan, a, w), arena.spec, w, a)
                 for w, (a, b) in enumerate(self.slices)]
-        self.team = Team(jobs, arena, 0, step_timeout, reset_timeout, PATIENCE_NS)
+        self.team = WorkerTeam(jobs, arena, 0, step_timeout, reset_timeout, PATIENCE_NS)
         self.slots, self.letters, self.count = arena["slot"], arena["letter"], 0
 
     def post(self) -> None:
@@ -70,7 +70,7 @@ class Away:
         self.count += 1
         self.team.post(STEP, self.count)
 
-    def wait(self) -> Told:
+    def wait(self) -> StepInfos:
         """Wait for the step's end; asked again after an interrupt, for that of the same step."""
         self.team.settle()
         if not self.letters[:, 0].any():
@@ -107,17 +107,17 @@ class Away:
         return [pickle.loads(text) if text else None for text in texts]
 
 
-def desk(factories: Sequence[Factory], plan: Plan, first: int, worker: int, arena: Arena, note,
-         turns) -> "Desk":
+def make_endpoint(factories: Sequence[Factory], plan: VectorSpec, first: int, worker: int, arena: Arena, note,
+         turns) -> "WorkerEndpoint":
     """Runs in the worker: its Stepper, at a Desk."""
-    stepper = Stepper(factories, plan, arena, first, note, f"worker {worker}, ")
-    return Desk(stepper, arena["slot"][worker], arena["letter"][worker])
+    stepper = VectorStepper(factories, plan, arena, first, note, f"worker {worker}, ")
+    return WorkerEndpoint(stepper, arena["slot"][worker], arena["letter"][worker])
 
 
-class Desk:
+class WorkerEndpoint:
     """The worker's end of Away: a Stepper, and the slot through which letters come and go."""
 
-    def __init__(self, stepper: Stepper, slot: np.ndarray, letter: np.ndarray):
+    def __init__(self, stepper: VectorStepper, slot: np.ndarray, letter: np.ndarray):
         self.stepper, self.slot, self.letter = stepper, slot, letter
         self.received, self.sent = [], []
 

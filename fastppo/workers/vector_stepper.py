@@ -11,18 +11,18 @@ from gymnasium.spaces import Dict, Discrete, Space, Tuple
 from gymnasium.vector import AutoresetMode
 
 from fastppo.envs import faults
-from fastppo.envs.make import Factory, build
-from fastppo.envs.spaces import Leaf, assembled, leaves
+from fastppo.envs.make import Factory, make_envs
+from fastppo.envs.spaces import Leaf, build_structure, leaves
 from fastppo.errors import EnvError, SpaceError
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena, Spec
 from fastppo.machine.kernels import Purpose
 from fastppo.stepping import checks
 
-Told = dict[int, tuple[dict, dict]]  # environment -> (final info of an episode's end, info)
+StepInfos = dict[int, tuple[dict, dict]]  # environment -> (final info of an episode's end, info)
 
 
-class Plan(NamedTuple):
+class VectorSpec(NamedTuple):
     """What every process must know of a vector environment."""
 
     obs_space: Space  # of one environment
@@ -39,7 +39,7 @@ def elements(leaf: Leaf, rows: np.ndarray) -> list:
     return [row.reshape(()) for row in fresh[:, None]]
 
 
-def arrays_of(plan: Plan, envs: int) -> Spec:
+def arrays_of(plan: VectorSpec, envs: int) -> Spec:
     """The arrays of a vector environment: obs0, obs1, ... are the leaves of its observations."""
     obs, act = leaves(plan.obs_space), leaves(plan.act_space)
     named = {"obs": obs, "act": act, "fin": obs if plan.mode is AutoresetMode.SAME_STEP else []}
@@ -56,16 +56,16 @@ def views(arena: Arena, name: str, first: int = 0, last: int | None = None) -> l
     return found
 
 
-class Stepper:
+class VectorStepper:
     """Environments [first, first + n) of a vector environment, in whatever process this is.
 
     `note(step, env)` is told where it stands (step -1: a reset) before every call into one. A fault
     of an environment is an EnvError that names environment, seed, episode and step.
     """
 
-    def __init__(self, factories: Sequence[Factory], plan: Plan, arena: Arena, first: int = 0,
+    def __init__(self, factories: Sequence[Factory], plan: VectorSpec, arena: Arena, first: int = 0,
                  note=None, name: str = ""):
-        self.envs, count = build(factories, first, name), len(factories)
+        self.envs, count = make_envs(factories, first, name), len(factories)
         self.plan, self.first, self.name = plan, first, name
         self.note = note or (lambda step, env: None)
         self.leaves, self.act_leaves = leaves(plan.obs_space), leaves(plan.act_space)
@@ -86,7 +86,7 @@ class Stepper:
                 env.action_space.seed(self._seed(e, 0))
 
     def reset(self, seeds: Sequence[int | None], mask: Sequence[bool],
-              options: dict | None) -> Told:
+              options: dict | None) -> StepInfos:
         """Begin an episode in every environment of `mask`."""
         told = {}
         for e in range(len(mask)):
@@ -94,7 +94,7 @@ class Stepper:
                 told[self.first + e] = {}, info
         return told
 
-    def step(self) -> Told:
+    def step(self) -> StepInfos:
         """Take a step in every environment with the actions that stand in the arena."""
         told, rewards = {}, [0.0] * len(self.envs)
         self.term[:] = self.trunc[:] = False
@@ -131,11 +131,11 @@ class Stepper:
 
     def close(self) -> None:
         """Close the environments; what they raise now is printed and no longer stops anybody."""
-        faults.close(self.envs)
+        faults.close_all(self.envs)
 
     def fault(self, e: int, field: str, error: BaseException) -> EnvError:
         """The error for environment `e` of the slice, which went wrong in `field`."""
-        return faults.fault_of(self.first + e, self.name, self.seeds[e], self.episode[e],
+        return faults.env_error_at(self.first + e, self.name, self.seeds[e], self.episode[e],
                                  self.length[e], field, error)
 
     def _step(self, e: int, action) -> tuple[float, dict, dict]:
@@ -143,10 +143,10 @@ class Stepper:
         try:
             obs, rew, term, trunc, info = self.envs[e].step(action)
             if not isinstance(rew, float) or not abs(rew) <= checks.REWARD_MAX:
-                rew = checks.reward(rew)
+                rew = checks.checked_reward(rew)
             self._keep(e, obs, info)
             if term is not False or trunc is not False:
-                term, trunc = checks.flag(term, "terminated"), checks.flag(trunc, "truncated")
+                term, trunc = checks.checked_flag(term, "terminated"), checks.checked_flag(trunc, "truncated")
         except BaseException as error:
             raise self.fault(e, "step()", error) from error
         self.length[e] += 1
@@ -202,13 +202,13 @@ class Stepper:
         """The environments' actions, fresh, so that one may keep its own."""
         columns = [elements(leaf, rows) for leaf, rows in zip(self.act_leaves, self.act)]
         if isinstance(self.plan.act_space, (Dict, Tuple)):
-            return [assembled(self.plan.act_space, iter(row)) for row in zip(*columns)]
+            return [build_structure(self.plan.act_space, iter(row)) for row in zip(*columns)]
         return columns[0]
 
     def _check(self, start: int, stop: int) -> None:
         """Raise EnvError for the first number of observations [start, stop) that is not finite."""
         for rows, leaf in zip(self.obs, self.leaves):
-            if (at := first_nonfinite(rows[start:stop])) >= 0:
+            if (at := find_nonfinite(rows[start:stop])) >= 0:
                 e, place = divmod(at, max(1, rows[0].size))
                 bad = rows[start:stop].reshape(-1)[at]
                 raise self.fault(start + e, "an observation", ValueError(
@@ -222,7 +222,7 @@ class Stepper:
                                  f" first one has {ours}", "wrap them until they agree")
 
 
-def first_nonfinite(rows: np.ndarray) -> int:
+def find_nonfinite(rows: np.ndarray) -> int:
     """The flat index of the first NaN or infinity of an array of any dtype, or -1."""
     if rows.dtype == np.float32:
         return kernels.first_nonfinite(rows)

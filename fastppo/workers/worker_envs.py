@@ -8,26 +8,26 @@ import gc
 from functools import partial
 from typing import Sequence
 
-from fastppo.envs.actions import Actions
+from fastppo.envs.actions import ActionMapping
 from fastppo.envs.make import Factory
-from fastppo.envs.observations import Observations
+from fastppo.envs.observations import ObservationLayout
 from fastppo.machine import global_rng
 from fastppo.machine.arena import Arena
-from fastppo.stepping.actors import Central, Local, Recipe, Waiting, first_turn
-from fastppo.stepping.episodes import Views
+from fastppo.stepping.actors import CentralActor, LocalActor, PolicyPlan, WaitingActor, first_turn
+from fastppo.stepping.episodes import RolloutViews
 from fastppo.vecenv import Serial
-from fastppo.workers.protocol import BEGIN, ROLLOUT, WARMUP, Job, slices
-from fastppo.workers.team import Team
-from fastppo.workers.update_helper import Hand, Idle, Share, helpers
+from fastppo.workers.protocol import BEGIN, ROLLOUT, WARMUP, WorkerJob, worker_slices
+from fastppo.workers.team import WorkerTeam
+from fastppo.workers.update_helper import HelperPlan, NoHelper, UpdateHelper, helper_count
 
 
-class Workers:
+class WorkerVecEnv:
     """Serials on slices of the environments in other processes; the same calls, the same arrays.
 
     `central` infers for them between their steps; None where they act for themselves.
     """
 
-    def __init__(self, team: Team, steps: int, central: Central | None):
+    def __init__(self, team: WorkerTeam, steps: int, central: CentralActor | None):
         self.team, self.steps, self.central = team, steps, central
         self.served, self.said = (-1, 0), False
 
@@ -48,7 +48,7 @@ class Workers:
         self.team.run(ROLLOUT, iteration)
         if self.central:
             self.central.finish(self.steps)
-        self.said = self.said or global_rng.say_global_noise(self.team.arena["drawn"])
+        self.said = self.said or global_rng.warn_global_rng(self.team.arena["drawn"])
 
     def close(self) -> None:
         """Stop the processes; always returns, twice is fine."""
@@ -66,42 +66,42 @@ class Workers:
             self.served = first, k + 1
 
 
-class Member(Serial):
+class WorkerSerial(Serial):
     """A worker's Serial, with a hand for the update."""
 
-    def __init__(self, hand: Hand | Idle, *serial):
+    def __init__(self, hand: UpdateHelper | NoHelper, *serial):
         super().__init__(*serial)
         self.update = hand.update
 
 
-def jobs(factories: Sequence[Factory], arena: Arena, workers: int, groups: Sequence[range],
-         recipe: Recipe | None, seen: Observations, acts: Actions, seed: int,
-         share: Share | None = None) -> list[Job]:
+def worker_jobs(factories: Sequence[Factory], arena: Arena, workers: int, groups: Sequence[range],
+         recipe: PolicyPlan | None, seen: ObservationLayout, acts: ActionMapping, seed: int,
+         share: HelperPlan | None = None) -> list[WorkerJob]:
     """What each worker is to make: a Serial on its slice, acting by `recipe` or waiting for it.
 
     With a `share` as many as there are cores for help with updates, too.
     """
     todo = []
-    for w, (first, last) in enumerate(slices(len(factories), workers)):
+    for w, (first, last) in enumerate(worker_slices(len(factories), workers)):
         make = partial(serial_on_slice, factories[first:last], first, groups, recipe, seen, acts,
-                       seed, w, share if w < helpers(workers) else None)
-        todo.append(Job(make, arena.spec, w, first))
+                       seed, w, share if w < helper_count(workers) else None)
+        todo.append(WorkerJob(make, arena.spec, w, first))
     return todo
 
 
 def serial_on_slice(factories: Sequence[Factory], first: int, groups: Sequence[range],
-                    recipe: Recipe | None, seen: Observations, acts: Actions, seed: int,
-                    worker: int, share: Share | None, arena: Arena, note, turns) -> Member:
+                    recipe: PolicyPlan | None, seen: ObservationLayout, acts: ActionMapping, seed: int,
+                    worker: int, share: HelperPlan | None, arena: Arena, note, turns) -> WorkerSerial:
     """Runs in the worker: its Serial, with the actor that it needs."""
     last = first + len(factories)
     if recipe is None:
         groups = [_within(group, first, last) for group in groups]
-        actor = Waiting(arena, first, last, groups, acts, turns)
+        actor = WaitingActor(arena, first, last, groups, acts, turns)
     else:
-        groups, actor = (), Local(arena, first, last, recipe, seen, acts, seed)
-    hand = Hand(arena, share, turns, worker) if share else Idle()
-    views = Views.of(arena, first, last, worker)
-    member = Member(hand, factories, views, actor, seed, first, groups, note, f"worker {worker}, ")
+        groups, actor = (), LocalActor(arena, first, last, recipe, seen, acts, seed)
+    hand = UpdateHelper(arena, share, turns, worker) if share else NoHelper()
+    views = RolloutViews.of(arena, first, last, worker)
+    member = WorkerSerial(hand, factories, views, actor, seed, first, groups, note, f"worker {worker}, ")
     gc.freeze()  # what is there now stays: no later search for garbage need look at it
     return member
 

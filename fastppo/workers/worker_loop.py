@@ -16,26 +16,26 @@ from fastppo.workers.protocol import (
     COMMANDS,
     ERROR_BYTES,
     FAILED,
+    IDLE,
     SLICE_NS,
     STAMPS,
-    WAITING,
-    Cells,
-    behind,
+    ControlCells,
+    is_behind,
 )
 
 
-def work(payload: bytes, arena_fd: int, parent: int) -> None:
+def worker_loop(payload: bytes, arena_fd: int, parent: int) -> None:
     """A worker's life: make what the job says, then obey commands until CLOSE."""
     spec, index, groups, spinning, make = pickle.loads(payload)
     arena = Arena(spec, arena_fd)
-    cells = Cells(arena, groups)
-    done, turns = cells.done[index], Turns(cells, index, spinning, parent)
+    cells = ControlCells(arena, groups)
+    done, turns = cells.done[index], WorkerSignals(cells, index, spinning, parent)
     stamps, doing = arena["stamps"][index], "its start"
     try:
         made = pickle.loads(make)(arena, done.at, turns)
         generation = 0
         while True:
-            done.at(WAITING, 0)
+            done.at(IDLE, 0)
             done.post(generation)
             cells.hint.hint()
             generation = turns.next(cells.go, generation + 1, turns.patience)
@@ -48,7 +48,7 @@ def work(payload: bytes, arena_fd: int, parent: int) -> None:
         made.close()
     except BaseException as error:  # whatever it is, it must reach the main process as text
         if not isinstance(error, Error):
-            error = faults.fault(f"worker {index}", doing, error)
+            error = faults.env_error(f"worker {index}", doing, error)
         _leave_word(arena["errors"][index], error)
         done.state = FAILED
         cells.hint.hint(ALARM)
@@ -59,21 +59,21 @@ def _leave_word(slot: np.ndarray, error: Error) -> None:
     what, word = error.what, b""
     while not 0 < len(word) <= ERROR_BYTES - 4:  # how long it gets depends on the characters
         word = json.dumps([what, error.fix], ensure_ascii=False).encode(errors="backslashreplace")
-        what = faults.shortened(what, len(what) // 2)
+        what = faults.truncate_text(what, len(what) // 2)
     slot[:4] = np.frombuffer(len(word).to_bytes(4, "little"), np.uint8)
     slot[4:4 + len(word)] = np.frombuffer(word, np.uint8)
 
 
-class Turns:
+class WorkerSignals:
     """A worker's side of waiting: for commands, and for the main process's actions."""
 
-    def __init__(self, cells: Cells, index: int, spinning: tuple[int, int], parent: int):
+    def __init__(self, cells: ControlCells, index: int, spinning: tuple[int, int], parent: int):
         self.cells, self.mine, self.parent = cells, cells.stepped[index], parent
         self.spin, self.patience = spinning  # see spins
 
     def next(self, cell, target: int, spin: int) -> int:
         """Sleep until `cell` reaches `target`, or for ever dead if the main process has died."""
-        while behind(value := cell.value(), target):
+        while is_behind(value := cell.value(), target):
             self.pause(cell, value, spin)
         return value
 

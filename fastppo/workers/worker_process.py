@@ -17,17 +17,17 @@ from typing import Sequence
 
 from fastppo.errors import ConfigError
 from fastppo.machine.arena import above_stdio
-from fastppo.machine.child_env import _environment
+from fastppo.machine.child_env import worker_environment
 
-TAIL = 65_536  # characters of a worker's output that are kept for an error's text
+TAIL_BYTES = 65_536  # characters of a worker's output that are kept for an error's text
 STACK_SECONDS = 2.0  # waiting for the stack of a worker that hangs
 
 
-class Tail:
+class OutputTail:
     """The last lines that a process wrote, TAIL characters of them; one line at least."""
 
     def __init__(self):
-        self.lines, self.room = deque(), TAIL
+        self.lines, self.room = deque(), TAIL_BYTES
 
     def add(self, line: str) -> None:
         """Keep a line, and as many before it as there is room for."""
@@ -41,11 +41,11 @@ class Tail:
         return "\n".join(list(self.lines))  # a copy: another thread adds to it
 
 
-class Worker:
+class WorkerProcess:
     """One process, our ends of its socket, lifeline and output."""
 
     def __init__(self, arena_fd: int, index: int, first: int):
-        self.first, self.output = first, Tail()
+        self.first, self.output = first, OutputTail()
         ends = [above_stdio(end.detach()) for end in socket.socketpair()]
         self.channel, theirs = socket.socket(fileno=ends[0]), ends[1]
         lifeline, self.lifeline = map(above_stdio, os.pipe())
@@ -54,7 +54,7 @@ class Worker:
                    *map(str, fds), str(os.getpid())]
         try:
             self.process = subprocess.Popen(
-                command, pass_fds=fds, env=_environment(), stdin=subprocess.DEVNULL,
+                command, pass_fds=fds, env=worker_environment(), stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         except OSError as error:
             self.channel.close()
@@ -123,7 +123,7 @@ def _let_go_in_forks() -> None:
     os.register_at_fork(after_in_child=let_go)
 
 
-def _kill(workers: Sequence[Worker]) -> None:
+def _kill(workers: Sequence[WorkerProcess]) -> None:
     for worker in workers:
         if worker.process.poll() is None:
             worker.process.kill()
@@ -133,10 +133,10 @@ def _kill(workers: Sequence[Worker]) -> None:
         worker.let_go()
 
 
-def _read_lines(worker: Worker) -> None:
+def _read_lines(worker: WorkerProcess) -> None:
     """Pass on whole lines of what a worker writes, and remember the last ones."""
     with worker.process.stdout as stream:
-        for line in iter(lambda: stream.readline(TAIL), b""):
+        for line in iter(lambda: stream.readline(TAIL_BYTES), b""):
             text = line.decode(errors="replace").rstrip("\n")
             worker.output.add(text)
             with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all

@@ -27,8 +27,8 @@ SIZES = ["--env_name=CartPole-v1", "--preset=none", "--num_envs=4", "--num_steps
 
 def measure(ppo, part, iterations=2, monkeypatch=None):
     """What one part finds, begun at once."""
-    monkeypatch.setattr(measure_one, "ready", lambda: None)
-    return measure_one.PARTS[part](ppo, measure_one.Job(part, {}, 0.01, iterations))
+    monkeypatch.setattr(measure_one, "signal_ready", lambda: None)
+    return measure_one.MEASUREMENTS[part](ppo, measure_one.Measurement(part, {}, 0.01, iterations))
 
 
 def made(rates, count=2, **loop):
@@ -88,12 +88,12 @@ def test_the_limit_plays_the_recorded_episodes_again_without_gymnasiums_wrappers
         recorder.take(ppo.collect())
         ppo.update(ppo.rollout)
     for e in range(4):
-        bare = limit.bare(gym.make(env, max_episode_steps=15))
+        bare = limit.without_wrappers(gym.make(env, max_episode_steps=15))
         assert type(bare) is type(bare.unwrapped)
         episodes = recorder.episodes(e)
         assert sum(len(one.actions) for one in episodes) == 80 and len(episodes) > 4
-        assert limit.replayed(bare, episodes)
-        assert not limit.replayed(bare, [episodes[1]._replace(seed=episodes[0].seed)])
+        assert limit.replays_exactly(bare, episodes)
+        assert not limit.replays_exactly(bare, [episodes[1]._replace(seed=episodes[0].seed)])
 
 
 def test_an_environments_own_wrappers_stay_in_the_limit():
@@ -101,7 +101,7 @@ def test_an_environments_own_wrappers_stay_in_the_limit():
         def reward(self, reward):
             return 2 * reward
 
-    env = limit.bare(gym.wrappers.TimeLimit(Twice(gym.make("CartPole-v1")), 5))
+    env = limit.without_wrappers(gym.wrappers.TimeLimit(Twice(gym.make("CartPole-v1")), 5))
     assert type(env) is Twice
 
 
@@ -110,7 +110,7 @@ def test_a_reset_that_takes_a_row_of_a_vector_environment_is_no_step_of_its_limi
     env = gym.make_vec("CartPole-v1", 2, "sync", vector_kwargs={"autoreset_mode": mode},
                        max_episode_steps=4)
     env.reset(seed=1)
-    found = limit.played(env, [np.array([0, 1])] * 11)  # ends at steps 4 and 9, or 4 and 8
+    found = limit.step_vector(env, [np.array([0, 1])] * 11)  # ends at steps 4 and 9, or 4 and 8
     assert found == 22 - 4 * (mode == AutoresetMode.NEXT_STEP)
     env.close()
 
@@ -131,7 +131,7 @@ def test_processes_can_use_no_more_cores_than_there_are(count, cores):
 
 
 def test_what_holds_back_adds_up_to_what_is_above_the_limit():
-    found = figures.report(made([2e5], update=3e-6, collect=1.9e-6))
+    found = figures.session_report(made([2e5], update=3e-6, collect=1.9e-6))
     loop = found["best"]
     assert sum(found["held_back"].values()) == pytest.approx(1 / loop["median"] - 1 / loop["limit"])
     assert next(iter(found["held_back"])) == "acting"
@@ -141,9 +141,9 @@ def test_what_holds_back_adds_up_to_what_is_above_the_limit():
 
 def test_what_the_cores_make_together_stands_beside_what_the_limit_says():
     held = made([2e5])
-    assert figures.report(held)["at_once"] == {}
+    assert figures.session_report(held)["at_once"] == {}
     held["at_once"] = [1.5, 1.0, 1.25]
-    found = figures.report(held)
+    found = figures.session_report(held)
     share = found["best"]["share"]  # of two cores
     assert found["at_once"] == {"median": 1.25, "low": 1.0, "high": 1.5,
                                 "share": pytest.approx(share * 2 / 1.25)}
@@ -159,7 +159,7 @@ def test_another_systems_ratio_is_of_the_medians_of_what_it_does():
     held["measured"][0]["rounds"] = [{"rate": 8e5, "resets": 0.0}]
     found = {one.name: one for one in figures.peers(held)}
     assert found["sb3"].ratio == pytest.approx(10) and found["envpool"].ratio == pytest.approx(2)
-    assert "Stable-Baselines3 1" in table.text(figures.report(held))
+    assert "Stable-Baselines3 1" in table.text(figures.session_report(held))
 
 
 @pytest.mark.parametrize("how", [
@@ -175,9 +175,9 @@ def test_every_part_is_measured_in_one_process(trainer, part, how, monkeypatch):
 def test_what_it_takes_to_start_workers_is_in_no_figure_of_environments(trainer, monkeypatch):
     pytest.importorskip("fastppo._cells")
     ppo, up = trainer("CartPole-v1", num_workers=1), []
-    monkeypatch.setattr(measure_one, "ready",
+    monkeypatch.setattr(measure_one, "signal_ready",
                         lambda: up.append(ppo.collector.vec.team.order[0] > 0))
-    measure_one.PARTS["environments"](ppo, measure_one.Job("environments", {}, 0.01, 1))
+    measure_one.MEASUREMENTS["environments"](ppo, measure_one.Measurement("environments", {}, 0.01, 1))
     assert up == [True]
 
 
@@ -203,13 +203,13 @@ def test_there_are_no_more_processes_than_environments(processes, workers, envs,
 
 def test_acting_of_workers_is_measured_on_their_slices():
     facts = {"config": {"acting": "local", "num_envs": 5}}
-    job = measure_one.Job("", {"num_envs": 5}, 1.0, None)
+    job = measure_one.Measurement("", {"num_envs": 5}, 1.0, None)
     found = [(job.settings["num_envs"], job.settings["num_workers"])
-             for job in session.jobs(job, "acting", 2, facts)]
+             for job in session.plan_jobs(job, "acting", 2, facts)]
     assert found == [(2, 0), (3, 0)]
     facts["config"]["acting"] = "central"
-    assert len(session.jobs(job, "acting", 2, facts)) == 1
-    assert session.jobs(job, "loop", 2, facts)[0].settings["num_workers"] == 2
+    assert len(session.plan_jobs(job, "acting", 2, facts)) == 1
+    assert session.plan_jobs(job, "loop", 2, facts)[0].settings["num_workers"] == 2
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -247,14 +247,14 @@ def test_no_stamp_is_lost_or_told_twice(trainer):
 def test_the_verb_measures_and_says_it_as_a_table_and_as_json(fresh, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if not fresh:
-        monkeypatch.setattr(measure_one, "ready", lambda: None)
-        monkeypatch.setattr(session, "measured",
-                            lambda jobs: [measure_one.measured(job) for job in jobs])
+        monkeypatch.setattr(measure_one, "signal_ready", lambda: None)
+        monkeypatch.setattr(session, "run_jobs",
+                            lambda jobs: [measure_one.measure(job) for job in jobs])
     main.main(["bench", *SIZES, "--rounds=1", "--iterations=1", "--processes=0", "--seconds=0.05",
               "--json=found.json", "--num_workers=0"])
     out, found = capsys.readouterr().out, json.loads((tmp_path / "found.json").read_text())
     assert [(one["part"], one["processes"]) for one in found["figures"]] == [
-        (part, 0) for part in session.PARTS]
+        (part, 0) for part in session.SESSION_PARTS]
     for row in found["figures"]:
         assert 0 < row["median"] and 0 < row["limit"]
         assert row["share"] == row["median"] / row["limit"]
@@ -268,7 +268,7 @@ def test_the_verb_measures_and_says_it_as_a_table_and_as_json(fresh, tmp_path, m
 
 def test_an_error_of_the_environments_ends_the_measurement_with_its_text():
     with pytest.raises(ConfigError, match="CartPole-v9"):
-        session.measured([measure_one.Job("loop", {"env_name": "CartPole-v9"}, 0.1, 1)])
+        session.run_jobs([measure_one.Measurement("loop", {"env_name": "CartPole-v9"}, 0.1, 1)])
     assert issubclass(EnvError, session.Error)
 
 
@@ -288,7 +288,7 @@ def test_an_error_of_the_environments_ends_the_measurement_with_its_text():
     (["--against=sb3", "--against_python=sb3=/no/such/python"], "cannot run /no/such/python"),
 ])
 def test_what_cannot_be_measured_is_said_with_a_fix(argv, words, monkeypatch, capsys):
-    monkeypatch.setattr(session, "measured", None)  # nothing is measured before
+    monkeypatch.setattr(session, "run_jobs", None)  # nothing is measured before
     with pytest.raises(SystemExit) as end:
         main.main(["bench", *SIZES, *argv])
     assert end.value.code == 2
@@ -299,7 +299,7 @@ def test_a_system_that_is_not_installed_is_an_error_with_the_line_that_installs_
     monkeypatch.setitem(peers.PEERS, "sb3", peers.PEERS["sb3"]._replace(modules=["gone"]))
     monkeypatch.setattr(session, "peer", lambda *_: {"missing": ["gone"]})
     with pytest.raises(ConfigError, match="pip install stable-baselines3"):
-        session.check_peers({"sb3": None}, measure_one.Job("", {}, 1.0, 1))
+        session.check_peers({"sb3": None}, measure_one.Measurement("", {}, 1.0, 1))
 
 
 CONFIG = {"frame_stack": 1, "preprocessing": "none", "end_on_life_loss": False, "model": "mlp",
@@ -331,13 +331,13 @@ def test_a_system_has_the_settings_that_it_takes():
 
 def test_a_system_that_fails_at_one_small_iteration_is_refused_before_anything_is_measured(
         trainer, monkeypatch):
-    facts, texts = measure_one.facts(trainer("CartPole-v1", lr="linear:0.1")), []
-    monkeypatch.setattr(session, "measured", lambda jobs: [facts])
+    facts, texts = measure_one.run_facts(trainer("CartPole-v1", lr="linear:0.1")), []
+    monkeypatch.setattr(session, "run_jobs", lambda jobs: [facts])
     monkeypatch.setattr(session, "peer", lambda name, python, text: texts.append(text) or (
         {"missing": []} if text == "--check" else {"failed": "KeyError: 'x'"}))
     with pytest.raises(ConfigError, match="KeyError: 'x'\n  fix: leave sb3 out of against"):
         session.check_peers({"sb3": None},
-                            measure_one.Job("", {"env_kwargs": {"key": "mine"}}, 1.0, 9))
+                            measure_one.Measurement("", {"env_kwargs": {"key": "mine"}}, 1.0, 9))
     sizes = json.loads(texts[-1])
     assert sizes["rows"] == sizes["num_envs"] * sizes["num_steps"] == sizes["minibatch"] == 16
     assert sizes["iterations"] == 1 and sizes["lr"] == 0.1
@@ -349,7 +349,7 @@ def test_a_system_that_fails_later_has_a_row_that_says_why_and_loses_no_figure_o
     for name, rounds in (("sb3", [{"failed": "KeyError: " + "x" * 200}]),
                          ("rl_games", [{"failed": "OSError: y"}, worked])):
         held["measured"].append({"part": name, "processes": -1, "rounds": rounds})
-    found = figures.report(held | {"rounds": 2})
+    found = figures.session_report(held | {"rounds": 2})
     sb3, rl_games = json.loads(json.dumps(found))["peers"]
     assert sb3["median"] is None and sb3["failures"] == 1
     assert rl_games["median"] == 1e5 and rl_games["ratio"] == 2
@@ -443,9 +443,9 @@ def test_stable_baselines_has_the_network_of_fastppo(name, shared, mine, trainer
 def test_stable_baselines_is_measured_on_an_environment_of_ones_own(fresh, mine, monkeypatch,
                                                                     capsys):
     pytest.importorskip("stable_baselines3")
-    monkeypatch.setattr(measure_one, "ready", lambda: None)
-    monkeypatch.setattr(session, "measured",
-                        lambda jobs: [measure_one.measured(job) for job in jobs])
+    monkeypatch.setattr(measure_one, "signal_ready", lambda: None)
+    monkeypatch.setattr(session, "run_jobs",
+                        lambda jobs: [measure_one.measure(job) for job in jobs])
     if not fresh:
         monkeypatch.setattr(session, "peer", lambda name, python, text, *_: {"missing": []} if
                             text == "--check" else peers.sb3(json.loads(text)))
@@ -520,7 +520,7 @@ def test_the_peak_is_two_flops_a_weight_and_row_over_the_seconds_of_the_fastest_
 def test_the_table_says_how_many_cores_a_limit_is_of(native, words):
     held = made([2e5], count=0)
     held["facts"]["native"] = native
-    found = figures.report(held)
+    found = figures.session_report(held)
     assert words in table.text(found)
     costs = figures.costs(held, 0.1, 2.0).whole
     assert found["best"]["limit"] == pytest.approx((2 if native else 1) / costs)

@@ -22,9 +22,9 @@ from fastppo.cli.setting_types import settings
 from fastppo.errors import ConfigError
 from fastppo.learner import Learner
 from fastppo.outputs import wandb_sink
-from fastppo.settings.aliases import OTHERS
+from fastppo.settings.aliases import FOREIGN_NAMES
 from fastppo.settings.presets import PRESETS
-from fastppo.settings.spelling import shown
+from fastppo.settings.spelling import format_value
 from fastppo.workers import worker_process
 
 MAIN = Path(__file__).parents[2] / "main.py"
@@ -144,7 +144,7 @@ def test_settings_are_read_as_people_type_them(argv, wanted):
 
 def test_every_setting_can_be_given_as_it_is_shown():
     defaults = {name: setting.default for name, setting in settings().items()}
-    assert asked(*(f"--{name}={shown(value)}" for name, value in defaults.items())) == defaults
+    assert asked(*(f"--{name}={format_value(value)}" for name, value in defaults.items())) == defaults
 
 
 def test_what_is_given_wins_over_the_preset_also_where_it_is_the_default():
@@ -222,7 +222,7 @@ def test_what_cannot_be_meant_is_refused_with_a_fix(argv, what, fix):
     assert fix in caught.value.fix
 
 
-@pytest.mark.parametrize("name, ours", list(OTHERS.items()))
+@pytest.mark.parametrize("name, ours", list(FOREIGN_NAMES.items()))
 def test_every_answer_to_another_librarys_name_is_one_that_works(name, ours):
     for text in ours if isinstance(ours, tuple) else [f"--{ours}=1"]:
         arguments.read([word for word in text.split() if word.startswith("--")])
@@ -268,7 +268,7 @@ def test_every_answer_to_another_librarys_name_is_one_that_works(name, ours):
 ])
 def test_bad_input_is_one_error_with_a_fix_before_any_worker_starts(command, monkeypatch, argv,
                                                                     what, fix):
-    monkeypatch.setattr(worker_process, "Worker", None)
+    monkeypatch.setattr(worker_process, "WorkerProcess", None)
     for version in (2, 9, 10):
         monkeypatch.setitem(gym.registry, f"Moved-v{version}",
                             EnvSpec(f"Moved-v{version}", "gone_from_here:Env"))
@@ -315,7 +315,7 @@ def test_help_lists_every_setting_with_type_default_and_meaning(command):
     text = re.sub(r"[\s│]+", " ", out)
     for setting in settings().values():
         assert f"--{setting.name} {setting.type}" in text
-        default = f"{shown(setting.default)} {setting.unit}".strip()
+        default = f"{format_value(setting.default)} {setting.unit}".strip()
         if setting.default is None:
             default = "none"
         assert f"{setting.text} (default: {default})" in text

@@ -9,16 +9,16 @@ import pytest
 
 from fastppo import Config
 from fastppo.benchmark.options import Bench
-from fastppo.build.resolve import configured
+from fastppo.build.resolve import config_for
 from fastppo.cli import arguments
 from fastppo.cli.arguments import ALIASES, COMPUTED
-from fastppo.cli.setting_types import BARE, SECTIONS, UNITS, settings
+from fastppo.cli.setting_types import BARE_VALUES, SECTIONS, UNITS, settings
 from fastppo.cli.train import first_lines
 from fastppo.config import check_names
 from fastppo.errors import ConfigError, EnvError
-from fastppo.settings.aliases import HOUSES, OTHERS, nearest
+from fastppo.settings.aliases import FOREIGN_NAMES, LIBRARY_NAMES, nearest_setting
 from fastppo.settings.presets import FAMILIES, PRESETS, preset_of
-from fastppo.settings.spelling import NONE, SIZES, WORDS, shown
+from fastppo.settings.spelling import NONE, SIZES, WORDS, format_value
 
 DOCS = Path(__file__).parents[2] / "docs"
 NAMES = [field.name for field in dataclasses.fields(Config)]
@@ -96,11 +96,11 @@ def test_another_librarys_keyword_is_refused_with_ours(name, ours):
     ("lerning_rate", "lr"), ("total_timestep", "total_steps"), ("verbos", "progress"),
     ("num_env", "num_envs"), ("gama", "gamma"), ("clip_rang", "clip_range")])
 def test_a_misspelt_name_is_looked_for_among_other_libraries_names_too(name, ours):
-    assert nearest(name, NAMES, "--") == f"did you mean --{ours}?"
+    assert nearest_setting(name, NAMES, "--") == f"did you mean --{ours}?"
 
 
 def test_a_setting_that_is_not_to_be_had_is_not_proposed():
-    assert nearest("learning_rate", ["num_envs"]) == "python main.py --help lists them all"
+    assert nearest_setting("learning_rate", ["num_envs"]) == "python main.py --help lists them all"
 
 
 def test_replace_checks_the_whole_again():
@@ -132,15 +132,15 @@ def test_an_environment_without_a_preset_has_the_defaults(env_name, preset):
 
 
 def test_what_is_given_wins_over_the_preset():
-    config = configured("CartPole-v1", {"lr": Config.lr})
+    config = config_for("CartPole-v1", {"lr": Config.lr})
     assert config.lr == Config.lr != PRESETS["cartpole"]["lr"]
     assert config.gamma == PRESETS["cartpole"]["gamma"]
-    assert configured("CartPole-v1", {"preset": "none"}).gamma == Config.gamma
+    assert config_for("CartPole-v1", {"preset": "none"}).gamma == Config.gamma
 
 
 def test_an_unknown_preset_is_refused():
     with pytest.raises(ConfigError, match="there is no preset 'pong'"):
-        configured("CartPole-v1", {"preset": "pong"})
+        config_for("CartPole-v1", {"preset": "pong"})
 
 
 def test_every_field_says_what_it_means_in_a_known_section():
@@ -151,7 +151,7 @@ def test_every_field_says_what_it_means_in_a_known_section():
 
 
 def test_tables_about_settings_name_only_settings():
-    ours = [name for name in OTHERS.values() if isinstance(name, str)]
+    ours = [name for name in FOREIGN_NAMES.values() if isinstance(name, str)]
     for table in (SECTIONS, ALIASES.values(), COMPUTED.values()):
         assert set(table) <= set(NAMES)
     words = {x.name for x in dataclasses.fields(Config)
@@ -160,14 +160,14 @@ def test_tables_about_settings_name_only_settings():
     assert {(tuple[str, ...] in getattr(x.type, "__args__", (x.type,)), x.name)
             for x in dataclasses.fields(Config) if "tuple" in str(x.type)} == {
         *((True, name) for name in WORDS), *((False, name) for name in SIZES)}
-    assert {*UNITS, *BARE} <= {*NAMES, *settings(Bench)}
+    assert {*UNITS, *BARE_VALUES} <= {*NAMES, *settings(Bench)}
     assert set(ours) <= {*NAMES, *COMPUTED}
-    assert not {*NAMES, *settings(Bench)} & {*ALIASES, *COMPUTED, *OTHERS}
-    assert len(OTHERS) == sum(map(len, HOUSES.values()))
+    assert not {*NAMES, *settings(Bench)} & {*ALIASES, *COMPUTED, *FOREIGN_NAMES}
+    assert len(FOREIGN_NAMES) == sum(map(len, LIBRARY_NAMES.values()))
 
 
 def test_a_value_is_shown_as_it_is_typed():
-    assert [shown(value) for value in (1_000_000, 3e-4, 1e-5, 2.0, True, None, "mlp", (64, 64),
+    assert [format_value(value) for value in (1_000_000, 3e-4, 1e-5, 2.0, True, None, "mlp", (64, 64),
                                        {"a": 1})] == [
         "1_000_000", "0.0003", "1e-05", "2", "True", "none", "mlp", "64,64", '{"a": 1}']
 

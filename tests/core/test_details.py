@@ -15,11 +15,11 @@ from fastppo import PPO, learner, load, reference
 from fastppo.errors import ConfigError, Error, ModelError
 from fastppo.learner import Learner, policy_loss, total_loss
 from fastppo.machine import kernels
-from fastppo.networks.value_normalisation import NormValues
+from fastppo.networks.value_normalisation import PopArt
 from fastppo.update import custom_loss, epoch_transforms
-from fastppo.update.batches import Fresh, cut
-from fastppo.update.epoch_transforms import changes_of
-from fastppo.update.flat_parameters import trained
+from fastppo.update.batches import Fresh, split_batch
+from fastppo.update.epoch_transforms import make_epoch_transforms
+from fastppo.update.flat_parameters import trained_parameters
 
 LEARNER = "torch"  # the definition; test_update.py holds the compiled one to it
 BOX = partial(Chance, Box(-9, 9, (3,), np.float32), Box(-1, 1, (2,), np.float32))
@@ -319,7 +319,7 @@ def test_an_optimizer_may_group_the_parameters_itself(trainer):
 def test_the_step_that_tries_an_optimizer_leaves_no_trace(trainer, optimizer):
     ppo, untried = trainer(BOX, optimizer=optimizer), trainer(BOX)
     assert torch.equal(weights(ppo), weights(untried)) and weights(ppo).isfinite().all()
-    fresh = optimizer([torch.nn.Parameter(p.detach().clone()) for p in trained(ppo.policy)])
+    fresh = optimizer([torch.nn.Parameter(p.detach().clone()) for p in trained_parameters(ppo.policy)])
     found, wanted = ppo.learner.optimizer.state, fresh.state_dict()
     assert repr(found) == repr(wanted) and ppo.learner.optimizer.rates == (0.0, 0.0)
 
@@ -367,8 +367,8 @@ def test_microbatches_are_what_goes_through_the_network(trainer, monkeypatch):
 
 def test_there_are_no_more_parts_than_rows(trainer):
     ppo = trainer(BOX)
-    batch = learner.flattened(ppo.collect(), torch.device("cpu"))
-    parts = cut(batch, 100)
+    batch = learner.flatten_rollout(ppo.collect(), torch.device("cpu"))
+    parts = split_batch(batch, 100)
     assert [len(part.adv) for part in parts] == [1] * 32
     assert torch.equal(torch.cat([part.ret for part in parts]), batch.ret)
 
@@ -467,8 +467,8 @@ def test_robust_noise_is_uniform_within_alpha_and_a_samples_own_each_epoch(train
 def test_moving_the_action_is_moving_the_mean(trainer):
     ppo = trainer(BOX, rpo_alpha=0.5, log_std_init=-0.4)
     rollout = ppo.collect()
-    batch = learner.flattened(rollout, torch.device("cpu"))
-    moved = changes_of(ppo.config, ppo.policy)[0](rollout, batch, 0, 0)
+    batch = learner.flatten_rollout(rollout, torch.device("cpu"))
+    moved = make_epoch_transforms(ppo.config, ppo.policy)[0](rollout, batch, 0, 0)
     away = batch.act - moved.act
     with torch.no_grad():
         mean = ppo.policy(batch.obs)[0]
@@ -508,8 +508,8 @@ def test_what_has_no_mean_to_move_is_named(settings, said):
 
 def test_by_default_the_samples_are_what_the_rollout_recorded(trainer):
     ppo = trainer(BOX)
-    assert changes_of(ppo.config, ppo.policy) == []
-    assert changes_of(ppo.config.replace(norm_advantages="rollout"), ppo.policy) \
+    assert make_epoch_transforms(ppo.config, ppo.policy) == []
+    assert make_epoch_transforms(ppo.config.replace(norm_advantages="rollout"), ppo.policy) \
         == [epoch_transforms._normalised]
 
 
@@ -519,7 +519,7 @@ def test_by_default_the_samples_are_what_the_rollout_recorded(trainer):
 def test_the_moments_are_those_of_all_returns_and_no_value_changes_with_them(trainer):
     ppo = trainer(BOX, norm_values=True, reward_scale=50.0)
     net, rets = ppo.policy.net, []
-    assert isinstance(net, NormValues)
+    assert isinstance(net, PopArt)
     for _ in range(3):
         rollout = ppo.collect()
         obs, rets = rollout.obs[:-1].flatten(0, 1), [*rets, rollout.ret.flatten().numpy().copy()]

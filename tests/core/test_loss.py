@@ -13,12 +13,12 @@ from gymnasium.spaces import Box, Discrete
 
 from fastppo import Config, Error, learner, reference
 from fastppo.build.model import build_policy
-from fastppo.envs.spaces import action_store
+from fastppo.envs.spaces import action_storage
 from fastppo.learner import STATS, policy_loss, total_loss, value_loss
-from fastppo.update.batches import Batch, Fresh, normalised
+from fastppo.update.batches import Batch, Fresh, normalise_advantages
 from fastppo.update.coefficients import coefficients_at
-from fastppo.update.custom_loss import measured
-from fastppo.update.flat_parameters import Flat
+from fastppo.update.custom_loss import ratio_statistics
+from fastppo.update.flat_parameters import FlatParameters
 
 LEARNER = "torch"  # the definition; test_update.py holds the compiled one to it
 FIELDS = Batch._fields[:6]  # those of a network without memory
@@ -184,17 +184,17 @@ def test_the_value_loss_takes_the_larger_error_where_values_are_clipped():
 @pytest.mark.parametrize("constant", [0.0, 0.1, -3e7, 1 / 3])
 @pytest.mark.parametrize("count", [2, 7, 1000])
 def test_constant_advantages_become_zero(constant, count):
-    assert (normalised(torch.full((count,), constant)) == 0).all()
+    assert (normalise_advantages(torch.full((count,), constant)) == 0).all()
 
 
 def test_advantages_get_mean_0_and_std_1_of_ddof_1():
     adv = torch.from_numpy(np.random.default_rng(0).normal(5, 3, 50).astype(np.float32))
-    got, exact = normalised(adv).numpy(), adv.double().numpy()
+    got, exact = normalise_advantages(adv).numpy(), adv.double().numpy()
     np.testing.assert_allclose(got, (exact - exact.mean()) / exact.std(ddof=1), atol=1e-5)
 
 
 def test_a_single_advantage_stays_as_it_is():
-    assert normalised(torch.tensor([3.0])).item() == 3
+    assert normalise_advantages(torch.tensor([3.0])).item() == 3
 
 
 def test_minibatches_of_one_row_train(trainer):
@@ -304,7 +304,7 @@ def test_the_two_kl_estimates_and_the_clip_fraction_are_their_formulas():
     log_ratio = np.log([0.5, 1.1, 1.3])
     fresh = Fresh(*map(torch.tensor, ([1.0, 2.0, 3.0], [1.0] * 3, [0.0] * 3)))
     batch = samples(logp=([1.0, 2.0, 3.0] - log_ratio).astype(np.float32).tolist())
-    stats = measured(fresh, batch, now(clip_range=0.2))
+    stats = ratio_statistics(fresh, batch, now(clip_range=0.2))
     assert stats["approx_kl"] == pytest.approx(np.mean(np.exp(log_ratio) - 1 - log_ratio), rel=1e-5)
     assert stats["old_approx_kl"] == pytest.approx(-log_ratio.mean(), rel=1e-5)
     assert stats["clipfrac"] == pytest.approx(2 / 3)
@@ -441,10 +441,10 @@ def test_acting_and_updates_work_on_another_device_and_mix_it_with_no_other(spac
     policy.to("meta")
     if left:
         setattr(policy.observer, left, torch.zeros(4))
-    store = action_store(space)
+    store = action_storage(space)
     act = torch.from_numpy(np.zeros((6, *store.shape), store.dtype)).to("meta")
     batch = Batch(torch.empty(6, 4, device="meta"), act, *torch.empty(4, 6, device="meta"))
-    teacher = learner.Learner(policy, Config(clip_range_vf=0.2, entropy_coef=0.01), Flat(policy))
+    teacher = learner.Learner(policy, Config(clip_range_vf=0.2, entropy_coef=0.01), FlatParameters(policy))
     with pytest.raises(RuntimeError, match="device") if left else contextlib.nullcontext():
         stats = teacher._minibatch(batch)
         noise = torch.empty(6, len(policy.head.noise), device="meta")

@@ -10,8 +10,8 @@ from asked_of_runs import assert_advantages, assert_ratio_is_one, assert_success
 from envs_for_tests import CHANCE, Chance, Constant, Counting, Golden, OneStep, Witness
 from gymnasium.spaces import Box, Discrete
 
-from fastppo.build.arena_layout import groups_of
-from fastppo.collect import prepare
+from fastppo.build.arena_layout import env_groups
+from fastppo.collect import prepare_rollout
 from fastppo.networks import heads
 
 INF = np.inf
@@ -274,7 +274,7 @@ def test_a_rollout_is_a_view_of_the_arena(trainer):
 def test_before_a_rollout_all_that_it_must_write_is_poison_and_no_episode_has_ended(trainer):
     ppo = trainer(Chance)
     ppo.collect()
-    prepare(ppo.arena)
+    prepare_rollout(ppo.arena)
     for name in ("val", "nxt", "logp", "total"):
         assert np.isnan(ppo.arena[name]).all(), name
     assert not any(ppo.arena[name].any() for name in ("term", "trunc", "length"))
@@ -284,4 +284,4 @@ def test_before_a_rollout_all_that_it_must_write_is_poison_and_no_episode_has_en
 @pytest.mark.parametrize(("envs", "halves"), [(1, [(0, 1)]), (2, [(0, 1), (1, 2)]),
                                               (7, [(0, 3), (3, 7)])])
 def test_central_acting_serves_two_halves_in_turns(envs, halves):
-    assert groups_of(envs) == [range(*half) for half in halves]
+    assert env_groups(envs) == [range(*half) for half in halves]

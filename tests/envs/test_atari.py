@@ -9,12 +9,12 @@ from gymnasium.wrappers import TimeLimit
 from interruption import assert_interrupts_change_nothing
 
 from fastppo import load
-from fastppo.build.resolve import configured
+from fastppo.build.resolve import config_for
 from fastppo.cli import export
 from fastppo.config import Config
-from fastppo.envs.atari import FIRE, NOOP, Fire, Lives, Whole, waits
-from fastppo.envs.make import factory
-from fastppo.envs.source import Source
+from fastppo.envs.atari import FIRE, NOOP, EpisodicLives, FireOnReset, WholeGame, needs_fire
+from fastppo.envs.make import make_factory
+from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
 from fastppo.settings.presets import PRESETS
 
@@ -98,7 +98,7 @@ def played(env, seed=None, action=NOOP):
 
 
 def test_the_end_of_a_life_ends_an_episode_and_the_game_goes_on_with_a_no_op():
-    env, game = Lives(Game()), Game()
+    env, game = EpisodicLives(Game()), Game()
     game.reset(seed=1)
     played(env, seed=1, action=3)
     assert (env.unwrapped.frame, env.unwrapped.left) == (game.ends[0], 2)
@@ -109,7 +109,7 @@ def test_the_end_of_a_life_ends_an_episode_and_the_game_goes_on_with_a_no_op():
 
 
 def test_a_game_without_a_life_left_ends_when_it_is_over():
-    env = Lives(Game())
+    env = EpisodicLives(Game())
     for seed in (1, 2, 3):
         played(env, seed)
     assert (env.unwrapped.left, env.unwrapped.frame) == (0, env.unwrapped.ends[2] + 2)
@@ -127,7 +127,7 @@ def first_life():
 
 def test_a_truncation_and_a_reset_within_a_life_begin_a_game(first_life):
     for limit in (5, first_life):
-        env = Lives(TimeLimit(Game(), limit))
+        env = EpisodicLives(TimeLimit(Game(), limit))
         env.reset(seed=1)
         assert [env.step(1)[2:4] for _ in range(limit)][-1] == (False, True)
         env.reset(seed=2)
@@ -138,7 +138,7 @@ def test_a_truncation_and_a_reset_within_a_life_begin_a_game(first_life):
 
 
 def test_a_no_op_that_ends_the_game_is_followed_by_another_one(first_life):
-    env = Lives(TimeLimit(Game(), first_life + 1))
+    env = EpisodicLives(TimeLimit(Game(), first_life + 1))
     played(env, seed=1)
     _, info = env.reset(seed=2)
     assert env.unwrapped.done == [("reset", 2)]
@@ -146,7 +146,7 @@ def test_a_no_op_that_ends_the_game_is_followed_by_another_one(first_life):
 
 
 def test_a_games_return_and_length_are_told_where_it_ends():
-    env = Lives(Game())
+    env = EpisodicLives(Game())
     infos = [played(env, seed, action=2)[2] for seed in (1, 2, 3)]
     assert ["game_return" in info for info in infos] == [False, False, True]
     length = env.unwrapped.ends[2] + 2
@@ -156,7 +156,7 @@ def test_a_games_return_and_length_are_told_where_it_ends():
 
 
 def test_the_seed_of_an_episode_begins_that_very_episode_again():
-    env = Fire(Lives(Game()))
+    env = FireOnReset(EpisodicLives(Game()))
     first = [played(env, seed, action=2) for seed in range(7)]  # two games and a life
     for seed in (6, 4, 3, 5):
         again = played(env, seed, action=2)
@@ -165,7 +165,7 @@ def test_the_seed_of_an_episode_begins_that_very_episode_again():
 
 @pytest.mark.parametrize("lives", [False, True])
 def test_fire_is_pressed_at_every_reset(lives):
-    env = Fire(Lives(Game()) if lives else Game())
+    env = FireOnReset(EpisodicLives(Game()) if lives else Game())
     obs, info = env.reset(seed=1)
     assert env.unwrapped.done == [("reset", 1), FIRE] and info == {"told": 1.0}
     assert np.array_equal(obs, env.unwrapped.screen())
@@ -177,17 +177,17 @@ def test_fire_is_pressed_at_every_reset(lives):
 @pytest.mark.parametrize("meanings, wanted", [
     (["NOOP", "FIRE", "UP"], True), (["NOOP", "FIRE"], False), (["NOOP", "UP", "FIRE"], False)])
 def test_fire_is_for_games_in_which_it_is_the_second_of_three_actions(meanings, wanted):
-    assert waits(Game(meanings=meanings)) == wanted
+    assert needs_fire(Game(meanings=meanings)) == wanted
 
 
 def test_a_fire_that_ends_the_game_is_followed_by_a_reset():
-    env = Fire(TimeLimit(Game(), 1))
+    env = FireOnReset(TimeLimit(Game(), 1))
     env.reset(seed=1)
     assert env.unwrapped.done == [("reset", None)]
 
 
 def test_whole_games_have_all_lives_and_all_rewards_in_one_episode():
-    env = Whole(Fire(Lives(Game())))
+    env = WholeGame(FireOnReset(EpisodicLives(Game())))
     for seed in (1, 2):
         _, rewards, info = played(env, seed, action=3)
         moves = env.unwrapped.done[1:]
@@ -197,14 +197,14 @@ def test_whole_games_have_all_lives_and_all_rewards_in_one_episode():
 
 
 def test_a_whole_game_ends_where_its_time_limit_falls_between_two_lives(first_life):
-    env = Whole(Lives(TimeLimit(Game(), first_life + 1)))
+    env = WholeGame(EpisodicLives(TimeLimit(Game(), first_life + 1)))
     _, rewards, info = played(env, seed=1, action=3)
     assert len(rewards) == first_life and sum(rewards) == info["game_return"]
 
 
 def made(**settings):
     """The environment that a trainer steps with these settings."""
-    return Source(Quick, Config(num_envs=1, env_name="Quick", **settings)).factories[0]()
+    return EnvSource(Quick, Config(num_envs=1, env_name="Quick", **settings)).factories[0]()
 
 
 def test_a_game_begins_with_up_to_30_no_ops_drawn_by_its_seed(opencv):
@@ -241,7 +241,7 @@ def test_frames_are_seen_in_grey_at_84_by_84_and_stacked_as_channels_of_the_netw
 
 def test_a_time_limit_counts_actions_over_all_lives_of_a_game(opencv):
     for name in (Quick, "Scripted-v0"):
-        env = factory(name, 15, games=Source(Quick, Config(**ATARI))._games())()
+        env = make_factory(name, 15, games=EnvSource(Quick, Config(**ATARI))._games())()
         infos = []
         while not infos or "game_length" not in infos[-1]:
             infos.append(played(env, len(infos), action=2)[2])
@@ -257,9 +257,9 @@ def scripted():
 
 
 def test_an_id_is_made_with_every_frame_a_step_in_grey(opencv):
-    game = factory("Scripted-v0", games=Source(Quick, Config(**ATARI))._games())().unwrapped
+    game = make_factory("Scripted-v0", games=EnvSource(Quick, Config(**ATARI))._games())().unwrapped
     assert (game._frameskip, game._obs_type) == (1, "grayscale")
-    assert factory("Scripted-v0")().unwrapped._frameskip == 4
+    assert make_factory("Scripted-v0")().unwrapped._frameskip == 4
 
 
 def test_training_sees_lives_and_evaluation_whole_games(trainer, opencv):
@@ -287,7 +287,7 @@ class Shown(gym.ObservationWrapper):
     """The frame and the lives of a game as three numbers."""
 
     def __init__(self):
-        super().__init__(Fire(Lives(Quick())))
+        super().__init__(FireOnReset(EpisodicLives(Quick())))
         self.observation_space = Box(-1, 1, (3,), np.float32)
 
     def observation(self, obs):
@@ -304,7 +304,7 @@ def test_an_interrupt_anywhere_between_two_lives_changes_no_bit():
     ("atari", "ALE/Pong-v5"), ("atari", "ale_py:ALE/MsPacman-v5"), ("atari", "PongNoFrameskip-v4"),
     ("none", "Pong-v4"), ("none", "MALE/Pong-v5")])
 def test_ids_of_the_arcade_learning_environment_have_a_preset(preset, env):
-    config = configured(env, {})
+    config = config_for(env, {})
     assert (config.preprocessing, config.end_on_life_loss) == (preset, preset == "atari")
     assert preset == "none" or config.lr == PRESETS["atari"]["lr"]
 
@@ -372,7 +372,7 @@ def test_a_real_game_is_trained_on_saved_and_played_whole(trainer, opencv, tmp_p
     ppo.save(tmp_path / "model.safetensors")
     path = tmp_path / "model.safetensors"
     policy, env = load(path), ppo.source.factories[0]()
-    _, what = export.recorded(policy, None, *export.trained_in(path))
+    _, what = export.steps_to_check(policy, None, *export.stored_env(path))
     assert what == "steps of ALE/Breakout-v5"
     obs, _ = env.reset(seed=1)
     assert obs.shape == (4, 84, 84) and policy.predict(obs) in env.action_space
@@ -383,7 +383,7 @@ def test_a_real_game_is_trained_on_saved_and_played_whole(trainer, opencv, tmp_p
 @pytest.mark.parametrize("name", ["ALE/Breakout-v5", "BreakoutNoFrameskip-v4"])
 def test_a_real_game_is_a_function_of_its_seed_through_all_its_lives(opencv, name):
     pytest.importorskip("ale_py")
-    make, games = factory(name, games=Source(Quick, Config(**ATARI))._games()), []
+    make, games = make_factory(name, games=EnvSource(Quick, Config(**ATARI))._games()), []
     for _ in range(2):
         env = make()
         env.action_space.seed(1)

@@ -17,13 +17,13 @@ from torch.distributions import Categorical
 
 from fastppo import load, make_vec
 from fastppo.config import Config
-from fastppo.envs.masks import Masked, wrapped
-from fastppo.envs.observations import Encoding, Observations
-from fastppo.envs.source import Source
-from fastppo.envs.spaces import counts
-from fastppo.envs.wrappers import shortcut
+from fastppo.envs.masks import ActionMaskWrapper, wrap_mask
+from fastppo.envs.observations import ObservationEncoding, ObservationLayout
+from fastppo.envs.source import EnvSource
+from fastppo.envs.spaces import choice_counts
+from fastppo.envs.wrappers import unchecked_step
 from fastppo.errors import ConfigError, EnvError, InputError, SpaceError
-from fastppo.networks.heads import head_of
+from fastppo.networks.heads import make_head
 
 HOWS = "obs", "method", "info"
 ACT = {"discrete": Discrete(5, start=-2), "multi": MultiDiscrete([[2, 5], [3, 1]]),
@@ -35,7 +35,7 @@ OBS = {"box": PLACE, "discrete": Discrete(7), "tuple": Tuple([Discrete(2), PLACE
 
 def factors(space, x):
     """The columns [b choices] of each factor of a discrete space."""
-    return np.split(x, np.cumsum(counts(space))[:-1], axis=-1)
+    return np.split(x, np.cumsum(choice_counts(space))[:-1], axis=-1)
 
 
 def legal_only(space, params, mask):
@@ -53,7 +53,7 @@ def legal_only(space, params, mask):
 def random_masks(space, rows, seed=0):
     """Masks bool [rows choices] with one legal choice or more of every factor."""
     rng, found = np.random.default_rng(seed), []
-    for size in counts(space):
+    for size in choice_counts(space):
         found.append(rng.random((rows, size)).argsort(1) < rng.integers(1, size + 1, (rows, 1)))
     return torch.from_numpy(np.concatenate(found, 1))
 
@@ -75,8 +75,8 @@ def test_masks_stand_beside_observations_of_any_space(trainer, how, obs):
     ppo = trainer(partial(Fenced, how, ACT["multi"], OBS[obs]), model="mlp")
     rollout, space = ppo.collect(), ppo.policy.obs_space
     assert rollout.obs["action_mask"].shape == (9, 4, 11)
-    bare = Observations(OBS[obs], ACT["multi"])
-    assert Encoding(Observations(space, ACT["multi"])).size == Encoding(bare).size
+    bare = ObservationLayout(OBS[obs], ACT["multi"])
+    assert ObservationEncoding(ObservationLayout(space, ACT["multi"])).size == ObservationEncoding(bare).size
     assert set(space.spaces) == {"action_mask", *(OBS[obs].spaces if obs == "dict" else ["obs"])}
 
 
@@ -160,7 +160,7 @@ def test_a_dict_of_the_environments_own_stays_one_whatever_its_keys(
 
 @pytest.mark.parametrize("how", HOWS)
 def test_measuring_whether_workers_pay_takes_legal_steps(trainer, how):
-    source = Source(partial(Fenced, how), Config(num_envs=2, num_workers="auto"))
+    source = EnvSource(partial(Fenced, how), Config(num_envs=2, num_workers="auto"))
     assert 0 < source.step_seconds < 1  # of an environment that fails it is infinite
 
 
@@ -217,7 +217,7 @@ def test_masks_of_a_vector_environment_in_processes_of_its_own(trainer, how):
 
 @pytest.mark.parametrize("act", ACT)
 def test_a_million_draws_are_legal_and_as_frequent_as_they_should_be(act):
-    space, head, rows = ACT[act], head_of(ACT[act]), 100
+    space, head, rows = ACT[act], make_head(ACT[act]), 100
     draws = 10_000 // len(head.noise) + 1  # of each factor
     rng = np.random.default_rng(1)
     params = torch.from_numpy(rng.normal(0, 1, (rows, head.size)).astype("f4"))
@@ -232,14 +232,14 @@ def test_a_million_draws_are_legal_and_as_frequent_as_they_should_be(act):
     assert (logp > -1e6).all()
     for row, parts in enumerate(legal_only(space, params, mask)):
         for factor, (law, legal) in enumerate(parts):
-            seen = np.bincount(taken[:, row, factor], minlength=max(counts(space)))
+            seen = np.bincount(taken[:, row, factor], minlength=max(choice_counts(space)))
             assert seen[legal].sum() == draws  # nothing illegal, once
             np.testing.assert_allclose(seen[legal] / draws, law.probs, atol=0.05)
 
 
 @pytest.mark.parametrize("act", ACT)
 def test_probabilities_and_entropies_are_those_over_legal_actions_alone(act):
-    space, head = ACT[act], head_of(ACT[act])
+    space, head = ACT[act], make_head(ACT[act])
     rng, mask = np.random.default_rng(2), random_masks(ACT[act], 200)
     params = torch.from_numpy(rng.normal(0, 2, (200, head.size)).astype("f4")).requires_grad_()
     masked = head.masked(params, mask)
@@ -266,7 +266,7 @@ def test_probabilities_and_entropies_are_those_over_legal_actions_alone(act):
 @pytest.mark.parametrize("act", ACT)
 @pytest.mark.parametrize("scale", [1e3, 1e12, 1e30])
 def test_extreme_logits_under_masks_leave_everything_finite(act, scale):
-    head, mask = head_of(ACT[act]), random_masks(ACT[act], 500)
+    head, mask = make_head(ACT[act]), random_masks(ACT[act], 500)
     params = torch.randn(500, head.size, generator=torch.Generator().manual_seed(1)) * scale
     params = params.requires_grad_()
     masked = head.masked(params, mask)
@@ -470,10 +470,10 @@ def test_make_vec_leaves_masks_where_they_are():
 
 def test_steps_go_past_wrappers_that_do_nothing_below_the_mask():
     inner = Fenced("method", Discrete(3))
-    env = wrapped(gym.wrappers.TimeLimit(gym.wrappers.OrderEnforcing(inner), 7))
-    assert isinstance(env, Masked)
+    env = wrap_mask(gym.wrappers.TimeLimit(gym.wrappers.OrderEnforcing(inner), 7))
+    assert isinstance(env, ActionMaskWrapper)
     env.reset(seed=1)
-    step, limit = shortcut(env)
+    step, limit = unchecked_step(env)
     obs, *_ = step(int(np.flatnonzero(inner.legal)[0]))
     assert limit == 7 and set(obs) == {"obs", "action_mask"} and env.env._elapsed_steps == 0
 

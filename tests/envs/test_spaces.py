@@ -11,11 +11,11 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from spaces_for_tests import ACT, OBS, PICTURE, VECTOR
 
 from fastppo import load
-from fastppo.envs.actions import Actions
-from fastppo.envs.observations import Encoding, Observations
-from fastppo.envs.spaces import fields, leaves
+from fastppo.envs.actions import ActionMapping
+from fastppo.envs.observations import ObservationEncoding, ObservationLayout
+from fastppo.envs.spaces import leaf_arrays, leaves
 from fastppo.errors import ConfigError, EnvError, InputError, SpaceError
-from fastppo.networks.normaliser import Observer
+from fastppo.networks.normaliser import ObservationNormaliser
 
 HUGE = float(np.finfo(np.float32).max)
 BOXES = dict(gaussian={}, scaled=dict(action_scaling=True), fixed=dict(std=0.3),
@@ -70,31 +70,31 @@ def test_workers_change_no_bit_for_any_space(trainer, obs, act, settings):
 def test_the_encoding_is_what_the_observer_gives_a_flat_network(obs):
     space = OBS[obs]
     space.seed(3)
-    seen = Observations(space, Discrete(2))
+    seen = ObservationLayout(space, Discrete(2))
     rows = seen.rows([space.sample() for _ in range(7)])
-    observer = Observer(seen, norm_obs=False, flat=True)
-    ours, torchs = Encoding(seen).encode(fields(rows)), observer(observer.tensors(rows))
+    observer = ObservationNormaliser(seen, norm_obs=False, flat=True)
+    ours, torchs = ObservationEncoding(seen).encode(leaf_arrays(rows)), observer(observer.tensors(rows))
     assert ours.dtype == np.float32 and ours.shape == (7, observer.encoding.size)
     np.testing.assert_array_equal(ours, torchs.numpy())
-    observer = Observer(seen, norm_obs=True)
-    observer.learn(fields(rows))
+    observer = ObservationNormaliser(seen, norm_obs=True)
+    observer.learn(leaf_arrays(rows))
     for leaf, part in zip(leaves(space), leaves(space)):
         assert leaf.of(observer(observer.tensors(rows))).dtype == torch.float32, part
 
 
 def test_choices_are_one_hot_from_their_start_and_bytes_are_divided_by_255():
-    seen = Observations(Tuple([Discrete(3, start=-1), MultiDiscrete([2, 2]), PICTURE]), Discrete(2))
+    seen = ObservationLayout(Tuple([Discrete(3, start=-1), MultiDiscrete([2, 2]), PICTURE]), Discrete(2))
     rows = seen.rows([(np.int64(1), np.array([0, 1]), np.full((3, 4, 1), 51, np.uint8))])
-    encoded = Encoding(seen).encode(fields(rows))[0]
+    encoded = ObservationEncoding(seen).encode(leaf_arrays(rows))[0]
     np.testing.assert_allclose(encoded, [0, 0, 1, 1, 0, 0, 1, *[0.2] * 12], rtol=1e-6)
 
 
 def test_only_float_leaves_are_normalised():
-    seen = Observations(Tuple([Discrete(2), Box(-9, 9, (2,)), MultiBinary(1)]), Discrete(2))
+    seen = ObservationLayout(Tuple([Discrete(2), Box(-9, 9, (2,)), MultiBinary(1)]), Discrete(2))
     rng = np.random.default_rng(1)
     rows = seen.rows([(0, rng.normal(5, 2, 2).astype("f4"), np.array([1])) for _ in range(50)])
-    observer = Observer(seen, flat=True)
-    observer.learn(fields(rows))
+    observer = ObservationNormaliser(seen, flat=True)
+    observer.learn(leaf_arrays(rows))
     out = observer(observer.tensors(rows)).numpy()
     np.testing.assert_array_equal(out[:, [0, 1, 4]], np.tile([1.0, 0, 1], (50, 1)))
     np.testing.assert_allclose(out[:, 2:4].mean(0), 0, atol=1e-5)
@@ -105,7 +105,7 @@ def test_only_float_leaves_are_normalised():
 def test_every_stored_action_becomes_an_action_of_the_space(act):
     space, rng = ACT[act], np.random.default_rng(2)
     for form in ("clip",) if act in ("unbounded",) else ("clip", "scale", "tanh", "unit"):
-        acts = Actions(space, form)
+        acts = ActionMapping(space, form)
         u, z = rng.random((40, acts.size), np.float32), rng.normal(size=(40, acts.size))
         stored = acts.random(u, z.astype("f4"))
         assert stored.dtype == np.dtype(acts.store.dtype)
@@ -120,14 +120,14 @@ def test_every_stored_action_becomes_an_action_of_the_space(act):
     ("clip", [-3, 0.5], [-1, 0.5]), ("scale", [-1, 1], [-1, 3]), ("scale", [0, 9], [1, 3]),
     ("tanh", [0, 50], [1, 3]), ("unit", [0.25, 1], [0, 3])])
 def test_the_forms_of_a_box_are_the_documented_maps(form, stored, wanted):
-    found = Actions(Box(-1, 3, (2,)), form).to_env()(np.float32([stored]))
+    found = ActionMapping(Box(-1, 3, (2,)), form).to_env()(np.float32([stored]))
     np.testing.assert_allclose(found[0], wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("act", ["whole", "bytes"])
 def test_actions_of_whole_numbers_are_rounded_to_the_nearest(act):
     space = ACT[act]
-    found = Actions(space).to_env()(np.full((1, *space.shape), 3.6, np.float32))
+    found = ActionMapping(space).to_env()(np.full((1, *space.shape), 3.6, np.float32))
     assert found[0].dtype == space.dtype and (found[0] == 4).all()
 
 
@@ -222,7 +222,7 @@ def test_a_part_of_the_actions_without_bounds_is_not_told_of_a_wrapper_of_the_wh
     Box(-2**62 - 1, -2**61 - 1, (2,), np.int64), Box(2**61 + 1, 2**62 - 1, (2,), np.int64),
     Box(-HUGE, HUGE, (2,)), Box(-1e308, 1e308, (2,), np.float64)], ids=str)
 def test_actions_that_are_clipped_stay_within_bounds_of_any_size(space):
-    acts = Actions(space)
+    acts = ActionMapping(space)
     far = np.float32([[-HUGE, HUGE], [0, 0], [2.0**63, -2.0**63]])
     ends = acts.random(np.float32([[0, 1 - 2**-24]]), np.zeros((1, 2), np.float32))
     assert np.isfinite(ends).all() and (ends[0, 0] < ends[0, 1])

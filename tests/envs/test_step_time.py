@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fastppo import Config, make_vec
-from fastppo.build.resolve import configured
+from fastppo.build.resolve import config_for
 from fastppo.cli.arguments import read
 from fastppo.envs import source, step_time
 from fastppo.envs.step_time import MOST_STEPS, step_seconds
@@ -128,11 +128,11 @@ def test_a_vector_environment_chooses_its_workers_too(monkeypatch):
 @pytest.mark.parametrize("name", ["num_envs", "num_steps"])
 def test_auto_is_the_presets_value_where_it_changes_learning_else_the_default(name):
     for env, wanted in (("CartPole-v1", PRESETS["cartpole"]), ("Blackjack-v1", vars(Config()))):
-        assert getattr(configured(env, {name: "auto"}), name) == wanted[name]
+        assert getattr(config_for(env, {name: "auto"}), name) == wanted[name]
         request = read([f"--env={env}", f"--{name}=auto", "--num_workers=auto"])
         assert getattr(request.config, name) == wanted[name]
         assert request.asked["num_workers"] == "auto" and name not in request.asked
-    assert getattr(configured([gym.Env, gym.Env], {name: "auto"}), name) == getattr(Config(), name)
+    assert getattr(config_for([gym.Env, gym.Env], {name: "auto"}), name) == getattr(Config(), name)
 
 
 def test_auto_is_no_value_of_other_numbers():
@@ -140,4 +140,4 @@ def test_auto_is_no_value_of_other_numbers():
         with pytest.raises(ConfigError, match=f"{name} is"):
             read([f"--{name}=auto"])
         with pytest.raises(ConfigError, match=f"{name} is 'auto'"):
-            configured("CartPole-v1", {name: "auto"})
+            config_for("CartPole-v1", {name: "auto"})

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from fastppo import PPO
 from fastppo.cli import main
-from fastppo.envs.envpool import Pool
+from fastppo.envs.envpool import EnvPoolVector
 from fastppo.errors import ConfigError, Error
 from fastppo.machine.limits import usable_cores
 
@@ -215,7 +215,7 @@ def pools(monkeypatch):
 
 
 def test_a_pool_is_made_by_a_seeded_reset_alone(pools):
-    vec = Pool("some_package:Chance-v0", 3, {"ends": 0.5})
+    vec = EnvPoolVector("some_package:Chance-v0", 3, {"ends": 0.5})
     assert not pools and vec.action_space.shape == (3,) and vec.observation_space.shape == (3, 1)
     assert vec.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     first = [vec.reset(seed=seed)[0] for seed in (2**31 - 1, 2**31 - 1, 4)]
@@ -228,12 +228,12 @@ def test_a_pool_is_made_by_a_seeded_reset_alone(pools):
 
 
 def test_threads_can_be_asked_for(pools):
-    Pool("Chance-v0", 3, {"num_threads": 1}).reset(seed=1)
+    EnvPoolVector("Chance-v0", 3, {"num_threads": 1}).reset(seed=1)
     assert pools[0].spec.num_threads == 1
 
 
 def test_a_pool_that_was_never_reset_can_be_closed(pools):
-    Pool("Chance-v0", 3, {}).close()
+    EnvPoolVector("Chance-v0", 3, {}).close()
 
 
 def test_training_on_a_pool_is_a_function_of_the_seed(trainer, pools):
@@ -308,7 +308,7 @@ def test_envpool_has_gymnasiums_spaces_and_its_threads_change_nothing(envpool, n
         spaces = env.observation_space, env.action_space
     stories = []
     for threads in (1, 3):
-        vec = Pool(name, 5, {"num_threads": threads})
+        vec = EnvPoolVector(name, 5, {"num_threads": threads})
         assert vec.single_observation_space.shape == spaces[0].shape
         assert vec.single_observation_space.dtype == spaces[0].dtype
         assert (vec.single_action_space.shape, vec.single_action_space.dtype) == (

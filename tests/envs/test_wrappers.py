@@ -11,8 +11,8 @@ from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 from gymnasium.wrappers.common import OrderEnforcing
 
 from fastppo import PPO
-from fastppo.envs.make import factory
-from fastppo.envs.wrappers import NEVER, prepared, shortcut
+from fastppo.envs.make import make_factory
+from fastppo.envs.wrappers import UNLIMITED, make_deterministic, unchecked_step
 
 QUICK = dict(preset="none", seed=3, num_envs=3, num_steps=40, num_minibatches=1, epochs=1,
              hidden_sizes=(4,), num_workers=0)
@@ -27,35 +27,35 @@ class KeptLimit(TimeLimit):
 
 
 def test_the_wrappers_gymnasium_adds_are_passed_by():
-    for make in (factory("CartPole-v1"), lambda: gym.make("CartPole-v1")):
+    for make in (make_factory("CartPole-v1"), lambda: gym.make("CartPole-v1")):
         env = make()
-        assert shortcut(env) == (env.unwrapped.step, 500)
+        assert unchecked_step(env) == (env.unwrapped.step, 500)
         assert env.get_wrapper_attr("_max_episode_steps") == 500
 
 
 def test_a_users_wrapper_and_all_inside_it_stay():
     env = TimeLimit(RecordEpisodeStatistics(Kept(gym.make("CartPole-v1"))), 70)
-    assert shortcut(env) == (env.env.env.step, 70)
+    assert unchecked_step(env) == (env.env.env.step, 70)
     for env in (KeptLimit(Counting(), 3), Kept(Counting())):
-        assert shortcut(env) == (env.step, NEVER)
+        assert unchecked_step(env) == (env.step, UNLIMITED)
 
 
 def test_the_nearest_of_several_time_limits_counts():
     for limits in ((9, 4), (4, 9)):
         inner = TimeLimit(Counting(), limits[0])
-        assert shortcut(TimeLimit(OrderEnforcing(inner), limits[1]))[1] == 4
+        assert unchecked_step(TimeLimit(OrderEnforcing(inner), limits[1]))[1] == 4
 
 
 def test_a_step_put_on_an_instance_is_called():
     env = gym.make("CartPole-v1")
     env.step = lambda action: None
-    assert shortcut(env) == (env.step, NEVER)
+    assert unchecked_step(env) == (env.step, UNLIMITED)
 
 
 def test_bipedal_walkers_fresh_world_is_passed_by():
     pytest.importorskip("Box2D")
-    env = prepared(gym.make("BipedalWalker-v3"))
-    assert shortcut(env) == (env.unwrapped.step, 1600)
+    env = make_deterministic(gym.make("BipedalWalker-v3"))
+    assert unchecked_step(env) == (env.unwrapped.step, 1600)
 
 
 def record(make, **settings):

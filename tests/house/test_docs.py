@@ -22,7 +22,7 @@ from fastppo.build.model import build_policy
 from fastppo.cli import arguments, export, main
 from fastppo.cli.setting_types import settings
 from fastppo.machine.arena import Arena
-from fastppo.workers.protocol import Cells, shared_spec
+from fastppo.workers.protocol import ControlCells, protocol_spec
 from fastppo.workers.update_helper import shards_spec
 
 PAGES = [ROOT / "README.md", ROOT / "bench" / "LOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -53,7 +53,7 @@ def test_every_command_of_the_pages_is_understood():
     found = [shlex.split(line)[2:] for line in lines if line.startswith("python main.py")]
     for argv in found:
         if argv[0] == "export":
-            export.asked(argv[1:])
+            export.parse_options(argv[1:])
         elif "--help" not in argv:
             bench = argv[0] == "bench"
             arguments.read(argv[bench:], Bench if bench else None)
@@ -156,8 +156,8 @@ def test_the_picture_names_arrays_and_cells_that_there_are():
     pytest.importorskip("fastppo._cells")
     policy = build_policy(Box(-1, 1, (2,)), Discrete(2), Config(seed=1, model="mlp"))
     spec = {**rollout_spec(policy, 1, 1), **shards_spec(1, 1),
-            **shared_spec(2, 1)}
-    there = {*spec, *vars(Cells(Arena(spec), 1)), "params", "mean", "scale", "env", "step"}
+            **protocol_spec(2, 1)}
+    there = {*spec, *vars(ControlCells(Arena(spec), 1)), "params", "mean", "scale", "env", "step"}
     texts = [node for node in ElementTree.parse(PICTURE).iter() if node.tag.endswith("text")]
     names = [node.text for node in texts if node.get("class") == "m"]
     assert len(names) > 5

@@ -12,15 +12,15 @@ from fastppo import Config
 from fastppo.collect import Rollout
 from fastppo.errors import Error, KernelError, ModelError
 from fastppo.learner import STATS, Learner, total_loss
-from fastppo.learners.compiled import KernelLearner, recipe_of, serves
+from fastppo.learners.compiled import CompiledLearner, can_compile, policy_plan
 from fastppo.machine import kernels
-from fastppo.networks.heads import Options, Squashed, head_of
+from fastppo.networks.heads import HeadOptions, SquashedGaussian, make_head
 from fastppo.networks.mlp import MLP
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
-from fastppo.update.batches import Batch, flattened, normalised
-from fastppo.update.custom_loss import measured
-from fastppo.update.flat_parameters import Flat
+from fastppo.update.batches import Batch, flatten_rollout, normalise_advantages
+from fastppo.update.custom_loss import ratio_statistics
+from fastppo.update.flat_parameters import FlatParameters
 
 pytestmark = pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built here")
 
@@ -71,11 +71,11 @@ def policy_of(case, seed=0):
     """The policy of a case, its weights far from their gentle initialisation."""
     space = Box(-np.inf, np.inf, (case["inputs"],), np.float32)
     generator = torch.Generator().manual_seed(seed)
-    outputs = head_of(case["space"]).size
+    outputs = make_head(case["space"]).size
     net = MLP(case["inputs"], outputs, case["hidden"], case["activation"], case["shared"],
               generator)
     policy = Policy(space, case["space"], net, case["norm_obs"],
-                    head_of(case["space"], Options(log_std_init=-0.3)), obs_limit=case["obs_limit"])
+                    make_head(case["space"], HeadOptions(log_std_init=-0.3)), obs_limit=case["obs_limit"])
     for param in policy.parameters():
         param.data += 0.1 * torch.randn(param.shape, generator=generator)
     size = len(policy.observer.shift)
@@ -111,8 +111,8 @@ def learner_of(kind, case):
     """A learner of its own policy, always the same one; the kernel's scratch is poison."""
     config = Config(seed=3, num_envs=4, num_steps=case["steps"], **case["settings"])
     policy = policy_of(case)
-    learner = kind(policy, config, Flat(policy))
-    if kind is KernelLearner:
+    learner = kind(policy, config, FlatParameters(policy))
+    if kind is CompiledLearner:
         for array in learner.memory[3:]:
             array.fill(np.nan)
     return learner
@@ -151,7 +151,7 @@ def test_the_drawn_cases_vary_in_everything():
 @pytest.mark.parametrize("seed", CASES)
 def test_weights_moments_and_losses_after_updates_equal_torchs(seed):
     case = drawn(seed)
-    (torchs, want), (compiled, got) = trained(Learner, case), trained(KernelLearner, case)
+    (torchs, want), (compiled, got) = trained(Learner, case), trained(CompiledLearner, case)
     assert not torch.equal(torchs.flat.values, learner_of(Learner, case).flat.values)
     torch.testing.assert_close(compiled.flat.values, torchs.flat.values, rtol=0, atol=1e-5)
     ours, theirs = compiled.optimizer, torchs.optimizer
@@ -163,7 +163,7 @@ def test_weights_moments_and_losses_after_updates_equal_torchs(seed):
 
 
 def test_the_cases_have_clipped_and_unclipped_samples_and_gradients():
-    stats = [(drawn(i), trained(KernelLearner, drawn(i), 1)[1][0]) for i in CASES]
+    stats = [(drawn(i), trained(CompiledLearner, drawn(i), 1)[1][0]) for i in CASES]
     assert {0 < x["losses/clipfrac"] < 1 for _, x in stats} == {False, True}
     limits = {x["losses/grad_norm"] > case["settings"]["max_grad_norm"] for case, x in stats}
     assert limits == {False, True}
@@ -171,7 +171,7 @@ def test_the_cases_have_clipped_and_unclipped_samples_and_gradients():
 
 def samples_of(learner, rollout):
     """The valid rows as the kernel reads them, and the order of one epoch."""
-    batch = flattened(rollout, torch.device("cpu"))
+    batch = flatten_rollout(rollout, torch.device("cpu"))
     order = np.empty(len(batch.adv), np.int64)
     kernels.permutation(5, 0, 0, order)
     return learner._samples(batch), order
@@ -179,12 +179,12 @@ def samples_of(learner, rollout):
 
 def update_of(learner, samples, order):
     """A kernel's update in the learner's memory."""
-    return kernels.Update(*learner.recipe, learner.memory, samples, order, learner.terms)
+    return kernels.MinibatchUpdate(*learner.recipe, learner.memory, samples, order, learner.terms)
 
 
 def gradient(case, rows, shards=None):
     """(gradient, statistics) of the first `rows` samples, shards computed in the order given."""
-    learner = learner_of(KernelLearner, case)
+    learner = learner_of(CompiledLearner, case)
     samples, order = samples_of(learner, rollout_of(learner.policy, case))
     update, stats = update_of(learner, samples, order), np.full(7, np.nan, np.float32)
     for shard in shards(update.begin(0, rows)) if shards else range(update.begin(0, rows)):
@@ -199,13 +199,13 @@ def test_gradients_equal_autograds(seed, rows):
     case = drawn(seed) | {"steps": 25}
     learner = learner_of(Learner, case)
     rollout, config = rollout_of(learner.policy, case), learner.config
-    _, order = samples_of(learner_of(KernelLearner, case), rollout)
-    batch = Batch(*(x[order[:rows]] for x in flattened(rollout, torch.device("cpu"))[:6]))
+    _, order = samples_of(learner_of(CompiledLearner, case), rollout)
+    batch = Batch(*(x[order[:rows]] for x in flatten_rollout(rollout, torch.device("cpu"))[:6]))
     if config.norm_advantages == "minibatch":
-        batch = batch._replace(adv=normalised(batch.adv))
+        batch = batch._replace(adv=normalise_advantages(batch.adv))
     fresh = learner.judge(batch)
     loss, parts = total_loss(fresh, batch, learner.now)
-    stats = [x.item() for x in (parts | measured(fresh, batch, learner.now)).values()]
+    stats = [x.item() for x in (parts | ratio_statistics(fresh, batch, learner.now)).values()]
     loss.backward()
     got, means = gradient(case, rows)
     want = learner.flat.grad.numpy()
@@ -229,10 +229,10 @@ def test_the_order_of_shards_does_not_change_a_bit(space):
 
 
 def test_who_computes_which_shard_does_not_change_a_bit():
-    learner = learner_of(KernelLearner, BIG)
+    learner = learner_of(CompiledLearner, BIG)
     samples, order = samples_of(learner, rollout_of(learner.policy, BIG))
     other = learner.memory._replace(work=np.full_like(learner.memory.work, np.nan))
-    updates = [kernels.Update(*learner.recipe, memory, samples, order, learner.terms)
+    updates = [kernels.MinibatchUpdate(*learner.recipe, memory, samples, order, learner.terms)
                for memory in (learner.memory, other)]
     assert [update.begin(0, 300) for update in updates] == [8, 8]
     for shard in range(8):
@@ -249,20 +249,20 @@ SHARDS = [(1, 1), (63, 1), (64, 2), (100, 3), (255, 7), (300, 8)]
 
 @pytest.mark.parametrize(("rows", "shards"), SHARDS)
 def test_the_number_of_shards_depends_on_the_size_alone(rows, shards):
-    learner = learner_of(KernelLearner, BIG)
+    learner = learner_of(CompiledLearner, BIG)
     update = update_of(learner, *samples_of(learner, rollout_of(learner.policy, BIG)))
     assert update.begin(0, rows) == update.begin(20, 20 + rows) == shards
 
 
 @pytest.mark.parametrize("seed", [0, 3, 4])
 def test_the_same_update_twice_gives_the_same_bits(seed):
-    one, other = (state(trained(KernelLearner, drawn(seed))[0]) for _ in range(2))
+    one, other = (state(trained(CompiledLearner, drawn(seed))[0]) for _ in range(2))
     assert one == other
 
 
 def test_samples_outside_the_minibatch_are_not_read():
     case = BIG
-    learner = learner_of(KernelLearner, case)
+    learner = learner_of(CompiledLearner, case)
     samples, order = samples_of(learner, rollout_of(learner.policy, case))
     for name in ("obs", "logp", "val", "adv", "ret"):
         getattr(samples, name)[order[50:]] = np.nan
@@ -275,7 +275,7 @@ def test_samples_outside_the_minibatch_are_not_read():
 
 def recorded(policy, flat, obs, space):
     """(act, logp, val) of the compiled policy that acts."""
-    recipe, rows = recipe_of(policy, flat), len(obs)
+    recipe, rows = policy_plan(policy, flat), len(obs)
     packed = np.empty(kernels.packed_size(recipe.plan), np.float32)
     kernels.pack(recipe.plan, flat.values.numpy(), packed)
     out, logp = np.empty((rows, policy.head.size + 1), np.float32), np.empty(rows, np.float32)
@@ -298,12 +298,12 @@ def recorded(policy, flat, obs, space):
 @pytest.mark.parametrize("seed", CASES)
 def test_the_ratio_is_exactly_one_where_the_kernel_acted(seed):
     case, rows = drawn(seed), 101
-    learner = learner_of(KernelLearner, case)
+    learner = learner_of(CompiledLearner, case)
     obs = (4 + 3 * np.random.default_rng(seed).normal(size=(rows, case["inputs"]))).astype("f4")
     act, logp, val = recorded(learner.policy, learner.flat, obs, case["space"])
     adv = np.random.default_rng(1).normal(size=rows).astype("f4")
-    norm = learner._samples(flattened(rollout_of(learner.policy, case), torch.device("cpu")))[6:]
-    samples = kernels.Samples(obs, act, logp, val, adv, val, *norm)
+    norm = learner._samples(flatten_rollout(rollout_of(learner.policy, case), torch.device("cpu")))[6:]
+    samples = kernels.UpdateSamples(obs, act, logp, val, adv, val, *norm)
     out = np.empty(7, np.float32)
     update_of(learner, samples, np.arange(rows)).minibatch(0, rows, 1, 1e-3, out)
     stats = dict(zip(STATS, out, strict=True))
@@ -312,7 +312,7 @@ def test_the_ratio_is_exactly_one_where_the_kernel_acted(seed):
 
 
 def test_constant_advantages_are_zero_and_one_row_keeps_its_own():
-    learner = learner_of(KernelLearner, BIG)
+    learner = learner_of(CompiledLearner, BIG)
     samples, order = samples_of(learner, rollout_of(learner.policy, BIG))
     samples.adv[:] = np.float32(0.1)
     stats = np.empty((2, 7), np.float32)
@@ -325,7 +325,7 @@ def test_constant_advantages_are_zero_and_one_row_keeps_its_own():
 
 def test_an_action_that_cannot_be_is_a_nan_and_no_crash():
     for act in (-1, 4, 2**62):
-        learner = learner_of(KernelLearner, BIG)
+        learner = learner_of(CompiledLearner, BIG)
         rollout = rollout_of(learner.policy, BIG)
         rollout.act[7, 1] = act
         before = state(learner)
@@ -338,7 +338,7 @@ def test_an_action_that_cannot_be_is_a_nan_and_no_crash():
 @pytest.mark.parametrize("space", [Discrete(4), Box(-1, 1, (3,), np.float32)], ids=["cat", "box"])
 def test_a_nan_in_any_sample_is_an_error_and_nothing_has_changed(name, space):
     case = BIG | {"space": space}
-    learner = learner_of(KernelLearner, case)
+    learner = learner_of(CompiledLearner, case)
     rollout, before = rollout_of(learner.policy, case), state(learner)
     getattr(rollout, name)[7, 1] = np.nan
     with pytest.raises(Error, match="gradient is not finite"):
@@ -349,16 +349,16 @@ def test_a_nan_in_any_sample_is_an_error_and_nothing_has_changed(name, space):
 @pytest.mark.parametrize("at", [0, 1, 4])
 def test_an_interrupted_update_leaves_no_trace(at, monkeypatch):
     case = drawn(5)
-    learner = learner_of(KernelLearner, case)
+    learner = learner_of(CompiledLearner, case)
     rollout, before = rollout_of(learner.policy, case), state(learner)
-    struck = interrupted(kernels.Update.minibatch, at + 1)
-    monkeypatch.setattr(kernels.Update, "minibatch", struck)
+    struck = interrupted(kernels.MinibatchUpdate.minibatch, at + 1)
+    monkeypatch.setattr(kernels.MinibatchUpdate, "minibatch", struck)
     with pytest.raises(KeyboardInterrupt):
         learner.update(rollout, at_rate(learner), 0)
     assert state(learner) == before
     monkeypatch.undo()
     learner.update(rollout, at_rate(learner), 0)
-    whole = learner_of(KernelLearner, case)
+    whole = learner_of(CompiledLearner, case)
     whole.update(rollout, at_rate(whole), 0)
     assert state(learner) == state(whole)
 
@@ -368,7 +368,7 @@ def test_the_kl_target_skips_the_same_epochs_as_torchs():
     for target in (1e-6, 1e-2, 1e3):
         settings = BIG["settings"] | {"epochs": 5, "num_minibatches": 4, "target_kl": target}
         case = BIG | {"shift": 0.0, "settings": settings}
-        got, want = (trained(kind, case, 1)[1][0] for kind in (KernelLearner, Learner))
+        got, want = (trained(kind, case, 1)[1][0] for kind in (CompiledLearner, Learner))
         assert got["losses/epochs"] == want["losses/epochs"]
         epochs.append(got["losses/epochs"])
     assert epochs[0] == 1 and epochs[-1] == 5
@@ -376,7 +376,7 @@ def test_the_kl_target_skips_the_same_epochs_as_torchs():
 
 def test_adam_goes_on_from_either_learners_state():
     case = drawn(3)
-    one, other = trained(Learner, case, 1)[0], learner_of(KernelLearner, case)
+    one, other = trained(Learner, case, 1)[0], learner_of(CompiledLearner, case)
     other.flat.values.copy_(one.flat.values)
     other.optimizer.restore(one.optimizer.state)
     rollout = rollout_of(policy_of(case), case, 9)
@@ -387,12 +387,12 @@ def test_adam_goes_on_from_either_learners_state():
 
 
 def test_a_policy_the_kernel_does_not_know_is_refused():
-    policy = Policy(Box(-9, 9, (4,)), Box(-1, 1, (2,)), MLP(4, 2, (8,)), head=Squashed(2))
-    flat = Flat(policy)
+    policy = Policy(Box(-9, 9, (4,)), Box(-1, 1, (2,)), MLP(4, 2, (8,)), head=SquashedGaussian(2))
+    flat = FlatParameters(policy)
     known = learner_of(Learner, drawn(0))
-    assert not serves(policy, flat) and serves(known.policy, known.flat)
+    assert not can_compile(policy, flat) and can_compile(known.policy, known.flat)
     with pytest.raises(ModelError, match=r"learner=\"torch\""):
-        KernelLearner(policy, Config(), flat)
+        CompiledLearner(policy, Config(), flat)
 
 
 def misfits(array):
@@ -407,7 +407,7 @@ def misfits(array):
 
 @pytest.mark.parametrize("space", [Discrete(4), Box(-1, 1, (3,), np.float32)], ids=["cat", "box"])
 def test_an_array_that_does_not_fit_is_named_with_what_was_wanted(space):
-    learner = learner_of(KernelLearner, BIG | {"space": space, "norm_obs": True})
+    learner = learner_of(CompiledLearner, BIG | {"space": space, "norm_obs": True})
     samples, order = samples_of(learner, rollout_of(learner.policy, BIG | {"space": space}))
     given = {"memory": learner.memory, "samples": samples}
     for which, arrays in given.items():
@@ -415,24 +415,24 @@ def test_an_array_that_does_not_fit_is_named_with_what_was_wanted(space):
             for bad in misfits(array):
                 wrong = given | {which: arrays._replace(**{name: bad})}
                 with pytest.raises(KernelError, match="update: "):
-                    kernels.Update(*learner.recipe, **wrong, order=order, terms=learner.terms)
+                    kernels.MinibatchUpdate(*learner.recipe, **wrong, order=order, terms=learner.terms)
     with pytest.raises(KernelError, match=r"val is float16 \(360,\), wanted a C-contiguous fl"):
         update_of(learner, samples._replace(val=samples.val.astype("f2")), order)
 
 
 def test_memory_that_may_not_be_written_is_refused():
-    learner = learner_of(KernelLearner, BIG)
+    learner = learner_of(CompiledLearner, BIG)
     samples, order = samples_of(learner, rollout_of(learner.policy, BIG))
     for name, array in learner.memory._asdict().items():
         locked = array.copy()
         locked.flags.writeable = False
         memory = learner.memory._replace(**{name: locked})
         with pytest.raises(KernelError, match=f"{name} is read-only"):
-            kernels.Update(*learner.recipe, memory, samples, order, learner.terms)
+            kernels.MinibatchUpdate(*learner.recipe, memory, samples, order, learner.terms)
 
 
 def test_places_outside_the_samples_and_calls_out_of_turn_are_refused():
-    learner = learner_of(KernelLearner, BIG)
+    learner = learner_of(CompiledLearner, BIG)
     samples, order = samples_of(learner, rollout_of(learner.policy, BIG))
     stats = np.empty(7, np.float32)
     for place in (-1, len(order)):

@@ -9,7 +9,7 @@ from envs_for_tests import interrupted
 from fault_envs import guard, holds, nothing_left
 
 from fastppo.errors import WorkerError
-from fastppo.learners.shared_minibatches import Alone, Together
+from fastppo.learners.shared_minibatches import OwnMinibatches, SharedMinibatches
 from fastppo.machine import kernels
 from fastppo.workers import update_helper, worker_process
 from fastppo.workers.protocol import UPDATING
@@ -27,7 +27,7 @@ def cores(monkeypatch):
 def lazy(monkeypatch):
     """A function: from now on the main process computes a shard only after helpers claimed one."""
     def be(ppo):
-        computed, shard, cell = [], kernels.Update.shard, ppo.learner.shards.round
+        computed, shard, cell = [], kernels.MinibatchUpdate.shard, ppo.learner.shards.round
 
         def late(update, number):
             while not computed and (cell.value() & 15) < 2:
@@ -35,7 +35,7 @@ def lazy(monkeypatch):
             computed.append(number)
             shard(update, number)
 
-        monkeypatch.setattr(kernels.Update, "shard", late)
+        monkeypatch.setattr(kernels.MinibatchUpdate, "shard", late)
         return computed
     return be
 
@@ -70,7 +70,7 @@ def test_helpers_are_those_for_whom_the_main_process_leaves_a_core(
         trainer, cores, cores_here, workers, helping):
     cores(cores_here)
     learner = trainer("CartPole-v1", **SIZES, num_workers=workers).learner
-    assert type(learner.shards) is (Together if helping else Alone)
+    assert type(learner.shards) is (SharedMinibatches if helping else OwnMinibatches)
     assert not helping or learner.shards.helpers == helping
 
 
@@ -115,10 +115,10 @@ def test_an_interrupt_among_helpers_leaves_no_trace(trainer, cores, monkeypatch,
     cores(2)
     whole = trained(trainer("CartPole-v1", **SIZES, num_workers=1))
     ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
-    struck = interrupted(getattr(kernels.Update, call), at)
+    struck = interrupted(getattr(kernels.MinibatchUpdate, call), at)
     rollout, before = ppo.collect(), learnt(ppo)
     with guard(20):
-        monkeypatch.setattr(kernels.Update, call, struck)
+        monkeypatch.setattr(kernels.MinibatchUpdate, call, struck)
         with pytest.raises(KeyboardInterrupt):
             ppo.update(rollout)
         assert learnt(ppo) == before
@@ -132,14 +132,14 @@ def test_an_interrupt_while_helpers_are_dismissed_does_not_hang_the_next_update(
     cores(2)
     whole = trained(trainer("CartPole-v1", **SIZES, num_workers=1))
     ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
-    rollout, dismiss = ppo.collect(), Together._dismiss
+    rollout, dismiss = ppo.collect(), SharedMinibatches._dismiss
 
     def interrupted(self):
         if self.rounds:
             raise KeyboardInterrupt
         dismiss(self)
 
-    monkeypatch.setattr(Together, "_dismiss", interrupted)
+    monkeypatch.setattr(SharedMinibatches, "_dismiss", interrupted)
     with guard(20):
         with pytest.raises(KeyboardInterrupt):
             ppo.update(rollout)

@@ -12,7 +12,7 @@ import pytest
 from gymnasium.spaces import Box
 from spaces_for_tests import ACT, OBS
 
-from fastppo.envs.spaces import CHOICES, assembled, counts, leaves, start_of
+from fastppo.envs.spaces import CHOICES, build_structure, choice_counts, choice_starts, leaves
 
 LENGTH, STEPS = 16, 16_384
 SETTINGS = dict(model="mlp", gamma=0.0, num_envs=32, num_steps=16, epochs=6, num_minibatches=4,
@@ -42,7 +42,7 @@ class Echo(gym.Env):
     def _look(self):
         self.bits = self.np_random.integers(0, 2, len(self.shown))
         values = [pair[bit] for pair, bit in zip(self.shown, self.bits)]
-        return assembled(self.observation_space, iter(values))
+        return build_structure(self.observation_space, iter(values))
 
     def _score(self, action):
         found, k = [], self.first
@@ -66,8 +66,8 @@ def apart(space):
 def places(space):
     """(what a bit of 0 wants, what 1 wants, the range) of the components [k] of an action."""
     if isinstance(space, CHOICES):
-        first = np.broadcast_to(start_of(space), space.shape).reshape(-1)
-        return first, first + counts(space) - 1, 1.0
+        first = np.broadcast_to(choice_starts(space), space.shape).reshape(-1)
+        return first, first + choice_counts(space) - 1, 1.0
     low, high = (np.where(np.isfinite(x), x, to).reshape(-1) for x, to in (
         (space.low.astype(float), -2.0), (space.high.astype(float), 2.0)))
     found = low + 0.2 * (high - low), low + 0.8 * (high - low), high - low

@@ -26,9 +26,9 @@ from test_probes import (
 from fastppo import collect, learner
 from fastppo.machine import kernels
 from fastppo.networks import heads
-from fastppo.networks.normaliser import Observer
+from fastppo.networks.normaliser import ObservationNormaliser
 from fastppo.stepping import actors
-from fastppo.stepping.native_vector import Native
+from fastppo.stepping.native_vector import NativeVector
 from fastppo.update import sequences
 
 MUTANTS = {}
@@ -161,8 +161,8 @@ def rows_between_episodes_are_trained_on(monkeypatch):
             return real(arena, *args)
         return finish
 
-    replace(monkeypatch, Native, "_settle", settling)
-    replace(monkeypatch, collect, "finish", finishing)
+    replace(monkeypatch, NativeVector, "_settle", settling)
+    replace(monkeypatch, collect, "finish_rollout", finishing)
 
 
 CELLS = [(name, probe) for name, (_, caught) in MUTANTS.items() for probe in caught]
@@ -210,7 +210,7 @@ def test_the_ratio_notices_actions_stored_as_the_environment_got_them(trainer, m
             rollout.act.clamp_(-0.3, 0.3)
             return rollout
         return recorded
-    replace(monkeypatch, collect, "recorded", change)
+    replace(monkeypatch, collect, "as_rollout", change)
     ppo = trainer(BOX)
     fails(assert_ratio_is_one, ppo, ppo.collect())
 
@@ -237,7 +237,7 @@ def test_the_ratio_notices_a_mean_over_action_components(trainer, monkeypatch):
 
 
 def test_the_ratio_notices_weights_that_the_actor_has_not_been_given(trainer, monkeypatch):
-    monkeypatch.setattr(actors.Local, "start", lambda self, iteration, real=actors.Local.start: (
+    monkeypatch.setattr(actors.LocalActor, "start", lambda self, iteration, real=actors.LocalActor.start: (
         real(self, iteration) if iteration == 0 else None))
     ppo = trainer(BOX, lr=0.01)
     ppo.update(ppo.collect())
@@ -245,14 +245,14 @@ def test_the_ratio_notices_weights_that_the_actor_has_not_been_given(trainer, mo
 
 
 def test_the_witness_notices_a_bootstrap_from_the_observation_after_the_reset(trainer, monkeypatch):
-    real = collect.finish
+    real = collect.finish_rollout
 
     def finish(arena, *args):
         nxt, val = arena["nxt"], arena["val"]
         nxt[:-1] = np.where(np.isnan(nxt[:-1]), np.nan, val[1:])
         return real(arena, *args)
 
-    monkeypatch.setattr(collect, "finish", finish)
+    monkeypatch.setattr(collect, "finish_rollout", finish)
     ppo = trainer(CHANCE, num_steps=24)
     rollout = ppo.collect()
     seen = Witness(CHANCE, 4, ppo.config.seed).follow(rollout.act.numpy())
@@ -270,7 +270,7 @@ def test_the_definition_notices_a_trace_that_goes_on_over_a_truncation(trainer, 
 def test_the_witness_notices_an_environment_that_gets_the_action_of_its_neighbour(
     trainer, monkeypatch
 ):
-    replace(monkeypatch, actors.Local, "act", lambda real: (
+    replace(monkeypatch, actors.LocalActor, "act", lambda real: (
         lambda self, t, group: real(self, t, group)[::-1]))
     ppo = trainer(CHANCE)
     rollout = ppo.collect()
@@ -288,8 +288,8 @@ def test_the_normaliser_notices_a_mean_or_a_std_that_is_left_out(monkeypatch):
             return out
         return forward
 
-    real = Observer.forward
+    real = ObservationNormaliser.forward
     for name, seen_as in (("shift", "x + 1e4"), ("scale", "x * 1e-3")):
-        monkeypatch.setattr(Observer, "forward", without(name))
+        monkeypatch.setattr(ObservationNormaliser, "forward", without(name))
         found = iterations_until_right(*SEEN_AS[seen_as], acting="central")
         assert found == NEVER

@@ -19,7 +19,7 @@ from fastppo import PPO, make_vec
 from fastppo.build import memory_estimate
 from fastppo.errors import ConfigError
 from fastppo.machine import arena
-from fastppo.machine.arena import ALIGN, Arena, size_of
+from fastppo.machine.arena import ALIGN, Arena, spec_bytes
 
 SPEC = {"f": ("<f4", (3, 5)), "d": ("<f8", (2,)), "i": ("<i8", (7, 1)), "u": ("|u1", (129,)),
         "b": ("|b1", (4, 3)), "one": ("<f4", ()), "none": ("<f4", (0,))}
@@ -65,7 +65,7 @@ def test_arrays_of_any_spec_never_share_a_byte(spec):
         others = [other for other in spec if other != name]
         assert all(not made[other].any() for other in others)
         made[name].fill(0)
-    assert size_of(spec) % ALIGN == 0 and os.fstat(made.fd).st_size == size_of(spec)
+    assert spec_bytes(spec) % ALIGN == 0 and os.fstat(made.fd).st_size == spec_bytes(spec)
     made.close()
 
 
@@ -205,7 +205,7 @@ def test_a_vector_environment_that_is_too_large_is_told_a_number_that_fits(monke
 
 @given(st.integers(0, 10_000), st.integers(1, 60), st.integers(0, 2000), st.integers(1, 200))
 def test_what_fits_is_the_largest_number_that_leaves_a_tenth(free, each, fixed, below):
-    found = arena.fitting(lambda n: fixed + each * n, free, below)
+    found = arena.largest_fitting(lambda n: fixed + each * n, free, below)
     assert found == max((n for n in range(1, below) if 10 * (fixed + each * n) <= 9 * free),
                         default=0)
 

@@ -14,7 +14,7 @@ import pytest
 from fault_envs import guard
 
 from fastppo import _cells
-from fastppo.workers.protocol import behind
+from fastppo.workers.protocol import is_behind
 
 LONG = 5_000_000_000  # nanoseconds; a guard, never waited out
 
@@ -159,7 +159,7 @@ def test_counters_wrap_at_two_to_the_32():
     (2**32 - 1, 2**32 - 1, False), (2**32 - 2, 3, True), (3, 2**32 - 2, False),
     (7, 2**32 + 7, False), (7, 2**32 + 8, True), (0, 2**31 - 1, True)])
 def test_behind_compares_counters_modulo_two_to_the_32(value, target, late):
-    assert behind(value, target) is late
+    assert is_behind(value, target) is late
 
 
 PONG = """

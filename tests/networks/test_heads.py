@@ -15,16 +15,23 @@ from torch.nn import functional as F
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
-from fastppo.machine.noise import Noise
-from fastppo.networks.heads import Beta, Options, Squashed, StateGaussian, fixed_std, head_of
+from fastppo.machine.noise import ActionNoise
+from fastppo.networks.heads import (
+    Beta,
+    HeadOptions,
+    SquashedGaussian,
+    StateGaussian,
+    fixed_std,
+    make_head,
+)
 
 BOX = Box(np.float32([-1, 0]), np.float32([1, 4]))
 CHOICES = {"categorical": Discrete(4), "categoricals": MultiDiscrete([[2, 5], [3, 1]]),
            "bernoulli": MultiBinary(3)}
-BOXES = {"gaussian": Options(log_std_init=-0.5), "fixed": Options(std=0.3),
-         "share": Options(std="10%"), "state": Options("state_gaussian", None, 0.3, 0.05),
-         "squashed": Options("squashed", log_std_init=-0.7), "beta": Options("beta"),
-         "sde": Options(sde=True, log_std_init=-0.4)}
+BOXES = {"gaussian": HeadOptions(log_std_init=-0.5), "fixed": HeadOptions(std=0.3),
+         "share": HeadOptions(std="10%"), "state": HeadOptions("state_gaussian", None, 0.3, 0.05),
+         "squashed": HeadOptions("squashed", log_std_init=-0.7), "beta": HeadOptions("beta"),
+         "sde": HeadOptions(sde=True, log_std_init=-0.4)}
 HEADS = [*CHOICES, *BOXES, "composite"]
 FEATURES, EXTREMES = 3, (0.0, float(np.nextafter(np.float32(1), np.float32(0))))
 MIXED = Dict(a=Discrete(3), b=Tuple([BOX, MultiBinary(2)]), c=MultiDiscrete([2, 4]))
@@ -33,7 +40,7 @@ MIXED = Dict(a=Discrete(3), b=Tuple([BOX, MultiBinary(2)]), c=MultiDiscrete([2, 
 def made(name):
     """The head of that name, float64, so that errors are the formula's and not rounding's."""
     space = CHOICES.get(name, MIXED if name == "composite" else BOX)
-    return head_of(space, BOXES.get(name, Options()), FEATURES).double()
+    return make_head(space, BOXES.get(name, HeadOptions()), FEATURES).double()
 
 
 def some_params(head, rows, seed=0, scale=1.0):
@@ -44,7 +51,7 @@ def some_params(head, rows, seed=0, scale=1.0):
 
 def noise_of(head, rows, seed=0):
     """The numbers that a policy would draw, f64 [rows k]."""
-    return torch.from_numpy(Noise(head.noise, seed, 0, rows).at(1).astype("f8"))
+    return torch.from_numpy(ActionNoise(head.noise, seed, 0, rows).at(1).astype("f8"))
 
 
 def told(name, head, x):
@@ -97,7 +104,7 @@ def test_log_probabilities_are_those_of_the_named_distribution(name):
 
 @pytest.mark.parametrize("std", [0.1, 0.5, 1.0])
 def test_the_density_of_a_squashed_action_integrates_to_one_and_its_entropy_is_near(std):
-    head = Squashed(2, math.log(std)).double()
+    head = SquashedGaussian(2, math.log(std)).double()
     grid = torch.linspace(-12, 12, 40_001, dtype=torch.float64)
     for x in (0.0, 0.7, -2.5):
         params = torch.full((len(grid), 2), x, dtype=torch.float64)
@@ -156,7 +163,7 @@ def test_a_composite_is_the_sum_of_its_parts():
     act, logp = head.sample(x, noise_of(head, 200))
     judged, ent = head.judge(x, act)
     torch.testing.assert_close(logp, judged, atol=1e-5, rtol=1e-5)  # act is kept in float32
-    heads = [head_of(space).double() for space in (Discrete(3), BOX, MultiBinary(2),
+    heads = [make_head(space).double() for space in (Discrete(3), BOX, MultiBinary(2),
                                                    MultiDiscrete([2, 4]))]
     cuts = zip(x.split([3, 2, 2, 6], -1), act.double().split([1, 2, 2, 2], -1))
     acts = [(params, part.long() if i != 1 else part) for i, (params, part) in enumerate(cuts)]
@@ -231,7 +238,7 @@ def test_a_free_std_is_learnt_from_where_it_was_told_to_begin(trainer):
     (dict(std="10%", action_scaling=True), [0.2, 0.2]),
     (dict(std="10%", distribution="squashed"), [0.2, 0.2])], ids=str)
 def test_a_share_is_of_the_range_of_what_is_sampled(settings, wanted):
-    options = Options(**settings)
+    options = HeadOptions(**settings)
     found = fixed_std(BOX, options, "scale" if options.action_scaling else "clip")
     np.testing.assert_allclose(found, wanted)
 
@@ -357,7 +364,7 @@ def test_gsde_trains_its_std_without_a_gradient_to_the_features():
 def test_the_letters_of_a_head_decide_which_numbers_it_is_given():
     head = made("composite")
     assert head.noise == "u" + "nn" + "uu" + "uu"
-    noise = Noise(head.noise, 3, 0, 6).at(2)
+    noise = ActionNoise(head.noise, 3, 0, 6).at(2)
     wanted = {letter: np.empty((6, 7), np.float32) for letter in "un"}
     kernels.uniform(3, Purpose.ACT, 0, 2, wanted["u"])
     kernels.normal(3, Purpose.ACT, 0, 2, wanted["n"])

@@ -21,14 +21,14 @@ from torch.distributions import (
 )
 
 from fastppo import PPO, export, load
-from fastppo.envs.spaces import NEVER, action_store, fields
+from fastppo.envs.spaces import MASKED_LOGIT, action_storage, leaf_arrays
 from fastppo.errors import ConfigError, ModelError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
-from fastppo.networks.cnn import NETWORKS, Picture, conv
-from fastppo.networks.encoders import tensors
-from fastppo.networks.mlp import Hidden
-from fastppo.networks.user_distribution import Given, likeliest
+from fastppo.networks.cnn import IMAGE_NETWORKS, ImageEncoder, conv
+from fastppo.networks.encoders import structure_leaves
+from fastppo.networks.mlp import DenseEncoder
+from fastppo.networks.user_distribution import DistributionHead, distribution_mode
 
 IMAGE, SMALL = Box(0, 255, (36, 40, 3), np.uint8), Box(0, 255, (12, 10, 3), np.uint8)
 VECTOR, TWO = Box(-9, 9, (3,)), Box(-1, 1, (2,))
@@ -62,7 +62,7 @@ IMPALA = (592 + 4 * 2320) + (4640 + 4 * 9248) + (9248 + 4 * 9248)
     ("cnn", 512, NATURE), ("impala", 256, IMPALA + 3872 * 256 + 256),
     ("impoola", 256, IMPALA + 32 * 256 + 256)])
 def test_bodies_of_images_have_the_published_number_of_parameters(name, size, count):
-    body = Picture(NETWORKS[name], (4, 84, 84))
+    body = ImageEncoder(IMAGE_NETWORKS[name], (4, 84, 84))
     assert sum(x.numel() for x in body.parameters()) == count
     assert body(torch.rand(5, 4, 84, 84)).shape == (5, size) and body.size == size
 
@@ -80,7 +80,7 @@ def test_convolutions_begin_orthogonal_with_their_gain(channels, out, size, gain
 
 
 def test_layer_norm_stands_between_each_dense_layer_and_its_nonlinearity():
-    plain, normed = (Hidden(3, (8, 4), "gelu", layer_norm=norm) for norm in (False, True))
+    plain, normed = (DenseEncoder(3, (8, 4), "gelu", layer_norm=norm) for norm in (False, True))
     assert [type(x) for x in plain] == [nn.Linear, nn.GELU] * 2
     assert [type(x) for x in normed] == [nn.Linear, nn.LayerNorm, nn.GELU] * 2
 
@@ -160,7 +160,7 @@ def test_stacked_frames_are_those_that_gymnasium_stacks(trainer, space, workers)
     seen, rollout = ppo.policy.observer.seen, ppo.collect()
     for e in range(2):
         rows = np.concatenate(list(stacked(space, seen, len(rollout.act), e)))
-        for found, wanted in zip(tensors(rollout.obs), fields(rows), strict=True):
+        for found, wanted in zip(structure_leaves(rollout.obs), leaf_arrays(rows), strict=True):
             assert wanted.shape[1] == 3 and np.array_equal(found[:, e], wanted)
 
 
@@ -203,7 +203,7 @@ def test_a_rollout_is_judged_as_it_was_acted_and_trains_the_same_for_any_workers
         ppo = trainer(seeing(space, TWO), num_workers=workers, num_minibatches=2, **settings)
         for _ in range(2):
             rollout = ppo.collect()
-            flat = [x[:-1].flatten(0, 1) for x in tensors(rollout.obs)]
+            flat = [x[:-1].flatten(0, 1) for x in structure_leaves(rollout.obs)]
             obs = ppo.policy.observer.seen.structure(flat)
             with torch.no_grad():
                 logp, _, val = ppo.policy.judge(obs, rollout.act.flatten(0, 1))
@@ -323,7 +323,7 @@ GIVEN = {
     "beta": (Box(0, 1, (2,)), lambda x: Independent(Beta(x[:, :2].exp(), x[:, 2:].exp()), 1)),
     "bits": (MultiBinary((2, 2)), lambda x: Independent(Bernoulli(logits=x), 1)),
     "multi": (MultiDiscrete([[2, 2]], start=[[1, -1]]), lambda x: pairs(x, 2)),
-    "unequal": (MultiDiscrete([2, 1]), lambda x: pairs(x + torch.tensor([0, 0, 0, NEVER]), 2)),
+    "unequal": (MultiDiscrete([2, 1]), lambda x: pairs(x + torch.tensor([0, 0, 0, MASKED_LOGIT]), 2)),
 }
 
 
@@ -354,10 +354,10 @@ def test_a_file_keeps_the_order_of_a_dict(trainer, tmp_path):
 
 
 def test_the_likeliest_action_is_the_mode_or_else_the_mean_also_beyond_transforms():
-    assert likeliest(Categorical(logits=torch.tensor([[0.0, 2.0, 1.0]]))).tolist() == [1]
+    assert distribution_mode(Categorical(logits=torch.tensor([[0.0, 2.0, 1.0]]))).tolist() == [1]
     x = torch.tensor([[0.5, -1.0, 0.0, 0.0]])
-    assert torch.equal(likeliest(GIVEN["tanh"][1](x)), x[:, :2].tanh())
-    assert likeliest(Bernoulli(logits=x)).tolist() == [[1, 0, 0, 0]]
+    assert torch.equal(distribution_mode(GIVEN["tanh"][1](x)), x[:, :2].tanh())
+    assert distribution_mode(Bernoulli(logits=x)).tolist() == [[1, 0, 0, 0]]
 
 
 @pytest.mark.parametrize("dist", [
@@ -365,14 +365,14 @@ def test_the_likeliest_action_is_the_mode_or_else_the_mean_also_beyond_transform
                             [TanhTransform(cache_size=1)]),
     Independent(Beta(torch.full((3, 2), 1e-4), 1e-4), 1)], ids=["tanh", "beta"])
 def test_what_is_drawn_lies_within_an_open_interval(dist):
-    head = Given(action_store(TWO))
+    head = DistributionHead(action_storage(TWO))
     act, logp = head.sample(dist, torch.full((3, 2), 0.3))
     assert logp.isfinite().all() and head.judge(dist, act)[0].equal(logp)
     assert dist.support.check(act).all() and dist.support.check(head.mode(dist)).all()
 
 
 def test_an_action_that_cannot_have_been_drawn_is_an_error():
-    head, dist = Given(action_store(TWO)), GIVEN["tanh"][1](torch.zeros(3, 4))
+    head, dist = DistributionHead(action_storage(TWO)), GIVEN["tanh"][1](torch.zeros(3, 4))
     with pytest.raises(ModelError, match="TransformedDistribution gives .*(nan|-inf)\n  fix"):
         head.judge(dist, torch.ones(3, 2))
 

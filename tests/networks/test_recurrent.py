@@ -17,7 +17,12 @@ from fastppo.build.model import build_policy
 from fastppo.errors import ConfigError, InputError, KernelError, ModelError, SpaceError
 from fastppo.machine import kernels
 from fastppo.networks import compiled_gru
-from fastppo.networks.recurrent import Packing, Recurrent, RecurrentBody, unrolled
+from fastppo.networks.recurrent import (
+    RecurrentActorCritic,
+    RecurrentEncoder,
+    SequencePacking,
+    unroll_network,
+)
 from fastppo.update import sequences
 
 VECTOR, PICTURE = Box(-3, 3, (3,)), Box(0, 255, (36, 36, 2), np.uint8)
@@ -43,7 +48,7 @@ def recurring(trainer, env, **given):
 
 def judged(ppo, rollout):
     """(the samples of a rollout, what the update's first minibatch would find of them)."""
-    batch = sequences.columns(rollout, CPU)
+    batch = sequences.flatten_sequences(rollout, CPU)
     with torch.no_grad():
         return batch, ppo.policy.judge(batch.obs, batch.act, batch.past)
 
@@ -159,7 +164,7 @@ def test_a_packing_runs_every_sequence_from_its_own_state(first, kind):
     memory = memory_of(kind)
     seen, state = torch.randn(len(first), 2), torch.randn(len(first), memory.state_size)
     with torch.no_grad():
-        got, after = memory.unroll(seen, state, Packing.of(first)), None
+        got, after = memory.unroll(seen, state, SequencePacking.of(first)), None
         for i, begins in enumerate(first):
             before = state[i:i + 1] if begins else after
             out, after = memory(seen[i:i + 1], before)
@@ -172,12 +177,12 @@ def test_a_packing_runs_every_sequence_from_its_own_state(first, kind):
        features=st.integers(1, 9), seed=st.integers(0, 99))
 def test_the_compiled_cell_and_its_gradients_equal_torchs(first, size, features, seed):
     torch.manual_seed(seed)
-    packing = Packing.of(torch.tensor([True, *first[1:]]))
+    packing = SequencePacking.of(torch.tensor([True, *first[1:]]))
     cell, found = torch.nn.GRU(features, size), []
     x = torch.randn(len(first), features, requires_grad=True)
     state, slope = torch.randn(len(packing.starts), size), torch.randn(len(first), size)
-    assert compiled_gru.serves(cell, x)
-    for unroll in (compiled_gru.unroll, packed_by_torch):
+    assert compiled_gru.can_unroll(cell, x)
+    for unroll in (compiled_gru.unroll_gru, packed_by_torch):
         cell.zero_grad()
         x.grad = None
         out = unroll(cell, x, state, packing.sizes)
@@ -223,19 +228,19 @@ def memory_of(kind):
     """A cell of three on two numbers."""
     body = torch.nn.Identity()
     body.size, body.flat, body.widths = 2, True, [2]
-    return RecurrentBody(body, kind, 3)
+    return RecurrentEncoder(body, kind, 3)
 
 
 def test_minibatches_are_whole_environments_in_time_order_and_none_is_left_out(trainer):
     ppo = recurring(trainer, Chance, rnn="gru", num_envs=5)
-    batch = sequences.columns(ppo.collect(), CPU)
+    batch = sequences.flatten_sequences(ppo.collect(), CPU)
     batch = batch._replace(adv=torch.arange(len(batch.adv)))
     orders = [torch.randperm(len(batch.adv), generator=torch.Generator().manual_seed(i))
               for i in range(8)]
     seen = set()
     for order in orders:
-        mixed = sequences.shuffled(batch, order)
-        parts = sequences.cut(mixed, 3)
+        mixed = sequences.shuffle_sequences(batch, order)
+        parts = sequences.split_sequences(mixed, 3)
         assert len(parts) == 3 and torch.equal(torch.cat([p.adv for p in parts]), mixed.adv)
         assert torch.equal(mixed.adv.sort()[0], batch.adv)
         envs = [part.past.env.unique().tolist() for part in parts]
@@ -245,7 +250,7 @@ def test_minibatches_are_whole_environments_in_time_order_and_none_is_left_out(t
                 rows = part.adv[part.past.env == env]
                 assert torch.equal(rows, torch.arange(rows[0], rows[0] + 24))
         seen.add(tuple(mixed.past.env.unique_consecutive().tolist()))
-    assert len(seen) > 4 and len(sequences.cut(batch, 100)) == 5
+    assert len(seen) > 4 and len(sequences.split_sequences(batch, 100)) == 5
 
 
 @pytest.mark.parametrize("more", [{}, dict(norm_values=True), dict(rpo_alpha=0.5)])
@@ -332,7 +337,7 @@ def test_a_model_of_ones_own_may_have_a_memory(trainer):
 
 def test_step_by_step_is_the_same_as_packed(trainer):
     ppo = recurring(trainer, Chance, rnn="lstm")
-    batch = sequences.columns(ppo.collect(), CPU)
+    batch = sequences.flatten_sequences(ppo.collect(), CPU)
     net, past = ppo.policy.net, batch.past
 
     class Slow(torch.nn.Module):
@@ -343,7 +348,7 @@ def test_step_by_step_is_the_same_as_packed(trainer):
             return net(obs, state)
     with torch.no_grad():
         seen = ppo.policy.observer(batch.obs)
-        both = [unrolled(one, seen, past.state, Packing.of(past.first)) for one in (net, Slow())]
+        both = [unroll_network(one, seen, past.state, SequencePacking.of(past.first)) for one in (net, Slow())]
     for fast, slow in zip(*both):
         torch.testing.assert_close(fast, slow, rtol=0, atol=1e-6)
 
@@ -387,7 +392,7 @@ def test_evaluation_clears_the_state_at_every_episode(trainer):
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_a_cell_begins_orthogonal_with_biases_of_zero(kind):
     policy = build_policy(Box(-1, 1, (4,)), Discrete(2), _config(kind))
-    assert isinstance(policy.net, Recurrent)
+    assert isinstance(policy.net, RecurrentActorCritic)
     for name, x in policy.net.actor_body.cell.named_parameters():
         if x.ndim == 1:
             assert not x.any()

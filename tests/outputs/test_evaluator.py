@@ -16,7 +16,7 @@ from fastppo import PPO, Config, load
 from fastppo.cli import main
 from fastppo.errors import ConfigError, EnvError, Error
 from fastppo.outputs import evaluator, policy_file
-from fastppo.outputs.evaluator import BEST, Best, due
+from fastppo.outputs.evaluator import BEST, Best, is_due
 
 WORDS = dict(eval_interval=64, eval_episodes=3)  # every second rollout of conftest's TINY
 
@@ -49,15 +49,15 @@ def scored(ppo, scores):
 
 # when
 
-@pytest.mark.parametrize("begin, step, is_due", [
+@pytest.mark.parametrize("begin, step, wanted", [
     (0, 50, False), (50, 100, True), (100, 150, False), (90, 310, True), (400, 450, False),
     (900, 950, True), (950, 1000, True), (1000, 1050, False), (1050, 1100, True)])
-def test_it_is_time_where_a_multiple_of_the_interval_or_the_end_is_crossed(begin, step, is_due):
-    assert due(Config(eval_interval=100, total_steps=930), begin, step) is is_due
+def test_it_is_time_where_a_multiple_of_the_interval_or_the_end_is_crossed(begin, step, wanted):
+    assert is_due(Config(eval_interval=100, total_steps=930), begin, step) is wanted
 
 
 def test_without_an_interval_it_is_never_time(trainer):
-    assert not due(Config(total_steps=100), 0, 100)
+    assert not is_due(Config(total_steps=100), 0, 100)
     assert trainer(Counting).sinks == []
 
 
@@ -352,5 +352,5 @@ def test_a_network_that_answers_nan_is_an_error_in_predict_and_evaluate(trainer,
 
 
 def test_the_summary_of_a_trainer_without_evaluations_has_no_best():
-    assert evaluator.best_of([SimpleNamespace(best=1)]) is None
-    assert evaluator.latest([], 0) is None
+    assert evaluator.best_evaluation([SimpleNamespace(best=1)]) is None
+    assert evaluator.latest_evaluation([], 0) is None

@@ -18,12 +18,12 @@ from torch.distributions import Categorical
 
 from fastppo import export
 from fastppo.cli import main
-from fastppo.envs.actions import Actions
-from fastppo.envs.make import factory
+from fastppo.envs.actions import ActionMapping
+from fastppo.envs.make import make_factory
 from fastppo.errors import ConfigError, EnvError, ExportError, InputError
 from fastppo.outputs import export as exporter
 from fastppo.outputs import export_samples
-from fastppo.outputs.export_graph import finish_of
+from fastppo.outputs.export_graph import env_action_function
 
 # The tests' own torch.jit.load; the package silences its deprecation itself.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
@@ -58,16 +58,16 @@ def acting(path):
 
 def written(policy, path, env=None, count=15):
     """What a file acts like, checked on `count` samples or steps of `env` only; and those."""
-    steps = export_samples.played(policy, env, count) if env else \
-        export_samples.samples(policy, count)
-    exporter.put(policy, path, exporter.format_of(path, None), steps, None)
+    steps = export_samples.play_episodes(policy, env, count) if env else \
+        export_samples.sample_episodes(policy, count)
+    exporter.write_graph(policy, path, exporter.format_of(path, None), steps, None)
     return acting(path), steps
 
 
 def same(found, wanted):
     """Whether the outputs of a graph are the policy's."""
     assert len(found) == len(wanted)
-    return not any(exporter.difference(*pair) for pair in zip(found, wanted))
+    return not any(exporter.describe_difference(*pair) for pair in zip(found, wanted))
 
 
 def loosened(ppo):
@@ -99,7 +99,7 @@ def test_a_graph_acts_as_the_policy_does_on_a_batch_of_any_length(trainer, tmp_p
                                                                   act_space):
     policy = loosened(trainer(lambda: Chance(obs_space, act_space)).learn(32)).policy
     act, steps = written(policy, tmp_path / "a.pt")
-    wanted = exporter.wanted(policy, steps)
+    wanted = exporter.expected_outputs(policy, steps)
     for n in (15, 1, 0):
         assert same(act([x[:n] for x in steps.obs]), [x[:n] for x in wanted])
     assert all(len(np.unique(x)) > 1 for x in wanted)
@@ -114,9 +114,9 @@ def test_a_graph_takes_the_mask_and_keeps_to_it(trainer, tmp_path, how, space, r
     def env():
         return Fenced(how, space)
     policy = loosened(trainer(env, **memory(rnn)).learn(32)).policy
-    act, steps = written(policy, tmp_path / "a.pt", factory(env))  # an error where one is broken
+    act, steps = written(policy, tmp_path / "a.pt", make_factory(env))  # an error where one is broken
     place = [port.name for port in exporter.inputs_of(policy)].index("action_mask")
-    for mask, action in zip(steps.obs[place], act(exporter.given(policy, steps))[0]):
+    for mask, action in zip(steps.obs[place], act(exporter.graph_inputs(policy, steps))[0]):
         assert mask[legal_places(space, action)].all()
 
 
@@ -133,8 +133,8 @@ def test_memory_goes_in_as_state_and_comes_out_as_next_state(trainer, tmp_path, 
         wanted, state = policy.predict(plain(obs), state=state if i else None)
         assert same([*found, after], [leaf.of(wanted) for leaf in exporter.leaves(
             policy.act_space)] + [state])
-    assert not same(act(exporter.given(policy, steps)), act([*steps.obs, 0 * steps.state]))
-    assert same(act(exporter.given(policy, steps)), exporter.wanted(policy, steps))
+    assert not same(act(exporter.graph_inputs(policy, steps)), act([*steps.obs, 0 * steps.state]))
+    assert same(act(exporter.graph_inputs(policy, steps)), exporter.expected_outputs(policy, steps))
 
 
 @pytest.mark.filterwarnings("ignore")  # of what three big packages import
@@ -155,8 +155,8 @@ def test_onnx_acts_as_the_policy_does_and_says_what_it_is(trainer, tmp_path, spa
         assert [(port.name, *port.shape) for port in ports] == [
             (one.name, *one.shape[1:]) for one in found]
     for n in (1, 40):
-        steps = export_samples.samples(policy, n)
-        assert same(acting(path)(exporter.given(policy, steps)), exporter.wanted(policy, steps))
+        steps = export_samples.sample_episodes(policy, n)
+        assert same(acting(path)(exporter.graph_inputs(policy, steps)), exporter.expected_outputs(policy, steps))
     facts = json.loads(session.get_modelmeta().custom_metadata_map["fastppo"])
     assert facts["env_name"] == (None if spaces else env)
     assert b"tests/test_export" not in path.read_bytes()  # nor any other place it was traced at
@@ -171,7 +171,7 @@ def test_every_pair_of_spaces_leaves_with_memory_and_without(trainer, tmp_path, 
     def env():
         return Chance(obs_space, act_space)
     policy = loosened(trainer(env, **memory(rnn)).learn(32)).policy
-    written(policy, tmp_path / "a.pt", factory(env), 100)
+    written(policy, tmp_path / "a.pt", make_factory(env), 100)
     written(policy, tmp_path / "a.pt")
 
 
@@ -189,7 +189,7 @@ def test_a_file_says_which_spaces_it_is_for_and_who_wrote_it(trainer, tmp_path):
 
 def test_each_leaf_is_an_input_or_an_output_that_the_file_names(trainer):
     ppo = trainer(lambda: Chance(MIXED, HYBRID), **memory("lstm", shared_critic=True))
-    facts = exporter.facts(ppo.policy, None)
+    facts = exporter.export_facts(ppo.policy, None)
     names = {key: [one["name"] for one in facts[key]] for key in ("inputs", "outputs")}
     assert names == {
         "inputs": ["obs.a.0", "obs.a.1", "obs.b", "obs.c", "state"],
@@ -204,7 +204,7 @@ def test_each_leaf_is_an_input_or_an_output_that_the_file_names(trainer):
 def test_a_mask_is_an_input_of_its_own_beside_the_observation(trainer, obs_space, names):
     policy = trainer(lambda: Fenced("info", CHOICE, obs_space)).policy
     assert sorted(port.name for port in exporter.inputs_of(policy)) == names
-    assert exporter.described(policy.obs_space)["type"] == "Dict"
+    assert exporter.space_json(policy.obs_space)["type"] == "Dict"
 
 
 class Spread(Net):
@@ -236,8 +236,8 @@ def test_networks_of_ones_own_leave_with_distributions_and_memory(trainer, tmp_p
 def test_a_graph_keeps_whole_numbers_within_the_largest_bounds():
     space = Box(np.int64([-2**63, 2**61 + 1]), np.int64([2**63 - 1, 2**62 - 1]), dtype=np.int64)
     act = np.float32([[1e30, 1e30], [-1e30, -1e30]])
-    found = finish_of(Actions(space))(torch.from_numpy(act))[0].numpy()
-    np.testing.assert_array_equal(found, Actions(space).to_env()(act))
+    found = env_action_function(ActionMapping(space))(torch.from_numpy(act))[0].numpy()
+    np.testing.assert_array_equal(found, ActionMapping(space).to_env()(act))
     assert all(map(space.contains, found))
 
 
@@ -271,32 +271,32 @@ def test_a_graph_that_does_not_do_the_same_is_not_written(trainer, tmp_path, inn
     ([[1.0], [2.0]], ""), ([[1.0], [2.00001]], ""), ([[1.0], [2.0001]], "row 1"),
     ([[np.nan], [2.0]], "row 0"), ([1.0, 2.0], r"\[2\], not float32 \[2, 1\]")])
 def test_continuous_actions_may_differ_by_rounding_alone(found, why):
-    told = exporter.difference(np.array(found, np.float32), np.array([[1.0], [2.0]], np.float32))
+    told = exporter.describe_difference(np.array(found, np.float32), np.array([[1.0], [2.0]], np.float32))
     assert bool(told) == bool(why) and re.search(why, told)
 
 
 def test_actions_near_the_middle_of_their_bounds_may_round_as_the_bounds_do(trainer):
     policy = trainer(lambda: Chance(act_space=Box(-2, 2, (2,))), distribution="beta").policy
-    steps = export_samples.samples(policy, 9)
+    steps = export_samples.sample_episodes(policy, 9)
     def off(by):
-        return lambda inputs: [exporter.wanted(policy, steps)[0][:len(inputs[0])] + np.float32(by)]
-    exporter.compare(policy, off(1e-5), steps, exporter.bounds(policy), "onnx")
+        return lambda inputs: [exporter.expected_outputs(policy, steps)[0][:len(inputs[0])] + np.float32(by)]
+    exporter.compare_outputs(policy, off(1e-5), steps, exporter.bounds(policy), "onnx")
     with pytest.raises(ExportError, match="does not act"):
-        exporter.compare(policy, off(1e-4), steps, exporter.bounds(policy), "onnx")
+        exporter.compare_outputs(policy, off(1e-4), steps, exporter.bounds(policy), "onnx")
     free = trainer(lambda: Chance(act_space=Box(-2, 2, (2,)))).policy
     assert exporter.bounds(policy) == [2.0] and exporter.bounds(free) == [0.0]
 
 
 def test_discrete_actions_may_not_differ_at_all(trainer):
-    assert exporter.difference(np.array([0, 2]), np.array([0, 1])) == "2 for 1 in row 1"
+    assert exporter.describe_difference(np.array([0, 2]), np.array([0, 1])) == "2 for 1 in row 1"
     policy = trainer(lambda: Chance(act_space=Dict(a=Discrete(70_000), b=MultiBinary(2)))).policy
-    assert exporter.are_numbers(policy) == [False, False]
+    assert exporter.outputs_are_numbers(policy) == [False, False]
 
 
 @pytest.mark.parametrize("largest, gap, why", [
     (255.0, 0, ""), (255.0, 1, "row 0"), (65535.0, 1, ""), (65535.0, 2, "row 0"), (0.0, 1, "row")])
 def test_whole_numbers_may_differ_where_their_range_makes_rounding_common(largest, gap, why):
-    told = exporter.difference(np.array([[100 + gap]]), np.array([[100]]), largest)
+    told = exporter.describe_difference(np.array([[100 + gap]]), np.array([[100]]), largest)
     assert bool(told) == bool(why) and why in told
 
 
@@ -307,7 +307,7 @@ def test_whole_numbers_of_a_wide_range_leave(trainer, tmp_path, high, dtype, set
     space = Box(0, high, (2,), np.dtype(dtype))
     policy = trainer(lambda: Chance(VECTOR, space), **settings).policy
     run, steps = written(policy, tmp_path / "a.pt", count=50)
-    found, wanted = run(exporter.given(policy, steps))[0], exporter.wanted(policy, steps)[0]
+    found, wanted = run(exporter.graph_inputs(policy, steps))[0], exporter.expected_outputs(policy, steps)[0]
     assert len(np.unique(wanted)) > 10
     np.testing.assert_allclose(found.astype(float), wanted.astype(float), rtol=0,
                                atol=max(1, 1e-5 * high))
@@ -317,7 +317,7 @@ def test_whole_numbers_of_a_wide_range_leave(trainer, tmp_path, high, dtype, set
     ("a.bin", None, "does not say what to export to"), ("a.onnx", "tflite", "no format 'tflite'"),
     ("a.onnx", None, r"needs .* of which \S* ?nobody_has_this is not installed")])
 def test_a_format_that_cannot_be_is_refused_before_any_work(monkeypatch, path, to, why):
-    monkeypatch.setattr(exporter, "NEEDED", ("json", "nobody_has_this"))
+    monkeypatch.setattr(exporter, "ONNX_PACKAGES", ("json", "nobody_has_this"))
     with pytest.raises(ConfigError, match=why):
         export(None, path, to)
 
@@ -403,7 +403,7 @@ def test_a_file_never_names_code_to_import(trainer, said, monkeypatch):
     Path("lib/trap.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend("lib")
     trainer(Chance, env_name="Chance").save("model.safetensors")
-    monkeypatch.setattr("fastppo.cli.export.trained_in", lambda model: ("trap:Env-v0", {}, {}))
+    monkeypatch.setattr("fastppo.cli.export.stored_env", lambda model: ("trap:Env-v0", {}, {}))
     code, out, err = said("model.safetensors", "--output=a.pt")
     assert (code, err) == (0, "") and "300 samples of its observation space" in out
     assert "trap" not in sys.modules

@@ -16,9 +16,9 @@ from asked_of_runs import table, weights
 from fastppo import Config
 from fastppo.errors import ConfigError
 from fastppo.outputs import console, metrics, run_folder, sinks, wandb_sink
-from fastppo.outputs.console import Lines
-from fastppo.outputs.csv_sink import Csv
-from fastppo.outputs.metrics import Clock, Episodes
+from fastppo.outputs.console import ProgressLines
+from fastppo.outputs.csv_sink import CsvSink
+from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 STATS = {"charts/SPS": 500.0, "losses/approx_kl": 0.01, "losses/explained_variance": 0.5}
@@ -33,7 +33,7 @@ def trainer_at(step, total=10_000):
 # clock and episodes
 
 def test_the_shares_of_the_clock_add_up_to_one():
-    clock = Clock()
+    clock = PartTimer()
     for part in ("collect", "update", "collect"):
         with clock(part):
             assert clock.part == part
@@ -44,14 +44,14 @@ def test_the_shares_of_the_clock_add_up_to_one():
 
 
 def test_a_part_that_raises_is_counted_and_left():
-    clock = Clock()
+    clock = PartTimer()
     with pytest.raises(ZeroDivisionError), clock("update"):
         raise ZeroDivisionError
     assert clock.part == "" and clock.seconds["update"] >= 0
 
 
 def test_returns_are_means_over_the_last_hundred_episodes():
-    episodes = Episodes()
+    episodes = EpisodeMetrics()
     assert episodes.stats() == {}
     total, length = np.full((110, 1), np.nan), np.zeros((110, 1), np.int64)
     total[5:, 0], length[5:, 0] = np.arange(105), 7
@@ -78,7 +78,7 @@ def test_explained_variance_looks_at_valid_rows_only(trainer):
 # metrics.csv
 
 def test_a_metric_that_comes_late_gets_a_column_and_loses_no_row(tmp_path):
-    sink = Csv(tmp_path / "metrics.csv")
+    sink = CsvSink(tmp_path / "metrics.csv")
     sink(trainer_at(8), {"losses/entropy": 0.5})
     sink(trainer_at(16), {"losses/entropy": 0.4, "env/height": 3.0})
     sink(trainer_at(24), {"charts/episodic_return": 1.0})
@@ -91,7 +91,7 @@ def test_a_metric_that_comes_late_gets_a_column_and_loses_no_row(tmp_path):
 
 
 def test_a_table_that_can_no_longer_be_written_is_noted_once_and_stops_nobody(tmp_path, capsys):
-    sink = Csv(tmp_path / "run.csv")
+    sink = CsvSink(tmp_path / "run.csv")
     sink.path = tmp_path / "gone" / "run.csv"
     for step in (8, 16):
         sink(trainer_at(step), {})
@@ -110,7 +110,7 @@ def test_an_older_table_is_kept_under_another_name_which_the_log_says(tmp_path, 
     for older in ("first", "second"):
         path.write_text(older)
         with caplog.at_level(logging.WARNING, "fastppo"):
-            Csv(path)
+            CsvSink(path)
     assert "metrics.csv of an earlier run is now metrics-2.csv" in caplog.text
     assert [(tmp_path / f"metrics-{i}.csv").read_text() for i in (1, 2)] == ["first", "second"]
     assert table(path) == []
@@ -119,12 +119,12 @@ def test_an_older_table_is_kept_under_another_name_which_the_log_says(tmp_path, 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot write"):
-        sinks.sinks_of(Config(run_dir=str(tmp_path / "file")), None)
+        sinks.make_sinks(Config(run_dir=str(tmp_path / "file")), None)
 
 
 def test_what_looks_like_a_password_is_not_written(tmp_path):
     kwargs = {"api_key": "abc", "n_keys": 3, "level": "hard", "net": {"Token": "xyz"}}
-    run_folder.folder_of(Config(run_dir=str(tmp_path), env_kwargs=kwargs, model=dict))
+    run_folder.make_run_folder(Config(run_dir=str(tmp_path), env_kwargs=kwargs, model=dict))
     written = json.loads((tmp_path / "config.json").read_text())
     assert written["env_kwargs"] == {"api_key": "***", "n_keys": 3, "level": "hard",
                                      "net": {"Token": "***"}}
@@ -140,16 +140,16 @@ def test_nothing_is_written_or_printed_unless_asked_for(trainer, tmp_path, monke
 # lines
 
 def test_a_line_says_how_far_how_good_and_how_long_still():
-    assert console.line(2_500, 10_000, STATS | {"charts/episodic_return": -12.34}) == (
+    assert console.progress_line(2_500, 10_000, STATS | {"charts/episodic_return": -12.34}) == (
         "step  2,500 / 10,000  25%   return    -12.3       500 steps/s   kl 0.0100   ev  0.50   "
         "left 0:15")
-    assert "return        -   " in console.line(64, 10_000, STATS)
+    assert "return        -   " in console.progress_line(64, 10_000, STATS)
 
 
 def test_the_first_line_has_no_forecast_for_its_seconds_are_the_warm_ups(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(metrics.time, "monotonic", lambda: now[0])
-    sink = Lines()
+    sink = ProgressLines()
     for step in (1000, 2000, 3000):
         now[0] += 6.0
         sink(trainer_at(step), STATS)
@@ -159,7 +159,7 @@ def test_the_first_line_has_no_forecast_for_its_seconds_are_the_warm_ups(capsys,
 def test_lines_come_rarely_and_the_last_one_always(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(metrics.time, "monotonic", lambda: now[0])
-    sink = Lines()
+    sink = ProgressLines()
     for step, time in ((1000, 0.5), (2000, 1.5), (3000, 3.0), (4000, 7.0), (5000, 8.0)):
         now[0] = time
         sink(trainer_at(step), STATS)
@@ -232,7 +232,7 @@ def wandb(monkeypatch):
 
 
 def logged(tmp_path, rows=3):
-    sink = wandb_sink.Wandb("project", tmp_path / "run", {"lr": 1.0})
+    sink = wandb_sink.WandbSink("project", tmp_path / "run", {"lr": 1.0})
     for step in range(rows):
         sink(trainer_at(step), {"losses/entropy": 0.5})
     sink.close()
@@ -300,7 +300,7 @@ def test_wandb_that_blocks_is_left_behind(wandb, tmp_path, capsys, monkeypatch, 
 
 def test_wandb_that_does_not_keep_up_misses_rows_and_says_so_once(wandb, tmp_path, capsys,
                                                                  monkeypatch):
-    monkeypatch.setattr(wandb_sink, "WAITING", 2)
+    monkeypatch.setattr(wandb_sink, "QUEUE_LIMIT", 2)
     monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", 0.05)
     wandb(init="blocks")
     logged(tmp_path, rows=5)
@@ -310,7 +310,7 @@ def test_wandb_that_does_not_keep_up_misses_rows_and_says_so_once(wandb, tmp_pat
 def test_without_the_package_wandb_is_refused_before_anything_is_made(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match=r'fastppo\[wandb\]'):
-        sinks.sinks_of(Config(logger="wandb", run_dir=str(tmp_path / "run")), None)
+        sinks.make_sinks(Config(logger="wandb", run_dir=str(tmp_path / "run")), None)
     assert list(tmp_path.iterdir()) == []
 
 

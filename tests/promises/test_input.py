@@ -18,8 +18,8 @@ from torch.distributions import Categorical
 from fastppo import PPO, Config, config, load, make_vec
 from fastppo.cli import arguments
 from fastppo.envs import env_hints
-from fastppo.envs.make import SpecFactory, build, factory
-from fastppo.envs.spaces import action_store, check_spaces, observation_store
+from fastppo.envs.make import SpecFactory, make_envs, make_factory
+from fastppo.envs.spaces import action_storage, check_spaces, observation_storage
 from fastppo.errors import ConfigError, EnvError, Error, InputError, ModelError, SpaceError
 from fastppo.settings.presets import preset_of
 from fastppo.stepping import checks
@@ -387,7 +387,7 @@ def test_the_fix_of_a_space_repeats_the_call_of_a_partial(trainer, make, said):
     assert f"    env = {said}\n" in caught.value.fix
 
 
-@pytest.mark.parametrize(("store", "word"), [(observation_store, "obs"), (action_store, "action")])
+@pytest.mark.parametrize(("store", "word"), [(observation_storage, "obs"), (action_storage, "action")])
 def test_a_space_that_is_not_served_is_an_error_wherever_it_comes_up(store, word):
     with pytest.raises(SpaceError, match=rf"{word}.*Text[\s\S]*MyEnv\(\*\*kwargs\)"):
         store(Text(3))
@@ -424,7 +424,7 @@ def test_an_id_whose_package_is_missing_names_what_to_install(monkeypatch):
     monkeypatch.setattr(gym, "registry", {})
     for name in ("ALE/Pong-v5", "PongNoFrameskip-v4", "ale_py:ALE/Pong-v5"):
         with pytest.raises(ConfigError, match=r'\n  fix: pip install "fastppo\[atari\]"'):
-            factory(name)
+            make_factory(name)
 
 
 MODULE = """
@@ -444,7 +444,7 @@ def test_a_modules_name_without_a_colon_is_completed_without_importing_it(tmp_pa
     (tmp_path / "levels_of_mine.py").write_text(MODULE.format(classes))
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ConfigError) as caught:
-        factory("levels_of_mine")
+        make_factory("levels_of_mine")
     assert caught.value.fix == f"--env_name=levels_of_mine:{named}"
     assert "levels_of_mine" not in sys.modules
 
@@ -501,7 +501,7 @@ def test_an_environment_whose_dependency_is_missing_names_what_to_install():
         spec.entry_point = entry
         with pytest.MonkeyPatch.context() as patch, pytest.raises(ConfigError, match=said):
             patch.setattr(gym, "make", lambda *_, **__: missing())
-            build([make])
+            make_envs([make])
 
 
 # Answers of environments
@@ -558,13 +558,13 @@ def test_a_vector_environment_of_the_old_api_is_recognised(trainer, vector):
 
 @pytest.mark.parametrize("value", [True, False, np.True_, np.array(False), 1, 0, np.int64(1)])
 def test_a_truth_value_is_a_flag(value):
-    assert checks.flag(value, "term") is bool(value)
+    assert checks.checked_flag(value, "term") is bool(value)
 
 
 @pytest.mark.parametrize("value", [None, "False", 2, {}, [True], np.array([True]), np.nan])
 def test_anything_else_is_no_flag(value):
     with pytest.raises(ValueError, match="terminated is .*, not True or False"):
-        checks.flag(value, "terminated")
+        checks.checked_flag(value, "terminated")
 
 
 def test_an_end_that_is_none_is_a_fault_in_evaluation_vectors_and_native(trainer):

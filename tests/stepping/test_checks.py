@@ -38,19 +38,19 @@ class Shared(gym.Env):
     1, 1.5, np.float64(2), np.float32(3), np.int64(4), True, np.array(5), torch.tensor(6.0),
     torch.tensor(7), Fraction(1, 2)])
 def test_one_real_number_is_a_reward(rew):
-    assert checks.reward(rew) == float(rew)
+    assert checks.checked_reward(rew) == float(rew)
 
 
 @pytest.mark.parametrize(("value", "meant"), [
     (True, True), (False, False), (np.bool_(True), True), (0, False), (np.array(1), True)])
 def test_one_yes_or_no_is_a_flag(value, meant):
-    assert checks.flag(value) is meant
+    assert checks.checked_flag(value) is meant
 
 
 @pytest.mark.parametrize("value", [None, "", "no", b"", {}, [], (), set(), np.zeros(2)])
 def test_what_is_not_one_yes_or_no_is_no_flag(value):
     with pytest.raises(ValueError, match="not True or False"):
-        checks.flag(value)
+        checks.checked_flag(value)
 
 
 @pytest.mark.parametrize("rew", [None, "1", b"1", [1.0], np.array([1.0]), np.nan, np.inf, 1e39, 1j,
@@ -58,7 +58,7 @@ def test_what_is_not_one_yes_or_no_is_no_flag(value):
                                  torch.tensor(1j), torch.tensor(torch.nan), {}])
 def test_anything_else_is_not(rew):
     with pytest.raises(ValueError, match="the reward is"):
-        checks.reward(rew)
+        checks.checked_reward(rew)
 
 
 @pytest.fixture

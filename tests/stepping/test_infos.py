@@ -9,8 +9,16 @@ from fault_envs import Calm, guard
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from fastppo import PPO
-from fastppo.outputs.metrics import Episodes
-from fastppo.stepping.infos import BYTES, SLOTS, WINDOW, Ends, numbers, numbers_of, told
+from fastppo.outputs.metrics import EpisodeMetrics
+from fastppo.stepping.infos import (
+    EPISODE_WINDOW,
+    INFO_BYTES,
+    MAX_INFO_KEYS,
+    EpisodeInfos,
+    finite_scalars,
+    finite_scalars_of,
+    read_infos,
+)
 
 QUICK = dict(preset="none", seed=3, num_minibatches=1, epochs=1, hidden_sizes=(4,), norm_obs=False,
              num_steps=24)
@@ -51,53 +59,53 @@ def metrics(make, iterations=3, envs=4, **settings):
     (3, 3.0), (-0.5, -0.5), (True, 1.0), (np.bool_(False), 0.0), (np.float32(0.5), 0.5),
     (np.int64(7), 7.0), (np.array(2.5), 2.5)])
 def test_a_finite_real_scalar_travels(value, number):
-    assert numbers({"x": value}) == {"x": number}
+    assert finite_scalars({"x": value}) == {"x": number}
 
 
 @pytest.mark.parametrize("value", [
     None, "1", b"1", 1j, np.nan, -np.inf, [1.0], np.ones(1), {"r": 1.0}, np.datetime64("nat"),
     np.array("a"), 10**400])
 def test_nothing_else_does(value):
-    assert numbers({"x": value}) == {}
+    assert finite_scalars({"x": value}) == {}
 
 
 def test_names_are_printable_text_of_forty_letters_at_most_and_infos_are_dicts():
-    assert numbers({1: 1.0, "a\0": 1.0, "\ud800": 1.0, "x" * 41: 1.0, "Länge": 2.0}) == {"Länge": 2}
-    assert numbers(None) == numbers([("x", 1.0)]) == {}
-    assert list(numbers({f"n{i}": i for i in range(99)})) == [f"n{i}" for i in range(SLOTS)]
+    assert finite_scalars({1: 1.0, "a\0": 1.0, "\ud800": 1.0, "x" * 41: 1.0, "Länge": 2.0}) == {"Länge": 2}
+    assert finite_scalars(None) == finite_scalars([("x", 1.0)]) == {}
+    assert list(finite_scalars({f"n{i}": i for i in range(99)})) == [f"n{i}" for i in range(MAX_INFO_KEYS)]
 
 
 def test_a_vector_environments_numbers_are_those_its_masks_give_to_an_environment():
     info = {"x": np.array([1.0, 2.0]), "_x": np.array([True, False]), "all": np.array([3, 4]),
             "one": 5.0, "y": np.array([None, "word"], object)}
-    assert [numbers_of(info, e) for e in (0, 1)] == [{"x": 1.0, "all": 3.0}, {"all": 4.0}]
+    assert [finite_scalars_of(info, e) for e in (0, 1)] == [{"x": 1.0, "all": 3.0}, {"all": 4.0}]
     final = {"final_info": {"x": np.array([6.0, 7.0])}, **info}
-    assert numbers_of(final, 1) == {"x": 7.0}
-    assert numbers_of({"final_info": np.array([None, {"x": 8}], object)}, 1) == {"x": 8.0}
+    assert finite_scalars_of(final, 1) == {"x": 7.0}
+    assert finite_scalars_of({"final_info": np.array([None, {"x": 8}], object)}, 1) == {"x": 8.0}
 
 
 def test_a_slot_tells_what_ended_last_by_step_and_environment():
-    slot, ends = np.full((1, BYTES), 255, np.uint8), Ends(first=2)
-    for t in range(WINDOW + 5):
+    slot, ends = np.full((1, INFO_BYTES), 255, np.uint8), EpisodeInfos(first=2)
+    for t in range(EPISODE_WINDOW + 5):
         ends.add(t, 1, {"x": t / 3})
         ends.add(t, 1, {"x": t / 7, "y": -1.0})
     ends.tell(slot[0])
-    assert told({"infos": slot}) == {(t, 3): {"x": t / 7, "y": -1.0} for t in range(5, WINDOW + 5)}
+    assert read_infos({"infos": slot}) == {(t, 3): {"x": t / 7, "y": -1.0} for t in range(5, EPISODE_WINDOW + 5)}
     ends.clear()
     ends.tell(slot[0])
-    assert told({"infos": slot}) == {}
+    assert read_infos({"infos": slot}) == {}
 
 
 def test_more_and_longer_names_than_a_slot_holds_are_not_told():
-    slot, ends = np.zeros((1, BYTES), np.uint8), Ends()
-    for t in range(WINDOW):
-        ends.add(t, 0, {f"{t} {i} ".ljust(40, "\U0001f600"): 0.1 for i in range(SLOTS)})
+    slot, ends = np.zeros((1, INFO_BYTES), np.uint8), EpisodeInfos()
+    for t in range(EPISODE_WINDOW):
+        ends.add(t, 0, {f"{t} {i} ".ljust(40, "\U0001f600"): 0.1 for i in range(MAX_INFO_KEYS)})
     ends.tell(slot[0])
-    assert told({"infos": slot}) == {}
+    assert read_infos({"infos": slot}) == {}
 
 
 def test_what_is_shown_are_means_over_the_last_episodes_that_told_it():
-    episodes, length = Episodes(), np.array([[0, 2], [3, 0], [4, 4]])
+    episodes, length = EpisodeMetrics(), np.array([[0, 2], [3, 0], [4, 4]])
     episodes.take(length * 1.0, length, {(0, 1): {"x": 1.0}, (2, 0): {"x": 4.0, "y": 5.0}})
     shown = {name: value for name, value in episodes.stats().items() if name[:4] == "env/"}
     assert shown == {"env/x": 2.5, "env/y": 5.0}
@@ -107,12 +115,12 @@ def test_what_is_shown_are_means_over_the_last_episodes_that_told_it():
 
 
 def test_the_first_thirty_two_names_are_shown_for_all_of_a_run():
-    episodes, length = Episodes(), np.ones((2, 1), np.int64)
+    episodes, length = EpisodeMetrics(), np.ones((2, 1), np.int64)
     for first in (0, 20):
         episodes.take(length * 1.0, length, {
             (0, 0): {f"n{first + i}": 1.0 for i in range(10)},
             (1, 0): {f"n{first + i}": 1.0 for i in range(10, 20)}})
-    assert episodes.seen.names == tuple(f"n{i}" for i in range(SLOTS))
+    assert episodes.seen.names == tuple(f"n{i}" for i in range(MAX_INFO_KEYS))
 
 
 @pytest.mark.parametrize("acting", ["local", "central"])

@@ -101,7 +101,7 @@ def test_the_first_minibatch_has_ratio_one(trainer, mode, acting):
     ppo = trainer(diaries(Chance, mode=mode), num_envs=3, num_steps=STEPS, acting=acting)
     for _ in range(3):
         rollout = ppo.collect()
-        batch = learner.flattened(rollout, torch.device("cpu"))
+        batch = learner.flatten_rollout(rollout, torch.device("cpu"))
         with torch.no_grad():
             ratio = (ppo.policy.judge(batch.obs, batch.act)[0] - batch.logp).exp()
         assert len(ratio) == rollout.valid.sum() and (ratio - 1).abs().max() < 1e-5

@@ -11,8 +11,14 @@ from safetensors import safe_open
 from fastppo import PPO, Config, load
 from fastppo.cli import arguments
 from fastppo.errors import ConfigError
-from fastppo.update.coefficients import FASTEST, SLOWEST, Pace, coefficients_at, value_at
-from fastppo.update.flat_parameters import critics
+from fastppo.update.coefficients import (
+    FASTEST,
+    SLOWEST,
+    KLControl,
+    coefficients_at,
+    scheduled_value,
+)
+from fastppo.update.flat_parameters import is_critic
 
 NAMES = ["lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef"]
 SCHEDULES = {  # the value at first, half way and at last
@@ -37,7 +43,7 @@ def test_a_schedule_begins_and_ends_at_its_values_exactly(name, text):
 
 
 def test_a_cosine_falls_slowly_at_both_ends():
-    values = [value_at("lr", "cosine:1", 1 - done / 10) for done in range(11)]
+    values = [scheduled_value("lr", "cosine:1", 1 - done / 10) for done in range(11)]
     assert values == pytest.approx([0.5 * (1 + math.cos(math.pi * i / 10)) for i in range(11)])
 
 
@@ -87,7 +93,7 @@ def test_the_compiled_learner_follows_schedules_as_torch_does(trainer):
     torchs, compiled = (weights(learner, **schedules) for learner in ("torch", "kernel"))
     torch.testing.assert_close(compiled, torchs, rtol=0, atol=2e-5)
     for name in schedules:
-        first = value_at(name, schedules[name], 1.0)
+        first = scheduled_value(name, schedules[name], 1.0)
         still = weights("kernel", **schedules | {name: f"constant:{first}"})
         assert (still - compiled).abs().max() > 1e-4, name
 
@@ -133,7 +139,7 @@ def test_schedules_and_functions_are_stored_as_text_and_loaded_again(trainer, tm
     ("net.vf.weight", True), ("critic.weight", True), ("net.actor.weight", False),
     ("head.log_std", False), ("net.body.weight", False), ("net.my_value.weight", False)])
 def test_parameters_are_the_critics_by_the_beginning_of_their_name(name, whose):
-    assert critics(name) is whose
+    assert is_critic(name) is whose
 
 
 @pytest.mark.parametrize("optimizer", ["adam", torch.optim.SGD])
@@ -147,10 +153,10 @@ def test_actor_and_critic_have_learning_rates_of_their_own(trainer, optimizer, s
         return {name: x - before[name] for name, x in ppo.policy.named_parameters()}
 
     actor, critic, both = moved(lr=0.01), moved(lr=0.003), moved(lr=0.01, critic_lr=0.003)
-    assert {critics(name) for name in both} == {False, True}
+    assert {is_critic(name) for name in both} == {False, True}
     assert ("net.critic_body.0.weight" in both) is not shared
     for name, change in both.items():
-        assert torch.equal(change, (critic if critics(name) else actor)[name])
+        assert torch.equal(change, (critic if is_critic(name) else actor)[name])
         assert not torch.equal(actor[name], critic[name])
 
 
@@ -168,7 +174,7 @@ def test_the_critics_rate_is_annealed_and_scheduled_like_the_actors():
     (1e-3, math.nan, 1e-3)])
 def test_the_learning_rate_follows_the_kl_within_bounds(lr, kl, wanted):
     config = Config(lr=lr, adaptive_kl=0.01)
-    now, pace = coefficients_at(config, 0.3), Pace(config)
+    now, pace = coefficients_at(config, 0.3), KLControl(config)
     assert pace.rates(now) == (lr, lr)
     assert pace.over(torch.tensor(kl), now) is False
     assert pace.rates(now) == pytest.approx((wanted, wanted))
@@ -178,7 +184,7 @@ def test_the_learning_rate_follows_the_kl_within_bounds(lr, kl, wanted):
 
 def test_a_critic_with_a_rate_of_its_own_keeps_it_under_an_adaptive_one():
     config = Config(lr=1e-3, critic_lr=4e-3, adaptive_kl=0.01, anneal_lr=False)
-    now, pace = coefficients_at(config, 0.5), Pace(config)
+    now, pace = coefficients_at(config, 0.5), KLControl(config)
     pace.over(1.0, now)
     assert pace.rates(now) == (1e-3 / 1.5, 4e-3)
 
@@ -204,7 +210,7 @@ def test_an_adaptive_rate_moves_after_every_epoch_and_survives_interrupts(
     ppo = made()
     ppo.update(ppo.collect())
     before, rollout = ppo.lr, ppo.collect()
-    monkeypatch.setattr(Pace, "over", interrupted(Pace.over, -2))
+    monkeypatch.setattr(KLControl, "over", interrupted(KLControl.over, -2))
     with pytest.raises(KeyboardInterrupt):
         ppo.update(rollout)
     assert ppo.lr == before

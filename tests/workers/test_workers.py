@@ -28,10 +28,10 @@ from fault_envs import (
 )
 
 from fastppo import PPO
-from fastppo.envs.make import build, factory
+from fastppo.envs.make import make_envs, make_factory
 from fastppo.errors import ConfigError
 from fastppo.workers import protocol, team, worker_process
-from fastppo.workers.protocol import WARMUP, slices
+from fastppo.workers.protocol import WARMUP, worker_slices
 
 # name: longest episode, steps a rollout; so that episodes end in all ways they can within three.
 TASKS = {
@@ -86,7 +86,7 @@ def test_an_episode_is_a_pure_function_of_its_seed_and_actions(name):
             if term or trunc:
                 break
         return trace
-    used, *fresh = build([factory(name)] * 6)
+    used, *fresh = make_envs([make_factory(name)] * 6)
     used.action_space.seed(1)
     for seed, env in enumerate(fresh):
         actions = [used.action_space.sample() for _ in range(150)]
@@ -96,20 +96,20 @@ def test_an_episode_is_a_pure_function_of_its_seed_and_actions(name):
 @pytest.mark.parametrize("envs, workers, parts", [
     (5, 2, [(0, 2), (2, 5)]), (4, 4, [(0, 1), (1, 2), (2, 3), (3, 4)]), (3, 1, [(0, 3)])])
 def test_slices_cover_every_environment_once(envs, workers, parts):
-    assert slices(envs, workers) == parts
+    assert worker_slices(envs, workers) == parts
 
 
 @pytest.mark.parametrize("cores, wanted", [(4, (protocol.SPIN_NS, 7)), (3, (protocol.SPIN_NS, 7)),
                                            (2, (0, 0)), (1, (0, 0))])
 def test_workers_that_outnumber_the_cores_sleep_at_once(monkeypatch, cores, wanted):
     monkeypatch.setattr(protocol, "usable_cores", lambda: cores)
-    assert protocol.spins(3, 7) == wanted
+    assert protocol.spin_times(3, 7) == wanted
 
 
 @pytest.mark.parametrize("acting, busy", [("local", 2), ("central", 3)])
 def test_the_main_process_needs_a_core_too_where_it_acts(trainer, monkeypatch, acting, busy):
-    asked, real = [], team.spins
-    monkeypatch.setattr(team, "spins", lambda *args: asked.append(args) or real(*args))
+    asked, real = [], team.spin_times
+    monkeypatch.setattr(team, "spin_times", lambda *args: asked.append(args) or real(*args))
     trainer(Calm, num_workers=2, acting=acting).collect()
     assert asked == [(busy, 0)]
 
@@ -274,7 +274,7 @@ def test_even_a_long_line_of_a_worker_comes_out_in_one_piece(capfd):
 
 
 def test_of_what_a_worker_wrote_the_last_64_kb_are_kept_for_an_error():
-    tail = worker_process.Tail()
+    tail = worker_process.OutputTail()
     for i in range(20_000):
         tail.add(f"{i:09d}")
     lines = tail.text().split("\n")
