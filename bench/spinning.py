@@ -13,7 +13,7 @@ import time
 from unittest import mock
 
 from fastppo import PPO
-from fastppo.workers import protocol, team
+from fastppo.workers import protocol
 
 ENVS, STEPS = 16, 128
 KINDS = {"sleeping": lambda busy, patience: (0, 0), "as it is": protocol.spin_times,

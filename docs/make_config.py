@@ -6,8 +6,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from fastppo.cli.setting_types import Setting, settings  # noqa: E402
+from fastppo.settings.fixes import format_value  # noqa: E402
 from fastppo.settings.presets import FAMILIES, PRESETS  # noqa: E402
-from fastppo.settings.spelling import format_value  # noqa: E402
 
 PAGE = Path(__file__).with_name("config.md")
 INTRO = """\

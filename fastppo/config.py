@@ -11,9 +11,10 @@ from typing import Any, Literal, get_origin
 
 from fastppo.errors import ConfigError
 from fastppo.settings.aliases import nearest_setting
+from fastppo.settings.fixes import flag
 from fastppo.settings.presets import preset_of
 from fastppo.settings.schedules import EXAMPLES, Scheduled, is_finite_number, is_schedule
-from fastppo.settings.spelling import MODELS, flag, flag_meant
+from fastppo.settings.spelling import MODELS, flag_meant
 
 
 @dataclass(frozen=True)

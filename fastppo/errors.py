@@ -16,27 +16,32 @@
 from contextlib import contextmanager
 from typing import Iterator
 
+from fastppo.settings.fixes import Fix, python_text, shell_text
 from fastppo.settings.spelling import keywords
 
 
 class Error(Exception):
-    """Base of every error raised on purpose: `what` happened, and the `fix` if there is one.
+    """Base of every error raised on purpose: `what` happened, why, and the `fix`, which is data.
 
-    Settings stand in both as flags of the command, which shows `typed`, and in the error's own text
-    as keyword arguments.
+    Its own text is for Python; `shell` is the text for the command line.
     """
 
     quotes = False  # whether `what` is somebody else's words, to be left as they are
 
-    def __init__(self, what: str, fix: str = ""):
+    def __init__(self, what: str, fix: Fix = ""):
         self.what, self.fix = what, fix
-        self.typed = f"{what}\n  fix: {fix}" if fix else what
         super().__init__(self.said())
+
+    @property
+    def shell(self) -> str:
+        """The text with the fix as it is typed on a command line."""
+        return f"{self.what}\n  fix: {shell_text(self.fix)}" if self.fix else self.what
 
     def said(self, env: str = "") -> str:
         """The error's own text; `env` is the call that the environment is an argument of."""
         what = self.what if self.quotes else keywords(self.what, bare=False)
-        return f"{what}\n  fix: {keywords(self.fix, env)}" if self.fix else what
+        fix = keywords(self.fix, env) if isinstance(self.fix, str) else python_text(self.fix)
+        return f"{what}\n  fix: {fix}" if fix else what
 
 
 class ConfigError(Error, ValueError):

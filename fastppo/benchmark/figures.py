@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any, NamedTuple, Sequence
 
 from fastppo.benchmark.peers import PEERS
-from fastppo.settings.spelling import format_value
+from fastppo.settings.fixes import format_value
 
 TITLES = {"environments": "environments alone", "acting": "acting alone", "update": "update alone",
           "loop": "whole loop"}

@@ -21,7 +21,7 @@ from fastppo.envs.vector_source import check_processes
 from fastppo.errors import ConfigError, Error
 from fastppo.machine.child_env import THREAD_LIMITS
 from fastppo.machine.limits import usable_cores
-from fastppo.settings.spelling import flag
+from fastppo.settings.fixes import flag
 from fastppo.update.coefficients import scheduled_value
 from fastppo.workers.count import worker_count
 

@@ -13,7 +13,7 @@ from fastppo.errors import ConfigError
 from fastppo.learner import Learner
 from fastppo.networks.encoders import subspace_names
 from fastppo.networks.heads import fixed_std
-from fastppo.settings.spelling import flag
+from fastppo.settings.fixes import flag
 
 
 def check_heads(config: Config, act_space: Space) -> None:

@@ -7,7 +7,7 @@ from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.machine.arena import Spec, largest_fitting, spec_bytes
 from fastppo.machine.limits import free_memory
-from fastppo.settings.spelling import flag
+from fastppo.settings.fixes import flag
 
 # Bytes of a worker's own memory, beside the environments': 21 to 28 MiB were measured.
 WORKER_BYTES = 32 << 20

@@ -16,8 +16,8 @@ from fastppo.cli.setting_types import SWITCHES, Setting, settings
 from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.settings.aliases import FOREIGN_NAMES, library_of, nearest_setting
+from fastppo.settings.fixes import format_value
 from fastppo.settings.presets import BY_PRESET, PRESETS, preset_of
-from fastppo.settings.spelling import format_value
 
 # Names of the first life. Two are no settings of their own: `computed` says what they come to.
 ALIASES = {"env": "env_name", "lam": "gae_lambda", "epsilon": "clip_range", "ppo_epochs": "epochs",

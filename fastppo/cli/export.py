@@ -13,7 +13,7 @@ from fastppo.cli.interrupts import Interrupts
 from fastppo.cli.setting_types import settings
 from fastppo.errors import ConfigError, Error
 from fastppo.settings.aliases import nearest_setting
-from fastppo.settings.spelling import format_value
+from fastppo.settings.fixes import format_value
 
 EXPORT_USAGE = "python main.py export MODEL"
 

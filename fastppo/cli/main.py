@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         except Stop:
             raise SystemExit(interrupts.code) from None
         except Error as error:
-            print(f"error: {error.typed}", file=sys.stderr, flush=True)
+            print(f"error: {error.shell}", file=sys.stderr, flush=True)
             code = 2 if isinstance(error, USAGE_ERRORS) else 1
             raise SystemExit(interrupts.code if interrupts.signum else code) from None
         except ModuleNotFoundError as error:

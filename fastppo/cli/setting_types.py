@@ -15,9 +15,10 @@ from typing import Any, Callable, Literal, NamedTuple, Sequence, Union, get_args
 
 from fastppo.config import Config
 from fastppo.errors import ConfigError
+from fastppo.settings.fixes import flag
 from fastppo.settings.presets import BY_PRESET
 from fastppo.settings.schedules import Scheduled, is_schedule
-from fastppo.settings.spelling import closest, flag, json_flag, parse_loose_json
+from fastppo.settings.spelling import closest, json_flag, parse_loose_json
 
 # The first field of each group.
 SECTIONS = {"env_name": "environment", "model": "network", "num_envs": "rollout",

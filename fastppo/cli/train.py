@@ -18,7 +18,8 @@ from fastppo.cli import arguments
 from fastppo.cli.arguments import Request, folder_name
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.errors import ConfigError
-from fastppo.settings.spelling import MODELS, format_value
+from fastppo.settings.fixes import format_value
+from fastppo.settings.spelling import MODELS
 
 BEGAN = time.monotonic()
 MODEL_FILE, SUMMARY_FILE = "model.safetensors", "summary.json"

@@ -7,6 +7,8 @@ import re
 import shlex
 from typing import Any, Iterable
 
+from fastppo.settings.fixes import flag
+
 MODELS = "auto", "mlp", "cnn", "impala", "impoola"  # networks that a setting can name
 FLAG = re.compile(
     r"(?<![\w-])--(?!help\b|no-)(\w+)(?:=('(?:[^']|'\"'\"')*'|[^\s;)'\"]*[^\s;),.:'\"]))?")
@@ -44,21 +46,6 @@ def parse_loose_json(text: str) -> dict[str, Any] | None:
             if isinstance(value, dict) and all(isinstance(name, str) for name in value):
                 return value
     return None
-
-
-def format_value(value: Any) -> str:
-    """A value as it would be typed: 1_000_000, 64,64, none, ..."""
-    if value is None or isinstance(value, (bool, str)):
-        return "none" if value is None else str(value)
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return f"{value:_}" if isinstance(value, int) else f"{value:g}" \
-        if isinstance(value, float) else json.dumps(value)
-
-
-def flag(name: str, value: Any) -> str:
-    """The flag that gives setting `name` a value."""
-    return f"--{name}={format_value(value)}"
 
 
 def json_flag(name: str, value: dict[str, Any]) -> str:

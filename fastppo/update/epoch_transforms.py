@@ -22,7 +22,7 @@ from fastppo.networks.heads import Gaussian
 from fastppo.networks.user_distribution import DistributionHead
 from fastppo.networks.value_normalisation import PopArt
 from fastppo.policy import Policy
-from fastppo.settings.spelling import flag
+from fastppo.settings.fixes import flag
 from fastppo.update.batches import Batch, normalise_advantages
 
 EpochTransform = Callable[[Rollout, Batch, int, int], Batch]

@@ -321,7 +321,7 @@ def test_a_system_that_cannot_have_a_setting_is_refused_with_a_fix(name, setting
     session.check_takes(name, CONFIG)
     with pytest.raises(ConfigError) as found:
         session.check_takes(name, CONFIG | settings)
-    assert words in found.value.typed
+    assert words in found.value.shell
 
 
 def test_a_system_has_the_settings_that_it_takes():

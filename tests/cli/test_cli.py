@@ -23,8 +23,8 @@ from fastppo.errors import ConfigError
 from fastppo.learner import Learner
 from fastppo.outputs import wandb_sink
 from fastppo.settings.aliases import FOREIGN_NAMES
+from fastppo.settings.fixes import format_value
 from fastppo.settings.presets import PRESETS
-from fastppo.settings.spelling import format_value
 from fastppo.workers import worker_process
 
 MAIN = Path(__file__).parents[2] / "main.py"

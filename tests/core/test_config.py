@@ -17,8 +17,9 @@ from fastppo.cli.train import first_lines
 from fastppo.config import check_names
 from fastppo.errors import ConfigError, EnvError
 from fastppo.settings.aliases import FOREIGN_NAMES, LIBRARY_NAMES, nearest_setting
+from fastppo.settings.fixes import format_value
 from fastppo.settings.presets import FAMILIES, PRESETS, preset_of
-from fastppo.settings.spelling import NONE, SIZES, WORDS, format_value
+from fastppo.settings.spelling import NONE, SIZES, WORDS
 
 DOCS = Path(__file__).parents[2] / "docs"
 NAMES = [field.name for field in dataclasses.fields(Config)]
@@ -187,7 +188,7 @@ def test_a_value_is_shown_as_it_is_typed():
     ('load("a--b")',) * 2, ("python main.py --help lists them all",) * 2])
 def test_a_fix_is_told_to_the_command_as_flags_and_in_python_as_keyword_arguments(fix, said):
     error = ConfigError("what", fix)
-    assert (error.typed, str(error)) == (f"what\n  fix: {fix}", f"what\n  fix: {said}")
+    assert (error.shell, str(error)) == (f"what\n  fix: {fix}", f"what\n  fix: {said}")
 
 
 @pytest.mark.parametrize("what, said", [
@@ -196,7 +197,7 @@ def test_a_fix_is_told_to_the_command_as_flags_and_in_python_as_keyword_argument
     ("it says: pip install --upgrade x",) * 2, ("odd: --a='b --c={x", "odd: --a='b c=\"{x\"")])
 def test_what_happened_is_spelt_for_the_caller_like_its_fix(what, said):
     error = ConfigError(what, "--lr=1")
-    assert (error.typed, str(error)) == (f"{what}\n  fix: --lr=1", f"{said}\n  fix: lr=1")
+    assert (error.shell, str(error)) == (f"{what}\n  fix: --lr=1", f"{said}\n  fix: lr=1")
 
 
 def test_the_words_of_an_environment_are_left_as_they_are():

@@ -73,6 +73,7 @@ ROWS = """
     errors
     settings.aliases
     settings.spelling settings.presets
+    settings.fixes
 """.split("\n")
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 

@@ -191,7 +191,7 @@ def test_a_network_that_cannot_fit_is_refused_before_it_is_made(monkeypatch, set
     monkeypatch.setattr(memory_estimate, "free_memory", lambda: 4 << 30)
     with pytest.raises(ConfigError, match="parameters and needs .* are free") as caught:
         PPO("CartPole-v1", num_workers=0, **settings)
-    assert caught.value.typed.endswith(f"fix: {fix}")
+    assert caught.value.shell.endswith(f"fix: {fix}")
 
 
 def test_a_vector_environment_that_is_too_large_is_told_a_number_that_fits(monkeypatch):

@@ -247,7 +247,7 @@ def test_an_environment_of_other_spaces_is_no_place_for_one_evaluation_either(tr
 def test_a_mistyped_eval_env_is_mended_by_a_flag_of_its_own():
     with pytest.raises(ConfigError) as caught:
         PPO("CartPole-v1", eval_env="CartPole-v7", num_workers=0)
-    assert caught.value.typed.endswith("fix: --eval_env=CartPole-v1")
+    assert caught.value.shell.endswith("fix: --eval_env=CartPole-v1")
     with pytest.raises(ConfigError, match="(?s)^eval_env is .*its constructor.*eval_env="):
         PPO("CartPole-v1", eval_env=lambda: 1 / 0, num_workers=0)
     with pytest.raises(ConfigError, match="^eval_env is ':Bell', in which no module is before"):

@@ -177,7 +177,7 @@ INSTANCE = torch.nn.Linear(2, 3)
 def test_a_name_that_is_no_class_is_mended_by_one_that_is(model, what, fix):
     with pytest.raises(Error, match=f"{what}.*\n  fix: {fix}") as caught:
         PPO(Chance, preset="none", num_workers=0, model=model)
-    assert "fix: --model=" in caught.value.typed
+    assert "fix: --model=" in caught.value.shell
 
 
 def test_a_network_that_is_made_already_is_refused(trainer):

@@ -1,0 +1,96 @@
+"""The fix of an error as data, rendered once for a shell and once for Python.
+
+    Set(target_kl=None)     --target_kl=none                   target_kl=None
+    Omit("lr", "gamma")     leave --lr and --gamma out         leave lr and gamma out
+    Install("atari")        pip install "fastppo[atari]"       the same
+    "a sentence"            the sentence                       the same
+    (fix, fix)              alternatives, joined by "; or "
+"""
+
+import json
+import shlex
+from typing import Any
+
+PYTHON_NAMES = {"env_name": "env"}  # parameters of PPO, make_vec and evaluate
+
+
+class Set:
+    """Settings to give, by name, with the values that mend the error."""
+
+    def __init__(self, **settings: Any):
+        self.settings = settings
+
+    def shell(self) -> str:
+        """The flags: --lr=0.001 --hidden_sizes=64,64."""
+        return " ".join(flag(name, value) for name, value in self.settings.items())
+
+    def python(self) -> str:
+        """The keyword arguments: lr=0.001, hidden_sizes=(64, 64)."""
+        return ", ".join(f"{PYTHON_NAMES.get(name, name)}={_python_value(value)}"
+                         for name, value in self.settings.items())
+
+
+class Omit:
+    """Settings to leave out, by name."""
+
+    def __init__(self, *names: str):
+        self.names = names
+
+    def shell(self) -> str:
+        """leave --lr and --gamma out."""
+        return f"leave {' and '.join(f'--{name}' for name in self.names)} out"
+
+    def python(self) -> str:
+        """leave lr and gamma out."""
+        return f"leave {' and '.join(self.names)} out"
+
+
+class Install:
+    """An optional dependency to install, by the name of its extra."""
+
+    def __init__(self, extra: str):
+        self.extra = extra
+
+    def shell(self) -> str:
+        """The command for pip."""
+        return f'pip install "fastppo[{self.extra}]"'
+
+    python = shell
+
+
+Fix = str | Set | Omit | Install | tuple["str | Set | Omit | Install", ...]
+
+
+def shell_text(fix: Fix) -> str:
+    """`fix` as it is typed on a command line."""
+    if isinstance(fix, tuple):
+        return "; or ".join(map(shell_text, fix))
+    return fix if isinstance(fix, str) else fix.shell()
+
+
+def python_text(fix: Fix) -> str:
+    """`fix` as it is written in Python."""
+    if isinstance(fix, tuple):
+        return "; or ".join(map(python_text, fix))
+    return fix if isinstance(fix, str) else fix.python()
+
+
+def flag(name: str, value: Any) -> str:
+    """The flag that gives setting `name` a value."""
+    text = format_value(value)
+    return f"--{name}={shlex.quote(text) if isinstance(value, dict) else text}"
+
+
+def format_value(value: Any) -> str:
+    """A value as it is typed, before a shell's quotes: 1_000_000, 64,64, none, {"level": 1}."""
+    if value is None or isinstance(value, (bool, str)):
+        return "none" if value is None else str(value)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    if isinstance(value, int):
+        return f"{value:_}"
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value, default=repr)
+
+
+def _python_value(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
