@@ -1,4 +1,4 @@
-"""A rollout: the arrays of T steps of E environments, who fills them, and what follows from them.
+"""The rollout buffer: the arrays of T steps of E environments, and how they are filled.
 
     collect: obs act logp val raw term trunc [t e]  ->  nxt  ->  rew  ->  adv, ret
 """
@@ -38,44 +38,55 @@ class Rollout(NamedTuple):
     state: Tensor  # f32 [t+1 e s] memory before obs is seen; s is 0 without one
 
 
+class Progress(NamedTuple):
+    """The progress of a run; replaced whole, so that an interrupt never sees half of it."""
+
+    iteration: int = 0  # rollouts collected
+    step: int = 0  # valid rows in them
+    begin: int = 0  # step at which the last rollout began
+
+
 class Collector:
-    """The environments of a run with the arrays they fill; `collect` is one iteration of them."""
+    """The environments of a run, `vec`, and the rollout that they fill, the same tensors always."""
 
     def __init__(self, arena: Arena, vec, policy: Policy, config: Config):
         self.arena, self.vec, self.policy, self.config = arena, vec, policy, config
-        self.returns, self.begun, self.prepared = ReturnScaling(config.num_envs), False, -1
+        self.returns, self.progress = ReturnScaling(config.num_envs), Progress()
+        self.rollout, self.started, self.prepared = as_rollout(arena, policy.observer.seen), False, -1
 
-    def collect(self, iteration: int) -> Rollout:
-        """The rollout of `iteration`; asked for again after an interrupt, the same, finished."""
-        if not self.begun:
-            self._begin()
+    def collect(self) -> Rollout:
+        """The next rollout; after an interrupt, the rest of the same one."""
+        iteration, step, _ = self.progress
+        if not self.started:
+            self._start()
         if self.prepared != iteration:
             prepare_rollout(self.arena)
             self.prepared = iteration
         self.vec.rollout(iteration)
         finish_rollout(self.arena, self.config, self.returns, iteration)
-        return as_rollout(self.arena, self.policy.observer.seen)
+        self.progress = Progress(iteration + 1, step + int(self.arena["valid"].sum()), step)
+        return self.rollout
 
-    def _begin(self) -> None:
-        """Set the observation moments from a random rollout, then start every environment."""
+    def _start(self) -> None:
+        """Sets the observation moments from a random rollout, then starts every environment."""
         if self.policy.observer.norm and not self.policy.observer.count.item():
             steps = min(self.config.num_steps, WARMUP_STEPS)
             self.vec.warmup(steps)
             self.policy.observer.learn([x.reshape(-1, *x.shape[2:]) for x in leaf_arrays(
                 self.arena["obs"][:steps])])
         self.vec.begin()
-        self.begun = True
+        self.started = True
 
 
 def prepare_rollout(arena: Arena) -> None:
-    """Clear what a rollout only writes where an episode ends, and poison what it must write."""
+    """Clears what is written only where an episode ends; poisons (NaN) what every step writes."""
     for name, value in (("term", False), ("trunc", False), ("valid", True), ("length", 0),
                         ("total", np.nan), ("nxt", np.nan), ("val", np.nan), ("logp", np.nan)):
         arena[name].fill(value)
 
 
 def finish_rollout(arena: Arena, config: Config, returns: ReturnScaling, iteration: int) -> None:
-    """All that follows from what the environments and the policy wrote: nxt, rew, adv, ret."""
+    """Computes nxt, rew, adv and ret from what the environments and the policy wrote."""
     val, nxt, rew, term, trunc, valid, adv = (
         arena[name] for name in ("val", "nxt", "rew", "term", "trunc", "valid", "adv"))
     nxt[:-1] = np.where((term | trunc | ~valid)[:-1], nxt[:-1], val[1:])

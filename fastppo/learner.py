@@ -1,28 +1,22 @@
-"""The clipped objective, as pure functions of tensors, and the only backward pass there is.
+"""The losses of PPO as pure functions of tensors, and the epochs of minibatch steps on them.
 
-    loss = policy - entropy_coef * mean entropy + value_coef * value
+    loss = policy loss - entropy_coef * mean entropy + value_coef * value loss
 """
-
-import math
 
 import torch
 from torch import Tensor, nn
 
 from fastppo.collect import Rollout
 from fastppo.config import Config
-from fastppo.errors import Error
 from fastppo.machine import kernels
 from fastppo.networks.value_normalisation import modules_with_moments
-from fastppo.update.batches import Batch, Fresh, flatten_rollout, normalise_advantages
-from fastppo.update.coefficients import Coefficients, KLControl, coefficients_at
-from fastppo.update.custom_loss import Weighed, loss_of, ratio_statistics
-from fastppo.update.epoch_transforms import make_epoch_transforms
+from fastppo.update import batches
+from fastppo.update.batches import Batch, Fresh
+from fastppo.update.coefficients import Coefficients, KLControl
 from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.optimizers import make_clipping, make_optimizer
-from fastppo.update.sequences import sampling_of
-
-STATS = ("policy_loss", "value_loss", "entropy", "approx_kl", "old_approx_kl", "clipfrac",
-         "grad_norm")
+from fastppo.update.rollback import restored_on_error
+from fastppo.update.statistics import Statistics, average, loss_report
 
 
 def policy_loss(log_ratio: Tensor, adv: Tensor, clip_range: float, dual_clip: float | None = None
@@ -42,99 +36,99 @@ def value_loss(val: Tensor, batch: Batch, clip_range_vf: float | None) -> Tensor
     """0.5 * mean((val - ret)^2), or of the larger error with val clipped around batch.val."""
     error = (val - batch.ret).square()
     if clip_range_vf is not None:
-        near = batch.val + (val - batch.val).clamp(-clip_range_vf, clip_range_vf)
-        error = torch.max(error, (near - batch.ret).square())
+        clipped = batch.val + (val - batch.val).clamp(-clip_range_vf, clip_range_vf)
+        error = torch.max(error, (clipped - batch.ret).square())
     return 0.5 * error.mean()
 
 
-def total_loss(fresh: Fresh, batch: Batch, now: Coefficients) -> Weighed:
+def total_loss(fresh: Fresh, batch: Batch, now: Coefficients) -> tuple[Tensor, Statistics]:
     """(loss, its parts by name) of a minibatch; batch.adv is taken as it is."""
-    gain = policy_loss(fresh.logp - batch.logp, batch.adv, now.clip_range, now.dual_clip)
-    error = value_loss(fresh.val, batch, now.clip_range_vf)
-    loss = gain - now.entropy_coef * fresh.ent.mean() + now.value_coef * error
-    return loss, {"policy_loss": gain, "value_loss": error}
+    policy = policy_loss(fresh.logp - batch.logp, batch.adv, now.clip_range, now.dual_clip)
+    value = value_loss(fresh.val, batch, now.clip_range_vf)
+    loss = policy - now.entropy_coef * fresh.ent.mean() + now.value_coef * value
+    return loss, {"policy_loss": policy, "value_loss": value}
+
+
+@torch.no_grad()
+def ratio_statistics(fresh: Fresh, batch: Batch, now: Coefficients) -> Statistics:
+    """Mean entropy, two estimates of the KL, and the share of ratios out of the clip range.
+
+    approx_kl = mean(ratio - 1 - log ratio), old_approx_kl = mean(-log ratio).
+    """
+    log_ratio = fresh.logp - batch.logp
+    ratio, old_kl = log_ratio.exp(), -log_ratio.mean()
+    return {"entropy": fresh.ent.mean(), "approx_kl": ratio.mean() - 1 + old_kl,
+            "old_approx_kl": old_kl,
+            "clipfrac": ((ratio - 1).abs() > now.clip_range).float().mean()}
 
 
 class Learner:
-    """Steps of an optimizer on the flat vector of a policy's parameters.
+    """Minibatch steps of an optimizer on a policy's parameters, which are views of one vector.
 
-    To change what it does, subclass it: `judge`, what the policy says of samples; `loss`, what is
-    made of that.
+    Subclass it to change what is optimised: override `loss` or `evaluate_actions`. `flatten` makes
+    the samples of a rollout, and each of `transforms` changes them before an epoch (build/run.py).
     """
 
     def __init__(self, policy: nn.Module, config: Config, flat: FlatParameters):
-        self.policy, self.config, self.flat, self.names = policy, config, flat, STATS
-        self.now, self.pace, self.finished = coefficients_at(config, 1.0), KLControl(config), -1
-        self.optimizer, self.clip = make_optimizer(config, flat), make_clipping(config, flat)
-        self.changes, self.chosen = make_epoch_transforms(config, policy), loss_of(config, policy.net)
-        self.sampling = sampling_of(policy)
-        self.parts = [flat, self.optimizer, self.pace, *modules_with_moments(policy)]  # all an update changes
+        self.policy, self.config, self.flat = policy, config, flat
+        self.flatten, self.transforms = batches.flatten_rollout, []
+        self.optimizer, self.kl_control = make_optimizer(config, flat), KLControl(config)
+        self.clip_gradient, self.finished = make_clipping(config, flat), -1  # complete iterations
+        self.parts = [flat, self.optimizer, self.kl_control, *modules_with_moments(policy)]
 
-    def judge(self, batch: Batch) -> Fresh:
-        """What the policy says of a minibatch."""
-        return Fresh(*self.policy.judge(batch.obs, batch.act, batch.past))
+    def evaluate_actions(self, batch: Batch) -> Fresh:
+        """Log-probability of the recorded action, entropy and value under the policy as it is."""
+        return Fresh(*self.policy.judge(batch.obs, batch.act, batch.sequences))
 
-    def loss(self, fresh: Fresh, batch: Batch, now: Coefficients) -> Weighed:
+    def loss(self, fresh: Fresh, batch: Batch, now: Coefficients) -> tuple[Tensor, Statistics]:
         """(loss, statistics by name) of a minibatch, a mean over its samples."""
         return total_loss(fresh, batch, now)
 
     def update(self, rollout: Rollout, now: Coefficients, iteration: int) -> dict[str, float]:
-        """The epochs of one iteration, then its observations into the moments.
+        """Runs the epochs of an iteration, then merges its observations into the moments.
 
-        Returns the losses, means over minibatches. Interrupted anywhere, or where a gradient is not
+        Returns the losses, means over minibatches. If it is interrupted, or a gradient is not
         finite (Error), everything is as it was before.
         """
         self.flat.check()
-        before = [part.state for part in self.parts]
-        try:
-            stats, observer = self._epochs(rollout, now, iteration), self.policy.observer
-            observer.learn(observer.seen.split(flatten_rollout(rollout, torch.device("cpu")).obs))
+        with restored_on_error(self.parts):
+            stats = loss_report(self._epochs(rollout, now, iteration))
+            self.policy.observer.learn(batches.valid_observations(rollout, self.policy))
             self.finished = iteration
-        except BaseException:
-            for part, state in zip(self.parts, before):
-                part.restore(state)
-            raise
         return stats
 
-    def _epochs(self, rollout: Rollout, now: Coefficients, iteration: int) -> dict[str, float]:
-        batch, config = self.sampling.samples(rollout, self.flat.values.device), self.config
-        self.now, rows = now, len(batch.adv)
-        if not rows:  # all environments were reset, and did nothing else
-            return {f"losses/{name}": math.nan for name in STATS} | {"losses/epochs": 0.0}
-        order, means = torch.empty(rows, dtype=torch.int64, device="cpu"), []
-        for epoch in range(config.epochs):
-            samples, self.optimizer.rates = batch, self.pace.rates(now)
-            for change in self.changes:
-                samples = change(rollout, samples, iteration, epoch)
-            kernels.permutation(config.seed, iteration, epoch, order.numpy())
-            means.append(self._epoch(samples, order.to(batch.adv.device)))
-            if self.pace.over(means[-1][self.names.index("approx_kl")], now):
+    def _epochs(self, rollout: Rollout, now: Coefficients, iteration: int) -> list[Statistics]:
+        """The mean statistics of each epoch, until the KL stops them."""
+        samples, epochs = self.flatten(rollout, self.flat.values.device), []
+        order = torch.empty(len(samples.adv), dtype=torch.int64, device="cpu")
+        for epoch in range(self.config.epochs if len(order) else 0):
+            batch, self.optimizer.rates = samples, self.kl_control.rates(now)
+            for transform in self.transforms:
+                batch = transform(rollout, batch, iteration, epoch)
+            kernels.permutation(self.config.seed, iteration, epoch, order.numpy())
+            epochs.append(self._epoch(batch, order.to(batch.adv.device), now))
+            if self.kl_control.stops(epochs[-1]["approx_kl"], now):
                 break
-        stats = torch.stack(means).mean(0)
-        if not torch.isfinite(stats[-1]):
-            raise Error("the gradient is not finite; the weights are as they were before the "
-                        "update", "check the rewards and a model of your own, or lower --lr")
-        names = (f"losses/{name}" for name in self.names)
-        return dict(zip(names, stats.tolist())) | {"losses/epochs": float(len(means))}
+        return epochs
 
-    def _epoch(self, batch: Batch, order: Tensor) -> Tensor:
-        """The mean statistics of one pass over the shuffled samples, minibatch by minibatch."""
-        parts = self.sampling.cut(self.sampling.shuffled(batch, order), self.config.num_minibatches)
-        return torch.stack([self._minibatch(part) for part in parts]).mean(0)
+    def _epoch(self, batch: Batch, order: Tensor, now: Coefficients) -> Statistics:
+        """One pass over the shuffled samples; returns the mean statistics of its minibatches."""
+        minibatches = batch.shuffled(order).split(self.config.num_minibatches)
+        return average([self._minibatch(minibatch, now) for minibatch in minibatches])
 
     @torch.enable_grad()  # whatever the host script has set
-    def _minibatch(self, batch: Batch) -> Tensor:
+    def _minibatch(self, batch: Batch, now: Coefficients) -> Statistics:
+        """One step of the optimizer on the gradient of one minibatch."""
         if self.config.norm_advantages == "minibatch":
-            batch = batch._replace(adv=normalise_advantages(batch.adv))
+            batch = batch._replace(adv=batches.normalise_advantages(batch.adv))
         self.flat.grad.zero_()
-        means = torch.zeros((), device=batch.adv.device)
-        for part in self.sampling.cut(batch, self.config.num_microbatches):
-            fresh, weight = self.judge(part), len(part.adv) / len(batch.adv)
-            loss, stats = self.chosen(self.loss)(fresh, part, self.now)
+        stats = {}
+        for part in batch.split(self.config.num_microbatches):
+            weight, fresh = len(part.adv) / len(batch.adv), self.evaluate_actions(part)
+            loss, losses = self.loss(fresh, part, now)
             (weight * loss).backward()
-            stats = stats | ratio_statistics(fresh, part, self.now)
-            means = means + weight * torch.stack([*stats.values()]).detach()
-        self.names = *stats, "grad_norm"
-        norm = self.clip()
+            for name, x in (losses | ratio_statistics(fresh, part, now)).items():
+                stats[name] = stats.get(name, 0.0) + weight * x.detach()
+        stats["grad_norm"] = self.clip_gradient()
         self.optimizer.step()
-        return torch.cat([means, norm[None]])
+        return stats

@@ -5,7 +5,8 @@ import csv
 import numpy as np
 import torch
 
-from fastppo import learner, reference
+from fastppo import reference
+from fastppo.update.batches import flatten_rollout
 
 
 def table(path) -> list[dict]:
@@ -19,7 +20,7 @@ def weights(ppo):
 
 def log_ratio(ppo, rollout):
     """log(pi / pi_acting) f32 [b] of a rollout's samples, as the first minibatch finds it."""
-    batch = learner.flatten_rollout(rollout, ppo.learner.flat.values.device)
+    batch = flatten_rollout(rollout, ppo.learner.flat.values.device)
     with torch.no_grad():
         return ppo.policy.judge(batch.obs, batch.act)[0] - batch.logp
 

@@ -1,5 +1,6 @@
 """Resolves a Config: preset, machine, spaces."""
 
+import logging
 import math
 import secrets
 from functools import partial
@@ -24,7 +25,10 @@ from fastppo.networks.encoders import visible_leaves
 from fastppo.networks.heads import COMPILED_HEADS, make_head
 from fastppo.networks.mlp import COMPILED_ACTIVATIONS as COMPILED_ACTIVATIONS
 from fastppo.settings.presets import BY_PRESET, PRESETS, preset_of
+from fastppo.update.coefficients import coefficients_at
 from fastppo.workers.count import pays, worker_count
+
+log = logging.getLogger("fastppo")
 
 Callback = Callable[[Any, dict[str, float]], Any]
 Callbacks = Callback | Iterable[Callback]
@@ -77,6 +81,28 @@ def check_total_steps(total: Any) -> int:
         raise ConfigError(f"learn was asked for {total!r} steps, but they must be a whole number,"
                           " 0 or more", "ppo.learn(1_000_000)")
     return int(total)
+
+
+def target_steps(ppo: Any, total_steps: int | None) -> int:
+    """The step at which `learn` ends; warns if it is done already, or if the learning rate rises."""
+    total = ppo.config.total_steps if total_steps is None else check_total_steps(total_steps)
+    if ppo.step >= total and not ppo.pending:
+        log.warning("%d steps are done already, of %d asked for: nothing to do\n"
+                    "  fix: ppo.learn(ppo.step + %d)", ppo.step, total, total or 1)
+    elif ppo.step and not ppo.pending:
+        _warn_of_rise(ppo, total)
+    return total
+
+
+def _warn_of_rise(ppo: Any, total: int) -> None:
+    """Warns if a later end than that of the last `learn` makes a scheduled learning rate rise."""
+    last = ppo.learner.optimizer.rates
+    following = ppo.learner.kl_control.rates(
+        coefficients_at(ppo.config, 1.0 - min(ppo.step / total, 1.0)))
+    if any(after > before for before, after in zip(last, following)):
+        log.warning("the learning rate rises from %.3g to %.3g, because its schedule now ends at"
+                    " step %d\n  fix: PPO(..., total_steps=%d) from the start, or anneal_lr=False",
+                    last[0], following[0], total, total)
 
 
 def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:

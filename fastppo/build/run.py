@@ -1,12 +1,18 @@
-"""Wires the environments, the actor and the learner of a run."""
+"""A run: environments, policy, learner and rollout buffer, made from a Config, closed together."""
+
+from contextlib import AbstractContextManager, ExitStack, closing
+from typing import Any, Callable, Sequence
 
 import torch
 from gymnasium.vector import AutoresetMode
 
-from fastppo.build.arena_layout import env_groups, shares_update
-from fastppo.collect import Collector
+from fastppo.build.arena_layout import env_groups, make_arena, shares_update
+from fastppo.build.model import build_policy
+from fastppo.build.resolve import config_for, make_source, resolve
+from fastppo.collect import Collector, Progress
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
+from fastppo.errors import ClosedError
 from fastppo.learner import Learner
 from fastppo.learners.compiled import CompiledLearner, policy_plan
 from fastppo.learners.shared_minibatches import SharedMinibatches
@@ -16,17 +22,96 @@ from fastppo.policy import Policy
 from fastppo.stepping.actors import CentralActor, LocalActor
 from fastppo.stepping.episodes import RolloutViews
 from fastppo.stepping.native_vector import NativeVector, autoreset_mode
-from fastppo.update.custom_loss import check_loss
+from fastppo.update.coefficients import coefficients_at
+from fastppo.update.custom_loss import check_loss, configured_loss
+from fastppo.update.epoch_transforms import make_epoch_transforms
 from fastppo.update.flat_parameters import FlatParameters
+from fastppo.update.sequences import flatten_sequences
 from fastppo.vecenv import Serial
 from fastppo.workers.team import WorkerTeam
-from fastppo.workers.update_helper import HelperPlan
 from fastppo.workers.worker_envs import WorkerVecEnv, worker_jobs
 
 
+class Run(AbstractContextManager):
+    """The parts of a run, wired; `make_sinks(config, source)` is called before any worker starts.
+
+    Raises subclasses of fastppo.Error; what was made until then is closed.
+    """
+
+    def __init__(self, env: Any, settings: dict[str, Any],
+                 make_sinks: Callable[[Config, EnvSource], Sequence[Any]]):
+        with ExitStack() as resources:
+            self.source = make_source(env, config_for(env, settings))
+            resources.callback(self.source.close)
+            self.config = config = resolve(self.source)
+            self.policy = build_policy(self.source.obs_space, self.source.act_space, config)
+            self.arena = resources.enter_context(closing(
+                make_arena(config, self.policy.to(config.device), self.source)))
+            self.learner = make_learner(self.policy, config, self.arena)
+            self.sinks = [resources.enter_context(closing(sink))
+                          for sink in make_sinks(config, self.source)]
+            self.collector = make_collector(self.arena, self.source, self.policy, self.learner,
+                                            config)
+            resources.callback(self.collector.vec.close)
+            self._resources = resources.pop_all()
+        self.total, self.closed, self.rollout = config.total_steps, False, self.collector.rollout
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self.closed else ""
+        return (f"<{type(self).__name__} on {self.config.env_name}: step {self.step:,} of"
+                f" {self.total:,}{closed}>")
+
+    @property
+    def progress(self) -> Progress:
+        """Iterations and environment steps collected so far."""
+        return self.collector.progress
+
+    @property
+    def step(self) -> int:
+        """Environment steps collected so far."""
+        return self.progress.step
+
+    @property
+    def pending(self) -> bool:
+        """True if the last rollout has not been used by an update yet."""
+        return self.learner.finished < self.progress.iteration - 1
+
+    def check_open(self) -> None:
+        """Raises ClosedError after close()."""
+        if self.closed:
+            raise ClosedError("this PPO has been closed", "make a new one, or load what you saved")
+
+    def close(self) -> None:
+        """Stops the workers and closes the sinks; a second call does nothing."""
+        self.closed = True
+        self._resources.close()
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
 @default_torch()
+def make_learner(policy: Policy, config: Config, arena: Arena) -> Learner:
+    """The learner that a resolved Config describes, with its optional parts attached."""
+    check_loss(config)
+    coefficients_at(config, 1.0)  # a schedule of the user's that fails is an error now, not later
+    learner = learner_class(config)(policy, config, make_flat_parameters(policy, arena))
+    learner.transforms += make_epoch_transforms(config, policy)
+    learner.loss = configured_loss(config, policy, learner.loss)
+    if policy.memory:
+        learner.flatten = flatten_sequences
+    return learner
+
+
+def learner_class(config: Config) -> type[Learner]:
+    """The class of the learner: compiled, torch's, or a subclass of the user's."""
+    if config.learner == "kernel":
+        return CompiledLearner
+    return config.loss if isinstance(config.loss, type) else Learner
+
+
 def make_flat_parameters(policy: Policy, arena: Arena) -> FlatParameters:
-    """The parameters as one vector; on the CPU it and the moments' snapshot are the arena's."""
+    """The parameters as one vector; on the CPU it and the normaliser's snapshot are the arena's."""
     observer = policy.observer
     if observer.count.device.type != "cpu":
         return FlatParameters(policy)
@@ -37,41 +122,49 @@ def make_flat_parameters(policy: Policy, arena: Arena) -> FlatParameters:
     return FlatParameters(policy, torch.from_numpy(arena["params"]))
 
 
-@default_torch()
-def make_learner(policy: Policy, config: Config, flat: FlatParameters) -> Learner:
-    """The learner a resolved Config asks for."""
-    check_loss(config)
-    return learner_class(config)(policy, config, flat)
-
-
 def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,
-          config: Config) -> Collector:
-    """The Collector of a run: its environments in this process or in workers, and their actor."""
-    seed, native, seen = config.seed, source.vector is not None, policy.observer.seen
-    groups = [range(config.num_envs)] if native else env_groups(config.num_envs)
-    recipe = policy_plan(policy, learner.flat) if config.acting == "local" else None
-    late = native and autoreset_mode(source.vector) is AutoresetMode.NEXT_STEP
-    central = CentralActor(arena, policy, groups, seed, late) if recipe is None else None
+                   config: Config) -> Collector:
+    """The Collector of a run: its environments, and the actor that chooses their actions."""
     if config.num_workers:
-        share = (HelperPlan(learner.recipe, learner.terms, policy.observer.norm)
-                 if shares_update(config, policy) else None)
-        todo = worker_jobs(source.factories, arena, config.num_workers, groups, recipe, seen,
-                    policy.actions, seed, share)
-        team = WorkerTeam(todo, arena, len(groups), config.step_timeout, config.reset_timeout,
-                    busy=central is not None)
-        vec = WorkerVecEnv(team, config.num_steps, central)
-        if share:
-            learner.share(SharedMinibatches(team, arena, policy.observer.norm))
+        return _with_workers(arena, source, policy, learner, config)
+    if source.vector is not None:
+        next_step = autoreset_mode(source.vector) is AutoresetMode.NEXT_STEP
+        groups = [range(config.num_envs)]
+        actor = _local_actor(arena, policy, learner, config) or CentralActor(
+            arena, policy, groups, config.seed, next_step)
+        vec = NativeVector(source.vector, arena, actor, config.seed)
     else:
-        actor = central or LocalActor(arena, 0, config.num_envs, recipe, seen, policy.actions, seed)
-        vec = (NativeVector(source.vector, arena, actor, seed) if native else
-               Serial(source.factories, RolloutViews.of(arena, 0, config.num_envs), actor, seed,
-                      groups=groups if central else ()))
+        groups = env_groups(config.num_envs) if config.acting == "central" else ()
+        actor = _local_actor(arena, policy, learner, config) or CentralActor(
+            arena, policy, groups, config.seed)
+        views = RolloutViews.of(arena, 0, config.num_envs)
+        vec = Serial(source.factories, views, actor, config.seed, groups=groups)
     return Collector(arena, vec, policy, config)
 
 
-def learner_class(config: Config) -> type[Learner]:
-    """The class of the learner a resolved Config asks for."""
-    if config.learner == "kernel":
-        return CompiledLearner
-    return config.loss if isinstance(config.loss, type) else Learner
+def _local_actor(arena: Arena, policy: Policy, learner: Learner, config: Config
+                 ) -> LocalActor | None:
+    """The compiled policy on all environments; None where the main process infers with torch."""
+    if config.acting == "central":
+        return None
+    return LocalActor(arena, 0, config.num_envs, policy_plan(policy, learner.flat),
+                      policy.observer.seen, policy.actions, config.seed)
+
+
+def _with_workers(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,
+                  config: Config) -> Collector:
+    """A Collector whose environments are in worker processes, which may share the update."""
+    groups, plan, central = env_groups(config.num_envs), None, None
+    if config.acting == "local":
+        plan = policy_plan(policy, learner.flat)
+    else:
+        central = CentralActor(arena, policy, groups, config.seed)
+    helper = learner.helper_plan() if shares_update(config, policy) else None
+    jobs = worker_jobs(source.factories, arena, config.num_workers, groups, plan,
+                       policy.observer.seen, policy.actions, config.seed, helper)
+    team = WorkerTeam(jobs, arena, len(groups), config.step_timeout, config.reset_timeout,
+                      busy=central is not None)
+    collector = Collector(arena, WorkerVecEnv(team, config.num_steps, central), policy, config)
+    if helper:
+        learner.share(SharedMinibatches(team, arena, collector.rollout))
+    return collector

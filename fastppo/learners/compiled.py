@@ -7,27 +7,30 @@ from torch import Tensor, nn
 from fastppo.collect import Rollout
 from fastppo.config import Config
 from fastppo.errors import ModelError
-from fastppo.learner import STATS, Batch, Learner
-from fastppo.learners.shared_minibatches import OwnMinibatches, SharedMinibatches
+from fastppo.learner import Learner
+from fastppo.learners.shared_minibatches import SharedMinibatches
 from fastppo.machine import kernels
 from fastppo.networks.heads import COMPILED_HEADS
 from fastppo.networks.mlp import MLP
 from fastppo.policy import Policy
+from fastppo.settings.fixes import Set
 from fastppo.stepping.actors import PolicyPlan
-from fastppo.update.coefficients import Coefficients
+from fastppo.update.batches import Batch
+from fastppo.update.coefficients import Coefficients, coefficients_at
 from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.optimizers import Adam
-from fastppo.workers.update_helper import shared_memory
+from fastppo.update.statistics import LOSSES, Statistics
+from fastppo.workers.update_helper import HelperPlan, shared_memory
 
 
 def can_compile(policy: nn.Module, flat: FlatParameters) -> bool:
-    """Whether the compiled learner can train this policy: a built-in MLP, on the CPU, no mask."""
+    """Returns True if the compiled learner can train this policy: built-in MLP, CPU, no mask."""
     return (kernels.COMPILED and isinstance(policy, Policy) and flat.values.device.type == "cpu"
             and policy.observer.seen.mask is None and policy_plan(policy, flat) is not None)
 
 
 def policy_plan(policy: Policy, flat: FlatParameters) -> PolicyPlan | None:
-    """What the compiled twin needs, or None where only torch can run this network."""
+    """The layers for the compiled policy; None for a network that only torch can run."""
     log_std = getattr(policy.head, "log_std", None)
     known = (type(policy.net) is MLP and policy.net.final_tanh is None
              and type(policy.head) in COMPILED_HEADS)
@@ -45,45 +48,54 @@ def update_coefficients(config: Config, now: Coefficients) -> kernels.UpdateCoef
 
 
 class CompiledLearner(Learner):
-    """Learner with compiled minibatches, on the same vectors: equal to it within 1e-5.
+    """A Learner whose minibatches are compiled, on the same vectors: equal to it within 1e-5.
 
-    Raises ModelError for a policy it does not serve.
+    Raises ModelError for a policy that can_compile refuses.
     """
 
     def __init__(self, policy: nn.Module, config: Config, flat: FlatParameters):
         super().__init__(policy, config, flat)
         if not can_compile(policy, flat):
-            raise ModelError("the compiled learner serves built-in MLPs on the CPU alone",
-                             "--learner=torch")
-        self.recipe = policy_plan(policy, flat)
-        self.memory = kernels.update_memory(
-            *self.recipe[:2], flat.values.numpy(), self.optimizer.mean.numpy(),
+            raise ModelError("the compiled learner is for built-in MLPs on the CPU",
+                             Set(learner="torch"))
+        self.plan, self.shared, self.helped = policy_plan(policy, flat), None, False
+        self.buffers = kernels.update_memory(
+            *self.plan[:2], flat.values.numpy(), self.optimizer.mean.numpy(),
             self.optimizer.square.numpy())
-        self.terms, self.shards = update_coefficients(config, self.now), OwnMinibatches()
 
-    def share(self, shards: SharedMinibatches) -> None:
-        """From now on compute minibatches together with workers: the same bits, sooner."""
-        self.shards, self.memory = shards, shared_memory(self.memory, shards.arena)
+    def share(self, shared: SharedMinibatches) -> None:
+        """Computes minibatches together with idle workers from now on: the same bits, sooner."""
+        self.shared, self.buffers = shared, shared_memory(self.buffers, shared.arena)
 
-    def _epochs(self, rollout: Rollout, now: Coefficients, iteration: int) -> dict[str, float]:
-        self.terms = update_coefficients(self.config, now)
-        with self.shards.session(self.terms):
+    def helper_plan(self) -> HelperPlan:
+        """The description of the update for a worker that helps with it."""
+        first = update_coefficients(self.config, coefficients_at(self.config, 1.0))
+        return HelperPlan(self.plan, first, self.policy.observer.norm)
+
+    def _epochs(self, rollout: Rollout, now: Coefficients, iteration: int) -> list[Statistics]:
+        self.helped = False
+        # Workers read the rollout buffer: they cannot help with any other samples.
+        if self.shared is None or self.transforms or rollout is not self.shared.rollout:
+            return super()._epochs(rollout, now, iteration)
+        with self.shared.session(now) as self.helped:
             return super()._epochs(rollout, now, iteration)
 
-    def _epoch(self, batch: Batch, order: Tensor) -> Tensor:
-        """The mean statistics of one pass over the shuffled samples, minibatch after minibatch."""
-        rows, samples = len(order), self._samples(batch)
-        count = min(self.config.num_minibatches, rows)
-        shards = self.shards.among(samples, order.numpy())
-        update = kernels.MinibatchUpdate(*self.recipe, self.memory, samples, order.numpy(), self.terms)
-        stats = np.empty((count, len(STATS)), np.float32)
+    def _epoch(self, batch: Batch, order: Tensor, now: Coefficients) -> Statistics:
+        """One pass over the shuffled samples; returns the mean statistics of its minibatches."""
+        rows, count = len(order), min(self.config.num_minibatches, len(order))
+        update = kernels.MinibatchUpdate(*self.plan, self.buffers, self._samples(batch),
+                                         order.numpy(), update_coefficients(self.config, now))
+        minibatch = self.shared.minibatches(update, order.numpy()) if self.helped \
+            else update.minibatch
+        stats = np.empty((count, len(LOSSES)), np.float32)
         for i in range(count):
             self.optimizer.steps += 1
-            shards.minibatch(update, rows * i // count, rows * (i + 1) // count,
-                             self.optimizer.steps, self.optimizer.lr, stats[i])
-        return torch.from_numpy(stats).mean(0)
+            minibatch(rows * i // count, rows * (i + 1) // count, self.optimizer.steps,
+                      self.optimizer.lr, stats[i])
+        return dict(zip(LOSSES, torch.from_numpy(stats).mean(0)))
 
     def _samples(self, batch: Batch) -> kernels.UpdateSamples:
+        """The samples as the kernel reads them, without a copy where they are float32 already."""
         observer, rest = self.policy.observer, (x.numpy() for x in batch[1:-1])
         obs = observer.encoding.encode(observer.seen.split(batch.obs))
         moments = (observer.shift, observer.scale) if observer.norm else ()

@@ -1,76 +1,63 @@
 """Minibatches computed by the main process and idle workers together."""
 
 from contextlib import contextmanager
-from typing import Iterator
+from functools import partial
+from typing import Callable, Iterator
 
 import numpy as np
 
+from fastppo.collect import Rollout
 from fastppo.machine.arena import Arena
-from fastppo.machine.kernels import MinibatchUpdate, UpdateCoefficients, UpdateSamples
+from fastppo.machine.kernels import MinibatchUpdate
+from fastppo.update.coefficients import Coefficients
 from fastppo.workers.protocol import SLICE_NS, SPIN_NS, UPDATE
 from fastppo.workers.team import WorkerTeam
-from fastppo.workers.update_helper import OVER, PAUSE, SCHEDULED, arena_samples, helper_count
+from fastppo.workers.update_helper import OVER, PAUSE, SCHEDULED, helper_count
 
 
-class OwnMinibatches:
-    """The main process by itself."""
+class SharedMinibatches:
+    """The minibatches of the rollout buffer, computed by the main process and idle workers.
 
-    @contextmanager
-    def session(self, terms: UpdateCoefficients) -> Iterator[None]:
-        """Around all minibatches of one update, whose coefficients are `terms`."""
-        yield
+    A minibatch is a round of shards in one cell; each free process claims the next one. Claims
+    decide only who computes a shard, so they change no bit (csrc/update/update.h).
 
-    def among(self, samples: UpdateSamples, order: np.ndarray) -> "OwnMinibatches":
-        """Who can compute minibatches of these samples in this order."""
-        return self
+        main    post a round -> begin -> claim, shard, claim, shard ... -> wait for the rest -> finish
+        worker                  claim -> begin -> shard, claim, shard ...
+    """
 
-    def minibatch(self, update: MinibatchUpdate, first: int, last: int, *step) -> None:
-        """See kernels.Update.minibatch."""
-        update.minibatch(first, last, *step)
-
-
-class SharedMinibatches(OwnMinibatches):
-    """The main process and its helpers among the workers, on what lies in the arena."""
-
-    def __init__(self, team: WorkerTeam, arena: Arena, norm_obs: bool):
-        self.team, self.arena, self.norm_obs = team, arena, norm_obs
+    def __init__(self, team: WorkerTeam, arena: Arena, rollout: Rollout):
+        self.team, self.arena, self.rollout = team, arena, rollout
         self.round, self.finished = team.cells.round, team.cells.finished
         self.helpers, self.calls, self.rounds = helper_count(len(team.workers)), 0, 0
-        self.called = False
 
     @contextmanager
-    def session(self, terms: UpdateCoefficients) -> Iterator[None]:
-        """Have the helpers at hand; afterwards all workers wait for commands again."""
-        self._dismiss()  # whom an interrupt has left at work
-        now = (getattr(terms, name) for name in SCHEDULED)
-        self.arena["weights"][:] = [-1 if x is None else x for x in now]
-        self.called = self.team.idle()  # not while a rollout was interrupted, or after a fault
-        if self.called:
+    def session(self, now: Coefficients) -> Iterator[bool]:
+        """Keeps the helpers at work on one update; yields False if they cannot be called."""
+        self._dismiss()  # helpers that an interrupt has left at work
+        self.arena["weights"][:] = [-1 if x is None else x for x in (
+            getattr(now, name) for name in SCHEDULED)]
+        called = self.team.idle()  # not after an interrupted rollout or a fault
+        if called:
             self.calls += 1
             self.round.post(PAUSE)
             self.team.post(UPDATE, self.calls)
         try:
-            yield
+            yield called
         finally:
-            self.called = False
             self._dismiss()
 
-    def among(self, samples: UpdateSamples, order: np.ndarray) -> OwnMinibatches:
-        """All, if the samples are the arena's; else the main process alone."""
-        own = arena_samples(self.arena, self.norm_obs)
-        if not self.called or any(_address(x) != _address(y) for x, y in zip(samples, own)):
-            return OwnMinibatches()
+    def minibatches(self, update: MinibatchUpdate, order: np.ndarray) -> Callable[..., None]:
+        """The function that computes a minibatch of samples in `order`, as update.minibatch does."""
         self.arena["order"][:] = order
-        return self
+        return partial(self._minibatch, update)
 
-    def minibatch(self, update: MinibatchUpdate, first: int, last: int, *step) -> None:
-        """See kernels.Update.minibatch; interrupted, the session's end waits for the helpers."""
+    def _minibatch(self, update: MinibatchUpdate, first: int, last: int, *step) -> None:
         self.arena["minibatch"][:] = first, last
-        pieces = update.shards(last - first)
-        target = self.finished.value() + pieces & 0xFFFFFFFF
+        shards = update.shards(last - first)
+        target = self.finished.value() + shards & 0xFFFFFFFF
         self.rounds += 1
-        self.round.post((self.rounds << 8 | pieces << 4) & 0xFFFFFFFF)
-        update.begin(first, last)  # while the helpers do the same
+        self.round.post((self.rounds << 8 | shards << 4) & 0xFFFFFFFF)
+        update.begin(first, last)  # the helpers do the same meanwhile
         while (claimed := self.round.claim()) >= 0:
             update.shard(claimed & 15)
             self.finished.hint()
@@ -78,7 +65,7 @@ class SharedMinibatches(OwnMinibatches):
         update.finish(*step)
 
     def _wait(self, target: int) -> None:
-        """Until the shards that helpers have claimed are there."""
+        """Waits for the shards that helpers have claimed."""
         if self.finished.wait_count(target, SPIN_NS, SPIN_NS):
             return
         self.team.watch()
@@ -89,7 +76,3 @@ class SharedMinibatches(OwnMinibatches):
         if not self.team.closed and self.team.order[1] == UPDATE:
             self.round.post(OVER)
             self.team.settle()
-
-
-def _address(array: np.ndarray | None) -> tuple:
-    return () if array is None else (array.ctypes.data, array.shape)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fastppo.collect import Rollout
-from fastppo.stepping.infos import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep
+from fastppo.machine.arena import Arena
+from fastppo.stepping.infos import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep, read_infos
 
 log = logging.getLogger("fastppo")
 
@@ -68,6 +69,10 @@ class EpisodeMetrics:
         """How many episodes have finished."""
         return self.seen.count
 
+    def add(self, arena: Arena, iteration: int) -> None:
+        """Adds the episodes that ended in the rollout of an iteration; repeating it adds nothing."""
+        self.take(arena["total"], arena["length"], read_infos(arena), iteration)
+
     def take(self, total: np.ndarray, length: np.ndarray, told: InfosByStep | None = None,
              iteration: int | None = None) -> None:
         """Add those that ended in a rollout: return f64 and length i64 [t e], 0 where none did.
@@ -103,9 +108,3 @@ def explained_variance(rollout: Rollout) -> float:
     ret, val = rollout.ret[rollout.valid].double(), rollout.val[rollout.valid].double()
     variance = ret.var(correction=0).item() if len(ret) else 0.0
     return 1 - (ret - val).var(correction=0).item() / variance if variance > 0 else 0.0
-
-
-def describe(ppo) -> str:
-    """A trainer in one line: its environment, how far it is, and whether it is closed."""
-    closed = ", closed" * (ppo.collector is None)
-    return f"<PPO on {ppo.config.env_name}: step {ppo.step:,} of {ppo.total:,}{closed}>"

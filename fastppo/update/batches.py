@@ -1,16 +1,18 @@
-"""Samples: what a rollout recorded of them, what the policy says of them now, and their parts."""
+"""Batches: samples as the rollout recorded them, and what the policy computes for them now."""
 
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, NamedTuple, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fastppo.collect import Rollout
 from fastppo.envs.spaces import tree_map
+from fastppo.policy import Policy
 
 
 class Batch(NamedTuple):
-    """What the rollout recorded of some samples."""
+    """Samples of a rollout, as it recorded them."""
 
     obs: Any  # [b ...], or a structure of tensors
     act: Tensor  # [b] or [b a]
@@ -18,40 +20,27 @@ class Batch(NamedTuple):
     val: Tensor  # [b]
     adv: Tensor  # [b]
     ret: Tensor  # [b]
-    past: tuple = ()  # recurrent.Sequenced, where the network has a memory
+    sequences: tuple = ()  # recurrent.Sequences of a policy with memory
 
     def rows(self, which: Tensor | slice) -> "Batch":
-        """Some of the samples."""
-        return Batch(*(tree_map(lambda x: x[which], field) for field in self))
+        """The samples that `which` selects."""
+        return type(self)(*(tree_map(lambda x: x[which], field) for field in self))
+
+    def shuffled(self, order: Tensor) -> "Batch":
+        """The samples in `order`, a random permutation i64 [b]."""
+        return self.rows(order)
+
+    def split(self, count: int) -> list["Batch"]:
+        """`count` parts, whose sizes differ by one at most; fewer where there are fewer samples."""
+        return split_between(self, count, range(len(self.adv) + 1))
 
 
 class Fresh(NamedTuple):
-    """What the policy says now of some samples; gradients flow from here."""
+    """What the policy computes for samples now; gradients flow from here."""
 
-    logp: Tensor  # [b] of what the rollout did
-    ent: Tensor  # [b]
-    val: Tensor  # [b]
-
-
-def normalise_advantages(adv: Tensor) -> Tensor:
-    """Advantages [b] with mean 0 and std 1 (ddof 1); as they are under 2 rows, 0 where constant."""
-    if len(adv) < 2:
-        return adv
-    low, high = adv.aminmax()
-    # A constant's deviations are rounding errors, which dividing by their std would blow up to 1.
-    return torch.where(low == high, 0.0, (adv - adv.mean()) / (adv.std() + 1e-8))
-
-
-def split_batch(batch: Batch, count: int) -> list[Batch]:
-    """A batch in `count` parts, or as many as it has rows; their sizes differ by one at most."""
-    return split_between(batch, count, range(len(batch.adv) + 1))
-
-
-def split_between(batch: Batch, count: int, ends: Sequence[int]) -> list[Batch]:
-    """A batch in `count` parts of whole units, which lie between `ends`; or as many as it has."""
-    units = len(ends) - 1
-    ends = [ends[units * i // min(count, units)] for i in range(min(count, units) + 1)]
-    return [batch.rows(slice(first, last)) for first, last in zip(ends, ends[1:])]
+    logp: Tensor  # [b] log-probability of the recorded action
+    ent: Tensor  # [b] entropy of the action distribution
+    val: Tensor  # [b] value
 
 
 def flatten_rollout(rollout: Rollout, device: torch.device) -> Batch:
@@ -64,12 +53,22 @@ def flatten_rollout(rollout: Rollout, device: torch.device) -> Batch:
     return Batch(*(tree_map(rows, getattr(rollout, name)) for name in Batch._fields[:-1]))
 
 
-class Sampling(NamedTuple):
-    """How a rollout becomes minibatches: three functions."""
-
-    samples: Callable[[Rollout, torch.device], Batch]  # of a rollout
-    shuffled: Callable[[Batch, Tensor], Batch]  # by a random permutation of its rows
-    cut: Callable[[Batch, int], list[Batch]]  # into parts
+def valid_observations(rollout: Rollout, policy: Policy) -> list[np.ndarray]:
+    """The observations of a rollout's valid rows, one array [b ...] for each leaf of the space."""
+    return policy.observer.seen.split(flatten_rollout(rollout, torch.device("cpu")).obs)
 
 
-ROWS = Sampling(flatten_rollout, Batch.rows, split_batch)  # samples that stand for themselves
+def normalise_advantages(adv: Tensor) -> Tensor:
+    """Advantages [b] with mean 0 and std 1 (ddof 1); unchanged under 2 rows, 0 where constant."""
+    if len(adv) < 2:
+        return adv
+    low, high = adv.aminmax()
+    # A constant's deviations are rounding errors, which a division by their std would make 1.
+    return torch.where(low == high, 0.0, (adv - adv.mean()) / (adv.std() + 1e-8))
+
+
+def split_between(batch: Batch, count: int, ends: Sequence[int]) -> list[Batch]:
+    """A batch in `count` parts of whole units, which begin and end at `ends`; at most one a unit."""
+    units = len(ends) - 1
+    ends = [ends[units * i // min(count, units)] for i in range(min(count, units) + 1)]
+    return [batch.rows(slice(first, last)) for first, last in zip(ends, ends[1:])]

@@ -2,19 +2,21 @@
 
 import logging
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from torch import Tensor
 
 from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.settings.schedules import Scheduled, schedule_function
 
-SLOWEST, FASTEST, FACTOR = 1e-6, 1e-2, 1.5  # of an adaptive learning rate [rl_games]
+SLOWEST, FASTEST, FACTOR = 1e-6, 1e-2, 1.5  # of the adaptive learning rate [rl_games]
 
 log = logging.getLogger("fastppo")
 
 
 class Coefficients(NamedTuple):
-    """The numbers of one iteration, named as in Config; of a schedule, what it is now."""
+    """The numbers of one iteration, named as in Config; schedules are evaluated."""
 
     lr: float
     critic_lr: float
@@ -26,77 +28,37 @@ class Coefficients(NamedTuple):
 
 
 def coefficients_at(config: Config, remaining: float) -> Coefficients:
-    """The coefficients when `remaining` of the progress is left, 1 to 0.
+    """The coefficients when the share `remaining` of training is left, from 1 to 0.
 
-    A learning rate that is a plain number falls with it under anneal_lr; not lr under adaptive_kl.
-    Raises ConfigError where a function of the user's returns what no coefficient can be.
+    With anneal_lr a learning rate that is a plain number falls linearly; not lr with adaptive_kl.
+    Raises ConfigError if a function of the user's returns an impossible value.
     """
-    def now(name: str, value: Any) -> float | None:
-        return None if value is None else scheduled_value(name, value, remaining)
+    def value(name: str) -> float | None:
+        setting = getattr(config, name)
+        return None if setting is None else scheduled_value(name, setting, remaining)
 
-    def rate(name: str, value: Any) -> float:
-        plain, adapted = isinstance(value, (int, float)), config.adaptive_kl is not None
-        falls = plain and config.anneal_lr and not (adapted and name == "lr")
-        return scheduled_value(name, value, remaining) * (remaining if falls else 1.0)
+    def rate(name: str) -> float:
+        constant = isinstance(getattr(config, name), (int, float))
+        adapted = name == "lr" and config.adaptive_kl is not None
+        falls = constant and config.anneal_lr and not adapted
+        return value(name) * (remaining if falls else 1.0)
 
-    lr = rate("lr", config.lr)
+    lr = rate("lr")
     return Coefficients(
-        lr, lr if config.critic_lr is None else rate("critic_lr", config.critic_lr),
-        now("clip_range", config.clip_range), now("clip_range_vf", config.clip_range_vf),
-        now("entropy_coef", config.entropy_coef), config.value_coef, config.dual_clip)
+        lr=lr, critic_lr=lr if config.critic_lr is None else rate("critic_lr"),
+        clip_range=value("clip_range"), clip_range_vf=value("clip_range_vf"),
+        entropy_coef=value("entropy_coef"), value_coef=config.value_coef,
+        dual_clip=config.dual_clip)
 
 
-class KLControl:
-    """What the KL of an epoch decides: whether it is the last one, and the next one's rate.
+def scheduled_value(name: str, setting: Scheduled, remaining: float) -> float:
+    """The value of a setting when the share `remaining` of training is left.
 
-    target_kl: no further epoch after one whose KL is above 1.5 times it [SB3]. adaptive_kl: the
-    learning rate is divided by 1.5 where the KL is above twice that, multiplied by 1.5 where it is
-    below half of it, from 1e-6 to 1e-2 [rl_games, rsl_rl]; it goes on through the iterations.
-    """
-
-    def __init__(self, config: Config):
-        self.config, self.state = config, None  # the adapted learning rate, once there is one
-        self.told = False  # that nothing is learnt any more
-
-    def rates(self, now: Coefficients) -> tuple[float, float]:
-        """(actor's, critic's) learning rate; a critic without one of its own has the actor's."""
-        lr = now.lr if self.state is None else self.state
-        return lr, lr if self.config.critic_lr is None else now.critic_lr
-
-    def over(self, kl: Any, now: Coefficients) -> bool:
-        """Take in an epoch's mean KL (read only where it counts); whether it was the last one."""
-        self._tell(now)
-        target, aim = self.config.target_kl, self.config.adaptive_kl
-        if aim is not None:
-            lr, kl = self.rates(now)[0], float(kl)
-            if kl > 2.0 * aim:
-                lr = max(lr / FACTOR, SLOWEST)
-            elif 0.0 < kl < 0.5 * aim:  # 0: nothing was measured after a step
-                lr = min(lr * FACTOR, FASTEST)
-            self.state = lr
-        return target is not None and bool(kl > 1.5 * target)
-
-    def _tell(self, now: Coefficients) -> None:
-        """Say, once, that a loop goes on although its schedule has come to its end."""
-        if not self.told and not any(self.rates(now)):
-            self.told = True
-            log.warning("the learning rate has fallen to 0, for all total_steps are done: this"
-                        " update changes nothing\n  fix: PPO(..., total_steps=...), as many as"
-                        " your loop will take")
-
-    def restore(self, state: float | None) -> None:
-        """Go back to a `state`."""
-        self.state = state
-
-
-def scheduled_value(name: str, value: Scheduled, remaining: float) -> float:
-    """What the setting `name` is when `remaining` of the progress is left.
-
-    Raises ConfigError where a function fails, or returns no finite number, 0 or more.
+    Raises ConfigError if a function fails, or returns no finite number of 0 or more.
     """
     fix = f"{name}=lambda remaining: {0.2 if 'clip' in name else 3e-4} * remaining"
     try:
-        found = schedule_function(value)(remaining)
+        found = schedule_function(setting)(remaining)
     except Exception as error:  # a user's function may raise anything
         raise ConfigError(f"the function given as {name} failed for the remaining progress"
                           f" {remaining:g}: {type(error).__name__}: {error}", fix) from error
@@ -109,3 +71,51 @@ def scheduled_value(name: str, value: Scheduled, remaining: float) -> float:
                           f" progress {remaining:g}, but must return a finite number, 0 or more",
                           fix)
     return number
+
+
+class KLControl:
+    """KL early stop and the learning rate that adapts to the KL.
+
+    target_kl: an epoch whose mean KL is above 1.5 times it is the last one [SB3]. adaptive_kl: the
+    learning rate is divided by 1.5 if the KL is above twice it, multiplied by 1.5 if the KL is
+    below half of it, within 1e-6 and 1e-2; it is kept between iterations [rl_games, rsl_rl].
+    """
+
+    def __init__(self, config: Config):
+        self.config, self.warned = config, False
+        self.state: float | None = None  # the adapted learning rate
+
+    def rates(self, now: Coefficients) -> tuple[float, float]:
+        """(actor's, critic's) learning rate; without critic_lr both are the same."""
+        lr = now.lr if self.state is None else self.state
+        return lr, lr if self.config.critic_lr is None else now.critic_lr
+
+    def stops(self, kl: Tensor, now: Coefficients) -> bool:
+        """Adapts the learning rate to an epoch's mean KL; returns True if the epoch is the last.
+
+        The KL [] is read from its device only if a setting needs it.
+        """
+        self._warn_at_rate_0(now)
+        target, aim = self.config.target_kl, self.config.adaptive_kl
+        if aim is not None:
+            self.state = self._adapted(self.rates(now)[0], float(kl), aim)
+        return target is not None and bool(kl > 1.5 * target)
+
+    def restore(self, state: float | None) -> None:
+        """Restores a `state`."""
+        self.state = state
+
+    def _adapted(self, lr: float, kl: float, aim: float) -> float:
+        if kl > 2.0 * aim:
+            return max(lr / FACTOR, SLOWEST)
+        if 0.0 < kl < 0.5 * aim:  # 0: no step was taken before it was measured
+            return min(lr * FACTOR, FASTEST)
+        return lr
+
+    def _warn_at_rate_0(self, now: Coefficients) -> None:
+        """Warns once if a loop of the user's continues after the end of the schedule."""
+        if not self.warned and not any(self.rates(now)):
+            self.warned = True
+            log.warning("the learning rate has fallen to 0, for all total_steps are done: this"
+                        " update changes nothing\n  fix: PPO(..., total_steps=...), as many as"
+                        " your loop will take")

@@ -26,30 +26,17 @@ Loss = Callable[[Fresh, Batch, Coefficients], Weighed]
 MEASURED = ("entropy", "approx_kl", "old_approx_kl", "clipfrac", "grad_norm", "epochs",
             "explained_variance")  # shown whatever the loss is
 METHODS = {"__init__": "self, policy, config, flat",  # of a Learner, as they are called
-           "judge": "self, batch", "loss": "self, fresh, batch, coefficients"}
+           "evaluate_actions": "self, batch", "loss": "self, fresh, batch, coefficients"}
 LOSS_FIX = "return (loss, {}), the loss a mean over samples that depends on fresh.logp or fresh.val"
 
 
-def loss_of(config: Config, net: nn.Module) -> Callable[[Loss], Loss]:
-    """What makes of the learner's own loss the one that is asked for: most often just that."""
-    names: list[tuple[str, ...]] = []
-
-    def chosen(loss: Loss) -> Loss:
-        if config.loss != "ppo":
-            own = loss if isinstance(config.loss, type) else config.loss
-            loss = functools.partial(_checked, own, names)
-        return normalised_loss(loss, net) if isinstance(net, PopArt) else loss
-    return chosen
-
-
-@torch.no_grad()
-def ratio_statistics(fresh: Fresh, batch: Batch, now: Coefficients) -> dict[str, Tensor]:
-    """Entropy, the two estimates of the KL, and how many ratios are outside the clip range."""
-    log_ratio = fresh.logp - batch.logp
-    ratio, old_kl = log_ratio.exp(), -log_ratio.mean()
-    return {"entropy": fresh.ent.mean(), "approx_kl": ratio.mean() - 1 + old_kl,
-            "old_approx_kl": old_kl,
-            "clipfrac": ((ratio - 1).abs() > now.clip_range).float().mean()}
+def configured_loss(config: Config, policy: nn.Module, loss: Loss) -> Loss:
+    """The loss that a Config asks for: the learner's own `loss`, unless a setting changes it."""
+    if callable(config.loss) and not isinstance(config.loss, type):
+        loss = functools.partial(_checked, config.loss, [])
+    elif isinstance(config.loss, type):
+        loss = functools.partial(_checked, loss, [])
+    return normalised_loss(loss, policy.net) if isinstance(policy.net, PopArt) else loss
 
 
 def check_loss(config: Config) -> None:
@@ -98,11 +85,11 @@ def _checked(loss: Callable, names: list[tuple[str, ...]], fresh: Fresh, batch: 
 
 
 def _check_fresh(loss: Callable, fresh: Any, rows: int) -> None:
-    """Raise ModelError where what a user's `judge` returned is not three numbers a sample."""
+    """Raises ModelError if `evaluate_actions` of the user's did not return three numbers a sample."""
     shapes = [list(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in fresh] \
         if isinstance(fresh, Fresh) else type(fresh).__name__
     if shapes != [[rows]] * 3:
-        raise ModelError(f"the judge of the loss {loss!r} returned {shapes}, not a Fresh of (logp,"
+        raise ModelError(f"evaluate_actions of the loss {loss!r} returned {shapes}, not a Fresh of (logp,"
                          f" entropy, value), [{rows}] each", "return Fresh(logp, ent, val)")
 
 

@@ -1,24 +1,41 @@
-"""Samples of a network with memory: whole environments, their rows in time order.
+"""Batches of a policy with memory: whole environments, each with its rows in time order.
 
-A sequence begins where a rollout or an episode does, from the memory that was recorded there; what
-was learnt since changes it for later steps alone [37 details, numbers 35 and 36].
+A sequence begins where a rollout or an episode begins, from the recurrent state recorded there
+[37 details, numbers 35 and 36].
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastppo.collect import Rollout
 from fastppo.envs.spaces import tree_map
 from fastppo.networks.recurrent import Sequences
-from fastppo.update.batches import ROWS, Batch, Sampling, split_between
+from fastppo.update.batches import Batch, split_between
 
 
-def sampling_of(policy: nn.Module) -> Sampling:
-    """How a rollout becomes minibatches of this policy."""
-    return SEQUENCES if getattr(policy, "memory", 0) else ROWS
+class SequenceBatch(Batch):
+    """A Batch that is shuffled and split by whole environments."""
+
+    __slots__ = ()
+
+    def shuffled(self, order: Tensor) -> Batch:
+        """The environments in random order; `order` is a permutation i64 [b] of the samples."""
+        starts, which = self._environments()
+        place = order.argsort()[starts]  # an environment's place is that of its first sample
+        return self.rows(place[which].argsort(stable=True))
+
+    def split(self, count: int) -> list[Batch]:
+        """`count` parts of whole environments; fewer where there are fewer environments."""
+        return split_between(self, count, [*self._environments()[0].tolist(), len(self.adv)])
+
+    def _environments(self) -> tuple[Tensor, Tensor]:
+        """(first sample [k] of each environment, number of its environment for each sample [b])."""
+        env = self.sequences.env
+        begins = torch.cat([torch.ones_like(env[:1]), env.diff()]) != 0
+        return begins.nonzero()[:, 0], begins.cumsum(0) - 1
 
 
-def flatten_sequences(rollout: Rollout, device: torch.device) -> Batch:
+def flatten_sequences(rollout: Rollout, device: torch.device) -> SequenceBatch:
     """The valid rows of a rollout [t e ...] as samples [b ...], one environment after the other."""
     valid = rollout.valid.T.reshape(-1)
 
@@ -29,26 +46,4 @@ def flatten_sequences(rollout: Rollout, device: torch.device) -> Batch:
     first[1:] = (rollout.term | rollout.trunc | ~rollout.valid)[:-1]
     env = torch.arange(first.shape[1], device="cpu").expand(first.shape)
     fields = (tree_map(rows, getattr(rollout, name)) for name in Batch._fields[:-1])
-    return Batch(*fields, Sequences(rows(rollout.state), rows(first), rows(env)))
-
-
-def shuffle_sequences(batch: Batch, order: Tensor) -> Batch:
-    """The batch with its environments in random order; `order`, a permutation of its samples."""
-    begins, which = _environments(batch)
-    place = order.argsort()[begins]  # of an environment: that of its first sample
-    return batch.rows(place[which].argsort(stable=True))
-
-
-def split_sequences(batch: Batch, count: int) -> list[Batch]:
-    """A batch in `count` parts of whole environments, or as many as it has of these."""
-    return split_between(batch, count, [*_environments(batch)[0].tolist(), len(batch.adv)])
-
-
-def _environments(batch: Batch) -> tuple[Tensor, Tensor]:
-    """(sample [k] with which each environment begins, which of these k a sample [b] is of)."""
-    env = batch.past.env
-    begin = torch.cat([torch.ones_like(env[:1]), env.diff()]) != 0
-    return begin.nonzero()[:, 0], begin.cumsum(0) - 1
-
-
-SEQUENCES = Sampling(flatten_sequences, shuffle_sequences, split_sequences)
+    return SequenceBatch(*fields, Sequences(rows(rollout.state), rows(first), rows(env)))

@@ -17,7 +17,7 @@ from fastppo.learner import Learner, policy_loss, total_loss
 from fastppo.machine import kernels
 from fastppo.networks.value_normalisation import PopArt
 from fastppo.update import custom_loss, epoch_transforms
-from fastppo.update.batches import Fresh, split_batch
+from fastppo.update.batches import Fresh, flatten_rollout
 from fastppo.update.epoch_transforms import make_epoch_transforms
 from fastppo.update.flat_parameters import trained_parameters
 
@@ -98,8 +98,8 @@ def test_a_loss_given_and_one_overridden_equal_the_built_in_one_where_they_are_i
 
 def test_a_subclass_may_say_what_the_policy_says(trainer):
     class Bold(Learner):
-        def judge(self, batch):
-            fresh = super().judge(batch)
+        def evaluate_actions(self, batch):
+            fresh = super().evaluate_actions(batch)
             return Fresh(fresh.logp, 2 * fresh.ent, fresh.val)
 
     settings = dict(entropy_coef=0.1, value_coef=0.5)
@@ -111,7 +111,8 @@ def test_a_subclass_may_say_what_the_policy_says(trainer):
 def test_a_loss_is_given_samples_coefficients_and_what_is_fresh(trainer):
     def loss(fresh, batch, now):
         assert fresh._fields == ("logp", "ent", "val")
-        assert batch._fields == ("obs", "act", "logp", "val", "adv", "ret", "past")
+        assert batch._fields == ("obs", "act", "logp", "val", "adv", "ret",
+                                 "sequences")
         assert {x.shape for x in (*fresh, *batch[2:6])} == {(32,)}
         assert now.clip_range == 0.3 and now.entropy_coef == 0.05
         assert not any(x.requires_grad for x in batch[:6]) and fresh.val.requires_grad
@@ -154,7 +155,8 @@ class Alone(Learner):
 @pytest.mark.parametrize(("loss", "fix"), [
     (Short, r"def loss\(self, fresh, batch, coefficients\): ..."),
     (Alone, r"def __init__\(self, policy, config, flat\): ..."),
-    (type("Nosy", (Learner,), {"judge": lambda self: None}), r"def judge\(self, batch\): ...")])
+    (type("Nosy", (Learner,), {"evaluate_actions": lambda self: None}),
+     r"def evaluate_actions\(self, batch\): ...")])
 def test_a_learner_of_other_signatures_is_refused_before_the_first_step(loss, fix):
     with pytest.raises(ModelError, match=f"but has the signature[\\s\\S]*\n  fix: .*{fix}"):
         PPO(BOX, num_workers=0, loss=loss)
@@ -166,8 +168,8 @@ def test_a_learner_of_other_signatures_is_refused_before_the_first_step(loss, fi
     (lambda fresh: fresh._replace(ent=None), r"\[32\], 'NoneType', \[32\]\], not a Fresh")])
 def test_what_a_learner_judges_is_three_numbers_a_sample(trainer, wrong, said):
     class Odd(Learner):
-        def judge(self, batch):
-            return wrong(super().judge(batch))
+        def evaluate_actions(self, batch):
+            return wrong(super().evaluate_actions(batch))
 
     ppo = trainer(BOX, loss=Odd, num_minibatches=1)
     with pytest.raises(ModelError, match=said):
@@ -367,8 +369,8 @@ def test_microbatches_are_what_goes_through_the_network(trainer, monkeypatch):
 
 def test_there_are_no_more_parts_than_rows(trainer):
     ppo = trainer(BOX)
-    batch = learner.flatten_rollout(ppo.collect(), torch.device("cpu"))
-    parts = split_batch(batch, 100)
+    batch = flatten_rollout(ppo.collect(), torch.device("cpu"))
+    parts = batch.split(100)
     assert [len(part.adv) for part in parts] == [1] * 32
     assert torch.equal(torch.cat([part.ret for part in parts]), batch.ret)
 
@@ -467,13 +469,13 @@ def test_robust_noise_is_uniform_within_alpha_and_a_samples_own_each_epoch(train
 def test_moving_the_action_is_moving_the_mean(trainer):
     ppo = trainer(BOX, rpo_alpha=0.5, log_std_init=-0.4)
     rollout = ppo.collect()
-    batch = learner.flatten_rollout(rollout, torch.device("cpu"))
+    batch = flatten_rollout(rollout, torch.device("cpu"))
     moved = make_epoch_transforms(ppo.config, ppo.policy)[0](rollout, batch, 0, 0)
     away = batch.act - moved.act
     with torch.no_grad():
         mean = ppo.policy(batch.obs)[0]
         law = torch.distributions.Normal(mean + away, math.exp(-0.4))
-        got = ppo.learner.judge(moved).logp
+        got = ppo.learner.evaluate_actions(moved).logp
     torch.testing.assert_close(got, law.log_prob(batch.act).sum(1), rtol=1e-5, atol=1e-5)
     assert away.abs().max() > 0.4
 

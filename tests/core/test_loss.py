@@ -14,11 +14,11 @@ from gymnasium.spaces import Box, Discrete
 from fastppo import Config, Error, learner, reference
 from fastppo.build.model import build_policy
 from fastppo.envs.spaces import action_storage
-from fastppo.learner import STATS, policy_loss, total_loss, value_loss
+from fastppo.learner import policy_loss, ratio_statistics, total_loss, value_loss
 from fastppo.update.batches import Batch, Fresh, normalise_advantages
 from fastppo.update.coefficients import coefficients_at
-from fastppo.update.custom_loss import ratio_statistics
 from fastppo.update.flat_parameters import FlatParameters
+from fastppo.update.statistics import LOSSES
 
 LEARNER = "torch"  # the definition; test_update.py holds the compiled one to it
 FIELDS = Batch._fields[:6]  # those of a network without memory
@@ -48,7 +48,7 @@ class Twin:
             for i in range(count):
                 part = order[n * i // count:n * (i + 1) // count]
                 stats.append(self.minibatch(Batch(*(x[part] for x in rows[:6])), lr))
-        return dict(zip(STATS, np.mean(stats, axis=0)))
+        return dict(zip(LOSSES, np.mean(stats, axis=0)))
 
     def minibatch(self, batch, lr):
         """One step of Adam on the clipped gradient."""
@@ -131,7 +131,7 @@ def test_whole_updates_equal_an_independent_float64_computation(
         assert near(ppo, twin) < 1e-5
         assert 0.05 < wanted["clipfrac"] < 0.95
         assert (wanted["grad_norm"] > max_grad_norm) == (max_grad_norm < 1)
-        for name in STATS:
+        for name in LOSSES:
             assert got[f"losses/{name}"] == pytest.approx(wanted[name], rel=1e-3, abs=1e-5), name
 
 
@@ -446,7 +446,7 @@ def test_acting_and_updates_work_on_another_device_and_mix_it_with_no_other(spac
     batch = Batch(torch.empty(6, 4, device="meta"), act, *torch.empty(4, 6, device="meta"))
     teacher = learner.Learner(policy, Config(clip_range_vf=0.2, entropy_coef=0.01), FlatParameters(policy))
     with pytest.raises(RuntimeError, match="device") if left else contextlib.nullcontext():
-        stats = teacher._minibatch(batch)
+        stats = teacher._minibatch(batch, coefficients_at(teacher.config, 1.0))
         noise = torch.empty(6, len(policy.head.noise), device="meta")
         act, logp = policy.head.sample(policy(batch.obs)[0], noise)
-        assert {x.device.type for x in (stats, act, logp, teacher.flat.values)} == {"meta"}
+        assert {x.device.type for x in (*stats.values(), act, logp, teacher.flat.values)} == {"meta"}

@@ -262,7 +262,7 @@ def test_an_id_of_envpools_alone_can_be_trained_on_but_evaluation_needs_another(
 def test_after_an_interrupt_inside_a_step_another_pool_goes_on(trainer, pools):
     ppo = trainer("Chance-v0", vec="envpool", norm_obs=False)
     ppo.collector.vec.begin()
-    ppo.collector.begun = True
+    ppo.collector.started = True
     pools[0].interrupts = [0, 0, 0, 1]
     with pytest.raises(KeyboardInterrupt):
         ppo.collect()

@@ -116,7 +116,7 @@ def test_after_an_interrupt_too_the_step_is_the_new_one():
     paid = []
     for strike in (-1, 2):
         with PPO(functools.partial(Closed, strike), norm_obs=False, **QUICK) as ppo:
-            while ppo.rollout is None:
+            while not ppo.step:
                 with contextlib.suppress(KeyboardInterrupt):
                     ppo.collect()
             paid.append(ppo.rollout.raw.tolist())

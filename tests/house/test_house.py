@@ -45,7 +45,7 @@ ROWS = """
     workers.worker_process workers.worker_loop workers.count workers.vector_stepper
     workers.protocol
     update.epoch_transforms update.custom_loss update.sequences update.optimizers
-    update.batches update.coefficients update.flat_parameters
+    update.batches update.coefficients update.flat_parameters update.rollback update.statistics
     collect
     vecenv policy
     networks.encoders networks.user_distribution networks.value_normalisation

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 from fastppo import Config
 from fastppo.collect import Rollout
 from fastppo.errors import Error, KernelError, ModelError
-from fastppo.learner import STATS, Learner, total_loss
+from fastppo.learner import Learner, ratio_statistics, total_loss
 from fastppo.learners.compiled import CompiledLearner, can_compile, policy_plan
 from fastppo.machine import kernels
 from fastppo.networks.heads import HeadOptions, SquashedGaussian, make_head
@@ -19,8 +19,9 @@ from fastppo.networks.mlp import MLP
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
 from fastppo.update.batches import Batch, flatten_rollout, normalise_advantages
-from fastppo.update.custom_loss import ratio_statistics
+from fastppo.update.coefficients import coefficients_at
 from fastppo.update.flat_parameters import FlatParameters
+from fastppo.update.statistics import LOSSES
 
 pytestmark = pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built here")
 
@@ -113,14 +114,14 @@ def learner_of(kind, case):
     policy = policy_of(case)
     learner = kind(policy, config, FlatParameters(policy))
     if kind is CompiledLearner:
-        for array in learner.memory[3:]:
+        for array in learner.buffers[3:]:
             array.fill(np.nan)
     return learner
 
 
 def at_rate(learner, lr=1e-3):
     """The coefficients of a learner's Config, at this learning rate."""
-    return learner.now._replace(lr=lr, critic_lr=lr)
+    return coefficients_at(learner.config, 1.0)._replace(lr=lr, critic_lr=lr)
 
 
 def trained(kind, case, iterations=2):
@@ -179,7 +180,7 @@ def samples_of(learner, rollout):
 
 def update_of(learner, samples, order):
     """A kernel's update in the learner's memory."""
-    return kernels.MinibatchUpdate(*learner.recipe, learner.memory, samples, order, learner.terms)
+    return kernels.MinibatchUpdate(*learner.plan, learner.buffers, samples, order, learner.helper_plan().terms)
 
 
 def gradient(case, rows, shards=None):
@@ -190,7 +191,7 @@ def gradient(case, rows, shards=None):
     for shard in shards(update.begin(0, rows)) if shards else range(update.begin(0, rows)):
         update.shard(shard)
     update.finish(1, 1e-3, stats)
-    return learner.memory.grads[0, : len(learner.flat.values)].copy(), stats
+    return learner.buffers.grads[0, : len(learner.flat.values)].copy(), stats
 
 
 @pytest.mark.parametrize("seed", CASES)
@@ -203,9 +204,9 @@ def test_gradients_equal_autograds(seed, rows):
     batch = Batch(*(x[order[:rows]] for x in flatten_rollout(rollout, torch.device("cpu"))[:6]))
     if config.norm_advantages == "minibatch":
         batch = batch._replace(adv=normalise_advantages(batch.adv))
-    fresh = learner.judge(batch)
-    loss, parts = total_loss(fresh, batch, learner.now)
-    stats = [x.item() for x in (parts | ratio_statistics(fresh, batch, learner.now)).values()]
+    fresh = learner.evaluate_actions(batch)
+    loss, parts = total_loss(fresh, batch, coefficients_at(learner.config, 1.0))
+    stats = [x.item() for x in (parts | ratio_statistics(fresh, batch, coefficients_at(learner.config, 1.0))).values()]
     loss.backward()
     got, means = gradient(case, rows)
     want = learner.flat.grad.numpy()
@@ -231,16 +232,16 @@ def test_the_order_of_shards_does_not_change_a_bit(space):
 def test_who_computes_which_shard_does_not_change_a_bit():
     learner = learner_of(CompiledLearner, BIG)
     samples, order = samples_of(learner, rollout_of(learner.policy, BIG))
-    other = learner.memory._replace(work=np.full_like(learner.memory.work, np.nan))
-    updates = [kernels.MinibatchUpdate(*learner.recipe, memory, samples, order, learner.terms)
-               for memory in (learner.memory, other)]
+    other = learner.buffers._replace(work=np.full_like(learner.buffers.work, np.nan))
+    updates = [kernels.MinibatchUpdate(*learner.plan, memory, samples, order, learner.helper_plan().terms)
+               for memory in (learner.buffers, other)]
     assert [update.begin(0, 300) for update in updates] == [8, 8]
     for shard in range(8):
         updates[shard % 3 == 0].shard(shard)
     stats = np.empty(7, np.float32)
     updates[0].finish(1, 1e-3, stats)
     want = gradient(BIG, 300)
-    np.testing.assert_array_equal(learner.memory.grads[0, : len(want[0])], want[0])
+    np.testing.assert_array_equal(learner.buffers.grads[0, : len(want[0])], want[0])
     np.testing.assert_array_equal(stats, want[1])
 
 
@@ -306,7 +307,7 @@ def test_the_ratio_is_exactly_one_where_the_kernel_acted(seed):
     samples = kernels.UpdateSamples(obs, act, logp, val, adv, val, *norm)
     out = np.empty(7, np.float32)
     update_of(learner, samples, np.arange(rows)).minibatch(0, rows, 1, 1e-3, out)
-    stats = dict(zip(STATS, out, strict=True))
+    stats = dict(zip(LOSSES, out, strict=True))
     assert stats["approx_kl"] == stats["old_approx_kl"] == stats["clipfrac"] == 0
     assert stats["value_loss"] == 0  # ret was the recorded value
 
@@ -409,13 +410,13 @@ def misfits(array):
 def test_an_array_that_does_not_fit_is_named_with_what_was_wanted(space):
     learner = learner_of(CompiledLearner, BIG | {"space": space, "norm_obs": True})
     samples, order = samples_of(learner, rollout_of(learner.policy, BIG | {"space": space}))
-    given = {"memory": learner.memory, "samples": samples}
+    given = {"memory": learner.buffers, "samples": samples}
     for which, arrays in given.items():
         for name, array in arrays._asdict().items():
             for bad in misfits(array):
                 wrong = given | {which: arrays._replace(**{name: bad})}
                 with pytest.raises(KernelError, match="update: "):
-                    kernels.MinibatchUpdate(*learner.recipe, **wrong, order=order, terms=learner.terms)
+                    kernels.MinibatchUpdate(*learner.plan, **wrong, order=order, terms=learner.helper_plan().terms)
     with pytest.raises(KernelError, match=r"val is float16 \(360,\), wanted a C-contiguous fl"):
         update_of(learner, samples._replace(val=samples.val.astype("f2")), order)
 
@@ -423,12 +424,12 @@ def test_an_array_that_does_not_fit_is_named_with_what_was_wanted(space):
 def test_memory_that_may_not_be_written_is_refused():
     learner = learner_of(CompiledLearner, BIG)
     samples, order = samples_of(learner, rollout_of(learner.policy, BIG))
-    for name, array in learner.memory._asdict().items():
+    for name, array in learner.buffers._asdict().items():
         locked = array.copy()
         locked.flags.writeable = False
-        memory = learner.memory._replace(**{name: locked})
+        memory = learner.buffers._replace(**{name: locked})
         with pytest.raises(KernelError, match=f"{name} is read-only"):
-            kernels.MinibatchUpdate(*learner.recipe, memory, samples, order, learner.terms)
+            kernels.MinibatchUpdate(*learner.plan, memory, samples, order, learner.helper_plan().terms)
 
 
 def test_places_outside_the_samples_and_calls_out_of_turn_are_refused():

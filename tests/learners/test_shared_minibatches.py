@@ -9,7 +9,7 @@ from envs_for_tests import interrupted
 from fault_envs import guard, holds, nothing_left
 
 from fastppo.errors import WorkerError
-from fastppo.learners.shared_minibatches import OwnMinibatches, SharedMinibatches
+from fastppo.learners.shared_minibatches import SharedMinibatches
 from fastppo.machine import kernels
 from fastppo.workers import update_helper, worker_process
 from fastppo.workers.protocol import UPDATING
@@ -27,7 +27,7 @@ def cores(monkeypatch):
 def lazy(monkeypatch):
     """A function: from now on the main process computes a shard only after helpers claimed one."""
     def be(ppo):
-        computed, shard, cell = [], kernels.MinibatchUpdate.shard, ppo.learner.shards.round
+        computed, shard, cell = [], kernels.MinibatchUpdate.shard, ppo.learner.shared.round
 
         def late(update, number):
             while not computed and (cell.value() & 15) < 2:
@@ -60,7 +60,7 @@ def test_what_helpers_compute_are_the_same_bits(trainer, cores, lazy, env):
     with guard(20):
         got = trained(ppo)
     assert got == want
-    assert ppo.learner.shards.rounds == 8
+    assert ppo.learner.shared.rounds == 8
     assert len(computed) < 8 * 4  # the helpers had at least the one that was waited for
 
 
@@ -70,8 +70,8 @@ def test_helpers_are_those_for_whom_the_main_process_leaves_a_core(
         trainer, cores, cores_here, workers, helping):
     cores(cores_here)
     learner = trainer("CartPole-v1", **SIZES, num_workers=workers).learner
-    assert type(learner.shards) is (SharedMinibatches if helping else OwnMinibatches)
-    assert not helping or learner.shards.helpers == helping
+    assert isinstance(learner.shared, SharedMinibatches) == bool(helping)
+    assert not helping or learner.shared.helpers == helping
 
 
 def test_a_rollout_of_the_callers_own_is_learnt_from_and_not_the_arenas(trainer, cores):
@@ -81,7 +81,7 @@ def test_a_rollout_of_the_callers_own_is_learnt_from_and_not_the_arenas(trainer,
         rollout = ppo.collect()
         ppo.update(rollout._replace(adv=-rollout.adv))
     assert learnt(ppos[0]) == learnt(ppos[1])
-    assert ppos[1].learner.shards.rounds == 0
+    assert ppos[1].learner.shared.rounds == 0
 
 
 @pytest.mark.parametrize("how", ["rollout", "none"])
@@ -168,7 +168,7 @@ def test_an_interrupt_before_the_helpers_are_called_does_not_hang_the_next_updat
     cores(2)
     whole = trained(trainer("CartPole-v1", **SIZES, num_workers=1))
     ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
-    rollout, cells = ppo.collect(), ppo.learner.shards.team.cells
+    rollout, cells = ppo.collect(), ppo.learner.shared.team.cells
     cells.go = Struck(cells.go)
     with guard(20):
         with pytest.raises(KeyboardInterrupt):
@@ -183,7 +183,7 @@ def test_an_update_while_a_rollout_is_interrupted_is_done_alone(
     cores(2)
     ppo = trainer("CartPole-v1", **SIZES, num_workers=1, acting=acting)
     rollout = type(ppo.collect())(*(x.clone() for x in ppo.rollout))
-    cells = ppo.learner.shards.team.cells
+    cells = ppo.learner.shared.team.cells
     cell = cells.turns[0] if acting == "central" else cells.go
     if acting == "central":
         cells.turns[0] = Struck(cell)
@@ -193,9 +193,9 @@ def test_an_update_while_a_rollout_is_interrupted_is_done_alone(
         with pytest.raises(KeyboardInterrupt):
             ppo.collect()
         ppo.update(rollout)
-        assert ppo.learner.shards.rounds == 0
+        assert ppo.learner.shared.rounds == 0
         ppo.update(ppo.collect())
-        assert ppo.learner.shards.rounds > 0
+        assert ppo.learner.shared.rounds > 0
 
 
 @pytest.mark.parametrize("then, said", [
@@ -206,8 +206,8 @@ def test_a_helper_lost_in_the_update_is_named_without_an_environment_and_no_weig
     monkeypatch.setattr(worker_process, "STACK_SECONDS", 0.0)
     ppo = trainer("CartPole-v1", **SIZES, num_workers=1, step_timeout=0.5)
     rollout, before = ppo.collect(), learnt(ppo)
-    claim, worker = ppo.learner.shards.round.claim, ppo.learner.shards.team.workers[0]
-    done = ppo.learner.shards.team.cells.done[0]
+    claim, worker = ppo.learner.shared.round.claim, ppo.learner.shared.team.workers[0]
+    done = ppo.learner.shared.team.cells.done[0]
 
     class Fatal:
         """The round's cell, at whose first claim the helper dies with a shard in its hands."""
@@ -225,7 +225,7 @@ def test_a_helper_lost_in_the_update_is_named_without_an_environment_and_no_weig
             return claim()
 
     stopped = []
-    cell, ppo.learner.shards.round = ppo.learner.shards.round, Fatal()
+    cell, ppo.learner.shared.round = ppo.learner.shared.round, Fatal()
     lost = rf"worker 0 \(while computing its share of the update\) {said}"
     with guard(10), pytest.raises(WorkerError, match=lost):
         ppo.update(rollout)
@@ -237,17 +237,17 @@ def test_a_helper_lost_in_the_update_is_named_without_an_environment_and_no_weig
 def test_after_an_update_a_helper_is_no_longer_said_to_compute_its_share(trainer, cores):
     cores(2)
     ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
-    rollout, done = ppo.collect(), ppo.learner.shards.team.cells.done[0]
+    rollout, done = ppo.collect(), ppo.learner.shared.team.cells.done[0]
     before = done.where[:2]
     ppo.update(rollout)
-    assert done.where[:2] == before and ppo.learner.shards.rounds > 0
+    assert done.where[:2] == before and ppo.learner.shared.rounds > 0
 
 
 def test_after_its_workers_have_died_a_trainer_can_still_update(trainer, cores):
     cores(2)
     ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
     rollout = ppo.collect()
-    ppo.learner.shards.team.close()
+    ppo.learner.shared.team.close()
     want = trainer("CartPole-v1", **SIZES)
     want.update(want.collect())
     ppo.update(rollout)

@@ -29,7 +29,7 @@ from fastppo.networks import heads
 from fastppo.networks.normaliser import ObservationNormaliser
 from fastppo.stepping import actors
 from fastppo.stepping.native_vector import NativeVector
-from fastppo.update import sequences
+from fastppo.update import batches
 
 MUTANTS = {}
 
@@ -97,9 +97,9 @@ def of_other_rows(monkeypatch, names, move):
     def change(real):
         def samples(rollout, device):
             moved = {name: move(getattr(rollout, name)) for name in names}
-            return real.samples(rollout._replace(**moved), device)
-        return real._replace(samples=samples)
-    replace(monkeypatch, sequences, "ROWS", change)
+            return real(rollout._replace(**moved), device)
+        return samples
+    replace(monkeypatch, batches, "flatten_rollout", change)
 
 
 @mutant("P2", "P3", "P4", "P5", "P8", "P9")
@@ -205,12 +205,11 @@ BOX = partial(Chance, act_space=Box(-0.3, 0.3, (2,), np.float32))
 
 def test_the_ratio_notices_actions_stored_as_the_environment_got_them(trainer, monkeypatch):
     def change(real):
-        def recorded(*args):
-            rollout = real(*args)
-            rollout.act.clamp_(-0.3, 0.3)
-            return rollout
-        return recorded
-    replace(monkeypatch, collect, "as_rollout", change)
+        def clipped(arena, *args):
+            real(arena, *args)
+            arena["act"].clip(-0.3, 0.3, out=arena["act"])
+        return clipped
+    replace(monkeypatch, collect, "finish_rollout", change)
     ppo = trainer(BOX)
     fails(assert_ratio_is_one, ppo, ppo.collect())
 

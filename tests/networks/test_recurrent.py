@@ -50,7 +50,7 @@ def judged(ppo, rollout):
     """(the samples of a rollout, what the update's first minibatch would find of them)."""
     batch = sequences.flatten_sequences(rollout, CPU)
     with torch.no_grad():
-        return batch, ppo.policy.judge(batch.obs, batch.act, batch.past)
+        return batch, ppo.policy.judge(batch.obs, batch.act, batch.sequences)
 
 
 def replayed(policy, rows, state):
@@ -125,7 +125,7 @@ def test_the_ratio_is_one_with_episodes_that_end_at_random(trainer, spaces, kind
     batch, (logp, _, val) = judged(ppo, rollout)
     assert ((logp - batch.logp).exp() - 1).abs().max() < 1e-5
     assert torch.allclose(val, batch.val, atol=1e-5)
-    assert len(batch.adv) == rollout.valid.sum() and batch.past.first.sum() > 4
+    assert len(batch.adv) == rollout.valid.sum() and batch.sequences.first.sum() > 4
     assert ppo.update(rollout)["losses/epochs"] == 2
 
 
@@ -138,7 +138,7 @@ def test_the_ratio_is_one_in_every_autoreset_mode(trainer, mode):
         batch, (logp, _, val) = judged(ppo, rollout)
         assert ((logp - batch.logp).exp() - 1).abs().max() < 1e-5
         assert torch.allclose(val, batch.val, atol=1e-5)
-        assert (batch.past.state[batch.past.first] == 0).all(-1).sum() > 4
+        assert (batch.sequences.state[batch.sequences.first] == 0).all(-1).sum() > 4
         assert (mode == gym.vector.AutoresetMode.NEXT_STEP) == (not rollout.valid.all())
     vec.close()
 
@@ -146,11 +146,11 @@ def test_the_ratio_is_one_in_every_autoreset_mode(trainer, mode):
 def test_the_past_changes_what_is_judged(trainer):
     ppo = recurring(trainer, Chance, rnn="gru")
     batch, (_, _, val) = judged(ppo, ppo.collect())
-    forgot = batch.past._replace(first=torch.ones_like(batch.past.first),
-                                 state=torch.zeros_like(batch.past.state))
+    forgot = batch.sequences._replace(first=torch.ones_like(batch.sequences.first),
+                                 state=torch.zeros_like(batch.sequences.state))
     with torch.no_grad():
         alone = ppo.policy.judge(batch.obs, batch.act, forgot)[2]
-    first = batch.past.first
+    first = batch.sequences.first
     assert torch.allclose(alone[first], val[first], atol=1e-6)
     assert not torch.allclose(alone[~first], val[~first], atol=1e-3)
 
@@ -239,18 +239,18 @@ def test_minibatches_are_whole_environments_in_time_order_and_none_is_left_out(t
               for i in range(8)]
     seen = set()
     for order in orders:
-        mixed = sequences.shuffle_sequences(batch, order)
-        parts = sequences.split_sequences(mixed, 3)
+        mixed = batch.shuffled(order)
+        parts = mixed.split(3)
         assert len(parts) == 3 and torch.equal(torch.cat([p.adv for p in parts]), mixed.adv)
         assert torch.equal(mixed.adv.sort()[0], batch.adv)
-        envs = [part.past.env.unique().tolist() for part in parts]
+        envs = [part.sequences.env.unique().tolist() for part in parts]
         assert sorted(sum(envs, [])) == [0, 1, 2, 3, 4]
         for part in parts:
-            for env in part.past.env.unique():
-                rows = part.adv[part.past.env == env]
+            for env in part.sequences.env.unique():
+                rows = part.adv[part.sequences.env == env]
                 assert torch.equal(rows, torch.arange(rows[0], rows[0] + 24))
-        seen.add(tuple(mixed.past.env.unique_consecutive().tolist()))
-    assert len(seen) > 4 and len(sequences.split_sequences(batch, 100)) == 5
+        seen.add(tuple(mixed.sequences.env.unique_consecutive().tolist()))
+    assert len(seen) > 4 and len(batch.split(100)) == 5
 
 
 @pytest.mark.parametrize("more", [{}, dict(norm_values=True), dict(rpo_alpha=0.5)])
@@ -338,7 +338,7 @@ def test_a_model_of_ones_own_may_have_a_memory(trainer):
 def test_step_by_step_is_the_same_as_packed(trainer):
     ppo = recurring(trainer, Chance, rnn="lstm")
     batch = sequences.flatten_sequences(ppo.collect(), CPU)
-    net, past = ppo.policy.net, batch.past
+    net, past = ppo.policy.net, batch.sequences
 
     class Slow(torch.nn.Module):
         """The network without its unroll."""

@@ -86,14 +86,13 @@ def test_learning_what_is_done_already_does_nothing_and_says_so(trainer, caplog)
 
 def test_a_step_is_a_valid_row(trainer):
     ppo = trainer(Chance)
-    real = ppo.collector.collect
+    real = ppo.collector.vec.rollout
 
-    def collect(iteration):
-        rollout = real(iteration)
-        rollout.valid[2:4, 0] = False
-        return rollout
+    def rollout(iteration):
+        real(iteration)
+        ppo.arena["valid"][2:4, 0] = False
 
-    ppo.collector.collect = collect
+    ppo.collector.vec.rollout = rollout
     ppo.update(ppo.collect())
     assert ppo.step == 30
     ppo.learn(61)

@@ -10,8 +10,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import fastppo
-from fastppo import learner, make_vec, reference
+from fastppo import make_vec, reference
 from fastppo.errors import ConfigError, EnvError, SpaceError
+from fastppo.update.batches import flatten_rollout
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 MODES = pytest.mark.parametrize("mode", AutoresetMode)
@@ -101,7 +102,7 @@ def test_the_first_minibatch_has_ratio_one(trainer, mode, acting):
     ppo = trainer(diaries(Chance, mode=mode), num_envs=3, num_steps=STEPS, acting=acting)
     for _ in range(3):
         rollout = ppo.collect()
-        batch = learner.flatten_rollout(rollout, torch.device("cpu"))
+        batch = flatten_rollout(rollout, torch.device("cpu"))
         with torch.no_grad():
             ratio = (ppo.policy.judge(batch.obs, batch.act)[0] - batch.logp).exp()
         assert len(ratio) == rollout.valid.sum() and (ratio - 1).abs().max() < 1e-5

@@ -176,7 +176,7 @@ def test_the_learning_rate_follows_the_kl_within_bounds(lr, kl, wanted):
     config = Config(lr=lr, adaptive_kl=0.01)
     now, pace = coefficients_at(config, 0.3), KLControl(config)
     assert pace.rates(now) == (lr, lr)
-    assert pace.over(torch.tensor(kl), now) is False
+    assert pace.stops(torch.tensor(kl), now) is False
     assert pace.rates(now) == pytest.approx((wanted, wanted))
     pace.restore(None)
     assert pace.rates(now) == (lr, lr)
@@ -185,7 +185,7 @@ def test_the_learning_rate_follows_the_kl_within_bounds(lr, kl, wanted):
 def test_a_critic_with_a_rate_of_its_own_keeps_it_under_an_adaptive_one():
     config = Config(lr=1e-3, critic_lr=4e-3, adaptive_kl=0.01, anneal_lr=False)
     now, pace = coefficients_at(config, 0.5), KLControl(config)
-    pace.over(1.0, now)
+    pace.stops(1.0, now)
     assert pace.rates(now) == (1e-3 / 1.5, 4e-3)
 
 
@@ -210,7 +210,7 @@ def test_an_adaptive_rate_moves_after_every_epoch_and_survives_interrupts(
     ppo = made()
     ppo.update(ppo.collect())
     before, rollout = ppo.lr, ppo.collect()
-    monkeypatch.setattr(KLControl, "over", interrupted(KLControl.over, -2))
+    monkeypatch.setattr(KLControl, "stops", interrupted(KLControl.stops, -2))
     with pytest.raises(KeyboardInterrupt):
         ppo.update(rollout)
     assert ppo.lr == before
@@ -232,3 +232,19 @@ def test_a_loop_that_goes_on_after_the_last_step_is_told_once_that_it_learns_not
     for _ in range(2):
         ppo.update(ppo.collect())
     assert caplog.text.count("the learning rate has fallen to 0, for all total_steps") == 1
+
+
+def test_a_later_end_that_raises_the_learning_rate_again_is_said(trainer, caplog):
+    ppo = trainer(Chance, total_steps=128)
+    ppo.learn(128)
+    assert "rises" not in caplog.text
+    ppo.learn(512)
+    assert caplog.text.count("the learning rate rises from 7.5e-05 to 0.000225") == 1
+    assert "anneal_lr=False" in caplog.text
+
+
+def test_a_constant_learning_rate_never_rises(trainer, caplog):
+    ppo = trainer(Chance, total_steps=128, anneal_lr=False)
+    ppo.learn(128)
+    ppo.learn(512)
+    assert "rises" not in caplog.text
