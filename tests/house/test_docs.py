@@ -115,7 +115,7 @@ def test_the_figures_in_the_readme_stand_in_the_log():
     assert figures
     for figure in figures:
         assert re.search(rf"\b{figure}\b", LOG), figure
-    low, high, middle = map(int, re.search(r"95 % interval: (\d+) to (\d+), median (\d+)",
+    low, high, middle = map(int, re.search(r"means range from (\d+) to (\d+), median (\d+)",
                                            README).groups())
     ten = re.search(r"README's picture\): (.*?); median", LOG, re.DOTALL)[1]
     scores = [float(score) for score in re.findall(r"\d+\.\d", ten)]
