@@ -1,7 +1,7 @@
-"""Action masks: an environment says which actions are legal, and no other one is ever taken.
+"""Action masks: the environment states which actions are legal; the policy takes no other one.
 
-It may say so by a method `action_masks()`, as here, by info["action_mask"], or by a part
-"action_mask" of a Dict observation.
+The mask comes from a method `action_masks()` (this example), from info["action_mask"], or from a
+part "action_mask" of a Dict observation.
 """
 
 import gymnasium as gym
@@ -11,22 +11,22 @@ from fastppo import load, PPO
 
 
 class Nim(gym.Env):
-    """Take one to three of the matches that are left; whoever takes the last one wins.
+    """Each player takes one to three of the remaining matches; the last match wins.
 
-    The other player takes at random.
+    The opponent takes a random number.
     """
 
     observation_space = gym.spaces.Discrete(22)
     action_space = gym.spaces.Discrete(3, start=1)
 
     def reset(self, *, seed=None, options=None):
-        """Between 10 and 21 matches."""
+        """Start with 10 to 21 matches."""
         super().reset(seed=seed)
         self.left = int(self.np_random.integers(10, 22))
         return self.left, {}
 
     def step(self, action):
-        """1 for the last match, -1 if the other player has it."""
+        """Reward 1 for the last match, -1 if the opponent takes it."""
         self.left -= int(action)
         if self.left == 0:
             return self.left, 1.0, True, False, {}
@@ -34,7 +34,7 @@ class Nim(gym.Env):
         return self.left, -float(self.left == 0), self.left == 0, False, {}
 
     def action_masks(self):
-        """Which of 1, 2 and 3 there are enough matches for."""
+        """True for each of the actions 1, 2 and 3 that is possible with the remaining matches."""
         return np.arange(1, 4) <= self.left
 
 
@@ -45,5 +45,5 @@ with PPO(Nim, gamma=1.0, lr=3e-3, num_envs=16, num_steps=64, seed=1, total_steps
     ppo.save("nim.safetensors")
 
 policy = load("nim.safetensors")
-for left in range(1, 8):  # take left % 4, if you can
+for left in range(1, 8):  # the best action is left % 4, if that is not 0
     print(left, "matches: take", policy.predict(left, action_mask=np.arange(1, 4) <= left))

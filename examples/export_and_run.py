@@ -1,6 +1,6 @@
-"""Export a policy, then run it without fastppo: by onnxruntime if it is there, else by torch.jit.
+"""Export a policy, then run it without fastppo: with onnxruntime if installed, else torch.jit.
 
-ONNX needs: pip install "fastppo[export]"
+For ONNX: pip install "fastppo[export]"
 """
 
 import importlib.util
@@ -15,14 +15,14 @@ onnx = importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onn
 path = "cartpole.onnx" if onnx else "cartpole.pt"
 with PPO("CartPole-v1", seed=1, total_steps=50_000, progress="lines") as ppo:
     ppo.learn()
-    export(ppo.policy, path, env="CartPole-v1")  # checked on 300 steps of it, then written
+    export(ppo.policy, path, env="CartPole-v1")  # compared on 300 steps, then written
 
-# From here on only the file is needed; it takes a batch of raw observations, here of one.
+# From here on only the file is needed. Its input is a batch of raw observations (here: one).
 if onnx:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path)
-    about = session.get_modelmeta().custom_metadata_map["fastppo"]
+    metadata = session.get_modelmeta().custom_metadata_map["fastppo"]
 
     def act(obs):
         """The environment's actions [b ...] for observations [b ...]."""
@@ -32,18 +32,18 @@ else:
 
     files = {"fastppo": ""}
     module = torch.jit.load(path, _extra_files=files)
-    about = files["fastppo"]
+    metadata = files["fastppo"]
 
     def act(obs):
         """The environment's actions [b ...] for observations [b ...]."""
         return module(torch.from_numpy(obs)).numpy()
 
-print("trained in", json.loads(about)["env_name"])
+print("trained in", json.loads(metadata)["env_name"])
 env = gym.make("CartPole-v1")
 obs, _ = env.reset(seed=0)
-total, over = 0.0, False
-while not over:
+total, done = 0.0, False
+while not done:
     obs, reward, terminated, truncated, _ = env.step(act(np.asarray(obs)[None])[0])
-    total, over = total + reward, terminated or truncated
+    total, done = total + reward, terminated or truncated
 env.close()
 print("return", total)

@@ -1,4 +1,4 @@
-"""Save a policy, load it elsewhere, and let it act: the normaliser is inside, no trainer needed."""
+"""Save a policy, load it elsewhere and run it; the file contains the normaliser."""
 
 import gymnasium as gym
 
@@ -11,9 +11,9 @@ with PPO("CartPole-v1", seed=1, total_steps=50_000, progress="lines") as ppo:
 policy = load("cartpole.safetensors")
 env = gym.make("CartPole-v1")
 obs, _ = env.reset(seed=0)
-total, over = 0.0, False
-while not over:
+total, done = 0.0, False
+while not done:
     obs, reward, terminated, truncated, _ = env.step(policy.predict(obs))
-    total, over = total + reward, terminated or truncated
+    total, done = total + reward, terminated or truncated
 env.close()
 print("return", total)

@@ -1,4 +1,4 @@
-"""Memory: a pole is balanced by its position and angle alone, velocities must be remembered."""
+"""Recurrent policy: balance a pole from position and angle only, without velocities."""
 
 import gymnasium as gym
 import numpy as np
@@ -7,23 +7,23 @@ from gymnasium.spaces import Box
 from fastppo import PPO
 
 
-def blind(render_mode=None):
+def make_env(render_mode=None):
     """CartPole-v1 without its two velocities."""
     env = gym.make("CartPole-v1", render_mode=render_mode)
     space = Box(-5.0, 5.0, (2,), np.float32)
     return gym.wrappers.TransformObservation(env, lambda obs: obs[[0, 2]], space)
 
 
-with PPO(blind, rnn="gru", num_envs=8, num_steps=128, num_minibatches=4, lr=1e-3, seed=1,
+with PPO(make_env, rnn="gru", num_envs=8, num_steps=128, num_minibatches=4, lr=1e-3, seed=1,
          total_steps=100_000, progress="lines") as ppo:
     ppo.learn()
-    print("with memory:", ppo.evaluate(20))
+    print("evaluation return", ppo.evaluate(20))
     policy = ppo.policy
 
-env, state, over, total = blind(), None, False, 0.0
+env, state, done, total = make_env(), None, False, 0.0
 obs, _ = env.reset(seed=0)
-while not over:
-    action, state = policy.predict(obs, state=state)  # no state: an episode begins
+while not done:
+    action, state = policy.predict(obs, state=state)  # state None: an episode begins
     obs, reward, terminated, truncated, _ = env.step(action)
-    over, total = terminated or truncated, total + reward
-print("one episode, played by hand:", total)
+    done, total = terminated or truncated, total + reward
+print("return of one episode in our own loop:", total)

@@ -1,4 +1,4 @@
-"""Your own loss, optimizer and schedule: a function, a class of torch.optim, another function."""
+"""Your own loss (a function), optimizer (a torch.optim class) and schedule (a function)."""
 
 from functools import partial
 
@@ -8,16 +8,17 @@ from fastppo import PPO
 from fastppo.learner import value_loss
 
 
-def smooth(fresh, batch, now):
-    """A penalty on the squared log ratio instead of clipping; (loss, what is logged)."""
+def penalty_loss(fresh, batch, coefficients):
+    """(loss, statistics to log): a penalty on the squared log ratio instead of clipping."""
     log_ratio = fresh.logp - batch.logp
-    gain = -(log_ratio.exp() * batch.adv).mean()
+    policy = -(log_ratio.exp() * batch.adv).mean()
     penalty = log_ratio.square().mean()
-    error = value_loss(fresh.val, batch, now.clip_range_vf)
-    return gain + penalty / now.clip_range + now.value_coef * error, {"penalty": penalty}
+    value = value_loss(fresh.val, batch, coefficients.clip_range_vf)
+    loss = policy + penalty / coefficients.clip_range + coefficients.value_coef * value
+    return loss, {"penalty": penalty}
 
 
-with PPO("CartPole-v1", seed=1, total_steps=40_000, progress="lines", loss=smooth,
+with PPO("CartPole-v1", seed=1, total_steps=40_000, progress="lines", loss=penalty_loss,
          optimizer=partial(torch.optim.AdamW, weight_decay=1e-3),
          lr=lambda remaining: 2e-3 * remaining**0.5) as ppo:
     ppo.learn()

@@ -1,4 +1,4 @@
-"""Your own network: called with both spaces, its forward(obs) -> (action parameters, value)."""
+"""Your own network: constructed with both spaces, forward(obs) -> (action parameters, value)."""
 
 import torch
 from torch import nn
@@ -7,7 +7,7 @@ from fastppo import load, PPO
 
 
 class Residual(nn.Module):
-    """One shared layer and a residual one; obs arrives normalised, float32 [b ...]."""
+    """A shared layer and a residual layer; `obs` is normalised, float32 [b ...]."""
 
     def __init__(self, obs_space, act_space):
         super().__init__()

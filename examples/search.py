@@ -1,6 +1,6 @@
-"""Search for settings with Optuna: what learns soonest wins, what lags behind is stopped early.
+"""Search for settings with Optuna; trials that learn slowly are stopped early.
 
-It needs Optuna: pip install optuna
+Install Optuna first: pip install optuna
 """
 
 from statistics import mean
@@ -11,7 +11,7 @@ from fastppo import PPO
 
 
 def score(trial: optuna.Trial) -> float:
-    """Mean of five evaluations while training, over two seeds, with settings of the trial."""
+    """Mean return of the evaluations while training (five per seed, two seeds)."""
     settings = {
         "lr": trial.suggest_float("lr", 1e-4, 1e-2, log=True),
         "num_steps": trial.suggest_categorical("num_steps", [32, 128, 512]),
@@ -19,13 +19,13 @@ def score(trial: optuna.Trial) -> float:
         "gae_lambda": trial.suggest_float("gae_lambda", 0.8, 1.0),
         "entropy_coef": trial.suggest_float("entropy_coef", 1e-5, 0.03, log=True),
     }
-    found = []
+    returns = []
 
     def report(ppo, stats):
-        """Every evaluation is a step of the trial; False ends training."""
+        """Report every evaluation as a step of the trial; returning False ends training."""
         if "eval/return_mean" in stats:
-            found.append(stats["eval/return_mean"])
-            trial.report(mean(found), len(found))
+            returns.append(stats["eval/return_mean"])
+            trial.report(mean(returns), len(returns))
             return not trial.should_prune()
 
     for seed in (1, 2):
@@ -34,7 +34,7 @@ def score(trial: optuna.Trial) -> float:
             ppo.learn(callbacks=report)
         if trial.should_prune():
             raise optuna.TrialPruned
-    return mean(found)
+    return mean(returns)
 
 
 study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0),

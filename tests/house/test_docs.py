@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from source_tree import CORE, PACKAGE, ROOT, code_lines
@@ -115,7 +116,7 @@ def test_the_figures_in_the_readme_stand_in_the_log():
     assert figures
     for figure in figures:
         assert re.search(rf"\b{figure}\b", LOG), figure
-    low, high, middle = map(int, re.search(r"95 % interval: (\d+) to (\d+), median (\d+)",
+    low, high, middle = map(int, re.search(r"means range from (\d+) to (\d+), median (\d+)",
                                            README).groups())
     ten = re.search(r"README's picture\): (.*?); median", LOG, re.DOTALL)[1]
     scores = [float(score) for score in re.findall(r"\d+\.\d", ten)]
@@ -150,6 +151,22 @@ def test_every_detail_names_a_test_that_exists_and_settings_that_exist():
             assert f"\ndef {name}(" in next((ROOT / "tests").rglob(file)).read_text("utf-8"), name
         for name in re.findall(r"`(\w+)[`=]", row):
             assert name in settings(), name
+
+
+def test_the_vocabulary_has_every_array_of_a_rollout_with_its_dtype():
+    policy = build_policy(Box(-1, 1, (2,)), Discrete(2), Config(seed=1, model="mlp"))
+    page = (ROOT / "docs" / "vocabulary.md").read_text(encoding="utf-8")
+    table = page.partition("## Arrays of a rollout")[2].partition("\n## ")[0]
+    rows = [re.findall(r"`(\w+)`", cells[1]) + [cells[-2]] for cells in
+            (line.split("|") for line in table.splitlines() if line.startswith("| `"))]
+    dtypes = {name: row[-1] for row in rows for name in row[:-1]}
+    spec = rollout_spec(policy, 1, 1)
+    assert sorted(dtypes) == sorted(spec)
+    dtypes["fin"] = dtypes["fin"].replace("as `obs`", dtypes["obs"])
+    for name, (dtype, _) in spec.items():
+        dtype = np.dtype(dtype)
+        wanted = "bool" if dtype.kind == "b" else f"{dtype.kind}{8 * dtype.itemsize}"
+        assert wanted in dtypes[name], name
 
 
 def test_the_picture_names_arrays_and_cells_that_there_are():
