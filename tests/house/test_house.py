@@ -1,6 +1,8 @@
 """The rules of the house, as tests: sizes, arrows, docstrings, and what a worker may import."""
 
 import ast
+import collections
+import graphlib
 import re
 import subprocess
 import sys
@@ -9,84 +11,103 @@ from pathlib import Path
 import pytest
 from source_tree import CEILING, CORE, LONGEST, PACKAGE, ROOT, code_lines, parsed, room
 
-# A module may import those of later rows only (and nothing else of the package).
+# A room or core file imports only rows below its own.
 ROWS = """
     __main__
-    cli.main
-    cli.bench cli.export
-    cli.train
-    cli.arguments cli.interrupts cli.stdout_guard
-    cli.setting_types
-    benchmark.session benchmark.table
-    benchmark.figures
-    benchmark.measure_one
-    benchmark.limit benchmark.trace benchmark.options
-    benchmark.peers
+    cli
+    benchmark
     ppo
-    outputs.sinks
-    outputs.csv_sink outputs.evaluator
-    outputs.wandb_sink outputs.run_folder outputs.evaluate
-    outputs.console outputs.export
-    outputs.metrics
-    outputs.export_samples
-    outputs.export_graph outputs.policy_file
-    outputs.fingerprint
-    build.run
-    build.arena_layout build.resolve
-    build.check_settings
-    build.model
-    build.user_model build.memory_estimate
-    learners.compiled
-    learners.shared_minibatches
+    outputs
+    build
+    learners
     learner
-    workers.vector_env workers.worker_envs
-    workers.vector_messages workers.update_helper
-    workers.team
-    workers.worker_process workers.worker_loop workers.count workers.vector_stepper
-    workers.protocol
-    update.epoch_transforms update.custom_loss update.sequences update.optimizers
-    update.batches update.coefficients update.flat_parameters update.rollback update.statistics
+    workers
+    update
     collect
-    vecenv policy
-    networks.encoders networks.user_distribution networks.value_normalisation
-    networks.cnn networks.recurrent networks.predict_input
-    networks.normaliser networks.heads networks.mlp networks.compiled_gru networks.torch_state
-    stepping.native_vector
-    stepping.actors stepping.observation_buffer stepping.rewards stepping.episodes
-    stepping.replay stepping.checks stepping.infos
-    envs.vector_source
-    envs.source envs.envpool
-    envs.step_time
-    envs.make
-    envs.wrappers
-    envs.masks envs.atari envs.faults
-    envs.actions envs.observation_checks
-    envs.observations
-    envs.spaces
-    envs.env_hints
-    machine.noise machine.arena
-    machine.kernels
-    machine.kernel_checks machine.kernels_numba machine.limits machine.child_env machine.global_rng
+    policy vecenv
+    networks
+    stepping
+    envs
+    machine
     config
     reference
-    settings.schedules
     errors
-    settings.aliases
-    settings.spelling settings.presets
-    settings.fixes
+    settings
 """.split("\n")
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
+TWINS = {"machine.kernels", "machine.kernels_numba", "reference"}  # the same kernels by design
+SAME_EVERYWHERE = {"log", "main"}  # the package's logger; a script's entry point
 
 
+def row(module: str) -> str:
+    """The room of a module, or the core file that it is."""
+    return module.partition(".")[0]
 
 
-
-
+def sizes() -> dict[str, int]:
+    """Code lines of every module."""
+    return {room(path): code_lines(path) for path in PACKAGE}
 
 
 def test_the_core_is_small():
-    sizes = {name: code_lines(ROOT / "fastppo" / f"{name}.py") for name in CORE}
-    assert sum(sizes.values()) <= CEILING, sizes
+    core = {name: sizes()[name] for name in CORE}
+    assert sum(core.values()) <= CEILING, core
+
+
+def test_ppo_is_understood_from_three_files():
+    read = {name: sizes()[name] for name in ("ppo", "learner", "reference")}
+    assert sum(read.values()) <= 200, read
+
+
+def test_the_package_outside_the_benchmark_is_small():
+    rest = {name: size for name, size in sizes().items() if row(name) != "benchmark"}
+    assert sum(rest.values()) <= 7_608
+
+
+def test_there_are_few_rooms_and_few_files_in_a_room():
+    files = collections.Counter(path.parent.name for path in PACKAGE if path.stem != "__init__")
+    del files["fastppo"]
+    assert len(files) <= 12
+    assert {name: count for name, count in files.items() if not 2 <= count <= 14} == {}
+
+
+def test_every_room_says_what_it_is_and_what_it_may_import():
+    for path in PACKAGE:
+        if path.stem == "__init__" and path.parent.name != "fastppo":
+            first, *rest = ast.get_docstring(parsed(path)).split("\n\n")
+            assert first.endswith(".") and "\n" not in first, path
+            assert rest and rest[-1].startswith("May import"), path
+
+
+def test_a_name_at_module_level_has_one_meaning():
+    places = collections.defaultdict(set)
+    for path in PACKAGE:
+        for node in parsed(path).body:
+            for name in defined(node):
+                places[name].add(room(path))
+    several = {name: where for name, where in places.items()
+               if len(where) > 1 and not name.startswith("__") and name not in SAME_EVERYWHERE}
+    assert {name: where for name, where in several.items() if not where <= TWINS} == {}
+
+
+def defined(node: ast.stmt) -> list[str]:
+    """The names that a statement at module level defines."""
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else \
+        [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [name.id for target in targets for name in ast.walk(target)
+            if isinstance(name, ast.Name)]
+
+
+def test_docstrings_are_no_riddles():
+    """At most 2 % of the docstrings begin with a question word."""
+    texts = [text for path in PACKAGE for node in ast.walk(parsed(path))
+             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+             and (text := ast.get_docstring(node))]
+    riddles = [text.partition("\n")[0] for text in texts
+               if re.match(r"(What|How|Whether|Who|Where)\b", text)]
+    assert len(riddles) <= 0.02 * len(texts), riddles
 
 
 @pytest.mark.parametrize("path", PACKAGE + [ROOT / "main.py", ROOT / "setup.py"],
@@ -161,11 +182,16 @@ def imported(path: Path):
 
 @pytest.mark.parametrize("path", PACKAGE, ids=room)
 def test_imports_point_down(path):
-    if path.stem in ("__init__", "bootstrap"):
-        return
+    ours = row(room(path))
     for name in imported(path):
-        if not name.startswith("_"):
-            assert RANK[name] > RANK[room(path)], f"{room(path)} imports {name}, not below it"
+        if not name.startswith("_") and row(name) != ours and ours != "__init__":
+            assert RANK[row(name)] > RANK[ours], f"{room(path)} imports {name}, not below it"
+
+
+def test_no_imports_run_in_a_circle():
+    graph = {room(path): {name for name in imported(path) if not name.startswith("_")}
+             for path in PACKAGE}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 @pytest.mark.parametrize("path", PACKAGE + [ROOT / "main.py"], ids=lambda path: path.stem)
