@@ -60,7 +60,7 @@ def test_an_interrupt_anywhere_in_an_update_changes_no_bit():
 def test_an_interrupt_between_the_parts_of_an_iteration_changes_nothing_learnt():
     total = lines_of("CartPole-v1", 0, "local", "ppo")
     wanted = undisturbed("CartPole-v1", 0, "local", 2 * total)
-    with guard(30), PPO("CartPole-v1", num_workers=0, **SETTINGS) as ppo:
+    with guard(), PPO("CartPole-v1", num_workers=0, **SETTINGS) as ppo:
         for at in range(1, total + 1):
             made, place = interrupted(ppo, at, "ppo")
             # One after the update may cost a line of metrics, with the episodes in it.
@@ -215,7 +215,7 @@ def test_a_real_ctrl_c_at_any_moment_changes_no_bit(workers, acting):
     count = 10
     wanted = undisturbed("CartPole-v1", workers, acting, 2 * count)
     chance, strikes = random.Random(3), 0
-    with guard(30), PPO("CartPole-v1", num_workers=workers, acting=acting, **SETTINGS) as ppo:
+    with guard(), PPO("CartPole-v1", num_workers=workers, acting=acting, **SETTINGS) as ppo:
         for _ in range(count):
             timer = threading.Timer(chance.random() * 0.015, signal.pthread_kill,
                                     [threading.main_thread().ident, signal.SIGINT])
