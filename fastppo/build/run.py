@@ -1,5 +1,7 @@
 """Wires the environments, the actor and the learner of a run."""
 
+from functools import partial
+
 import torch
 from gymnasium.vector import AutoresetMode
 
@@ -20,8 +22,8 @@ from fastppo.update.custom_loss import check_loss
 from fastppo.update.flat_parameters import FlatParameters
 from fastppo.vecenv import Serial
 from fastppo.workers.team import WorkerTeam
-from fastppo.workers.update_helper import HelperPlan
-from fastppo.workers.worker_envs import WorkerVecEnv, worker_jobs
+from fastppo.workers.update_helper import HelperPlan, helper_count
+from fastppo.workers.worker_envs import WorkerVecEnv, make_worker_serial
 
 
 @default_torch()
@@ -55,10 +57,11 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     if config.num_workers:
         share = (HelperPlan(learner.recipe, learner.terms, policy.observer.norm)
                  if shares_update(config, policy) else None)
-        todo = worker_jobs(source.factories, arena, config.num_workers, groups, recipe, seen,
-                    policy.actions, seed, share)
-        team = WorkerTeam(todo, arena, len(groups), config.step_timeout, config.reset_timeout,
-                    busy=central is not None)
+        make = partial(make_worker_serial, groups, recipe, seen, policy.actions, seed, share,
+                       helper_count(config.num_workers))
+        team = WorkerTeam(make, source.factories, config.num_workers, arena, len(groups),
+                          config.step_timeout, config.reset_timeout,
+                          main_computes=central is not None)
         vec = WorkerVecEnv(team, config.num_steps, central)
         if share:
             learner.share(SharedMinibatches(team, arena, policy.observer.norm))

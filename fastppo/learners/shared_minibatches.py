@@ -44,7 +44,7 @@ class SharedMinibatches(OwnMinibatches):
         self._dismiss()  # whom an interrupt has left at work
         now = (getattr(terms, name) for name in SCHEDULED)
         self.arena["weights"][:] = [-1 if x is None else x for x in now]
-        self.called = self.team.idle()  # not while a rollout was interrupted, or after a fault
+        self.called = self.team.is_idle()  # not while a rollout was interrupted, or after a fault
         if self.called:
             self.calls += 1
             self.round.post(PAUSE)
@@ -81,14 +81,14 @@ class SharedMinibatches(OwnMinibatches):
         """Until the shards that helpers have claimed are there."""
         if self.finished.wait_count(target, SPIN_NS, SPIN_NS):
             return
-        self.team.watch()
+        self.team.restart_timers()
         while not self.finished.wait_count(target, SPIN_NS, SLICE_NS):
-            self.team.look_after(range(self.helpers))
+            self.team.check_workers(range(self.helpers))
 
     def _dismiss(self) -> None:
-        if not self.team.closed and self.team.order[1] == UPDATE:
+        if not self.team.closed and self.team.posted.command == UPDATE:
             self.round.post(OVER)
-            self.team.settle()
+            self.team.finish_last()
 
 
 def _address(array: np.ndarray | None) -> tuple:
