@@ -1,4 +1,4 @@
-"""Environments that go wrong on purpose, a crew of workers without torch, and who is alive."""
+"""Environments that go wrong on purpose, workers without torch, and who is alive."""
 
 import contextlib
 import ctypes
@@ -171,7 +171,7 @@ def hanging_with_the_gil(env):
     ctypes.PyDLL(None).sleep(3600)
 
 
-def make_crew(factories, workers: int, steps: int = 8, **timeouts):
+def make_workers(factories, workers: int, steps: int = 8, **timeouts):
     """Workers on `factories` and their arena, without torch: only warmup can be asked of them."""
     from fastppo.envs.actions import ActionMapping
     from fastppo.envs.observations import ObservationLayout
@@ -195,9 +195,9 @@ def make_crew(factories, workers: int, steps: int = 8, **timeouts):
 
 
 @contextlib.contextmanager
-def crew(factories, workers: int, steps: int = 8, **timeouts):
-    """make_crew's Workers, closed at the end."""
-    vec, arena = make_crew(factories, workers, steps, **timeouts)
+def running_workers(factories, workers: int, steps: int = 8, **timeouts):
+    """make_workers's Workers, closed at the end."""
+    vec, arena = make_workers(factories, workers, steps, **timeouts)
     try:
         yield vec
     finally:

@@ -79,7 +79,7 @@ def test_an_interrupt_at_any_of_many_places_changes_no_bit(workers, acting, env,
 
 @pytest.mark.parametrize("workers, acting", [(0, "local"), (1, "local")])
 def test_an_interrupt_in_the_warm_up_or_the_first_reset_changes_no_bit(workers, acting):
-    modules = "collect workers processes" if workers else "vecenv collect policy"
+    modules = "collect workers/worker_envs workers/team" if workers else "vecenv collect policy"
     with PPO("CartPole-v1", num_workers=workers, acting=acting, **SETTINGS) as ppo:
         with Interruption(-1, modules) as counted:
             wanted = iteration(ppo)
@@ -185,7 +185,7 @@ def test_a_loop_of_your_own_goes_on_after_an_interrupt(workers, acting):
                 except KeyboardInterrupt:
                     rollout = ppo.collect()
                 try:
-                    with Interruption(at * (i == 2) or -1, "learner flat"):
+                    with Interruption(at * (i == 2) or -1, UPDATE):
                         stats = ppo.update(rollout)
                 except KeyboardInterrupt:
                     stats = ppo.update(rollout)

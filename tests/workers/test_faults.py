@@ -17,7 +17,6 @@ from fault_envs import (
     Faulty,
     TwoPart,
     Unpicklable,
-    crew,
     endless,
     hanging,
     hanging_with_the_gil,
@@ -28,6 +27,7 @@ from fault_envs import (
     observing,
     paying,
     raising,
+    running_workers,
 )
 
 from fastppo import PPO, Error
@@ -290,7 +290,7 @@ LEVELS = {"env_kwargs": {"level": "x" * 300_000}}
 def test_a_workers_error_arrives_with_its_fix_however_long(fix, shell, python):
     def refuse():
         raise ConfigError("no such level", fix)
-    with nothing_left(), crew([refuse], 1, reset_timeout=5) as vec:
+    with nothing_left(), running_workers([refuse], 1, reset_timeout=5) as vec:
         with pytest.raises(WorkerError, match="no such level") as caught:
             vec.warmup(1)
     assert shell in caught.value.shell and python in str(caught.value)
@@ -406,7 +406,7 @@ def test_an_exception_in_central_acting_is_reported_too():
 def test_two_workers_that_fail_at_once_are_both_named():
     def broken():
         return Faulty(raising(lambda: ValueError("boom")), 2, 0)
-    with nothing_left(), crew([broken, Calm, Calm, broken], 2) as vec:
+    with nothing_left(), running_workers([broken, Calm, Calm, broken], 2) as vec:
         vec.team.post(WARMUP, 8)
         assert holds(lambda: all(cell.state == FAILED for cell in vec.team.cells.done))
         with pytest.raises(WorkerError) as caught:
@@ -457,7 +457,7 @@ def test_a_hang_in_reset_has_a_timeout_of_its_own():
 
 def test_closing_does_not_wait_for_an_environment_that_hangs():
     with nothing_left():
-        with crew([lambda: Faulty(hanging_with_the_gil, 1, 0), Calm], 2) as vec:
+        with running_workers([lambda: Faulty(hanging_with_the_gil, 1, 0), Calm], 2) as vec:
             vec.team.post(WARMUP, 8)  # a warm-up that never ends, and nobody waits for it
             while vec.team.cells.done[0].where[0] != 1:
                 time.sleep(0.01)

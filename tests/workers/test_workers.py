@@ -20,11 +20,11 @@ from fault_envs import (
     Witness,
     alive,
     children,
-    crew,
     guard,
     holds,
-    make_crew,
+    make_workers,
     nothing_left,
+    running_workers,
 )
 
 from fastppo import PPO
@@ -129,7 +129,7 @@ SCRIPT = """
 import sys; sys.path.append({tests!r})
 import numpy as np
 import envs, kernels, worker
-from fault_envs import Calm, crew, nothing_left
+from fault_envs import Calm, nothing_left, running_workers
 print("main is run")
 class Own(envs.Mine):
     pass
@@ -139,7 +139,7 @@ def local(level):
             assert (envs.LEVEL, kernels.LEVEL, worker.LEVEL) == (7, 8, 9)
             return super().reset(**kwargs)
     return lambda: Local(level)
-with nothing_left(), crew([envs.Mine, Own, local(3), lambda: Own()], 2) as vec:
+with nothing_left(), running_workers([envs.Mine, Own, local(3), lambda: Own()], 2) as vec:
     vec.warmup(8)
     print("steps", np.isfinite(vec.team.arena["obs"]).all(), vec.team.arena["length"].max())
 """
@@ -176,9 +176,9 @@ def test_workers_start_without_a_main_guard_and_find_the_users_modules(folder, h
 def test_workers_start_in_a_daemonic_child_process(folder):
     (folder / "child.py").write_text(textwrap.dedent(f"""
         import multiprocessing, sys; sys.path.append({TESTS!r})
-        from fault_envs import Calm, crew
+        from fault_envs import Calm, running_workers
         def work():
-            with crew([Calm, Calm], 2) as vec:
+            with running_workers([Calm, Calm], 2) as vec:
                 vec.warmup(8)
                 print("steps", vec.team.arena["length"].max(), flush=True)
         process = multiprocessing.get_context("fork").Process(target=work, daemon=True)
@@ -190,7 +190,7 @@ def test_workers_start_in_a_daemonic_child_process(folder):
 
 def test_workers_outlive_the_thread_that_started_them():
     made = []
-    thread = threading.Thread(target=lambda: made.append(make_crew([Calm, Calm], 2)))
+    thread = threading.Thread(target=lambda: made.append(make_workers([Calm, Calm], 2)))
     thread.start()
     thread.join()
     vec, arena = made[0]
@@ -236,7 +236,7 @@ def test_a_worker_that_never_reads_its_job_is_reported_however_large_that_is(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(worker_process, "STACK_SECONDS", 0.0)
     large = bytes(1 << 20)
-    with nothing_left(), crew([lambda: Calm(len(large))], 1, reset_timeout=0.5) as vec:
+    with nothing_left(), running_workers([lambda: Calm(len(large))], 1, reset_timeout=0.5) as vec:
         with pytest.raises(WorkerError, match=r"starting\) has not answered .*reset_timeout"):
             vec.warmup(1)
 
@@ -251,7 +251,7 @@ def test_a_worker_has_one_thread_a_library_and_no_credentials_and_no_input(tmp_p
         monkeypatch.setenv(name, "7")
     monkeypatch.setenv("FASTPPO_WORKER_ENV", "LICENSE_KEY,OTHER_KEY")
     path = str(tmp_path / "seen")
-    with crew([lambda: Witness(path)], 1) as vec:
+    with running_workers([lambda: Witness(path)], 1) as vec:
         vec.warmup(1)
     seen = json.loads((tmp_path / "seen").read_text())
     assert (seen["OMP_NUM_THREADS"], seen["MKL_NUM_THREADS"]) == ("1", "1")
@@ -278,7 +278,7 @@ def test_a_worker_never_searches_what_was_there_at_its_start_and_the_main_proces
 
 
 def test_what_an_environment_prints_comes_out_as_whole_lines(capfd):
-    with crew([Loud, Loud], 2, steps=100) as vec:
+    with running_workers([Loud, Loud], 2, steps=100) as vec:
         vec.warmup(100)
     out, err = capfd.readouterr()
     assert out == "" and err.count("\n") == 200
@@ -286,7 +286,7 @@ def test_what_an_environment_prints_comes_out_as_whole_lines(capfd):
 
 
 def test_even_a_long_line_of_a_worker_comes_out_in_one_piece(capfd):
-    with crew([lambda: Loud(60_000)] * 2, 2, steps=3) as vec:
+    with running_workers([lambda: Loud(60_000)] * 2, 2, steps=3) as vec:
         vec.warmup(3)
     assert set(capfd.readouterr().err.split("\n")) == {"<" + "-" * 60_000 + ">", ""}
 
@@ -307,7 +307,7 @@ def test_a_closed_stderr_stops_no_worker(monkeypatch):
     with open(os.devnull, "w") as closed:
         pass
     monkeypatch.setattr(sys, "stderr", closed)
-    with guard(), crew([Loud], 1, steps=300) as vec:
+    with guard(), running_workers([Loud], 1, steps=300) as vec:
         vec.warmup(300)
 
 
@@ -316,7 +316,7 @@ def test_a_closed_stderr_stops_no_worker(monkeypatch):
 
 ORPHANS = """
 import os, signal, sys, time; sys.path.append({tests!r})
-from fault_envs import Calm, Faulty, hanging_with_the_gil, make_crew
+from fault_envs import Calm, Faulty, hanging_with_the_gil, make_workers
 from fastppo.workers.protocol import WARMUP
 def spinning(env):
     while True:
@@ -324,7 +324,7 @@ def spinning(env):
 faults = dict(idle=None, stepping=spinning, gil=hanging_with_the_gil)
 fault = faults[sys.argv[1]]
 make = (lambda: Faulty(fault, 1, 0)) if fault else Calm
-vec, arena = make_crew([make, make], 2)
+vec, arena = make_workers([make, make], 2)
 if fault:
     vec.team.post(WARMUP, 8)
     while any(cell.where[0] != 1 for cell in vec.team.cells.done):
@@ -377,7 +377,7 @@ def test_close_in_the_middle_of_a_rollout_returns():
         while True:
             pass
     with nothing_left():
-        vec, arena = make_crew([lambda: Faulty(endless, 1, 0), Calm], 2)
+        vec, arena = make_workers([lambda: Faulty(endless, 1, 0), Calm], 2)
         vec.team.post(WARMUP, 8)
         with pytest.raises(KeyboardInterrupt):
             timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
