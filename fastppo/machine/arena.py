@@ -112,11 +112,9 @@ def _allocate(spec: Spec, beside: int, remedy: Remedy) -> int:
         raise _memory_error(spec, beside, free, remedy)
     fd = anonymous_file()
     try:
-        allocate = getattr(os, "posix_fallocate", None)
-        if allocate:
-            allocate(fd, 0, size)
-        else:
-            os.ftruncate(fd, size)
+        os.ftruncate(fd, size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
     except OSError as error:
         os.close(fd)
         raise _memory_error(spec, beside, min(free, size), remedy) from error

@@ -1,5 +1,6 @@
 """The commands, cells and messages between the main process and its workers."""
 
+import os
 import pickle
 from typing import Any, NamedTuple
 
@@ -35,18 +36,18 @@ class Mailbox:
     """
 
     def __init__(self, fd: int):
-        self.fd = fd
+        self.file = os.fdopen(fd, "r+b", 0)
 
     def write(self, message: bytes) -> None:
         """Replace the message by this one, which is pickled already."""
-        with open(self.fd, "wb", closefd=False) as file:
+        with open(self.file.fileno(), "wb", closefd=False) as file:
             file.seek(0)
             file.truncate()
             file.write(message)
 
     def read(self) -> Any:
         """The object that the message holds."""
-        with open(self.fd, "rb", closefd=False) as file:
+        with open(self.file.fileno(), "rb", closefd=False) as file:
             file.seek(0)
             return pickle.load(file)
 

@@ -45,14 +45,16 @@ class OutputTail:
 class WorkerProcess:
     """A worker process, and the main process's ends of its mailbox, lifeline and output.
 
-    The lifeline is a pipe that nobody writes to: it closes when the main process ends.
+    The lifeline is a pipe without data. When the main process ends, it closes and Linux kills the
+    worker.
     """
 
     def __init__(self, arena_fd: int, index: int, first_env: int, job: bytes):
         self.first_env, self.output, self.echo = first_env, OutputTail(), True
         self.mailbox = Mailbox(anonymous_file())
-        lifeline, self.lifeline = map(above_stdio, os.pipe())
-        fds = self.mailbox.fd, arena_fd, lifeline
+        lifeline, ours = map(above_stdio, os.pipe())
+        self.lifeline = os.fdopen(ours, "wb", 0)
+        fds = self.mailbox.file.fileno(), arena_fd, lifeline
         command = [sys.executable, "-P", str(BOOTSTRAP), *map(str, fds), str(os.getpid())]
         try:
             self.mailbox.write(pickle.dumps((_import_path(), list(map(str, sys.argv)), job)))
@@ -65,22 +67,14 @@ class WorkerProcess:
                               (Set(num_workers=0), "use fewer workers")) from error
         finally:
             os.close(lifeline)
-        _LIFELINES.add(self)
+        _LIFELINES.add(self.lifeline)
         self.reader = threading.Thread(target=_copy_output, args=(self,), daemon=True)
         self.reader.start()
 
     def release(self) -> None:
         """Close the mailbox and the lifeline; a second call does nothing."""
-        self.close_lifeline()
-        if self.mailbox.fd >= 0:
-            os.close(self.mailbox.fd)
-            self.mailbox.fd = -1
-
-    def close_lifeline(self) -> None:
-        """Close this end of the lifeline: the worker is killed when the last copy closes."""
-        if self.lifeline >= 0:
-            os.close(self.lifeline)
-            self.lifeline = -1
+        self.lifeline.close()
+        self.mailbox.file.close()
 
     def last_output(self) -> str:
         """The last lines that the process wrote, to append to an error's text."""
@@ -103,12 +97,12 @@ class WorkerProcess:
             self.process.wait(max(0.0, deadline - time.monotonic()))
 
 
-_LIFELINES: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
+_LIFELINES = weakref.WeakSet()  # of all workers
 
 
 def _close_lifelines() -> None:
-    for worker in list(_LIFELINES):
-        worker.close_lifeline()
+    for lifeline in list(_LIFELINES):
+        lifeline.close()
 
 
 if hasattr(os, "register_at_fork"):
