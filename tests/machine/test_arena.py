@@ -10,9 +10,10 @@ import subprocess
 import sys
 
 import gymnasium as gym
+import hypothesis
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastppo import PPO, make_vec
@@ -56,7 +57,7 @@ arrays = st.tuples(st.sampled_from(["<f4", "<f8", "<i8", "|u1", "|b1"]),
                    st.lists(st.integers(1, 9), max_size=3).map(tuple))
 
 
-@settings(deadline=None)  # a loaded machine may take any time
+@hypothesis.settings(deadline=None)  # a loaded machine may take any time
 @given(st.dictionaries(names, arrays, min_size=1, max_size=6))
 def test_arrays_of_any_spec_never_share_a_byte(spec):
     made = Arena(spec)
@@ -207,7 +208,7 @@ def test_a_vector_environment_that_is_too_large_is_told_a_number_that_fits(monke
     vector(fitting)
 
 
-@settings(deadline=None)
+@hypothesis.settings(deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 60), st.integers(0, 2000), st.integers(1, 200))
 def test_what_fits_is_the_largest_number_that_leaves_a_tenth(free, each, fixed, below):
     found = arena.largest_fitting(lambda n: fixed + each * n, free, below)
