@@ -3,7 +3,7 @@
     python bench/spinning.py --rounds 7
 
 Rollouts (`PPO.collect` without the update) of two ways of acting, by workers that sleep at once,
-that spin as fastppo/processes.py lets them, and that all spin for its SPIN_NS whatever the number
+that spin as fastppo/workers/protocol.py lets them, and that all spin for its SPIN_NS whatever the number
 of cores; interleaved, microseconds a step, medians and lowest to highest.
 """
 
@@ -16,14 +16,14 @@ from fastppo import PPO
 from fastppo.workers import protocol
 
 ENVS, STEPS = 16, 128
-KINDS = {"sleeping": lambda busy, patience: (0, 0), "as it is": protocol.spin_times,
-         "spinning": lambda busy, patience: (protocol.SPIN_NS, patience)}
+KINDS = {"sleeping": lambda busy, idle_spin: (0, 0), "as it is": protocol.spin_times,
+         "spinning": lambda busy, idle_spin: (protocol.SPIN_NS, idle_spin)}
 
 
 def seconds(env: str, acting: str, workers: int, kind: str) -> float:
     """Of one rollout; the median of some."""
     times = []
-    with mock.patch.object(protocol, "spins", KINDS[kind]), PPO(
+    with mock.patch.object(protocol, "spin_times", KINDS[kind]), PPO(
             env, preset="none", seed=1, num_envs=ENVS, num_steps=STEPS, num_workers=workers,
             norm_obs=False, acting=acting) as ppo:
         ppo.collect()

@@ -66,10 +66,10 @@ class Serial:
 
     def rollout(self, iteration: int) -> None:
         """Take T steps in every environment; the same iteration given again goes on with it."""
-        self.noise.listen(iteration)
+        self.noise.begin_rollout(iteration)
         self.actor.start(iteration)
         self._run(iteration, self.actor, len(self.rows) - 1)
-        self.noise.tell(self.books.first_episodes_over)
+        self.noise.end_rollout(self.books.first_episodes_over)
 
     def close(self) -> None:
         """Close the environments; what they raise now is printed and no longer stops anybody."""

@@ -1,4 +1,4 @@
-"""Environments that go wrong on purpose, a crew of workers without torch, and who is alive."""
+"""Environments that go wrong on purpose, workers without torch, and who is alive."""
 
 import contextlib
 import ctypes
@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
@@ -87,7 +88,7 @@ class Witness(Calm):
         if "fastppo.ppo" in sys.modules:
             return
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MY_API_KEY", "GH_TOKEN", "A_SECRET",
-                 "PLAIN")
+                 "PGPASSWORD", "PLAIN", "KEYMAP", "MUJOCO_PY_MJKEY_PATH", "LICENSE_KEY")
         found = {name: os.environ.get(name) for name in names}
         Path(path).write_text(json.dumps({
             **found, "stdin": sys.stdin.read(), "cwd": os.getcwd(), "argv": sys.argv,
@@ -170,7 +171,7 @@ def hanging_with_the_gil(env):
     ctypes.PyDLL(None).sleep(3600)
 
 
-def make_crew(factories, workers: int, steps: int = 8, **timeouts):
+def make_workers(factories, workers: int, steps: int = 8, **timeouts):
     """Workers on `factories` and their arena, without torch: only warmup can be asked of them."""
     from fastppo.envs.actions import ActionMapping
     from fastppo.envs.observations import ObservationLayout
@@ -178,7 +179,7 @@ def make_crew(factories, workers: int, steps: int = 8, **timeouts):
     from fastppo.stepping.infos import infos_spec
     from fastppo.workers.protocol import protocol_spec
     from fastppo.workers.team import WorkerTeam
-    from fastppo.workers.worker_envs import WorkerVecEnv, worker_jobs
+    from fastppo.workers.worker_envs import WorkerVecEnv, make_worker_serial
     envs, groups = len(factories), [range(len(factories))]
     te = (steps, envs)
     arena = Arena({"obs": ("<f4", (steps + 1, envs, 2)), "fin": ("<f4", (envs, 2)),
@@ -187,15 +188,16 @@ def make_crew(factories, workers: int, steps: int = 8, **timeouts):
                    **infos_spec(workers), **protocol_spec(workers, 1)})
     arena["length"].fill(0)
     seen, acts = ObservationLayout(Box(-np.inf, np.inf, (2,)), ACTIONS), ActionMapping(ACTIONS)
-    todo = worker_jobs(factories, arena, workers, groups, None, seen, acts, 7)
-    team = WorkerTeam(todo, arena, 1, timeouts.get("step_timeout", 0), timeouts.get("reset_timeout", 0))
+    make = partial(make_worker_serial, groups, None, seen, acts, 7, None, 0)
+    timeouts = {"step_timeout": 0, "reset_timeout": 0} | timeouts
+    team = WorkerTeam(make, factories, workers, arena, 1, **timeouts)
     return WorkerVecEnv(team, steps, None), arena
 
 
 @contextlib.contextmanager
-def crew(factories, workers: int, steps: int = 8, **timeouts):
-    """make_crew's Workers, closed at the end."""
-    vec, arena = make_crew(factories, workers, steps, **timeouts)
+def running_workers(factories, workers: int, steps: int = 8, **timeouts):
+    """make_workers's Workers, closed at the end."""
+    vec, arena = make_workers(factories, workers, steps, **timeouts)
     try:
         yield vec
     finally:
@@ -223,7 +225,7 @@ def alive(pids) -> list[int]:
     return found
 
 
-def holds(condition, seconds: float = 10.0) -> bool:
+def holds(condition, seconds: float = 60.0) -> bool:
     """Whether `condition()` comes true within a guard of some seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -244,7 +246,7 @@ def nothing_left():
 
 
 @contextlib.contextmanager
-def guard(seconds: int = 10):
+def guard(seconds: int = 60):
     """Turn a deadlock into a failure."""
     def late(number, frame):
         raise AssertionError(f"still at it after {seconds} s")

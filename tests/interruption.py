@@ -70,7 +70,7 @@ def undisturbed(env, workers, acting, count):
 
 def lines_of(env, workers, acting, modules):
     """How many lines of `modules` the second iteration runs."""
-    with guard(30), PPO(env, num_workers=workers, acting=acting, **SETTINGS) as ppo:
+    with guard(), PPO(env, num_workers=workers, acting=acting, **SETTINGS) as ppo:
         iteration(ppo)
         with Interruption(-1, modules) as counted:
             iteration(ppo)

@@ -30,7 +30,7 @@ class Stamps:
 
     @property
     def _given(self) -> int:
-        return self.team.order[0] if self.team else 0
+        return self.team.posted.generation if self.team else 0
 
     def new(self) -> list[Span]:
         """The spans of the commands since the last call, of which at most STAMPS are kept."""

@@ -1,6 +1,7 @@
 """A run: environments, policy, learner and rollout buffer, made from a Config, closed together."""
 
 from contextlib import AbstractContextManager, ExitStack, closing
+from functools import partial
 from typing import Any, Callable, Sequence
 
 import torch
@@ -29,7 +30,8 @@ from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.sequences import flatten_sequences
 from fastppo.vecenv import Serial
 from fastppo.workers.team import WorkerTeam
-from fastppo.workers.worker_envs import WorkerVecEnv, worker_jobs
+from fastppo.workers.update_helper import helper_count
+from fastppo.workers.worker_envs import WorkerVecEnv, make_worker_serial
 
 
 class Run(AbstractContextManager):
@@ -160,10 +162,11 @@ def _with_workers(arena: Arena, source: EnvSource, policy: Policy, learner: Lear
     else:
         central = CentralActor(arena, policy, groups, config.seed)
     helper = learner.helper_plan() if shares_update(config, policy) else None
-    jobs = worker_jobs(source.factories, arena, config.num_workers, groups, plan,
-                       policy.observer.seen, policy.actions, config.seed, helper)
-    team = WorkerTeam(jobs, arena, len(groups), config.step_timeout, config.reset_timeout,
-                      busy=central is not None)
+    make = partial(make_worker_serial, groups, plan, policy.observer.seen, policy.actions,
+                   config.seed, helper, helper_count(config.num_workers))
+    team = WorkerTeam(make, source.factories, config.num_workers, arena, len(groups),
+                      config.step_timeout, config.reset_timeout,
+                      main_computes=central is not None)
     collector = Collector(arena, WorkerVecEnv(team, config.num_steps, central), policy, config)
     if helper:
         learner.share(SharedMinibatches(team, arena, collector.rollout))

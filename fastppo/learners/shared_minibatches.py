@@ -36,7 +36,7 @@ class SharedMinibatches:
         self._dismiss()  # helpers that an interrupt has left at work
         self.arena["weights"][:] = [-1 if x is None else x for x in (
             getattr(now, name) for name in SCHEDULED)]
-        called = self.team.idle()  # not after an interrupted rollout or a fault
+        called = self.team.is_idle()  # not after an interrupted rollout or a fault
         if called:
             self.calls += 1
             self.round.post(PAUSE)
@@ -68,11 +68,11 @@ class SharedMinibatches:
         """Waits for the shards that helpers have claimed."""
         if self.finished.wait_count(target, SPIN_NS, SPIN_NS):
             return
-        self.team.watch()
+        self.team.restart_timers()
         while not self.finished.wait_count(target, SPIN_NS, SLICE_NS):
-            self.team.look_after(range(self.helpers))
+            self.team.check_workers(range(self.helpers))
 
     def _dismiss(self) -> None:
-        if not self.team.closed and self.team.order[1] == UPDATE:
+        if not self.team.closed and self.team.posted.command == UPDATE:
             self.round.post(OVER)
-            self.team.settle()
+            self.team.finish_last()

@@ -1,7 +1,8 @@
-"""One anonymous block of shared memory that holds every array of a run, poisoned at birth.
+"""One anonymous block of shared memory that holds every array of a run, filled with poison.
 
-Linux: a memfd (mode 0600, allocated up front, so that a full machine is an error here and not a
-SIGBUS later); elsewhere an unlinked temporary file. It has no name: nothing can be left behind.
+On Linux it is a memfd (mode 0600, allocated at once, so that a full machine is an error here and
+not a SIGBUS later); elsewhere a temporary file that is already deleted. Neither has a name, so
+nothing can be left behind.
 """
 
 import bisect
@@ -16,35 +17,35 @@ import numpy as np
 
 from fastppo.errors import ConfigError
 from fastppo.machine.limits import free_memory
+from fastppo.settings.fixes import Fix
 
-ALIGN = 128  # bytes; two x86 cache lines, so that neighbours never share one
+ALIGN = 128  # bytes; two x86 cache lines, so that two arrays never share one
 POISON = {"f": np.nan, "i": -1, "u": 255, "b": True}
 
 Spec = dict[str, tuple[Any, tuple[int, ...]]]  # name -> (dtype, shape)
-Remedy = Callable[[int], str]  # free bytes -> the fix for what needs more
+Remedy = Callable[[int], Fix]  # free bytes -> the fix for a block that needs more
 
 
 class Arena:
     """Arrays by name (`arena["obs"]`) over one shared block laid out by `spec`.
 
-    `Arena(spec)` makes the block, `Arena(spec, fd)` maps one that another process made.
-    Raises ConfigError, with the `remedy`, where the machine has less memory free than the arrays
-    need and `beside`: bytes that whoever uses them will ask for.
+    `Arena(spec)` allocates the block, `Arena(spec, fd)` maps one of another process. Raises
+    ConfigError, with `remedy`, if the machine has less free memory than the arrays need and
+    `beside`, the bytes that their user allocates later.
     """
 
     def __init__(self, spec: Spec, fd: int | None = None, beside: int = 0,
-                 remedy: Remedy = lambda free: "ask for less, or free memory"):
+                 remedy: Remedy = lambda free: "free memory, or use fewer or smaller arrays"):
         self.spec = spec
-        self.fd = _create(spec, beside, remedy) if fd is None else fd
+        self.fd = _allocate(spec, beside, remedy) if fd is None else fd
         self._finalizer = weakref.finalize(self, os.close, self.fd)
-        self._map = mmap.mmap(self.fd, spec_bytes(spec))
-        self._arrays = {name: np.ndarray(shape, dtype, self._map, at)
-                        for name, (dtype, shape, at) in _places(spec).items()}
+        self._map, self._arrays, offset = mmap.mmap(self.fd, spec_bytes(spec)), {}, 0
+        for name, (dtype, shape) in spec.items():
+            self._arrays[name] = np.ndarray(shape, dtype, self._map, offset)
+            offset += _padded_bytes(dtype, shape)
         if fd is None:
             for array in self._arrays.values():
-                for part in [array] if array.dtype.names is None else map(
-                        array.__getitem__, array.dtype.names):
-                    part.fill(POISON[part.dtype.kind])
+                _poison(array)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name]
@@ -53,13 +54,23 @@ class Arena:
         return name in self._arrays
 
     def close(self) -> None:
-        """Give up the descriptor; the memory goes when its last array does. Twice is fine."""
+        """Close the descriptor; the memory stays until its last array is deleted. Twice is fine."""
         self._arrays, self._map = {}, None
         self._finalizer()
 
 
+def anonymous_file() -> int:
+    """The descriptor of an empty file without a name, in memory where the system can (Linux)."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.TemporaryFile() as file:
+            return os.dup(file.fileno())
+    fd = above_stdio(os.memfd_create("fastppo", os.MFD_CLOEXEC))
+    os.fchmod(fd, 0o600)
+    return fd
+
+
 def above_stdio(fd: int) -> int:
-    """`fd`, moved above 0, 1 and 2: where those are closed, a child's own would replace it."""
+    """`fd`, moved above 0, 1 and 2: a child process replaces those by its own."""
     if fd > 2:
         return fd
     import fcntl
@@ -70,51 +81,50 @@ def above_stdio(fd: int) -> int:
 
 def spec_bytes(spec: Spec) -> int:
     """Bytes of the block that `spec` describes."""
-    return max(ALIGN, sum(_padded(dtype, shape) for dtype, shape in spec.values()))
-
-
-def _padded(dtype: str, shape: tuple[int, ...]) -> int:
-    return -(-math.prod(shape) * np.dtype(dtype).itemsize // ALIGN) * ALIGN
-
-
-def _places(spec: Spec) -> dict[str, tuple[str, tuple[int, ...], int]]:
-    places, at = {}, 0
-    for name, (dtype, shape) in spec.items():
-        places[name] = dtype, shape, at
-        at += _padded(dtype, shape)
-    return places
+    return max(ALIGN, sum(_padded_bytes(dtype, shape) for dtype, shape in spec.values()))
 
 
 def largest_fitting(need: Callable[[int], int], free: int, below: int) -> int:
-    """The largest n in [0, below) of which need(n) bytes, growing with n, leave a tenth of `free`.
+    """The largest n in [0, below) for which need(n) bytes leave a tenth of `free`.
 
-    What does not fit at all is 0.
+    need(n) grows with n. The result is 0 if even need(1) is too much.
     """
     return max(0, bisect.bisect_right(range(1, below), free * 9 // 10, key=need))
 
 
-def _create(spec: Spec, beside: int, remedy: Remedy) -> int:
+def _padded_bytes(dtype: Any, shape: tuple[int, ...]) -> int:
+    return -(-math.prod(shape) * np.dtype(dtype).itemsize // ALIGN) * ALIGN
+
+
+def _poison(array: np.ndarray) -> None:
+    """Fill an array with values that show where it was never written."""
+    if array.dtype.names is None:
+        array.fill(POISON[array.dtype.kind])
+    else:
+        for name in array.dtype.names:
+            _poison(array[name])
+
+
+def _allocate(spec: Spec, beside: int, remedy: Remedy) -> int:
+    """The descriptor of a new block; ConfigError if there is not enough memory."""
     size, free = spec_bytes(spec), free_memory()
     if size + beside > free:
-        raise _too_large(spec, beside, free, remedy)
-    if not hasattr(os, "memfd_create"):
-        with tempfile.TemporaryFile() as file:
-            file.truncate(size)
-            return os.dup(file.fileno())
-    fd = above_stdio(os.memfd_create("fastppo", os.MFD_CLOEXEC))
+        raise _memory_error(spec, beside, free, remedy)
+    fd = anonymous_file()
     try:
-        os.fchmod(fd, 0o600)
-        os.posix_fallocate(fd, 0, size)
+        os.ftruncate(fd, size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
     except OSError as error:
         os.close(fd)
-        raise _too_large(spec, beside, min(free, size), remedy) from error
+        raise _memory_error(spec, beside, min(free, size), remedy) from error
     return fd
 
 
-def _too_large(spec: Spec, beside: int, free: int, remedy: Remedy) -> ConfigError:
-    largest = sorted(spec, key=lambda name: -_padded(*spec[name]))[:3]
-    named = ", ".join(f"{name} {_mib(_padded(*spec[name]))}" for name in largest)
-    rest = f" and about {_mib(beside)} beside" * bool(beside)
+def _memory_error(spec: Spec, beside: int, free: int, remedy: Remedy) -> ConfigError:
+    largest = sorted(spec, key=lambda name: -_padded_bytes(*spec[name]))[:3]
+    named = ", ".join(f"{name} {_mib(_padded_bytes(*spec[name]))}" for name in largest)
+    rest = f" and about {_mib(beside)} beside" if beside else ""
     return ConfigError(f"the rollout needs {_mib(spec_bytes(spec))} of shared memory ({named}, ...)"
                        f"{rest}, but {_mib(free)} are free", remedy(free))
 

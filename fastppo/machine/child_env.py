@@ -3,12 +3,17 @@
 import os
 import re
 
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+# Whole words between other characters: GH_TOKEN and API_KEY, but not KEYMAP or MJKEY.
+SECRET = re.compile(r"(?<![A-Z])(API)?(KEY|TOKEN|SECRET|CREDENTIAL)S?(?![A-Z])|PASSW",
+                    re.IGNORECASE)
+PASS_ON = "FASTPPO_WORKER_ENV"  # names of variables that workers get although they look secret
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
                  "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 def worker_environment() -> dict[str, str]:
-    """The environment variables of a worker: one thread a library, and no credentials."""
-    kept = {name: value for name, value in os.environ.items() if not SECRET.search(name)}
+    """The environment variables of a worker: one thread per library, and no credentials."""
+    allowed = os.environ.get(PASS_ON, "").split(",")
+    kept = {name: value for name, value in os.environ.items()
+            if name in allowed or not SECRET.search(name)}
     return kept | dict.fromkeys(THREAD_LIMITS, "1") | {"PYTHONUNBUFFERED": "1"}

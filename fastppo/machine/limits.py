@@ -1,7 +1,7 @@
-"""What the machine lets this process have: cores and memory, within its control groups.
+"""The cores and the memory that this process may use, within its control groups.
 
-Groups nest, and each of them may limit; both versions of Linux's are read. Inside a container the
-path in /proc/self/cgroup may be the host's, of which only the top is there.
+Control groups nest, and each one may set a limit. Versions 1 and 2 of Linux are read. In a
+container the path in /proc/self/cgroup may be the host's; then only its top folder exists here.
 """
 
 import os
@@ -13,39 +13,40 @@ NO_LIMIT = 2**63
 
 
 def usable_cores(root: Path = ROOT) -> int:
-    """Cores this process may use: its affinity, or what its control groups' quotas pay for."""
-    bound = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
+    """Cores this process may use: its affinity, or its control groups' quotas if they are less."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
     for folder in _groups("cpu", root):
-        words = _words(folder / "cpu.max") or (_words(folder / "cpu.cfs_quota_us")
-                                               + _words(folder / "cpu.cfs_period_us"))
-        if len(words) == 2 and words[0].isdigit():  # else "max", or -1
-            cores = min(cores, -(-int(words[0]) // int(words[1])))
+        quota = _read_words(folder, "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
+        if len(quota) == 2 and quota[0].isdigit():  # "max" or -1: no limit
+            cores = min(cores, -(-int(quota[0]) // int(quota[1])))
     return max(1, cores)
 
 
 def free_memory(root: Path = ROOT) -> int:
-    """Bytes this process can still have: of the machine's, and of each of its control groups'.
+    """Bytes this process can still allocate, on the machine and in each of its control groups.
 
-    A file that was read and can be dropped from memory counts as free.
+    Cached files that the kernel can drop count as free.
     """
     free = [NO_LIMIT]
-    available = _table(root / "proc/meminfo").get("MemAvailable:")
+    available = _read_table(root / "proc/meminfo").get("MemAvailable:")
     if available is not None:
         free.append(available * 1024)
     for folder in _groups("memory", root):
-        limit = _words(folder / "memory.max") or _words(folder / "memory.limit_in_bytes")
-        used = _words(folder / "memory.current") or _words(folder / "memory.usage_in_bytes")
+        limit = _read_words(folder, "memory.max", "memory.limit_in_bytes")
+        used = _read_words(folder, "memory.current", "memory.usage_in_bytes")
         if limit and used and limit[0].isdigit():
-            stat = _table(folder / "memory.stat")
+            stat = _read_table(folder / "memory.stat")
             cached = stat.get("total_inactive_file", stat.get("inactive_file", 0))
             free.append(int(limit[0]) - int(used[0]) + cached)
     return max(0, min(free))
 
 
 def _groups(controller: str, root: Path) -> Iterator[Path]:
-    """The folders of this process's control groups that may limit `controller`, outermost first."""
-    for line in _lines(root / "proc/self/cgroup"):
+    """The folders of the control groups that may limit `controller`, outermost first."""
+    for line in _read_lines(root / "proc/self/cgroup"):
         _, names, path = line.split(":", 2)
         if not names:
             tops = ["sys/fs/cgroup", "sys/fs/cgroup/unified"]
@@ -58,18 +59,19 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
             yield from (root.joinpath(top, *parts[:depth]) for depth in range(len(parts) + 1))
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return path.read_text().splitlines()
     except OSError:  # not Linux, or no such group
         return []
 
 
-def _words(path: Path) -> list[str]:
-    return " ".join(_lines(path)).split()
+def _read_words(folder: Path, *names: str) -> list[str]:
+    """The words of those of these files that exist: a version 1 file or a version 2 file."""
+    return " ".join(line for name in names for line in _read_lines(folder / name)).split()
 
 
-def _table(path: Path) -> dict[str, int]:
-    """A file of lines that begin with a name and a number."""
-    return {words[0]: int(words[1]) for words in map(str.split, _lines(path))
+def _read_table(path: Path) -> dict[str, int]:
+    """The numbers of a file whose lines begin with a name and a number."""
+    return {words[0]: int(words[1]) for words in map(str.split, _read_lines(path))
             if len(words) > 1 and words[1].isdigit()}

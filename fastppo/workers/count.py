@@ -1,5 +1,6 @@
 """Decides how many worker processes a run has."""
 
+import logging
 import os
 from typing import Callable
 
@@ -7,41 +8,44 @@ from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.machine.limits import usable_cores
+from fastppo.settings.fixes import Set
 
 # Seconds, measured: bench/workers.py, bench/LOG.md.
-START = 0.25  # until the workers are up
-WAKE = 200e-6  # for the workers and the main process to hand over to each other once
-OWN = 3e-6  # our own work on a step, local acting
+START_SECONDS = 0.25  # until the workers have started
+HANDOVER_SECONDS = 200e-6  # for the main process to wake the workers, and them to wake it
+
+log = logging.getLogger("fastppo")
 
 
-def worker_count(asked: int | str | None, envs: int, pays: Callable[[int], bool]) -> int:
-    """How many workers step `envs` environments where `asked` are asked for; None: one a core.
+def worker_count(num_workers: int | str | None, num_envs: int, pays: Callable[[int], bool]) -> int:
+    """The number of worker processes for `num_envs` environments; 0: only the main process.
 
-    0 is the main process; "auto" that or one a core, as `pays(workers)` says. Raises ConfigError
-    where this machine cannot have any.
+    None gives one per core; "auto" gives the same, or 0 if `pays(workers)` is False. Raises
+    ConfigError if this machine cannot run workers.
     """
-    if asked == "auto":
-        most = worker_count(None, envs, pays)
-        return most if pays(most) else 0
     if not kernels.COMPILED or os.name == "nt":
-        if asked:
-            raise ConfigError("worker processes need the compiled extension, which is not here",
-                              "install a C compiler, then pip install -e . ; or --num_workers=0")
+        if num_workers and num_workers != "auto":
+            raise ConfigError(f"num_workers={num_workers}, but worker processes need the compiled"
+                              " extension, which is not available here",
+                              ("install a C compiler, then run: pip install -e .",
+                               Set(num_workers=0)))
         return 0
-    return min(usable_cores() if asked is None else asked, envs)
+    if num_workers is None or num_workers == "auto":
+        count = min(usable_cores(), num_envs)
+        return count if num_workers is None or pays(count) else 0
+    if num_workers > num_envs:
+        log.warning("num_workers=%d, but there are only %d environments: %d workers are started",
+                    num_workers, num_envs, num_envs)
+    return min(num_workers, num_envs)
 
 
-def pays(step: float, config: Config, workers: int) -> bool:
-    """Whether a run whose environment's step takes `step` seconds is faster with `workers`.
+def pays(step_seconds: float, config: Config, workers: int) -> bool:
+    """True if `workers` save more time than they cost.
 
-    What they save is their share of the stepping; what they cost is their start, and handing over:
-    once a rollout where they act for themselves, once a step and group of environments elsewhere.
+    They save their share of the stepping. They cost their start and, in local acting, one handover
+    per rollout; in central acting one per step of each half of the environments.
     """
-    if workers < 2:
-        return False
-    local = config.acting == "local"
     rollouts = -(-config.total_steps // (config.num_envs * config.num_steps))
-    rows = rollouts * config.num_envs * config.num_steps
-    turns = 1 if local else config.num_steps * min(2, config.num_envs)
-    saved = rows * (step + OWN * local) * (1 - 1 / workers)
-    return saved > START + rollouts * turns * WAKE
+    handovers = rollouts if config.acting == "local" else rollouts * config.num_steps * 2
+    saved = config.total_steps * step_seconds * (1 - 1 / max(1, workers))
+    return saved > START_SECONDS + handovers * HANDOVER_SECONDS

@@ -1,29 +1,69 @@
-"""Commands, states and cells through which the main process and its workers talk."""
+"""The commands, cells and messages between the main process and its workers."""
 
-from typing import Any, Callable, NamedTuple
+import os
+import pickle
+from typing import Any, NamedTuple
 
+from fastppo.errors import ConfigError
 from fastppo.machine.arena import Arena, Spec
 from fastppo.machine.limits import usable_cores
+from fastppo.settings.fixes import Set
 
-# What a worker can be told: a method of what its job made, called with the command's argument.
-COMMANDS = "close", "begin", "warmup", "rollout", "update", "step", "take", "give", "ask"
-CLOSE, BEGIN, WARMUP, ROLLOUT, UPDATE, STEP, TAKE, GIVE, ASK = range(len(COMMANDS))
-IDLE, UPDATING, STARTING, RESET = -4, -3, -2, -1  # in a `done` cell, instead of a step
-FAILED = 1  # state of a `done` cell whose worker has written into its slot of `errors`
-ERROR_BYTES = 65_536
-ALARM = 1 << 24  # a hint that is more than any wait can be for
-STAMPS = 64  # commands of which the times are kept: (command, begin, end) in time.monotonic_ns
-SLICE_NS = 50_000_000  # longest sleep before looking at signals, deaths and hangs
+# A command is a method of the object that a worker's job made, called with one integer.
+COMMANDS = "close", "begin", "warmup", "rollout", "update", "step", "ask"
+CLOSE, BEGIN, WARMUP, ROLLOUT, UPDATE, STEP, ASK = range(len(COMMANDS))
+IDLE, UPDATING, STARTING, RESET = -4, -3, -2, -1  # in a `done` cell, in place of a step's number
+FAILED = 1  # the state of a `done` cell whose worker has written its error into its mailbox
+ALARM = 1 << 24  # added to `hint` by a worker that fails: more than the main process waits for
+STAMPS = 64  # commands whose times are kept: (command, begin, end) in time.monotonic_ns
+SLICE_NS = 50_000_000  # longest sleep between two checks for signals, deaths and timeouts
 SPIN_NS = 50_000  # spinning before sleeping, where every worker has a core of its own
 
 
-class WorkerJob(NamedTuple):
-    """What one worker does: `make(arena, note, turns)` gives an object with methods of COMMANDS."""
+class PostedCommand(NamedTuple):
+    """The command that was posted last to all workers; `generation` counts commands."""
 
-    make: Callable[..., Any]
-    spec: Spec
-    index: int
-    first: int  # its first environment
+    generation: int
+    command: int
+    argument: int
+
+
+class Mailbox:
+    """The last message between the main process and one worker: a pickle in a file in memory.
+
+    Both sides write and read the same file, in turns. A message has any size and stays until the
+    next one, so reading can be repeated after an interrupt.
+    """
+
+    def __init__(self, fd: int):
+        self.file = os.fdopen(fd, "r+b", 0)
+
+    def write(self, message: bytes) -> None:
+        """Replace the message by this one, which is pickled already."""
+        with open(self.file.fileno(), "wb", closefd=False) as file:
+            file.seek(0)
+            file.truncate()
+            file.write(message)
+
+    def read(self) -> Any:
+        """The object that the message holds."""
+        with open(self.file.fileno(), "rb", closefd=False) as file:
+            file.seek(0)
+            return pickle.load(file)
+
+
+def pickled_by_value(message: Any, name: str) -> bytes:
+    """`message` pickled with its classes, which a worker cannot import from the user's `__main__`.
+
+    Raises ConfigError, with its `name`, if it cannot be pickled.
+    """
+    import cloudpickle
+    try:
+        return cloudpickle.dumps(message)
+    except Exception as error:  # pickling runs the user's own code
+        raise ConfigError(f"{name} cannot be sent to a worker: {type(error).__name__}: {error}",
+                          ("create inside the environment what cannot be pickled",
+                           Set(num_workers=0))) from error
 
 
 def worker_slices(envs: int, workers: int) -> list[tuple[int, int]]:
@@ -31,18 +71,18 @@ def worker_slices(envs: int, workers: int) -> list[tuple[int, int]]:
     return [(envs * w // workers, envs * (w + 1) // workers) for w in range(workers)]
 
 
-def spin_times(busy: int, patience: int) -> tuple[int, int]:
-    """How long a worker spins before it sleeps, in ns: in the middle of a command, and between two.
+def spin_times(busy: int, idle_spin: int) -> tuple[int, int]:
+    """Nanoseconds that a worker spins before it sleeps: within a command, and between two.
 
-    Not at all where there are more `busy` processes than cores: it would keep others from working.
+    Zero if there are more `busy` processes than cores: a spinning one would hold up the others.
     """
-    return (SPIN_NS, patience) if busy <= usable_cores() else (0, 0)
+    return (SPIN_NS, idle_spin) if busy <= usable_cores() else (0, 0)
 
 
 def protocol_spec(workers: int, groups: int) -> Spec:
-    """The arrays through which `workers` processes and the main one talk."""
+    """The shared arrays of the main process and `workers` processes."""
     return {"cells": ("u1", (4 + groups + 2 * workers, 128)), "command": ("<i8", (2,)),
-            "errors": ("u1", (workers, ERROR_BYTES)), "stamps": ("<i8", (workers, STAMPS, 3))}
+            "stamps": ("<i8", (workers, STAMPS, 3))}
 
 
 class ControlCells:
@@ -58,5 +98,5 @@ class ControlCells:
 
 
 def is_behind(value: int, target: int) -> bool:
-    """Whether the counter `value` has not reached `target`, both modulo 2**32."""
+    """True if the counter `value` has not reached `target`; counters wrap at 2**32."""
     return 0 < (target - value) & 0xFFFFFFFF < 1 << 31

@@ -1,224 +1,198 @@
-"""The workers of a run: commands, waiting, faults, hangs, closing."""
+"""The worker processes of a run: commands, waiting, failures, timeouts, closing."""
 
-import json
 import logging
 import os
 import pickle
 import signal
 import time
 import weakref
-from typing import Any, Sequence
+from functools import partial
+from typing import Callable, Sequence
 
-import numpy as np
-
-from fastppo.errors import ClosedError, ConfigError, WorkerError
+from fastppo.envs.make import Factory
+from fastppo.errors import ClosedError, WorkerError
 from fastppo.machine.arena import Arena
-from fastppo.workers.protocol import (
-    CLOSE,
-    FAILED,
-    IDLE,
-    RESET,
-    SLICE_NS,
-    STARTING,
-    UPDATING,
-    ControlCells,
-    WorkerJob,
-    is_behind,
-    spin_times,
-)
-from fastppo.workers.worker_process import WorkerProcess, _kill
+from fastppo.settings.fixes import Fix, Set
+from fastppo.workers import protocol
+from fastppo.workers.protocol import ControlCells, PostedCommand
+from fastppo.workers.worker_process import WorkerProcess, kill_workers
 
-NO_STEP = {IDLE: "it had nothing to do", UPDATING: "computing its share of the update"}
+ACTIVITIES = {protocol.IDLE: "while it had nothing to do",
+              protocol.UPDATING: "while computing its share of the update",
+              protocol.STARTING: "starting", protocol.RESET: "reset"}
+SIGNAL_FIXES = {
+    "SIGKILL": "lower num_envs or num_workers: usually the machine has run out of memory",
+    "SIGBUS": "free memory and disk space: usually one of them is full",
+}
 CLOSE_SECONDS = 3.0
-TOGETHER_SECONDS = 0.05  # faults of several workers this near to each other are told as one
-NOTE_SECONDS = 30.0
+COLLECT_SECONDS = 0.05  # failures of several workers within this time are one error
+WARN_SECONDS = 30.0
 
 log = logging.getLogger("fastppo")
 
 
 class WorkerTeam:
-    """The workers of a run, as the main process sees them; `close()` always returns.
+    """The worker processes of a run; `close()` always returns.
 
-    With `patience` in nanoseconds they spin for so long before they sleep until the next command,
-    where each has a core of its own: for commands that follow each other closely. The main process
-    is `busy` if it works while they do.
+    In worker w, `make(its factories, its first environment, w, arena, sync)` returns the object
+    whose methods the commands call; `sync` is a WorkerSync.
+
+    A worker that has a core of its own spins for `idle_spin` nanoseconds before it sleeps until the
+    next command. `main_computes`: the main process needs a core while the workers work.
     """
 
-    def __init__(self, jobs: Sequence[WorkerJob], arena: Arena, groups: int, step_timeout: float,
-                 reset_timeout: float, patience: int = 0, busy: bool = False):
+    def __init__(self, make: Callable, factories: Sequence[Factory], workers: int, arena: Arena,
+                 groups: int, step_timeout: float, reset_timeout: float, idle_spin: int = 0,
+                 main_computes: bool = False):
         arena["cells"].fill(0)
-        arena["errors"].fill(0)
         self.arena, self.cells = arena, ControlCells(arena, groups)
         self.step_timeout, self.reset_timeout = step_timeout, reset_timeout
-        self.order, self.closed, self.pid = (0, CLOSE, 0), False, os.getpid()
+        self.posted, self.pid = PostedCommand(0, protocol.CLOSE, 0), os.getpid()
+        self.closed, self.warned = False, False
         self.workers: list[WorkerProcess] = []
-        self._finalizer = weakref.finalize(self, _kill, self.workers)
+        self._finalizer = weakref.finalize(self, kill_workers, self.workers)
         for cell in self.cells.done:
-            cell.at(STARTING, 0)
+            cell.at(protocol.STARTING, 0)
+            cell.post(0xFFFFFFFF)  # one behind generation 0, which is the start
+        spinning = protocol.spin_times(workers + main_computes, idle_spin)
         try:
-            self._start(jobs, groups, spin_times(len(jobs) + busy, patience))
+            for w, (first, last) in enumerate(protocol.worker_slices(len(factories), workers)):
+                made = protocol.pickled_by_value(partial(make, factories[first:last], first, w),
+                                                 "the environment's factory")
+                job = pickle.dumps((arena.spec, w, groups, spinning, made))
+                self.workers.append(WorkerProcess(arena.fd, w, first, job))
         except BaseException:
             self._finalizer()
             raise
-        self.noted = False
-        self.watch()
-
-    def _start(self, jobs: Sequence[WorkerJob], groups: int, spinning: tuple) -> None:
-        for job in jobs:
-            self.workers.append(WorkerProcess(self.arena.fd, job.index, job.first))
-        for worker, job in zip(self.workers, jobs):
-            worker.send(pickle.dumps((job.spec, job.index, groups, spinning, _portable(job.make))))
+        self.restart_timers()
 
     def run(self, command: int, argument: int = 0) -> None:
-        """Have every worker do `command`, and wait for its end."""
+        """Have every worker run `command`, and wait for its end."""
         self.post(command, argument)
-        self.wait(self.cells.done, self.order[0])
+        self.wait(self.cells.done, self.posted.generation)
 
     def post(self, command: int, argument: int = 0) -> None:
-        """Give a command without waiting for its end.
+        """Post a command without waiting for its end.
 
-        The last command given once more is still the same one: so a call that was interrupted
-        anywhere can simply be made again.
+        The same command and argument posted again are the same command, which runs once. So a
+        call that was interrupted can be repeated.
         """
-        self._open()
-        if (command, argument) != self.order[1:]:
-            self.order = self.order[0] + 1, command, argument
+        self._check_open()
+        if (command, argument) != self.posted[1:]:
+            self.posted = PostedCommand(self.posted.generation + 1, command, argument)
         self.arena["command"][:] = command, argument
-        self.cells.go.post(self.order[0] & 0xFFFFFFFF)
+        self.cells.go.post(self.posted.generation & 0xFFFFFFFF)
 
-    def settle(self) -> None:
-        """Wait for the end of the last command.
+    def finish_last(self) -> None:
+        """Wait for the end of the last command; post it again, as its post may be interrupted."""
+        self.run(self.posted.command, self.posted.argument)
 
-        It is given once more, for an interrupt may have struck before the workers saw it.
-        """
-        self.post(*self.order[1:])
-        self.wait(self.cells.done, self.order[0])
-
-    def idle(self) -> bool:
-        """Whether every worker has done what it was told and can be told something else."""
-        return not self.closed and not any(
-            is_behind(cell.value(), self.order[0] & 0xFFFFFFFF) for cell in self.cells.done)
+    def is_idle(self) -> bool:
+        """True if every worker has finished its last command and can take another one."""
+        return not self.closed and not self._late(self.cells.done, self.posted.generation)
 
     def wait(self, cells: Sequence, target: int) -> None:
         """Sleep until every worker's cell has reached `target`; raise WorkerError if one cannot."""
-        self._open()
-        target &= 0xFFFFFFFF
-        self.watch()
+        self._check_open()
+        self.restart_timers()
         while True:
-            seen = self.cells.hint.value()
-            self._raise_faults()
-            late = [w for w, cell in enumerate(cells) if is_behind(cell.value(), target)]
+            hints = self.cells.hint.value()
+            self._raise_failures()
+            late = self._late(cells, target)
             if not late:
                 return
-            if not self.cells.hint.wait_count(seen + len(late) & 0xFFFFFFFF, 0, SLICE_NS):
-                self.look_after(late)
+            if not self.cells.hint.wait_count(hints + len(late) & 0xFFFFFFFF, 0, protocol.SLICE_NS):
+                self.check_workers(late)
 
     def close(self) -> None:
-        """Ask, then terminate, then kill; twice is fine."""
+        """Ask the workers to end, then kill those that do not; a second call does nothing."""
         if self.closed:
             return
-        self.closed = True
-        if os.getpid() != self.pid:  # a fork: the workers serve the process that started them
-            self._finalizer()
-            return
-        busy = any(is_behind(cell.value(), self.order[0]) for cell in self.cells.done)
-        self.arena["command"][:] = CLOSE, 0
-        self.cells.go.post(self.order[0] + 1 & 0xFFFFFFFF)
-        deadline = time.monotonic() + (0.0 if busy else CLOSE_SECONDS)
+        idle, self.closed = self.posted.generation == 0 or self.is_idle(), True
         try:
-            for worker in self.workers:
-                worker.end(deadline)
+            if os.getpid() == self.pid:  # in a fork, the workers serve the parent process
+                self.arena["command"][:] = protocol.CLOSE, 0
+                self.cells.go.post(self.posted.generation + 1 & 0xFFFFFFFF)
+                deadline = time.monotonic() + (CLOSE_SECONDS if idle else 0.0)
+                for worker in self.workers:
+                    worker.wait(deadline)
         finally:
             self._finalizer()
 
-    def _open(self) -> None:
+    def restart_timers(self) -> None:
+        """Restart the time that each worker has for its current step."""
+        self._progress = [(None, time.monotonic())] * len(self.workers)
+
+    def check_workers(self, late: Sequence[int]) -> None:
+        """Raise WorkerError if a worker has failed, or one of `late` has died or timed out."""
+        self._raise_failures(late)
+        for w in late:
+            self._check_timeout(w)
+
+    def _check_open(self) -> None:
         if self.closed:
-            raise ClosedError("the worker processes have been closed", "make a new trainer")
+            raise ClosedError("the worker processes are closed", "make a new trainer")
         if os.getpid() != self.pid:
-            raise ClosedError("the worker processes serve the process this one was forked from",
+            raise ClosedError("this process is a fork, and the worker processes serve its parent",
                               "make a new trainer here")
 
-    def _raise_faults(self) -> None:
-        if any(cell.state == FAILED for cell in self.cells.done):
-            self._raise_all()
+    def _late(self, cells: Sequence, target: int) -> list[int]:
+        """The workers whose cell has not reached `target`."""
+        return [w for w, cell in enumerate(cells) if protocol.is_behind(cell.value(), target)]
 
-    def watch(self) -> None:
-        """Begin to count the time that workers stand still."""
-        self.moves = [(None, time.monotonic())] * len(self.workers)
-
-    def look_after(self, late: Sequence[int]) -> None:
-        """Raise WorkerError if one of the workers `late` has failed, died, or stood still."""
-        self._raise_faults()
-        if any(self.workers[w].process.poll() is not None for w in late):
-            self._raise_all()
-        for w in late:
-            self._check_time(w)
-
-    def _raise_all(self) -> None:
-        """Raise one error for all workers that have failed or died, or do so in this moment."""
-        time.sleep(TOGETHER_SECONDS)
-        told = [story for story in map(self._story, range(len(self.workers))) if story]
-        self._fail("\n".join(what for what, _ in told), told[0][1])
-
-    def _story(self, w: int) -> tuple[str, str] | None:
-        if self.cells.done[w].state == FAILED:
-            return _read_word(self.arena["errors"][w])
-        code = self.workers[w].process.poll()
-        return None if code is None else self._obituary(w, code)
-
-    def _check_time(self, w: int) -> None:
-        """Raise for a worker that has stood at the same environment step for too long."""
-        stamp, now = (self.cells.done[w].where, self.cells.stepped[w].value()), time.monotonic()
-        if stamp != self.moves[w][0]:
-            self.moves[w] = stamp, now
+    def _raise_failures(self, late: Sequence[int] = ()) -> None:
+        """Raise one error for all workers, if one has failed or one of `late` has died."""
+        if not any(cell.state == protocol.FAILED for cell in self.cells.done) and not any(
+                self.workers[w].process.poll() is not None for w in late):
             return
-        step, env, _ = stamp[0]
-        name = "reset_timeout" if step in (STARTING, RESET) else "step_timeout"
-        limit = getattr(self, name)
-        waited, where = now - self.moves[w][1], self._where(w)
-        if NOTE_SECONDS < waited and not self.noted:
-            self.noted = True
-            log.warning("still waiting for %s since %.0f s", where, waited)
-        if 0 < limit < waited:
-            self.workers[w].show_stack()
-            self._fail(f"{where} has not answered for {waited:.1f} s ({name} is {limit:g})"
-                       + self.workers[w].last_words(), f"--{name}=0 waits for ever")
+        time.sleep(COLLECT_SECONDS)
+        failures = [failure for failure in map(self._failure, range(len(self.workers))) if failure]
+        self._close_and_raise("\n".join(what for what, _ in failures), failures[0][1])
 
-    def _where(self, w: int) -> str:
-        step, env, _ = self.cells.done[w].where
-        if step in NO_STEP:
-            return f"worker {w} (while {NO_STEP[step]})"
-        doing = {STARTING: "starting", RESET: "reset"}.get(step, f"step {step} of its episode")
-        return f"worker {w} (environment {self.workers[w].first + env}, {doing})"
-
-    def _obituary(self, w: int, code: int) -> tuple[str, str]:
+    def _failure(self, w: int) -> tuple[str, Fix] | None:
+        """The text and the fix of the error of worker `w`, if it has failed or died."""
+        worker = self.workers[w]
+        if self.cells.done[w].state == protocol.FAILED:
+            return worker.mailbox.read()
+        code = worker.process.poll()
+        if code is None:
+            return None
         if code >= 0:
-            return (f"{self._where(w)} exited with code {code}" + self.workers[w].last_words(),
-                    "look for sys.exit or os._exit in the environment")
-        name = signal.Signals(-code).name
-        fix = {
-            "SIGKILL": "usually the machine ran out of memory: fewer --num_envs or --num_workers",
-            "SIGBUS": "usually memory or a disk was full",
-            "SIGSEGV": "a fault in the environment's native code: --num_workers=1 to isolate it",
-        }.get(name, "run the environment alone to find out why")
-        return f"{self._where(w)} was killed by {name}" + self.workers[w].last_words(), fix
+            how = f"exited with code {code}"
+            fix = "remove sys.exit and os._exit from the environment"
+        else:
+            name = signal.Signals(-code).name
+            how = f"was killed by {name}"
+            fix = SIGNAL_FIXES.get(name, "run the environment alone to find out why")
+        return f"{self._place(w)} {how}{worker.last_output()}", fix
 
-    def _fail(self, what: str, fix: str) -> None:
+    def _check_timeout(self, w: int) -> None:
+        """Raise WorkerError if worker `w` has been at the same environment step for too long."""
+        where, now = (self.cells.done[w].where, self.cells.stepped[w].value()), time.monotonic()
+        before, since = self._progress[w]
+        if where != before:
+            self._progress[w] = where, now
+            return
+        resetting = where[0][0] in (protocol.STARTING, protocol.RESET)
+        name = "reset_timeout" if resetting else "step_timeout"
+        limit, waited, place = getattr(self, name), now - since, self._place(w)
+        if waited > WARN_SECONDS and not self.warned:
+            self.warned = True
+            log.warning("still waiting for %s after %.0f s", place, waited)
+        if 0 < limit < waited:
+            self.workers[w].dump_stack()
+            self._close_and_raise(f"{place} has not answered for {waited:.1f} s ({name}={limit:g};"
+                                  f" 0: no limit){self.workers[w].last_output()}", Set(**{name: 0}))
+
+    def _place(self, w: int) -> str:
+        """The name of worker `w`, with its environment and its step."""
+        step, env, _ = self.cells.done[w].where
+        activity = ACTIVITIES.get(step, f"step {step} of its episode")
+        if step in (protocol.IDLE, protocol.UPDATING):
+            return f"worker {w} ({activity})"
+        return f"worker {w} (environment {self.workers[w].first_env + env}, {activity})"
+
+    def _close_and_raise(self, what: str, fix: Fix) -> None:
         self.closed = True
         self._finalizer()
         raise WorkerError(what, fix)
-
-
-def _portable(job: Any) -> bytes:
-    import cloudpickle
-    try:
-        return cloudpickle.dumps(job)
-    except Exception as error:  # pickling runs the user's own code
-        raise ConfigError(f"the environment's factory cannot be sent to a worker: {error}",
-                          "make what it needs inside the factory, or use num_workers=0") from error
-
-
-def _read_word(slot: np.ndarray) -> tuple[str, str]:
-    size = int.from_bytes(slot[:4].tobytes(), "little")
-    what, fix = json.loads(slot[4:4 + size].tobytes())
-    return what, fix

@@ -13,7 +13,7 @@ from fastppo.machine.kernels import (
 from fastppo.machine.limits import usable_cores
 from fastppo.stepping.actors import PolicyPlan
 from fastppo.workers.protocol import UPDATING
-from fastppo.workers.worker_loop import WorkerSignals
+from fastppo.workers.worker_loop import WorkerSync
 
 PAUSE, OVER = 0, 1  # rounds without pieces: another one follows; there is none any more
 
@@ -66,7 +66,7 @@ class UpdateHelper:
     Meanwhile the cell of `worker` says UPDATING in place of an environment's step.
     """
 
-    def __init__(self, arena: Arena, share: HelperPlan, turns: WorkerSignals, worker: int):
+    def __init__(self, arena: Arena, share: HelperPlan, turns: WorkerSync, worker: int):
         self.turns, self.minibatch = turns, arena["minibatch"]
         self.done = turns.cells.done[worker]
         self.cells, self.begun, self.terms = turns.cells, None, share.terms

@@ -1,6 +1,4 @@
-"""make_vec: a gymnasium VectorEnv over our own workers, for whoever wants the environments alone.
-
-    step_async: actions -> arena, a word to the workers      step_wait: what they answered
+"""make_vec: Gymnasium's vector environment over shared memory, in this process or in workers.
 
 Call order, spaces, seeds, autoreset modes, masks and infos are Gymnasium's (vector_env.py, 1.4).
 """
@@ -9,16 +7,10 @@ import inspect
 import operator
 import weakref
 from functools import partial
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
+import gymnasium.error as gym_errors
 import numpy as np
-from gymnasium.error import (
-    AlreadyPendingCallError,
-    ClosedEnvironmentError,
-    InvalidAction,
-    NoAsyncCallError,
-    ResetNeeded,
-)
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -28,16 +20,11 @@ from fastppo.envs.spaces import build_structure, leaves
 from fastppo.errors import ConfigError, EnvError, spelt
 from fastppo.machine.arena import Arena, Spec, largest_fitting, spec_bytes
 from fastppo.settings.aliases import nearest_setting
+from fastppo.settings.fixes import Fix, Set
+from fastppo.workers import vector_stepper
 from fastppo.workers.count import pays, worker_count
 from fastppo.workers.vector_messages import LocalBackend, WorkerBackend, messages_spec
-from fastppo.workers.vector_stepper import (
-    StepInfos,
-    VectorSpec,
-    VectorStepper,
-    arrays_of,
-    elements,
-    views,
-)
+from fastppo.workers.vector_stepper import StepInfos, VectorSpec, VectorStepper
 
 
 def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | str | None = None,
@@ -48,11 +35,11 @@ def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | st
              reset_timeout: float = default_of("reset_timeout"), **unknown) -> "SharedVectorEnv":
     """A gymnasium VectorEnv of `env`: an id, class or callable, or a list of callables.
 
-    `num_workers`: processes that step (default: one a core; 0: this one; "auto": measured, for a
-    million steps). `copy=False` returns the
-    same observation arrays at every step. With `seed`, episode k of environment i is always the
-    same one, as in training; without, `reset(seed=...)` seeds as Gymnasium does. Timeouts are in
-    seconds. Raises fastppo.Error for what cannot be.
+    `num_workers`: processes that step environments. None: one per core; 0: this process; "auto":
+    whichever of the two a short measurement says is faster for a million steps. `copy=False`: every
+    step returns the same observation arrays. `seed`: episode k of environment i is always the same
+    one, as in training; None: `reset(seed=...)` seeds as in Gymnasium. Timeouts are in seconds.
+    Raises fastppo.Error for settings that are impossible.
     """
     _check_call(env, unknown)
     if num_envs is None:
@@ -64,19 +51,21 @@ def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | st
     config = Config(preset="none", num_minibatches=1, num_steps=1, acting="local", **settings)
     with spelt("make_vec({})"):
         source = EnvSource(env, config, showing=False)
-    plan = VectorSpec(source.obs_space, source.act_space, _mode(autoreset_mode), seed)
+    plan = VectorSpec(source.obs_space, source.act_space, _autoreset_mode(autoreset_mode), seed)
     workers = worker_count(num_workers, num_envs, partial(pays, source.step_seconds, source.config))
-    arena = _arena(plan, num_envs, workers)
-    crew = (WorkerBackend(source.factories, plan, arena, workers, step_timeout, reset_timeout) if workers
-            else LocalBackend(VectorStepper(source.factories, plan, arena)))
-    return SharedVectorEnv(crew, plan, arena, source.metadata, copy)
+    arena = _vector_arena(plan, num_envs, workers)
+    if workers:
+        backend = WorkerBackend(source.factories, plan, arena, workers, step_timeout, reset_timeout)
+    else:
+        backend = LocalBackend(VectorStepper(source.factories, plan, arena))
+    return SharedVectorEnv(backend, plan, arena, source.metadata, copy)
 
 
 def _check_call(env: Any, unknown: dict[str, Any]) -> None:
-    """Raise ConfigError for keyword arguments make_vec does not have, and for no environment."""
+    """Raise ConfigError for unknown keyword arguments, and if there is no environment."""
     if env is None:
         name = unknown.get("env_name", "CartPole-v1")
-        raise ConfigError("make_vec was given no environment, which stands first",
+        raise ConfigError("make_vec was given no environment, its first argument",
                           f'make_vec("{name}")' if isinstance(name, str) else "make_vec(MyEnv)")
     for name in unknown:
         known = inspect.signature(make_vec).parameters
@@ -86,61 +75,65 @@ def _check_call(env: Any, unknown: dict[str, Any]) -> None:
         raise ConfigError("this is a VectorEnv already", "use it as it is")
 
 
-def _arena(plan: VectorSpec, envs: int, workers: int) -> Arena:
-    def spec(envs: int) -> Spec:
-        return {**arrays_of(plan, envs), **(messages_spec(workers) if workers else {})}
+def _vector_arena(plan: VectorSpec, envs: int, workers: int) -> Arena:
+    messages = messages_spec(workers) if workers else {}
 
-    def remedy(free: int) -> str:
-        fit = largest_fitting(lambda n: spec_bytes(spec(n)), free, envs)
-        return f"num_envs={fit}" if fit else "free memory"
-    return Arena(spec(envs), remedy=remedy)
+    def spec_of(envs: int) -> Spec:
+        return {**vector_stepper.arrays_of(plan, envs), **messages}
+
+    def remedy(free: int) -> Fix:
+        fitting = largest_fitting(lambda n: spec_bytes(spec_of(n)), free, envs)
+        return Set(num_envs=fitting) if fitting else "free memory"
+    return Arena(spec_of(envs), remedy=remedy)
 
 
-def _mode(mode: AutoresetMode | str) -> AutoresetMode:
+def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
     try:
         return AutoresetMode(mode)
     except ValueError as error:
-        known = "gymnasium.vector.AutoresetMode.NEXT_STEP, SAME_STEP or DISABLED"
-        raise ConfigError(f"there is no autoreset mode {mode!r}", known) from error
+        raise ConfigError(f"there is no autoreset mode {mode!r}",
+                          "use NEXT_STEP, SAME_STEP or DISABLED of gymnasium.vector.AutoresetMode"
+                          ) from error
 
 
 class SharedVectorEnv(VectorEnv):
     """Gymnasium's vector environment over shared memory; made by make_vec.
 
-    Call order, autoreset modes, infos and masks are Gymnasium's. A fault of an environment is one
-    fastppo.Error and closes the rest. With workers, a step or call that was interrupted can be
-    waited for again; without, every environment must then be reset.
+    An error of one environment closes all of them. With workers, a step that was interrupted can
+    be waited for again; in this process, every environment must then be reset.
     """
 
-    def __init__(self, crew: LocalBackend | WorkerBackend, plan: VectorSpec, arena: Arena, metadata: dict, copy: bool):
-        self.crew, self.plan, self.copy = crew, plan, copy
+    def __init__(self, backend: LocalBackend | WorkerBackend, plan: VectorSpec, arena: Arena,
+                 metadata: dict, copy: bool):
+        self.backend, self.plan, self.copy = backend, plan, copy
         self.num_envs = len(arena["rew"])
         self.metadata = {**metadata, "autoreset_mode": plan.mode}
-        self.single_observation_space, self.single_action_space = plan[:2]
-        self.observation_space, self.action_space = (batch_space(space, self.num_envs)
-                                                     for space in plan[:2])
-        self._obs, self._fin, self._act = (views(arena, name) for name in ("obs", "fin", "act"))
+        self.single_observation_space, self.single_action_space = plan.obs_space, plan.act_space
+        self.observation_space = batch_space(plan.obs_space, self.num_envs)
+        self.action_space = batch_space(plan.act_space, self.num_envs)
+        self._obs, self._fin, self._act = (vector_stepper.views(arena, name)
+                                           for name in ("obs", "fin", "act"))
         self._rew, self._term, self._trunc = (arena[name] for name in ("rew", "term", "trunc"))
-        self._obs_leaves, self._act_leaves = (leaves(space) for space in plan[:2])
-        self._waiting = np.ones(self.num_envs, bool)  # who must be reset before the next step
-        self._pending = False
-        self._end = weakref.finalize(self, _shut, crew, arena)
+        self._obs_leaves, self._act_leaves = leaves(plan.obs_space), leaves(plan.act_space)
+        self._needs_reset = np.ones(self.num_envs, bool)
+        self._step_number, self._pending = 0, False
+        self._finalizer = weakref.finalize(self, _close_backend, backend, arena)
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None,
               options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin new episodes, in all environments or in those of `options["reset_mask"]`."""
-        self._idle("reset")
+        self._check_idle("reset")
         seeds = self._seeds(seed)
-        mask, options = self._masked(options)
-        self._waiting |= mask
-        told = self._ask("reset", [(seeds[a:b], mask[a:b].tolist(), options)
-                                   for a, b in self.crew.slices])
-        self._waiting &= ~mask
+        mask, options = self._reset_mask(options)
+        self._needs_reset |= mask
+        replies = self._ask("reset", [(seeds[a:b], mask[a:b].tolist(), options)
+                                      for a, b in self.backend.slices])
+        self._needs_reset &= ~mask
         infos = {}
-        for part in told:
-            for e, (_, info) in (part or {}).items():
+        for reply in replies:
+            for e, (_, info) in reply.items():
                 infos = self._add_info(infos, info, e)
-        return self._observed(), infos
+        return self._observations(), infos
 
     def step(self, actions) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """(observations, rewards f64 [e], terminations [e], truncations [e], infos) of one step."""
@@ -149,50 +142,57 @@ class SharedVectorEnv(VectorEnv):
 
     def step_async(self, actions) -> None:
         """Begin a step with a batch of actions, an element of `action_space`."""
-        self._idle("step")
-        if self._waiting.any():
-            raise ResetNeeded(f"environment {self._waiting.argmax()} cannot step before a reset():"
-                              " of all of them, or of some by options={'reset_mask': ...}")
-        self._put(actions)
-        self.crew.post()
-        self._pending = True
+        self._check_idle("step")
+        if self._needs_reset.any():
+            raise gym_errors.ResetNeeded(
+                f"environment {self._needs_reset.argmax()} needs a reset() before it can step: of"
+                " all environments, or of some by options={'reset_mask': ...}")
+        self._write_actions(actions)
+        self._step_number += 1
+        self._pending = True  # before the post: a step that has begun must be waited for
+        try:
+            self.backend.post(self._step_number)
+        except BaseException:  # an interrupt: the workers may or may not have begun
+            self._abandon_step()
+            raise
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Wait for the step that step_async began."""
-        self._open()
+        self._check_open()
         if not self._pending:
-            raise NoAsyncCallError("step_wait() without a step_async() before it", "step")
-        told = self._guarded(self.crew.wait)
-        self._pending = False
+            raise gym_errors.NoAsyncCallError("step_wait() needs a step_async() before it", "step")
+        step_infos = self._close_on_error(partial(self.backend.wait, self._step_number))
         if self.plan.mode is AutoresetMode.DISABLED:
-            np.logical_or(self._term, self._trunc, out=self._waiting)
-        return (self._observed(), self._rew.copy(), self._term.copy(), self._trunc.copy(),
-                self._merged(told))
+            np.logical_or(self._term, self._trunc, out=self._needs_reset)
+        result = (self._observations(), self._rew.copy(), self._term.copy(), self._trunc.copy(),
+                  self._merged(step_infos))
+        self._pending = False  # last: until here, an interrupted call can be repeated
+        return result
 
     def call(self, name: str, *args, **kwargs) -> tuple:
-        """What the attribute `name` of every environment is or, where it can be called, returns."""
-        self._idle(name)
+        """The attribute `name` of every environment; if it is callable, the values it returns."""
+        self._check_idle(name)
         if name in ("reset", "step", "close"):
             raise ConfigError(f"{name!r} cannot be called on single environments",
                               f"use the vector environment's own {name}()")
-        return self._replies("call", [(name, args, kwargs)] * len(self.crew.slices))
+        return self._results("call", [(name, args, kwargs)] * len(self.backend.slices))
 
     def get_attr(self, name: str) -> tuple:
         """The attribute `name` of every environment."""
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of every environment: to one value, or to a list or tuple of each's."""
-        self._idle(name)
+        """Set an attribute of every environment, to one value or to its item of a list or tuple."""
+        self._check_idle(name)
         each = values if isinstance(values, (list, tuple)) else [values] * self.num_envs
         if len(each) != self.num_envs:
             raise ConfigError(f"{len(each)} values for {self.num_envs} environments",
-                              "a value for each of them, or one that is no list or tuple")
-        self._replies("set", [(name, each[a:b]) for a, b in self.crew.slices])
+                              "give one value for each of them, or one that is no list or tuple")
+        self._results("set", [(name, each[a:b]) for a, b in self.backend.slices])
 
     def close_extras(self, **kwargs) -> None:
         """Stop the workers; always returns."""
-        self._end()
+        self._finalizer()
 
     def __enter__(self) -> "SharedVectorEnv":
         return self
@@ -207,56 +207,61 @@ class SharedVectorEnv(VectorEnv):
 
     @property
     def np_random(self) -> tuple:
-        """The environments' generators; copies, where they are in workers."""
+        """The environments' generators; copies of them, if the environments are in workers."""
         return self.get_attr("np_random")
 
-    def _open(self) -> None:
+    def _check_open(self) -> None:
         if self.closed:
-            raise ClosedEnvironmentError("this vector environment has been closed: make a new one")
+            raise gym_errors.ClosedEnvironmentError("this vector environment is closed")
 
-    def _idle(self, name: str) -> None:
-        self._open()
+    def _check_idle(self, name: str) -> None:
+        self._check_open()
         if self._pending:
-            raise AlreadyPendingCallError(f"{name} while a step is under way: step_wait() first",
-                                          "step")
+            raise gym_errors.AlreadyPendingCallError(f"{name} needs a step_wait() first", "step")
 
-    def _ask(self, method: str, letters: list[tuple]) -> list:
-        return self._guarded(partial(self.crew.ask, method, letters))
+    def _ask(self, method: str, arguments: list[tuple]) -> list:
+        return self._close_on_error(partial(self.backend.ask, method, arguments))
 
-    def _replies(self, method: str, letters: list[tuple]) -> tuple:
+    def _results(self, method: str, arguments: list[tuple]) -> tuple:
+        """The results of a method for every environment; EnvError if it failed in one of them."""
         results = []
-        for part, error in self._ask(method, letters):
+        for part, error in self._ask(method, arguments):
             if error:
-                raise EnvError(error, "the environments are as that left them: reset() or close()")
+                raise EnvError(error, "call reset() or close(): some environments may be changed")
             results += part
         return tuple(results)
 
-    def _guarded(self, call):
+    def _close_on_error(self, call: Callable[[], Any]) -> Any:
+        """Call the back end; close it on an error of an environment."""
         try:
             return call()
         except EnvError:
             self.close()
             raise
         except BaseException:  # an interrupt
-            if not self.crew.resumable:
-                self._pending = False
-                self._waiting[:] = True
+            if not self.backend.resumable:
+                self._abandon_step()
             raise
 
+    def _abandon_step(self) -> None:
+        self._needs_reset[:] = True
+        self._pending = False
+
     def _seeds(self, seed) -> list:
+        """The seed of each environment."""
         try:
             each = seed if np.ndim(seed) else [seed if seed is None else operator.index(seed) + e
                                                for e in range(self.num_envs)]
             seeds = [None if one is None else operator.index(one) for one in each]
-        except (TypeError, ValueError):  # none of them, or no whole numbers
+        except (TypeError, ValueError):  # no whole numbers
             seeds = []
         if len(seeds) != self.num_envs or any(one is not None and one < 0 for one in seeds):
             raise ConfigError(f"the seed {seed!r} does not fit {self.num_envs} environments",
                               "one whole number, 0 or more, or a list with one or None for each")
         return seeds
 
-    def _masked(self, options: dict | None) -> tuple[np.ndarray, dict | None]:
-        """Who is to be reset, and the options without that."""
+    def _reset_mask(self, options: dict | None) -> tuple[np.ndarray, dict | None]:
+        """The environments to reset, bool [e], and the options without `reset_mask`."""
         if options is None or "reset_mask" not in options:
             return np.ones(self.num_envs, bool), options
         rest = dict(options)
@@ -264,10 +269,12 @@ class SharedVectorEnv(VectorEnv):
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
             raise TypeError(f"options['reset_mask'] is {mask!r}, but must be {wanted}")
         if mask.shape != (self.num_envs,) or not mask.any():
-            raise ConfigError(f"options['reset_mask'] is {mask!r}", f"{wanted}, one of them True")
+            raise ConfigError(f"options['reset_mask'] is {mask!r}",
+                              f"give {wanted}, at least one of them True")
         return mask, rest
 
-    def _put(self, actions) -> None:
+    def _write_actions(self, actions) -> None:
+        """Copy the actions into the arena."""
         try:
             for leaf, rows in zip(self._act_leaves, self._act):
                 value = np.asarray(leaf.of(actions))
@@ -275,30 +282,32 @@ class SharedVectorEnv(VectorEnv):
                     raise ValueError(f"shape {value.shape}, wanted {rows.shape}")
                 np.copyto(rows, value, casting="same_kind")
         except (TypeError, ValueError, LookupError) as error:
-            raise InvalidAction(f"these actions are no element of {self.action_space}:"
-                                f" {type(error).__name__}: {error}") from error
+            raise gym_errors.InvalidAction(f"these actions are no element of {self.action_space}:"
+                                           f" {type(error).__name__}: {error}") from error
 
-    def _observed(self) -> Any:
+    def _observations(self) -> Any:
         arrays = [rows.copy() for rows in self._obs] if self.copy else self._obs
         return build_structure(self.single_observation_space, iter(arrays))
 
-    def _merged(self, told: StepInfos) -> dict[str, Any]:
-        """One dict of arrays and masks out of everybody's infos, as Gymnasium has it."""
+    def _merged(self, step_infos: StepInfos) -> dict[str, Any]:
+        """The infos of all environments as one dict of arrays and masks, as in Gymnasium."""
         infos, ended = {}, ()
         if self.plan.mode is AutoresetMode.SAME_STEP:
             ended = np.flatnonzero(self._term | self._trunc).tolist()
-        for e in sorted({*told, *ended}):
-            final, info = told.get(e, ({}, {}))
+        for e in sorted({*step_infos, *ended}):
+            final_info, info = step_infos.get(e, ({}, {}))
             if e in ended:
-                infos = self._add_info(infos, {"final_obs": self._final(e), "final_info": final}, e)
+                final = {"final_obs": self._final_observation(e), "final_info": final_info}
+                infos = self._add_info(infos, final, e)
             infos = self._add_info(infos, info, e)
         return infos
 
-    def _final(self, e: int) -> Any:
-        return build_structure(self.single_observation_space, (
-            elements(leaf, rows[e:e + 1])[0] for leaf, rows in zip(self._obs_leaves, self._fin)))
+    def _final_observation(self, e: int) -> Any:
+        rows = (vector_stepper.elements(leaf, rows[e:e + 1])[0]
+                for leaf, rows in zip(self._obs_leaves, self._fin))
+        return build_structure(self.single_observation_space, rows)
 
 
-def _shut(crew: LocalBackend | WorkerBackend, arena: Arena) -> None:
-    crew.close()
+def _close_backend(backend: LocalBackend | WorkerBackend, arena: Arena) -> None:
+    backend.close()
     arena.close()

@@ -1,92 +1,86 @@
-"""The loop of a worker process: wait for a command, do it, answer."""
+"""The loop of a worker process: wait for a command, run it, report its end."""
 
-import json
 import os
 import pickle
 import time
 
-import numpy as np
-
 from fastppo.envs import faults
 from fastppo.errors import Error
 from fastppo.machine.arena import Arena
-from fastppo.workers.protocol import (
-    ALARM,
-    CLOSE,
-    COMMANDS,
-    ERROR_BYTES,
-    FAILED,
-    IDLE,
-    SLICE_NS,
-    STAMPS,
-    ControlCells,
-    is_behind,
-)
+from fastppo.settings.fixes import python_text
+from fastppo.workers import protocol
+from fastppo.workers.protocol import ControlCells, Mailbox
+
+ERROR_CHARS = 16_000  # longest text of an error, and of its fix, that is sent
 
 
-def worker_loop(payload: bytes, arena_fd: int, parent: int) -> None:
-    """A worker's life: make what the job says, then obey commands until CLOSE."""
-    spec, index, groups, spinning, make = pickle.loads(payload)
+def worker_loop(job: bytes, mailbox_fd: int, arena_fd: int, parent: int) -> None:
+    """Make the object that the job describes, then run its methods as commanded, until CLOSE."""
+    spec, index, groups, spinning, make = pickle.loads(job)
     arena = Arena(spec, arena_fd)
     cells = ControlCells(arena, groups)
-    done, turns = cells.done[index], WorkerSignals(cells, index, spinning, parent)
-    stamps, doing = arena["stamps"][index], "its start"
+    sync, done = WorkerSync(cells, index, spinning, parent, Mailbox(mailbox_fd)), cells.done[index]
+    stamps, name, generation = arena["stamps"][index], "its start", 0
     try:
-        made = pickle.loads(make)(arena, done.at, turns)
-        generation = 0
+        made = pickle.loads(make)(arena, sync)
         while True:
-            done.at(IDLE, 0)
+            done.at(protocol.IDLE, 0)
             done.post(generation)
             cells.hint.hint()
-            generation = turns.next(cells.go, generation + 1, turns.patience)
+            generation = sync.wait_until(cells.go, generation + 1, sync.idle_spin)
             command, argument = arena["command"].tolist()
-            if command == CLOSE:
+            if command == protocol.CLOSE:
                 break
-            begin, doing = time.monotonic_ns(), COMMANDS[command]
-            getattr(made, doing)(argument)
-            stamps[generation % STAMPS] = command, begin, time.monotonic_ns()
+            begin, name = time.monotonic_ns(), protocol.COMMANDS[command]
+            getattr(made, name)(argument)
+            stamps[generation % protocol.STAMPS] = command, begin, time.monotonic_ns()
         made.close()
-    except BaseException as error:  # whatever it is, it must reach the main process as text
+    except BaseException as error:  # the main process must get the text of every error
         if not isinstance(error, Error):
-            error = faults.env_error(f"worker {index}", doing, error)
-        _leave_word(arena["errors"][index], error)
-        done.state = FAILED
-        cells.hint.hint(ALARM)
+            error = faults.env_error(f"worker {index}", name, error)
+        sync.mailbox.write(error_message(error))
+        done.state = protocol.FAILED
+        cells.hint.hint(protocol.ALARM)
         os._exit(1)
 
 
-def _leave_word(slot: np.ndarray, error: Error) -> None:
-    what, word = error.what, b""
-    while not 0 < len(word) <= ERROR_BYTES - 4:  # how long it gets depends on the characters
-        word = json.dumps([what, error.fix], ensure_ascii=False).encode(errors="backslashreplace")
-        what = faults.truncate_text(what, len(what) // 2)
-    slot[:4] = np.frombuffer(len(word).to_bytes(4, "little"), np.uint8)
-    slot[4:4 + len(word)] = np.frombuffer(word, np.uint8)
+def error_message(error: Error) -> bytes:
+    """(text, fix) of an error, pickled. Long ones are cut, and a long fix becomes a text."""
+    what, fix = faults.truncate_text(error.what, ERROR_CHARS), error.fix
+    text = python_text(fix)
+    if len(text) > ERROR_CHARS:
+        fix = faults.truncate_text(text, ERROR_CHARS)
+    return pickle.dumps((what, fix))
 
 
-class WorkerSignals:
-    """A worker's side of waiting: for commands, and for the main process's actions."""
+class WorkerSync:
+    """A worker's connection with the main process: its cells and its mailbox.
 
-    def __init__(self, cells: ControlCells, index: int, spinning: tuple[int, int], parent: int):
-        self.cells, self.mine, self.parent = cells, cells.stepped[index], parent
-        self.spin, self.patience = spinning  # see spins
+    `note(step, env)` records the environment's step that begins; step -1 is a reset.
+    """
 
-    def next(self, cell, target: int, spin: int) -> int:
-        """Sleep until `cell` reaches `target`, or for ever dead if the main process has died."""
-        while is_behind(value := cell.value(), target):
+    def __init__(self, cells: ControlCells, index: int, spinning: tuple[int, int], parent: int,
+                 mailbox: Mailbox):
+        self.cells, self.parent, self.mailbox = cells, parent, mailbox
+        self.spin, self.idle_spin = spinning  # see spin_times
+        self.note, self._stepped = cells.done[index].at, cells.stepped[index]
+
+    def wait_until(self, cell, target: int, spin: int) -> int:
+        """Sleep until `cell` reaches `target` and return its value; exit if the parent has died."""
+        while protocol.is_behind(value := cell.value(), target):
             self.pause(cell, value, spin)
         return value
 
     def pause(self, cell, value: int, spin: int) -> None:
-        """Sleep while `cell` has `value`, for a slice at most; end with one's parent."""
-        if not cell.wait_change(value, spin, SLICE_NS) and os.getppid() != self.parent:
+        """Sleep while `cell` has `value`, for a slice at most; exit if the parent has died."""
+        if not cell.wait_change(value, spin, protocol.SLICE_NS) and os.getppid() != self.parent:
             os._exit(1)
 
     def stepped(self, count: int) -> None:
-        """Say that `count` groups have been stepped since the run began."""
-        self.mine.post(count & 0xFFFFFFFF)
+        """Report that `count` groups have been stepped since the run began."""
+        self._stepped.post(count & 0xFFFFFFFF)
         self.cells.hint.hint()
 
     def wait(self, group: int, count: int) -> None:
         """Wait until the main process has released group step `count`."""
-        self.next(self.cells.turns[group], count & 0xFFFFFFFF, self.spin)
+        self.wait_until(self.cells.turns[group], count & 0xFFFFFFFF, self.spin)

@@ -1,11 +1,9 @@
-"""One worker process as the main process sees it: start, output, stack, end."""
+"""One worker process, as the main process sees it."""
 
 import contextlib
-import functools
-import json
 import os
+import pickle
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,129 +14,127 @@ from pathlib import Path
 from typing import Sequence
 
 from fastppo.errors import ConfigError
-from fastppo.machine.arena import above_stdio
+from fastppo.machine.arena import above_stdio, anonymous_file
 from fastppo.machine.child_env import worker_environment
+from fastppo.settings.fixes import Set
+from fastppo.workers.protocol import Mailbox
 
+BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 TAIL_BYTES = 65_536  # characters of a worker's output that are kept for an error's text
-STACK_SECONDS = 2.0  # waiting for the stack of a worker that hangs
+STACK_SECONDS = 2.0  # longest wait for the stack of a worker that hangs
 
 
 class OutputTail:
-    """The last lines that a process wrote, TAIL characters of them; one line at least."""
+    """The last lines that a process wrote, TAIL_BYTES characters of them; one line at least."""
 
     def __init__(self):
         self.lines, self.room = deque(), TAIL_BYTES
 
     def add(self, line: str) -> None:
-        """Keep a line, and as many before it as there is room for."""
+        """Keep a line, and drop the oldest lines for which there is no room."""
         self.lines.append(line)
         self.room -= len(line) + 1
         while self.room < 0 and len(self.lines) > 1:
             self.room += len(self.lines.popleft()) + 1
 
     def text(self) -> str:
-        """All that is kept."""
-        return "\n".join(list(self.lines))  # a copy: another thread adds to it
+        """All lines that are kept."""
+        return "\n".join(list(self.lines))  # a copy: another thread adds lines
 
 
 class WorkerProcess:
-    """One process, our ends of its socket, lifeline and output."""
+    """A worker process, and the main process's ends of its mailbox, lifeline and output.
 
-    def __init__(self, arena_fd: int, index: int, first: int):
-        self.first, self.output = first, OutputTail()
-        ends = [above_stdio(end.detach()) for end in socket.socketpair()]
-        self.channel, theirs = socket.socket(fileno=ends[0]), ends[1]
-        lifeline, self.lifeline = map(above_stdio, os.pipe())
-        fds = (theirs, arena_fd, lifeline)
-        command = [sys.executable, "-P", str(Path(__file__).with_name("bootstrap.py")),
-                   *map(str, fds), str(os.getpid())]
+    The lifeline is a pipe without data. When the main process ends, it closes and Linux kills the
+    worker.
+    """
+
+    def __init__(self, arena_fd: int, index: int, first_env: int, job: bytes):
+        self.first_env, self.output, self.echo = first_env, OutputTail(), True
+        self.mailbox = Mailbox(anonymous_file())
+        lifeline, ours = map(above_stdio, os.pipe())
+        self.lifeline = os.fdopen(ours, "wb", 0)
+        fds = self.mailbox.file.fileno(), arena_fd, lifeline
+        command = [sys.executable, "-P", str(BOOTSTRAP), *map(str, fds), str(os.getpid())]
         try:
+            self.mailbox.write(pickle.dumps((_import_path(), list(map(str, sys.argv)), job)))
             self.process = subprocess.Popen(
                 command, pass_fds=fds, env=worker_environment(), stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         except OSError as error:
-            self.channel.close()
-            os.close(self.lifeline)
+            self.release()
             raise ConfigError(f"cannot start worker {index}: {error}",
-                              "--num_workers=0, or fewer of them") from error
+                              (Set(num_workers=0), "use fewer workers")) from error
         finally:
-            os.close(theirs)
             os.close(lifeline)
-        _HOLDERS.add(self)
-        _let_go_in_forks()
-        self.reader = threading.Thread(target=_read_lines, args=(self,), daemon=True)
+        _LIFELINES.add(self.lifeline)
+        self.reader = threading.Thread(target=_copy_output, args=(self,), daemon=True)
         self.reader.start()
 
-    def send(self, message: bytes) -> None:
-        """Give the worker its place and its job; a dead one is noticed by who waits for it."""
-        package = str(Path(__file__).parents[2])
-        path = [*sys.path, *([] if package in sys.path else [package])]
-        place = json.dumps({"path": path, "argv": sys.argv}, default=str).encode()
-        try:
-            for part in (place, message):
-                self.channel.sendall(len(part).to_bytes(8, "little") + part)
-        except OSError:
-            pass
-        self.channel.close()
+    def release(self) -> None:
+        """Close the mailbox and the lifeline; a second call does nothing."""
+        self.lifeline.close()
+        self.mailbox.file.close()
 
-    def let_go(self) -> None:
-        """Close our end of the lifeline: the process ends with the last copy of it."""
-        if self.lifeline >= 0:
-            os.close(self.lifeline)
-            self.lifeline = -1
-
-    def last_words(self) -> str:
-        """What the process wrote last, as lines to append to an error."""
+    def last_output(self) -> str:
+        """The last lines that the process wrote, to append to an error's text."""
         self.reader.join(0.5 if self.process.poll() is not None else 0.0)
         text = self.output.text()
         return f"\nits last output:\n{text}" if text else ""
 
-    def show_stack(self) -> None:
-        """Have the process write where its Python stands, and wait until that is here."""
+    def dump_stack(self) -> None:
+        """Have the process write its Python stack, for last_output alone, and wait for it."""
+        self.echo = False  # the error shows it
         self.process.send_signal(signal.SIGUSR1)
         deadline = time.monotonic() + STACK_SECONDS
-        while "most recent call first" not in self.last_words() and time.monotonic() < deadline:
+        while "most recent call first" not in self.last_output() and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(0.1)
 
-    def end(self, deadline: float) -> None:
-        """Wait for the process to end until `deadline`, then make it; and for its last lines."""
-        try:
+    def wait(self, deadline: float) -> None:
+        """Wait until `deadline`, in time.monotonic, for the process to end."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.reader.join(0.5)
 
 
-_HOLDERS = weakref.WeakSet()  # of Workers whose lifelines are ours
+_LIFELINES = weakref.WeakSet()  # of all workers
 
 
-@functools.cache
-def _let_go_in_forks() -> None:
-    """A copy of a lifeline in a forked process would keep workers alive that have lost us."""
-    def let_go() -> None:
-        for worker in list(_HOLDERS):
-            worker.let_go()
-    os.register_at_fork(after_in_child=let_go)
+def _close_lifelines() -> None:
+    for lifeline in list(_LIFELINES):
+        lifeline.close()
 
 
-def _kill(workers: Sequence[WorkerProcess]) -> None:
+if hasattr(os, "register_at_fork"):
+    # A copy of a lifeline in a fork would keep workers alive after the main process has died.
+    os.register_at_fork(after_in_child=_close_lifelines)
+
+
+def kill_workers(workers: Sequence[WorkerProcess]) -> None:
+    """Kill the processes that still run, wait for all of them, and close their descriptors."""
     for worker in workers:
         if worker.process.poll() is None:
             worker.process.kill()
     for worker in workers:
         worker.process.wait()
-        worker.channel.close()
-        worker.let_go()
+        worker.reader.join(0.5)
+        worker.release()
 
 
-def _read_lines(worker: WorkerProcess) -> None:
-    """Pass on whole lines of what a worker writes, and remember the last ones."""
+def _import_path() -> list[str]:
+    """The entries of sys.path, and the folder of this package if it is not among them."""
+    path, package = list(map(str, sys.path)), str(Path(__file__).parents[2])
+    return path if package in path else [*path, package]
+
+
+def _copy_output(worker: WorkerProcess) -> None:
+    """Copy whole lines of a worker's output to stderr, and keep the last ones."""
     with worker.process.stdout as stream:
         for line in iter(lambda: stream.readline(TAIL_BYTES), b""):
             text = line.decode(errors="replace").rstrip("\n")
             worker.output.add(text)
-            with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
-                sys.stderr.write(text + "\n")  # at once: two workers' lines must not mix
+            if not worker.echo:
+                continue
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr closed or None
+                sys.stderr.write(text + "\n")  # in one call: lines of two workers must not mix
                 sys.stderr.flush()

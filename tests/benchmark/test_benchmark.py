@@ -176,7 +176,7 @@ def test_what_it_takes_to_start_workers_is_in_no_figure_of_environments(trainer,
     pytest.importorskip("fastppo._cells")
     ppo, up = trainer("CartPole-v1", num_workers=1), []
     monkeypatch.setattr(measure_one, "signal_ready",
-                        lambda: up.append(ppo.collector.vec.team.order[0] > 0))
+                        lambda: up.append(ppo.collector.vec.team.posted.generation > 0))
     measure_one.MEASUREMENTS["environments"](ppo, measure_one.Measurement("environments", {}, 0.01, 1))
     assert up == [True]
 

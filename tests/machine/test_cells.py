@@ -183,7 +183,7 @@ def test_two_processes_play_ping_pong_and_no_ball_is_lost(spin, rounds):
     ping, pong = cells(2, mmap.mmap(fd, 256))
     ping.post(2**32 - rounds // 2)
     command = [sys.executable, "-c", PONG, str(fd), str(spin), str(rounds)]
-    with subprocess.Popen(command, pass_fds=[fd]) as other, guard(30):
+    with subprocess.Popen(command, pass_fds=[fd]) as other, guard():
         for i in range(1, rounds + 1):
             ping.post(i + 2**32 - rounds // 2 & 0xFFFFFFFF)  # wraps half-way
             while (value := pong.value()) != i:

@@ -265,7 +265,7 @@ def test_two_trainers_in_two_threads_are_each_as_if_alone():
         alone = weights(ppo.learn(640))
     both = [PPO("CartPole-v1", **TINY) for _ in range(2)]
     threads = [threading.Thread(target=ppo.learn, args=[640]) for ppo in both]
-    with guard(30):
+    with guard():
         for thread in threads:
             thread.start()
         for thread in threads:

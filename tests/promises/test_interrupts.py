@@ -60,7 +60,7 @@ def test_an_interrupt_anywhere_in_an_update_changes_no_bit():
 def test_an_interrupt_between_the_parts_of_an_iteration_changes_nothing_learnt():
     total = lines_of("CartPole-v1", 0, "local", "ppo")
     wanted = undisturbed("CartPole-v1", 0, "local", 2 * total)
-    with guard(30), PPO("CartPole-v1", num_workers=0, **SETTINGS) as ppo:
+    with guard(), PPO("CartPole-v1", num_workers=0, **SETTINGS) as ppo:
         for at in range(1, total + 1):
             made, place = interrupted(ppo, at, "ppo")
             # One after the update may cost a line of metrics, with the episodes in it.
@@ -79,7 +79,7 @@ def test_an_interrupt_at_any_of_many_places_changes_no_bit(workers, acting, env,
 
 @pytest.mark.parametrize("workers, acting", [(0, "local"), (1, "local")])
 def test_an_interrupt_in_the_warm_up_or_the_first_reset_changes_no_bit(workers, acting):
-    modules = "collect workers processes" if workers else "vecenv collect policy"
+    modules = "collect workers/worker_envs workers/team" if workers else "vecenv collect policy"
     with PPO("CartPole-v1", num_workers=workers, acting=acting, **SETTINGS) as ppo:
         with Interruption(-1, modules) as counted:
             wanted = iteration(ppo)
@@ -185,7 +185,7 @@ def test_a_loop_of_your_own_goes_on_after_an_interrupt(workers, acting):
                 except KeyboardInterrupt:
                     rollout = ppo.collect()
                 try:
-                    with Interruption(at * (i == 2) or -1, "learner flat"):
+                    with Interruption(at * (i == 2) or -1, UPDATE):
                         stats = ppo.update(rollout)
                 except KeyboardInterrupt:
                     stats = ppo.update(rollout)
@@ -215,7 +215,7 @@ def test_a_real_ctrl_c_at_any_moment_changes_no_bit(workers, acting):
     count = 10
     wanted = undisturbed("CartPole-v1", workers, acting, 2 * count)
     chance, strikes = random.Random(3), 0
-    with guard(30), PPO("CartPole-v1", num_workers=workers, acting=acting, **SETTINGS) as ppo:
+    with guard(), PPO("CartPole-v1", num_workers=workers, acting=acting, **SETTINGS) as ppo:
         for _ in range(count):
             timer = threading.Timer(chance.random() * 0.015, signal.pthread_kill,
                                     [threading.main_thread().ident, signal.SIGINT])

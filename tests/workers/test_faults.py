@@ -17,7 +17,6 @@ from fault_envs import (
     Faulty,
     TwoPart,
     Unpicklable,
-    crew,
     endless,
     hanging,
     hanging_with_the_gil,
@@ -28,10 +27,12 @@ from fault_envs import (
     observing,
     paying,
     raising,
+    running_workers,
 )
 
 from fastppo import PPO, Error
-from fastppo.errors import ClosedError, EnvError, WorkerError
+from fastppo.errors import ClosedError, ConfigError, EnvError, WorkerError
+from fastppo.settings.fixes import Omit, Set, shell_text
 from fastppo.workers import team
 from fastppo.workers.protocol import FAILED, WARMUP
 
@@ -129,12 +130,12 @@ def test_a_wrong_answer_to_reset_names_the_episode_that_did_not_begin(reply, tex
     assert re.search(text, str(error)) and "reset" in str(error)
 
 
-@pytest.mark.parametrize("name", ["a NaN", "reward None", "shape (1,)"])
-def test_without_workers_the_fix_is_to_play_the_episode_alone_and_not_to_do_without(name):
-    error = failure(BAD_ANSWERS[name][0], 0)
+def test_without_workers_the_fix_is_to_play_the_episode_alone_and_not_to_do_without():
+    error = failure(BAD_ANSWERS["a NaN"][0], 0)
     seed = re.search(r"seed (\d+)", str(error))[1]
-    assert "num_workers" not in error.fix and f"env.reset(seed={seed})" in error.fix
-    assert "--num_workers=0" in failure(BAD_ANSWERS[name][0], 2).fix
+    assert "num_workers" not in shell_text(error.fix)
+    assert f"env.reset(seed={seed})" in shell_text(error.fix)
+    assert "--num_workers=0" in shell_text(failure(BAD_ANSWERS["a NaN"][0], 2).fix)
 
 
 @WORKERS
@@ -278,6 +279,24 @@ def test_what_step_raises_in_a_worker_arrives_as_text_with_its_traceback(name):
     assert_told(error, text)
 
 
+LEVELS = {"env_kwargs": {"level": "x" * 300_000}}
+
+
+@pytest.mark.parametrize("fix, shell, python", [
+    ((Set(env_name="Pendulum-v1"), Omit("std")), "--env_name=Pendulum-v1; or leave --std out",
+     'env="Pendulum-v1"; or leave std out'),
+    ("y" * 300_000, "y" * 1000, "y" * 1000), (Set(**LEVELS), "x" * 1000, "x" * 1000)],
+    ids=["data", "long text", "long data"])
+def test_a_workers_error_arrives_with_its_fix_however_long(fix, shell, python):
+    def refuse():
+        raise ConfigError("no such level", fix)
+    with nothing_left(), running_workers([refuse], 1, reset_timeout=5) as vec:
+        with pytest.raises(WorkerError, match="no such level") as caught:
+            vec.warmup(1)
+    assert shell in caught.value.shell and python in str(caught.value)
+    assert len(str(caught.value)) < 70_000
+
+
 @WORKERS
 def test_endless_recursion_is_an_error_like_any_other(workers):
     error = failure(endless, workers)
@@ -387,7 +406,7 @@ def test_an_exception_in_central_acting_is_reported_too():
 def test_two_workers_that_fail_at_once_are_both_named():
     def broken():
         return Faulty(raising(lambda: ValueError("boom")), 2, 0)
-    with nothing_left(), crew([broken, Calm, Calm, broken], 2) as vec:
+    with nothing_left(), running_workers([broken, Calm, Calm, broken], 2) as vec:
         vec.team.post(WARMUP, 8)
         assert holds(lambda: all(cell.state == FAILED for cell in vec.team.cells.done))
         with pytest.raises(WorkerError) as caught:
@@ -411,18 +430,17 @@ def test_two_workers_that_die_at_once_are_both_named():
 
 
 @pytest.mark.parametrize("fault", [hanging, hanging_with_the_gil])
-def test_a_hang_is_reported_with_the_workers_stack_and_ends_by_force(fault):
+def test_a_hang_is_warned_of_once_then_reported_with_the_workers_stack_and_ends_by_force(
+        fault, monkeypatch, caplog, capfd):
+    monkeypatch.setattr(team, "WARN_SECONDS", 0.1)  # looked at every 50 ms
     error = failure(fault, 2, step_timeout=0.6)
     assert isinstance(error, WorkerError)
+    assert caplog.text.count("still waiting for worker") == 1
+    assert str(error).count(f"in {fault.__name__}") == 1
+    assert fault.__name__ not in capfd.readouterr().err  # the stack is in the error alone
     assert "worker 1 (environment 2, step 2 of its episode) has not answered" in str(error)
     assert f"in {fault.__name__}" in str(error) and "in _step" in str(error)
-    assert "--step_timeout=0" in error.fix
-
-
-def test_a_worker_that_stands_still_is_mentioned_once_before_its_timeout(monkeypatch, caplog):
-    monkeypatch.setattr(team, "NOTE_SECONDS", 0.1)
-    failure(hanging, 2, step_timeout=0.6)  # looked at every 50 ms
-    assert caplog.text.count("still waiting for worker") == 1
+    assert "--step_timeout=0" in shell_text(error.fix)
 
 
 def test_a_hang_in_reset_has_a_timeout_of_its_own():
@@ -434,12 +452,12 @@ def test_a_hang_in_reset_has_a_timeout_of_its_own():
             ppo.collect()
         ppo.close()
     assert "(environment 2, reset)" in str(caught.value) and "in hanging" in str(caught.value)
-    assert "--reset_timeout=0" in caught.value.fix
+    assert "--reset_timeout=0" in shell_text(caught.value.fix)
 
 
 def test_closing_does_not_wait_for_an_environment_that_hangs():
     with nothing_left():
-        with crew([lambda: Faulty(hanging_with_the_gil, 1, 0), Calm], 2) as vec:
+        with running_workers([lambda: Faulty(hanging_with_the_gil, 1, 0), Calm], 2) as vec:
             vec.team.post(WARMUP, 8)  # a warm-up that never ends, and nobody waits for it
             while vec.team.cells.done[0].where[0] != 1:
                 time.sleep(0.01)
@@ -495,25 +513,26 @@ def test_a_keyboard_interrupt_that_an_environment_raises_in_a_worker_is_a_fault(
     assert "environment 2 (worker 1, seed " in str(error) and "\n  fix: " in str(error)
 
 
-@pytest.mark.parametrize("end", ["ppo.close()", "ppo.collect()", "sys.exit(0)"])
-def test_a_fork_of_the_host_leaves_the_workers_to_their_own(end):
-    code = f"""
+def test_a_fork_of_the_host_leaves_the_workers_to_their_own():
+    code = """
 import os, sys
 from fastppo import PPO
 with PPO("CartPole-v1", preset="none", num_envs=2, num_steps=4, num_minibatches=1, epochs=1,
          num_workers=1, seed=1) as ppo:
     ppo.collect()
-    if not os.fork():
-        try:
-            {end}
-        except Exception as error:
-            print(type(error).__name__, flush=True)
-        sys.exit(0)
-    os.wait()
-    ppo.update(ppo.collect())
-    print("went on", flush=True)
+    for end in (ppo.close, ppo.collect, sys.exit):
+        if not os.fork():
+            try:
+                end()
+            except Exception as error:
+                print(type(error).__name__, flush=True)
+            sys.exit(0)
+        os.wait()
+        ppo.update(ppo.collect())
+        print("went on after", end.__name__, flush=True)
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True,
-                          text=True, timeout=60)
-    refused = ["ClosedError"] if end == "ppo.collect()" else []
-    assert done.stdout.split("\n")[:-1] == [*refused, "went on"], done.stderr
+                          text=True, timeout=120)
+    assert done.stdout.split("\n")[:-1] == [
+        "went on after close", "ClosedError", "went on after collect", "went on after exit",
+    ], done.stderr

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import inspect
 import os
 import threading
 import time
@@ -23,13 +24,14 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Te
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from interruption import Interruption
 
 import fastppo
 from fastppo import make_vec
 from fastppo.errors import ConfigError, EnvError, SpaceError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
-from fastppo.workers import vector_messages
+from fastppo.workers import protocol
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 BOTH = [0, 2]
@@ -412,7 +414,7 @@ def test_a_mask_resets_whom_it_names_and_only_the_rest_of_the_options_travels(ve
     assert "reset_mask" in options
 
 
-# ---- letters: infos, calls ---------------------------------------------------------------------
+# ---- messages: infos, calls ---------------------------------------------------------------------
 
 @pytest.mark.parametrize("workers", BOTH)
 def test_attributes_and_methods_are_reached_wherever_the_environments_are(vec, workers):
@@ -464,11 +466,11 @@ class Talker(Script):
 
 
 def large(step):
-    """More than a slot, in some steps only, and not the same for all."""
-    return {} if step % 2 else {"field": np.arange(step * vector_messages.SLOT_BYTES // 16)}
+    """Many pages, in some steps only, and not the same for all."""
+    return {} if step % 2 else {"field": np.arange(step << 14)}
 
 
-def test_a_large_info_travels_in_parts(vec):
+def test_a_large_info_travels_as_it_is(vec):
     env = vec([partial(Talker, large), partial(Script, 99), partial(Talker, large)], num_workers=2)
     env.reset()
     for step in range(1, 6):
@@ -479,15 +481,15 @@ def test_a_large_info_travels_in_parts(vec):
             assert (info["field"] == [wanted, wanted * 0, wanted]).all()
         else:
             assert "field" not in info
-    words = ("x" * vector_messages.SLOT_BYTES * 2, "y", "z" * vector_messages.SLOT_BYTES)
+    words = ("x" * (1 << 19), "y", "z" * (1 << 18))
     env.set_attr("said", words)
     assert env.get_attr("said") == words
 
 
-def test_without_infos_no_letter_is_written(vec, monkeypatch):
+def test_without_infos_no_message_is_read(vec, monkeypatch):
     env = vec([partial(Script, 9, talks=False)] * 2, num_workers=2, autoreset_mode=SAME_STEP)
     env.reset()
-    monkeypatch.setattr(vector_messages.pickle, "loads", None)
+    monkeypatch.setattr(protocol.Mailbox, "read", None)
     for _ in range(20):
         assert set(env.step([0, 0])[4]) <= {"final_obs", "_final_obs", "final_info", "_final_info"}
 
@@ -688,9 +690,9 @@ def test_a_step_in_workers_that_was_interrupted_can_be_waited_for_again(vec, mon
     env = vec([partial(Talker, large)] * 2, num_workers=2)
     env.reset()
     env.step([0, 0])
-    team = env.crew.team  # a wait, then a run (a post and a wait) for each part of the letters
+    team = env.backend.team
     monkeypatch.setattr(team, "wait", interrupted(team.wait, 1, -2))
-    monkeypatch.setattr(team, "run", interrupted(team.run, 1, -3))
+    monkeypatch.setattr(protocol.pickle, "load", interrupted(protocol.pickle.load, 1, -2))
     env.step_async([0, 0])
     for _ in range(4):
         with pytest.raises(KeyboardInterrupt):
@@ -700,10 +702,43 @@ def test_a_step_in_workers_that_was_interrupted_can_be_waited_for_again(vec, mon
     assert traced(env, 1)[0][0] == [[0, 3], [0, 3]]
 
 
+def answer_after_interrupt(env):
+    """The answer of a step that was interrupted, or of the next one if it had not begun."""
+    try:
+        return env.step_wait()
+    except NoAsyncCallError:
+        return env.step([0, 0])
+
+
+def test_an_interrupt_anywhere_in_a_step_in_workers_takes_no_silent_step(vec):
+    env, files = vec(partial(Script, 10**6), num_envs=2, num_workers=2), (
+        "workers/vector_env workers/vector_messages workers/team")
+    lines, first = inspect.getsourcelines(type(env).step_wait)
+    last, taken, resets = f"vector_env.py:{first + len(lines) - 1}", 0, 0
+    env.reset()
+    with Interruption(-1, files) as counted:
+        env.step([0, 0])
+    env.reset()
+    for at in range(1, counted.lines + 1):
+        with Interruption(at, files) as strike:
+            try:
+                answer = env.step([0, 0])
+            except KeyboardInterrupt:
+                try:
+                    answer = answer_after_interrupt(env)
+                except ResetNeeded:
+                    env.reset()
+                    taken, resets = 0, resets + 1
+                    continue
+        taken += 1 + (strike.place == last)  # after the last line the answer is lost
+        assert answer[1].tolist() == [taken, taken], strike.place
+    assert counted.lines > 50 and resets < 20
+
+
 def test_a_reset_in_workers_that_was_interrupted_can_be_made_again(vec, monkeypatch):
     env = vec(SCRIPTS, num_workers=2)
     env.reset()
-    monkeypatch.setattr(env.crew.team, "run", interrupted(env.crew.team.run, 1))
+    monkeypatch.setattr(env.backend.team, "run", interrupted(env.backend.team.run, 1))
     with pytest.raises(KeyboardInterrupt):
         env.reset()
     with pytest.raises(ResetNeeded):
@@ -723,7 +758,7 @@ class Slow(Script):
 def test_a_call_that_was_interrupted_is_over_before_the_next_one_begins(vec, monkeypatch):
     env = vec([partial(Slow, 2), partial(Slow, 3)], num_workers=2)
     env.reset()
-    monkeypatch.setattr(env.crew.team, "wait", interrupted(env.crew.team.wait, 2))
+    monkeypatch.setattr(env.backend.team, "wait", interrupted(env.backend.team.wait, 2))
     with pytest.raises(KeyboardInterrupt):
         env.call("name")
     assert env.get_attr("length") == (2, 3)
@@ -732,7 +767,7 @@ def test_a_call_that_was_interrupted_is_over_before_the_next_one_begins(vec, mon
 def test_a_step_in_this_process_that_was_interrupted_wants_a_reset(vec):
     env = vec(partial(Script, 9), num_envs=2, num_workers=0)
     env.reset()
-    inner = env.crew.stepper.envs[1]
+    inner = env.backend.stepper.envs[1]
     inner.step = interrupted(inner.step, 1)
     with pytest.raises(KeyboardInterrupt):
         env.step([0, 0])
@@ -743,9 +778,9 @@ def test_a_step_in_this_process_that_was_interrupted_wants_a_reset(vec):
 
 
 def test_after_an_interrupt_before_the_workers_were_told_a_reset_does_not_hang():
-    with make_vec("CartPole-v1", num_envs=2, num_workers=1) as env, guard(20):
+    with make_vec("CartPole-v1", num_envs=2, num_workers=1) as env, guard():
         env.reset(seed=1)
-        cells = env.crew.team.cells
+        cells = env.backend.team.cells
 
         class Struck:
             """The cell of commands, in whose next post Ctrl-C is pressed."""
