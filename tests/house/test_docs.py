@@ -43,7 +43,7 @@ def test_every_link_between_pages_leads_somewhere(path):
 
 
 def test_every_room_of_the_package_is_in_the_table_of_rooms():
-    table = ARCHITECTURE.partition("## Where things are")[2].partition("\n## ")[0]
+    table = ARCHITECTURE.partition("## Rooms")[2].partition("\n## ")[0]
     named = re.findall(r"\]\(\.\./fastppo/(\w+)/?\)", table)
     rooms = {path.parent.name for path in PACKAGE} - {"fastppo"}
     assert sorted(named) == sorted(rooms)  # each once
