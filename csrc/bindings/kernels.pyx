@@ -47,11 +47,14 @@ cdef extern from "mlp/mlp.h" nogil:
     enum: PLAN_COLUMNS, ROWS, STACK_FLOATS
     ctypedef struct Layout:
         int64_t floats, outputs, packed, params, inputs
+    ctypedef struct Normaliser:
+        const float *mean
+        const float *scale
         float limit
     const char *mlp_layout(const int64_t *plan, int64_t layers, Layout *layout)
     void mlp_pack(const int64_t *plan, int64_t layers, const float *params, float *packed)
     void mlp_forward(const int64_t *plan, int64_t layers, const Layout *layout,
-                     const float *packed, const float *mean, const float *scale, const float *obs,
+                     const float *packed, const Normaliser *normaliser, const float *obs,
                      int64_t n, float *work, float *out)
 
 cdef extern from "mlp/heads.h" nogil:
@@ -209,8 +212,8 @@ def pack(plan, params, packed):
                  <float *>fill.data)
 
 
-cdef const float *normaliser(array, int64_t inputs) except? NULL:
-    """mean or scale; NULL for None."""
+cdef const float *moments(array, int64_t inputs) except? NULL:
+    """The memory of mean or scale; NULL for None."""
     cdef View view
     if array is None:
         return NULL
@@ -220,18 +223,20 @@ cdef const float *normaliser(array, int64_t inputs) except? NULL:
     return <const float *>view.data
 
 
+cdef Normaliser normaliser_of(mean, scale, float limit, int64_t inputs) except *:
+    if (mean is None) != (scale is None):
+        raise ValueError("mean and scale are given together, or both None")
+    return Normaliser(moments(mean, inputs), moments(scale, inputs), limit)
+
+
 def forward(plan, packed, mean, scale, obs, out, double limit):
     cdef Layout layout
     cdef View rows = view_of(plan, c'l', 2, IN), weights = view_of(packed, c'f', 1, IN)
     cdef View x = view_of(obs, c'f', 2, IN), y = view_of(out, c'f', 2, OUT)
-    cdef const float *shift
-    cdef const float *factor
+    cdef Normaliser normaliser
     cdef float *work = NULL
     layout_of(rows, &layout)
-    layout.limit = limit
-    shift, factor = normaliser(mean, layout.inputs), normaliser(scale, layout.inputs)
-    if (shift == NULL) != (factor == NULL):
-        raise ValueError("mean and scale are given together, or both None")
+    normaliser = normaliser_of(mean, scale, limit, layout.inputs)
     if x.columns != layout.inputs or weights.rows != layout.packed:
         raise ValueError(f"obs has {x.columns} columns and packed {weights.rows} floats, "
                          f"the plan wants {layout.inputs} and {layout.packed}")
@@ -243,7 +248,7 @@ def forward(plan, packed, mean, scale, obs, out, double limit):
             raise MemoryError(f"no memory for {ROWS * layout.floats} floats")
     with nogil:
         mlp_forward(<const int64_t *>rows.data, rows.rows, &layout, <const float *>weights.data,
-                    shift, factor, <const float *>x.data, x.rows, work, <float *>y.data)
+                    &normaliser, <const float *>x.data, x.rows, work, <float *>y.data)
     free(work)
 
 

@@ -9,15 +9,13 @@ cdef extern from "update/update.h" nogil:
         int64_t inputs, outputs, params, log_std, floats
     ctypedef struct Batch:
         const float *obs
-        const float *mean
-        const float *scale
+        Normaliser normaliser
         const int64_t *choice
         const float *act
         const float *logp
         const float *val
         const float *adv
         const float *ret
-        float limit
     ctypedef struct Minibatch:
         const int64_t *index
         int64_t rows
@@ -116,13 +114,11 @@ cdef class Update:
             raise ValueError(f"obs has {x.columns} columns, wanted {self.network.inputs}")
         if a.rows != x.rows or a.columns != columns:
             raise ValueError(f"act is {a.rows, a.columns}, wanted {x.rows, columns}")
-        if (mean is None) != (scale is None):
-            raise ValueError("mean and scale are given together, or both None")
         self.batch = Batch(
-            <const float *>x.data, normaliser(mean, x.columns), normaliser(scale, x.columns),
+            <const float *>x.data, normaliser_of(mean, scale, limit, x.columns),
             <const int64_t *>a.data, <const float *>a.data,
             <const float *>floats(logp, x.rows, IN), <const float *>floats(val, x.rows, IN),
-            <const float *>floats(adv, x.rows, IN), <const float *>floats(ret, x.rows, IN), limit)
+            <const float *>floats(adv, x.rows, IN), <const float *>floats(ret, x.rows, IN))
 
     def _follow(self, order, int64_t rows):
         cdef View places = view_of(order, c'l', 1, IN)

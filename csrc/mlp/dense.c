@@ -91,6 +91,7 @@ ALWAYS_INLINE void tile(int64_t bits, int64_t lanes, Walk w, Walk x, int64_t n, 
 ALWAYS_INLINE void dense_body(int64_t bits, const float *packed, const float *x, int64_t n,
                               int64_t rows, int64_t adds, float *y, int64_t out) {
     int64_t x_row = row_of(n), y_row = row_of(out);
+    if (rows <= HIGH) bits = least(bits, 256); /* a tall tile would be half idle */
     for (int64_t first = 0; first < out; first += WIDE) {
         int64_t lanes = lanes_of(out - first);
         Walk w = {packed + lanes, 0, lanes};

@@ -33,19 +33,18 @@ ALWAYS_INLINE int64_t invert(const float *weight, int64_t k, float target) {
 
 ALWAYS_INLINE void sample_chunk(const float *logits, int64_t stride, const float *u, int64_t n,
                                 int64_t k, int64_t *act, float *logp) {
-    float weight[MAX_CHOICES], sum[CHUNK];
+    float weight[MAX_CHOICES], top[CHUNK], sum[CHUNK], chosen[CHUNK];
     for (int64_t r = 0; r < n; r++) {
-        float top = largest(logits + r * stride, k);
-        for (int64_t i = 0; i < k; i++) weight[r * k + i] = logits[r * stride + i] - top;
-        logp[r] = top;
+        top[r] = largest(logits + r * stride, k);
+        for (int64_t i = 0; i < k; i++) weight[r * k + i] = logits[r * stride + i] - top[r];
     }
     for (int64_t i = 0; i < n * k; i++) weight[i] = fast_exp(weight[i]);
     for (int64_t r = 0; r < n; r++) {
         sum[r] = total(weight + r * k, k);
         act[r] = invert(weight + r * k, k, u[r] * sum[r]);
-        logp[r] = logits[r * stride + act[r]] - logp[r];
+        chosen[r] = logits[r * stride + act[r]];
     }
-    for (int64_t r = 0; r < n; r++) logp[r] -= fast_log(sum[r]);
+    for (int64_t r = 0; r < n; r++) logp[r] = choice_logp(chosen[r], top[r], fast_log(sum[r]));
 }
 
 ALWAYS_INLINE void sample_categorical_body(const float *logits, int64_t stride, const float *u,

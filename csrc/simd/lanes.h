@@ -1,4 +1,4 @@
-/* Eight floats side by side, and the tile of sums that acting and training are made of.
+/* Vectors of eight floats, and the tile of sums that a matrix product is made of.
  *
  * Vec is a generic vector of gcc and clang: registers where there are any, their parts elsewhere.
  */

@@ -8,27 +8,6 @@
 #include "mlp/mlp.h"
 #include "update/loss.h"
 
-/* x [rows inputs] = the observations of `index`, normalised or not; 0 from row `live` on. */
-ALWAYS_INLINE void update_gather_body(const Batch *batch, const int64_t *index, int64_t inputs,
-                                      int64_t live, int64_t rows, float *x) {
-    int64_t row = row_of(inputs);
-    float limit = batch->limit;
-    for (int64_t r = 0; r < live; r++, x += row) {
-        const float *obs = batch->obs + index[r] * inputs;
-        if (batch->mean)
-            for (int64_t i = 0; i < inputs; i++)
-                x[i] = clamp((obs[i] - batch->mean[i]) * batch->scale[i], -limit, limit);
-        else
-            memcpy(x, obs, (size_t)inputs * sizeof *x);
-    }
-    memset(x, 0, (size_t)((rows - live) * row) * sizeof *x);
-}
-
-DISPATCH(update_gather,
-         (const Batch *batch, const int64_t *index, int64_t inputs, int64_t live, int64_t rows,
-          float *x),
-         (batch, index, inputs, live, rows, x))
-
 /* What a layer reads. */
 static float *input_of(const Network *network, const Layer *layer, float *work) {
     return work + (layer->source < 0 ? network->x : network->layer[layer->source].y);
@@ -47,9 +26,8 @@ static void forwards(const Network *network, int64_t rows, float *work) {
     for (int64_t i = 0; i < network->layers; i++) {
         const Layer *layer = network->layer + i;
         float *y = work + layer->y;
-        dense(work + layer->forward, input_of(network, layer, work), layer->n, rows, 0, y,
-              layer->out);
-        dense_activate(y, rows * row_of(layer->out), layer->activation);
+        mlp_layer(work + layer->forward, input_of(network, layer, work), layer->n, rows,
+                  layer->activation, y, layer->out);
         if (layer->column >= 0) hand_over(network, layer, rows, work);
     }
 }
@@ -99,7 +77,8 @@ void update_shard(const Network *network, const Batch *batch, const Minibatch *p
     for (int64_t adds = 0; first < end; first += BLOCK, adds = 1) {
         const int64_t *index = part->index + first;
         int64_t live = least(BLOCK, end - first), rows = (live + TALL - 1) / TALL * TALL;
-        update_gather(batch, index, network->inputs, live, rows, work + network->x);
+        mlp_read(&batch->normaliser, batch->obs, index, network->inputs, live, rows,
+                 work + network->x);
         forwards(network, rows, work);
         update_loss(batch, part, coefs, index, live, network->outputs, log_std,
                     work + network->out, work + network->scratch, log_std_grad, sums);

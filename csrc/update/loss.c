@@ -29,8 +29,7 @@ ALWAYS_INLINE void choose_rows(const int64_t *choice, Rows *rows) {
     }
 }
 
-/* out: logits to the log-probabilities of all choices; scratch: their probabilities.
- * Row by row the arithmetic of heads.c, so that the ratio of both is exactly 1. */
+/* Turns the logits in `out` into log-probabilities, and writes all probabilities to `scratch`. */
 ALWAYS_INLINE void categorical(const int64_t *choice, Rows *rows) {
     float *out = rows->out, *p = rows->scratch, top[BLOCK], sum[BLOCK] = {0}, log_sum[BLOCK];
     int64_t all = rows->params * BLOCK;
@@ -39,8 +38,7 @@ ALWAYS_INLINE void categorical(const int64_t *choice, Rows *rows) {
         EACH_ROW(r) top[r] = choose(out[i + r] > top[r], out[i + r], top[r]);
     for (int64_t i = 0; i < all; i += BLOCK)
         EACH_ROW(r) {
-            out[i + r] -= top[r];
-            p[i + r] = fast_exp(out[i + r]);
+            p[i + r] = fast_exp(out[i + r] - top[r]);
             sum[r] += p[i + r];
         }
     EACH_ROW(r) {
@@ -50,7 +48,7 @@ ALWAYS_INLINE void categorical(const int64_t *choice, Rows *rows) {
     }
     for (int64_t i = 0; i < all; i += BLOCK)
         EACH_ROW(r) {
-            out[i + r] -= log_sum[r];
+            out[i + r] = choice_logp(out[i + r], top[r], log_sum[r]);
             p[i + r] *= sum[r];
             rows->ent[r] = fma32(-p[i + r], out[i + r], rows->ent[r]);
         }

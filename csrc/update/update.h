@@ -10,6 +10,8 @@
 
 #include <stdint.h>
 
+#include "mlp/mlp.h"
+
 enum { MAX_LAYERS = 64, MAX_SHARDS = 8, SHARD_ROWS = 32 };
 
 /* Means over a minibatch, in the order of learner.STATS; the norm of the gradient comes last. */
@@ -36,11 +38,11 @@ typedef struct {
 
 /* The samples of a rollout. */
 typedef struct {
-    const float *obs, *mean, *scale;     /* [b inputs]; [inputs], or NULL: obs as they are */
+    const float *obs;                    /* [b inputs] */
+    Normaliser normaliser;               /* of the observations */
     const int64_t *choice;               /* [b] for a categorical head */
     const float *act;                    /* [b outputs - 1] for a Gaussian one */
     const float *logp, *val, *adv, *ret; /* [b] */
-    float limit;                         /* of a normalised observation */
 } Batch;
 
 /* A minibatch: which samples, and what brings their advantages to mean 0 and std 1. */
