@@ -1,10 +1,10 @@
-/* The two action heads of the torch-free actor: each row alone, its components in index order. */
+/* Sampling for the categorical and the Gaussian head: each row alone, components in index order. */
 #include "mlp/heads.h"
 
 #include "simd/fastmath.h"
 #include "mlp/likelihood.h"
 
-enum { CHUNK = 64 }; /* rows sampled together, so that exp and log run over many at once */
+enum { CHUNK = 64 }; /* rows sampled together, so that loops over exp and log are long */
 
 ALWAYS_INLINE float largest(const float *x, int64_t n) {
     float top = x[0];
@@ -18,8 +18,8 @@ ALWAYS_INLINE float total(const float *x, int64_t n) {
     return sum;
 }
 
-/* The first index whose cumulative weight exceeds `target`; where rounding leaves none, the last of
- * any weight. */
+/* The first index whose cumulative weight exceeds `target`; if rounding leaves none, the last index
+ * with a weight above 0. */
 ALWAYS_INLINE int64_t invert(const float *weight, int64_t k, float target) {
     float below = 0.0f;
     int64_t last = k - 1;
@@ -69,7 +69,7 @@ ALWAYS_INLINE void sample_gaussian_body(const float *mean, int64_t stride, const
         for (int64_t r = 0; r < n; r++) {
             float centre = mean[r * stride + i], drawn = fma32(std, z[r * k + i], centre);
             act[r * k + i] = drawn;
-            /* Of what is stored, not of the noise: whoever learns from it has no noise. */
+            /* Computed from the recorded action, because the loss does not have the noise. */
             logp[r] += log_density(normal, deviation(normal, drawn, centre));
         }
     }

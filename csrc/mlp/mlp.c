@@ -13,14 +13,14 @@
 
 #define MAX_OFFSET ((int64_t)1 << 40)
 
-/* The buffer a layer writes: columns of the output go through one of their own. */
+/* The buffer that a layer writes; columns of the output have an extra one. */
 static int64_t slot(const int64_t *layer) { return layer[DST] < 0 ? MAX_BUFFERS : layer[DST]; }
 
-/* What is wrong with one layer, given the buffers written before it. */
+/* The reason why a layer is invalid after the layers before it, or NULL. */
 static const char *layer_fault(const int64_t *layer, const Layout *layout) {
     if (layer[SRC] < 0 || layer[SRC] >= MAX_BUFFERS || layer[DST] < -1 || layer[DST] == 0 ||
         layer[DST] >= MAX_BUFFERS || layer[DST] == layer[SRC])
-        return "a layer names a buffer that it cannot";
+        return "a layer names an invalid buffer";
     if (layer[N_IN] < 1 || layer[N_IN] > MAX_WIDTH || layer[N_OUT] < 1 || layer[N_OUT] > MAX_WIDTH)
         return "a layer is empty, or wider than 1048576";
     if (layout->width[layer[SRC]] != layer[N_IN])
@@ -33,8 +33,8 @@ static const char *layer_fault(const int64_t *layer, const Layout *layout) {
     return NULL;
 }
 
-/* Give every buffer its place: as wide as the widest layer that writes to it. */
-static void place(const int64_t *plan, int64_t layers, Layout *layout) {
+/* Place every buffer; it is as wide as the widest layer that writes to it. */
+static void place_buffers(const int64_t *plan, int64_t layers, Layout *layout) {
     int64_t widest[MAX_BUFFERS + 1] = {0};
     widest[0] = row_of(layout->inputs);
     for (int64_t i = 0; i < layers; i++) {
@@ -62,7 +62,7 @@ const char *mlp_layout(const int64_t *plan, int64_t layers, Layout *layout) {
         layout->params = most(layout->params, layer[W_OFFSET] + in * out);
         layout->params = most(layout->params, layer[B_OFFSET] + out);
     }
-    place(plan, layers, layout);
+    place_buffers(plan, layers, layout);
     return NULL;
 }
 
@@ -124,7 +124,7 @@ void mlp_forward(const int64_t *plan, int64_t layers, const Layout *layout, cons
                  float *out) {
     _Alignas(64) float near[ROWS * STACK_FLOATS];
     float *scratch = layout->floats > STACK_FLOATS ? work : near;
-    /* Tiles may read rows that no layer has written: whatever lies there must not be slow to use. */
+    /* Tiles read rows that no layer has written; denormal numbers there would be slow. */
     if (n <= HIGH) memset(scratch, 0, (size_t)(ROWS * layout->floats) * sizeof *scratch);
     for (int64_t row = 0; row < n; row += ROWS) {
         int64_t live = least(ROWS, n - row);

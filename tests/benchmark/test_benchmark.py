@@ -30,7 +30,7 @@ SIZES = ["--env_name=CartPole-v1", "--preset=none", "--num_envs=4", "--num_steps
 
 
 def measure(ppo, part, iterations=2, monkeypatch=None):
-    """What one part finds, begun at once."""
+    """The result of one part, started without waiting."""
     monkeypatch.setattr(measure_one, "signal_ready", lambda: None)
     return measure_one.MEASUREMENTS[part](ppo, measure_one.Measurement(part, {}, 0.01, iterations))
 

@@ -330,7 +330,7 @@ class Actor:
         return self.buffers.get(layer, dst)
 
     def define(self, obs):
-        """What torch says, in float64."""
+        """The outputs of torch, in float64."""
         out = []
         for trunk, head in self.chains:
             x = torch.from_numpy(obs).double()
@@ -342,7 +342,7 @@ class Actor:
         return torch.cat(out, 1).detach().numpy()
 
     def forward(self, obs, mean=None, scale=None):
-        """What the kernel says, into poison."""
+        """The outputs of the kernel, written over NaN."""
         packed = np.full(kernels.packed_size(self.plan), np.nan, np.float32)
         kernels.pack(self.plan, self.flat, packed)
         out = np.full((len(obs), self.chains[0][1].out_features + 1), np.nan, np.float32)
@@ -556,7 +556,7 @@ def misfits(spec, array):
 
 
 def refuses(module, kernel, name, arguments):
-    """That a call is a KernelError naming the kernel, the array and what was wanted."""
+    """Asserts that a call raises a KernelError with the kernel, the array and the expectation."""
     with pytest.raises(KernelError, match=rf"^{kernel}: {name} is .*, wanted a .* of shape \("):
         getattr(module, kernel)(*arguments.values())
 
