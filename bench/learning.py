@@ -1,4 +1,4 @@
-"""Learning results: trains environments on several seeds, evaluates, makes docs/results.md, plots.
+"""Trains environments on several seeds, evaluates them, writes docs/results.md, and plots.
 
     python bench/learning.py                                     # all with their presets, 5 seeds
     python bench/learning.py --system none --seeds 1 2 3         # with --preset=none
@@ -7,9 +7,9 @@
     python bench/learning.py --env LunarLander-v3 --seeds 1 2 --settings '{"total_steps": 400000}'
 
 A score is the mean of 100 deterministic evaluation episodes with the weights after as many whole
-rollouts as fit into the steps allowed. Results are kept in bench/learning.json, one a key (system,
-environment, steps allowed, seed), so that several runs make one table. With --settings nothing is
-kept. A picture of what this call trained is in --out.
+rollouts as fit into the budget of steps. Results are stored in bench/learning.json, one per key
+(system, environment, budget, seed), so that several runs make one table. With --settings nothing is
+stored. --out gets a plot of this call's trainings.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def within(env: str, steps: int, settings: dict) -> int:
 
 
 def ours(goal: Goal, seed: int, folder: Path, settings: dict) -> Result:
-    """Train one seed; its evaluation, seconds and folder."""
+    """Train and evaluate one seed; returns its result, with its folder."""
     settings = {"total_steps": within(goal.env, goal.steps, settings)} | settings
     with PPO(goal.env, seed=seed, run_dir=str(folder), **settings) as ppo:
         start = time.perf_counter()
@@ -78,7 +78,7 @@ def sb3(goal: Goal, seed: int) -> Result:
 
 
 def result(goal: Goal, seed: int, steps: int, seconds: float, returns: np.ndarray) -> Result:
-    """What is kept of a run, but for its system."""
+    """The result of a run as it is stored, without its system."""
     half = 1.96 * returns.std(ddof=1) / len(returns)**0.5
     return {"env": goal.env, "budget": goal.steps, "seed": seed, "steps": steps,
             "seconds": round(seconds, 1), "mean": round(float(returns.mean()), 2),
@@ -109,7 +109,7 @@ def curve(folder: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plot(results: list[Result], path: Path) -> None:
-    """Two panels an environment: a line a seed while it trains; beside it, what it came to."""
+    """Plot two panels per environment: training curves, one per seed, and their evaluations."""
     import matplotlib
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
@@ -138,7 +138,7 @@ def plot(results: list[Result], path: Path) -> None:
 
 
 def options() -> argparse.Namespace:
-    """What was asked for."""
+    """The parsed command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", nargs="+", help="default: all that have a goal")
     parser.add_argument("--system", choices=["preset", "none", "sb3"], default="preset")
@@ -146,13 +146,13 @@ def options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="steps allowed; default: the goal's")
     parser.add_argument("--settings", type=json.loads, default={}, help="JSON, over the preset")
     parser.add_argument("--workers", type=int, help="as --num_workers; results do not depend on it")
-    parser.add_argument("--missing", action="store_true", help="only what is not kept yet")
+    parser.add_argument("--missing", action="store_true", help="only runs that are not stored yet")
     parser.add_argument("--out", type=Path, default=Path("runs/learning"))
     return parser.parse_args()
 
 
 def goals_of(args: argparse.Namespace) -> list[Goal]:
-    """The goals that were asked for; of an environment that has none, the steps alone."""
+    """The goals of the command line; for an environment without a goal, its steps alone."""
     known = {goal.env: goal for goal in (GOALS if args.system == "preset" else PLAIN)}
     named = [known.get(env, Goal(env, 0, None)) for env in args.env or known]
     steps = args.steps or args.settings.get("total_steps")
@@ -162,7 +162,7 @@ def goals_of(args: argparse.Namespace) -> list[Goal]:
 
 
 def train(goal: Goal, seed: int, args: argparse.Namespace) -> Result:
-    """One run of what was asked for, printed, and kept if it is of the table's settings."""
+    """Train one run; print its result, and store it unless --settings are given."""
     if args.system == "sb3":
         one = sb3(goal, seed)
     else:
@@ -178,7 +178,7 @@ def train(goal: Goal, seed: int, args: argparse.Namespace) -> Result:
 
 
 def main() -> None:
-    """Train, print, keep, make the page and the picture."""
+    """Train, print and store results, then write the page and the plot."""
     args, results = options(), []
     there = {(one["system"], one["env"], one["budget"], one["seed"])
              for one in load(KEPT)["results"]} if args.missing else set()

@@ -1,4 +1,4 @@
-"""A GRU over packed sequences, forwards and backwards: the compiled one beside torch's.
+"""Times a GRU over packed sequences, forward and backward: the compiled one and torch's.
 
     python bench/recurrent.py [ROUNDS]
 """
@@ -17,26 +17,27 @@ from fastppo.networks.recurrent import SequencePacking
 STEPS, FEATURES, SIZE = 128, 64, 128
 
 
-def by_torch(cell: nn.GRU, features, state, sizes):
-    """What torch makes of it."""
+def torch_gru(cell: nn.GRU, features, state, sizes):
+    """The outputs of torch's own GRU."""
     return cell(PackedSequence(features, sizes), state[None])[0].data
 
 
-def seconds(way, cell, features, state, sizes) -> float:
-    """Of one pass forwards and backwards."""
+def seconds(function, cell, features, state, sizes) -> float:
+    """The time of one forward and backward pass."""
     start = time.perf_counter()
-    way(cell, features, state, sizes).sum().backward()
+    function(cell, features, state, sizes).sum().backward()
     return time.perf_counter() - start
 
 
-def compared(count: int, rounds: int) -> str:
-    """A row of the table: `count` sequences of STEPS steps, the two by turns."""
+def table_row(count: int, rounds: int) -> str:
+    """A row of the table: `count` sequences of STEPS steps, both in turns."""
     first = torch.arange(count * STEPS) % STEPS == 0
     packing, cell = SequencePacking.of(first), nn.GRU(FEATURES, SIZE)
     arrays = torch.randn(count * STEPS, FEATURES), torch.zeros(count, SIZE), packing.sizes
-    ways = by_torch, compiled_gru.unroll_gru
-    found = [[seconds(way, cell, *arrays) for way in ways] for _ in range(rounds + 1)][1:]
-    torchs, ours = (statistics.median(one) * 1e3 for one in zip(*found))
+    functions = torch_gru, compiled_gru.unroll_gru
+    times = [[seconds(function, cell, *arrays) for function in functions]
+             for _ in range(rounds + 1)][1:]  # the first round is warm-up
+    torchs, ours = (statistics.median(one) * 1e3 for one in zip(*times))
     return f"| {count} x {STEPS} | {torchs:.1f} | {ours:.1f} | {torchs / ours:.1f}x |"
 
 
@@ -44,4 +45,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     print("| sequences | torch, ms | compiled, ms | ratio |\n|---|---|---|---|")
     for sequences in (2, 8, 32):
-        print(compared(sequences, int(sys.argv[1]) if len(sys.argv) > 1 else 9))
+        print(table_row(sequences, int(sys.argv[1]) if len(sys.argv) > 1 else 9))

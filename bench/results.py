@@ -1,7 +1,7 @@
-"""The tables of docs/results.md from results that were kept: medians, intervals, goals met or not.
+"""Makes the tables of docs/results.md from stored results: medians, intervals, goals met or not.
 
-A result is a dict: system, env, budget, seed, steps, seconds, mean, ci95; `budget` is what was
-allowed, `steps` what was taken. Nothing is trained here.
+A result is a dict: system, env, budget, seed, steps, seconds, mean, ci95; `budget` is the number of
+steps allowed, `steps` the number taken. Nothing is trained here.
 """
 
 import json
@@ -19,7 +19,7 @@ MANY = 2.1  # for more of them: at most 0.15 too much
 
 
 class Goal(NamedTuple):
-    """A score that the median over seeds must reach within `steps`; None: only to be compared."""
+    """A score that the median over seeds must reach within `steps`; None: no goal."""
 
     env: str
     steps: int
@@ -35,12 +35,12 @@ def interval(scores: Sequence[float]) -> float:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """What was kept: {"made": {system: on what}, "results": [...]}; empty where there is none."""
+    """The stored {"made": {system: machine and versions}, "results": [...]}; empty if none."""
     return json.loads(path.read_text()) if path.exists() else {"made": {}, "results": []}
 
 
 def keep(path: Path, result: Result, made: str) -> None:
-    """Put a result into the file in place of an older one of the same key; ordered, one a line."""
+    """Store a result in place of an older one with the same key; sorted, one per line."""
     kept = load(path)
     key = [result[name] for name in KEY]
     kept["results"] = sorted([one for one in kept["results"] if [one[k] for k in KEY] != key]
@@ -71,20 +71,20 @@ def figures(results: Sequence[Result]) -> list[str]:
 
 
 def verdict(results: Sequence[Result], wanted: float | None) -> str:
-    """Whether the median is what was wanted: yes, no, or a dash where one of them is missing."""
+    """yes if the median reaches the goal, else no; a dash if there is no result or no goal."""
     if not results or wanted is None:
         return "–"
     return "yes" if median(one["mean"] for one in results) >= wanted else "**no**"
 
 
-def compared(own: Sequence[Result], other: Sequence[Result]) -> str:
-    """`verdict` on the other's median; a no says where the intervals of the means still overlap."""
-    said = verdict(own, median(one["mean"] for one in other) if other else None)
-    if said != "**no**" or min(len(own), len(other)) < 2:
-        return said
+def comparison(own: Sequence[Result], other: Sequence[Result]) -> str:
+    """`verdict` on the other's median; a no tells if the intervals of the means overlap."""
+    answer = verdict(own, median(one["mean"] for one in other) if other else None)
+    if answer != "**no**" or min(len(own), len(other)) < 2:
+        return answer
     scores = [[one["mean"] for one in results] for results in (own, other)]
     apart = abs(mean(scores[0]) - mean(scores[1])) > sum(map(interval, scores))
-    return said if apart else "no, within noise"
+    return answer if apart else "no, within noise"
 
 
 def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -97,7 +97,7 @@ FIGURES = "seeds", "steps", "seconds", "mean and 95 % interval", "lowest", "medi
 
 
 def with_presets(results: Sequence[Result], goals: Iterable[Goal]) -> str:
-    """The table of goals under the presets: a row an environment."""
+    """The table of goals with the presets: one row per environment."""
     rows = []
     for goal in goals:
         own = found(results, "preset", goal)
@@ -107,19 +107,19 @@ def with_presets(results: Sequence[Result], goals: Iterable[Goal]) -> str:
 
 
 def without_presets(results: Sequence[Result], goals: Iterable[Goal]) -> str:
-    """The table of the defaults: a row an environment, another system's defaults beside them."""
+    """The table of the defaults, compared with another system's: one row per environment."""
     rows = []
     for goal in goals:
         own, other = found(results, "none", goal), found(results, "sb3", goal)
         wanted = "–" if goal.wanted is None else f"{goal.wanted:,g}"
         rows.append([goal.env, *figures(own), wanted, verdict(own, goal.wanted),
-                     *(figures(other)[i] for i in (0, 3, 5)), compared(own, other)])
+                     *(figures(other)[i] for i in (0, 3, 5)), comparison(own, other)])
     return markdown(["environment", *FIGURES, "wanted", "met", "SB3: seeds",
                      "mean and 95 % interval", "median", "not below"], rows)
 
 
 def section(kept: dict[str, Any], goals: Iterable[Goal], plain: Iterable[Goal]) -> str:
-    """The generated part of docs/results.md: both tables and what they were made on."""
+    """The generated part of docs/results.md: both tables, the machines and versions."""
     results = kept["results"]
     made = "\n".join(f"- {system}: {text}" for system, text in sorted(kept["made"].items()))
     return "\n\n".join(["## With the presets", with_presets(results, goals),
@@ -128,7 +128,7 @@ def section(kept: dict[str, Any], goals: Iterable[Goal], plain: Iterable[Goal]) 
 
 
 def rewrite(page: Path, text: str) -> None:
-    """Put the generated part into the page, between its two marks."""
+    """Replace the generated part of the page, between its two marks."""
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")

@@ -1,11 +1,12 @@
-"""How training scales: with the number of environments, and with the number of workers.
+"""Measures how training scales with the number of environments and of workers.
 
     python bench/scaling.py --env LunarLander-v3 --envs 8 16 32 64 128 256 512 1024
     python bench/scaling.py --env LunarLander-v3 --workers 1 2
 
-All trainers are there at once and take one iteration of 8,192 steps each in turns (16 environments
-where the workers vary, 2 workers where the environments do). Prints the median steps per second of
-collecting and of the whole iteration with the spread, and the ratio to the line before.
+All trainers exist at the same time and run one iteration of 8,192 steps each in turns (16
+environments where the workers vary, 2 workers where the environments do). Prints the median steps
+per second of collecting and of the whole iteration with the spread, and the ratio to the line
+before.
 """
 
 import argparse
@@ -36,12 +37,12 @@ def iteration(ppo: PPO) -> tuple[float, float]:
     return ROWS / (collected - start), ROWS / (time.perf_counter() - start)
 
 
-def line(name: str, found: list[tuple[float, float]], before: list | None) -> str:
+def line(name: str, rates: list[tuple[float, float]], before: list | None) -> str:
     """One line of the table."""
     cells = [f"{name:16}"]
-    for values, was in zip(zip(*found), zip(*before) if before else (None, None)):
+    for values, previous in zip(zip(*rates), zip(*before) if before else (None, None)):
         middle = statistics.median(values)
-        ratio = f"{middle / statistics.median(was):5.2f} x" if was else " " * 7
+        ratio = f"{middle / statistics.median(previous):5.2f} x" if previous else " " * 7
         cells.append(f"{middle:9,.0f} ({min(values):,.0f} to {max(values):,.0f}) {ratio}")
     return "   ".join(cells)
 
@@ -57,13 +58,13 @@ def main() -> None:
     sizes = [(envs, workers) for workers in options.workers for envs in options.envs]
     with ExitStack() as stack:
         trainers = [stack.enter_context(trainer(options, *size)) for size in sizes]
-        found = [[] for _ in sizes]
+        rates = [[] for _ in sizes]
         for _ in range(options.rounds):
-            for ppo, values in zip(trainers, found):
+            for ppo, values in zip(trainers, rates):
                 values.append(iteration(ppo))
     print(f"{options.env}: steps per second of collecting, and of training")
     for i, (envs, workers) in enumerate(sizes):
-        print(line(f"{envs} envs, {workers} w", found[i], found[i - 1] if i else None))
+        print(line(f"{envs} envs, {workers} w", rates[i], rates[i - 1] if i else None))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What waiting awake costs or saves, with fewer processes than cores, as many, and more.
+"""Measures rollouts with workers that spin or sleep while they wait.
 
     python bench/spinning.py --rounds 7
 
-Rollouts (`PPO.collect` without the update) of two ways of acting, by workers that sleep at once,
-that spin as fastppo/workers/protocol.py lets them, and that all spin for its SPIN_NS whatever the number
-of cores; interleaved, microseconds a step, medians and lowest to highest.
+Rollouts (`PPO.collect` without the update) with local and central acting, by workers that sleep
+without spinning, that spin as workers/protocol.py lets them, and that all spin for SPIN_NS whatever
+the number of cores. Interleaved; microseconds per step, medians and lowest to highest.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import time
 from unittest import mock
 
 from fastppo import PPO
+from fastppo.machine.limits import usable_cores
 from fastppo.workers import protocol
 
 ENVS, STEPS = 16, 128
@@ -21,7 +22,7 @@ KINDS = {"sleeping": lambda busy, idle_spin: (0, 0), "as it is": protocol.spin_t
 
 
 def seconds(env: str, acting: str, workers: int, kind: str) -> float:
-    """Of one rollout; the median of some."""
+    """The median time of some rollouts."""
     times = []
     with mock.patch.object(protocol, "spin_times", KINDS[kind]), PPO(
             env, preset="none", seed=1, num_envs=ENVS, num_steps=STEPS, num_workers=workers,
@@ -41,7 +42,7 @@ def main() -> None:
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 3, 4])
     args = parser.parse_args()
-    print(f"{args.env}, {protocol.usable_cores()} cores, {ENVS} environments x {STEPS}")
+    print(f"{args.env}, {usable_cores()} cores, {ENVS} environments x {STEPS}")
     for acting in ("local", "central"):
         for workers in args.workers:
             found = {kind: [] for kind in KINDS}

@@ -1,12 +1,13 @@
-"""Stepping alone: Gymnasium's vector environments, make_vec, and rollouts of our workers in turns.
+"""Times stepping alone: Gymnasium's vector environments, make_vec, and rollouts of our workers.
 
     python bench/stepping.py --env LunarLander-v3 --envs 16 --rounds 7
 
-Every round all take the same number of steps with random actions, one after the other; the workers'
-rollout draws its own. Prints the median microseconds of one step of all environments with the
-spread, and how many times the steps of SyncVectorEnv that is. EnvPool joins where it is installed.
-The bare loops are the floor of what steps Gymnasium's environments on two cores: two processes that
-share nothing, each with half of them, without an observation kept or a wrapper around them.
+In every round each takes the same number of steps with random actions, one after the other; the
+workers' rollout draws its own actions. Prints the median microseconds of one step of all
+environments with the spread, and the speed in multiples of SyncVectorEnv's. EnvPool is included
+where it is installed. The bare loops are the lower bound for Gymnasium's environments on two cores:
+two processes that share nothing, each with half of the environments, without wrappers or stored
+observations.
 """
 
 import argparse
@@ -27,42 +28,42 @@ from fastppo.envs.envpool import EnvPoolVector
 from fastppo.errors import ConfigError
 
 
-def stepped(vec: gym.vector.VectorEnv, actions: np.ndarray) -> None:
+def step_all(vec: gym.vector.VectorEnv, actions: np.ndarray) -> None:
     """Take the steps of `actions` [t e]."""
     for action in actions:
         vec.step(action)
 
 
-def rolled(ppo: fastppo.PPO, actions: np.ndarray) -> None:
-    """As many steps in the trainer's workers, by chance, without a word from the main process."""
+def warm_up(ppo: fastppo.PPO, actions: np.ndarray) -> None:
+    """Take as many steps with random actions in the trainer's workers, at one command."""
     vec = ppo.collector.vec
-    vec.warmup(len(actions) - 1)  # begins anew; the second one has another length, else it is
-    vec.warmup(len(actions))      # the first one said again
+    vec.warmup(len(actions) - 1)  # workers ignore a command that equals the last one,
+    vec.warmup(len(actions))      # so the two lengths differ
 
 
-held: list[gym.Env] = []  # a bare loop's environments, in its own process
+bare_envs: list[gym.Env] = []  # the environments of a bare loop, in its own process
 
 
-def bare(name: str, actions: np.ndarray) -> None:
+def step_bare(name: str, actions: np.ndarray) -> None:
     """Step environments without wrappers through `actions` [t e], one after the other."""
-    while len(held) < actions.shape[1]:
-        held.append(gym.make(name).unwrapped)
-        held[-1].reset()
+    while len(bare_envs) < actions.shape[1]:
+        bare_envs.append(gym.make(name).unwrapped)
+        bare_envs[-1].reset()
     for row in actions:
-        for env, action in zip(held, row):
+        for env, action in zip(bare_envs, row):
             if any(env.step(action)[2:4]):
                 env.reset()
 
 
-def halves(name: str, pools: list[ProcessPoolExecutor], actions: np.ndarray) -> None:
-    """The same, with half of the environments in each of two processes."""
+def step_bare_halves(name: str, pools: list[ProcessPoolExecutor], actions: np.ndarray) -> None:
+    """The same with half of the environments in each of two processes."""
     parts = np.array_split(actions, len(pools), axis=1)
-    for done in [pool.submit(bare, name, part) for pool, part in zip(pools, parts)]:
+    for done in [pool.submit(step_bare, name, part) for pool, part in zip(pools, parts)]:
         done.result()
 
 
-def contestants(options: argparse.Namespace, stack: ExitStack) -> dict[str, Callable]:
-    """What takes the steps of `actions` [t e], by name."""
+def steppers(options: argparse.Namespace, stack: ExitStack) -> dict[str, Callable]:
+    """Functions that take the steps of `actions` [t e], by name."""
     makers = [partial(gym.make, options.env)] * options.envs
     vectors = {"gymnasium sync": SyncVectorEnv(makers),
                "gymnasium async": AsyncVectorEnv(makers, shared_memory=True)}
@@ -78,13 +79,13 @@ def contestants(options: argparse.Namespace, stack: ExitStack) -> dict[str, Call
         vec.reset(seed=1)
     pools = [stack.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
              for _ in range(2)]
-    halves(options.env, pools, np.zeros((2, options.envs), int))
+    step_bare_halves(options.env, pools, np.zeros((2, options.envs), int))
     ppo = stack.enter_context(fastppo.PPO(
         options.env, num_envs=options.envs, num_workers=2, num_steps=options.steps + 1, seed=1,
         preset="none", acting="local"))
-    return {name: partial(stepped, vec) for name, vec in vectors.items()} | {
-        "rollouts, 2 workers": partial(rolled, ppo),
-        "bare loops, 2": partial(halves, options.env, pools)}
+    return {name: partial(step_all, vec) for name, vec in vectors.items()} | {
+        "rollouts, 2 workers": partial(warm_up, ppo),
+        "bare loops, 2": partial(step_bare_halves, options.env, pools)}
 
 
 def main() -> None:
@@ -100,7 +101,7 @@ def main() -> None:
     actions = np.array([[space.sample() for _ in range(options.envs)]
                         for _ in range(options.steps)])
     with ExitStack() as stack:
-        runs = contestants(options, stack)
+        runs = steppers(options, stack)
         times = {name: [] for name in runs}
         for _ in range(options.rounds):
             for name, run in runs.items():

@@ -1,9 +1,9 @@
-"""README's speed table: each task with its limit, beside other systems, measured in turns.
+"""Measures README's speed table: each task with its limit and other systems, in turns.
 
     python bench/table.py --against=sb3,rl_games --rounds=3
 
 Takes the options of `python main.py bench`. Prints one section of Markdown, with the machine, the
-versions and the settings; --json=FILE keeps all that was measured.
+versions and the settings; --json=FILE writes all measurements.
 """
 
 import json
@@ -23,21 +23,21 @@ FEW, MANY = {"epochs": 4, "num_minibatches": 8}, {"epochs": 10, "num_minibatches
 TASKS = {"CartPole-v1": FEW, "LunarLander-v3": FEW, "HalfCheetah-v5": MANY}
 
 
-def task(found: dict[str, Any], names: list[str]) -> str:
+def task_row(found: dict[str, Any], names: list[str]) -> str:
     """One task's row of the table."""
     config, loop = found["config"], found["best"]
     size = config["num_envs"] * config["num_steps"] // config["num_minibatches"]
     cells = [f"{config['env_name']}, {config['epochs']} epochs, minibatch {size:,}",
              f"**{loop['median']:,.0f}** ({loop['low']:,.0f} to {loop['high']:,.0f})",
              f"{loop['limit']:,.0f}", f"{loop['share']:.0%}"]
-    beside = {one["name"]: one for one in found["peers"]}
-    cells += ["failed" if beside[name]["median"] is None else
-              f"{beside[name]['median']:,.0f} ({beside[name]['ratio']:.1f}x)" for name in names]
+    peers = {one["name"]: one for one in found["peers"]}
+    cells += ["failed" if peers[name]["median"] is None else
+              f"{peers[name]['median']:,.0f} ({peers[name]['ratio']:.1f}x)" for name in names]
     return f"| {' | '.join(cells)} |"
 
 
 def section(all_found: list[dict[str, Any]], names: list[str]) -> str:
-    """The table and what it was measured on."""
+    """The table, the machine and the versions."""
     first = all_found[0]
     machine, theirs = first["machine"], {
         one["name"]: one["version"] for found in all_found for one in found["peers"]
@@ -50,11 +50,11 @@ def section(all_found: list[dict[str, Any]], names: list[str]) -> str:
         f"{first['rounds']} interleaved rounds; in brackets fastppo's multiple. "
         "16 environments x 512 steps, 2x64 tanh, one torch thread.", "",
         f"| {' | '.join(titles)} |", "|" + "---|" * len(titles),
-        *(task(found, names) for found in all_found), "",
+        *(task_row(found, names) for found in all_found), "",
         f"fastppo {__version__} on {machine['processor']}, {machine['usable_cores']} usable cores; "
         f"{versions}.", "",
-        "The limit is what the cores would do were there nothing but the bare environment, "
-        "measured in the same session, and the network's FLOPs at their fp32 GEMM peak of "
+        "The limit is an upper bound: the time of the bare environment, measured in the same "
+        "session, plus the network's FLOPs at the cores' fp32 GEMM peak of "
         f"{max(found['limit']['peak_flops'] for found in all_found) / 1e9:.0f} GFLOP/s each."])
 
 
@@ -63,14 +63,14 @@ def main() -> None:
     request = arguments.read(sys.argv[1:], Bench)
     options = Bench(**{"against": "sb3,rl_games", **{
         name: value for name, value in request.own.items() if value is not None}})
-    names = [name for name in options.peers if PEERS[name].beside == "loop"]
+    names = [name for name in options.peers if PEERS[name].part == "loop"]
     all_found = []
     for env, sizes in TASKS.items():
         print(env, file=sys.stderr, flush=True)
         settings = {**SAME, **sizes, **request.asked, "env_name": env}
         try:
             all_found.append(figures.session_report(session.run_session(settings, options)))
-        except ConfigError as error:  # most likely a package that is not installed
+        except ConfigError as error:  # most often a package that is not installed
             print(f"left out: {error}", file=sys.stderr, flush=True)
     if all_found:
         print(section(all_found, names))

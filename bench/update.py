@@ -1,11 +1,11 @@
-"""One minibatch of the update: the compiled learner beside torch's, and the limit of this core.
+"""Times one minibatch of the update: the compiled learner, torch's, and the limit of this core.
 
     python bench/update.py --sizes 64 256 512 1024 --hidden 64 64 --rounds 5
 
-Both learners make the passes of an update over the same samples in turns, on one thread. Prints the
+Both learners run the epochs of an update over the same samples in turns, on one thread. Prints the
 median microseconds per minibatch of each with the spread, their ratio, and the share of the limit:
-the networks' exact FLOPs over the fp32 GEMM peak of one core, measured between the rounds. Only
-the ratios may be quoted; absolute figures are this machine's and this hour's.
+the networks' exact FLOPs over the fp32 GEMM peak of one core, measured between the rounds. Quote
+only the ratios: absolute figures depend on the machine and its load.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from fastppo.update.flat_parameters import FlatParameters
 
 
 def learner_of(kind: type[Learner], options: argparse.Namespace, count: int) -> Learner:
-    """A learner for `count` minibatches a pass, always with the same weights."""
+    """A learner with `count` minibatches per epoch, always with the same weights."""
     generator = torch.Generator().manual_seed(1)
     net = MLP(options.inputs, options.actions, options.hidden, options.activation,
               options.shared, generator)
@@ -42,7 +42,7 @@ def learner_of(kind: type[Learner], options: argparse.Namespace, count: int) -> 
 
 
 def batch_of(policy: Policy, options: argparse.Namespace, rows: int) -> Batch:
-    """Samples as a rollout would have recorded them."""
+    """Random samples in the form that a rollout records."""
     obs, noise = torch.randn(rows, options.inputs), torch.rand(rows, policy.head.size)
     with torch.no_grad():
         params, val = policy(obs)
@@ -58,7 +58,7 @@ def flops_of(plan: np.ndarray) -> int:
 
 
 def seconds(run: Callable[[], object], repeats: int = 1) -> float:
-    """Wall time of one run, of `repeats`."""
+    """The mean wall time of one call of `run`, in seconds."""
     start = time.perf_counter()
     for _ in range(repeats):
         run()
@@ -66,21 +66,22 @@ def seconds(run: Callable[[], object], repeats: int = 1) -> float:
 
 
 def measure(options: argparse.Namespace, size: int) -> tuple[list[float], list[float], float]:
-    """(microseconds per minibatch with the kernel, with torch, the limit's) of the rounds."""
+    """Microseconds per minibatch: (each round with the kernel, each with torch, the limit)."""
     count = max(1, options.rows // size)
     learners = [learner_of(kind, options, count) for kind in (CompiledLearner, Learner)]
     batch, order = batch_of(learners[0].policy, options, count * size), torch.randperm(count * size)
     flops, a, times, peak = flops_of(learners[0].recipe.plan), torch.randn(512, 512), ([], []), 0.0
     for turn in range(options.rounds + 1):
         peak = max(peak, 2 * 512**3 / seconds(lambda: a @ a, 5))
-        for learner, mine in zip(learners, times, strict=True):
+        for learner, of_learner in zip(learners, times, strict=True):
             spent = seconds(partial(learner._epoch, batch, order), options.passes) / count * 1e6
-            mine += [spent] * (turn > 0)  # the first round is warm-up
+            if turn:  # the first round is warm-up
+                of_learner.append(spent)
     return *times, flops * size / peak * 1e6
 
 
 def main() -> None:
-    """Print one line a minibatch size."""
+    """Print one line per minibatch size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256, 512, 1024])
     parser.add_argument("--hidden", type=int, nargs="+", default=[64, 64])
@@ -89,8 +90,8 @@ def main() -> None:
     parser.add_argument("--actions", type=int, default=4)
     parser.add_argument("--box", action="store_true", help="a Gaussian head, else a categorical")
     parser.add_argument("--shared", action="store_true", help="actor and critic share their trunk")
-    parser.add_argument("--rows", type=int, default=2048, help="samples of one pass")
-    parser.add_argument("--passes", type=int, default=10, help="passes of one update")
+    parser.add_argument("--rows", type=int, default=2048, help="samples of one epoch")
+    parser.add_argument("--passes", type=int, default=10, help="epochs of one update")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,9 +1,9 @@
-"""What workers cost: their start, and handing over once a rollout or once a step.
+"""Measures the overhead of workers: their start, and their synchronisation per rollout or step.
 
     python bench/workers.py --rounds 3
 
-An environment that costs nothing, with no workers and with two, interleaved. The constants of
-fastppo/measure.py are rounded from this.
+Uses an environment that does nothing, without workers and with two, interleaved. The constants of
+fastppo/workers/count.py are rounded from this.
 """
 
 import argparse
@@ -19,23 +19,23 @@ SIZES = (2, 1), (16, 1), (16, 32), (16, 128)  # environments, steps
 
 
 class Free(gym.Env):
-    """Answers the same, at once."""
+    """Returns the same observation without any work."""
 
     observation_space = gym.spaces.Box(-1, 1, (8,), np.float32)
     action_space = gym.spaces.Discrete(4)
     obs = np.zeros(8, np.float32)
 
     def reset(self, *, seed=None, options=None):
-        """The one observation there is."""
+        """Returns the observation."""
         return self.obs, {}
 
     def step(self, action):
-        """The same again, and no reward."""
+        """Returns the observation and no reward."""
         return self.obs, 0.0, False, False, {}
 
 
 def measured(acting: str, envs: int, steps: int, workers: int) -> tuple[float, float]:
-    """(seconds until the first rollout is there, median seconds of the rollouts after it)."""
+    """(seconds until the first rollout is complete, median seconds of the rollouts after it)."""
     start, times = time.perf_counter(), []
     with PPO(Free, preset="none", seed=1, num_envs=envs, num_steps=steps, num_workers=workers,
              num_minibatches=1, norm_obs=False, norm_rewards=False, acting=acting) as ppo:
@@ -53,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     rounds = range(parser.parse_args().rounds)
-    measured("local", 2, 1, 0)  # what is only loaded once
+    measured("local", 2, 1, 0)  # loads the modules
     print("acting   envs steps   start 0, 2 (ms)   rollout 0, 2 (us)")
     for acting in ("local", "central"):
         for envs, steps in SIZES:

@@ -1,4 +1,4 @@
-"""Cells in shared memory: post a generation, wait for one. See cells.h for the protocol."""
+"""Python's access to cells in shared memory; csrc/sync/cells.h describes the protocol."""
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uintptr_t
 
@@ -36,22 +36,22 @@ cdef class Cell:
         self._cell = <fastppo_cell *>&memory[0]
 
     def clear(self):
-        """Set everything to zero; only before anybody else looks."""
+        """Set everything to zero; only before another process uses the cell."""
         self._cell.value = self._cell.step = self._cell.env = self._cell.state = 0
         (<uint32_t *>self._cell)[1] = self._cell.ticks = self._cell.awaited = 0  # 1: sleepers
 
     def post(self, uint32_t value):
-        """Publish `value` after every store before it and wake who sleeps on it."""
+        """Publish `value` after all stores before it, and wake the sleepers."""
         with nogil:
             fastppo_post(self._cell, value)
 
     def hint(self, uint32_t count=1):
-        """Count up, and wake who waits for no more; several processes may do this to one cell."""
+        """Count up, and wake the sleeper if its count is reached; several processes may do this."""
         with nogil:
             fastppo_hint(self._cell, count)
 
     def claim(self):
-        """Take one piece of the round posted here, as round << 8 | pieces << 4 | piece; -1: none.
+        """Claim a piece of the posted round: round << 8 | pieces << 4 | piece; -1 if none is left.
 
         A round r of `pieces` is posted as r << 8 | pieces << 4.
         """
@@ -62,7 +62,7 @@ cdef class Cell:
         return fastppo_value(self._cell)
 
     def wait_change(self, uint32_t seen, int64_t spin_ns, int64_t slice_ns):
-        """True once the value is not `seen` any more, False after `slice_ns` or a signal."""
+        """Returns True once the value differs from `seen`, False after `slice_ns` or a signal."""
         cdef int changed
         if fastppo_value(self._cell) != seen:
             return True
@@ -71,26 +71,26 @@ cdef class Cell:
         return bool(changed)
 
     def wait_count(self, uint32_t target, int64_t spin_ns, int64_t slice_ns):
-        """True once the cell has counted up to `target`, False after `slice_ns` or a signal."""
+        """Returns True once the cell has reached `target`, False after `slice_ns` or a signal."""
         cdef int complete
         with nogil:
             complete = fastppo_wait_count(self._cell, target, spin_ns, slice_ns)
         return bool(complete)
 
     def at(self, int step, int env):
-        """Note where the writer stands; costs nothing, read by whoever reports its death."""
+        """Record the writer's position, for reports of its death or a timeout; costs nothing."""
         self._cell.step = step
         self._cell.env = env
         self._cell.ticks += 1
 
     @property
     def where(self):
-        """(step, env) as last noted, and how many notes there were, modulo 2^32."""
+        """(step, env, ticks): the position last recorded, and the number of records modulo 2^32."""
         return self._cell.step, self._cell.env, self._cell.ticks
 
     @property
     def state(self):
-        """What the writer is doing, an int of the caller's choosing, set after all it is about."""
+        """The writer's state, an int; stores before setting it are visible to its readers."""
         return fastppo_state(self._cell)
 
     @state.setter

@@ -1,3 +1,5 @@
+"""The entry points of the GRU of csrc/gru/; part of kernels.pyx."""
+
 cdef extern from "gru/gru.h" nogil:
     enum: GATES
     enum: KEPT
@@ -14,19 +16,20 @@ cdef extern from "gru/gru.h" nogil:
 
 
 cdef void expect(View view, name, int64_t rows, int64_t columns) except *:
+    """Raise ValueError unless the array has these sizes."""
     if view.rows != rows or view.columns != columns:
         raise ValueError(f"{name} is {view.rows, view.columns}, wanted {rows, columns}")
 
 
 cdef Unroll unroll_of(View sizes, View weight, int64_t rows) except *:
-    """The unroll of `rows` samples; a ValueError says what is wrong with sizes or weight."""
+    """The Unroll of `rows` samples; raises ValueError for wrong sizes or a wrong weight."""
     cdef Unroll unroll
     cdef int64_t total = 0, last = rows, t
     unroll.size, unroll.steps = weight.columns, sizes.rows
     unroll.sizes = <const int64_t *>sizes.data
     for t in range(sizes.rows):
         if not 0 < unroll.sizes[t] <= last:
-            raise ValueError("sizes are not above 0 and never growing")
+            raise ValueError("sizes are not all above 0, or one is above the size before it")
         last = unroll.sizes[t]
         total += last
     if total != rows or not rows:

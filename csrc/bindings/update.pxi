@@ -1,4 +1,4 @@
-"""The update of csrc/update.h as an object that holds its arrays, part of kernels.pyx."""
+"""The update of csrc/update/ as an object that holds its arrays; part of kernels.pyx."""
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.math cimport INFINITY
@@ -9,15 +9,13 @@ cdef extern from "update/update.h" nogil:
         int64_t inputs, outputs, params, log_std, floats
     ctypedef struct Batch:
         const float *obs
-        const float *mean
-        const float *scale
+        Normaliser normaliser
         const int64_t *choice
         const float *act
         const float *logp
         const float *val
         const float *adv
         const float *ret
-        float limit
     ctypedef struct Minibatch:
         const int64_t *index
         int64_t rows
@@ -41,11 +39,11 @@ cdef extern from "update/update.h" nogil:
 
 
 cdef int network_of(plan, log_std, Network *network) except -1:
-    """Read a plan; a ValueError says what is wrong with it."""
+    """Fill `network` from a plan; raises ValueError for a wrong plan."""
     cdef View rows = view_of(plan, c'l', 2, IN)
     cdef const char *fault
     if rows.columns != PLAN_COLUMNS:
-        raise ValueError("plan has not 7 columns")
+        raise ValueError("plan does not have 7 columns")
     fault = update_network(<const int64_t *>rows.data, rows.rows,
                            -1 if log_std is None else log_std, network)
     if fault != NULL:
@@ -53,14 +51,14 @@ cdef int network_of(plan, log_std, Network *network) except -1:
     return 0
 
 
-def update_sizes(plan, log_std=None):
+def update_sizes(plan, log_std):
     cdef Network network
     network_of(plan, log_std, &network)
     return network.params, network.floats
 
 
 cdef void *floats(array, int64_t n, int flags) except NULL:
-    """The memory of float32 [n]."""
+    """The memory of an array float32 [n]; raises ValueError for another size."""
     cdef View view = view_of(array, c'f', 1, flags)
     if view.rows != n:
         raise ValueError(f"an array has {view.rows} floats, wanted {n}")
@@ -87,13 +85,13 @@ cdef class Update:
 
     def __init__(self, plan, log_std, double limit, memory, samples, order, terms):
         network_of(plan, log_std, &self.network)
-        self._work_in(*memory)
-        self._read(*samples, limit)
-        self._follow(order, len(samples[0]))
-        self.weigh(*terms)
+        self._take_memory(*memory)
+        self._take_samples(*samples, limit)
+        self._take_order(order, len(samples[0]))
+        self.weigh(terms)
         self.arrays = memory, samples, order  # held for as long as their memory is used
 
-    def _work_in(self, params, exp_avg, exp_avg_sq, grads, sums, work):
+    def _take_memory(self, params, exp_avg, exp_avg_sq, grads, sums, work):
         cdef int64_t n = self.network.params
         cdef View rows = view_of(grads, c'f', 2, OUT), totals = view_of(sums, c'd', 2, OUT)
         if rows.rows != MAX_SHARDS or rows.columns < n:
@@ -107,7 +105,7 @@ cdef class Update:
         self.grads, self.stride, self.sums = <float *>rows.data, rows.columns, <double *>totals.data
         self.work = <float *>floats(work, self.network.floats, OUT)
 
-    def _read(self, obs, act, logp, val, adv, ret, mean, scale, float limit):
+    def _take_samples(self, obs, act, logp, val, adv, ret, mean, scale, float limit):
         cdef View x = view_of(obs, c'f', 2, IN)
         cdef bint discrete = self.network.log_std < 0
         cdef View a = view_of(act, c'l', 1, IN) if discrete else view_of(act, c'f', 2, IN)
@@ -116,15 +114,13 @@ cdef class Update:
             raise ValueError(f"obs has {x.columns} columns, wanted {self.network.inputs}")
         if a.rows != x.rows or a.columns != columns:
             raise ValueError(f"act is {a.rows, a.columns}, wanted {x.rows, columns}")
-        if (mean is None) != (scale is None):
-            raise ValueError("mean and scale are given together, or both None")
         self.batch = Batch(
-            <const float *>x.data, normaliser(mean, x.columns), normaliser(scale, x.columns),
+            <const float *>x.data, normaliser_of(mean, scale, limit, x.columns),
             <const int64_t *>a.data, <const float *>a.data,
             <const float *>floats(logp, x.rows, IN), <const float *>floats(val, x.rows, IN),
-            <const float *>floats(adv, x.rows, IN), <const float *>floats(ret, x.rows, IN), limit)
+            <const float *>floats(adv, x.rows, IN), <const float *>floats(ret, x.rows, IN))
 
-    def _follow(self, order, int64_t rows):
+    def _take_order(self, order, int64_t rows):
         cdef View places = view_of(order, c'l', 1, IN)
         cdef int64_t i
         self.order, self.places = <const int64_t *>places.data, places.rows
@@ -132,8 +128,10 @@ cdef class Update:
             if self.order[i] < 0 or self.order[i] >= rows:
                 raise ValueError(f"order[{i}] is {self.order[i]}, of {rows} samples")
 
-    def weigh(self, double clip_range, clip_range_vf, double entropy_coef, double value_coef,
-              dual_clip, double max_grad_norm, bint norm_advantages, betas, double adam_eps):
+    def weigh(self, terms):
+        cdef double clip_range, entropy_coef, value_coef, max_grad_norm, adam_eps
+        (clip_range, clip_range_vf, entropy_coef, value_coef, dual_clip, max_grad_norm,
+         norm_advantages, betas, adam_eps) = terms
         self.coefs = Coefs(1 - clip_range, 1 + clip_range, clip_range,
                            -1 if clip_range_vf is None else clip_range_vf,
                            INFINITY if dual_clip is None else dual_clip, entropy_coef, value_coef)

@@ -1,3 +1,4 @@
+/* The steps of a GRU, with the matrix products of dense.c. */
 #include "gru/gru.h"
 
 #include <string.h>
@@ -5,7 +6,7 @@
 #include "mlp/dense.h"
 #include "simd/fastmath.h"
 
-/* The parts of `work`; a block of rows is a whole number of TALLs. */
+/* The parts of `work`; a block has a multiple of TALL rows. */
 typedef struct {
     float *packed, *hidden, *gates;
     int64_t hidden_row, gates_row;
@@ -31,7 +32,7 @@ int64_t unroll_work(int64_t size, int64_t rows) {
 
 ALWAYS_INLINE float sigmoid(float x) { return fma32(0.5f, fast_tanh(0.5f * x), 0.5f); }
 
-/* h = (1 - z) n + z h with n = tanh(x + r (W h + b)); keeps r, z, n and W h + b. */
+/* h = (1 - z) n + z h with n = tanh(x + r (W h + b)); stores r, z, n and W h + b in `kept`. */
 ALWAYS_INLINE void gru_step(int64_t size, const float *restrict x, const float *restrict gates,
                             float *restrict kept, float *restrict hidden) {
     for (int64_t i = 0; i < size; i++) {
@@ -80,7 +81,7 @@ void unroll_forward(const Unroll *unroll, const float *x, const float *weight, c
     }
 }
 
-/* hidden is dh, and becomes what of it goes to the h before directly; gates is inner, padded. */
+/* hidden is dh, and becomes its direct part for the previous h; gates is inner, padded. */
 ALWAYS_INLINE void gru_back(int64_t size, const float *restrict dout, const float *restrict prev,
                             const float *restrict kept, float *restrict hidden,
                             float *restrict gates, float *restrict dx) {
@@ -97,7 +98,7 @@ ALWAYS_INLINE void gru_back(int64_t size, const float *restrict dout, const floa
     }
 }
 
-/* One step back for `rows` sequences, of which those from `before` on end with it. */
+/* One step back for `rows` sequences; those from `before` on have their last step here. */
 ALWAYS_INLINE void unroll_step_back_body(int64_t size, const Work *work, int64_t before,
                                          int64_t rows, const float *dout, const float *prev,
                                          const float *kept, float *dx, float *inner) {

@@ -1,32 +1,33 @@
-/* A GRU cell over packed sequences, forwards and backwards through time.
+/* A GRU cell over packed sequences, forward and backward through time.
  *
- * Twin of torch.nn.GRU on a PackedSequence: its equations, its order of gates (r z n). What the
- * cell makes of its inputs, and the weights' gradients, are products over all samples at once and
- * left to whoever calls. No LSTM: torch's own, oneDNN's, was faster than one like this.
+ * The equations and the order of gates (r z n) are those of torch.nn.GRU on a PackedSequence. The
+ * input part of the gates and the gradients of weights are products over all samples, which the
+ * caller computes. There is no LSTM: torch's own, from oneDNN, was faster than one like this.
  */
-#ifndef FASTPPO_RECURRENT_H
-#define FASTPPO_RECURRENT_H
+#ifndef FASTPPO_GRU_H
+#define FASTPPO_GRU_H
 
 #include <stdint.h>
 
-enum { GATES = 3, KEPT = 4 }; /* floats of a sample in units of the cell's size */
+enum { GATES = 3, KEPT = 4 }; /* floats per sample, in units of the cell's size */
 
-/* Samples stand step by step, those of the longest sequence first. */
+/* Samples are ordered by step, and within a step by falling length of their sequence. */
 typedef struct {
     int64_t size, steps;
-    const int64_t *sizes; /* [steps] sequences that have such a step */
+    const int64_t *sizes; /* [steps] the number of sequences that have this step */
 } Unroll;
 
-/* Floats of `work` for `rows` sequences; either way. */
+/* The number of floats of `work` for `rows` sequences, forward or backward. */
 int64_t unroll_work(int64_t size, int64_t rows);
 
-/* out [n h] from x [n 3h], inputs' part of the gates with its bias, weight [3h h], bias [3h] and
- * state [sizes[0] h]; prev [n h] is what each sample's h was before, kept [n 4h] for later. */
+/* out [n h] from x [n 3h], the input part of the gates with its bias, weight [3h h], bias [3h] and
+ * state [sizes[0] h]. Fills prev [n h], the h before each sample, and kept [n 4h] for the way
+ * back. */
 void unroll_forward(const Unroll *unroll, const float *x, const float *weight, const float *bias,
                     const float *state, float *work, float *prev, float *kept, float *out);
 
-/* From the gradient of out: dx [n 3h], that of x, and inner [n 3h], that of the hidden part of the
- * gates. */
+/* From dout, the gradient of out: dx [n 3h], the gradient of x, and inner [n 3h], the gradient of
+ * the hidden part of the gates. */
 void unroll_backward(const Unroll *unroll, const float *weight, const float *dout,
                      const float *prev, const float *kept, float *work, float *dx, float *inner);
 

@@ -1,4 +1,4 @@
-/* Every matrix product of the update, panel by panel and tile by tile. */
+/* All matrix products of the networks: a loop over panels of outputs, then over tiles of rows. */
 #include "mlp/dense.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@
 
 ALWAYS_INLINE int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/* Lanes of the next panel where `live` outputs are left. */
+/* The width of the next panel, for `live` remaining outputs. */
 ALWAYS_INLINE int64_t lanes_of(int64_t live) { return live > NARROW ? WIDE : NARROW; }
 
 int64_t packed_floats(int64_t n, int64_t out) { return (n + 1) * rounded_up(out, NARROW); }
@@ -33,7 +33,7 @@ ALWAYS_INLINE void store_four(float *to, int64_t row, const Vec *a, const Vec *b
     store(to + 3 * row, d);
 }
 
-/* y [8 8], rows a to h: wide_tile for few outputs. */
+/* y [8 8]: as wide_tile, for few outputs; rows a to h. */
 ALWAYS_INLINE void narrow_tile(Walk w, Walk x, int64_t n, Walk start, float *y, int64_t y_row) {
     Vec a, b, c, d, e, f, g, h, lanes;
     load_four(&a, &b, &c, &d, start.at, start.row);
@@ -55,8 +55,8 @@ ALWAYS_INLINE void narrow_tile(Walk w, Walk x, int64_t n, Walk start, float *y, 
 }
 
 #if FASTPPO_WIDEST >= 512
-/* y [8 16]: the eight sums of wide_tile where each fits into one register. By intrinsics and
- * called: gcc 12 makes sixteen instructions of a loop over sixteen lanes. */
+/* y [8 16]: as wide_tile, where sixteen floats fit into one register. With intrinsics and not
+ * inlined: gcc 12 makes sixteen instructions of a loop over sixteen lanes. */
 __attribute__((target("avx512f"))) static void tall_tile(Walk w, Walk x, int64_t n, Walk start,
                                                          float *y, int64_t y_row) {
     __m512 sums[TALL];
@@ -86,11 +86,12 @@ ALWAYS_INLINE void tile(int64_t bits, int64_t lanes, Walk w, Walk x, int64_t n, 
         tall_tile(w, x, n, start, y, y_row);
 }
 
-/* Panel by panel of the packed weights: the starts of some outputs, then their weights for every
+/* A panel of the packed weights holds the biases of its outputs, then their weights for every
  * input. */
 ALWAYS_INLINE void dense_body(int64_t bits, const float *packed, const float *x, int64_t n,
                               int64_t rows, int64_t adds, float *y, int64_t out) {
     int64_t x_row = row_of(n), y_row = row_of(out);
+    if (rows <= HIGH) bits = least(bits, 256); /* half of a tall tile would be unused */
     for (int64_t first = 0; first < out; first += WIDE) {
         int64_t lanes = lanes_of(out - first);
         Walk w = {packed + lanes, 0, lanes};
@@ -108,14 +109,14 @@ DISPATCH_BITS(dense,
                float *y, int64_t out),
               (packed, x, n, rows, adds, y, out))
 
-/* Copy the live part of a tile, `height` rows of `width`. */
+/* Copy `height` rows of `width` floats. */
 ALWAYS_INLINE void copy(const float *from, int64_t from_row, float *to, int64_t to_row,
                         int64_t height, int64_t width) {
     for (int64_t r = 0; r < height; r++)
         memcpy(to + r * to_row, from + r * from_row, (size_t)width * sizeof *to);
 }
 
-/* A tile of the weights' gradient; one over their edge goes by way of a buffer. */
+/* A tile of the weights' gradient; one that is cut off by their edge is computed in a buffer. */
 ALWAYS_INLINE void gradient_tile(int64_t bits, Walk x, Walk delta, int64_t live, int64_t lanes,
                                  int64_t adds, float *grad, int64_t n, int64_t height,
                                  int64_t width) {
@@ -133,7 +134,7 @@ ALWAYS_INLINE void gradient_tile(int64_t bits, Walk x, Walk delta, int64_t live,
     if (!whole) copy(edge, lanes, grad, n, height, width);
 }
 
-/* bias [width] = the sum of the rows of delta; added to what is there where `adds`. */
+/* bias [width] = the sum of the rows of delta, added to bias where `adds`. */
 ALWAYS_INLINE void add_rows(const float *delta, int64_t row, int64_t live, int64_t adds,
                             float *bias, int64_t width) {
     float edge[WIDE] = {0};
@@ -169,8 +170,8 @@ DISPATCH_BITS(dense_gradient,
                int64_t adds, float *weight, float *bias),
               (x, n, delta, out, live, adds, weight, bias))
 
-/* y = tanh(y), step by step over many: one after the other, its chain of dependent operations
- * leaves the units idle (1.5 us for 4,096 instead of 2.1). */
+/* y = tanh(y), each step of the computation over many floats before the next one: the steps of a
+ * single tanh depend on each other and would wait (1.5 us for 4,096 floats instead of 2.1). */
 ALWAYS_INLINE void tanh_steps(float *y, int64_t n) {
     enum { MANY = 64 };
     float p[MANY];
@@ -215,7 +216,7 @@ typedef int32_t Lanes __attribute__((vector_size(32)));
 #define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (Lanes){__VA_ARGS__})
 #endif
 
-/* The left halves of rows a b c d and their right halves, each 4 x 4, transposed where they are. */
+/* Transpose the left halves of rows a b c d, and their right halves, each 4 x 4, in place. */
 ALWAYS_INLINE void transpose_halves(Vec *a, Vec *b, Vec *c, Vec *d) {
     Vec high_a = *a, high_b = *b;
     Vec ab = SHUFFLE(*a, *b, 0, 8, 1, 9, 4, 12, 5, 13);
@@ -228,7 +229,7 @@ ALWAYS_INLINE void transpose_halves(Vec *a, Vec *b, Vec *c, Vec *d) {
     *d = SHUFFLE(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15);
 }
 
-/* Store the left halves of two rows at `to`, their right halves four rows below. */
+/* Store the left halves of two rows at `to`, and their right halves four rows below. */
 ALWAYS_INLINE void store_halves(float *to, int64_t row, const Vec *top, const Vec *low) {
     Vec left = SHUFFLE(*top, *low, 0, 1, 2, 3, 8, 9, 10, 11);
     Vec right = SHUFFLE(*top, *low, 4, 5, 6, 7, 12, 13, 14, 15);
@@ -249,7 +250,7 @@ ALWAYS_INLINE void transpose(const float *from, int64_t from_row, float *to, int
     store_halves(to + 3 * to_row, to_row, &d, &h);
 }
 
-/* packed [n lanes] = weight [live n] transposed, 0 where there is none. */
+/* packed [n lanes] = weight [live n] transposed, filled up with 0. */
 ALWAYS_INLINE void pack_transposed(const float *weight, int64_t n, int64_t live, int64_t lanes,
                                    float *packed) {
     int64_t whole = live < lanes ? 0 : n / 8 * 8;

@@ -1,10 +1,10 @@
-/* The two action heads of the torch-free actor: each row alone, its components in index order. */
+/* Sampling for the categorical and the Gaussian head: each row alone, components in index order. */
 #include "mlp/heads.h"
 
 #include "simd/fastmath.h"
 #include "mlp/likelihood.h"
 
-enum { CHUNK = 64 }; /* rows sampled together, so that exp and log run over many at once */
+enum { CHUNK = 64 }; /* rows sampled together, so that loops over exp and log are long */
 
 ALWAYS_INLINE float largest(const float *x, int64_t n) {
     float top = x[0];
@@ -18,8 +18,8 @@ ALWAYS_INLINE float total(const float *x, int64_t n) {
     return sum;
 }
 
-/* The first index whose cumulative weight exceeds `target`; where rounding leaves none, the last of
- * any weight. */
+/* The first index whose cumulative weight exceeds `target`; if rounding leaves none, the last index
+ * with a weight above 0. */
 ALWAYS_INLINE int64_t invert(const float *weight, int64_t k, float target) {
     float below = 0.0f;
     int64_t last = k - 1;
@@ -33,19 +33,18 @@ ALWAYS_INLINE int64_t invert(const float *weight, int64_t k, float target) {
 
 ALWAYS_INLINE void sample_chunk(const float *logits, int64_t stride, const float *u, int64_t n,
                                 int64_t k, int64_t *act, float *logp) {
-    float weight[MAX_CHOICES], sum[CHUNK];
+    float weight[MAX_CHOICES], top[CHUNK], sum[CHUNK], chosen[CHUNK];
     for (int64_t r = 0; r < n; r++) {
-        float top = largest(logits + r * stride, k);
-        for (int64_t i = 0; i < k; i++) weight[r * k + i] = logits[r * stride + i] - top;
-        logp[r] = top;
+        top[r] = largest(logits + r * stride, k);
+        for (int64_t i = 0; i < k; i++) weight[r * k + i] = logits[r * stride + i] - top[r];
     }
     for (int64_t i = 0; i < n * k; i++) weight[i] = fast_exp(weight[i]);
     for (int64_t r = 0; r < n; r++) {
         sum[r] = total(weight + r * k, k);
         act[r] = invert(weight + r * k, k, u[r] * sum[r]);
-        logp[r] = logits[r * stride + act[r]] - logp[r];
+        chosen[r] = logits[r * stride + act[r]];
     }
-    for (int64_t r = 0; r < n; r++) logp[r] -= fast_log(sum[r]);
+    for (int64_t r = 0; r < n; r++) logp[r] = choice_logp(chosen[r], top[r], fast_log(sum[r]));
 }
 
 ALWAYS_INLINE void sample_categorical_body(const float *logits, int64_t stride, const float *u,
@@ -70,7 +69,7 @@ ALWAYS_INLINE void sample_gaussian_body(const float *mean, int64_t stride, const
         for (int64_t r = 0; r < n; r++) {
             float centre = mean[r * stride + i], drawn = fma32(std, z[r * k + i], centre);
             act[r * k + i] = drawn;
-            /* Of what is stored, not of the noise: whoever learns from it has no noise. */
+            /* Computed from the recorded action, because the loss does not have the noise. */
             logp[r] += log_density(normal, deviation(normal, drawn, centre));
         }
     }

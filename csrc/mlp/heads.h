@@ -1,4 +1,4 @@
-/* Actions and log-probabilities from a network's outputs and noise that somebody else drew. */
+/* The heads that act: actions and log-probabilities from network outputs and given noise. */
 #ifndef FASTPPO_HEADS_H
 #define FASTPPO_HEADS_H
 

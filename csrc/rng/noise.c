@@ -1,4 +1,4 @@
-/* Uniforms, normals and permutations from Philox; eight counters at a time. */
+/* Uniforms, normals and permutations from Philox, eight counters at a time. */
 #include "rng/noise.h"
 
 #include <stddef.h>
@@ -29,7 +29,7 @@ ALWAYS_INLINE Block block_at(int64_t first, int64_t columns, uint32_t env) {
 ALWAYS_INLINE float uniform_of(Words words) { return (float)(int32_t)(words.w[0] >> 8) * TINY; }
 
 ALWAYS_INLINE float normal_of(Words words) {
-    float first = (float)(int32_t)((words.w[0] >> 8) + 1) * TINY; /* in (0, 1]: has a logarithm */
+    float first = (float)(int32_t)((words.w[0] >> 8) + 1) * TINY; /* > 0: has a logarithm */
     float second = (float)(int32_t)(words.w[1] >> 8) * TINY;
     return sqrtf(-2.0f * fast_log(first)) * cos_turn(second);
 }

@@ -1,4 +1,4 @@
-/* Philox4x32-10, a counter-based generator: 4 words that depend on (key, counter) alone.
+/* Philox4x32-10, a counter-based generator: 4 words that depend only on the key and the counter.
  * Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
  */
 #ifndef FASTPPO_PHILOX_H
@@ -14,7 +14,7 @@ ALWAYS_INLINE Words counter(uint32_t component, uint32_t step, uint32_t env, uin
     return (Words){{component, step, env, purpose}};
 }
 
-/* The ten rounds at a counter under the run's seed. */
+/* The four words at a counter, keyed by the seed of the run. */
 ALWAYS_INLINE Words philox(uint64_t seed, Words at) {
     uint32_t low = (uint32_t)seed, high = (uint32_t)(seed >> 32);
     uint32_t a = at.w[0], b = at.w[1], c = at.w[2], d = at.w[3];

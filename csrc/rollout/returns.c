@@ -1,4 +1,4 @@
-/* Advantages, discounted returns, moments and the search for what is not finite. */
+/* Advantages, discounted returns, moments, and the first number that is not finite. */
 #include "rollout/returns.h"
 
 #include <string.h>
@@ -7,8 +7,8 @@
 
 enum { BLOCK = 32 }; /* environments, columns or floats handled together, on the stack */
 
-/* One step of a block. In double: at gamma = lam = 1 the trace is a sum over the whole rollout.
- * Chosen, never multiplied: nxt is NaN where term. */
+/* One step of a block. In double, because at gamma = lam = 1 the trace is a sum over the whole
+ * rollout. Masks select instead of multiplying, because nxt is NaN where term. */
 ALWAYS_INLINE void gae_row(const float *rew, const float *val, const float *nxt,
                            const uint8_t *term, const uint8_t *trunc, int64_t n, double gamma,
                            double decay, double *trace, float *adv) {
@@ -65,7 +65,7 @@ ALWAYS_INLINE void merge(const double *mean_in, const double *m2_in, int64_t col
     }
 }
 
-/* Nothing seen before: the block's own moments, whatever the buffers held. */
+/* As merge; at count 0 the moments become those of the block, whatever mean and m2 held. */
 ALWAYS_INLINE void merge_or_set(const double *mean_in, const double *m2_in, int64_t columns,
                                 double rows, double count, double *mean, double *m2) {
     if (count > 0) {
@@ -103,15 +103,15 @@ ALWAYS_INLINE void merge_or_set(const double *mean_in, const double *m2_in, int6
 DEFINE_MERGE_MOMENTS(merge_moments_f32, float)
 DEFINE_MERGE_MOMENTS(merge_moments_f64, double)
 
-/* Neither NaN nor infinite: asked of the bits, which no compiler flag can reason away. */
+/* 1 for a NaN or infinity; tests the bits, which no compiler flag can optimise away. */
 ALWAYS_INLINE uint32_t not_finite(const float *x) {
     uint32_t bits;
     memcpy(&bits, x, sizeof bits);
     return (bits & 0x7f800000u) == 0x7f800000u;
 }
 
-/* The start of the first whole block with something not finite in it, else of the rest. */
-ALWAYS_INLINE void suspect_block_body(const float *x, int64_t n, int64_t *at) {
+/* The start of the first whole block that has a number that is not finite, else of the rest. */
+ALWAYS_INLINE void nonfinite_block_body(const float *x, int64_t n, int64_t *at) {
     for (*at = 0; *at + BLOCK <= n; *at += BLOCK) {
         uint32_t found = 0;
         for (int64_t i = 0; i < BLOCK; i++) found |= not_finite(x + *at + i);
@@ -119,11 +119,11 @@ ALWAYS_INLINE void suspect_block_body(const float *x, int64_t n, int64_t *at) {
     }
 }
 
-DISPATCH(suspect_block, (const float *x, int64_t n, int64_t *at), (x, n, at))
+DISPATCH(nonfinite_block, (const float *x, int64_t n, int64_t *at), (x, n, at))
 
 int64_t first_nonfinite(const float *x, int64_t n) {
     int64_t at;
-    suspect_block(x, n, &at);
+    nonfinite_block(x, n, &at);
     for (; at < n; at++)
         if (not_finite(x + at)) return at;
     return -1;

@@ -1,6 +1,6 @@
-/* What is computed over a whole rollout: advantages, discounted returns, moments, and a check.
+/* Computations over a whole rollout: advantages, discounted returns, moments, finiteness.
  *
- * Time-major arrays [t e]; lanes run over environments or columns, sums in index order.
+ * Time-major arrays [t e]; lanes hold environments or columns, sums run in index order.
  */
 #ifndef FASTPPO_RETURNS_H
 #define FASTPPO_RETURNS_H
@@ -11,7 +11,7 @@
 void gae(const float *rew, const float *val, const float *nxt, const uint8_t *term,
          const uint8_t *trunc, int64_t steps, int64_t envs, double gamma, double lam, float *adv);
 
-/* g = gamma g + rew, out[t] = g, g = 0 where ended; g starts at and ends in carry [e]. */
+/* g = gamma g + rew, out[t] = g, g = 0 where ended; carry [e] is g before and after. */
 void discounted_f32(const float *rew, const uint8_t *ended, int64_t steps, int64_t envs,
                     double gamma, double *carry, double *out);
 void discounted_f64(const double *rew, const uint8_t *ended, int64_t steps, int64_t envs,

@@ -1,11 +1,13 @@
-/* One source, three instruction sets: AVX-512, or AVX2 with FMA, where this CPU has it, plain C
- * elsewhere, with the same bits. On ARM the compiler turns plain C into NEON, which every 64-bit
- * ARM has. -DFASTPPO_WIDEST=256 leaves AVX-512 out, 128 AVX2 too, for tests.
+/* Compiles a function for several instruction sets and selects one at run time.
  *
- * DISPATCH(name, (parameters), (arguments)) defines `void name(parameters)`, which picks a variant
- * of `name_body` (ALWAYS_INLINE) when called; DISPATCH_BITS gives the body the width of the
- * variant's registers before the arguments. By hand rather than by target_clones, which wants gcc
- * 12 and glibc's ifunc for this; attributes on functions work with every gcc and clang.
+ * The sets are AVX-512, AVX2 with FMA, and plain C; all give the same bits. On 64-bit ARM the
+ * compiler turns plain C into NEON. -DFASTPPO_WIDEST=256 leaves AVX-512 out, 128 AVX2 too, for
+ * tests.
+ *
+ * DISPATCH(name, (parameters), (arguments)) defines `void name(parameters)`, which selects a
+ * variant of `name_body` (ALWAYS_INLINE) in every call; DISPATCH_BITS passes the body the width of
+ * the variant's registers as first argument. Not done by target_clones, which needs gcc 12 and
+ * glibc's ifunc; attributes on functions work with every gcc and clang.
  */
 #ifndef FASTPPO_DISPATCH_H
 #define FASTPPO_DISPATCH_H

@@ -1,10 +1,11 @@
-/* exp, log, tanh and the cosine of a turn for float32, as polynomials of our own.
+/* exp, log, tanh and cos(2 pi x) for float32, as polynomials.
  *
- * libm's differ from machine to machine and are calls; these are the same bits everywhere, and the
- * compiler turns loops over them into SIMD. Every multiply-add is an explicit fma, so that none is
- * left to the compiler. Coefficients: least maximum error (Lawson's algorithm) over the reduced
- * range, rounded to float32. The errors stated were measured over every 37th float32.
- * NaN in gives NaN out: a comparison with NaN is false, so every limit below passes it on.
+ * Those of libm differ between machines and are function calls; these give the same bits
+ * everywhere, and the compiler turns loops over them into SIMD. Every multiply-add is an explicit
+ * fma, so that the compiler decides on none. Coefficients: least maximum error (Lawson's
+ * algorithm) over the reduced range, rounded to float32. The stated errors were measured over
+ * every 37th float32. A NaN argument gives NaN: comparisons with NaN are false, so the limits
+ * below let it pass.
  */
 #ifndef FASTPPO_FASTMATH_H
 #define FASTPPO_FASTMATH_H
@@ -28,7 +29,7 @@ ALWAYS_INLINE float fma32(float a, float b, float c) { return fmaf(a, b, c); }
 ALWAYS_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 ALWAYS_INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* test ? a : b by bits: as a branch it would keep the loops around it from becoming SIMD. */
+/* test ? a : b without a branch, which would prevent SIMD in the loops around it. */
 ALWAYS_INLINE float choose(int test, float a, float b) {
     uint32_t mask = 0u - (uint32_t)test;
     return as_float((as_bits(a) & mask) | (as_bits(b) & ~mask));
@@ -56,7 +57,7 @@ ALWAYS_INLINE float expm1_polynomial(float r) {
     return fma32(r * r, p, r);
 }
 
-/* exp(x) - 1 - and n such that exp(x) = 2^n (1 + the value returned); |x| < 2^20. */
+/* Returns p and sets n such that exp(x) = 2^n (1 + p); |x| < 2^20. */
 ALWAYS_INLINE float expm1_reduced(float x, int32_t *n) { return expm1_polynomial(reduced(x, n)); }
 
 /* e^x, relative error < 2e-7; 0 below -104, +inf above 88.73, subnormals kept. */
@@ -88,7 +89,7 @@ ALWAYS_INLINE float fast_elu(float x) {
     return choose(x > 0.0f, x, fma32(scale, p, scale - 1.0f));
 }
 
-/* ln x, relative error < 3e-7, near 1 too; -inf at 0, NaN below, subnormals served. */
+/* ln x, relative error < 3e-7, near 1 too; -inf at 0, NaN below, correct for subnormals. */
 ALWAYS_INLINE float fast_log(float x) {
     int small = x < 1.17549435e-38f;
     uint32_t bits = as_bits(choose(small, x * 8388608.0f, x));

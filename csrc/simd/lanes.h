@@ -1,6 +1,6 @@
-/* Eight floats side by side, and the tile of sums that acting and training are made of.
+/* Vectors of eight floats, and the tile of sums that a matrix product is made of.
  *
- * Vec is a generic vector of gcc and clang: registers where there are any, their parts elsewhere.
+ * Vec is a generic vector of gcc and clang, which need not have a register of its size.
  */
 #ifndef FASTPPO_LANES_H
 #define FASTPPO_LANES_H
@@ -11,8 +11,8 @@
 
 typedef float Vec __attribute__((vector_size(32)));
 
-/* sum += x * w. gcc 12 makes one instruction of this loop, but only on a variable with a name of
- * its own: indexed sums (sum[r][j]) end in memory or in scalars, at a tenth of the speed. */
+/* sum += x * w. gcc 12 makes one instruction of this loop, but only for separate variables: arrays
+ * of sums (sum[r][j]) end in memory or in scalars, at a tenth of the speed. */
 ALWAYS_INLINE void multiply_add(float x, const Vec *w, Vec *sum) {
     for (int i = 0; i < 8; i++) (*sum)[i] = fma32(x, (*w)[i], (*sum)[i]);
 }
@@ -36,8 +36,8 @@ ALWAYS_INLINE void store_two(float *to, const Vec *left, const Vec *right) {
     store(to + 8, right);
 }
 
-/* y [4 16] = start + sum over k < n of x[:, k] w[k, :], for rows a b c d: eight sums, which is what
- * covers the latency of fma. */
+/* y [4 16] = start + sum over k < n of x[:, k] w[k, :], for rows a b c d. Eight independent sums
+ * cover the latency of fma. */
 ALWAYS_INLINE void wide_tile(Walk w, Walk x, int64_t n, Walk start, float *y, int64_t y_row) {
     Vec a0, a1, b0, b1, c0, c1, d0, d1, left, right;
     load_two(&a0, &a1, start.at);

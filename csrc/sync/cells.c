@@ -1,3 +1,4 @@
+/* Cells with futexes on Linux, and with short sleeps elsewhere. */
 #define _GNU_SOURCE
 #include "sync/cells.h"
 
@@ -40,7 +41,7 @@ static void relax(void) {
 static _Atomic uint32_t *word(uint32_t *field) { return (_Atomic uint32_t *)field; }
 
 #ifdef __linux__
-/* Shared (not PRIVATE) futexes: the word lives in memory that several processes map. */
+/* Shared futexes, not PRIVATE ones: several processes map the memory of the word. */
 static void sleep_on(uint32_t *field, uint32_t seen, int64_t deadline) {
     struct timespec until = {deadline / 1000000000, deadline % 1000000000};
     syscall(SYS_futex, field, FUTEX_WAIT_BITSET, seen, &until, NULL, FUTEX_BITSET_MATCH_ANY);
@@ -50,7 +51,7 @@ static void wake_all(uint32_t *field) {
     syscall(SYS_futex, field, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
 }
 #else
-/* No shared futex here: sleep a millisecond at a time. */
+/* Without shared futexes: sleep a millisecond at a time. */
 static void sleep_on(uint32_t *field, uint32_t seen, int64_t deadline) {
     (void)field, (void)seen, (void)deadline;
 #ifdef _WIN32
@@ -64,8 +65,8 @@ static void sleep_on(uint32_t *field, uint32_t seen, int64_t deadline) {
 static void wake_all(uint32_t *field) { (void)field; }
 #endif
 
-/* Sequential consistency on both sides: "store value, load sleepers" here against "store sleepers,
- * load value" in the waiter is Dekker's pattern, and anything weaker can lose a wake-up. */
+/* Sequentially consistent on both sides: "store value, load sleepers" here and "store sleepers,
+ * load value" in the waiter are Dekker's pattern; a weaker memory order can lose a wake-up. */
 void fastppo_post(fastppo_cell *cell, uint32_t value) {
     atomic_store(word(&cell->value), value);
     if (atomic_load(word(&cell->sleepers))) wake_all(&cell->value);
@@ -90,7 +91,7 @@ int64_t fastppo_claim(fastppo_cell *cell) {
 
 uint32_t fastppo_value(fastppo_cell *cell) { return atomic_load(word(&cell->value)); }
 
-/* Release and acquire: a worker that failed has written its error before it says so. */
+/* Release and acquire: a worker writes its error before it sets the state that reports it. */
 void fastppo_set_state(fastppo_cell *cell, int32_t state) {
     atomic_store_explicit((_Atomic int32_t *)&cell->state, state, memory_order_release);
 }
@@ -107,7 +108,7 @@ static int spin(fastppo_cell *cell, Over over, uint32_t mark, int64_t until) {
             if (over(fastppo_value(cell), mark)) return 1;
             relax();
         }
-        yield_core(); /* nobody who has work to do waits for one who has none */
+        yield_core(); /* a process with work must not wait for a spinning one */
     } while (now_ns() < until);
     return 0;
 }

@@ -1,11 +1,11 @@
-/* What a minibatch needs of all its rows at once: the advantages' moments, the norm, Adam. */
+/* The parts of an update over a whole minibatch: advantages' moments, reduction, norm, Adam. */
 #include <string.h>
 
 #include "simd/fastmath.h"
 #include "simd/lanes.h"
 #include "update/update.h"
 
-enum { CHUNK = 1024 }; /* floats summed while they are in the nearest cache */
+enum { CHUNK = 1024 }; /* floats summed while they are in the level-1 cache */
 
 void update_advantages(const Batch *batch, Minibatch *part) {
     const int64_t *index = part->index, rows = part->rows;
@@ -24,7 +24,7 @@ void update_advantages(const Batch *batch, Minibatch *part) {
         double deviation = batch->adv[index[r]] - mean;
         squares += deviation * deviation;
     }
-    /* A constant's deviations are rounding errors, which dividing by their std would blow up. */
+    /* Deviations of a constant are rounding errors; a division by their std would amplify them. */
     double std = sqrt(squares / (double)(rows - 1));
     part->adv_mean = (float)mean;
     part->adv_scale = low == high ? 0.0f : (float)(1.0 / (std + 1e-8));
@@ -40,7 +40,7 @@ ALWAYS_INLINE void add_squares(const float *x, Vec *sum) {
     for (int i = 0; i < 8; i++) (*sum)[i] = fma32(v[i], v[i], (*sum)[i]);
 }
 
-/* The sum of squares of n floats: 32 sums in index order, then their tree. */
+/* The sum of squares of n floats: 32 sums in index order, then their sum in a fixed tree. */
 ALWAYS_INLINE float squared(const float *x, int64_t n) {
     Vec a = {0}, b = {0}, c = {0}, d = {0};
     float last[32] = {0}, lanes[8];
@@ -79,7 +79,7 @@ double update_reduce(float *grads, int64_t stride, int64_t shards, int64_t param
     return sqrt(square);
 }
 
-/* Adam's numbers for one step, as its loop reads them. */
+/* The constants of one step of Adam. */
 typedef struct {
     float clip, rate1, keep2, rate2, size, correction2, eps;
 } Step;

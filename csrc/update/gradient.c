@@ -1,4 +1,4 @@
-/* The gradient of a shard of rows: blocks of rows go forwards through the layers, then back. */
+/* The gradient of a shard: blocks of its rows go forward through the layers, then backward. */
 #include "update/update.h"
 
 #include <string.h>
@@ -8,34 +8,13 @@
 #include "mlp/mlp.h"
 #include "update/loss.h"
 
-/* x [rows inputs] = the observations of `index`, normalised or not; 0 from row `live` on. */
-ALWAYS_INLINE void update_gather_body(const Batch *batch, const int64_t *index, int64_t inputs,
-                                      int64_t live, int64_t rows, float *x) {
-    int64_t row = row_of(inputs);
-    float limit = batch->limit;
-    for (int64_t r = 0; r < live; r++, x += row) {
-        const float *obs = batch->obs + index[r] * inputs;
-        if (batch->mean)
-            for (int64_t i = 0; i < inputs; i++)
-                x[i] = clamp((obs[i] - batch->mean[i]) * batch->scale[i], -limit, limit);
-        else
-            memcpy(x, obs, (size_t)inputs * sizeof *x);
-    }
-    memset(x, 0, (size_t)((rows - live) * row) * sizeof *x);
-}
-
-DISPATCH(update_gather,
-         (const Batch *batch, const int64_t *index, int64_t inputs, int64_t live, int64_t rows,
-          float *x),
-         (batch, index, inputs, live, rows, x))
-
-/* What a layer reads. */
+/* The input of a layer. */
 static float *input_of(const Network *network, const Layer *layer, float *work) {
     return work + (layer->source < 0 ? network->x : network->layer[layer->source].y);
 }
 
-/* Columns of the output, which lie apart: rows [rows out] to columns [out BLOCK]. */
-static void hand_over(const Network *network, const Layer *layer, int64_t rows, float *work) {
+/* Copy a layer's rows [rows out] to its columns of the output [out BLOCK]. */
+static void copy_to_output(const Network *network, const Layer *layer, int64_t rows, float *work) {
     const float *y = work + layer->y;
     float *out = work + network->out + layer->column * BLOCK;
     int64_t row = row_of(layer->out);
@@ -43,20 +22,19 @@ static void hand_over(const Network *network, const Layer *layer, int64_t rows, 
         for (int64_t r = 0; r < rows; r++) out[o * BLOCK + r] = y[r * row + o];
 }
 
-static void forwards(const Network *network, int64_t rows, float *work) {
+static void forward_pass(const Network *network, int64_t rows, float *work) {
     for (int64_t i = 0; i < network->layers; i++) {
         const Layer *layer = network->layer + i;
         float *y = work + layer->y;
-        dense(work + layer->forward, input_of(network, layer, work), layer->n, rows, 0, y,
-              layer->out);
-        dense_activate(y, rows * row_of(layer->out), layer->activation);
-        if (layer->column >= 0) hand_over(network, layer, rows, work);
+        mlp_layer(work + layer->forward, input_of(network, layer, work), layer->n, rows,
+                  layer->activation, y, layer->out);
+        if (layer->column >= 0) copy_to_output(network, layer, rows, work);
     }
 }
 
-/* delta = the columns of the output's gradient that are this layer's; 0 from row `live` on. */
-static void hand_back(const Network *network, const Layer *layer, int64_t live, int64_t rows,
-                      float *work) {
+/* delta = this layer's columns of the output's gradient; 0 from row `live` on. */
+static void copy_from_output(const Network *network, const Layer *layer, int64_t live, int64_t rows,
+                             float *work) {
     const float *out = work + network->out + layer->column * BLOCK;
     float *delta = work + layer->delta;
     int64_t row = row_of(layer->out);
@@ -65,12 +43,12 @@ static void hand_back(const Network *network, const Layer *layer, int64_t live, 
         for (int64_t r = 0; r < live; r++) delta[r * row + o] = out[o * BLOCK + r];
 }
 
-static void backwards(const Network *network, int64_t live, int64_t rows, int64_t adds,
-                      float *work, float *grad) {
+static void backward_pass(const Network *network, int64_t live, int64_t rows, int64_t adds,
+                          float *work, float *grad) {
     for (int64_t i = network->layers - 1; i >= 0; i--) {
         const Layer *layer = network->layer + i;
         float *delta = work + layer->delta;
-        if (layer->column >= 0) hand_back(network, layer, live, rows, work);
+        if (layer->column >= 0) copy_from_output(network, layer, live, rows, work);
         dense_slope(work + layer->y, delta, rows * row_of(layer->out), layer->activation);
         dense_gradient(input_of(network, layer, work), layer->n, delta, layer->out, live, adds,
                        grad + layer->weight, grad + layer->bias);
@@ -99,10 +77,11 @@ void update_shard(const Network *network, const Batch *batch, const Minibatch *p
     for (int64_t adds = 0; first < end; first += BLOCK, adds = 1) {
         const int64_t *index = part->index + first;
         int64_t live = least(BLOCK, end - first), rows = (live + TALL - 1) / TALL * TALL;
-        update_gather(batch, index, network->inputs, live, rows, work + network->x);
-        forwards(network, rows, work);
+        mlp_read(&batch->normaliser, batch->obs, index, network->inputs, live, rows,
+                 work + network->x);
+        forward_pass(network, rows, work);
         update_loss(batch, part, coefs, index, live, network->outputs, log_std,
                     work + network->out, work + network->scratch, log_std_grad, sums);
-        backwards(network, live, rows, adds, work, grad);
+        backward_pass(network, live, rows, adds, work, grad);
     }
 }

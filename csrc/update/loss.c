@@ -1,8 +1,8 @@
 /* loss = policy - entropy * mean entropy + value * 0.5 mean (val - ret)^2, for a block of rows.
  *
- * Lanes run over rows; what is summed over choices, components or rows is summed in index order.
- * Of a short block the last rows are computed and dropped.
- * Source: Schulman et al. 2017, arXiv:1707.06347, equations 7 and 9.
+ * SIMD lanes hold rows; sums over choices, components or rows run in index order. The unused rows
+ * of a short block are computed and ignored. Source: Schulman et al. 2017, arXiv:1707.06347,
+ * equations 7 and 9.
  */
 #include "update/loss.h"
 
@@ -10,17 +10,17 @@
 
 #define EACH_ROW(r) for (int64_t r = 0; r < BLOCK; r++)
 
-/* What the steps of a block hand on to each other. */
+/* The intermediate results of a block. */
 typedef struct {
     const int64_t *index;
-    int64_t live, params;          /* rows that count; action parameters */
+    int64_t live, params;          /* used rows; number of action parameters */
     float *out, *scratch;          /* [params + 1, BLOCK], [params BLOCK] */
-    float logp[BLOCK], ent[BLOCK]; /* under the policy as it is now */
+    float logp[BLOCK], ent[BLOCK]; /* under the current policy */
     float slope[BLOCK];            /* d loss / d logp */
     int64_t chosen[BLOCK];
 } Rows;
 
-/* Which choice each row made; a choice that there is not makes the row's logp NaN. */
+/* The choice of each row and its log-probability: NaN for a choice that does not exist. */
 ALWAYS_INLINE void choose_rows(const int64_t *choice, Rows *rows) {
     for (int64_t r = 0; r < rows->live; r++) {
         int64_t act = choice[rows->index[r]], legal = act >= 0 && act < rows->params;
@@ -29,8 +29,7 @@ ALWAYS_INLINE void choose_rows(const int64_t *choice, Rows *rows) {
     }
 }
 
-/* out: logits to the log-probabilities of all choices; scratch: their probabilities.
- * Row by row the arithmetic of heads.c, so that the ratio of both is exactly 1. */
+/* Turns the logits in `out` into log-probabilities, and writes all probabilities to `scratch`. */
 ALWAYS_INLINE void categorical(const int64_t *choice, Rows *rows) {
     float *out = rows->out, *p = rows->scratch, top[BLOCK], sum[BLOCK] = {0}, log_sum[BLOCK];
     int64_t all = rows->params * BLOCK;
@@ -39,8 +38,7 @@ ALWAYS_INLINE void categorical(const int64_t *choice, Rows *rows) {
         EACH_ROW(r) top[r] = choose(out[i + r] > top[r], out[i + r], top[r]);
     for (int64_t i = 0; i < all; i += BLOCK)
         EACH_ROW(r) {
-            out[i + r] -= top[r];
-            p[i + r] = fast_exp(out[i + r]);
+            p[i + r] = fast_exp(out[i + r] - top[r]);
             sum[r] += p[i + r];
         }
     EACH_ROW(r) {
@@ -50,7 +48,7 @@ ALWAYS_INLINE void categorical(const int64_t *choice, Rows *rows) {
     }
     for (int64_t i = 0; i < all; i += BLOCK)
         EACH_ROW(r) {
-            out[i + r] -= log_sum[r];
+            out[i + r] = choice_logp(out[i + r], top[r], log_sum[r]);
             p[i + r] *= sum[r];
             rows->ent[r] = fma32(-p[i + r], out[i + r], rows->ent[r]);
         }
@@ -65,7 +63,7 @@ ALWAYS_INLINE void categorical_gradient(float entropy, Rows *rows) {
     for (int64_t r = 0; r < rows->live; r++) out[rows->chosen[r] * BLOCK + r] += rows->slope[r];
 }
 
-/* scratch: how many stds each component of the action lies from the mean. */
+/* Writes the distances of actions from their means, in standard deviations, to `scratch`. */
 ALWAYS_INLINE void gaussian(const float *act, const float *log_std, Rows *rows) {
     float ent = 0.0f;
     EACH_ROW(r) rows->logp[r] = 0.0f;
@@ -95,8 +93,8 @@ ALWAYS_INLINE void gaussian_gradient(const float *log_std, float entropy, float 
     }
 }
 
-/* mean(max(-adv ratio, -adv clip(ratio, low, high))), where adv < 0 no more than -adv dual. Every
- * comparison passes a NaN on. */
+/* mean(max(-adv ratio, -adv clip(ratio, low, high))), at most -adv dual where adv < 0. Comparisons
+ * are written so that a NaN is kept. */
 ALWAYS_INLINE void surrogate(const Batch *batch, const Minibatch *part, const Coefs *coefs,
                              float weight, Rows *rows, double *sums) {
     float adv[BLOCK] = {0}, log_ratio[BLOCK] = {0}, ratio[BLOCK], gain[BLOCK];
@@ -134,7 +132,7 @@ ALWAYS_INLINE void value_plain(const Batch *batch, float weight, Rows *rows, dou
     }
 }
 
-/* 0.5 mean max((val - ret)^2, (near - ret)^2), with near = val clipped around what was recorded. */
+/* 0.5 mean max((val - ret)^2, (near - ret)^2); near = val clipped around the recorded value. */
 ALWAYS_INLINE void value_clipped(const Batch *batch, float range, float weight, Rows *rows,
                                  double *sums) {
     float *val = rows->out + rows->params * BLOCK;

@@ -4,13 +4,14 @@
 
 #include "update/update.h"
 
-enum { BLOCK = 64 }; /* rows that go through the network together; 32 cost 2 % at 512 samples */
+enum { BLOCK = 64 }; /* rows that go through the network together; 32 are 2 % slower */
 
-/* Floats of scratch that the head of `outputs` columns needs. */
+/* The number of floats of scratch for a head with `outputs` columns. */
 #define HEAD_FLOATS(outputs) (BLOCK * (outputs))
 
-/* out [outputs BLOCK]: action parameters and value become their gradient of the minibatch's loss.
- * Adds to `sums`, and to the gradient of log_std [outputs - 1] (NULL: a categorical head). */
+/* Replaces out [outputs BLOCK], action parameters and value, by the gradient of the minibatch's
+ * loss with respect to them. Adds to `sums`, and to the gradient of log_std [outputs - 1] (NULL: a
+ * categorical head). */
 void update_loss(const Batch *batch, const Minibatch *part, const Coefs *coefs,
                  const int64_t *index, int64_t live, int64_t outputs, const float *log_std,
                  float *out, float *scratch, float *log_std_grad, double *sums);

@@ -1,4 +1,4 @@
-/* From a plan to the layers of an update: who reads whom, and where everything lies. */
+/* Makes the layers of an update from a plan: their inputs, and their places in the workspace. */
 #include <stddef.h>
 #include <string.h>
 
@@ -8,20 +8,20 @@
 #include "update/update.h"
 #include "update/loss.h"
 
-/* The layer that writes `buffer` before layer `i`; -1: none, it is the observation. */
+/* The layer that writes `buffer` before layer `i`; -1: none, so it is the observation. */
 static int64_t writer(const int64_t *plan, int64_t i, int64_t buffer) {
     for (i--; i >= 0; i--)
         if (plan[i * PLAN_COLUMNS + DST] == buffer) return i;
     return -1;
 }
 
-/* A stretch of the parameters. */
+/* A range of the parameters. */
 typedef struct {
     int64_t start, size;
 } Span;
 
-/* Gradients are written once, and parameters without one would go on with stale moments: every
- * parameter has to belong to exactly one layer or to log_std. */
+/* The reason if a parameter does not belong to exactly one layer or log_std: each gradient is
+ * written once, and a parameter without a gradient would be updated by stale moments. */
 static const char *cover_fault(const Network *network) {
     Span span[2 * MAX_LAYERS + 1] = {{network->log_std, 0}};
     int64_t spans = 1, total = 0;
@@ -40,7 +40,7 @@ static const char *cover_fault(const Network *network) {
     return total == network->params ? NULL : "it leaves parameters out";
 }
 
-/* What the update asks of a plan beyond what acting does. */
+/* The reason why the update cannot use a plan that acting could, or NULL. */
 static const char *network_fault(const Network *network) {
     if (network->outputs < 2) return "the output has no action parameters beside the value";
     for (int64_t i = 0; i < network->layers; i++) {
@@ -52,23 +52,23 @@ static const char *network_fault(const Network *network) {
     return cover_fault(network);
 }
 
-/* Give `floats` of the workspace away. */
-static int64_t take(Network *network, int64_t floats) {
+/* Reserve `floats` of the workspace; returns their place. */
+static int64_t reserve(Network *network, int64_t floats) {
     int64_t start = network->floats;
     network->floats += (floats + WIDE - 1) / WIDE * WIDE;
     return start;
 }
 
-static void place(Network *network) {
-    network->x = take(network, BLOCK * row_of(network->inputs));
-    network->out = take(network, BLOCK * network->outputs);
-    network->scratch = take(network, HEAD_FLOATS(network->outputs));
+static void place_arrays(Network *network) {
+    network->x = reserve(network, BLOCK * row_of(network->inputs));
+    network->out = reserve(network, BLOCK * network->outputs);
+    network->scratch = reserve(network, HEAD_FLOATS(network->outputs));
     for (int64_t i = 0; i < network->layers; i++) {
         Layer *layer = network->layer + i;
-        layer->y = take(network, BLOCK * row_of(layer->out));
-        layer->delta = take(network, BLOCK * row_of(layer->out));
-        layer->forward = take(network, packed_floats(layer->n, layer->out));
-        layer->backward = take(network, packed_floats(layer->out, layer->n));
+        layer->y = reserve(network, BLOCK * row_of(layer->out));
+        layer->delta = reserve(network, BLOCK * row_of(layer->out));
+        layer->forward = reserve(network, packed_floats(layer->n, layer->out));
+        layer->backward = reserve(network, packed_floats(layer->out, layer->n));
     }
 }
 
@@ -94,7 +94,7 @@ const char *update_network(const int64_t *plan, int64_t layers, int64_t log_std,
     network->inputs = layout.inputs, network->params = layout.params;
     for (int64_t i = 0; i < layers; i++) add_layer(plan, i, network);
     if (log_std >= 0) network->params = most(network->params, log_std + network->outputs - 1);
-    place(network);
+    place_arrays(network);
     return network_fault(network);
 }
 

@@ -1,7 +1,7 @@
-"""How fast fastppo runs here, beside what this machine's cores allow: `python main.py bench`.
+"""Measures the speed of fastppo on this machine against its limit: `python main.py bench`.
 
-    command -> session -> one (a fresh process a measurement) -> table
-                              |- limit: environment alone, FLOPs, GEMM peak
-                              |- trace: who did what when
+    cli.bench -> session -> measure_one (a fresh process per measurement) -> figures -> table
+                                |- limit: the environment alone, FLOPs, GEMM peak
+                                |- trace: a timeline of all processes
     peers: other systems, in their own Python
 """

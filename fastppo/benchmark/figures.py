@@ -1,6 +1,6 @@
-"""From what was measured to figures: medians, limits, shares, and what holds the loop back.
+"""Computes figures from measurements: medians, limits, shares, and the time above the limit.
 
-    limit = cores / (environment + acting + update), each in seconds a step costs one core
+    limit = cores / (environment + acting + update), each in core seconds per step
 """
 
 import shlex
@@ -15,7 +15,7 @@ TITLES = {"environments": "environments alone", "acting": "acting alone", "updat
 
 
 class Figure(NamedTuple):
-    """Steps per second of one part with some processes."""
+    """Steps per second of one part of training, with a number of worker processes."""
 
     part: str
     processes: int
@@ -26,8 +26,8 @@ class Figure(NamedTuple):
     share: float  # median / limit
 
 
-class Beside(NamedTuple):
-    """Another system's figure, and ours over it; None where it failed in every round."""
+class PeerFigure(NamedTuple):
+    """Another system's steps per second; None where it failed in every round."""
 
     name: str
     title: str
@@ -35,15 +35,15 @@ class Beside(NamedTuple):
     median: float | None
     low: float | None
     high: float | None
-    part: str  # which of our figures it stands beside
-    ratio: float | None
-    played: str  # the environment it had, where it is another one
-    failures: int  # rounds without a figure,
-    failed: str  # and why the last of them has none
+    part: str  # the part of fastppo that it is compared with
+    ratio: float | None  # fastppo's median / median
+    env_name: str  # the environment it ran, "" where it is the same
+    failures: int  # rounds that failed
+    failed: str  # the reason of the last failure
 
 
 class Costs(NamedTuple):
-    """What a step costs one core at least, in seconds."""
+    """The least time that one core spends on a step, in seconds."""
 
     environment: float
     acting: float
@@ -51,12 +51,12 @@ class Costs(NamedTuple):
 
     @property
     def whole(self) -> float:
-        """Of everything."""
+        """The sum of all parts."""
         return sum(self)
 
 
 def costs(session: dict[str, Any], resets: float, epochs: float) -> Costs:
-    """The least costs of a step with so many resets a step and so many epochs."""
+    """The least costs of a step, for this number of resets per step and of epochs."""
     limits, config = session["limits"], session["facts"]["config"]
     peak = max(one["peak"] for one in limits)
     env = median(one["cost"]["step"] for one in limits) + resets * median(
@@ -66,7 +66,7 @@ def costs(session: dict[str, Any], resets: float, epochs: float) -> Costs:
 
 
 def figure(session: dict[str, Any], measured: dict[str, Any]) -> Figure:
-    """One figure with its limit."""
+    """The figure of one measured part, with its limit."""
     part, count, rounds = measured["part"], measured["processes"], measured["rounds"]
     rates = [one["rate"] for one in rounds]
     config = session["facts"]["config"]
@@ -79,91 +79,98 @@ def figure(session: dict[str, Any], measured: dict[str, Any]) -> Figure:
 
 
 def figures(session: dict[str, Any]) -> list[Figure]:
-    """All of fastppo's figures, part by part."""
+    """All of fastppo's figures, sorted by part."""
     found = [figure(session, one) for one in session["measured"] if one["part"] in TITLES]
     return sorted(found, key=lambda one: (list(TITLES).index(one.part), one.processes))
 
 
 def best(session: dict[str, Any]) -> Figure:
-    """The fastest whole loop."""
+    """The figure of the fastest whole loop."""
     return max((one for one in figures(session) if one.part == "loop"), key=lambda one: one.median)
 
 
 def cores(session: dict[str, Any], processes: int) -> int:
-    """How many cores so many processes can use."""
+    """The number of cores that `processes` workers can use."""
     usable = session["machine"]["usable_cores"]
     return usable if session["facts"]["native"] else min(max(1, processes), usable)
 
 
-def peers(session: dict[str, Any]) -> list[Beside]:
-    """The other systems' figures, each beside the best of ours."""
+def peers(session: dict[str, Any]) -> list[PeerFigure]:
+    """The other systems' figures, each compared with the best of ours."""
     ours = {part: max((one.median for one in figures(session) if one.part == part), default=0.0)
             for part in TITLES}
     env_name = session["facts"]["config"]["env_name"]
-    return [peer_figure(one["part"], one["rounds"], ours[PEERS[one["part"]].beside], env_name)
+    return [peer_figure(one["part"], one["rounds"], ours[PEERS[one["part"]].part], env_name)
             for one in session["measured"] if one["part"] in PEERS]
 
 
-def peer_figure(name: str, rounds: Sequence[dict[str, Any]], ours: float, env_name: str) -> Beside:
-    """System `name` beside our figure, from the rounds in which it did not fail."""
-    peer, rates = PEERS[name], [one["rate"] for one in rounds if "rate" in one]
-    whys = [one["failed"] for one in rounds if "failed" in one]
-    first = next((one for one in rounds if "rate" in one), {})
-    played = first.get("played", env_name)
-    middle, low, high, ratio = (median(rates), min(rates), max(rates), ours / median(rates)) \
-        if rates else (None,) * 4
-    return Beside(name, peer.title, first.get("version"), middle, low, high, peer.beside, ratio,
-                  "" if played == env_name else played, len(whys), whys[-1] if whys else "")
+def peer_figure(name: str, rounds: Sequence[dict[str, Any]], ours: float, env_name: str
+                ) -> PeerFigure:
+    """The figure of system `name` from the rounds in which it did not fail."""
+    peer = PEERS[name]
+    worked = [one for one in rounds if "rate" in one]
+    failures = [one["failed"] for one in rounds if "failed" in one]
+    reason = failures[-1] if failures else ""
+    if not worked:
+        return PeerFigure(name, peer.title, None, None, None, None, peer.part, None, "",
+                          len(failures), reason)
+    rates, other_env = [one["rate"] for one in worked], worked[0].get("env_name", env_name)
+    return PeerFigure(name, peer.title, worked[0].get("version"), median(rates), min(rates),
+                      max(rates), peer.part, ours / median(rates),
+                      "" if other_env == env_name else other_env, len(failures), reason)
 
 
 def gaps(session: dict[str, Any], processes: int) -> dict[str, float]:
-    """Where a step's time above its limit goes, in seconds, largest first; the parts add up to it.
+    """The parts of a step's time above its limit, in seconds, largest first.
 
-    All from the round of the median rate, the upper one of an even number. stepping: the loop
-    around the environments and what they lose by running side by side; waiting: collecting beyond
-    the workers' own time, which is their starts, ends, and the slowest of them.
+    Their sum is all of it. All are from the round of the median rate (of an even number, the upper
+    one). stepping: the loop around the environments, and their slowdown while several processes
+    run; waiting: collecting minus the workers' own time, which is starting, ending, and waiting for
+    the slowest worker.
     """
     rounds = {one["part"]: one["rounds"] for one in session["measured"]
               if one["processes"] == processes}
     ordered = sorted(rounds["loop"], key=lambda one: one["rate"])
     loop = ordered[len(ordered) // 2]
-    least, many = costs(session, loop["resets"], loop["epochs"]), cores(session, processes)
+    least = costs(session, loop["resets"], loop["epochs"])
+    used_cores = cores(session, processes)
     act = 1 / median(one["rate"] for one in rounds["acting"])
-    found = {"update": loop["update"] - least.update / many,
-             "acting": act - least.acting / many,
-             "stepping": loop["busy"] - act - least.environment / many,
+    found = {"update": loop["update"] - least.update / used_cores,
+             "acting": act - least.acting / used_cores,
+             "stepping": loop["busy"] - act - least.environment / used_cores,
              "waiting": loop["collect"] - loop["busy"],
              "reports": 1 / loop["rate"] - loop["collect"] - loop["update"]}
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def parallel_speedup(session: dict[str, Any], loop: float) -> dict[str, float]:
-    """How many times one bare process's steps one on every core makes, and `loop`'s share of that.
+    """Speedup of bare environments on all cores over one core, and the whole loop's share of it.
 
-    The limit says as many times as there are cores; less where these share caches, memory or, two
-    threads of one core, all of it. Nothing where there is one core. `loop` is in times of one.
+    The limit assumes a speedup equal to the number of cores. It is lower where cores share caches
+    or memory, or are two threads of one core. Empty on one core. `loop`: the whole loop's speed in
+    multiples of one core's limit.
     """
-    times = session["at_once"]
+    times = session["parallel_steps"]
     return {"median": median(times), "low": min(times), "high": max(times),
             "share": loop / median(times)} if times else {}
 
 
 def fastest_command(session: dict[str, Any]) -> str:
-    """The fastest setting as a command line; it changes nothing but speed."""
-    asked = {name: value for name, value in session["settings"].items()
+    """The command line of the fastest number of workers; results do not depend on it."""
+    given = {name: value for name, value in session["settings"].items()
              if name not in ("run_dir", "logger", "progress", "num_workers", "seed")}
-    asked = {"env_name": session["facts"]["config"]["env_name"], **asked}
-    flags = [f"--{name}={format_value(value)}" for name, value in asked.items()]
+    given = {"env_name": session["facts"]["config"]["env_name"], **given}
+    flags = [f"--{name}={format_value(value)}" for name, value in given.items()]
     return shlex.join(["python", "main.py", *flags, f"--num_workers={best(session).processes}"])
 
 
 def session_report(session: dict[str, Any]) -> dict[str, Any]:
-    """The whole session as JSON has it: figures in steps per second, costs in seconds."""
+    """The whole session as it is written to JSON: figures in steps per second, costs in seconds."""
     loop = best(session)
-    held = next(one for one in session["measured"]
+    rounds = next(one for one in session["measured"]
                 if one["part"] == "loop" and one["processes"] == loop.processes)["rounds"]
-    least = costs(session, median(one["resets"] for one in held),
-                  median(one["epochs"] for one in held))
+    least = costs(session, median(one["resets"] for one in rounds),
+                  median(one["epochs"] for one in rounds))
     limits = session["limits"]
     return {
         "machine": session["machine"], **session["facts"], "rounds": session["rounds"],
@@ -172,10 +179,10 @@ def session_report(session: dict[str, Any]) -> dict[str, Any]:
                   "peak_flops": max(one["peak"] for one in limits),
                   "step": median(one["cost"]["step"] for one in limits),
                   "reset": median(one["cost"]["reset"] for one in limits),
-                  "resets": median(one["resets"] for one in held),
+                  "resets": median(one["resets"] for one in rounds),
                   "same_episodes": all(one["cost"]["same"] for one in limits)},
-        "at_once": parallel_speedup(session, loop.median * least.whole),
+        "parallel": parallel_speedup(session, loop.median * least.whole),
         "figures": [one._asdict() for one in figures(session)],
         "peers": [one._asdict() for one in peers(session)],
-        "held_back": gaps(session, loop.processes), "best": loop._asdict(),
+        "above_limit": gaps(session, loop.processes), "best": loop._asdict(),
         "command": fastest_command(session), "measured": session["measured"]}

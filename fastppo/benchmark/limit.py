@@ -1,10 +1,10 @@
-"""The limit: what a step costs at least, were there nothing but environment and arithmetic.
+"""The limit: the time of a step with nothing but the environment and the network's arithmetic.
 
-    seconds a step = environment's + (FLOPs to act + FLOPs to update) / GEMM peak of one core
-    limit = cores / that
+    seconds per step = environment + (FLOPs to act + FLOPs to update) / GEMM peak of one core
+    limit = cores / seconds per step
 
-The environment's share is measured by playing recorded episodes again in one process, without
-Gymnasium's wrappers; the FLOPs are counted from the network; the peak is a matrix product's.
+The environment's time is measured by replaying recorded episodes in one process, without
+Gymnasium's wrappers; the FLOPs are counted from the network; the peak is that of a matrix product.
 """
 
 import contextlib
@@ -32,23 +32,23 @@ WRAPPERS = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.Pa
 
 
 class Episode(NamedTuple):
-    """One episode of an environment as it was played; the last one may have no end."""
+    """One recorded episode of an environment; the last one may be unfinished."""
 
     seed: int
     actions: list[Any]
-    obs: np.ndarray  # [k ...] what was seen after each action but the last one
+    obs: np.ndarray  # [k ...] the observation after each action but the last one
 
 
 class Cost(NamedTuple):
-    """What an environment costs one core, in seconds."""
+    """The time that one core spends on an environment, in seconds."""
 
     step: float
     reset: float
-    same: bool  # whether the episodes played again were the recorded ones
+    same: bool  # the replayed episodes equalled the recorded ones
 
 
 class Recorder:
-    """The episodes of a run by environment, from its rollouts' records taken in order."""
+    """The episodes of a run by environment, from its rollouts in order."""
 
     def __init__(self, ppo):
         self.config, self.arena, self.to_env = ppo.config, ppo.arena, ppo.policy.actions.to_env()
@@ -64,13 +64,13 @@ class Recorder:
         """All episodes of environment `e`."""
         act, ended = (np.concatenate([one[i][:, e] for one in self.rollouts]) for i in (0, 2))
         obs = np.concatenate([one[1][1:, e] for one in self.rollouts])
-        actions, found, first = self.to_env(act), [], 0
+        actions, episodes, first = self.to_env(act), [], 0
         for last in [*(np.flatnonzero(ended) + 1), len(actions)]:
             if last > first:
-                seed = kernels.episode_seed(self.config.seed, Purpose.ENV_SEED, e, len(found))
-                found.append(Episode(seed, actions[first:last], obs[first:last - 1]))
+                seed = kernels.episode_seed(self.config.seed, Purpose.ENV_SEED, e, len(episodes))
+                episodes.append(Episode(seed, actions[first:last], obs[first:last - 1]))
             first = last
-        return found
+        return episodes
 
 
 def without_wrappers(env: gym.Env) -> gym.Env:
@@ -81,12 +81,12 @@ def without_wrappers(env: gym.Env) -> gym.Env:
 
 
 def replays_exactly(env: gym.Env, episodes: Sequence[Episode]) -> bool:
-    """Play `episodes` again; whether every observation was the recorded one."""
-    known = ObservationLayout(env.observation_space, env.action_space)
+    """Replay `episodes`; returns True if every observation equals the recorded one."""
+    layout = ObservationLayout(env.observation_space, env.action_space)
     for episode in episodes:
         env.reset(seed=episode.seed)
         for action, obs in zip(episode.actions, [*episode.obs, None]):
-            seen = known.kept(env.step(action)[0])
+            seen = layout.kept(env.step(action)[0])
             if obs is not None and not all(
                     np.array_equal(x, was[0]) for x, was in zip(seen, leaf_arrays(obs[None]))):
                 return False
@@ -96,31 +96,33 @@ def replays_exactly(env: gym.Env, episodes: Sequence[Episode]) -> bool:
 def time_episodes(env: gym.Env, episodes: Sequence[Episode], same: bool) -> tuple[float, float]:
     """Mean seconds of one step and of one reset over `episodes`.
 
-    Where they are not the `same` ones again, they end when they end: a step includes that reset.
+    Where the replay is not the `same`, an episode may end early: the time of a step then includes
+    that reset.
     """
-    def wary(action) -> None:
+    def step_and_reset(action) -> None:
         if any(env.step(action)[2:4]):
             env.reset()
 
-    clock, step, steps, resets = time.perf_counter, env.step if same else wary, 0.0, 0.0
+    step, step_seconds, reset_seconds = env.step if same else step_and_reset, 0.0, 0.0
     for episode in episodes:
-        start = clock()
+        start = time.perf_counter()
         env.reset(seed=episode.seed)
-        begin = clock()
+        begin = time.perf_counter()
         for action in episode.actions:
             step(action)
-        steps += clock() - begin
-        resets += begin - start
-    return steps / sum(len(episode.actions) for episode in episodes), resets / len(episodes)
+        step_seconds += time.perf_counter() - begin
+        reset_seconds += begin - start
+    steps = sum(len(episode.actions) for episode in episodes)
+    return step_seconds / steps, reset_seconds / len(episodes)
 
 
 def env_cost(ppo, recorder: Recorder, seconds: float) -> Cost:
-    """The median cost of the recorded episodes, environment after environment, for `seconds`."""
-    count = ppo.config.num_envs
+    """The median cost of replaying the recorded episodes, one environment after another."""
     envs = [without_wrappers(env) for env in make_envs(ppo.source.factories)]
-    end, same, costs = time.perf_counter() + seconds, replays_exactly(envs[0], recorder.episodes(0)), []
+    same = replays_exactly(envs[0], recorder.episodes(0))
+    costs, end = [], time.perf_counter() + seconds
     while not costs or time.perf_counter() < end:
-        e = len(costs) % count
+        e = len(costs) % len(envs)
         costs.append(time_episodes(envs[e], recorder.episodes(e), same))
     for env in envs:
         env.close()
@@ -129,9 +131,9 @@ def env_cost(ppo, recorder: Recorder, seconds: float) -> Cost:
 
 
 def vector_cost(ppo, recorder: Recorder, seconds: float, cores: int) -> Cost:
-    """The same of a native vector environment, which steps on all `cores` and resets by itself."""
+    """The median cost of a native vector environment, which steps on all `cores` and autoresets."""
     env, (act, _, _, valid) = ppo.source.vector, recorder.rollouts[-1]
-    act[~valid] = act[valid][0]  # no steps but resets, whose actions must be legal all the same
+    act[~valid] = act[valid][0]  # these steps are resets, but their actions must be legal, too
     stacked = ppo.policy.actions.stacked
     rows, costs, end = [stacked(recorder.to_env(row)) for row in act], [], 0.0
     env.reset(seed=ppo.config.seed)
@@ -144,7 +146,7 @@ def vector_cost(ppo, recorder: Recorder, seconds: float, cores: int) -> Cost:
 
 
 def step_vector(env: VectorEnv, rows: Sequence[np.ndarray]) -> int:
-    """Step a vector environment by `rows` of actions; how many steps these were, no resets."""
+    """Step a vector environment by `rows` of actions; returns the steps that were no resets."""
     mode, ends = autoreset_mode(env), [0]
     for row in rows:
         _, _, term, trunc, _ = env.step(row)
@@ -159,8 +161,8 @@ def step_vector(env: VectorEnv, rows: Sequence[np.ndarray]) -> int:
 def flops(policy: nn.Module, rows: int = 8) -> tuple[int, int]:
     """Exact FLOPs of one sample's forward pass, and of its forward and backward pass.
 
-    Multiplications and additions of the products count one each; what is left out (activations,
-    the loss, Adam) makes the limit higher than it is.
+    Multiplications and additions of the products count one each. Activations, the loss and Adam
+    are left out, so the limit is higher than it could be.
     """
     from torch.utils.flop_counter import FlopCounterMode
     store = policy.observer.seen.store
@@ -176,15 +178,15 @@ def flops(policy: nn.Module, rows: int = 8) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def without_onednn():
-    """Without oneDNN, whose LSTM is one operation in which nobody counts products."""
+    """Disables oneDNN, whose LSTM is one operation that the counter does not know."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the switch asks for a GPU of Intel's
+        warnings.simplefilter("ignore")  # switching oneDNN warns that there is no Intel GPU
         with torch.backends.mkldnn.flags(enabled=False):
             yield
 
 
 def peak(device: str = "cpu") -> float:
-    """FLOPs a second of the fastest fp32 matrix product; on the CPU, of one core."""
+    """FLOPs per second of the fastest fp32 matrix product; on the CPU, of one core."""
     on_cpu, best = torch.device(device).type == "cpu", 0.0
     for size in PEAK_SIZES if on_cpu else (8192,):
         a, out = torch.rand(size, size, device=device), torch.empty(size, size, device=device)

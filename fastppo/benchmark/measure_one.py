@@ -1,8 +1,7 @@
 """One measurement in a process of its own: `python -m fastppo.benchmark.measure_one`.
 
-The job comes on stdin.
-It says `ready` once it is warm, begins at the next line of stdin, and ends with a line of JSON:
-what was found, or the error that came instead.
+The first line of stdin is the pickled Measurement. The process prints `ready` after warming up,
+starts at the next line of stdin, and prints a line of JSON: the result, or an error.
 """
 
 import json
@@ -16,21 +15,21 @@ import numpy as np
 
 
 class Measurement(NamedTuple):
-    """What is to be measured, and for how long."""
+    """One measurement: a part of training, its settings, and the length."""
 
-    part: str  # a name in PARTS
+    part: str  # a name in MEASUREMENTS
     settings: dict[str, Any]  # of the PPO
     seconds: float
     iterations: int | None  # instead of seconds
 
     @property
     def lap(self) -> dict[str, Any]:
-        """What Laps must know."""
+        """The length, as peers.Laps takes it."""
         return {"seconds": self.seconds, "iterations": self.iterations}
 
 
 def measure_loop(ppo, job: Measurement) -> dict[str, Any]:
-    """Steps per second of training as a whole, and seconds a step of its parts."""
+    """Steps per second of the whole training, and seconds per step of its parts."""
     from fastppo.benchmark.peers import Laps
     from fastppo.benchmark.trace import Stamps
     laps, marks, stamps = Laps(job.lap), [], Stamps(ppo)
@@ -51,7 +50,7 @@ def measure_loop(ppo, job: Measurement) -> dict[str, Any]:
 
 
 def measure_environments(ppo, job: Measurement) -> dict[str, Any]:
-    """Steps per second of the environments under random actions, where they are."""
+    """Steps per second of the environments under random actions, in their processes."""
     from fastppo.benchmark.peers import Laps
     laps, vec = Laps(job.lap), ppo.collector.vec
     length, valid, steps, resets = ppo.arena["length"], ppo.arena["valid"], 0, 0
@@ -59,9 +58,9 @@ def measure_environments(ppo, job: Measurement) -> dict[str, Any]:
     def play() -> None:
         length.fill(0)
         valid.fill(True)
-        vec.begin()  # between them: the same command again is no new one to workers
+        vec.begin()  # workers ignore a command that equals the last one
         vec.warmup(ppo.config.num_steps)
-    play()  # the workers are up
+    play()  # starts the workers
     signal_ready()
     while not laps.over(steps):
         play()
@@ -76,7 +75,7 @@ def measure_acting(ppo, job: Measurement) -> dict[str, Any]:
     ppo.collect()
     vec = ppo.collector.vec
     actor = getattr(vec, "actor", None) or vec.central
-    groups = getattr(vec, "groups", [range(ppo.config.num_envs)])  # a native one's: all at once
+    groups = getattr(vec, "groups", [range(ppo.config.num_envs)])  # a native vector has one group
     actor.start(0)
     signal_ready()
     laps, steps = Laps(job.lap), 0
@@ -103,7 +102,7 @@ def measure_update(ppo, job: Measurement) -> dict[str, Any]:
 
 
 def measure_limit(ppo, job: Measurement) -> dict[str, Any]:
-    """What the environment and the network cost one core, and what was measured at all."""
+    """The costs of environment and network on one core, and the facts of the run."""
     from fastppo.benchmark import limit as limits
     from fastppo.machine.limits import usable_cores
     recorder, start = limits.Recorder(ppo), time.perf_counter()
@@ -123,7 +122,7 @@ def measure_limit(ppo, job: Measurement) -> dict[str, Any]:
 
 
 def run_facts(ppo) -> dict[str, Any]:
-    """What runs here: the resolved settings, the network, and the versions."""
+    """The resolved settings, the network's sizes, and the versions."""
     import gymnasium
     import torch
 
@@ -139,7 +138,7 @@ def run_facts(ppo) -> dict[str, Any]:
 
 
 def measure_profile(ppo, job: Measurement) -> dict[str, Any]:
-    """Who did what when, in some iterations after the first one."""
+    """A trace of some iterations after the first one."""
     from fastppo.benchmark.peers import Laps
     from fastppo.benchmark.trace import Stamps, events
     laps, stamps, spans, over = Laps(job.lap), Stamps(ppo), [], False
@@ -156,23 +155,24 @@ def measure_profile(ppo, job: Measurement) -> dict[str, Any]:
 
 
 MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {
-    "environments": measure_environments, "acting": measure_acting, "update": measure_update, "loop": measure_loop, "limit": measure_limit,
-    "profile": measure_profile, "facts": lambda ppo, job: run_facts(ppo)}
+    "environments": measure_environments, "acting": measure_acting, "update": measure_update,
+    "loop": measure_loop, "limit": measure_limit, "profile": measure_profile,
+    "facts": lambda ppo, job: run_facts(ppo)}
 
 
 def rollout_rows(ppo) -> int:
-    """Steps of one rollout."""
+    """The number of steps of one rollout."""
     return ppo.config.num_steps * ppo.config.num_envs
 
 
 def signal_ready() -> None:
-    """Say that warming up is done, and wait until told to begin."""
+    """Print that warming up is done, and wait for the line that starts the measurement."""
     print("ready", flush=True)
     sys.stdin.readline()
 
 
 def measure(job: Measurement) -> dict[str, Any]:
-    """What `job` found."""
+    """The result of `job`."""
     from fastppo.config import default_of
     from fastppo.ppo import PPO
     with PPO(**{"env_name": default_of("env_name")} | job.settings) as ppo:
@@ -180,14 +180,14 @@ def measure(job: Measurement) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do the job on stdin; an error of ours goes back as its text."""
+    """Run the job from stdin; print its result, or the error of fastppo that ended it."""
     from fastppo.errors import Error
     job = pickle.loads(bytes.fromhex(sys.stdin.readline()))
     sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv
     try:
         found = measure(job)
     except Error as error:
-        found = {"error": [type(error).__name__, error.what, error.fix]}
+        found = {"error": [type(error).__name__, error.what, pickle.dumps(error.fix).hex()]}
     print(json.dumps(found), flush=True)
 
 

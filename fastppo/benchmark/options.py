@@ -1,4 +1,4 @@
-"""What can be chosen about a measurement, beside the settings of what is measured."""
+"""The options of `python main.py bench`, beside the settings of training."""
 
 import difflib
 from dataclasses import dataclass
@@ -6,76 +6,79 @@ from typing import Sequence
 
 from fastppo.benchmark.peers import PEERS
 from fastppo.errors import ConfigError
+from fastppo.settings.fixes import Omit, Set
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Measure environment, acting, update and the whole loop on this machine, beside their limits.
+    """Measure environment, acting, update and the whole loop on this machine, and their limits.
 
-    Takes every setting of training, too: they say what is measured.
+    Takes every setting of training, too: the trainer with these settings is measured.
     """
 
     rounds: int = 3
-    """Times everything is measured, in turns; what is shown are medians, and the spread"""
+    """Times everything is measured, in turns; shown are medians and the spread"""
     seconds: float = 1.0
     """Length of one measurement after its warm-up, s; at least one iteration"""
     iterations: int | None = None
-    """Iterations of one measurement after its warm-up; none: as many as fill --seconds"""
+    """Iterations of one measurement after its warm-up; none: as many as fit into --seconds"""
     processes: tuple[int, ...] | None = None
-    """Numbers of worker processes to measure, 0 being the main process alone, at most one an
+    """Numbers of worker processes to measure; 0: the main process alone. At most one per
     environment; none: 1, 2, 4, ..., usable cores"""
     against: str | None = None
-    """Other systems to measure in turns with it, on the same environment and sizes:
-    sb3,rl_games,sample_factory,envpool; one that cannot have them is said before anything is
-    measured"""
+    """Other systems to measure in turns with fastppo, on the same environment and sizes:
+    sb3,rl_games,sample_factory,envpool; settings that a system lacks are an error before anything
+    is measured"""
     against_python: str | None = None
-    """The Python of a system that has a virtual environment of its own:
+    """The Python of a system in a virtual environment of its own:
     rl_games=path/to/bin/python,sample_factory=..."""
     json: str | None = None
-    """File for all that was measured, as JSON; - prints that instead of the table"""
+    """File for all measurements, as JSON; - prints JSON instead of the table"""
     profile: str | None = None
-    """File for a trace of some iterations, one track a process, which ui.perfetto.dev opens"""
+    """File for a trace of some iterations, one track per process, for ui.perfetto.dev"""
 
     def __post_init__(self):
         for name in ("rounds", "seconds", "iterations"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise ConfigError(f"{name} is {value}, but must be above 0", f"leave --{name} out")
+                raise ConfigError(f"{name} is {value}, but must be above 0", Omit(name))
         if self.processes is not None and (not self.processes or min(self.processes) < 0):
-            raise ConfigError("processes must be whole numbers, 0 or more", "--processes=1,2")
-        self.peers  # noqa: B018  an unknown name is said before anything is measured
+            raise ConfigError("processes must be whole numbers, 0 or more", Set(processes=(1, 2)))
+        self.peers  # noqa: B018  raises for an unknown name, before anything is measured
 
     @property
     def peers(self) -> dict[str, str | None]:
-        """The Python of every system to measure against by its name; None: this one.
+        """The Python of every system to measure against, by its name; None: this one.
 
-        Raises ConfigError for a system that is not known or not asked for.
+        Raises ConfigError for a system that is unknown, or has a Python but is not in `against`.
         """
-        asked = _words(self.against)
-        pythons = dict(_pair(word) for word in _words(self.against_python))
-        for name in asked:
+        names = _comma_list(self.against)
+        pythons = dict(_name_and_python(text) for text in _comma_list(self.against_python))
+        for name in names:
             _check_system(name, PEERS, "against")
         for name in pythons:
-            _check_system(name, asked, "against_python")
-        return {name: pythons.get(name) for name in asked}
+            _check_system(name, names, "against_python")
+        return {name: pythons.get(name) for name in names}
 
 
-def _words(text: str | None) -> list[str]:
+def _comma_list(text: str | None) -> list[str]:
     return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 
-def _pair(word: str) -> tuple[str, str]:
-    name, equals, python = word.partition("=")
+def _name_and_python(text: str) -> tuple[str, str]:
+    name, equals, python = text.partition("=")
     if not equals or not python:
-        raise ConfigError(f'against_python has "{word}", which is no name=path/to/python',
-                          f"--against_python={name}=venv/bin/python")
+        raise ConfigError(f'against_python has "{text}", which is not name=path/to/python',
+                          Set(against_python=f"{name}=venv/bin/python"))
     return name, python
 
 
-def _check_system(name: str, known: Sequence[str], flag: str) -> None:
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1, 0.4)
-        fix = f"--{flag}={near[0]}" if near else f"--against={name}" if name in PEERS else \
-            f"--against={','.join(PEERS)}"
-        raise ConfigError(f'{flag} names "{name}", but there {"is" if len(known) == 1 else "are"} '
-                          f'{", ".join(known) or "none in --against"}', fix)
+def _check_system(name: str, known: Sequence[str], option: str) -> None:
+    if name in known:
+        return
+    near = difflib.get_close_matches(name, known, 1, 0.4)
+    fix = Set(against=name if name in PEERS else ",".join(PEERS))
+    if near:
+        fix = Set(**{option: near[0]})
+    raise ConfigError(f'{option} names "{name}", which is not one of'
+                      f' {", ".join(known) or "the systems in against: there are none"}', fix)

@@ -1,13 +1,13 @@
-"""Other systems at equal sizes: one measurement, in whatever Python has them.
+"""Measures another system once, at the same sizes, in the Python that has it installed.
 
     path/to/python fastppo/benchmark/peers.py sb3 '{"env_name": "CartPole-v1", ...}'
 
-Run as a file, it imports nothing of fastppo's and prints one line of JSON: `rate` in steps per
-second after the first iteration, `version`, and where it has its own the environment `played`; or
-`failed`, which says why in a line.
-Every system is given the same environment, sizes, network, epochs, coefficients, and one torch
-thread a process; and the same normalisation where it has one: rl_games and Sample Factory divide no
-rewards. None of them knows action masks.
+Run as a file, it imports nothing of fastppo and prints one line of JSON: `rate` in steps per second
+after the first iteration, `version`, and `env_name` where the system has another version of the
+environment; or `failed`, the reason in one line.
+Every system gets the same environment, sizes, network, epochs, coefficients, and one torch thread
+per process; and the same normalisation if it has one (rl_games and Sample Factory do not normalise
+rewards). None of them supports action masks.
 """
 
 import functools
@@ -22,16 +22,16 @@ from typing import NamedTuple
 
 
 class Peer(NamedTuple):
-    """A system that can be measured beside fastppo."""
+    """A system that fastppo can be compared with."""
 
     title: str
-    modules: list  # that it imports,
-    packages: str  # and pip's names of what has them
-    beside: str  # which of fastppo's figures it is compared with
-    takes: dict  # values it can have of settings in CHECKED, beside their defaults; None: any
+    modules: list  # modules that it imports
+    packages: str  # packages that contain them, for pip
+    part: str  # the part of fastppo that it is compared with
+    takes: dict  # supported values of settings in CHECKED, beside their defaults; None: any
 
 
-# Settings that change what a step costs, and that not all systems have beside their defaults.
+# Settings that change the cost of a step, and that not all systems support beside their defaults.
 ENVIRONMENT = "frame_stack", "preprocessing", "end_on_life_loss"
 CHECKED = {"environments": ENVIRONMENT,
            "loop": (*ENVIRONMENT, "clip_rewards", "model", "activation", "layer_norm", "rnn",
@@ -57,7 +57,7 @@ class Laps:
         self.sizes, self.laps = sizes, []
 
     def over(self, steps):
-        """Note that `steps` are done since the beginning; whether that is enough."""
+        """Record `steps` since the beginning; returns True after enough iterations or seconds."""
         self.laps.append((time.perf_counter(), steps))
         spent, laps = self.laps[-1][0] - self.laps[0][0], len(self.laps) - 1
         return laps >= (self.sizes["iterations"] or 1) and (
@@ -70,16 +70,16 @@ class Laps:
 
 
 def environment(sizes):
-    """One environment of an id, `package:Id-v0` or `module:callable`, made as fastppo makes it."""
+    """One environment from an id, `package:Id-v0` or `module:callable`, as fastppo makes it."""
     import gymnasium as gym
     name, kwargs, limit = sizes["env_name"], sizes["env_kwargs"], sizes["max_episode_steps"]
-    make = called(name)
+    make = factory(name)
     if make:
         env = make(**kwargs)
         env = gym.wrappers.TimeLimit(env, limit) if limit else env
     else:
         if name.startswith("ALE/") or "NoFrameskip" in name:
-            importlib.import_module("ale_py")  # which registers them
+            importlib.import_module("ale_py")  # registers Atari environments
         env = gym.make(name, max_episode_steps=limit, **kwargs)
     if sizes["frame_stack"] > 1:
         env = gym.wrappers.FrameStackObservation(env, sizes["frame_stack"])
@@ -89,8 +89,8 @@ def environment(sizes):
     return env if scale == 1 else gym.wrappers.TransformReward(env, lambda rew: scale * rew)
 
 
-def called(name):
-    """What `module:callable` names; None of an environment's id."""
+def factory(name):
+    """The callable that `module:callable` names; None for an environment's id."""
     module, _, attribute = name.partition(":")
     if not attribute.replace(".", "").isidentifier():
         return None
@@ -101,7 +101,7 @@ def called(name):
 
 
 def sb3(sizes):
-    """Stable-Baselines3's PPO on its DummyVecEnv, here its faster one."""
+    """Stable-Baselines3's PPO on DummyVecEnv, which is faster here than SubprocVecEnv."""
     import stable_baselines3
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
@@ -111,7 +111,7 @@ def sb3(sizes):
     laps = Laps(sizes)
 
     class Stamp(BaseCallback):
-        """Notes when an iteration is over."""
+        """Records the end of every iteration."""
 
         ended = False
 
@@ -133,7 +133,7 @@ def sb3(sizes):
 
 
 def sb3_policy(sizes, space):
-    """The name and the keyword arguments of the policy that has fastppo's network for `space`."""
+    """The name and keyword arguments of the policy with the same network as fastppo's."""
     from gymnasium.spaces import Dict
     from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor
     from torch import nn
@@ -157,7 +157,7 @@ def sb3_body(base, widths, act):
     from torch import nn
 
     class Body(base):
-        """What Stable-Baselines3 has had no setting for since its version 1.8."""
+        """Shared hidden layers: Stable-Baselines3 has no setting for them since version 1.8."""
 
         def __init__(self, space):
             super().__init__(space)
@@ -173,7 +173,7 @@ def sb3_body(base, widths, act):
 
 
 def sb3_normalised(env, sizes):
-    """`env` with what is to be normalised: of observations those that are no bytes or choices."""
+    """`env` with normalisation of rewards and of the observations that are not bytes or choices."""
     from gymnasium.spaces import Box, Dict
     from stable_baselines3.common.vec_env import VecNormalize
 
@@ -212,11 +212,11 @@ def rl_games(sizes):
         agent.dataset.update_values_dict(None)
         steps += agent.curr_frames
         over = laps.over(steps)
-    return {"rate": laps.rate(), "version": version("rl_games"), "played": name}
+    return {"rate": laps.rate(), "version": version("rl_games"), "env_name": name}
 
 
 def rl_games_params(sizes, name):
-    """What rl_games reads from its YAML files, for these sizes."""
+    """The settings for these sizes that rl_games usually reads from a YAML file."""
     discrete = is_discrete(name)
     act = {"silu": "swish"}.get(sizes["activation"], sizes["activation"])
     weights = {"initializer": {"name": "default"}, "regularizer": {"name": "None"}}
@@ -263,11 +263,12 @@ def sample_factory(sizes):
     laps = Laps(sizes)
 
     class Stamp(AlgoObserver):
-        """Notes when an iteration is over; after the last one nothing else of theirs is awaited."""
+        """Records the end of every iteration; ends the process after the last one."""
 
         def on_training_step(self, runner, training_iteration_since_resume):
             if laps.over(training_iteration_since_resume * sizes["rows"]):
-                leave({"rate": laps.rate(), "version": version("sample_factory"), "played": name})
+                print_and_exit({"rate": laps.rate(), "version": version("sample_factory"),
+                                "env_name": name})
 
     runner.register_observer(Stamp())
     runner.init()
@@ -276,7 +277,7 @@ def sample_factory(sizes):
 
 
 def sample_factory_env(sizes, name, cfg=None, env_config=None, render_mode=None):
-    """One environment, for a process of Sample Factory's."""
+    """One environment, for a process of Sample Factory."""
     return environment({**sizes, "env_name": name})
 
 
@@ -322,11 +323,11 @@ def envpool(sizes):
             env.step(row)
         steps += sizes["rows"]
         over = laps.over(steps)
-    return {"rate": laps.rate(), "version": pool.__version__, "played": name}
+    return {"rate": laps.rate(), "version": pool.__version__, "env_name": name}
 
 
 def envpool_id(name):
-    """EnvPool's id of a Gymnasium environment: the same one, else another version of it."""
+    """EnvPool's id of a Gymnasium environment: the same id, else another version of it."""
     import envpool as pool
     names, base = pool.list_all_envs(), name.rpartition("-v")[0]
     near = sorted((one for one in names if one.rpartition("-v")[0] == base), reverse=True)
@@ -336,45 +337,45 @@ def envpool_id(name):
 
 
 def envpool_options(sizes):
-    """What EnvPool is asked for beside the id and the number of environments."""
+    """EnvPool's options beside the id and the number of environments."""
     limit = sizes["max_episode_steps"]
     return {"num_threads": sizes["cores"], "seed": 1, **sizes["env_kwargs"],
             **({"max_episode_steps": limit} if limit else {})}
 
 
 def is_discrete(name):
-    """Whether EnvPool's environment `name` takes whole numbers for actions."""
+    """Returns True if the actions of EnvPool's environment `name` are whole numbers."""
     import envpool as pool
     return hasattr(pool.make_spec(name).action_space, "n")
 
 
-def leave(found):
-    """Say what was found and end, without waiting for threads and processes of theirs."""
+def print_and_exit(found):
+    """Print the result and end the process, without waiting for the system's own processes."""
     print("\n" + json.dumps(found), flush=True)
     os._exit(0)
 
 
-def reason(error):
-    """An exception in a line."""
+def first_line(error):
+    """An exception's type and the first line of its text."""
     words = str(error).strip().splitlines()
     return ": ".join([type(error).__name__, *words[:1]])
 
 
 def main():
-    """Measure one system, or with --check say which of its modules are missing."""
+    """Measure one system, or with --check print the modules that are missing."""
     name, text = sys.argv[1:]
     missing = [module for module in PEERS[name].modules if importlib.util.find_spec(module) is None]
     if missing or text == "--check":
-        leave({"missing": missing})
+        print_and_exit({"missing": missing})
     sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv
     try:
         found = globals()[name](json.loads(text))
-    except Exception as error:  # theirs, or an environment's: both may raise anything
+    except Exception as error:  # the system or the environment may raise anything
         traceback.print_exc()
-        found = {"failed": reason(error)}
-    leave(found)
+        found = {"failed": first_line(error)}
+    print_and_exit(found)
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # this folder's files are no modules of anybody else's
+    del sys.path[0]  # other packages must not import this folder's files
     main()

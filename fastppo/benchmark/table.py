@@ -1,4 +1,4 @@
-"""A session as people read it."""
+"""The report of a session as a table of text."""
 
 from typing import Any
 
@@ -8,28 +8,28 @@ from fastppo.benchmark.figures import TITLES
 WHY = {"update": "the update", "acting": "acting", "stepping": "stepping the environments",
        "waiting": "waiting for the last worker", "reports": "metrics"}
 
-WIDTH = 120  # of a line that somebody else wrote
+WIDTH = 120  # longest line of another system's error
 
-OTHER = ("          (the environment is no function of its seed and actions: the episodes timed for"
-         " the limit are others)")
+NOT_REPLAYED = ("          (the environment is not deterministic, so the limit is timed on other"
+                " episodes than the recorded ones)")
 
 
 def text(found: dict[str, Any]) -> str:
-    """What account.report found, as the lines the command prints."""
+    """The report of figures.session_report as the lines that the command prints."""
     return "\n".join([*head(found), "", *rows(found), "", *ending(found)])
 
 
 def head(found: dict[str, Any]) -> list[str]:
-    """What was measured, on what, and what the limit is made of."""
+    """The settings, the machine, and the parts of the limit."""
     config, limit, machine = found["config"], found["limit"], found["machine"]
     widths = "-".join(map(str, (found["inputs"], *config["hidden_sizes"])))
     minibatch = config["num_envs"] * config["num_steps"] // config["num_minibatches"]
     versions = ", ".join(f"{name} {value}" for name, value in found["versions"].items())
     cores, peak = machine["usable_cores"], limit["peak_flops"] / 1e9
     whole = limit["environment"] + limit["acting"] + limit["update"]
-    many = f"all {cores} cores" if found["native"] else \
+    used = f"all {cores} cores" if found["native"] else \
         f"as many cores as it has processes, {cores} at most"
-    often = f", reset {micro(limit['reset'])} every {1 / limit['resets']:,.0f} steps" \
+    reset = f", reset {micro(limit['reset'])} every {1 / limit['resets']:,.0f} steps" \
         if limit["resets"] and limit["reset"] else ""
     return [
         f"fastppo {__version__}   {config['env_name']}, {config['num_envs']} environments x"
@@ -37,17 +37,17 @@ def head(found: dict[str, Any]) -> list[str]:
         f"model     {config['model']} {widths}-{{{found['outputs']},1}}, {found['parameters']:,}"
         f" parameters; acting {config['acting']}, learner {config['learner']}, {config['device']}",
         f"machine   {machine['processor']}, {cores} usable core{'s' * (cores > 1)}; {versions}",
-        f"limit     a step costs one core at least {micro(whole)} us; a row's limit is of {many}:",
-        f"          environment {micro(limit['environment'])} (step {micro(limit['step'])}{often})",
+        f"limit     a step costs one core at least {micro(whole)} us; a row's limit is of {used}:",
+        f"          environment {micro(limit['environment'])} (step {micro(limit['step'])}{reset})",
         f"          acting      {micro(limit['acting'])} ({limit['act_flops']:,} FLOP at"
         f" {peak:.0f} GFLOP/s, the peak of fp32 GEMM here)",
         f"          update      {micro(limit['update'])} ({limit['update_flops']:,} FLOP an epoch)",
-        *([] if limit["same_episodes"] else [OTHER])]
+        *([] if limit["same_episodes"] else [NOT_REPLAYED])]
 
 
 def parallel_row(found: dict[str, Any]) -> list[str]:
-    """What the cores have together, were there no fastppo."""
-    one, cores = found["at_once"], found["machine"]["usable_cores"]
+    """The speedup of bare environments on all cores, without fastppo."""
+    one, cores = found["parallel"], found["machine"]["usable_cores"]
     return [f"together  {cores} processes, each stepping bare environments, make"
             f" {one['median']:.2f} ({one['low']:.2f} to {one['high']:.2f}) times the steps of one;",
             f"          of what the limit would be with {one['median']:.2f} cores the whole loop"
@@ -66,24 +66,24 @@ def rows(found: dict[str, Any]) -> list[str]:
                      f"{one['limit']:>10,.0f}{one['share']:>8.0%}")
         last = one["part"]
     if found["peers"]:
-        lines += ["", f"{'beside it':39}{spread:36}{'':10}{'fastppo':>8}"]
+        lines += ["", f"{'other systems':39}{spread:36}{'':10}{'fastppo':>8}"]
     return lines + [line for one in found["peers"] for line in peer_rows(one, rounds)]
 
 
 def peer_rows(one: dict[str, Any], rounds: int) -> list[str]:
-    """Another system's row, and where it has failed why."""
+    """Another system's row, and the reason where it failed."""
     version = f" {one['version']}" if one["version"] else ""
-    title = f"{one['title']}{version}" + f" ({one['played']})" * bool(one["played"])
-    what = "  stepping" * (one["part"] == "environments")
-    often = f" in {one['failures']} of {rounds} rounds" * (one["median"] is not None)
+    title = f"{one['title']}{version}" + f" ({one['env_name']})" * bool(one["env_name"])
+    part = "  stepping" * (one["part"] == "environments")
+    rounds_failed = f" in {one['failures']} of {rounds} rounds" * (one["median"] is not None)
     lines = [] if one["median"] is None else [
-        f"{title:39}{_spread(one):36}{what:>10}{one['ratio']:>7.2f}x"]
-    return lines + [f"{title} failed{often}: {one['failed']}"[:WIDTH]] * bool(one["failed"])
+        f"{title:39}{_spread(one):36}{part:>10}{one['ratio']:>7.2f}x"]
+    return lines + [f"{title} failed{rounds_failed}: {one['failed']}"[:WIDTH]] * bool(one["failed"])
 
 
 def ending(found: dict[str, Any]) -> list[str]:
-    """What holds the whole loop back, and the fastest setting."""
-    loop, gaps = found["best"], found["held_back"]
+    """The parts of the time above the limit, and the fastest setting."""
+    loop, gaps = found["best"], found["above_limit"]
     over = sum(gaps.values())
     (first, most), *rest = gaps.items()
     others = ", ".join(f"{WHY[name]} {micro(value)}" for name, value in rest)

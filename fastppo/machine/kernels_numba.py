@@ -1,7 +1,8 @@
-"""The kernels of csrc/ in numba, for where no compiler was at install; imported only there.
+"""The kernels of csrc/ in numba, for installs without a C compiler; imported only there.
 
-Same names, parameters and results as the compiled ones (bits may differ, integers do not); masks
-come as uint8. Compiled at the first call and never cached: a cache on disk is a pickle that runs.
+Same names, parameters and results as the compiled ones (bits may differ, integers do not).
+kernels.py has checked the arrays: numba would compile for any others, too. Compiled at the first
+call and not cached: a cache on disk is a pickle, which can run code.
 """
 
 import numpy as np
@@ -10,18 +11,6 @@ from numba import njit, uint32, uint64
 from fastppo import reference
 
 SHUFFLE = int(reference.Purpose.SHUFFLE)
-
-
-def _fits(array, dtype, ndim):
-    """Whether `array` is the one that a kernel is compiled for: numba takes others, silently."""
-    same = isinstance(array, np.ndarray) and array.dtype == dtype and array.ndim == ndim
-    return same and array.flags.c_contiguous
-
-
-def _fillable(out, dtype, ndim):
-    """Refuse what a kernel may not fill; kernels.py then says why."""
-    if not _fits(out, dtype, ndim) or not out.flags.writeable:
-        raise ValueError("not the array this kernel fills")
 
 
 @njit
@@ -110,13 +99,11 @@ def _permutation(seed, iteration, epoch, out):
 
 def uniform(seed, purpose, env0, step, out):
     """Uniforms in [0, 1), [e k]: (word0 >> 8) 2^-24 at component k of environment env0 + e."""
-    _fillable(out, "f4", 2)
     _uniform(np.uint64(seed), np.uint32(purpose), np.uint32(env0), np.uint32(step % 2**32), out)
 
 
 def normal(seed, purpose, env0, step, out):
     """Standard normals [e k]: sqrt(-2 ln u1) cos(2 pi u2), with u1 in (0, 1] and u2 in [0, 1)."""
-    _fillable(out, "f4", 2)
     _normal(np.uint64(seed), np.uint32(purpose), np.uint32(env0), np.uint32(step % 2**32), out)
 
 
@@ -127,7 +114,6 @@ def word(seed, purpose, env, step, component=0):
 
 def permutation(seed, iteration, epoch, out):
     """A permutation of 0 .. n-1: from the last place down, each swaps with one at or below it."""
-    _fillable(out, "i8", 1)
     _permutation(np.uint64(seed), np.uint32(iteration % 2**32), np.uint32(epoch % 2**32), out)
 
 
@@ -141,6 +127,4 @@ def _first_nonfinite(x):
 
 def first_nonfinite(x):
     """The flat index of the first NaN or infinity of x, of any shape, or -1."""
-    if not _fits(x, "f4", np.ndim(x)):
-        raise ValueError("not the array this kernel reads")
     return _first_nonfinite(x.reshape(-1))

@@ -1,7 +1,7 @@
-"""A GRU over packed sequences on the CPU, compiled: where torch takes 30 operations a step.
+"""A compiled GRU over packed sequences on the CPU, where torch needs 30 operations per step.
 
-What the cell makes of its inputs and the gradients of its weights are products over all samples at
-once; only what needs the step before, the hidden part, is csrc/gru/gru.c's.
+The input part of the gates and the gradients of weights are products over all samples. Only the
+hidden part, which depends on the step before, is in csrc/gru/gru.c.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from fastppo.machine import kernels
 
 
 def can_unroll(cell: nn.Module, features: Tensor) -> bool:
-    """Whether the compiled twin can run a cell on these features; an LSTM is oneDNN's already."""
+    """Returns True if the compiled GRU can run `cell` on these features; torch's LSTM is fast."""
     return (kernels.COMPILED and type(cell) is nn.GRU and features.device.type == "cpu"
             and features.dtype == torch.float32)
 
@@ -24,7 +24,7 @@ def can_unroll(cell: nn.Module, features: Tensor) -> bool:
 def unroll_gru(cell: nn.GRU, features: Tensor, state: Tensor, sizes: Tensor) -> Tensor:
     """The outputs [b h] of `cell` for packed features [b f] from `state` [k h]; see kernels.unroll.
 
-    The state gets no gradient. Equal to the cell's own within 1e-5, gradients too.
+    The state gets no gradient. Outputs and gradients equal the cell's own within 1e-5.
     """
     x = F.linear(features, cell.weight_ih_l0, cell.bias_ih_l0)
     return _Unroll.apply(x, cell.weight_hh_l0, cell.bias_hh_l0, state, sizes)
@@ -36,9 +36,9 @@ class _Unroll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, state: Tensor, sizes: Tensor
                 ) -> Tensor:
-        """out, as `unroll` says; what the way back needs is kept."""
+        """The outputs of kernels.unroll; stores what `backward` needs."""
         rows, size = len(x), weight.shape[1]
-        arrays = [_array(one) for one in (sizes, x, weight, bias, state)]
+        arrays = [_array(tensor) for tensor in (sizes, x, weight, bias, state)]
         work = np.zeros(kernels.unroll_floats(size, int(sizes[0])), np.float32)
         prev, out, kept = (np.empty((rows, n * size), np.float32) for n in (1, 1, 4))
         kernels.unroll(*arrays, work, prev, kept, out)

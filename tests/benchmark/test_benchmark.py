@@ -1,13 +1,16 @@
-"""bench: what is measured, what it is compared with, and what is said and written of it."""
+"""bench: its measurements, limits, figures, comparisons with other systems, and reports."""
 
 import importlib.util
+import io
 import itertools
 import json
 import math
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import gymnasium as gym
 import numpy as np
@@ -20,13 +23,14 @@ from fastppo.benchmark.options import Bench
 from fastppo.cli import arguments, main
 from fastppo.errors import ConfigError, EnvError
 from fastppo.machine.limits import usable_cores
+from fastppo.settings.fixes import Omit, Set
 
 SIZES = ["--env_name=CartPole-v1", "--preset=none", "--num_envs=4", "--num_steps=8", "--epochs=2",
          "--num_minibatches=2", "--hidden_sizes=8"]
 
 
 def measure(ppo, part, iterations=2, monkeypatch=None):
-    """What one part finds, begun at once."""
+    """The result of one part, started without waiting."""
     monkeypatch.setattr(measure_one, "signal_ready", lambda: None)
     return measure_one.MEASUREMENTS[part](ppo, measure_one.Measurement(part, {}, 0.01, iterations))
 
@@ -42,7 +46,7 @@ def made(rates, count=2, **loop):
     parts = [("environments", {"resets": 0.1}), ("acting", {}), ("update", {"epochs": 2.0}),
              ("loop", loop)]
     return {"rounds": len(rates), "limits": limits, "settings": {"env_name": "CartPole-v1"},
-            "at_once": [],
+            "parallel_steps": [],
             "machine": {"processor": "a chip", "usable_cores": 2, "system": "Linux"},
             "facts": {"config": config, "inputs": 4, "outputs": 2, "parameters": 9, "native": False,
                       "kernels": "c", "versions": {"torch": "2"}},
@@ -133,19 +137,20 @@ def test_processes_can_use_no_more_cores_than_there_are(count, cores):
 def test_what_holds_back_adds_up_to_what_is_above_the_limit():
     found = figures.session_report(made([2e5], update=3e-6, collect=1.9e-6))
     loop = found["best"]
-    assert sum(found["held_back"].values()) == pytest.approx(1 / loop["median"] - 1 / loop["limit"])
-    assert next(iter(found["held_back"])) == "acting"
+    above = found["above_limit"]
+    assert sum(above.values()) == pytest.approx(1 / loop["median"] - 1 / loop["limit"])
+    assert next(iter(above)) == "acting"
     assert found["command"] == "python main.py --env_name=CartPole-v1 --num_workers=2"
     assert all(len(line) <= 120 for line in table.text(found).splitlines())
 
 
 def test_what_the_cores_make_together_stands_beside_what_the_limit_says():
     held = made([2e5])
-    assert figures.session_report(held)["at_once"] == {}
-    held["at_once"] = [1.5, 1.0, 1.25]
+    assert figures.session_report(held)["parallel"] == {}
+    held["parallel_steps"] = [1.5, 1.0, 1.25]
     found = figures.session_report(held)
     share = found["best"]["share"]  # of two cores
-    assert found["at_once"] == {"median": 1.25, "low": 1.0, "high": 1.5,
+    assert found["parallel"] == {"median": 1.25, "low": 1.0, "high": 1.5,
                                 "share": pytest.approx(share * 2 / 1.25)}
     assert "1.25 (1.00 to 1.50) times" in table.text(found)
     assert all(len(line) <= 120 for line in table.text(found).splitlines())
@@ -155,7 +160,7 @@ def test_another_systems_ratio_is_of_the_medians_of_what_it_does():
     held = made([2e5])
     for name, rates in (("sb3", [1e4, 5e4, 2e4]), ("envpool", [4e5])):
         held["measured"].append({"part": name, "processes": -1, "rounds": [
-            {"rate": rate, "version": "1", "played": "CartPole-v1"} for rate in rates]})
+            {"rate": rate, "version": "1", "env_name": "CartPole-v1"} for rate in rates]})
     held["measured"][0]["rounds"] = [{"rate": 8e5, "resets": 0.0}]
     found = {one.name: one for one in figures.peers(held)}
     assert found["sb3"].ratio == pytest.approx(10) and found["envpool"].ratio == pytest.approx(2)
@@ -177,7 +182,8 @@ def test_what_it_takes_to_start_workers_is_in_no_figure_of_environments(trainer,
     ppo, up = trainer("CartPole-v1", num_workers=1), []
     monkeypatch.setattr(measure_one, "signal_ready",
                         lambda: up.append(ppo.collector.vec.team.posted.generation > 0))
-    measure_one.MEASUREMENTS["environments"](ppo, measure_one.Measurement("environments", {}, 0.01, 1))
+    job = measure_one.Measurement("environments", {}, 0.01, 1)
+    measure_one.MEASUREMENTS["environments"](ppo, job)
     assert up == [True]
 
 
@@ -259,11 +265,25 @@ def test_the_verb_measures_and_says_it_as_a_table_and_as_json(fresh, tmp_path, m
         assert 0 < row["median"] and 0 < row["limit"]
         assert row["share"] == row["median"] / row["limit"]
     assert {"environment", "acting", "update", "peak_flops", "step", "reset"} <= set(found["limit"])
-    assert bool(found["at_once"]) == (usable_cores() > 1)
-    assert found["limit"]["same_episodes"] and math.isfinite(sum(found["held_back"].values()))
+    assert bool(found["parallel"]) == (usable_cores() > 1)
+    assert found["limit"]["same_episodes"] and math.isfinite(sum(found["above_limit"].values()))
     for word in ("whole loop", "share", "limit", "held back by", "fastest   python main.py"):
         assert word in out
     assert list(tmp_path.iterdir()) == [tmp_path / "found.json"]
+
+
+def test_an_error_of_a_measurement_keeps_its_fix(monkeypatch, capsys):
+    job = measure_one.Measurement("loop", {}, 0.1, 1)
+    error = ConfigError("lr is 1", (Set(lr=3e-4), Omit("lr")))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(pickle.dumps(job).hex() + "\n"))
+    monkeypatch.setattr(measure_one, "measure", mock.Mock(side_effect=error))
+    measure_one.main()
+    child = session.Child.__new__(session.Child)
+    child.last, child.process = capsys.readouterr().out, mock.Mock(returncode=0)
+    child.process.communicate.return_value = "", ""
+    with pytest.raises(ConfigError) as caught:
+        child.result()
+    assert caught.value.shell == error.shell == "lr is 1\n  fix: --lr=0.0003; or leave --lr out"
 
 
 def test_an_error_of_the_environments_ends_the_measurement_with_its_text():
@@ -309,13 +329,15 @@ CONFIG = {"frame_stack": 1, "preprocessing": "none", "end_on_life_loss": False, 
 
 
 @pytest.mark.parametrize("name, settings, words", [
-    ("rl_games", {"frame_stack": 4}, "rl_games on EnvPool cannot have --frame_stack=4\n"
-                                     "  fix: leave rl_games out of --against; or --frame_stack=1"),
-    ("envpool", {"frame_stack": 2, "rnn": "gru"}, "EnvPool cannot have --frame_stack=2\n"),
+    ("rl_games", {"frame_stack": 4}, "rl_games on EnvPool does not support frame_stack=4\n"
+                                     "  fix: measure without rl_games on EnvPool;"
+                                     " or --frame_stack=1"),
+    ("envpool", {"frame_stack": 2, "rnn": "gru"}, "EnvPool does not support frame_stack=2\n"),
     ("sb3", {"preprocessing": "atari", "end_on_life_loss": True},
      "--preprocessing=none --end_on_life_loss=False"),
     ("sample_factory", {"activation": "silu"}, "or --activation=tanh"),
-    ("sb3", {"model": "impala"}, "or --model=mlp"), ("sb3", {"layer_norm": True}, "--layer_norm"),
+    ("sb3", {"model": "impala"}, "or --model=mlp"),
+    ("sb3", {"layer_norm": True}, "--layer_norm=False"),
 ])
 def test_a_system_that_cannot_have_a_setting_is_refused_with_a_fix(name, settings, words):
     session.check_takes(name, CONFIG)
@@ -335,7 +357,7 @@ def test_a_system_that_fails_at_one_small_iteration_is_refused_before_anything_i
     monkeypatch.setattr(session, "run_jobs", lambda jobs: [facts])
     monkeypatch.setattr(session, "peer", lambda name, python, text: texts.append(text) or (
         {"missing": []} if text == "--check" else {"failed": "KeyError: 'x'"}))
-    with pytest.raises(ConfigError, match="KeyError: 'x'\n  fix: leave sb3 out of against"):
+    with pytest.raises(ConfigError, match="KeyError: 'x'\n  fix: measure without Stable-Base"):
         session.check_peers({"sb3": None},
                             measure_one.Measurement("", {"env_kwargs": {"key": "mine"}}, 1.0, 9))
     sizes = json.loads(texts[-1])

@@ -1,7 +1,11 @@
-"""Every twin equals its definition, obeys the theorems, and refuses what does not fit."""
+"""Every kernel equals its definition, obeys the theorems, and refuses arrays that do not fit."""
 
-import importlib
+import ctypes
+import functools
+import importlib.util
 import inspect
+import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -9,33 +13,41 @@ import torch
 
 from fastppo import reference
 from fastppo.errors import KernelError
-from fastppo.machine import kernel_checks, kernels
+from fastppo.machine import kernels
 from fastppo.reference import Purpose
 
 SHAPES = [(1, 1), (1, 7), (9, 1), (2, 3), (13, 5), (21, 33), (6, 70)]
 BOTH_TWINS = ["gae", "discounted", "uniform", "normal", "permutation", "word", "first_nonfinite"]
-MODULES = {"compiled": "fastppo._kernels", "numba": "fastppo.machine.kernels_numba"}
+
+
+@functools.cache
+def without_extension():
+    """fastppo.machine.kernels as it is where the extension was not built."""
+    importlib.import_module("fastppo.machine.kernels_numba")  # patch.dict would forget it
+    spec = importlib.util.find_spec("fastppo.machine.kernels")
+    module = importlib.util.module_from_spec(spec)
+    with mock.patch.dict(sys.modules, {"fastppo._kernels": None}):
+        spec.loader.exec_module(module)
+    return module
 
 
 def need(twin):
-    """The module of a twin; the test is skipped where the extension was not built."""
+    """The kernels of a kind; the test is skipped where the extension was not built."""
     if twin == "compiled" and not kernels.COMPILED:
         pytest.skip("the extension is not built here")
-    return importlib.import_module(MODULES[twin])
+    return kernels if twin == "compiled" else without_extension()
 
 
 @pytest.fixture(params=["compiled", "numba"])
-def twin(request, monkeypatch):
-    """fastppo.kernels running on each of its twins."""
-    monkeypatch.setattr(kernels, "_twin", need(request.param))
-    return kernels
+def twin(request):
+    """The kernels, compiled and in numba."""
+    return need(request.param)
 
 
 @pytest.fixture
 def compiled():
-    """fastppo.kernels, where the actor is there too."""
-    need("compiled")
-    return kernels
+    """The compiled kernels, which can also act."""
+    return need("compiled")
 
 
 def draw(shape, seed=0, ends=0.2):
@@ -50,7 +62,7 @@ def draw(shape, seed=0, ends=0.2):
 def gae(twin, gamma=0.97, lam=0.9, **arrays):
     """adv as the kernel fills it, over poison."""
     adv = np.full_like(arrays["rew"], np.nan)
-    twin.gae(**arrays, gamma=gamma, lam=lam, adv=adv)
+    twin.gae(*arrays.values(), gamma, lam, adv)
     return adv
 
 
@@ -221,7 +233,7 @@ def test_every_coordinate_of_the_counter_changes_the_noise(twin):
 def test_words_and_episode_seeds_equal_the_definition(twin):
     for seed, env, step in [(0, 0, 0), (2**64 - 1, 2**32 - 1, -1), (12345678901, 7, 2**33 + 5)]:
         at = seed, Purpose.ENV_SEED, env, step
-        assert twin.word(*at, component=3) == reference.word(*at, component=3)
+        assert twin.word(*at, 3) == reference.word(*at, component=3)
         assert twin.episode_seed(*at) == reference.episode_seed(*at)
         assert type(twin.episode_seed(*at)) is int
 
@@ -318,7 +330,7 @@ class Actor:
         return self.buffers.get(layer, dst)
 
     def define(self, obs):
-        """What torch says, in float64."""
+        """The outputs of torch, in float64."""
         out = []
         for trunk, head in self.chains:
             x = torch.from_numpy(obs).double()
@@ -330,7 +342,7 @@ class Actor:
         return torch.cat(out, 1).detach().numpy()
 
     def forward(self, obs, mean=None, scale=None):
-        """What the kernel says, into poison."""
+        """The outputs of the kernel, written over NaN."""
         packed = np.full(kernels.packed_size(self.plan), np.nan, np.float32)
         kernels.pack(self.plan, self.flat, packed)
         out = np.full((len(obs), self.chains[0][1].out_features + 1), np.nan, np.float32)
@@ -507,17 +519,16 @@ def arguments(kernel):
     sizes = {"t": 4, "e": 3, "n": 4, "o": 5, "k": 2, "a": 2, "...": 6}
     numbers = {"gamma": 0.9, "lam": 0.9, "seed": 1, "purpose": 0, "env0": 0, "step": 0,
                "limit": 10.0}
-    given = {"iteration": 1, "epoch": 2} | numbers
-    for name, line in kernel_checks.ARRAYS[kernel].items():
-        dtypes, *axes = line.lstrip("*~").split()
-        shape = [int(axis) if axis.isdigit() else sizes.get(axis, 1) for axis in axes]
-        given[name] = np.zeros(shape, dtypes.split("|")[0])
-    if kernel in ("forward", "pack", "packed_size"):
+    given = {"iteration": 1, "epoch": 2, "log_std": None} | numbers
+    for name, spec in kernels.ARRAYS[kernel].items():
+        shape = [int(axis) if axis.isdigit() else sizes.get(axis, 1) for axis in spec.axes]
+        given[name] = np.zeros(shape, spec.dtypes[0])
+    if kernel in ("forward", "pack", "packed_size", "update_sizes"):
         actor = Actor(0, "tanh", (4,), False)
         packed = np.zeros(kernels.packed_size(actor.plan), np.float32)
         given |= {"plan": actor.plan, "params": actor.flat, "packed": packed}
         given["out"] = np.zeros((4, 4), np.float32)
-    if kernel.startswith("unroll"):  # four samples of two sequences, a cell of one
+    if kernel in ("unroll", "unroll_back"):  # four samples of two sequences, a cell of one
         given["sizes"] = np.array([2, 1, 1])
         columns = {"x": 3, "dx": 3, "inner": 3, "kept": 4}
         given |= {name: np.zeros((4, n), np.float32) for name, n in columns.items()}
@@ -529,7 +540,7 @@ def arguments(kernel):
     return {name: given[name] for name in names}
 
 
-def misfits(line, array):
+def misfits(spec, array):
     """The same array with one thing wrong at a time, by name."""
     yield "dtype", array.astype("f2")
     yield "rank", array[None]
@@ -538,50 +549,75 @@ def misfits(line, array):
         yield "byte order", array.astype(array.dtype.newbyteorder(">"))
     if array.shape[-1] > 1:
         yield "stride", np.repeat(array, 2, axis=-1)[..., ::2]
-    if line.startswith("*"):
+    if spec.written:
         locked = array.copy()
         locked.flags.writeable = False
         yield "read-only", locked
 
 
-def refuses(kernel, name, **arguments):
-    """That a call is a KernelError naming the kernel, the array and what was wanted."""
+def refuses(module, kernel, name, arguments):
+    """Asserts that a call raises a KernelError with the kernel, the array and the expectation."""
     with pytest.raises(KernelError, match=rf"^{kernel}: {name} is .*, wanted a .* of shape \("):
-        getattr(kernels, kernel)(**arguments)
+        getattr(module, kernel)(*arguments.values())
 
 
-@pytest.mark.parametrize("kernel", kernel_checks.ARRAYS)
+@pytest.mark.parametrize("kernel", [name for name, specs in kernels.ARRAYS.items() if specs])
 def test_an_array_that_does_not_fit_is_named_with_what_was_wanted(compiled, kernel):
     good = arguments(kernel)
-    getattr(kernels, kernel)(**good)
-    for name, line in kernel_checks.ARRAYS[kernel].items():
-        for what, bad in misfits(line, good[name]):
+    getattr(kernels, kernel)(*good.values())
+    for name, spec in kernels.ARRAYS[kernel].items():
+        for what, bad in misfits(spec, good[name]):
             if (kernel, what) != ("first_nonfinite", "rank"):  # it takes any shape
-                refuses(kernel, name, **good | {name: bad})
+                refuses(kernels, kernel, name, good | {name: bad})
 
 
 @pytest.mark.parametrize("kernel", ["gae", "discounted", "merge_moments", "uniform", "permutation"])
-def test_the_numba_twin_refuses_the_same_arrays(monkeypatch, kernel):
-    monkeypatch.setattr(kernels, "_twin", need("numba"))
+def test_the_numba_twin_refuses_the_same_arrays(kernel):
     good = arguments(kernel)
-    for name, line in kernel_checks.ARRAYS[kernel].items():
-        for _, bad in misfits(line, good[name]):
-            refuses(kernel, name, **good | {name: bad})
+    getattr(without_extension(), kernel)(*good.values())
+    for name, spec in kernels.ARRAYS[kernel].items():
+        for _, bad in misfits(spec, good[name]):
+            refuses(without_extension(), kernel, name, good | {name: bad})
+
+
+class Buffer(ctypes.Structure):
+    """Python's Py_buffer."""
+
+    _fields_ = [("buf", ctypes.c_void_p), ("obj", ctypes.py_object), ("len", ctypes.c_ssize_t),
+                ("itemsize", ctypes.c_ssize_t), ("readonly", ctypes.c_int), ("ndim", ctypes.c_int),
+                ("format", ctypes.c_char_p), ("shape", ctypes.POINTER(ctypes.c_ssize_t)),
+                ("strides", ctypes.POINTER(ctypes.c_ssize_t)), ("suboffsets", ctypes.c_void_p),
+                ("internal", ctypes.c_void_p)]
+
+
+def test_longs_of_32_bits_are_refused_where_int64_is_wanted(compiled):
+    """A C long has 32 bits on some systems; 64 of them per element would end behind the array."""
+    memory = np.zeros(8, np.int64)  # twice what the buffer declares
+    shape, strides = (ctypes.c_ssize_t * 1)(8), (ctypes.c_ssize_t * 1)(4)
+    buffer = Buffer(memory.ctypes.data, None, 32, 4, 0, 1, b"l", shape, strides, None, None)
+    make = ctypes.pythonapi.PyMemoryView_FromBuffer
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.POINTER(Buffer)]
+    act = make(ctypes.byref(buffer))
+    assert (act.format, act.itemsize, len(act)) == ("l", 4, 8)
+    with pytest.raises(KernelError, match="sample_categorical: act is memoryview, wanted a writa"):
+        kernels.sample_categorical(*np.zeros((1, 8, 2), "f4"), *np.zeros((1, 8), "f4"), act,
+                                   np.zeros(8, "f4"))
+    assert not memory.any()
 
 
 @pytest.mark.parametrize("kernel", ["gae", "discounted", "forward", "sample_gaussian"])
 def test_a_size_that_differs_from_its_neighbours_is_refused(compiled, kernel):
     good = arguments(kernel)
-    for name in list(kernel_checks.ARRAYS[kernel])[1:]:
+    for name in list(kernels.ARRAYS[kernel])[1:]:
         if name not in ("plan", "packed"):
             with pytest.raises(KernelError, match=f"^{kernel}: "):
-                getattr(kernels, kernel)(**good | {name: good[name][:-1]})
+                getattr(kernels, kernel)(*(good | {name: good[name][:-1]}).values())
 
 
 def test_the_error_says_what_came_and_what_was_wanted(twin):
     good = arguments("gae")
     with pytest.raises(KernelError) as caught:
-        twin.gae(**good | {"val": np.zeros((4, 2))})
+        twin.gae(*(good | {"val": np.zeros((4, 2))}).values())
     wanted = "wanted a C-contiguous float32 array of shape (4, 3)"
     assert str(caught.value) == f"gae: val is float64 (4, 2), {wanted}"
 
@@ -589,17 +625,14 @@ def test_the_error_says_what_came_and_what_was_wanted(twin):
 @pytest.mark.parametrize("number", [{"seed": -1}, {"seed": 2**64}, {"env0": 2**32}, {"step": "x"}])
 def test_numbers_out_of_range_are_refused(twin, number):
     with pytest.raises(KernelError, match="^uniform: "):
-        twin.uniform(**arguments("uniform") | number)
+        twin.uniform(*(arguments("uniform") | number).values())
 
 
 @pytest.mark.parametrize("kernel", ["forward", "pack", "sample_categorical", "sample_gaussian"])
-def test_without_the_extension_the_actor_is_refused_with_the_line_that_installs_it(
-    monkeypatch, kernel
-):
-    monkeypatch.setattr(kernels, "_twin", need("numba"))
+def test_without_the_extension_the_actor_is_refused_with_the_line_that_installs_it(kernel):
     anything = [None] * len(inspect.signature(getattr(kernels, kernel)).parameters)
     with pytest.raises(KernelError, match=r"fix: .*pip install -e \."):
-        getattr(kernels, kernel)(*anything)
+        getattr(without_extension(), kernel)(*anything)
 
 
 @pytest.mark.parametrize("kernel", [*BOTH_TWINS, "merge_moments"])
@@ -621,7 +654,7 @@ def test_definitions_have_the_same_parameters_and_first_line_as_their_kernels(ke
 
 @pytest.mark.parametrize("kernel", [*BOTH_TWINS, "merge_moments"])
 def test_numba_twins_carry_the_same_first_line(kernel):
-    numba, public = getattr(need("numba"), kernel), getattr(kernels, kernel)
+    numba, public = getattr(need("numba")._twin, kernel), getattr(kernels, kernel)
     assert public.__doc__.splitlines()[0] == numba.__doc__.splitlines()[0]
 
 
