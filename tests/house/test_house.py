@@ -16,6 +16,7 @@ ROWS = """
     cli.bench cli.export
     cli.train
     cli.arguments cli.interrupts cli.stdout_guard
+    cli.help_page
     cli.setting_types
     benchmark.session benchmark.table
     benchmark.figures
@@ -72,6 +73,7 @@ ROWS = """
     settings.schedules
     errors
     settings.aliases
+    settings.string_fixes
     settings.spelling settings.presets
     settings.fixes
 """.split("\n")
