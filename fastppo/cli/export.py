@@ -4,7 +4,7 @@ import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Sequence
+from typing import Any, Literal, Sequence
 
 from fastppo.cli.arguments import flag_text, flags_by_setting, split_flags
 from fastppo.cli.help_page import help_page
@@ -12,10 +12,6 @@ from fastppo.cli.interrupts import Interrupts
 from fastppo.cli.setting_types import settings
 from fastppo.errors import ConfigError, Error
 from fastppo.settings.fixes import Omit, program
-
-if TYPE_CHECKING:
-    from fastppo.outputs.export_samples import Recording
-    from fastppo.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -61,9 +57,8 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     print(f"exported  {path}   acts as the policy does on {len(steps.first)} {what}")
 
 
-def steps_to_check(policy: "Policy", env_name: str | None, stored_name: str,
-                   kwargs: dict[str, Any], preparation: dict[str, Any]
-                   ) -> "tuple[Recording, str]":
+def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[str, Any],
+                   preparation: dict[str, Any]):
     """(recorded steps to check a graph on, a description of them); see Export.
 
     `env_name` is the environment that the user names; the rest is of the policy's file.

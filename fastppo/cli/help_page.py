@@ -34,11 +34,8 @@ def help_page(intro: str, shown: Iterable[Setting], preset: str = "none",
 
 
 def _default(setting: Setting, preset: str, changes: Mapping[str, Any]) -> str:
-    """The default of a setting with its unit, and the preset that it comes from."""
-    value = changes.get(setting.name, setting.default)
-    text = format_value(value)
-    if setting.unit and value is not None:
-        text += f" {setting.unit}"
-    if setting.name in changes:
-        text += f" by preset {preset}, else {format_value(setting.default)}"
-    return text
+    """The default of a setting, and the preset that it comes from."""
+    default = format_value(setting.default)
+    if setting.name not in changes:
+        return default
+    return f"{format_value(changes[setting.name])} by preset {preset}, else {default}"

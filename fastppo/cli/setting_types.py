@@ -1,4 +1,4 @@
-"""Config's fields as data: type, default, unit, meaning, and how a text becomes a value.
+"""Config's fields as data: type, default, meaning, and how a text becomes a value.
 
 --help and docs/config.md are made from this. Nothing here imports torch, gymnasium or numpy.
 """
@@ -24,16 +24,6 @@ from fastppo.settings.spelling import closest, parse_loose_json
 SECTIONS = {"env_name": "environment", "model": "network", "num_envs": "rollout",
             "gamma": "returns", "epochs": "update", "device": "machine", "eval_episodes": "output"}
 
-UNITS = {"max_episode_steps": "steps", "total_steps": "steps", "hidden_sizes": "units",
-         "frame_stack": "observations", "log_std_init": "nats", "num_envs": "environments",
-         "num_steps": "steps", "num_workers": "processes", "sde_sample_freq": "steps",
-         "rnn_size": "units", "step_timeout": "s", "reset_timeout": "s",
-         "reward_limit": "standard deviations", "obs_limit": "standard deviations",
-         "num_microbatches": "parts", "target_kl": "nats", "adaptive_kl": "nats",
-         "epochs": "passes", "num_minibatches": "minibatches", "torch_threads": "threads",
-         "eval_episodes": "episodes", "eval_interval": "steps", "rounds": "rounds",
-         "seconds": "s", "iterations": "iterations", "processes": "processes"}
-
 TYPE_NAMES = {int: "INT", float: "FLOAT", Scheduled: "FLOAT|SCHEDULE", bool: "BOOL", str: "TEXT",
               Any: "TEXT", tuple[int, ...]: "INT,...", tuple[str, ...]: "NAME,...",
               dict[str, Any]: "JSON"}
@@ -55,11 +45,6 @@ class Setting(NamedTuple):
     text: str  # its meaning, in one line
     source: str  # of the default; "" if it has none
     section: str
-
-    @property
-    def unit(self) -> str:
-        """The unit of its values; "" if they have none."""
-        return UNITS.get(self.name, "")
 
     @property
     def type(self) -> str:

@@ -11,7 +11,7 @@ import time
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Iterator, Sequence
+from typing import Any, Iterator, Sequence
 
 from fastppo import __version__
 from fastppo.cli import arguments
@@ -20,12 +20,6 @@ from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Set, format_value
 from fastppo.settings.spelling import MODELS
-
-if TYPE_CHECKING:
-    from fastppo.config import Config
-    from fastppo.outputs.evaluate import Evaluation
-    from fastppo.policy import Policy
-    from fastppo.ppo import PPO
 
 PROCESS_START = time.monotonic()
 MODEL_FILE, SUMMARY_FILE = "model.safetensors", "summary.json"
@@ -101,7 +95,7 @@ def first_lines(request: Request, seed: int, folder: Path) -> list[str]:
     return [line] if compiled else [NO_EXTENSION, line]
 
 
-def banner(ppo: "PPO", request: Request) -> list[str]:
+def banner(ppo, request: Request) -> list[str]:
     """The resolved choices of a run, one line each."""
     from fastppo.build.check_settings import torch_alone
     from fastppo.machine import kernels
@@ -126,7 +120,7 @@ def banner(ppo: "PPO", request: Request) -> list[str]:
     ]
 
 
-def learn_and_save(ppo: "PPO", folder: Path, interrupts: Interrupts) -> dict[str, Any]:
+def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
     """Learn, and save the policy even after an error or a signal; returns the run's summary.
 
     A signal stops at once while steps are collected or evaluated, else after the iteration.
@@ -154,8 +148,7 @@ def learn_and_save(ppo: "PPO", folder: Path, interrupts: Interrupts) -> dict[str
     return summary
 
 
-def final_evaluation(ppo: "PPO", folder: Path, summary: dict[str, Any],
-                     known: "Evaluation | None") -> None:
+def final_evaluation(ppo, folder: Path, summary: dict[str, Any], known) -> None:
     """Evaluate the final policy, unless the result is `known` already, and print the return."""
     try:
         found = known or ppo.evaluate(ppo.config.eval_episodes)
@@ -168,7 +161,7 @@ def final_evaluation(ppo: "PPO", folder: Path, summary: dict[str, Any],
     print_lines(f"evaluation return {found}")
 
 
-def make_summary(ppo: "PPO", ended: str, startup: float, seconds: float, model: Path | None
+def make_summary(ppo, ended: str, startup: float, seconds: float, model: Path | None
                  ) -> dict[str, Any]:
     """The contents of summary.json; `startup` and `seconds` of training in seconds."""
     from fastppo.collect import WARMUP_STEPS
@@ -208,7 +201,7 @@ def print_lines(*lines: str) -> None:
     print(*lines, sep="\n", flush=True)
 
 
-def _saved(ppo: "PPO", folder: Path) -> Path | None:
+def _saved(ppo, folder: Path) -> Path | None:
     """The file that the policy of the last complete iteration is saved to; None before it."""
     if ppo.learner.finished < 0:
         return None
@@ -216,7 +209,7 @@ def _saved(ppo: "PPO", folder: Path) -> Path | None:
     return folder / MODEL_FILE
 
 
-def _network_text(policy: "Policy", config: "Config") -> str:
+def _network_text(policy, config) -> str:
     outputs = f"-{{{policy.head.size},1}}"
     if config.model not in MODELS:
         return f"{format_value(config.model)}{outputs}"

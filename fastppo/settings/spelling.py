@@ -12,7 +12,7 @@ MODELS = "auto", "mlp", "cnn", "impala", "impoola"  # networks that a setting ca
 
 
 def flag_meant(name: str, value: Any, wanted: str, default: Any) -> str:
-    """TO BE REMOVED: the flag with the nearest of the choices that `wanted` lists, or the default."""
+    """TO BE REMOVED: the flag with the nearest choice that `wanted` lists, or the default."""
     choices = wanted.removeprefix("one of ").split(", ") if isinstance(value, str) else []
     near = closest(value, choices) if len(choices) > 1 else None
     return flag(name, near or default)

@@ -12,7 +12,7 @@ from fastppo.benchmark.options import Bench
 from fastppo.build.resolve import config_for
 from fastppo.cli import arguments
 from fastppo.cli.arguments import ALIASES, COMPUTED
-from fastppo.cli.setting_types import BARE_VALUES, SECTIONS, UNITS, settings
+from fastppo.cli.setting_types import BARE_VALUES, SECTIONS, settings
 from fastppo.cli.train import first_lines
 from fastppo.config import check_names
 from fastppo.errors import ConfigError, EnvError
@@ -161,7 +161,7 @@ def test_tables_about_settings_name_only_settings():
     assert {(tuple[str, ...] in getattr(x.type, "__args__", (x.type,)), x.name)
             for x in dataclasses.fields(Config) if "tuple" in str(x.type)} == {
         *((True, name) for name in WORDS), *((False, name) for name in SIZES)}
-    assert {*UNITS, *BARE_VALUES} <= {*NAMES, *settings(Bench)}
+    assert {*BARE_VALUES} <= {*NAMES, *settings(Bench)}
     assert set(ours) <= {*NAMES, *COMPUTED}
     assert not {*NAMES, *settings(Bench)} & {*ALIASES, *COMPUTED, *FOREIGN_NAMES}
     assert len(FOREIGN_NAMES) == sum(map(len, LIBRARY_NAMES.values()))
