@@ -90,12 +90,20 @@ def read(argv: Sequence[str], options: type | None = None) -> Request:
 
 
 def split_flags(argv: Sequence[str]) -> list[Flag]:
-    """The flags of `argv`, names with underscores; raises ConfigError for a word before them."""
+    """The flags of `argv`, names with underscores, --no-flag as --flag=False.
+
+    Raises ConfigError for a word before the first flag.
+    """
     found: list[Flag] = []
     for word in argv:
         if re.match(r"--?[A-Za-z]", word):  # a negative number is a value
             typed, equals, value = word.partition("=")
             name = typed[2:].replace("-", "_") if typed.startswith("--") else typed
+            if name.startswith("no_"):
+                name = name.removeprefix("no_")
+                if equals:
+                    raise ConfigError(f"{typed} takes no value", Set(**{name: False}))
+                equals, value = "=", "False"
             found.append(Flag(typed, name, [value] if equals else []))
         elif found:
             found[-1].values.append(word)
@@ -113,7 +121,7 @@ def flags_by_setting(flags: Sequence[Flag], known: Mapping[str, Setting]) -> dic
     is given under two names.
     """
     found: dict[str, Flag] = {}
-    for flag in (_without_no(flag, known) for flag in flags):
+    for flag in flags:
         name = ALIASES.get(flag.name, flag.name)
         if name in FOREIGN_NAMES:
             raise _foreign_name(flag)
@@ -178,24 +186,9 @@ def _intro(options: type | None, texts: Mapping[str, str], preset: str, changes:
     verb = f" {options.__name__.lower()}" if options else ""
     about = inspect.getdoc(options) if options else HELP.format(program())
     which = f"preset {preset}: {len(changes)} differ" if changes else "no preset"
-    env, other = texts.get("env_name", Config.env_name), ""
-    if "env_name" not in texts:
-        other = "\n--env_name=CartPole-v1 --help shows those of another environment."
     return (f"usage: {program()}{verb} [--setting=value ...]\n\n{about}\n\n"
-            f"The defaults below are those of {env} ({which}).{other}")
-
-
-def _without_no(flag: Flag, known: Mapping[str, Setting]) -> Flag:
-    """--no-flag as --flag=False, if there is such a switch."""
-    name = flag.name.removeprefix("no_")
-    switch = known[name].kind is bool if name in known else isinstance(
-        FOREIGN_NAMES.get(name), Answer)
-    if name == flag.name or not switch:
-        return flag
-    if flag.values:
-        raise ConfigError(f"{flag.typed} takes no value, but was given {' '.join(flag.values)}",
-                          Set(**{name: False}))
-    return Flag(flag.typed, name, ["False"])
+            f"The defaults are those of {texts.get('env_name', Config.env_name)} ({which});"
+            " --env_name=... --help shows others.")
 
 
 def _foreign_name(flag: Flag) -> ConfigError:

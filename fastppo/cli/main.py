@@ -12,9 +12,7 @@ from fastppo.errors import ConfigError, Error, ModelError, SpaceError
 from fastppo.settings.fixes import program
 from fastppo.settings.spelling import closest
 
-# The verbs that a command line may begin with, and the function of each.
-VERBS = {"train": "fastppo.cli.train:train_verb", "bench": "fastppo.cli.bench:bench_verb",
-         "export": "fastppo.cli.export:export_verb"}
+VERBS = "train", "bench", "export"  # each a module with a function such as train_verb
 USAGE_ERRORS = (ConfigError, ModelError, SpaceError)
 NEEDED_PACKAGES = "numpy", "torch", "gymnasium", "safetensors", "cloudpickle"
 Verb = Callable[[Sequence[str], Interrupts], None]
@@ -61,8 +59,7 @@ def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:
             raise ConfigError(f'there is no command "{first}", only {", ".join(VERBS)}; and'
                               " settings begin with --", f"{program()} --help")
         first, rest = "train", list(argv)
-    module, _, name = VERBS[first].partition(":")
-    return getattr(importlib.import_module(module), name), rest
+    return getattr(importlib.import_module(f"fastppo.cli.{first}"), f"{first}_verb"), rest
 
 
 def _working_python() -> str:

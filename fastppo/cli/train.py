@@ -3,7 +3,6 @@
 import importlib.util
 import itertools
 import json
-import math
 import os
 import secrets
 import sys
@@ -46,7 +45,7 @@ def run_training(request: Request, interrupts: Interrupts) -> None:
         fixed = {"env_name": config.env_name, "seed": seed, "run_dir": str(folder),
                  "progress": progress}
         with PPO(**{**request.given, **fixed}) as ppo:
-            print_lines(*first_lines(request, seed, folder), *banner(ppo, request))
+            print(*first_lines(request, seed, folder), *banner(ppo, request), sep="\n", flush=True)
             sinks = list(ppo.sinks)
             summary = learn_and_save(ppo, folder, interrupts)
         if config.eval_episodes:
@@ -137,11 +136,13 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
         seconds = time.monotonic() - started - ppo.clock.seconds.get(EVALUATION, 0.0)
         interrupts.stop_now = lambda: False
         ended = "signal" if interrupts.signum else ended
-        model = _saved(ppo, folder)
+        model = folder / MODEL_FILE if ppo.learner.finished >= 0 else None
+        if model:
+            ppo.save(model)
         summary = make_summary(ppo, ended, started - PROCESS_START, seconds, model)
         write_summary(folder, summary)
         ppo.close()  # its sinks print their last lines
-        print_lines(result_line(summary, model))
+        print(result_line(summary, model), flush=True)
         interrupts.stop_now = lambda: True
     if interrupts.signum:
         raise Stop
@@ -153,12 +154,14 @@ def final_evaluation(ppo, folder: Path, summary: dict[str, Any], known) -> None:
     try:
         found = known or ppo.evaluate(ppo.config.eval_episodes)
     except Stop:
-        print_lines(f"stopped   during the evaluation   {folder / MODEL_FILE}")
+        print(f"stopped   during the evaluation   {folder / MODEL_FILE}", flush=True)
         raise
-    result = {"mean": found.mean, "std": found.std, "ci95": found.ci95,
-              "episodes": len(found.returns), "length": float(found.lengths.mean())}
+    count = len(found.returns)  # a single episode has neither std nor ci95
+    result = {"mean": found.mean, "std": found.std if count > 1 else None,
+              "ci95": found.ci95 if count > 1 else None, "episodes": count,
+              "length": float(found.lengths.mean())}
     write_summary(folder, summary | {"evaluation": result})
-    print_lines(f"evaluation return {found}")
+    print(f"evaluation return {found}", flush=True)
 
 
 def make_summary(ppo, ended: str, startup: float, seconds: float, model: Path | None
@@ -191,22 +194,8 @@ def result_line(summary: dict[str, Any], model: Path | None) -> str:
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:
-    """Write the summary to a run's folder; numbers that are not finite become null."""
-    text = json.dumps(_finite(summary), indent=2, allow_nan=False)
-    (folder / SUMMARY_FILE).write_text(text + "\n", encoding="utf-8")
-
-
-def print_lines(*lines: str) -> None:
-    """Print lines and flush."""
-    print(*lines, sep="\n", flush=True)
-
-
-def _saved(ppo, folder: Path) -> Path | None:
-    """The file that the policy of the last complete iteration is saved to; None before it."""
-    if ppo.learner.finished < 0:
-        return None
-    ppo.save(folder / MODEL_FILE)
-    return folder / MODEL_FILE
+    """Write the summary to a run's folder."""
+    (folder / SUMMARY_FILE).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
 def _network_text(policy, config) -> str:
@@ -225,9 +214,3 @@ def _network_text(policy, config) -> str:
 def _space_text(space: Any) -> str:
     name = type(space).__name__
     return f"{name}{space.shape} {space.dtype}" if name == "Box" else str(space)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -144,17 +144,13 @@ def factories_of(source: EnvSource, name: str, env: Any) -> list[Factory]:
                               f"give one of the same spaces, or leave {name} out")
     trained = mask_leaf(source.obs_space, source.act_space) is not None
     if isinstance(source.act_space, CHOICES) and bool(where) != trained:
-        raise _otherwise_masked(f"{name} is {env!r}", where, name)
+        what = f"has an action mask, {where}, but the policy is trained without masks" if where \
+            else "has no action mask in its first info and no action_masks(), but the policy is" \
+                 " trained with masks"
+        raise ConfigError(f"{name} is {env!r}, which {what}",
+                          f"give one {'without' if where else 'with'} masks, as in training, or"
+                          f" leave {name} out")
     return factories
-
-
-def _otherwise_masked(given: str, where: str, name: str) -> ConfigError:
-    what = f"has an action mask, {where}, but the policy is trained without" if where else \
-        "has no action mask in its first info and no action_masks(), but the policy is trained" \
-        " with masks"
-    return ConfigError(f"{given}, which {what}",
-                       f"give one {'without' if where else 'with'} masks, as what is trained on,"
-                       f" or leave {name} out")
 
 
 def spaces_match(ours: Space, theirs: Space, bounds_free: bool) -> bool:
