@@ -40,7 +40,7 @@ class Progress(NamedTuple):
     begin: int = 0  # step at which the last one began
 
 
-class PPO(AbstractContextManager):
+class PPO(AbstractContextManager["PPO"]):
     """Proximal policy optimisation [Schulman 2017, arXiv:1707.06347] on an environment.
 
     `env`: a Gymnasium id, class, callable, list of callables, or a gymnasium VectorEnv; `settings`:

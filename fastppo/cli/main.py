@@ -1,6 +1,7 @@
 """The command: chooses the verb and turns errors into exit codes."""
 
 import importlib
+import io
 import os
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ Verb = Callable[[Sequence[str], Interrupts], None]
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command `argv` (default: of the process); SystemExit unless all went well."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv; last, so that it hides nothing

@@ -30,7 +30,7 @@ TYPE_NAMES = {int: "INT", float: "FLOAT", Scheduled: "FLOAT|SCHEDULE", bool: "BO
 AUTO = *BY_PRESET, "num_workers"  # numbers that can be left to a rule or to measurement
 SHARES = "std",  # numbers that can be given as a percentage
 BARE_VALUES = {"json": "-"}  # texts that a flag stands for if no value follows it
-POWERS = {"": 0, "k": 3, "m": 6, "g": 9}
+POWERS = {"k": 3, "m": 6, "g": 9}
 SWITCHES = {"true": True, "yes": True, "on": True, "1": True,
             "false": False, "no": False, "off": False, "0": False}
 
@@ -89,12 +89,13 @@ class Setting(NamedTuple):
 @functools.cache
 def settings(owner: type = Config) -> dict[str, Setting]:
     """Every field of a dataclass by name, with the text below it in the source as its meaning."""
-    body = ast.parse(inspect.getsource(owner)).body[0].body
-    texts = {node.target.id: " ".join(below.value.value.split())
+    tree: Any = ast.parse(inspect.getsource(owner))
+    body = tree.body[0].body
+    texts = {ast.unparse(node.target): " ".join(below.value.value.split())
              for node, below in zip(body, body[1:]) if isinstance(node, ast.AnnAssign)}
     found, section = {}, owner.__name__.lower()
     for field in fields(owner):
-        text, source = re.fullmatch(r"(.*?)(?: \[([^]]*)\])?", texts[field.name]).groups("")
+        text, source = re.findall(r"^(.*?)(?: \[([^]]*)\])?$", texts[field.name])[0]
         members = get_args(field.type) if get_origin(field.type) in (Union, UnionType) else ()
         optional = bool(members) and field.type != Scheduled
         kind = Scheduled if {*get_args(Scheduled)} <= {*members} else (*members, field.type)[0]
@@ -106,8 +107,9 @@ def settings(owner: type = Config) -> dict[str, Setting]:
 
 def parse_int(text: str) -> int:
     """A whole number: 16, 1_000, 1e6, 10M or 500k; ValueError or ArithmeticError for others."""
-    match = re.fullmatch(r"(.*?)([kmg]?)", text.strip().lower(), re.DOTALL)
-    value = Decimal(match[1]).scaleb(POWERS[match[2]])
+    text = text.strip().lower()
+    power = POWERS.get(text[-1:], 0)
+    value = Decimal(text[:-1] if power else text).scaleb(power)
     if not value.is_finite() or value.adjusted() >= 30 or value != int(value):
         raise ValueError(text)
     return int(value)

@@ -38,8 +38,8 @@ def _python_literal(value: str, name: str = "") -> str:
     if plain != "none" and name in WORDS | SIZES:
         found = [word if name in SIZES else f'"{word}"' for word in plain.split(",")]
         return f"({', '.join(found)}{',' * (len(found) == 1)})"
-    if plain.startswith("{") and (value := parse_loose_json(plain)) is not None:
-        return repr(value)
+    if plain.startswith("{") and (found := parse_loose_json(plain)) is not None:
+        return repr(found)
     if plain == "none" and name not in NONE:
         return "None"
     return plain if re.fullmatch(r"-?[\d_.]+(e-?\d+)?|True|False|\.\.\.", plain) else f'"{plain}"'
