@@ -34,9 +34,6 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 def run_training(request: Request, interrupts: Interrupts) -> None:
     """Train, save and evaluate, in a new folder for the run."""
     config = request.config
-    if config.logger == "wandb":
-        from fastppo.outputs.wandb_sink import check_wandb
-        check_wandb()
     seed = secrets.randbits(31) if config.seed is None else config.seed
     progress = "lines" if config.progress == "auto" else config.progress
     with new_folder(config.run_dir, f"{folder_name(config.env_name)}__{seed}") as folder:

@@ -75,14 +75,14 @@ def sample_episodes(policy: Policy, steps: int = STEPS) -> Recording:
 def record(policy: Policy, env: gym.Env, steps: int) -> Recording:
     """`steps` steps of the policy in `env`; EnvError if the environment fails."""
     ports, columns = inputs_of(policy), policy.observer.seen.columns
-    seen, first, states, over = [], [], [], True
+    rows, first, states, over = [], [], [], True
     try:
         with torch_threads(1):
             for step in range(steps):
                 first.append(over)
                 if over:
                     obs, state = env.reset(seed=step)[0], np.zeros((1, policy.memory), np.float32)
-                seen.append([np.array(column.leaf.of(obs), port.dtype)
+                rows.append([np.array(column.leaf.of(obs), port.dtype)
                              for column, port in zip(columns, ports)])
                 states.append(state)
                 act, state = predict_step(policy, obs, state)
@@ -91,9 +91,9 @@ def record(policy: Policy, env: gym.Env, steps: int) -> Recording:
     except (Error, KeyboardInterrupt):
         raise
     except BaseException as error:  # a user's environment may raise anything
-        raise faults.env_error("an environment", f"step {len(seen)}", error,
+        raise faults.env_error("an environment", f"step {len(rows)}", error,
                                "play it alone until that works") from error
-    return Recording([np.stack(leaf) for leaf in zip(*seen)], np.array(first, bool),
+    return Recording([np.stack(leaf) for leaf in zip(*rows)], np.array(first, bool),
                      np.concatenate(states))
 
 
