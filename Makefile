@@ -1,4 +1,4 @@
-# `make train` and `make test` need git's clone, make and Python >= 3.11; all else goes into .venv.
+# `make train` and `make test` need the clone, make and Python >= 3.11; the rest goes into .venv.
 
 PYTHON ?= python3
 SEED ?= 1
@@ -29,18 +29,19 @@ else
   $(error TORCH=$(TORCH) is unknown; fix: make TORCH=cpu, or leave it out)
 endif
 
-.PHONY: help train test slow sanitize bench clean
+.PHONY: help train test slow check sanitize bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make train    train LunarLander-v3 on the CPU     (SEED=1, ARGS=\"--env_name=CartPole-v1\")"
 	@echo "make test     run the fast tests                  (JOBS=2, ARGS=\"-k gae\")"
 	@echo "make slow     run the learning tests and the full matrix"
+	@echo "make check    run the linter, the type checker and the tests of the code's form"
 	@echo "make sanitize run the tests of the C under the address and undefined sanitizers"
 	@echo "make bench    measure README's speed table: figures, limits, other systems"
-	@echo "make clean    remove all that make has made, except runs/"
+	@echo "make clean    remove everything that make creates, except runs/"
 	@echo
-	@echo "The first of them sets up .venv: PYTHON=python3.12 chooses its Python, TORCH=cpu takes"
+	@echo "The first call sets up .venv: PYTHON=python3.12 chooses its Python, TORCH=cpu takes"
 	@echo "PyTorch's CPU build (200 MB instead of about 3 GB), FASTPPO_DEBUG=1 builds with checks."
 
 train: $(STAMP)
@@ -52,9 +53,14 @@ test: $(STAMP)
 slow: $(STAMP)
 	@$(PY) -m pytest -q -n $(JOBS) -m slow $(ARGS)
 
-# A build of its own beside the usual one. libasan must be there before anything else is, libstdc++
-# before torch throws; leaks are not looked for, because Python itself has some, and a test's own
-# SIGSEGV or SIGBUS is left to end its process.
+check: $(VENV)/dev
+	@$(PY) -m ruff check fastppo tests bench docs setup.py main.py
+	@$(PY) -m pyright --pythonpath $(PY)
+	@$(PY) -m pytest -q -n $(JOBS) tests/house $(ARGS)
+
+# A separate build, beside the usual one. libasan must be loaded first, and libstdc++ before torch
+# throws. Leaks are not detected, because Python itself has some. A SIGSEGV or SIGBUS that a test
+# causes ends its process as usual.
 sanitize: $(STAMP)
 	@rm -rf $(SANE) && mkdir -p $(SANE)
 	@$(PIP) install "cython>=3.1" "setuptools>=77"
@@ -78,7 +84,7 @@ clean:
 	rm -rf .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A venv without pip is one whose making was interrupted: pip comes last, so it is the target.
+# pip is installed last, so it is the target: a venv without it was interrupted.
 $(VENV)/bin/pip:
 	@rm -rf $(VENV)
 	@if $(PYTHON) -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
@@ -96,11 +102,15 @@ $(VENV)/bin/pip:
 	    echo "  fix: make PYTHON=python3.12 ...   (or any newer one that is installed)" >&2; exit 1; \
 	fi
 
-# The stamp goes first and comes back last: an interrupted install is done again.
+$(VENV)/dev: $(STAMP)
+	@$(PIP) install -e ".[dev]" -c constraints.txt $(OR_SAY)
+	@touch $@
+
+# The stamp is removed first and written last, so that an interrupted install is repeated.
 $(STAMP): setup.py pyproject.toml constraints.txt $(wildcard csrc/*/*) | $(VENV)/bin/pip
 	@rm -f $(VENV)/installed*
 	@mkdir -p build && rm -f $(LOG)
-	@echo "install   fastppo and what it needs (the first time minutes, most of it PyTorch)"
+	@echo "install   fastppo and its dependencies (minutes the first time, mostly for PyTorch)"
 ifeq ($(TORCH),cpu)
 	@$(PIP) install uv $(OR_SAY)
 endif
@@ -108,7 +118,7 @@ endif
 	@if $(PY) -c 'import fastppo._cells, fastppo._kernels' 2>/dev/null; then \
 	    echo "kernels   compiled"; \
 	else \
-	    echo "kernels   not compiled: fastppo will run in one process, slower"; \
+	    echo "kernels   not compiled: fastppo runs in one process, slower"; \
 	    sed -nE 's/^[^ ]+ +(.*(error:|building extension).*)/  \1/p' $(LOG) 2>/dev/null \
 	        | cut -c 1-100 | head -n 4; \
 	    echo "  fix: sudo apt install build-essential python3-dev, touch setup.py, make again"; \

@@ -1,4 +1,4 @@
-"""The command: `python main.py --env_name=LunarLander-v3 --seed=1`; `--help` lists the rest."""
+"""The command from a checkout: `python main.py --env_name=LunarLander-v3 --seed=1`."""
 
 from fastppo.cli.main import main
 

@@ -1,7 +1,7 @@
-"""Builds fastppo._kernels and fastppo._cells from csrc/; pyproject.toml says everything else.
+"""Builds fastppo._kernels and fastppo._cells from csrc/; everything else is in pyproject.toml.
 
-Both are optional: where Cython, a C compiler or Python's headers are missing the install succeeds
-and fastppo runs in pure Python, saying so. FASTPPO_DEBUG=1 builds with bounds checks and -O1 -g,
+Both are optional: without Cython, a C compiler or Python's headers the install succeeds, and
+fastppo runs in pure Python with a note. FASTPPO_DEBUG=1 builds with bounds checks and -O1 -g,
 FASTPPO_SANITIZE=address,undefined under the compiler's sanitizers too (`make sanitize`).
 """
 
@@ -18,7 +18,7 @@ SANITIZE = os.environ.get("FASTPPO_SANITIZE", "")
 DEBUG = bool(SANITIZE) or os.environ.get("FASTPPO_DEBUG", "0") not in ("", "0")
 KIND = "-sanitize" if SANITIZE else "-debug" if DEBUG else ""
 
-# Debug adds checks only: wraparound and cdivision would change what the code means.
+# Debug adds only checks: other values of wraparound and cdivision would change the results.
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": DEBUG,
@@ -27,21 +27,21 @@ DIRECTIVES = {
     "cdivision": True,
 }
 
-# No fusing: a result must not depend on which compiler saw a multiply beside an add.
+# No fused multiply-add, so that a result does not depend on the compiler.
 STRICT = ["-std=c11", "-ffp-contract=off", "-fno-math-errno"]
 FLAGS = STRICT + (["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3"])
 
-# No recovering: what a sanitizer finds must end the test. No wrapping, which Python's own flags ask
-# for: an overflow would be defined, and not found.
+# No recovery, so that a finding ends the test. Python's own flags have -fwrapv, which would define
+# an overflow and hide it.
 CHECKED = [f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all", "-fno-wrapv"]
 CHECKED = CHECKED if SANITIZE else []
 
 
 class BuildExt(build_ext):
-    """setuptools' build_ext, which leaves no extension of an earlier build behind."""
+    """build_ext that removes the extensions of an earlier build in place."""
 
     def run(self):
-        """Build; where that fails now, the old extension must not go on in its place, silently."""
+        """Build; if that fails, an old extension must not be used silently."""
         if self.inplace:
             for ext in self.extensions:
                 with contextlib.suppress(FileNotFoundError):
@@ -50,7 +50,7 @@ class BuildExt(build_ext):
 
 
 def extension(pyx):
-    """The Extension fastppo._name of csrc/bindings/name.pyx, without its plain C."""
+    """The Extension fastppo._name of csrc/bindings/name.pyx, without the hand-written C."""
     posix = sys.platform != "win32"
     return Extension(
         "fastppo._" + os.path.basename(pyx).removesuffix(".pyx"),
@@ -62,15 +62,15 @@ def extension(pyx):
     )
 
 
-def plain(name):
-    """The hand-written C of extension `name`: cells.c of the cells, the rest of the kernels."""
+def c_sources(name):
+    """The hand-written C of extension `name`: cells.c for the cells, the rest for the kernels."""
     paths = sorted(glob(os.path.join("csrc", "*", "*.c")))
     cells = [path for path in paths if os.path.basename(path) == "cells.c"]
     return cells if name == "fastppo._cells" else [path for path in paths if path not in cells]
 
 
 def extensions():
-    """Both extensions, their generated C under build/; none, and a warning, without Cython."""
+    """Both extensions, with generated C under build/; without Cython none, and a warning."""
     try:
         from Cython.Build import cythonize
     except ImportError:
@@ -78,19 +78,19 @@ def extensions():
         return []
     built = cythonize(
         [extension(pyx) for pyx in sorted(glob(os.path.join("csrc", "bindings", "*.pyx")))],
-        build_dir=os.path.join("build", "cython" + KIND),  # builds of two kinds may run at once
+        build_dir=os.path.join("build", "cython" + KIND),  # builds of two kinds may run together
         compiler_directives=DIRECTIVES,
         force=True,
     )
-    # Only now: cythonize drops `optional`, and copies plain C onto what it generates (cells.c).
+    # After cythonize, which drops `optional` and would copy cells.c over the file it generates.
     for ext in built:
         ext.optional = True
-        ext.sources += plain(ext.name)
+        ext.sources += c_sources(ext.name)
         ext.depends += sorted(glob(os.path.join("csrc", "*", "*.[hp]*")))
     return built
 
 
-# Always from scratch: timestamps do not know that the environment, Cython or the compiler changed.
+# Always a full build: timestamps do not show a change of environment, Cython or compiler.
 setup(
     ext_modules=extensions(),
     cmdclass={"build_ext": BuildExt},

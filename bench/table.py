@@ -62,12 +62,12 @@ def main() -> None:
     """Measure every task and print the section."""
     request = arguments.read(sys.argv[1:], Bench)
     options = Bench(**{"against": "sb3,rl_games", **{
-        name: value for name, value in request.own.items() if value is not None}})
+        name: value for name, value in request.options.items() if value is not None}})
     names = [name for name in options.peers if PEERS[name].part == "loop"]
     all_found = []
     for env, sizes in TASKS.items():
         print(env, file=sys.stderr, flush=True)
-        settings = {**SAME, **sizes, **request.asked, "env_name": env}
+        settings = {**SAME, **sizes, **request.given, "env_name": env}
         try:
             all_found.append(figures.session_report(session.run_session(settings, options)))
         except ConfigError as error:  # most often a package that is not installed

@@ -16,37 +16,36 @@ INTRO = """\
 <!-- Written by docs/make_config.py; a test compares it with the code. -->
 
 The fields of `fastppo.Config`: keyword arguments of `PPO(...)`, and flags of the command with two
-hyphens in front (`num_envs=32`, `--num_envs=32`). The `none` of `INT|none` is Python's `None`; what
-it and `auto` come to is decided when the trainer is built, and then stands in `ppo.config` and in
-the run's `config.json`.
+hyphens in front (`num_envs=32`, `--num_envs=32`). The `none` of `INT|none` is Python's `None`. The
+values of `none` and `auto` are resolved when the trainer is built; `ppo.config` and the run's
+`config.json` hold the result.
 
-On the command line hyphens are as good as underscores; a switch (BOOL) is `--flag`, `--no-flag` or
-`--flag=True`; a whole number (INT) may be written `16`, `1_000`, `1e6`, `10M` or `500k`, so `1.5`
-is an error; of a flag that is given twice the last one counts. A SCHEDULE is a number,
-`linear:3e-4` or `cosine:3e-4` (falls to 0), `linear:3e-4:1e-5` (to 1e-5) or `constant:3e-4` (which
-`anneal_lr` leaves alone); in Python also a function of the share of the steps that is left, 1 to 0.
-To see the same list with the defaults of an environment's preset:
-`python main.py --env_name=CartPole-v1 --help`.
+On the command line names may have hyphens or underscores. A switch (BOOL) is `--flag`, `--no-flag`
+or `--flag=True`. A whole number (INT) may be written `16`, `1_000`, `1e6`, `10M` or `500k`; `1.5`
+is an error. If a flag is given twice the last one counts. A SCHEDULE is a number, `linear:3e-4` or
+`cosine:3e-4` (falls to 0), `linear:3e-4:1e-5` (to 1e-5) or `constant:3e-4` (which `anneal_lr` does
+not change); in Python also a function of the remaining share of the steps, 1 to 0.
+`python main.py --env_name=CartPole-v1 --help` shows the same list with the defaults of that
+environment's preset.
 
-Older names are understood too: `--env` (`env_name`), `--lam` (`gae_lambda`), `--epsilon`
+These names are understood too: `--env` (`env_name`), `--lam` (`gae_lambda`), `--epsilon`
 (`clip_range`), `--ppo_epochs` (`epochs`), `--num_batches` (`num_minibatches`), `--value_loss_coef`
 (`value_coef`). Two are computed: `--num_iterations=n` is `total_steps` in rollouts, n x num_envs x
-num_steps with whatever the preset says of those; `--name=x` is `run_dir=runs/x`. A setting given
-under two names is an error, and so are CleanRL's and Stable-Baselines3's names: that error says
-ours.
+num_steps; `--name=x` is `run_dir=runs/x`. A setting that is given under two names is an error. So
+are the names of CleanRL and Stable-Baselines3; the error text has ours.
 """
 HEAD = """
 ## {}
 
-| setting | type | default | unit | meaning | source of the default |
-|---|---|---|---|---|---|
+| setting | type | default | meaning | source of the default |
+|---|---|---|---|---|
 """
 FAMILY = """
 ## Presets
 
 A preset is a set of defaults for a family of environments, looked up by the environment's id
-(`--preset=auto`) or named (`--preset=cartpole`); `--preset=none` is none. What you give yourself
-wins, also where it is the usual default.
+(`--preset=auto`) or named (`--preset=cartpole`); `--preset=none` is none. Settings that you give
+always win over the preset.
 
 | preset | for | what it changes |
 |---|---|---|
@@ -72,8 +71,8 @@ def page() -> str:
 
 def row(setting: Setting) -> str:
     """The line of the table for one setting."""
-    cells = (f"`{setting.name}`", setting.type, f"`{format_value(setting.default)}`", setting.unit,
-             setting.text, setting.source)
+    cells = (f"`{setting.name}`", setting.type, f"`{format_value(setting.default)}`", setting.text,
+             setting.source)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 

@@ -1,23 +1,36 @@
 """fastppo: PPO on Gymnasium environments, as fast as the machine allows.
 
-The public names are loaded when they are first used, so importing the package is light (workers do
-it too) and changes nothing global.
+The public names are loaded on first use, so importing the package is light, which workers need,
+and changes nothing global.
 """
 
 import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastppo.collect import Rollout
+    from fastppo.config import Config
+    from fastppo.errors import Error
+    from fastppo.outputs.evaluate import Evaluation
+    from fastppo.outputs.export import export
+    from fastppo.outputs.policy_file import load
+    from fastppo.policy import Policy
+    from fastppo.ppo import PPO
+    from fastppo.workers.vector_env import make_vec
 
 __version__ = "0.1.0"
+__all__ = ["PPO", "Config", "load", "export", "make_vec", "Error", "Rollout", "Evaluation",
+           "Policy", "__version__"]
 
-_HOMES = {"PPO": "ppo", "Config": "config", "load": "outputs.policy_file",
-          "export": "outputs.export", "make_vec": "workers.vector_env", "Error": "errors",
-          "Rollout": "collect", "Evaluation": "outputs.evaluate", "Policy": "policy"}
-__all__ = [*_HOMES, "__version__"]
+_MODULES = {"PPO": "ppo", "Config": "config", "load": "outputs.policy_file",
+            "export": "outputs.export", "make_vec": "workers.vector_env", "Error": "errors",
+            "Rollout": "collect", "Evaluation": "outputs.evaluate", "Policy": "policy"}
 
 
-def __getattr__(name: str):
-    if name not in _HOMES:
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
         raise AttributeError(f"module 'fastppo' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"fastppo.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"fastppo.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

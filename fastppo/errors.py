@@ -1,12 +1,12 @@
-"""What can go wrong, as a tree of exceptions; each text says what, why, and a fix that works.
+"""The exceptions of fastppo; the text of each says what happened, why, and a fix that works.
 
     Error
-    |- ConfigError        a setting that cannot be right               (also a ValueError)
-    |- SpaceError         an observation or action space not served     (also a ValueError)
-    |- ModelError         a network that does not fit its spaces        (also a ValueError)
-    |- InputError         what a call of predict, value or update cannot take (also a ValueError)
-    |- KernelError        a kernel called with the wrong array          (also a ValueError)
-    |- ExportError        a policy that cannot be made a graph, or acts otherwise as one
+    |- ConfigError        a setting with a wrong value                    (also a ValueError)
+    |- SpaceError         an observation or action space without support  (also a ValueError)
+    |- ModelError         a network that does not fit its spaces          (also a ValueError)
+    |- InputError         a wrong argument of predict, value or update    (also a ValueError)
+    |- KernelError        a kernel called with the wrong array            (also a ValueError)
+    |- ExportError        a policy without an equivalent graph
     |- CheckpointError    a file that cannot be read or written
     |- EnvError           an environment that broke its contract
     |  `- WorkerError     a worker process that raised, died or hung
@@ -17,39 +17,31 @@ from contextlib import contextmanager
 from typing import Iterator
 
 from fastppo.settings.fixes import Fix, python_text, shell_text
-from fastppo.settings.spelling import keywords
+from fastppo.settings.string_fixes import keywords
 
 
 class Error(Exception):
-    """Base of every error raised on purpose: `what` happened, why, and the `fix`, which is data.
+    """Base of every error raised on purpose: `what` happened, why, and the `fix` as data.
 
-    Its own text is for Python; `shell` is the text for the command line.
+    str(error) has the fix as it is written in Python, `shell` as it is typed on a command line.
     """
-
-    quotes = False  # whether `what` is somebody else's words, to be left as they are
 
     def __init__(self, what: str, fix: Fix = ""):
         self.what, self.fix = what, fix
-        super().__init__(self.said())
+        super().__init__(translated_text(self))
 
     @property
     def shell(self) -> str:
         """The text with the fix as it is typed on a command line."""
-        return f"{self.what}\n  fix: {shell_text(self.fix)}" if self.fix else self.what
-
-    def said(self, env: str = "") -> str:
-        """The error's own text; `env` is the call that the environment is an argument of."""
-        what = self.what if self.quotes else keywords(self.what, bare=False)
-        fix = keywords(self.fix, env) if isinstance(self.fix, str) else python_text(self.fix)
-        return f"{what}\n  fix: {fix}" if fix else what
+        return _text(self.what, shell_text(self.fix))
 
 
 class ConfigError(Error, ValueError):
-    """A setting that cannot be right: unknown, out of range, or at odds with another one."""
+    """A setting with a wrong value: unknown, out of range, or in conflict with another one."""
 
 
 class SpaceError(Error, ValueError):
-    """An observation or action space that is not served (yet)."""
+    """An observation or action space without support."""
 
 
 class ModelError(Error, ValueError):
@@ -57,7 +49,7 @@ class ModelError(Error, ValueError):
 
 
 class InputError(Error, ValueError):
-    """Something handed to predict, value or update that does not fit the policy's spaces."""
+    """An argument of predict, value or update that does not fit the policy's spaces."""
 
 
 class KernelError(Error, ValueError):
@@ -69,28 +61,40 @@ class CheckpointError(Error):
 
 
 class ExportError(Error):
-    """A policy that cannot be made a graph, or that acts otherwise as one."""
+    """A policy that cannot become a graph, or whose graph acts differently."""
 
 
 class EnvError(Error):
-    """An environment that raised or broke its contract; the text names where it stood."""
-
-    quotes = True
+    """An environment that raised or broke its contract; the text names the environment and step."""
 
 
 class WorkerError(EnvError):
-    """A worker process that raised, died or hung; the text carries its traceback or last words."""
+    """A worker process that raised, died or hung; the text has its traceback or last output."""
 
 
 class ClosedError(Error):
     """Something used after it was closed."""
 
 
+def _text(what: str, fix: str) -> str:
+    return f"{what}\n  fix: {fix}" if fix else what
+
+
+def translated_text(error: Error, env: str = "") -> str:
+    """TO BE REMOVED: the text of an error whose fix is still a string with --flags in it.
+
+    Then it is _text(what, python_text(fix)). `env` is the call that takes the environment first.
+    """
+    what = error.what if isinstance(error, EnvError) else keywords(error.what, bare=False)
+    fix = keywords(error.fix, env) if isinstance(error.fix, str) else python_text(error.fix)
+    return _text(what, fix)
+
+
 @contextmanager
 def spelt(env: str) -> Iterator[None]:
-    """Let a fix that names another environment name it as the call `env`, such as PPO({}), does."""
+    """TO BE REMOVED: a string fix inside names the environment as the call `env` does: PPO({})."""
     try:
         yield
     except Error as error:
-        error.args = (error.said(env),)
+        error.args = (translated_text(error, env),)
         raise

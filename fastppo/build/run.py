@@ -34,7 +34,7 @@ from fastppo.workers.update_helper import helper_count
 from fastppo.workers.worker_envs import WorkerVecEnv, make_worker_serial
 
 
-class Run(AbstractContextManager):
+class Run(AbstractContextManager["Run"]):
     """The parts of a run, wired; `make_sinks(config, source)` is called before any worker starts.
 
     Raises subclasses of fastppo.Error; what was made until then is closed.

@@ -1,4 +1,4 @@
-"""The command, one file a verb.
+"""The command, one module per verb.
 
 May import: everything else.
 """

@@ -1,162 +1,178 @@
-"""From argv to settings: names and spellings as people type them, read with tyro.
+"""Reads a command line: from argv to settings over the preset of the environment.
 
-    argv -> flags as typed -> flags by setting -> texts -> values, over the environment's preset
+    argv -> flags as typed -> flags by setting -> texts -> values -> Config
 
-Nothing here imports torch, gymnasium or numpy: --help and a typing error cost no wait.
+Nothing here imports torch, gymnasium or numpy, so that --help and typing errors are quick.
 """
 
-import difflib
 import inspect
 import re
-from dataclasses import field, make_dataclass
-from types import MappingProxyType
-from typing import Annotated, Any, Iterable, Mapping, NamedTuple, Sequence, get_origin
+from typing import Any, Iterable, Mapping, NamedTuple, Sequence, get_origin
 
+from fastppo.cli.help_page import help_page
 from fastppo.cli.setting_types import SWITCHES, Setting, settings
 from fastppo.config import Config
 from fastppo.errors import ConfigError
-from fastppo.settings.aliases import FOREIGN_NAMES, library_of, nearest_setting
-from fastppo.settings.fixes import format_value
+from fastppo.settings.aliases import FOREIGN_NAMES, Answer, library_of, nearest_setting
+from fastppo.settings.fixes import Omit, Set, program
 from fastppo.settings.presets import BY_PRESET, PRESETS, preset_of
+from fastppo.settings.spelling import closest
 
-# Names of the first life. Two are no settings of their own: `computed` says what they come to.
+# Other names that settings may be given under.
 ALIASES = {"env": "env_name", "lam": "gae_lambda", "epsilon": "clip_range", "ppo_epochs": "epochs",
            "num_batches": "num_minibatches", "value_loss_coef": "value_coef"}
+# Flags that are no settings, and the setting that is computed from each.
 COMPUTED = {"name": "run_dir", "num_iterations": "total_steps"}
 
 HELP = """\
 Train PPO on a Gymnasium environment, then evaluate it; files go to runs/.
-"python main.py bench" measures how fast that is here, "python main.py export" writes a trained
-policy as ONNX or TorchScript; each has a --help of its own.
-  BOOL    --flag, --no-flag or --flag=True
-  INT     16, 1_000, 1e6, 10M or 500k; none, where it is offered, is no value
+
+  {0} bench    measures how fast that is on this machine
+  {0} export   writes a trained policy as ONNX or TorchScript
+
+Both have a --help of their own. Values and names:
+
+  BOOL      --flag, --no-flag or --flag=True
+  INT       16, 1_000, 1e6, 10M or 500k; none, where it is offered, is no value
   SCHEDULE  linear:3e-4 or cosine:3e-4 (falls to 0), linear:3e-4:1e-5 (to 1e-5), constant:3e-4
-  names   with underscores or hyphens; these are understood too:
-          --env --name (of the run) --lam --epsilon --ppo_epochs --num_batches
-          --num_iterations --value_loss_coef"""
+  names     with underscores or hyphens; these are understood too:
+            --env --name (of the run) --lam --epsilon --ppo_epochs --num_batches
+            --num_iterations --value_loss_coef"""
 
 
 class Request(NamedTuple):
-    """What a command line asks for."""
+    """The settings of a command line."""
 
-    asked: dict[str, Any]  # what was given, by setting
-    preset: str  # name of the preset beneath it, or "none",
-    changes: dict[str, Any]  # and what of it holds, because nothing else was given
-    config: Config  # all of it over the defaults
-    own: dict[str, Any] = {}  # the verb's own settings
+    given: dict[str, Any]  # values of the settings that it gives
+    preset: str  # name of the preset, or "none"
+    changes: dict[str, Any]  # settings that the preset changes, without those that are given
+    config: Config
+    options: dict[str, Any]  # values of all options of the verb
 
 
 class Flag(NamedTuple):
-    """One flag and what followed it."""
+    """One flag and the words after it."""
 
     typed: str  # --no-norm-obs
     name: str  # norm_obs
     values: list[str]
 
 
-def read(argv: Sequence[str], own: type | None = None) -> Request:
-    """What `argv` asks for; raises ConfigError for what cannot be.
+def read(argv: Sequence[str], options: type | None = None) -> Request:
+    """The settings that `argv` gives; raises ConfigError for a name or value that is wrong.
 
-    `own` is the dataclass, named after its verb, of the settings a verb has beside Config's. With
-    --help it prints every setting, with the defaults of the environment that is named, and raises
+    `options` is the dataclass, named after its verb, of the options that a verb has beside the
+    settings. With --help it prints a page with the defaults of the named environment, and raises
     SystemExit.
     """
-    mine = settings(own) if own else {}
-    given = by_setting(split_flags(argv), mine)
-    texts = {name: flag_text(flag, mine) for name, flag in given.items()
-             if name not in ("help", *COMPUTED)}
+    own = settings(options) if options else {}
+    known = own | settings() | {
+        "num_iterations": settings()["total_steps"]._replace(name="num_iterations", default=100),
+        "name": settings()["run_dir"]._replace(name="name")}
+    words = [word for word in argv if word not in ("-h", "--help")]
+    flags = flags_by_setting(split_flags(words), known)
+    texts = {name: flag_text(flag, known[name]) for name, flag in flags.items()}
     texts = {name: text for name, text in texts.items()
              if name not in BY_PRESET or text.lower() != "auto"}
     preset, changes = preset_for(texts)
-    values = parse_with_tyro(texts, preset, changes, "help" in given, own)
-    asked = {name: values[name] for name in texts if name not in mine}
-    asked |= computed_settings(given, values)
-    changes = {name: value for name, value in changes.items() if name not in asked}
-    return Request(asked, preset, changes, Config(**{**changes, **asked}),
-                   {name: values[name] for name in mine})
+    if len(words) < len(argv):
+        print(help_page(_intro(options, texts, preset, changes), (own | settings()).values(),
+                        preset, changes))
+        raise SystemExit(0)
+    values = {name: known[name]._replace(default=changes.get(name, known[name].default)).read(text)
+              for name, text in texts.items()}
+    given = {name: value for name, value in values.items() if name in settings()}
+    changes = {name: value for name, value in changes.items() if name not in given}
+    config = Config(**changes, **given)
+    computed = computed_settings(values, config)
+    return Request(given | computed, preset, changes, config.replace(**computed),
+                   {name: values.get(name, option.default) for name, option in own.items()})
 
 
 def split_flags(argv: Sequence[str]) -> list[Flag]:
-    """The flags of `argv` as typed, names with underscores; raises ConfigError for a stray word."""
+    """The flags of `argv`, names with underscores, --no-flag as --flag=False.
+
+    Raises ConfigError for a word before the first flag.
+    """
     found: list[Flag] = []
     for word in argv:
         if re.match(r"--?[A-Za-z]", word):  # a negative number is a value
             typed, equals, value = word.partition("=")
             name = typed[2:].replace("-", "_") if typed.startswith("--") else typed
+            if name.startswith("no_"):
+                name = name.removeprefix("no_")
+                if equals:
+                    raise ConfigError(f"{typed} takes no value", Set(**{name: False}))
+                equals, value = "=", "False"
             found.append(Flag(typed, name, [value] if equals else []))
         elif found:
             found[-1].values.append(word)
         else:
-            named = re.search(r"-v\d+$|:", word)
+            is_env = re.search(r"-v\d+$|:", word)
             raise ConfigError(f'"{word}" is no command, and no setting: they begin with --',
-                              f"--env_name={word}" if named else "python main.py --help lists them")
+                              Set(env_name=word) if is_env else f"{program()} --help lists them")
     return found
 
 
-def by_setting(given: Sequence[Flag], own: Mapping[str, Setting]) -> dict[str, Flag]:
-    """The flags by the setting they mean, Config's or the verb's `own`; of several the last.
+def flags_by_setting(flags: Sequence[Flag], known: Mapping[str, Setting]) -> dict[str, Flag]:
+    """The flags by the name of the `known` setting that they set; the last of several counts.
 
-    Raises ConfigError for what is no setting, for another library's name, and for one setting under
-    two names: nobody can tell which of them was meant.
+    Raises ConfigError for an unknown name, for a name of another library, and for a setting that
+    is given under two names.
     """
     found: dict[str, Flag] = {}
-    for flag in map(_positive, given):
-        name = ALIASES.get(flag.name, "help" if flag.name == "-h" else flag.name)
+    for flag in flags:
+        name = ALIASES.get(flag.name, flag.name)
         if name in FOREIGN_NAMES:
-            raise _answer(flag)
-        if name not in (*settings(), *own, *COMPUTED, "help"):
-            raise _unknown(flag.name, own)
+            raise _foreign_name(flag)
+        if name not in known:
+            raise _unknown_name(flag.name, known)
         before = found.get(name, flag)
         if before.name != flag.name:
+            alias = flag.name if before.name == name else before.name
             raise ConfigError(f"--{before.name} and --{flag.name} are two names of one setting",
-                              f"give --{name} alone")
+                              Omit(alias))
         found[name] = flag
     return found
 
 
-def flag_text(flag: Flag, own: Mapping[str, Setting] = MappingProxyType({})) -> str:
-    """The text that follows a flag, True where nothing has to; ConfigError for none or too many."""
-    setting = {**settings(), **own}.get(ALIASES.get(flag.name, flag.name))
-    if setting and setting.bare and not flag.values:
+def flag_text(flag: Flag, setting: Setting) -> str:
+    """The text that a flag gives `setting`; raises ConfigError if there is none, or several."""
+    if setting.bare and not flag.values:
         return setting.bare
-    if setting and get_origin(setting.kind) is tuple and flag.values:
+    if get_origin(setting.kind) is tuple and flag.values:
         return ",".join(flag.values)
     if len(flag.values) != 1 or not flag.values[0].strip():
         got = f', not "{" ".join(flag.values)}"' if len(flag.values) > 1 else ""
-        raise ConfigError(f"{flag.typed} takes one value{got}", setting.remedy(
-            " ".join(flag.values)) if setting else f"leave {flag.typed} out")
+        raise ConfigError(f"{flag.typed} takes one value{got}", setting.fix(" ".join(flag.values)))
     return flag.values[0]
 
 
-def preset_for(texts: dict[str, str]) -> tuple[str, dict[str, Any]]:
-    """Name of the preset of a command line, and what it changes; ConfigError for an unknown one."""
-    asked = texts.get("preset", "auto")
-    if asked not in ("auto", "none", *PRESETS):
-        near = difflib.get_close_matches(asked, PRESETS, 1) or ["auto"]
-        raise ConfigError(f'there is no preset "{asked}", only auto, none, {", ".join(PRESETS)}',
-                          f"--preset={near[0]}")
-    values = preset_of(texts.get("env_name", Config.env_name), asked)
-    name = next((name for name, held in PRESETS.items() if held == values), "none")
+def preset_for(texts: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """(name of the preset, the settings that it changes); ConfigError for an unknown preset."""
+    wanted = texts.get("preset", "auto")
+    if wanted not in ("auto", "none", *PRESETS):
+        raise ConfigError(f'there is no preset "{wanted}", only auto, none, {", ".join(PRESETS)}',
+                          Set(preset=closest(wanted, PRESETS) or "auto"))
+    values = preset_of(texts.get("env_name", Config.env_name), wanted)
+    name = next((name for name, preset in PRESETS.items() if preset == values), "none")
     return name, {key: value for key, value in values.items() if value != getattr(Config, key)}
 
 
-def computed_settings(given: dict[str, Flag], values: dict[str, Any]) -> dict[str, Any]:
-    """What --num_iterations and --name come to, beside the `values` of all settings.
+def computed_settings(values: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """The settings that --num_iterations and --name stand for.
 
-    The first is total_steps counted in rollouts of num_envs x num_steps; the second names the run's
-    folder under runs/. Raises ConfigError where that setting is given too.
+    The first is total_steps in rollouts of num_envs x num_steps, the second the run's folder below
+    runs/. Raises ConfigError if that setting is given too.
     """
     for name, setting in COMPUTED.items():
-        if name in given and setting in given:
-            raise ConfigError(f"--{name} and --{setting} both say what {setting} is",
-                              f"give --{setting} alone")
+        if name in values and setting in values:
+            raise ConfigError(f"--{name} and --{setting} both set {setting}", Omit(name))
     found: dict[str, Any] = {}
-    if "num_iterations" in given:
-        count = settings()["total_steps"]._replace(name="num_iterations", default=100).read(
-            flag_text(given["num_iterations"]))
-        found["total_steps"] = count * values["num_envs"] * values["num_steps"]
-    if "name" in given:
-        found["run_dir"] = f"runs/{folder_name(flag_text(given['name']))}"
+    if "num_iterations" in values:
+        found["total_steps"] = values["num_iterations"] * config.num_envs * config.num_steps
+    if "name" in values:
+        found["run_dir"] = f"runs/{folder_name(values['name'])}"
     return found
 
 
@@ -165,90 +181,29 @@ def folder_name(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
 
 
-def parse_with_tyro(texts: dict[str, str], preset: str, changes: dict[str, Any], wants_help: bool,
-           own: type | None = None) -> dict[str, Any]:
-    """All settings by name: `texts` read by tyro, over `changes`, over the defaults."""
-    import tyro
-    sections: dict[str, list[Setting]] = {}
-    for setting in (*(settings(own).values() if own else ()), *settings().values()):
-        sections.setdefault(setting.section, []).append(setting)
-    boxes = [(title, Annotated[_box(title, held, preset, changes), tyro.conf.OmitArgPrefixes])
-             for title, held in sections.items()]
-    args = [f"--{name}={text}" for name, text in texts.items()]
-    try:
-        page = tyro.cli(make_dataclass("Settings", boxes), use_underscores=True,
-                        prog="python main.py" + (f" {own.__name__.lower()}" if own else ""),
-                        args=["--help"] if wants_help else args,
-                        description=(inspect.getdoc(own) if own else HELP)
-                        + _about(texts, preset, changes))
-    except _Refusal as refusal:
-        raise refusal.args[0] from None
-    return {name: value for title, _ in boxes for name, value in vars(getattr(page, title)).items()}
-
-
-class _Refusal(Exception):
-    """A ConfigError on its way through tyro, which has its own way with ValueErrors."""
-
-
-def _box(title: str, held: Sequence[Setting], preset: str, changes: dict[str, Any]) -> type:
-    """A dataclass of some settings, as tyro reads and shows them."""
-    import tyro
-    made = []
-    for setting in held:
-        value = changes.get(setting.name, setting.default)
-        unit = f" {setting.unit}" if setting.unit and value is not None else ""
-        over = f" by preset {preset}, else {format_value(setting.default)}" * (setting.name in changes)
-        spec = tyro.constructors.PrimitiveConstructorSpec(
-            nargs=1, metavar=setting.type,
-            instance_from_str=_reading(setting._replace(default=value)),
-            is_instance=lambda value: True, str_from_instance=lambda value: [format_value(value)])
-        look = tyro.conf.arg(help=setting.text,
-                             help_behavior_hint=f"(default: {format_value(value)}{unit}{over})")
-        made.append((setting.name, Annotated[object, spec, look],
-                     field(default_factory=lambda value=value: value)))
-    return make_dataclass(title.capitalize(), made)
-
-
-def _reading(setting: Setting):
-    def read_one(words: Sequence[str]) -> Any:
-        try:
-            return setting.read(words[0])
-        except ConfigError as error:
-            raise _Refusal(error) from None
-    return read_one
-
-
-def _about(texts: dict[str, str], preset: str, changes: dict[str, Any]) -> str:
-    env = texts.get("env_name", Config.env_name)
+def _intro(options: type | None, texts: Mapping[str, str], preset: str, changes: dict) -> str:
+    """The text of --help above the settings."""
+    verb = f" {options.__name__.lower()}" if options else ""
+    about = inspect.getdoc(options) if options else HELP.format(program())
     which = f"preset {preset}: {len(changes)} differ" if changes else "no preset"
-    other = "" if "env_name" in texts else "\n--env_name=CartPole-v1 --help shows another one's."
-    return f"\n\nThe defaults below are those of {env} ({which}).{other}"
+    return (f"usage: {program()}{verb} [--setting=value ...]\n\n{about}\n\n"
+            f"The defaults are those of {texts.get('env_name', Config.env_name)} ({which});"
+            " --env_name=... --help shows others.")
 
 
-def _positive(flag: Flag) -> Flag:
-    """--no-flag as --flag=False, where that can be meant."""
-    name = flag.name.removeprefix("no_")
-    setting = settings().get(name)
-    known = setting.kind is bool if setting else isinstance(FOREIGN_NAMES.get(name), tuple)
-    if name == flag.name or not known:
-        return flag
-    if flag.values:
-        raise ConfigError(f"{flag.typed} takes no value, but was given {' '.join(flag.values)}",
-                          f"--{name}=False")
-    return Flag(flag.typed, name, ["False"])
-
-
-def _answer(flag: Flag) -> ConfigError:
-    """The error for another library's name, with ours as its fix."""
+def _foreign_name(flag: Flag) -> ConfigError:
+    """The error for a setting of another library, with ours as its fix."""
     ours, value = FOREIGN_NAMES[flag.name], " ".join(flag.values)
-    if isinstance(ours, tuple):
-        fix = ours[0] if SWITCHES.get(value.lower(), True) else ours[1]
+    why = ""
+    if isinstance(ours, Answer):
+        on = SWITCHES.get(value.lower(), True)
+        fix, why = ours.on if on or ours.off is None else ours.off, ours.why
     else:
-        fix = f"--{ours}={value or '...'}"
-    return ConfigError(f"{flag.typed} is a name of {library_of(flag.name)}, here it has another", fix)
+        fix = Set(**{ours: value or "..."})
+    return ConfigError(f"{flag.typed} is a name of {library_of(flag.name)}, not of fastppo{why}",
+                       fix)
 
 
-def _unknown(name: str, own: Iterable[str]) -> ConfigError:
-    known = [*own, *settings(), *COMPUTED, *ALIASES]
+def _unknown_name(name: str, known: Iterable[str]) -> ConfigError:
     return ConfigError(f'there is no setting "{name}"',
-                       nearest_setting(name.lstrip("-").removeprefix("no_"), known, "--"))
+                       nearest_setting(name.lstrip("-").removeprefix("no_"), [*known, *ALIASES]))

@@ -1,38 +1,38 @@
-"""Ctrl-C and SIGTERM as a wish to stop: the first is granted when it suits, the second at once."""
+"""Ctrl-C and SIGTERM: the first stops training after the iteration, the second ends the process."""
 
 import os
 import signal
 import threading
-from typing import Callable
+from typing import Any, Callable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stop(KeyboardInterrupt):
-    """Raised by the first signal where there is nothing worth finishing."""
+    """Raised by the first signal if there is no iteration to finish."""
 
 
 class Interrupts:
-    """Handles SIGINT and SIGTERM inside the block; outside it everything is as it was before.
+    """Handles SIGINT and SIGTERM inside the block; afterwards the handlers are those of before.
 
-    The first signal raises Stop if `at_once()`, else it only leaves its number in `signum`, for
-    whoever asks. The second ends the process, with the exit code shells expect. In another thread
-    than the main one nothing is handled, because Python does not allow it.
+    The first signal raises Stop if `stop_now()`, else it only stores its number in `signum`. The
+    second ends the process with the exit code that shells expect. Outside the main thread nothing
+    is handled, because Python does not allow it.
     """
 
     def __init__(self):
         self.signum = 0
-        self.at_once: Callable[[], bool] = lambda: True
-        self.before: dict[int, object] = {}
+        self.stop_now: Callable[[], bool] = lambda: True
+        self.before: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
-            self.before = {one: signal.signal(one, self._handle) for one in SIGNALS}
+            self.before = {signum: signal.signal(signum, self._handle) for signum in SIGNALS}
         return self
 
     def __exit__(self, *_) -> None:
-        for one, handler in self.before.items():
-            signal.signal(one, signal.SIG_DFL if handler is None else handler)
+        for signum, handler in self.before.items():
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
 
     @property
     def code(self) -> int:
@@ -43,7 +43,7 @@ class Interrupts:
         if self.signum:
             os._exit(128 + signum)  # workers die with their parent
         self.signum = signum
-        if self.at_once():
+        if self.stop_now():
             raise Stop
-        # Not print: the signal may have come in the middle of one.
+        # Not print, which the signal may have interrupted.
         os.write(2, b"stopping after this iteration; once more stops at once\n")

@@ -1,29 +1,32 @@
 """The command: chooses the verb and turns errors into exit codes."""
 
-import difflib
-import importlib.util
+import importlib
+import io
 import os
 import sys
 from pathlib import Path
 from typing import Callable, Sequence
 
 from fastppo.cli.interrupts import Interrupts, Stop
-from fastppo.cli.stdout_guard import output_kept
+from fastppo.cli.stdout_guard import guarded_stdout
 from fastppo.errors import ConfigError, Error, ModelError, SpaceError
+from fastppo.settings.fixes import program
+from fastppo.settings.spelling import closest
 
-# What the first word of a command line may be: where the function stands that does it.
-VERBS = {"train": (".train", "train_verb"), "bench": (".bench", "bench_verb"),
-         "export": (".export", "export_verb")}
+VERBS = "train", "bench", "export"  # each a module with a function such as train_verb
 USAGE_ERRORS = (ConfigError, ModelError, SpaceError)
-NEEDED_PACKAGES = "tyro", "numpy", "torch", "gymnasium", "safetensors", "cloudpickle"
+NEEDED_PACKAGES = "numpy", "torch", "gymnasium", "safetensors", "cloudpickle"
+Verb = Callable[[Sequence[str], Interrupts], None]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Do what `argv` (default: the process's) asks for; SystemExit unless all went well."""
+    """Run the command `argv` (default: of the process); SystemExit unless all went well."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that has no ± must not cost a run
-    with Interrupts() as interrupts, output_kept():
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv; last, so that it hides nothing
+    with Interrupts() as interrupts, guarded_stdout():
         try:
             verb, rest = choose_verb(sys.argv[1:] if argv is None else argv)
             verb(rest, interrupts)
@@ -36,33 +39,31 @@ def main(argv: Sequence[str] | None = None) -> None:
         except ModuleNotFoundError as error:
             if error.name not in NEEDED_PACKAGES:
                 raise
-            print(f"error: {error.name} is not installed for {sys.executable}\n  fix: {_python()}",
-                  file=sys.stderr, flush=True)
+            print(f"error: {error.name} is not installed for {sys.executable}\n"
+                  f"  fix: {_working_python()}", file=sys.stderr, flush=True)
             raise SystemExit(2) from None
-        except BrokenPipeError:  # python main.py | head
+        except BrokenPipeError:  # fastppo --help | head
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise SystemExit(141) from None
 
 
-def choose_verb(argv: Sequence[str]) -> tuple[Callable[[Sequence[str], Interrupts], None], list[str]]:
-    """What the first word of `argv` asks for, and the words after it; without a verb: training.
+def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:
+    """(function of the verb that `argv` begins with, the words after it); without a verb: train.
 
-    Raises ConfigError for a word that is nearly a verb, or not even an environment.
+    Raises ConfigError for a word that is nearly a verb, or looks like one.
     """
     first, rest = (argv[0], list(argv[1:])) if argv else ("", [])
     if first not in VERBS:
-        near = difflib.get_close_matches(first, VERBS, 1, 0.6)
-        if near:
-            raise ConfigError(f'there is no command "{first}"', f"python main.py {near[0]}")
+        if near := closest(first, VERBS):
+            raise ConfigError(f'there is no command "{first}"', f"{program()} {near}")
         if first.isalpha() and first.islower():
             raise ConfigError(f'there is no command "{first}", only {", ".join(VERBS)}; and'
-                              " settings begin with --", "python main.py --help")
+                              " settings begin with --", f"{program()} --help")
         first, rest = "train", list(argv)
-    module, name = VERBS[first]
-    return getattr(importlib.import_module(module, __package__), name), rest
+    return getattr(importlib.import_module(f"fastppo.cli.{first}"), f"{first}_verb"), rest
 
 
-def _python() -> str:
-    """How to run the command with a Python that has what it needs."""
-    made = Path(__file__).parents[2] / ".venv/bin/python"
-    return f"{made} main.py ..." if made.exists() else "make train, or pip install -e ."
+def _working_python() -> str:
+    """The command for a Python that has the needed packages, or for their installation."""
+    python = Path(__file__).parents[2] / ".venv/bin/python"
+    return f"{python} -m fastppo ..." if python.exists() else "make train, or pip install -e ."

@@ -1,40 +1,40 @@
-"""The standard output of the command, which may end on a full disk: that must not cost a run."""
+"""Standard output that may fail: a full disk behind it must not end a run."""
 
 import os
 import sys
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import Iterator
+from typing import Any, Callable, Iterator
 
 
-class Output:
-    """A text stream that says once, on stderr, that it cannot be written; what follows is dropped.
+class GuardedOutput:
+    """A text stream that reports once, on stderr, that writing fails, and drops what follows.
 
-    A pipe that nobody reads any more is still a BrokenPipeError.
+    A pipe without a reader is still a BrokenPipeError.
     """
 
-    def __init__(self, stream):
-        self.stream, self.lost = stream, False
+    def __init__(self, stream: Any):
+        self.stream, self.failed = stream, False
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        """Like the stream's own; the length of `text`, also where it is lost."""
-        self._kept(self.stream.write, text)
+        """As the stream's own; returns the length of `text` even if it is lost."""
+        self._attempt(self.stream.write, text)
         return len(text)
 
     def flush(self) -> None:
-        """Like the stream's own."""
-        self._kept(self.stream.flush)
+        """As the stream's own."""
+        self._attempt(self.stream.flush)
 
-    def _kept(self, call, *args) -> None:
+    def _attempt(self, call: Callable, *args: str) -> None:
         try:
             call(*args)
         except BrokenPipeError:
             raise
         except OSError as error:
-            self.lost = True
-            # Python flushes what is left once more when it exits.
+            self.failed = True
+            # Python flushes the rest of the buffer once more when it exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
             with suppress(OSError):
                 print(f"error: the output cannot be written: {error.strerror}; the rest of it is"
@@ -42,13 +42,13 @@ class Output:
 
 
 @contextmanager
-def output_kept() -> Iterator[None]:
-    """Inside, what is printed goes through an Output; SystemExit(1) after it if any was lost."""
-    if sys.stdout is None:  # closed by whoever started the command
+def guarded_stdout() -> Iterator[None]:
+    """Prints inside go through a GuardedOutput; raises SystemExit(1) at the end if one failed."""
+    if sys.stdout is None:  # closed before the command started
         yield
         return
-    output = Output(sys.stdout)
+    output = GuardedOutput(sys.stdout)
     with redirect_stdout(output):
         yield
-    if output.lost:
+    if output.failed:
         raise SystemExit(1)

@@ -1,4 +1,4 @@
-"""What a run reports and leaves: metrics, sinks, evaluations, policy files, exports.
+"""The outputs of a run: metrics, sinks, evaluations, policy files, exports.
 
 May import: build and what that may import.
 """

@@ -13,10 +13,10 @@ log = logging.getLogger("fastppo")
 
 
 class CsvSink:
-    """A table with a row for every iteration; a metric that comes late gets a column of its own.
+    """A table with a row for every iteration; a metric that appears later gets a new column.
 
-    An older table at `path` is kept under another name, which the log says. A disk that fills up is
-    noted, once, and the run goes on. Raises ConfigError where the file cannot be made.
+    An older table at `path` is renamed, with a warning in the log. If the disk is full, a note is
+    printed once, and the run goes on. Raises ConfigError if the file cannot be created.
     """
 
     def __init__(self, path: Path):
@@ -25,7 +25,7 @@ class CsvSink:
                       "charts/episodes"]
         try:
             if path.exists():
-                self._keep()
+                self._rename_older()
             self._rewrite([])
         except OSError as error:
             raise write_error(path, error) from error
@@ -35,10 +35,10 @@ class CsvSink:
         if self.lost:
             return
         row = {"global_step": ppo.step, **stats}
-        late = [name for name in row if name not in self.names]
+        new = [name for name in row if name not in self.names]
         try:
-            if late:
-                self._widen(late)
+            if new:
+                self._add_columns(new)
             with open(self.path, "a", newline="", encoding="utf-8") as file:
                 csv.DictWriter(file, self.names).writerow(row)
         except OSError as error:
@@ -46,19 +46,18 @@ class CsvSink:
             note(f"{self.path}: {error.strerror}; metrics from step {ppo.step:,} on are lost")
 
     def close(self) -> None:
-        """Nothing is open between two rows."""
+        """No file is open between two rows."""
 
-    def _keep(self) -> None:
-        """Give the table of an earlier run a name that is free."""
+    def _rename_older(self) -> None:
         free = (self.path.with_name(f"{self.path.stem}-{i}{self.path.suffix}") for i in count(1))
         older = next(path for path in free if not path.exists())
         os.replace(self.path, older)
         log.warning("%s of an earlier run is now %s", self.path, older.name)
 
-    def _widen(self, late: list[str]) -> None:
+    def _add_columns(self, names: list[str]) -> None:
         with open(self.path, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-        self.names += late
+        self.names += names
         self._rewrite(rows)
 
     def _rewrite(self, rows: list[dict]) -> None:

@@ -1,10 +1,10 @@
-"""A policy as a function of tensors alone, which is what a file of it holds.
+"""A policy as a module of tensors alone, which can be traced and exported.
 
-    raw observation, one tensor a leaf (and state) -> the environment's action, one tensor a leaf
-                                                      (and the state after)
+    raw observation, one tensor per leaf (and state) -> action of the environment, one tensor per
+                                                        leaf (and the next state)
 
-Between the two is the policy's own code; here is only what it does in numpy: how an observation is
-stored (Column.kept), and how an action becomes the environment's (Actions.to_env).
+The module calls the policy itself. Only the steps that the policy takes in numpy are written here
+in torch: how an observation is stored, and how an action is mapped to the action space.
 """
 
 from typing import Any, Callable, NamedTuple
@@ -20,66 +20,70 @@ from fastppo.envs.spaces import CHOICES, MASK, choice_starts, leaves
 from fastppo.errors import ExportError
 from fastppo.policy import Policy
 
-TENSORS = "?Bbhilqefd"  # dtypes, as numpy's characters, that all formats take
-# actions.FORMS in torch: from a stored component to a place between the bounds, 0 to 1.
-PLACES: dict[str, Callable[[Tensor], Tensor] | None] = {
+Function = Callable[[Tensor], Tensor]
+TENSOR_DTYPES = "?Bbhilqefd"  # that all formats have, as numpy's characters
+# actions.FORMS in torch: from a stored component to its share of the range, 0 to 1.
+SHARES_OF_RANGE: dict[str, Function | None] = {
     "clip": None, "scale": lambda act: (act.clamp(-1, 1) + 1) / 2,
     "tanh": lambda act: (act.tanh() + 1) / 2, "unit": lambda act: act.clamp(0, 1)}
-Function = Callable[[Tensor], Tensor]
 
 
 class Port(NamedTuple):
-    """An input or output of a graph: its name, and what one row of it is."""
+    """An input or output of a graph; dtype and shape are of one row."""
 
     name: str
     dtype: np.dtype
     shape: tuple[int, ...]
 
+    def description(self) -> dict[str, Any]:
+        """Its fields as plain JSON values."""
+        return {"name": self.name, "dtype": self.dtype.name, "shape": list(self.shape)}
+
 
 class Graph(nn.Module):
-    """The environment's actions [b ...] for raw observations [b ...]; the likeliest ones.
+    """The deterministic actions [b ...] of the environment for raw observations [b ...].
 
-    Inputs and outputs are tensors in the order of `inputs_of` and `outputs_of`; one output is no
-    tuple.
+    Inputs and outputs are tensors in the order of `inputs_of` and `outputs_of`; a single output is
+    not in a tuple.
     """
 
     def __init__(self, policy: Policy):
         super().__init__()
-        self.policy, self.finish = policy, env_action_function(policy.actions)
-        self.keep = [storage_function(column) for column in policy.observer.seen.columns]
+        self.policy, self.to_env = policy, env_action_function(policy.actions)
+        self.store = [storage_function(column) for column in policy.observer.seen.columns]
 
     def forward(self, *inputs: Tensor) -> Any:
-        """Stored as training stores it, then the policy's own way."""
+        """Store the observations as training does, then call the policy."""
         policy = self.policy
-        obs = policy.observer.seen.structure([keep(x) for keep, x in zip(self.keep, inputs)])
-        # Without memory the state is passed on as it is: no rows of nothing in the graph.
-        params, _, after = policy.advance(obs, inputs[-1])
-        found = self.finish(policy.head.mode(params)) + [after] * bool(policy.memory)
-        return tuple(found) if len(found) > 1 else found[0]
+        obs = policy.observer.seen.structure([store(x) for store, x in zip(self.store, inputs)])
+        # A policy without memory ignores the state; an empty one would be a node of the graph.
+        params, _, state = policy.advance(obs, inputs[-1])
+        outputs = self.to_env(policy.head.mode(params)) + [state] * bool(policy.memory)
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
 
 def inputs_of(policy: Policy) -> list[Port]:
-    """What a policy's graph takes: `obs`, or of a structure `obs.camera`, `obs.0`, ...
+    """The inputs of a policy's graph: `obs`, or of a structure `obs.camera`, `obs.0`, ...
 
-    An action mask is `action_mask`; with memory the last one is `state`, 0 where an episode begins.
-    Raises ExportError where two have the same name.
+    An action mask is `action_mask`. With memory the last one is `state`, 0 when an episode begins.
+    Raises ExportError if two have the same name.
     """
     seen = policy.observer.seen
     ports = [Port(MASK if i == seen.mask else leaf_name("obs", column.leaf.path[seen.wrapped:]),
                   input_dtype(column), column.shape) for i, column in enumerate(seen.columns)]
-    return _distinct(ports) + [Port("state", np.dtype("f4"), (policy.memory,))] * bool(
-        policy.memory)
+    state = [Port("state", np.dtype("f4"), (policy.memory,))] * bool(policy.memory)
+    return _with_distinct_names(ports) + state
 
 
 def outputs_of(policy: Policy) -> list[Port]:
-    """What a policy's graph gives: `action`, or of a structure `action.go`, `action.0`, ...
+    """The outputs of a policy's graph: `action`, or of a structure `action.go`, `action.0`, ...
 
     With memory the last one is `next_state`, the `state` of the next step.
     """
     ports = [Port(leaf_name("action", leaf.path), np.dtype(leaf.space.dtype).newbyteorder("="),
                   leaf.space.shape) for leaf in leaves(policy.act_space)]
-    return _distinct(ports) + [Port("next_state", np.dtype("f4"), (policy.memory,))] * bool(
-        policy.memory)
+    state = [Port("next_state", np.dtype("f4"), (policy.memory,))] * bool(policy.memory)
+    return _with_distinct_names(ports) + state
 
 
 def leaf_name(whole: str, path: tuple) -> str:
@@ -88,13 +92,13 @@ def leaf_name(whole: str, path: tuple) -> str:
 
 
 def input_dtype(column: StoredLeaf) -> np.dtype:
-    """The dtype of an input: the space's own, or where no tensor has that, one that holds it."""
+    """The dtype of an input: the space's own, or a wider one if no tensor has it."""
     own = np.dtype(column.leaf.space.dtype).newbyteorder("=")
-    return own if own.char in TENSORS else np.dtype("f4" if column.counts is None else "i8")
+    return own if own.char in TENSOR_DTYPES else np.dtype("f4" if column.counts is None else "i8")
 
 
 def storage_function(column: StoredLeaf) -> Function:
-    """The twin in torch of Column.kept: from raw observations of a leaf [b ...] to stored ones."""
+    """The function from raw observations of a leaf [b ...] to stored ones, in torch."""
     dtype = torch_dtype(column.dtype)
     if column.counts is None or not column.start.any():
         return lambda x: x.to(dtype)
@@ -103,47 +107,50 @@ def storage_function(column: StoredLeaf) -> Function:
 
 
 def env_action_function(actions: ActionMapping) -> Callable[[Tensor], list[Tensor]]:
-    """The twin in torch of Actions.to_env: from stored actions [b ...] to the environment's."""
-    found = leaves(actions.space)
-    makes = [_choices(leaf.space) if isinstance(leaf.space, CHOICES)
-             else _numbers(leaf.space, actions.form) for leaf in found]
-    widths = [int(np.prod(leaf.space.shape)) for leaf in found]
+    """The function from stored actions [b ...] to those of the environment, in torch."""
+    spaces = [leaf.space for leaf in leaves(actions.space)]
+    functions = [_choice_function(space) if isinstance(space, CHOICES)
+                 else _box_function(space, actions.form) for space in spaces]
+    widths = [int(np.prod(space.shape)) for space in spaces]
 
-    def finish(act: Tensor) -> list[Tensor]:
+    def to_env(act: Tensor) -> list[Tensor]:
         flat = act.reshape(act.shape[0], sum(widths))
-        return [make(part) for make, part in zip(makes, flat.split(widths, -1))]
-    return finish
+        return [function(part) for function, part in zip(functions, flat.split(widths, -1))]
+    return to_env
 
 
 def torch_dtype(dtype: np.dtype) -> torch.dtype:
-    """The dtype of torch's that a dtype of numpy's is."""
+    """The dtype of torch for a dtype of numpy."""
     return torch.from_numpy(np.zeros(0, np.dtype(dtype).newbyteorder("="))).dtype
 
 
-def _choices(space: Space) -> Function:
-    start, dtype = torch.from_numpy(choice_starts(space).reshape(-1).copy()), torch_dtype(space.dtype)
+def _choice_function(space: Space) -> Function:
+    dtype = torch_dtype(space.dtype)
+    start = torch.from_numpy(choice_starts(space).reshape(-1).copy())
     if isinstance(space, Discrete):
         return lambda act: (act[:, 0].long() + int(space.start)).to(dtype)
     return lambda act: (act.long() + start).to(dtype).reshape(act.shape[0], *space.shape)
 
 
-def _numbers(space: Box, form: str) -> Function:
+def _box_function(space: Box, form: str) -> Function:
     dtype = torch_dtype(space.dtype)
     wide = torch.promote_types(torch.float32, dtype) if dtype.is_floating_point else torch.float64
     low, high = (torch.from_numpy(bound.astype("f8")).to(wide) for bound in bounds_of(space))
-    place, whole = PLACES[form], torch.round if space.dtype.kind != "f" else lambda act: act
+    share = SHARES_OF_RANGE[form]
 
-    def finish(act: Tensor) -> Tensor:
-        # The place between the bounds is rounded to float32, as Actions has it.
-        act = act.to(wide) if place is None else low + place(act).to(wide) * (high - low)
-        return whole(act).clamp(low, high).to(dtype).reshape(act.shape[0], *space.shape)
-    return finish
+    def to_env(act: Tensor) -> Tensor:
+        # The share is rounded to float32, as in ActionMapping.
+        act = act.to(wide) if share is None else low + share(act).to(wide) * (high - low)
+        if not dtype.is_floating_point:
+            act = torch.round(act)
+        return act.clamp(low, high).to(dtype).reshape(act.shape[0], *space.shape)
+    return to_env
 
 
-def _distinct(ports: list[Port]) -> list[Port]:
+def _with_distinct_names(ports: list[Port]) -> list[Port]:
     names = [port.name for port in ports]
     for name in names:
         if names.count(name) > 1:
             raise ExportError(f"two parts of the space would both be called {name}",
-                              "rename a key of the Dict in which it stands")
+                              "rename a key of the Dict that it is in")
     return ports

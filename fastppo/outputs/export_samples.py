@@ -17,16 +17,16 @@ from fastppo.outputs.export_graph import inputs_of
 from fastppo.policy import Policy
 
 STEPS = 300
-SAMPLE_LIMIT = 6e4  # samples of a space are cut here: what has no bounds is no reason to overflow
-EPISODE = 10  # so long are those of samples
+SAMPLE_LIMIT = 6e4  # samples are clipped to this, because those without bounds may overflow
+EPISODE_LENGTH = 10  # steps of an episode of samples
 
 
 class Recording(NamedTuple):
-    """n steps of one environment in time order, as a graph is given them."""
+    """n steps of one environment in time order, as inputs of a graph."""
 
-    obs: list[np.ndarray]  # raw observations, one array [n ...] a leaf
-    first: np.ndarray  # bool [n] whether an episode begins with it
-    state: np.ndarray  # f32 [n s] the policy's memory before it
+    obs: list[np.ndarray]  # raw observations, one array [n ...] per leaf
+    first: np.ndarray  # bool [n], true for the first step of an episode
+    state: np.ndarray  # f32 [n s], the recurrent state before the step
 
     def part(self, first: int, last: int) -> "Recording":
         """Steps `first` to `last` - 1."""
@@ -35,12 +35,12 @@ class Recording(NamedTuple):
 
 
 def play_episodes(policy: Policy, make: Factory, steps: int = STEPS) -> Recording:
-    """`steps` steps of the policy in an environment of its own, episode after episode.
+    """`steps` steps of the policy in a new environment, episode after episode.
 
-    As many observations are stacked as the policy's space shows. Raises EnvError where that fails,
-    InputError where it has other spaces than the policy.
+    Frames are stacked as in the policy's space. Raises EnvError if the environment fails,
+    InputError if its spaces are not those of the policy.
     """
-    make.masked = policy.observer.seen.mask is not None  # where observations do not show it already
+    make.masked = policy.observer.seen.mask is not None
     env, = make_envs([make])
     try:
         if (count := stacked_frames(policy, env)) > 1:
@@ -57,9 +57,9 @@ def play_episodes(policy: Policy, make: Factory, steps: int = STEPS) -> Recordin
 
 
 def stacked_frames(policy: Policy, env: gym.Env) -> int:
-    """How many observations of `env` stand in one of the policy's, as frame_stack makes it; or 1.
+    """The number of observations of `env` that are stacked in one of the policy's.
 
-    Raises SpaceError for spaces that are not served.
+    Raises SpaceError for a space without support.
     """
     ours, theirs = policy.observer.seen.shown, ObservationLayout(*spaces_of(env)).shown
     shape, inner = (leaves(space)[0].space.shape for space in (ours, theirs))
@@ -68,21 +68,21 @@ def stacked_frames(policy: Policy, env: gym.Env) -> int:
 
 
 def sample_episodes(policy: Policy, steps: int = STEPS) -> Recording:
-    """Random observations of the policy's space, always the same ones, as episodes of 10 steps."""
+    """Samples of the policy's observation space, always the same, in episodes of 10 steps."""
     return record(policy, SampleEnv(policy), steps)
 
 
 def record(policy: Policy, env: gym.Env, steps: int) -> Recording:
-    """`steps` steps of the policy in `env`; EnvError where that fails."""
+    """`steps` steps of the policy in `env`; EnvError if the environment fails."""
     ports, columns = inputs_of(policy), policy.observer.seen.columns
-    seen, first, states, over = [], [], [], True
+    rows, first, states, over = [], [], [], True
     try:
         with torch_threads(1):
             for step in range(steps):
                 first.append(over)
                 if over:
                     obs, state = env.reset(seed=step)[0], np.zeros((1, policy.memory), np.float32)
-                seen.append([np.array(column.leaf.of(obs), port.dtype)
+                rows.append([np.array(column.leaf.of(obs), port.dtype)
                              for column, port in zip(columns, ports)])
                 states.append(state)
                 act, state = predict_step(policy, obs, state)
@@ -91,19 +91,19 @@ def record(policy: Policy, env: gym.Env, steps: int) -> Recording:
     except (Error, KeyboardInterrupt):
         raise
     except BaseException as error:  # a user's environment may raise anything
-        raise faults.env_error("an environment", f"step {len(seen)}", error,
-                             "play it alone until that works") from error
-    return Recording([np.stack(leaf) for leaf in zip(*seen)], np.array(first, bool),
+        raise faults.env_error("an environment", f"step {len(rows)}", error,
+                               "play it alone until that works") from error
+    return Recording([np.stack(leaf) for leaf in zip(*rows)], np.array(first, bool),
                      np.concatenate(states))
 
 
 def predict_step(policy: Policy, obs: Any, state: np.ndarray) -> tuple[Any, np.ndarray]:
-    """(action, state after) of `predict`, for a policy with memory or without."""
+    """(action, next state) of `predict`, for a policy with memory or without."""
     return policy.predict(obs, state=state) if policy.memory else (policy.predict(obs), state)
 
 
 class SampleEnv(gym.Env):
-    """An environment that shows samples of a policy's observation space."""
+    """An environment whose observations are samples of a policy's observation space."""
 
     def __init__(self, policy: Policy):
         self.seen, self.action_space = policy.observer.seen, policy.act_space
@@ -115,9 +115,9 @@ class SampleEnv(gym.Env):
         return self._obs(), {}
 
     def step(self, action):
-        """The next sample, whatever the action."""
+        """The next sample; the action has no effect."""
         self.steps += 1
-        return self._obs(), 0.0, False, self.steps % EPISODE == 0, {}
+        return self._obs(), 0.0, False, self.steps % EPISODE_LENGTH == 0, {}
 
     def _obs(self) -> Any:
         obs = tree_map(_near, self.observation_space.sample())

@@ -14,11 +14,11 @@ from fastppo.stepping.infos import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep, r
 log = logging.getLogger("fastppo")
 
 EVAL_RETURN = "eval/return_mean"
-EVALUATION = "evaluate"  # of the clock; no training
+EVALUATION = "evaluate"  # part of the PartTimer; not training
 
 
 class PartTimer:
-    """Seconds spent in each named part: `with clock("update"): ...`; `part` is the one now."""
+    """Seconds in each named part: `with clock("update"): ...`; `part` is the current one."""
 
     def __init__(self):
         self.seconds: dict[str, float] = {}
@@ -35,9 +35,9 @@ class PartTimer:
             self.seconds[part] = self.seconds.get(part, 0.0) + time.monotonic() - start
 
     def stats(self, step: int) -> dict[str, float]:
-        """Steps per second of training, and each part's seconds as a share of training's.
+        """Steps per second of training, and the seconds of each part as a share of training's.
 
-        Evaluating is a part that is no training: it stands beside the others, which add up to 1.
+        The shares of the parts of training add up to 1; evaluation is not one of them.
         """
         busy = sum(spent for part, spent in self.seconds.items() if part != EVALUATION)
         shares = {f"time/{part}": spent / busy for part, spent in self.seconds.items()}
@@ -45,61 +45,61 @@ class PartTimer:
 
 
 class RecentEpisodes(NamedTuple):
-    """The episodes so far; replaced whole, so that an interrupt never leaves half a rollout's."""
+    """The last finished episodes; replaced as a whole, so that an interrupt does not split it."""
 
-    iteration: int | None = None  # the last rollout of which they were taken
-    recent: tuple[tuple[float, int, dict], ...] = ()  # return, length and numbers of the last ones
+    iteration: int | None = None  # of the last rollout that was added
+    recent: tuple[tuple[float, int, dict], ...] = ()  # return, length and infos of each
     count: int = 0
-    names: tuple[str, ...] = ()  # of the numbers that are shown
+    names: tuple[str, ...] = ()  # of the infos that are metrics
 
 
 class EpisodeMetrics:
-    """The last finished episodes, and the metrics that follow from them."""
+    """Statistics of the last finished episodes."""
 
     def __init__(self):
-        self.seen = RecentEpisodes()
+        self.state = RecentEpisodes()
 
     @property
     def recent(self) -> tuple[tuple[float, int, dict], ...]:
-        """(return, length, numbers told) of the last WINDOW finished episodes."""
-        return self.seen.recent
+        """(return, length, infos) of the last EPISODE_WINDOW finished episodes."""
+        return self.state.recent
 
     @property
     def count(self) -> int:
-        """How many episodes have finished."""
-        return self.seen.count
+        """The number of finished episodes."""
+        return self.state.count
 
     def add(self, arena: Arena, iteration: int) -> None:
         """Adds the episodes that ended in the rollout of an iteration; repeating it adds nothing."""
         self.take(arena["total"], arena["length"], read_infos(arena), iteration)
 
-    def take(self, total: np.ndarray, length: np.ndarray, told: InfosByStep | None = None,
+    def take(self, total: np.ndarray, length: np.ndarray, infos: InfosByStep | None = None,
              iteration: int | None = None) -> None:
-        """Add those that ended in a rollout: return f64 and length i64 [t e], 0 where none did.
+        """Add the episodes that ended in a rollout: return f64 and length i64 [t e], else 0.
 
-        `told` is what they said at their end; the first SLOTS names are shown, for all of the run.
-        The rollout of an `iteration` given again, after an interrupt, is taken once.
+        `infos` are the numbers of their last infos; the first MAX_INFO_KEYS names of a run are
+        metrics. A rollout given again after an interrupt, by its `iteration`, is added once.
         """
-        if iteration is not None and iteration == self.seen.iteration:
+        if iteration is not None and iteration == self.state.iteration:
             return
-        ended, told = np.argwhere(length > 0), told or {}
-        last = [(float(total[t, e]), int(length[t, e]), told.get((t, e), {}))
+        ended, infos = np.argwhere(length > 0), infos or {}
+        last = [(float(total[t, e]), int(length[t, e]), infos.get((t, e), {}))
                 for t, e in ended[-EPISODE_WINDOW:].tolist()]
-        names = dict.fromkeys([*self.seen.names, *(name for *_, found in last for name in found)])
-        self.seen = RecentEpisodes(iteration, (*self.recent, *last)[-EPISODE_WINDOW:], self.count + len(ended),
-                         tuple(names)[:MAX_INFO_KEYS])
+        names = dict.fromkeys([*self.state.names, *(name for *_, info in last for name in info)])
+        self.state = RecentEpisodes(iteration, (*self.recent, *last)[-EPISODE_WINDOW:],
+                                    self.count + len(ended), tuple(names)[:MAX_INFO_KEYS])
 
     def stats(self) -> dict[str, float]:
-        """Means over the last 100, or those of them that told a number; none before the first."""
+        """Means over the last episodes, of an info over those that have it; {} before the first."""
         if not self.recent:
             return {}
-        total, length, told = zip(*self.recent)
+        total, length, infos = zip(*self.recent)
         means = {"charts/episodic_return": float(np.mean(total)),
                  "charts/episodic_length": float(np.mean(length)),
                  "charts/episodes": float(self.count)}
-        for name in self.seen.names:
-            if found := [numbers[name] for numbers in told if name in numbers]:
-                means[f"env/{name}"] = float(np.mean(found))
+        for name in self.state.names:
+            if values := [info[name] for info in infos if name in info]:
+                means[f"env/{name}"] = float(np.mean(values))
         return means
 
 

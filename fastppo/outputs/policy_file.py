@@ -1,12 +1,11 @@
 """A policy as one safetensors file: weights, observation moments, spaces and settings; no pickle.
 
-Text stands in the file's metadata as JSON, arrays as tensors, a SHA-256 over all of both beside
-them. Writing is atomic: a reader sees the old file or the new one, never half of one.
+Texts are JSON in the file's metadata, arrays are tensors, and a SHA-256 covers both. Writing is
+atomic: a reader sees the old file or the new one.
 """
 
 import contextlib
 import difflib
-import errno
 import hashlib
 import json
 import logging
@@ -28,31 +27,32 @@ from fastppo.errors import CheckpointError, ConfigError
 from fastppo.networks.torch_state import default_torch
 from fastppo.outputs.fingerprint import fingerprint
 from fastppo.policy import Policy
+from fastppo.settings.fixes import Omit
 from fastppo.settings.spelling import MODELS
 
 FORMAT = "fastppo policy 1"
-# Settings that may have been functions or classes, and how a policy acts does not depend on.
-OF_PYTHON = ("lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef", "optimizer", "loss")
+# Settings that may be functions or classes; the saved policy acts the same without them.
+CALLABLE_SETTINGS = ("lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef", "optimizer",
+                     "loss")
 
 log = logging.getLogger("fastppo")
 
 
 @default_torch()
 def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None:
-    """Write a policy to `path`; CheckpointError where that cannot be.
+    """Write a policy to `path`; raises CheckpointError if that fails.
 
-    A missing folder is made, and that is said: an error would come when the training is over.
+    A missing folder is made, with a warning in the log, because training may have taken long.
     """
     path = _path(path, "ppo.save")
     tensors = {name: x.detach().cpu().contiguous() for name, x in policy.state_dict().items()}
     spaces = {}
     for name, space in (("obs_space", policy.obs_space), ("act_space", policy.act_space)):
-        described, arrays = _described(space, name)
-        spaces[name] = json.dumps(described)
+        description, arrays = _describe_space(space, name)
+        spaces[name] = json.dumps(description)
         tensors |= {place: torch.from_numpy(value) for place, value in arrays.items()}
     tensors = {name: value.clone() for name, value in tensors.items()}
-    choices = {field.name: getattr(config, field.name) for field in fields(config)}
-    metadata = {"format": FORMAT, **spaces, "config": json.dumps(choices, default=repr),
+    metadata = {"format": FORMAT, **spaces, "config": json.dumps(vars(config), default=repr),
                 "fingerprint": json.dumps(fingerprint(config.torch_threads or 1))}
     metadata["sha256"] = _digest(tensors, metadata)
     write_file(path, save(tensors, metadata))
@@ -60,33 +60,33 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None
 
 @default_torch()
 def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
-    """The policy in a file; one with a network of your own needs that class as `model`.
+    """The policy in a file; `model` is the class of its network, if it is a network of your own.
 
-    Nothing is imported or run because the file says so. Raises CheckpointError where the file is
+    Loading imports and runs nothing that the file names. Raises CheckpointError if the file is
     missing, damaged, or not a policy.
     """
     path = _path(path, "load")
     tensors, metadata = _read(path)
     try:
-        config = _config(metadata["config"], model, path)
-        spaces = [_space(json.loads(metadata[name]), name, tensors)
-                  for name in ("obs_space", "act_space")]
+        config = _stored_config(metadata["config"], model, path)
+        obs_space, act_space = (_build_space(json.loads(metadata[name]), name, tensors)
+                                for name in ("obs_space", "act_space"))
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} holds settings or spaces that make no sense: {error!r}",
-                              "ppo.save(path) writes one that does") from error
-    policy = build_policy(*spaces, config, model)
+        raise CheckpointError(f"{path} holds invalid settings or spaces: {error!r}",
+                              "ppo.save(path) writes valid ones") from error
+    policy = build_policy(obs_space, act_space, config, model)
     try:
         policy.load_state_dict(tensors)
     except RuntimeError as error:
-        what = f"{path} does not fit the model: {error}"
-        fix = "pass the class it was trained with: load(path, model=MyNet)"
-        raise CheckpointError(what, fix) from error
-    policy.observer.restore(policy.observer.state)  # brings their float32 snapshot up to date
+        raise CheckpointError(
+            f"{path} does not fit the model: {error}",
+            "pass the class it was trained with: load(path, model=MyNet)") from error
+    policy.observer.restore(policy.observer.state)  # updates the float32 copy of the moments
     return policy.to(device)
 
 
 def _path(path: Any, call: str) -> Path:
-    """What `call` was given, as a Path; CheckpointError for what is none."""
+    """The argument of `call` as a Path; CheckpointError if it is no path."""
     if not isinstance(path, (str, os.PathLike)):
         raise CheckpointError(f"{call} takes the path of a file, not {path!r}",
                               f'{call}("policy.safetensors")')
@@ -94,7 +94,7 @@ def _path(path: Any, call: str) -> Path:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Put `data` into a file, whole or not at all; CheckpointError where that cannot be."""
+    """Write `data` to a file, whole or not at all; raises CheckpointError if that fails."""
     if not path.name or path.is_dir():
         raise CheckpointError(f"cannot write {path}: it is a directory",
                               f'ppo.save("{path / "policy.safetensors"}")')
@@ -110,40 +110,28 @@ def write_file(path: Path, data: bytes) -> None:
         os.replace(partial, path)
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {error.strerror}",
-                              _remedy(path, error.errno)) from error
+                              "save to a folder where you may write, on a disk with free space,"
+                              " under a shorter name") from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
 
 
-def _remedy(path: Path, number: int | None) -> str:
-    """What helps against the errno of a write to `path` that failed."""
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        return f"free some space in {path.parent.absolute()}, or save to another disk"
-    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"save where you may write, such as {Path.home() / path.name}"
-    if number in (errno.EEXIST, errno.ENOTDIR):
-        return f"one of the folders of {path.parent} is a file: save to another folder"
-    if number == errno.ENAMETOOLONG:
-        return "choose a shorter name"
-    return "save to another place"
-
-
 def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     if path.is_dir():
-        raise CheckpointError(f"{path} is a folder", _instead(next(iter(_models(path)), None)))
+        raise CheckpointError(f"{path} is a folder", _load_fix(next(iter(_models(path)), None)))
     if not path.is_file():
-        raise CheckpointError(f"there is no file {path}", _instead(nearest_model(path)))
+        raise CheckpointError(f"there is no file {path}", _load_fix(nearest_model(path)))
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}
     except (SafetensorError, OSError) as error:
-        graph = path.suffix in (".pt", ".onnx")
-        raise CheckpointError(f"{path} is not a safetensors file, or is damaged: {error}",
-                              "load the .safetensors it was exported from; torch.jit.load or"
-                              " onnxruntime run a graph" if graph else "use another copy of it"
-                              ) from error
+        is_graph = path.suffix in (".pt", ".onnx")
+        raise CheckpointError(
+            f"{path} is not a safetensors file, or is damaged: {error}",
+            "load the .safetensors it was exported from; torch.jit.load or onnxruntime run a graph"
+            if is_graph else "use another copy of it") from error
     if metadata.get("format") != FORMAT:
         found = f" (its format is {metadata['format']!r})" if "format" in metadata else ""
         raise CheckpointError(f"{path} is not a policy of this version of fastppo{found}",
@@ -153,24 +141,25 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     return tensors, metadata
 
 
-def _instead(found: Path | None) -> str:
-    """The call that loads the file `found`; where there is none, what makes one."""
-    return f'load("{found}")' if found else 'ppo.save("policy.safetensors") writes one'
+def _load_fix(model: Path | None) -> str:
+    """The call that loads the file `model`; if there is none, the call that writes one."""
+    return f'load("{model}")' if model else 'ppo.save("policy.safetensors") writes one'
 
 
 def _models(folder: Path) -> list[Path]:
-    """The models in `folder`, its own first, then those in folders of it; newest first."""
-    own, below = (filter(Path.is_file, folder.glob(f"{where}.safetensors"))
-                  for where in ("*", "*/model"))
-    return [path for paths in (own, below)
-            for path in sorted(paths, key=lambda path: -path.stat().st_mtime)]
+    """The models in `folder`, then those in its subfolders; the newest first."""
+    found = []
+    for pattern in ("*.safetensors", "*/model.safetensors"):
+        paths = filter(Path.is_file, folder.glob(pattern))
+        found += sorted(paths, key=lambda path: -path.stat().st_mtime)
+    return found
 
 
 def nearest_model(path: Path) -> Path | None:
-    """The file whose path is spelt most like `path`: of the models around it and under runs/."""
-    around = [*_models(path.parent), *_models(path.parent.parent), *_models(Path("runs"))]
-    return max(around, default=None, key=lambda one: difflib.SequenceMatcher(
-        None, str(one), str(path)).ratio())
+    """The model with the most similar path, of those near `path` and under runs/."""
+    models = [*_models(path.parent), *_models(path.parent.parent), *_models(Path("runs"))]
+    return max(models, default=None, key=lambda model: difflib.SequenceMatcher(
+        None, str(model), str(path)).ratio())
 
 
 def _digest(tensors: dict[str, torch.Tensor], texts: dict[str, str]) -> str:
@@ -181,43 +170,44 @@ def _digest(tensors: dict[str, torch.Tensor], texts: dict[str, str]) -> str:
     return sha.hexdigest()
 
 
-def _config(text: str, model: Any, path) -> Config:
+def _stored_config(text: str, model: Any, path: Path) -> Config:
+    """The Config in a file, without settings that this version does not have."""
     stored, known = json.loads(text), {field.name for field in fields(Config)}
     stored["hidden_sizes"] = tuple(stored["hidden_sizes"])
     if stored["model"] not in MODELS:
         if model is None:
             raise CheckpointError(f"{path} holds a model of your own, {stored['model']}",
-                                  "load(path, model=MyNet) with the class it was trained with; or"
-                                  " export ... --model=my_module:MyNet")
+                                  "load(path, model=MyNet) with the class it was trained with;"
+                                  " the export command takes it as model=my_module:MyNet")
         stored["model"] = model
     elif model is not None:
         raise CheckpointError(f"{path} holds one of the built-in networks, {stored['model']}, and"
-                              " no model of your own", "leave model out")
+                              " no model of your own", Omit("model"))
     return Config(**{name: value for name, value in stored.items()
-                     if name in known and _readable(name, value)})
+                     if name in known and not _was_callable(name, value)})
 
 
-def _readable(name: str, value: Any) -> bool:
-    """Whether a stored setting is one still; of a function of the user's only the text is kept.
-
-    The policy acts the same without it.
-    """
+def _was_callable(name: str, value: Any) -> bool:
+    """True if a stored setting is only the text of a function or class."""
+    if name not in CALLABLE_SETTINGS or not isinstance(value, str):
+        return False
     try:
-        return name not in OF_PYTHON or bool(Config(**{name: value}))
+        Config(**{name: value})
     except ConfigError:
-        return not isinstance(value, str)
+        return True
+    return False
 
 
-def _described(space: Space, name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """A space as what JSON can say, and its arrays by name below `name`."""
+def _describe_space(space: Space, name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """(a space as JSON values, its arrays by names that begin with `name`)."""
     if inner := subspaces(space):
-        found = [_described(part, f"{name}.{i}") for i, (_, part) in enumerate(inner)]
+        found = [_describe_space(part, f"{name}.{i}") for i, (_, part) in enumerate(inner)]
         keys = {"keys": list(space.spaces), "wrapped": isinstance(space, MaskedDict)} \
             if isinstance(space, Dict) else {}
-        return ({"parts": [text for text, _ in found], **keys},
+        return ({"parts": [description for description, _ in found], **keys},
                 {place: array for _, arrays in found for place, array in arrays.items()})
     if isinstance(space, Discrete):
-        # Older versions of Gymnasium know no other dtype, nor an argument for it.
+        # Older versions of Gymnasium have no argument for another dtype.
         other = {} if space.dtype == np.int64 else {"dtype": space.dtype.str}
         return {"n": int(space.n), "start": int(space.start), **other}, {}
     if isinstance(space, MultiBinary):
@@ -226,20 +216,20 @@ def _described(space: Space, name: str) -> tuple[dict[str, Any], dict[str, np.nd
         return {"choices": space.dtype.str}, {
             f"{name}.{kind}": np.ascontiguousarray(getattr(space, kind), np.int64)
             for kind in ("nvec", "start")}
-    kept = np.dtype(np.float64) if space.dtype.char == "g" else space.dtype.newbyteorder("=")
-    with np.errstate(over="ignore"):  # a bound that only longdouble has is as good as none
-        bounds = {f"{name}.{kind}": np.array(getattr(space, kind), kept)
+    dtype = np.dtype(np.float64) if space.dtype.char == "g" else space.dtype.newbyteorder("=")
+    with np.errstate(over="ignore"):  # a bound beyond float64 becomes infinite
+        bounds = {f"{name}.{kind}": np.array(getattr(space, kind), dtype)
                   for kind in ("low", "high")}
     return {"dtype": space.dtype.str}, bounds
 
 
-def _space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tensor]) -> Space:
-    """The space described by `text`; its arrays are taken out of `tensors`."""
+def _build_space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tensor]) -> Space:
+    """The space that `text` describes; its arrays are removed from `tensors`."""
     if "parts" in text:
-        inner = [_space(part, f"{name}.{i}", tensors) for i, part in enumerate(text["parts"])]
+        inner = [_build_space(part, f"{name}.{i}", tensors) for i, part in enumerate(text["parts"])]
         if "keys" not in text:
             return Tuple(inner)
-        # Files of earlier versions do not say whose a Dict of these keys is: there it was wrapped.
+        # Files of earlier versions have no "wrapped"; there a Dict of these keys was.
         wrapped = text.get("wrapped", {*text["keys"]} == {OBS_KEY, MASK})
         return (MaskedDict if wrapped else Dict)([*zip(text["keys"], inner)])
     if "n" in text:

@@ -7,27 +7,28 @@ from typing import Any
 from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.machine.child_env import SECRET
+from fastppo.settings.fixes import Set
 
 
 def public_config(config: Config) -> dict[str, Any]:
-    """A Config as plain JSON values, without what looks like a password in env_kwargs."""
+    """A Config as plain JSON values; texts in env_kwargs that may be passwords become ***."""
     plain = json.loads(json.dumps(vars(config), default=repr))
     return plain | {"env_kwargs": _without_secrets(plain["env_kwargs"])}
 
 
 def _without_secrets(value: Any, name: str = "") -> Any:
     if isinstance(value, dict):
-        return {key: _without_secrets(held, key) for key, held in value.items()}
+        return {key: _without_secrets(part, key) for key, part in value.items()}
     return "***" if isinstance(value, str) and SECRET.search(name) else value
 
 
 def write_error(path: Path, error: OSError) -> ConfigError:
-    """The error for a run's folder that cannot be written."""
-    return ConfigError(f"cannot write {path}: {error.strerror}", "--run_dir=another/folder")
+    """The error for a file or folder of a run that cannot be written."""
+    return ConfigError(f"cannot write {path}: {error.strerror}", Set(run_dir="another/folder"))
 
 
 def make_run_folder(config: Config) -> Path | None:
-    """The folder a Config asks for, made if need be and with config.json in it; or None."""
+    """The `run_dir` of a Config, created with config.json in it; None if there is none."""
     if config.run_dir is None:
         return None
     folder = Path(config.run_dir)

@@ -1,7 +1,7 @@
-"""The sinks of a run: what takes its metrics."""
+"""The sinks of a run, which receive its metrics."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,23 +14,23 @@ from fastppo.outputs.run_folder import make_run_folder, public_config
 from fastppo.outputs.wandb_sink import WandbSink, check_wandb
 
 
-def asks_to_stop(answer) -> bool:
-    """Whether a callback's answer asks to end training: False, also as numpy compares."""
+def asks_to_stop(answer: Any) -> bool:
+    """True if the answer of a callback ends training: False, or numpy's False."""
     return isinstance(answer, (bool, np.bool_)) and not answer
 
 
 class Sink(Protocol):
-    """Takes the metrics of every iteration."""
+    """An object that receives the metrics of every iteration."""
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
-        """One iteration's metrics."""
+        """Receive the metrics of one iteration."""
 
     def close(self) -> None:
-        """No more will come."""
+        """Write what is left; no more metrics follow."""
 
 
 def make_sinks(config: Config, source: EnvSource) -> list[Sink]:
-    """The sinks a Config asks for; an evaluator first, so that the others get its metrics."""
+    """The sinks of a Config; the evaluator is first, because the others receive its metrics."""
     if config.logger == "wandb":
         check_wandb()
     sinks: list[Sink] = [Evaluator(config, source)] if wants_evaluator(config) else []

@@ -1,38 +1,51 @@
-"""Names that other libraries give to our settings, and the nearest name of an unknown one."""
+"""Names that other libraries give to our settings, as data; the nearest name to an unknown one."""
 
 import difflib
-import re
-from typing import Iterable
+from typing import Iterable, NamedTuple
 
-MINIBATCH_SIZE = ("say into how many the num_envs x num_steps rows are cut: --num_minibatches=4",) * 2
-SAVED_ALWAYS = "leave it out: the command always saves the model, in the run's folder"
+from fastppo.settings.fixes import DidYouMean, Fix, Set, program
 
-# Others' names by whose they are: ours, or what to say instead, of a switch (if on, if off).
-LIBRARY_NAMES: dict[str, dict[str, str | tuple[str, str]]] = {
+
+class Answer(NamedTuple):
+    """The fix for a setting of another library that is no setting of ours under another name."""
+
+    on: Fix
+    off: Fix | None = None  # the fix where the setting is switched off; None: the same
+    why: str = ""
+
+
+MINIBATCH_SIZE = Answer(Set(num_minibatches=4), why="; here the number of minibatches is set")
+
+# Settings of other libraries, by library: our name for the same setting, or an Answer.
+LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
     "CleanRL's": {
         "env_id": "env_name", "total_timesteps": "total_steps", "learning_rate": "lr",
         "update_epochs": "epochs", "clip_coef": "clip_range", "ent_coef": "entropy_coef",
         "vf_coef": "value_coef", "wandb_project_name": "wandb_project", "exp_name": "name",
-        "track": ("--logger=wandb", "--logger=none"),
-        "norm_adv": ("--norm_advantages=minibatch", "--norm_advantages=none"),
-        "clip_vloss": ("--clip_range_vf=0.2", "--clip_range_vf=none"),
-        "cuda": ("--device=cuda", "--device=cpu"),
-        "wandb_entity": ("export WANDB_ENTITY=... before the command",) * 2,
-        "torch_deterministic": ("leave it out: the same seed always gives the same run",) * 2,
-        "capture_video": ("leave it out: there are no videos yet", "leave it out"),
-        "save_model": (SAVED_ALWAYS,) * 2, "minibatch_size": MINIBATCH_SIZE,
+        "track": Answer(Set(logger="wandb"), Set(logger="none")),
+        "norm_adv": Answer(Set(norm_advantages="minibatch"), Set(norm_advantages="none")),
+        "clip_vloss": Answer(Set(clip_range_vf=0.2), Set(clip_range_vf=None)),
+        "cuda": Answer(Set(device="cuda"), Set(device="cpu")),
+        "wandb_entity": Answer("export WANDB_ENTITY=... before the command"),
+        "torch_deterministic": Answer("leave it out: the same seed always gives the same run"),
+        "capture_video": Answer("leave it out: there are no videos yet", "leave it out"),
+        "save_model": Answer(
+            "leave it out: the command always saves the model, in the folder of the run"),
+        "minibatch_size": MINIBATCH_SIZE,
     },
     "Stable-Baselines3's": {
         "n_steps": "num_steps", "n_envs": "num_envs", "n_epochs": "epochs",
-        "n_timesteps": "total_steps", "batch_size": MINIBATCH_SIZE, "policy": ("--model=mlp",) * 2,
-        "policy_kwargs": ("--hidden_sizes=64,64 --activation=tanh",) * 2,
+        "n_timesteps": "total_steps", "batch_size": MINIBATCH_SIZE,
+        "policy": Answer(Set(model="mlp")),
+        "policy_kwargs": Answer(Set(hidden_sizes=(64, 64), activation="tanh")),
         "share_features_extractor": "shared_critic", "lstm_hidden_size": "rnn_size",
         "net_arch": "hidden_sizes", "tensorboard_log": "run_dir", "log_path": "run_dir",
-        "normalize": ("--norm_obs --norm_rewards", "--no-norm_obs"),
-        "normalize_advantage": ("--norm_advantages=minibatch", "--norm_advantages=none"),
+        "normalize": Answer(Set(norm_obs=True, norm_rewards=True), Set(norm_obs=False)),
+        "normalize_advantage": Answer(Set(norm_advantages="minibatch"),
+                                      Set(norm_advantages="none")),
         "clip_obs": "obs_limit", "clip_reward": "reward_limit",
-        "verbose": ("--progress=lines", "--progress=none"),
-        "algo": ("leave it out: it is PPO",) * 2, "n_eval_episodes": "eval_episodes",
+        "verbose": Answer(Set(progress="lines"), Set(progress="none")),
+        "algo": Answer("leave it out: it is PPO"), "n_eval_episodes": "eval_episodes",
         "eval_freq": "eval_interval",
     },
     "another library's": {
@@ -43,30 +56,35 @@ LIBRARY_NAMES: dict[str, dict[str, str | tuple[str, str]]] = {
         "vf_loss_coeff": "value_coef", "grad_clip": "max_grad_norm", "num_epochs": "epochs",
         "num_sgd_iter": "epochs", "desired_kl": "adaptive_kl",
         "log_dir": "run_dir", "output_dir": "run_dir",
-        "rnn_type": ("--rnn=gru",) * 2, "recurrent": ("--rnn=lstm", "--rnn=none"),
-        "use_rnn": ("--rnn=gru", "--rnn=none"), "use_lstm": ("--rnn=lstm", "--rnn=none"),
-        "wandb": ("--logger=wandb", "--logger=none"),
-        "resume": ("leave it out: a run cannot be resumed yet",) * 2,
-        "render": ("leave it out: there are no videos yet", "leave it out"),
+        "rnn_type": Answer(Set(rnn="gru")),
+        "recurrent": Answer(Set(rnn="lstm"), Set(rnn="none")),
+        "use_rnn": Answer(Set(rnn="gru"), Set(rnn="none")),
+        "use_lstm": Answer(Set(rnn="lstm"), Set(rnn="none")),
+        "wandb": Answer(Set(logger="wandb"), Set(logger="none")),
+        "resume": Answer("leave it out: a run cannot be resumed yet"),
+        "render": Answer("leave it out: there are no videos yet", "leave it out"),
     },
 }
 FOREIGN_NAMES = {name: ours for names in LIBRARY_NAMES.values() for name, ours in names.items()}
 
 
 def library_of(name: str) -> str:
-    """Whose name of a setting `name` is."""
-    return next(house for house, names in LIBRARY_NAMES.items() if name in names)
+    """The library that has a setting called `name`, in the genitive."""
+    return next(library for library, names in LIBRARY_NAMES.items() if name in names)
 
 
-def nearest_setting(name: str, known: Iterable[str], dashes: str = "") -> str:
-    """The fix for the unknown `name`: the one of `known` that is meant, by its sense or letters."""
+def nearest_setting(name: str, known: Iterable[str]) -> Fix:
+    """The fix for the unknown `name`: the nearest of the `known` names, by meaning or spelling."""
     known = list(known)
-    near = [name] if name in FOREIGN_NAMES else difflib.get_close_matches(name, [*known, *FOREIGN_NAMES], 3, 0.5)
-    found = [ours for one in near for ours in _meant(one) if ours in known]
-    return f"did you mean {dashes}{found[0]}?" if found else "python main.py --help lists them all"
+    near = [name] if name in FOREIGN_NAMES else difflib.get_close_matches(
+        name, [*known, *FOREIGN_NAMES], 3, 0.5)
+    found = [ours for candidate in near for ours in _our_names(candidate) if ours in known]
+    return DidYouMean(found[0]) if found else f"{program()} --help lists them all"
 
 
-def _meant(name: str) -> list[str]:
-    """Our names for what `name` is in whichever house; `name` itself where it is in none."""
+def _our_names(name: str) -> list[str]:
+    """The settings that `name` of another library sets; `name` itself if no library has it."""
     ours = FOREIGN_NAMES.get(name, name)
-    return re.findall(r"--(\w+)", ours[0]) if isinstance(ours, tuple) else [ours]
+    if isinstance(ours, Answer):
+        return list(ours.on.settings) if isinstance(ours.on, Set) else []
+    return [ours]

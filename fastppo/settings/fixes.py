@@ -3,12 +3,15 @@
     Set(target_kl=None)     --target_kl=none                   target_kl=None
     Omit("lr", "gamma")     leave --lr and --gamma out         leave lr and gamma out
     Install("atari")        pip install "fastppo[atari]"       the same
+    DidYouMean("lr")        did you mean --lr?                 did you mean lr?
     "a sentence"            the sentence                       the same
     (fix, fix)              alternatives, joined by "; or "
 """
 
 import json
+import os
 import shlex
+import sys
 from typing import Any
 
 PYTHON_NAMES = {"env_name": "env"}  # parameters of PPO, make_vec and evaluate
@@ -58,7 +61,23 @@ class Install:
     python = shell
 
 
-Fix = str | Set | Omit | Install | tuple["str | Set | Omit | Install", ...]
+class DidYouMean:
+    """The name of the setting that an unknown name is probably meant to be."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def shell(self) -> str:
+        """did you mean --lr?"""
+        return f"did you mean --{self.name}?"
+
+    def python(self) -> str:
+        """did you mean lr?"""
+        return f"did you mean {self.name}?"
+
+
+SingleFix = str | Set | Omit | Install | DidYouMean
+Fix = SingleFix | tuple[SingleFix, ...]
 
 
 def shell_text(fix: Fix) -> str:
@@ -73,6 +92,12 @@ def python_text(fix: Fix) -> str:
     if isinstance(fix, tuple):
         return "; or ".join(map(python_text, fix))
     return fix if isinstance(fix, str) else fix.python()
+
+
+def program() -> str:
+    """The command as the user started it: python main.py, python -m fastppo or fastppo."""
+    commands = {"main.py": "python main.py", "__main__.py": "python -m fastppo"}
+    return commands.get(os.path.basename(sys.argv[0]), "fastppo")
 
 
 def flag(name: str, value: Any) -> str:

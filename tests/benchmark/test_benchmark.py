@@ -504,7 +504,7 @@ def test_a_verb_has_help_of_its_own_and_training_stays_the_default(capsys):
         assert ("--against" in capsys.readouterr().out) == (argv[0] == "bench")
     with pytest.raises(SystemExit):
         main.main(["bensh"])
-    assert "python main.py bench" in capsys.readouterr().err
+    assert "fastppo bench" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main.main(["resume", "runs/a"])
     assert 'no command "resume", only train, bench, export' in capsys.readouterr().err
@@ -512,8 +512,8 @@ def test_a_verb_has_help_of_its_own_and_training_stays_the_default(capsys):
 
 def test_the_verbs_own_settings_are_no_settings_of_training():
     request = arguments.read([*SIZES, "--json", "--processes", "1", "2"], Bench)
-    assert request.own["json"] == "-" and request.own["processes"] == (1, 2)
-    assert "json" not in request.asked
+    assert request.options["json"] == "-" and request.options["processes"] == (1, 2)
+    assert "json" not in request.given
     with pytest.raises(ConfigError, match="no setting"):
         arguments.read([*SIZES, "--rounds=3"])
 

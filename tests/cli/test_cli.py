@@ -22,8 +22,8 @@ from fastppo.cli.setting_types import settings
 from fastppo.errors import ConfigError
 from fastppo.learner import Learner
 from fastppo.outputs import wandb_sink
-from fastppo.settings.aliases import FOREIGN_NAMES
-from fastppo.settings.fixes import format_value
+from fastppo.settings.aliases import FOREIGN_NAMES, Answer
+from fastppo.settings.fixes import Set, format_value, program, shell_text
 from fastppo.settings.presets import PRESETS
 from fastppo.workers import worker_process
 
@@ -76,6 +76,7 @@ class EverMoreActions(Plain):
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     """Every test has an empty working directory, and a module `shop` with environments."""
+    monkeypatch.setattr(sys, "argv", ["main.py"])
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "shop.py").write_text(ENVS)
     monkeypatch.syspath_prepend(str(tmp_path / "lib"))
@@ -103,7 +104,7 @@ def only_run() -> Path:
 
 
 def asked(*argv):
-    return arguments.read(argv).asked
+    return arguments.read(argv).given
 
 
 # argv
@@ -144,12 +145,13 @@ def test_settings_are_read_as_people_type_them(argv, wanted):
 
 def test_every_setting_can_be_given_as_it_is_shown():
     defaults = {name: setting.default for name, setting in settings().items()}
-    assert asked(*(f"--{name}={format_value(value)}" for name, value in defaults.items())) == defaults
+    shown = [f"--{name}={format_value(value)}" for name, value in defaults.items()]
+    assert asked(*shown) == defaults
 
 
 def test_what_is_given_wins_over_the_preset_also_where_it_is_the_default():
     request = arguments.read(["--env_name=CartPole-v1", f"--lr={Config.lr}"])
-    assert request.asked["lr"] == request.config.lr == Config.lr != PRESETS["cartpole"]["lr"]
+    assert request.given["lr"] == request.config.lr == Config.lr != PRESETS["cartpole"]["lr"]
     assert request.config.gamma == PRESETS["cartpole"]["gamma"]
     assert "lr" not in request.changes and request.preset == "cartpole"
 
@@ -190,9 +192,10 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["--preset=foo"], 'no preset "foo"', "--preset=auto"),
     (["--rnn=GRU"], "rnn is", "--rnn=gru"),
     (["--resume=x"], "resume", "cannot be resumed yet"),
-    (["--lam=0.9", "--gae_lambda=0.9"], "two names of one setting", "give --gae_lambda alone"),
-    (["--num_iterations=1", "--total_steps=9"], "both say", "give --total_steps alone"),
-    (["--name=a", "--run_dir=b"], "both say", "give --run_dir alone"),
+    (["--lam=0.9", "--gae_lambda=0.9"], "two names of one setting", "leave --lam out"),
+    (["--num_iterations=1", "--total_steps=9"], "both set total_steps",
+     "leave --num_iterations out"),
+    (["--name=a", "--run_dir=b"], "both set run_dir", "leave --name out"),
     (["--num_iterations=1.5"], "num_iterations", "--num_iterations=100"),
     (["--env-id=CartPole-v1"], "--env-id is a name of CleanRL's", "--env_name=CartPole-v1"),
     (["--total-timesteps", "1000"], "CleanRL's", "--total_steps=1000"),
@@ -219,13 +222,25 @@ def test_what_cannot_be_meant_is_refused_with_a_fix(argv, what, fix):
     with pytest.raises(ConfigError) as caught:
         arguments.read(argv)
     assert what in caught.value.what
-    assert fix in caught.value.fix
+    assert fix in shell_text(caught.value.fix)
 
 
 @pytest.mark.parametrize("name, ours", list(FOREIGN_NAMES.items()))
 def test_every_answer_to_another_librarys_name_is_one_that_works(name, ours):
-    for text in ours if isinstance(ours, tuple) else [f"--{ours}=1"]:
-        arguments.read([word for word in text.split() if word.startswith("--")])
+    for fix in (ours.on, ours.off) if isinstance(ours, Answer) else [Set(**{ours: "1"})]:
+        arguments.read(fix.shell().split() if isinstance(fix, Set) else [])
+
+
+@pytest.mark.parametrize("started, named", [
+    ("main.py", "python main.py"), ("/a/fastppo/__main__.py", "python -m fastppo"),
+    ("/a/bin/fastppo", "fastppo"), ("my_script.py", "fastppo")])
+def test_help_and_errors_name_the_command_as_it_was_started(command, monkeypatch, started, named):
+    monkeypatch.setattr(sys, "argv", [started])
+    assert program() == named
+    assert command("--help")[1].startswith(f"usage: {named} ")
+    assert f"fix: {named} --help lists them all" in command("--xyzzy")[2]
+    assert command("export", "--help")[1].startswith(f"usage: {named} export MODEL")
+    assert f"fix: {named} bench" in command("bensh")[2]
 
 
 # what is refused, and how
@@ -304,7 +319,8 @@ def test_an_unexpected_exception_keeps_its_traceback(command, monkeypatch):
 
 def test_help_imports_neither_torch_nor_gymnasium_nor_numpy():
     code = ("import sys; from fastppo.cli import main\ntry: main.main(['--help'])\n"
-            "except SystemExit:\n print([m for m in ('torch', 'gymnasium', 'numpy') if m in sys.modules])")
+            "except SystemExit: pass\n"
+            "print([m for m in ('torch', 'gymnasium', 'numpy') if m in sys.modules])")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
@@ -315,16 +331,13 @@ def test_help_lists_every_setting_with_type_default_and_meaning(command):
     text = re.sub(r"[\s│]+", " ", out)
     for setting in settings().values():
         assert f"--{setting.name} {setting.type}" in text
-        default = f"{format_value(setting.default)} {setting.unit}".strip()
-        if setting.default is None:
-            default = "none"
-        assert f"{setting.text} (default: {default})" in text
+        assert f"{setting.text} (default: {format_value(setting.default)})" in text
 
 
 def test_help_shows_the_preset_of_the_environment_that_is_named(command):
     _, out, _ = command("-h", "--env_name=CartPole-v1")
     steps = PRESETS["cartpole"]["num_steps"]
-    assert f"(default: {steps} steps by preset cartpole, else {Config.num_steps})" in \
+    assert f"(default: {steps} by preset cartpole, else {Config.num_steps})" in \
         re.sub(r"[\s│]+", " ", out)
 
 
@@ -452,10 +465,12 @@ def test_wandb_that_is_missing_is_said_before_anything_else(command, monkeypatch
 
 
 def test_a_python_without_our_dependencies_is_told_which_one_to_take(command, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tyro", None)
+    def missing(*_):
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+    monkeypatch.setattr(train, "run_training", missing)
     code, out, err = command(*CARTPOLE)
     assert (code, out) == (2, "") and "Traceback" not in err
-    assert re.search(r"error: tyro is not installed for .*\n  fix: .*(main.py|make train)", err)
+    assert re.search(r"error: torch is not installed for .*\n  fix: .*(fastppo|make train)", err)
 
 
 # folders
@@ -540,7 +555,7 @@ def test_the_second_signal_ends_the_process_at_once(monkeypatch):
     codes = []
     monkeypatch.setattr(interrupts.os, "_exit", codes.append)
     with interrupts.Interrupts() as stopping:
-        stopping.at_once = lambda: False
+        stopping.stop_now = lambda: False
         os.kill(os.getpid(), signal.SIGINT)
         assert (stopping.code, codes) == (130, [])
         os.kill(os.getpid(), signal.SIGTERM)

@@ -12,14 +12,14 @@ from fastppo.benchmark.options import Bench
 from fastppo.build.resolve import config_for
 from fastppo.cli import arguments
 from fastppo.cli.arguments import ALIASES, COMPUTED
-from fastppo.cli.setting_types import BARE_VALUES, SECTIONS, UNITS, settings
+from fastppo.cli.setting_types import BARE_VALUES, SECTIONS, settings
 from fastppo.cli.train import first_lines
 from fastppo.config import check_names
 from fastppo.errors import ConfigError, EnvError
 from fastppo.settings.aliases import FOREIGN_NAMES, LIBRARY_NAMES, nearest_setting
-from fastppo.settings.fixes import format_value
+from fastppo.settings.fixes import format_value, program, shell_text
 from fastppo.settings.presets import FAMILIES, PRESETS, preset_of
-from fastppo.settings.spelling import NONE, SIZES, WORDS
+from fastppo.settings.string_fixes import NONE, SIZES, WORDS
 
 DOCS = Path(__file__).parents[2] / "docs"
 NAMES = [field.name for field in dataclasses.fields(Config)]
@@ -97,11 +97,11 @@ def test_another_librarys_keyword_is_refused_with_ours(name, ours):
     ("lerning_rate", "lr"), ("total_timestep", "total_steps"), ("verbos", "progress"),
     ("num_env", "num_envs"), ("gama", "gamma"), ("clip_rang", "clip_range")])
 def test_a_misspelt_name_is_looked_for_among_other_libraries_names_too(name, ours):
-    assert nearest_setting(name, NAMES, "--") == f"did you mean --{ours}?"
+    assert shell_text(nearest_setting(name, NAMES)) == f"did you mean --{ours}?"
 
 
 def test_a_setting_that_is_not_to_be_had_is_not_proposed():
-    assert nearest_setting("learning_rate", ["num_envs"]) == "python main.py --help lists them all"
+    assert nearest_setting("learning_rate", ["num_envs"]) == f"{program()} --help lists them all"
 
 
 def test_replace_checks_the_whole_again():
@@ -161,7 +161,7 @@ def test_tables_about_settings_name_only_settings():
     assert {(tuple[str, ...] in getattr(x.type, "__args__", (x.type,)), x.name)
             for x in dataclasses.fields(Config) if "tuple" in str(x.type)} == {
         *((True, name) for name in WORDS), *((False, name) for name in SIZES)}
-    assert {*UNITS, *BARE_VALUES} <= {*NAMES, *settings(Bench)}
+    assert {*BARE_VALUES} <= {*NAMES, *settings(Bench)}
     assert set(ours) <= {*NAMES, *COMPUTED}
     assert not {*NAMES, *settings(Bench)} & {*ALIASES, *COMPUTED, *FOREIGN_NAMES}
     assert len(FOREIGN_NAMES) == sum(map(len, LIBRARY_NAMES.values()))

@@ -131,7 +131,7 @@ def test_auto_is_the_presets_value_where_it_changes_learning_else_the_default(na
         assert getattr(config_for(env, {name: "auto"}), name) == wanted[name]
         request = read([f"--env={env}", f"--{name}=auto", "--num_workers=auto"])
         assert getattr(request.config, name) == wanted[name]
-        assert request.asked["num_workers"] == "auto" and name not in request.asked
+        assert request.given["num_workers"] == "auto" and name not in request.given
     assert getattr(config_for([gym.Env, gym.Env], {name: "auto"}), name) == getattr(Config(), name)
 
 

@@ -120,7 +120,7 @@ def test_the_first_thirty_two_names_are_shown_for_all_of_a_run():
         episodes.take(length * 1.0, length, {
             (0, 0): {f"n{first + i}": 1.0 for i in range(10)},
             (1, 0): {f"n{first + i}": 1.0 for i in range(10, 20)}})
-    assert episodes.seen.names == tuple(f"n{i}" for i in range(MAX_INFO_KEYS))
+    assert episodes.state.names == tuple(f"n{i}" for i in range(MAX_INFO_KEYS))
 
 
 @pytest.mark.parametrize("acting", ["local", "central"])

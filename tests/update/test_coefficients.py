@@ -114,7 +114,7 @@ def test_a_function_that_fails_is_refused_before_the_first_step(name):
 def test_schedules_are_typed_as_texts():
     request = arguments.read(["--lr=linear:2e-3", "--clip_range=0.1", "--entropy_coef=cosine:.1:0",
                               "--clip_range_vf=none", "--critic_lr=constant:1e-3"])
-    assert request.asked == {"lr": "linear:2e-3", "clip_range": 0.1, "clip_range_vf": None,
+    assert request.given == {"lr": "linear:2e-3", "clip_range": 0.1, "clip_range_vf": None,
                              "entropy_coef": "cosine:.1:0", "critic_lr": "constant:1e-3"}
     for flag in ("--lr=linear", "--lr=linear:x", "--clip_range=quick", "--entropy_coef=sine:1"):
         with pytest.raises(ConfigError, match="or a schedule"):
