@@ -72,7 +72,7 @@ class Learner:
 
     def judge(self, batch: Batch) -> Fresh:
         """What the policy says of a minibatch."""
-        return Fresh(*self.policy.judge(batch.obs, batch.act, batch.past))
+        return Fresh(*self.policy.evaluate_actions(batch.obs, batch.act, batch.past))
 
     def loss(self, fresh: Fresh, batch: Batch, now: Coefficients) -> Weighed:
         """(loss, statistics by name) of a minibatch, a mean over its samples."""

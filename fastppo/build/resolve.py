@@ -13,7 +13,7 @@ from fastppo.build.check_settings import check_heads, check_network, check_updat
 from fastppo.build.model import head_options, is_plain_mlp
 from fastppo.config import Config, check_names, default_of
 from fastppo.envs.env_hints import call
-from fastppo.envs.observations import ObservationLayout
+from fastppo.envs.observations import ObservationLayout, clamps_normalised_only
 from fastppo.envs.source import EnvSource, check_agreement
 from fastppo.envs.spaces import check_spaces
 from fastppo.envs.vector_source import VectorEnvSource
@@ -129,7 +129,8 @@ def _serves(config: Config, seen: ObservationLayout) -> bool:
     return (kernels.COMPILED and is_plain_mlp(config) and config.device == "cpu"
             and type(head) in COMPILED_HEADS and config.std is None and not config.final_tanh
             and not config.norm_values and head.size <= kernels.MAX_CHOICES
-            and len(config.hidden_sizes) <= kernels.MAX_HIDDEN)
+            and len(config.hidden_sizes) <= kernels.MAX_HIDDEN
+            and clamps_normalised_only(seen, config.norm_obs, config.obs_limit))
 
 
 def _model(config: Config, seen: ObservationLayout) -> Any:

@@ -109,7 +109,7 @@ def _seen(policy: Policy) -> Any:
 
 def _answer(policy: Policy, obs: Any) -> Any:
     """What the network returns for a batch of two, at the start of an episode."""
-    return policy.net(obs, *[policy.start(2)] * bool(policy.memory))
+    return policy.net(obs, *[policy.initial_state(2)] * bool(policy.memory))
 
 
 def _check_learns(net: nn.Module, out: Sequence[Tensor], given: str) -> None:

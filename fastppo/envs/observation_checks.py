@@ -1,4 +1,4 @@
-"""Finds stored observations on which nothing can act."""
+"""Finds stored observations from which no policy can act."""
 
 import numpy as np
 
@@ -7,16 +7,11 @@ from fastppo.machine import kernels
 
 
 def find_unusable(rows: np.ndarray, seen: ObservationLayout) -> tuple[int, ValueError] | None:
-    """(row, why) of the first stored observation of [n ...] on which nobody can act.
+    """(row, error) of the first stored observation of [e ...] that a policy cannot act on.
 
-    A number of it is not finite, or its mask forbids every action.
+    One of its numbers is not finite, or its mask forbids every action. None if there is none.
     """
     if rows.dtype == np.float32 and (at := kernels.first_nonfinite(rows)) >= 0:
-        return describe_nonfinite(rows, at)
+        row, place = divmod(at, max(1, rows[0].size))
+        return row, ValueError(f"observation[{place}] is {rows.reshape(-1)[at]} in float32")
     return seen.stuck(rows)
-
-
-def describe_nonfinite(rows: np.ndarray, at: int) -> tuple[int, ValueError]:
-    """The environment whose number at the flat index `at` of rows [e ...] is not finite; why."""
-    e, index = divmod(at, max(1, rows[0].size))
-    return e, ValueError(f"observation[{index}] is {rows.reshape(-1)[at]} in float32")

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from fastppo.collect import Rollout
 from fastppo.config import Config
+from fastppo.envs.observations import clamps_normalised_only
 from fastppo.errors import ModelError
 from fastppo.learner import STATS, Batch, Learner
 from fastppo.learners.shared_minibatches import OwnMinibatches, SharedMinibatches
@@ -28,13 +29,14 @@ def can_compile(policy: nn.Module, flat: FlatParameters) -> bool:
 
 def policy_plan(policy: Policy, flat: FlatParameters) -> PolicyPlan | None:
     """What the compiled twin needs, or None where only torch can run this network."""
-    log_std = getattr(policy.head, "log_std", None)
+    log_std, observer = getattr(policy.head, "log_std", None), policy.observer
     known = (type(policy.net) is MLP and policy.net.final_tanh is None
-             and type(policy.head) in COMPILED_HEADS)
+             and type(policy.head) in COMPILED_HEADS
+             and clamps_normalised_only(observer.seen, observer.norm, observer.limit))
     if not known or log_std is not None and id(log_std) not in flat.offsets:
         return None
     return PolicyPlan(policy.net.plan(flat.offsets),
-                  None if log_std is None else flat.offsets[id(log_std)], policy.observer.limit)
+                  None if log_std is None else flat.offsets[id(log_std)], observer.limit)
 
 
 def update_coefficients(config: Config, now: Coefficients) -> kernels.UpdateCoefficients:

@@ -4,7 +4,6 @@ import math
 from functools import partial
 from typing import Callable, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -96,9 +95,9 @@ def image_shape(column: StoredLeaf) -> tuple[int, int, int] | None:
     An image is of bytes, with two axes, or three with the shortest one, the channels, first or
     last; or several of them, with an axis for the frames in front.
     """
-    if column.dtype != np.uint8 or len(column.shape) not in (2, 3, 4):
+    if not column.like_image:
         return None
-    x = as_planes(channels_first(column, torch.empty(0, *column.shape, device="meta")))
+    x = as_planes(channels_first(column.shape, torch.empty(0, *column.shape, device="meta")))
     return tuple(x.shape[1:])
 
 

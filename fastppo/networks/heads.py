@@ -6,7 +6,7 @@ Every head has
     noise     a letter for every random number an action takes: u uniform in [0, 1), n normal
     form      how what is stored becomes the environment's action (actions.FORMS)
     hold      steps for which noise stays the same; None: a whole rollout
-and four functions of parameters [b size]: sample, judge, mode, masked. Noise comes in as an array,
+and four functions of parameters [b size]: sample, evaluate, mode, masked. Noise comes in as an array,
 no head draws. Log-probabilities and entropies are in nats, summed over components; entropies are
 exact unless a head says that they are estimated.
 """
@@ -54,7 +54,7 @@ class Head(nn.Module):
         """(act, logp [b]) from noise [b k]."""
         raise NotImplementedError
 
-    def judge(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         raise NotImplementedError
 
@@ -76,9 +76,9 @@ class Categorical(Head):
     def sample(self, logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(act [b], logp [b]) by inverse CDF from one uniform number a row, noise [b 1]."""
         act = _inverted(logits, noise)
-        return act, self.judge(logits, act)[0]
+        return act, self.evaluate(logits, act)[0]
 
-    def judge(self, logits: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, logits: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         logp = logits.log_softmax(-1)
         return logp.gather(-1, act[:, None])[:, 0], -(logp.exp() * logp).sum(-1)
@@ -106,9 +106,9 @@ class MultiCategorical(Head):
     def sample(self, logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(act [b k], logp [b]) from one uniform number a factor."""
         act = _inverted(self._factors(logits), noise[:, :, None])
-        return act, self.judge(logits, act)[0]
+        return act, self.evaluate(logits, act)[0]
 
-    def judge(self, logits: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, logits: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         logp = self._factors(logits).log_softmax(-1)
         return logp.gather(-1, act[..., None])[..., 0].sum(-1), -(logp.exp() * logp).sum((-1, -2))
@@ -134,9 +134,9 @@ class Bernoulli(Head):
     def sample(self, odds: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(act [b k], logp [b]) from one uniform number a bit."""
         act = (noise < odds.sigmoid()).long()
-        return act, self.judge(odds, act)[0]
+        return act, self.evaluate(odds, act)[0]
 
-    def judge(self, odds: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, odds: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         logp = F.logsigmoid(torch.where(act > 0, odds, -odds))
         one, none = F.logsigmoid(odds), F.logsigmoid(-odds)
@@ -171,7 +171,7 @@ class Gaussian(Head):
         act = mean + self.log_std.exp() * noise
         return act, self._density(mean, act)
 
-    def judge(self, mean: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, mean: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         entropy = self.log_std.sum() + 0.5 * self.size * (1 + LOG_TWO_PI)
         return self._density(mean, act), entropy.expand(len(act))
@@ -206,7 +206,7 @@ class StateGaussian(Head):
         act = mean + std * noise
         return act, _log_density(mean, std, act)
 
-    def judge(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         mean, std = self._normal(params)
         return _log_density(mean, std, act), _normal_entropy(std)
@@ -239,9 +239,9 @@ class SquashedGaussian(Gaussian):
         act, logp = super().sample(mean, noise)
         return act, logp - _log_slope(act).sum(-1)
 
-    def judge(self, mean: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, mean: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, estimated entropy [b])."""
-        logp, entropy = super().judge(mean, act)
+        logp, entropy = super().evaluate(mean, act)
         around = mean[..., None] + self.log_std.exp()[:, None] * self.nodes
         return (logp - _log_slope(act).sum(-1),
                 entropy + (_log_slope(around) * self.weights).sum((-1, -2)))
@@ -266,9 +266,9 @@ class Beta(Head):
         tries = noise.reshape(len(noise), alpha.shape[-1], 2, self.ROUNDS, 2)
         first, second = (_gamma(shape, tries[:, :, i]) for i, shape in enumerate((alpha, beta)))
         act = (first / (first + second)).clamp(self.EDGE, 1 - self.EDGE)
-        return act, self.judge(params, act)[0]
+        return act, self.evaluate(params, act)[0]
 
-    def judge(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         alpha, beta = self._shapes(params)
         both = alpha + beta
@@ -310,9 +310,9 @@ class GSDE(Head):
         mean, features = self._split(params)
         drawn = self.log_std.exp() * noise.reshape(len(noise), *self.log_std.shape)
         act = mean + (features[:, :, None] * drawn).sum(1)
-        return act, self.judge(params, act)[0]
+        return act, self.evaluate(params, act)[0]
 
-    def judge(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         mean, features = self._split(params)
         std = (features.square() @ (2 * self.log_std).exp() + self.EDGE).sqrt()
@@ -342,11 +342,11 @@ class CompositeHead(Head):
             self.parts, self._params(params), noises)))
         return self._row(acts), sum(logps)
 
-    def judge(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         acts = (self._own(head, x, scalar) for head, x, scalar in zip(
             self.parts, act.split(self.widths, -1), self.scalars))
-        logps, ents = zip(*(head.judge(x, a) for head, x, a in zip(
+        logps, ents = zip(*(head.evaluate(x, a) for head, x, a in zip(
             self.parts, self._params(params), acts)))
         return sum(logps), sum(ents)
 

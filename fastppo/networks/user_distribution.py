@@ -36,9 +36,9 @@ class DistributionHead(Head):
         high, low = (noise[0].double() * 2**24).long().tolist()
         with seeded_rng(high << 24 | low, noise.device):
             act = self._kept(clamp_to_support(params, params.sample()))
-        return act, self.judge(params, act)[0]
+        return act, self.evaluate(params, act)[0]
 
-    def judge(self, params: Distribution, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, params: Distribution, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         shape = params.batch_shape + params.event_shape
         logp = _summed(params.log_prob(act.reshape(shape).float()))

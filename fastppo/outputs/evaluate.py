@@ -54,7 +54,7 @@ def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: 
                 rows, states = (np.concatenate([getattr(player, name) for player in active])
                                 for name in ("row", "state"))
                 noise = None if deterministic else np.concatenate([p.noise(policy) for p in active])
-                actions, states = policy.decide(rows, deterministic, noise, states)
+                actions, states = policy.decide(rows, noise, states)
                 for player, action, state in zip(active, actions, states):
                     player.state = state[None]
                     player.step(action)

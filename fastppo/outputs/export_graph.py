@@ -53,7 +53,7 @@ class Graph(nn.Module):
         policy = self.policy
         obs = policy.observer.seen.structure([keep(x) for keep, x in zip(self.keep, inputs)])
         # Without memory the state is passed on as it is: no rows of nothing in the graph.
-        params, _, after = policy.advance(obs, inputs[-1])
+        params, _, after = policy.step(obs, inputs[-1])
         found = self.finish(policy.head.mode(params)) + [after] * bool(policy.memory)
         return tuple(found) if len(found) > 1 else found[0]
 

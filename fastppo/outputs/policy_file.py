@@ -81,7 +81,6 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
         what = f"{path} does not fit the model: {error}"
         fix = "pass the class it was trained with: load(path, model=MyNet)"
         raise CheckpointError(what, fix) from error
-    policy.observer.restore(policy.observer.state)  # brings their float32 snapshot up to date
     return policy.to(device)
 
 

@@ -244,7 +244,7 @@ def test_probabilities_and_entropies_are_those_over_legal_actions_alone(act):
     params = torch.from_numpy(rng.normal(0, 2, (200, head.size)).astype("f4")).requires_grad_()
     masked = head.masked(params, mask)
     act_, _ = head.sample(masked, torch.from_numpy(rng.random((200, len(head.noise)), np.float32)))
-    logp, ent = head.judge(masked, act_)
+    logp, ent = head.evaluate(masked, act_)
     wanted = legal_only(space, params, mask)
     places = act_.reshape(200, -1).tolist()
     for row, parts in enumerate(wanted):
@@ -272,7 +272,7 @@ def test_extreme_logits_under_masks_leave_everything_finite(act, scale):
     masked = head.masked(params, mask)
     noise = torch.rand(500, len(head.noise), generator=torch.Generator().manual_seed(2))
     act_, sampled = head.sample(masked, noise)
-    logp, ent = head.judge(masked, act_)
+    logp, ent = head.evaluate(masked, act_)
     (logp.sum() + ent.sum()).backward()
     assert torch.equal(logp, sampled) and all(
         x.isfinite().all() for x in (logp, ent, params.grad)) and (ent >= 0).all()

@@ -206,7 +206,7 @@ def test_a_rollout_is_judged_as_it_was_acted_and_trains_the_same_for_any_workers
             flat = [x[:-1].flatten(0, 1) for x in structure_leaves(rollout.obs)]
             obs = ppo.policy.observer.seen.structure(flat)
             with torch.no_grad():
-                logp, _, val = ppo.policy.judge(obs, rollout.act.flatten(0, 1))
+                logp, _, val = ppo.policy.evaluate_actions(obs, rollout.act.flatten(0, 1))
             torch.testing.assert_close(logp, rollout.logp.flatten(), rtol=0, atol=1e-5)
             torch.testing.assert_close(val, rollout.val.flatten(), rtol=0, atol=1e-5)
             ppo.update(rollout)
@@ -367,14 +367,14 @@ def test_the_likeliest_action_is_the_mode_or_else_the_mean_also_beyond_transform
 def test_what_is_drawn_lies_within_an_open_interval(dist):
     head = DistributionHead(action_storage(TWO))
     act, logp = head.sample(dist, torch.full((3, 2), 0.3))
-    assert logp.isfinite().all() and head.judge(dist, act)[0].equal(logp)
+    assert logp.isfinite().all() and head.evaluate(dist, act)[0].equal(logp)
     assert dist.support.check(act).all() and dist.support.check(head.mode(dist)).all()
 
 
 def test_an_action_that_cannot_have_been_drawn_is_an_error():
     head, dist = DistributionHead(action_storage(TWO)), GIVEN["tanh"][1](torch.zeros(3, 4))
     with pytest.raises(ModelError, match="TransformedDistribution gives .*(nan|-inf)\n  fix"):
-        head.judge(dist, torch.ones(3, 2))
+        head.evaluate(dist, torch.ones(3, 2))
 
 
 def test_sampling_a_distribution_leaves_the_hosts_generator_alone(trainer):
