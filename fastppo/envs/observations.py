@@ -28,6 +28,7 @@ from fastppo.envs.spaces import (
     subspaces,
     with_binary_mask,
 )
+from fastppo.machine import kernels
 
 
 class StoredLeaf(NamedTuple):
@@ -170,8 +171,14 @@ class ObservationLayout:
         """The action masks, bool [n choices], of stored observations [n ...]; None without one."""
         return None if self.mask is None else leaf_arrays(rows)[self.mask]
 
-    def stuck(self, rows: np.ndarray) -> tuple[int, ValueError] | None:
-        """(row, error) of the first of stored observations [n] whose mask forbids every action."""
+    def unusable(self, rows: np.ndarray) -> tuple[int, ValueError] | None:
+        """(row, error) of the first stored observation of [n ...] on which no policy can act.
+
+        A number is not finite, or the mask forbids every action. None if there is no such row.
+        """
+        if rows.dtype == np.float32 and (at := kernels.first_nonfinite(rows)) >= 0:
+            row, place = divmod(at, max(1, rows[0].size))
+            return row, ValueError(f"observation[{place}] is {rows.reshape(-1)[at]} in float32")
         if self.mask is None:
             return None
         starts = np.cumsum(self.factors) - self.factors
@@ -221,49 +228,33 @@ def _describe(value: Any) -> str:
     return f"a tuple of {len(value)}" if isinstance(value, tuple) else type(value).__name__
 
 
-class EncodedLeaf(NamedTuple):
-    """One leaf that a network sees."""
-
-    index: int  # among the leaves of the layout
-    stored: StoredLeaf
-    columns: slice  # its place in a row of columns
-    image: bool  # divided by 255 and channels first, as convolutions take it
-
-    @property
-    def normalised(self) -> bool:
-        """True if it has moments: numbers that are no image."""
-        return self.stored.numeric and not self.image
-
-
 class ObservationEncoding:
-    """The leaves that a network sees, and the float32 columns that encode them.
+    """The leaves that a network sees, all but the action mask, and the columns that encode them.
 
-    The action mask is left out. `images` are the leaves, counted without the mask, that the network
-    sees as images. `normalised`, bool [o], are the columns that have moments.
+    `images` are the leaves, counted without the mask, that the network sees as images. `numbers`
+    are flags of leaves: True for those with moments; `normalised`, bool [o], the same of columns.
     """
 
     def __init__(self, seen: ObservationLayout, images: Sequence[int] = ()):
-        self.leaves, self.size = [], 0
-        for index, stored in enumerate(seen.columns):
-            if index != seen.mask:
-                columns = slice(self.size, self.size + stored.width)
-                image = len(self.leaves) in images
-                self.leaves.append(EncodedLeaf(index, stored, columns, image))
-                self.size = columns.stop
-        self.normalised = np.repeat([leaf.normalised for leaf in self.leaves],
-                                    [leaf.stored.width for leaf in self.leaves])
+        self.mask, self.images = seen.mask, images
+        self.leaves = [leaf for i, leaf in enumerate(seen.columns) if i != seen.mask]
+        widths = [leaf.width for leaf in self.leaves]
+        self.columns = [slice(end - width, end) for width, end in zip(widths, np.cumsum(widths))]
+        self.numbers = [leaf.numeric and i not in images for i, leaf in enumerate(self.leaves)]
+        self.size, self.normalised = sum(widths), np.repeat(self.numbers, widths)
         self.identity = seen.plain and seen.store.dtype == "<f4"
 
-    def encode(self, arrays: Sequence[np.ndarray], normalised_only: bool = False) -> np.ndarray:
+    def encode(self, arrays: Sequence[np.ndarray], numbers_only: bool = False) -> np.ndarray:
         """f32 [n o] of the leaves [n ...] of stored observations; a view if it is one float Box.
 
-        With `normalised_only` f32 [n f], the columns that have moments. Images are not encoded
-        here: only torch runs convolutions.
+        With `numbers_only` the columns that have moments. Images are not encoded here: only torch
+        runs convolutions.
         """
         if self.identity:
             return arrays[0].reshape(len(arrays[0]), self.size)
-        return np.concatenate([leaf.stored.encode(arrays[leaf.index]) for leaf in self.leaves
-                               if leaf.normalised or not normalised_only], 1)
+        visible = [array for i, array in enumerate(arrays) if i != self.mask]
+        return np.concatenate([leaf.encode(array) for leaf, array, numbers in zip(
+            self.leaves, visible, self.numbers) if numbers or not numbers_only], 1)
 
 
 def clamps_normalised_only(seen: ObservationLayout, norm_obs: bool, limit: float) -> bool:

@@ -22,20 +22,15 @@ def make_encoder(seen: ObservationLayout, config: Config,
                  generator: torch.Generator | None = None,
                  keys: Sequence[str] | None = None) -> nn.Module:
     """The encoder of a resolved Config; `keys`: the parts of a Dict that it sees, None for all."""
-    visible = ObservationEncoding(seen).leaves
-    places = [i for i, leaf in enumerate(visible)
-              if keys is None or leaf.stored.leaf.path[seen.wrapped] in keys]
+    encoding = ObservationEncoding(seen)
+    places = [i for i, leaf in enumerate(encoding.leaves)
+              if keys is None or leaf.leaf.path[seen.wrapped] in keys]
     if config.model != "mlp":
-        return MixedEncoder([leaf.stored for leaf in visible], places, config, generator)
-    columns = [torch.arange(visible[i].columns.start, visible[i].columns.stop) for i in places]
-    layers = DenseEncoder(sum(map(len, columns)), config.hidden_sizes, config.activation, generator,
+        return MixedEncoder(encoding.leaves, places, config, generator)
+    columns = torch.cat([torch.arange(encoding.size)[encoding.columns[i]] for i in places])
+    layers = DenseEncoder(len(columns), config.hidden_sizes, config.activation, generator,
                           config.layer_norm)
-    return layers if keys is None else SelectedColumns(torch.cat(columns), layers)
-
-
-def visible_leaves(seen: ObservationLayout) -> list[StoredLeaf]:
-    """The leaves that a network sees: all but an action mask."""
-    return [leaf.stored for leaf in ObservationEncoding(seen).leaves]
+    return layers if keys is None else SelectedColumns(columns, layers)
 
 
 def subspace_names(seen: ObservationLayout) -> list[str]:

@@ -109,24 +109,18 @@ class MLP(ActorCritic):
         `offsets` maps id(parameter) to its place in the flat vector; buffer 0 is the observation,
         dst -1 the output: action parameters, then the value (see kernels.forward).
         """
-        rows, buffers = [], itertools.count(1)
+        rows, buffers, previous = [], itertools.count(1), None
 
         def add(layer: nn.Linear, src: int, dst: int, activation: int) -> None:
             rows.append((src, dst, layer.in_features, layer.out_features,
                          offsets[id(layer.weight)], offsets[id(layer.bias)], activation))
 
-        def add_hidden(body: DenseEncoder) -> int:
-            """Add the layers of `body`; returns the buffer of its features."""
-            src, layers = 0, list(body)
-            for layer, activation in zip(layers[::2], layers[1::2]):
-                dst = next(buffers)
-                add(layer, src, dst, ACTIVATION_CODES[type(activation)])
-                src = dst
-            return src
-
-        features = add_hidden(self.actor_body)
-        add(self.actor, features, -1, 0)
-        if self.critic_body is not self.actor_body:
-            features = add_hidden(self.critic_body)
-        add(self.critic, features, -1, 0)
+        for body, head in ((self.actor_body, self.actor), (self.critic_body, self.critic)):
+            if body is not previous:  # a shared body is computed once
+                src, previous, layers = 0, body, list(body)
+                for layer, activation in zip(layers[::2], layers[1::2]):
+                    dst = next(buffers)
+                    add(layer, src, dst, ACTIVATION_CODES[type(activation)])
+                    src = dst
+            add(head, src, -1, 0)
         return np.array(rows, np.int64)

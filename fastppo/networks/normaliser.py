@@ -6,35 +6,61 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastppo.envs.observations import EncodedLeaf, ObservationEncoding, ObservationLayout
+from fastppo.envs.observations import ObservationEncoding, ObservationLayout, StoredLeaf
 from fastppo.envs.spaces import build_structure, leaf_arrays
 from fastppo.machine import kernels
 
 VARIANCE_EPSILON = 1e-8
 
 
-class ObservationNormaliser(nn.Module):
+class RunningMoments(nn.Module):
+    """The count [1], mean [f] and sum of squared deviations m2 [f] of rows, float64 [Chan 1979]."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        for name, numbers in (("count", 1), ("mean", size), ("m2", size)):
+            self.register_buffer(name, torch.zeros(numbers, dtype=torch.float64))
+
+    @property
+    def state(self) -> tuple[Tensor, Tensor, Tensor]:
+        """A copy of (count, mean, m2)."""
+        return self.count.clone(), self.mean.clone(), self.m2.clone()
+
+    def merge(self, rows: np.ndarray) -> None:
+        """Merge rows f32 [n f] into the moments."""
+        count, mean, m2 = (x.cpu().numpy() for x in self.state)
+        kernels.merge_moments(np.ascontiguousarray(rows), count, mean, m2)
+        self.restore([torch.from_numpy(x) for x in (count, mean, m2)])
+
+    def restore(self, state: Sequence[Tensor]) -> None:
+        """Replace the moments by a `state`, in place."""
+        count, mean, m2 = state
+        # The count last: if interrupted before, the first moments are still to be set.
+        for buffer, value in ((self.mean, mean), (self.m2, m2), (self.count, count)):
+            buffer.copy_(value)
+
+
+class ObservationNormaliser(RunningMoments):
     """Stored observations to float32: `flat` columns [b o], or the structure of the space.
 
     Numbers are clip((x - mean) / sqrt(var + 1e-8), +-limit) if `norm_obs`, else unchanged. Images
     are divided by 255, channels first. Choices are one-hot. The action mask is left out.
 
     `images` are the leaves, counted without the mask, that the network sees as images. By default
-    these are all Boxes that look like one, but for a flat network.
+    these are all Boxes that look like one, but none for a flat network.
     """
 
     def __init__(self, seen: ObservationLayout, norm_obs: bool = True, flat: bool = False,
                  limit: float = 10.0, images: Sequence[int] | None = None):
-        super().__init__()
         if images is None:
             visible = ObservationEncoding(seen).leaves
-            images = [i for i, leaf in enumerate(visible) if leaf.stored.like_image and not flat]
-        self.seen, self.flat, self.limit = seen, flat, limit
-        self.encoding = ObservationEncoding(seen, images)
-        self.norm = bool(norm_obs and self.encoding.normalised.any())
-        size, columns = (self.encoding.normalised.sum(), self.encoding.size) if self.norm else (0, 0)
-        for name, x in (("count", np.zeros(1)), ("mean", np.zeros(size)), ("m2", np.zeros(size))):
-            self.register_buffer(name, torch.from_numpy(x))
+            images = [i for i, leaf in enumerate(visible) if leaf.like_image and not flat]
+        encoding = ObservationEncoding(seen, images)
+        norm = bool(norm_obs and encoding.normalised.any())
+        super().__init__(int(encoding.normalised.sum()) if norm else 0)
+        self.seen, self.encoding, self.norm = seen, encoding, norm
+        self.flat, self.limit = flat, limit
+        columns = encoding.size if norm else 0
         self.register_buffer("shift", torch.zeros(columns, dtype=torch.float32), persistent=False)
         self.register_buffer("scale", torch.ones(columns, dtype=torch.float32), persistent=False)
         self.register_load_state_dict_post_hook(update_snapshot)
@@ -42,9 +68,9 @@ class ObservationNormaliser(nn.Module):
     def forward(self, obs: Any) -> Any:
         """The network's input for observations [b ...], tensors in the structure of the space."""
         leaves = self.encoding.leaves
-        inputs = [self._encoded(leaf, leaf.stored.leaf.of(obs)) for leaf in leaves]
+        inputs = [self._encoded(i, leaf, leaf.leaf.of(obs)) for i, leaf in enumerate(leaves)]
         if self.flat:
-            return torch.cat([x.reshape(x.shape[0], leaf.stored.width)
+            return torch.cat([x.reshape(x.shape[0], leaf.width)
                               for leaf, x in zip(leaves, inputs)], -1)
         return build_structure(self.seen.shown, iter(inputs))
 
@@ -58,48 +84,39 @@ class ObservationNormaliser(nn.Module):
         return self.seen.structure([torch.from_numpy(array).to(device)
                                     for array in leaf_arrays(rows)])
 
-    @property
-    def state(self) -> tuple[Tensor, Tensor, Tensor]:
-        """A copy of (count [1], mean [f], sum of squared deviations [f]), f64."""
-        return self.count.clone(), self.mean.clone(), self.m2.clone()
+    def learn(self, arrays: Sequence[np.ndarray]) -> None:
+        """Merge observations, leaves [n ...], into the moments; the network sees them from now."""
+        if self.norm and len(arrays[0]):
+            self.merge(self.encoding.encode(arrays, numbers_only=True))
 
     def restore(self, state: Sequence[Tensor]) -> None:
-        """Replace the moments by a `state`, and the float32 snapshot of them in place."""
+        """Replace the moments by a `state`, and their float32 snapshot, all in place."""
         count, mean, m2 = state
         if self.norm:
             columns = torch.from_numpy(self.encoding.normalised).to(self.shift.device)
             scale = torch.where(count > 0, (m2 / count + VARIANCE_EPSILON).rsqrt(), 1.0)
             self.shift.masked_scatter_(columns, mean.to(self.shift))
             self.scale.masked_scatter_(columns, scale.to(self.scale))
-        # The count last: if interrupted before, the first moments are still to be set.
-        for buffer, value in ((self.mean, mean), (self.m2, m2), (self.count, count)):
-            buffer.copy_(value)
+        super().restore(state)
 
-    def learn(self, arrays: Sequence[np.ndarray]) -> None:
-        """Merge observations, leaves [n ...], into the moments and their snapshot."""
-        if self.norm and len(arrays[0]):
-            x = self.encoding.encode(arrays, normalised_only=True)
-            count, mean, m2 = (value.cpu().numpy() for value in self.state)
-            kernels.merge_moments(np.ascontiguousarray(x), count, mean, m2)
-            self.restore([torch.from_numpy(value) for value in (count, mean, m2)])
-
-    def _encoded(self, leaf: EncodedLeaf, x: Tensor) -> Tensor:
-        """The torch twin of StoredLeaf.encode, in the leaf's own shape, with its normalisation."""
-        if leaf.stored.one_hot:  # compared, not scattered: unused rows are poison
-            flat = x.reshape(x.shape[0], len(leaf.stored.counts), 1)
-            return torch.cat([flat[:, i] == torch.arange(int(count), device=x.device)
-                              for i, count in enumerate(leaf.stored.counts)], -1).float()
-        if leaf.image:
-            return channels_first(leaf.stored.shape, x.float() / 255)
-        if not (self.norm and leaf.normalised):
+    def _encoded(self, i: int, leaf: StoredLeaf, x: Tensor) -> Tensor:
+        """The torch twin of StoredLeaf.encode, in the leaf's own shape, and its normalisation."""
+        if leaf.one_hot:  # compared, not scattered: unused rows are poison
+            flat = x.reshape(x.shape[0], len(leaf.counts), 1)
+            return torch.cat([flat[:, factor] == torch.arange(int(count), device=x.device)
+                              for factor, count in enumerate(leaf.counts)], -1).float()
+        if i in self.encoding.images:
+            return channels_first(leaf.shape, x.float() / 255)
+        if not (self.norm and self.encoding.numbers[i]):
             return x.float()
-        flat = x.float().reshape(x.shape[0], leaf.stored.width)
-        flat = (flat - self.shift[leaf.columns]) * self.scale[leaf.columns]
+        columns = self.encoding.columns[i]
+        flat = x.float().reshape(x.shape[0], leaf.width)
+        flat = (flat - self.shift[columns]) * self.scale[columns]
         return flat.clamp(-self.limit, self.limit).reshape(x.shape)
 
 
 def update_snapshot(observer: ObservationNormaliser, keys: Any) -> None:
-    """Bring shift and scale, which no state dict has, up to date with the moments it had."""
+    """Set shift and scale, which a state dict does not have, from the moments it had."""
     observer.restore(observer.state)
 
 

@@ -36,7 +36,7 @@ def stored_batch(obs, seen: ObservationLayout, mask=None) -> tuple[np.ndarray, b
         shape = f" of shape {seen.store.shape}" * seen.plain
         raise InputError(f"the observation does not fit the space {seen.space}: {error}",
                          f"give an element{shape} of this space, or a batch of them") from error
-    if found := seen.stuck(rows):
+    if found := seen.unusable(rows):
         raise InputError(f"{found[1]}, in row {found[0]}",
                          "give the mask of an observation with which an episode goes on")
     return rows, not shape
@@ -66,13 +66,11 @@ def check_state(state, rows: int, size: int) -> None:
         return
     if not size:
         raise InputError("predict was given a state, but the policy has no memory", "leave it out")
-    array = isinstance(state, np.ndarray)
-    if not array or state.shape != (rows, size) or state.dtype != np.float32:
-        found = f"{state.dtype} {list(state.shape)}" if array else f"of type {type(state).__name__}"
-        raise InputError(f"the state is {found}, not float32 {[rows, size]}", PASS_STATE)
-    if not (finite := np.isfinite(state)).all():
-        raise InputError(f"the state has {state[~finite][0]} in row {np.argwhere(~finite)[0, 0]}",
-                         PASS_STATE)
+    found = f"{state.dtype} {list(state.shape)}" if isinstance(state, np.ndarray) else type(state)
+    if found != (wanted := f"float32 {[rows, size]}"):
+        raise InputError(f"the state is {found}, not {wanted}", PASS_STATE)
+    if not np.isfinite(state).all():
+        raise InputError("the state has a number that is not finite", PASS_STATE)
 
 
 def check_parameters(params) -> None:

@@ -5,31 +5,28 @@ of the rewards. When the moments change, the critic's last layer changes so that
 Source: van Hasselt 2016, arXiv:1602.07714 (Pop-Art), with moments over all returns.
 """
 
-from typing import Callable
+from typing import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastppo.machine import kernels
-from fastppo.networks.normaliser import VARIANCE_EPSILON
+from fastppo.networks.normaliser import VARIANCE_EPSILON, RunningMoments
 from fastppo.networks.recurrent import SequencePacking, unroll_network
 
 
-class PopArt(nn.Module):
-    """A network whose value [b] is multiplied by the std of the returns, plus their mean.
+class PopArt(RunningMoments):
+    """A network whose value [b] is multiplied by `spread`, the std of the returns, plus `shift`.
 
-    These two are `spread` and `shift`. `has_critic`: the value is the output of the network's layer `critic`, a Linear. With a bias it
-    can keep its values when the moments change; else all values change with them.
+    `shift` is their mean. `has_critic` says that the value is the output of the network's layer
+    `critic`, a Linear. If that has a bias it is changed with the moments, so that no value changes;
+    any other critic's values change with the moments.
     """
 
     def __init__(self, net: nn.Module, has_critic: bool):
-        super().__init__()
+        super().__init__(1)
         self.net, self.keeps_values = net, has_critic and net.critic.bias is not None
-        self.recorded_with = None  # the (shift, spread) of recorded values, if they must be converted
+        self.recorded_with = None  # (shift, spread) of recorded values; None: nothing to convert
         self.state_size = getattr(net, "state_size", 0)
-        for name in ("count", "mean", "m2"):
-            self.register_buffer(name, torch.zeros(1, dtype=torch.float64))
         self.register_buffer("shift", torch.zeros(1, dtype=torch.float32))
         self.register_buffer("spread", torch.ones(1, dtype=torch.float32))
 
@@ -63,30 +60,19 @@ class PopArt(nn.Module):
         keeping.
         """
         before, first = (self.shift.clone(), self.spread.clone()), not self.count.item()
-        count, mean, m2 = (x.cpu().numpy().copy() for x in (self.count, self.mean, self.m2))
-        kernels.merge_moments(np.ascontiguousarray(ret.cpu().numpy()[:, None]), count, mean, m2)
-        self.restore(tuple(map(torch.from_numpy, (count, mean, m2))))
+        self.merge(ret.cpu().numpy()[:, None])
         self.recorded_with = before if first or not self.keeps_values else None
         if self.recorded_with is None:
             (shift, spread), critic = before, self.net.critic
             critic.weight.mul_(spread / self.spread)
             critic.bias.mul_(spread).add_(shift - self.shift).div_(self.spread)
 
-    @property
-    def state(self) -> tuple[Tensor, Tensor, Tensor]:
-        """A copy of (count, mean, sum of squared deviations) of the returns, f64 [1]."""
-        return self.count.clone(), self.mean.clone(), self.m2.clone()
-
-    def restore(self, state: tuple[Tensor, Tensor, Tensor]) -> None:
+    def restore(self, state: Sequence[Tensor]) -> None:
         """Replace the moments by a `state`; the caller restores the weights."""
-        for buffer, value in zip((self.count, self.mean, self.m2), state):
-            buffer.copy_(value)
-        if self.count.item():
-            self.shift.copy_(self.mean)
-            self.spread.copy_((self.m2 / self.count + VARIANCE_EPSILON).sqrt())
-        else:
-            self.shift.zero_()
-            self.spread.fill_(1.0)
+        super().restore(state)
+        std = (self.m2 / self.count + VARIANCE_EPSILON).sqrt()
+        self.shift.copy_(self.mean)
+        self.spread.copy_(torch.where(self.count > 0, std, 1.0))
 
 
 def modules_with_moments(policy: nn.Module) -> list[nn.Module]:

@@ -107,7 +107,7 @@ class EpisodePlayer:
     def _see(self, obs) -> None:
         """Keep an observation, as training would: ValueError for what its space does not say."""
         self.row = self.seen.rows([obs])
-        if not self.over and (found := self.seen.stuck(self.row)):
+        if not self.over and (found := self.seen.unusable(self.row)):
             raise found[1]
 
     def _seed(self) -> int:

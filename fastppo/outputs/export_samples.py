@@ -121,7 +121,7 @@ class SampleEnv(gym.Env):
 
     def _obs(self) -> Any:
         obs = tree_map(_near, self.observation_space.sample())
-        if self.seen.stuck(self.seen.rows([obs])):
+        if self.seen.unusable(self.seen.rows([obs])):
             obs = {**obs, MASK: np.ones_like(obs[MASK])}
         return obs
 

@@ -210,7 +210,7 @@ class NativeVector:
         """`rows` [e], checked: something is legal, and all is where an episode is `over`."""
         if self.seen.mask is not None:
             self.seen.legal(rows)[over] = True
-            if found := self.seen.stuck(rows):
+            if found := self.seen.unusable(rows):
                 raise self._fault(f"the observation of environment {found[0]}", found[1])
         return rows
 

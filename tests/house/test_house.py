@@ -60,7 +60,7 @@ ROWS = """
     envs.make
     envs.wrappers
     envs.masks envs.atari envs.faults
-    envs.actions envs.observation_checks
+    envs.actions
     envs.observations
     envs.spaces
     envs.env_hints

@@ -125,8 +125,8 @@ def test_only_convolutions_and_own_networks_see_images(trainer):
     seen = {}
     for model in ("cnn", "mlp", ByteNet):
         observer = trainer(partial(Chance, space), model=model).policy.observer
-        seen[model] = [leaf.image for leaf in observer.encoding.leaves]
-        assert len(observer.mean) == sum(leaf.stored.width for leaf, image in zip(
+        seen[model] = [i in observer.encoding.images for i in range(3)]
+        assert len(observer.mean) == sum(leaf.width for leaf, image in zip(
             observer.encoding.leaves, seen[model]) if not image)
     assert seen == {"cnn": [False, True, False], "mlp": [False] * 3, ByteNet: [False, True, True]}
 
