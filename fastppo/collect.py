@@ -54,7 +54,7 @@ class Collector:
             self.prepared = iteration
         self.vec.rollout(iteration)
         finish_rollout(self.arena, self.config, self.returns, iteration)
-        return as_rollout(self.arena, self.policy.observer.seen)
+        return as_rollout(self.arena, self.policy.observer.layout)
 
     def _begin(self) -> None:
         """Set the observation moments from a random rollout, then start every environment."""

@@ -88,7 +88,7 @@ class Learner:
         before = [part.state for part in self.parts]
         try:
             stats, observer = self._epochs(rollout, now, iteration), self.policy.observer
-            observer.learn(observer.seen.split(flatten_rollout(rollout, torch.device("cpu")).obs))
+            observer.learn(observer.layout.split(flatten_rollout(rollout, torch.device("cpu")).obs))
             self.finished = iteration
         except BaseException:
             for part, state in zip(self.parts, before):

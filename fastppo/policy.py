@@ -38,7 +38,7 @@ class Policy(nn.Module):
 
     def forward(self, obs: Any) -> tuple[Any, Tensor]:
         """(action parameters [b p], value [b]) of stored observations [b ...], episodes' first."""
-        rows = self.observer.seen.columns[0].leaf.of(obs).shape[0]
+        rows = self.observer.layout.leaves[0].leaf.of(obs).shape[0]
         return self.step(obs, self.initial_state(rows))[:2]
 
     def step(self, obs: Any, state: Tensor) -> tuple[Any, Tensor, Tensor]:
@@ -80,7 +80,7 @@ class Policy(nn.Module):
 
         A recurrent policy takes every observation as the first of an episode.
         """
-        rows, single = predict_input.stored_batch(obs, self.observer.seen, True)
+        rows, single = predict_input.stored_batch(obs, self.observer.layout, True)
         val = self(self.observer.tensors(rows))[1].cpu().numpy()
         return val[0] if single else val
 
@@ -97,7 +97,7 @@ class Policy(nn.Module):
         such as another shape or dtype or a number that is not finite, and if no action is legal;
         Error if the network returns NaN.
         """
-        rows, single = predict_input.stored_batch(obs, self.observer.seen, action_mask)
+        rows, single = predict_input.stored_batch(obs, self.observer.layout, action_mask)
         predict_input.check_state(state, len(rows), self.memory)
         if not deterministic and noise is None:
             self.draws += 1

@@ -47,7 +47,7 @@ def make_learner(policy: Policy, config: Config, flat: FlatParameters) -> Learne
 def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,
           config: Config) -> Collector:
     """The Collector of a run: its environments in this process or in workers, and their actor."""
-    seed, native, seen = config.seed, source.vector is not None, policy.observer.seen
+    seed, native, seen = config.seed, source.vector is not None, policy.observer.layout
     groups = [range(config.num_envs)] if native else env_groups(config.num_envs)
     recipe = policy_plan(policy, learner.flat) if config.acting == "local" else None
     late = native and autoreset_mode(source.vector) is AutoresetMode.NEXT_STEP

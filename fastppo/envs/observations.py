@@ -67,7 +67,7 @@ class StoredLeaf(NamedTuple):
         """The number of columns that encode it."""
         return int(self.counts.sum()) if self.one_hot else math.prod(self.shape)
 
-    def kept(self, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray:
+    def to_array(self, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray:
         """`value` [*lead ...] as it is stored; raises ValueError if its space does not allow it."""
         array = np.asarray(value)
         if array.shape != (*lead, *self.shape):
@@ -107,9 +107,9 @@ class StoredLeaf(NamedTuple):
 class ObservationLayout:
     """The observations of one space: their leaves, and the index of the action mask, if any.
 
-    `store` is how one is stored. `shown` is the space of what a network gets: without the mask, and
-    without the Dict that masks.Masked has put around it (`wrapped`). Raises SpaceError for spaces
-    that are not served.
+    `store` is how one is stored. `network_space` is the space of a network's input: without the
+    mask, and without the Dict that masks.Masked has put around it (`wrapped`). Raises SpaceError
+    for spaces that are not served.
     """
 
     def __init__(self, space: Space, act_space: Space):
@@ -117,34 +117,34 @@ class ObservationLayout:
         self.wrapped = isinstance(space, MaskedDict) and self.mask is not None
         space = space if self.mask is None else with_binary_mask(space)
         self.space, self.act_space, self.store = space, act_space, observation_storage(space)
-        self.columns = [StoredLeaf.of(leaf) for leaf in leaves(space)]
+        self.leaves = [StoredLeaf.of(leaf) for leaf in leaves(space)]
         self.factors = choice_counts(act_space) if self.mask is not None else None
-        self.shown = space if self.mask is None else self._without_mask()
-        self.plain = isinstance(space, Box)
+        self.network_space = space if self.mask is None else self._without_mask()
+        self.is_box = isinstance(space, Box)
 
-    def kept(self, value: Any, lead: tuple[int, ...] = ()) -> list[np.ndarray]:
+    def to_arrays(self, value: Any, lead: tuple[int, ...] = ()) -> list[np.ndarray]:
         """The arrays [*lead ...] of an observation, or of a batch of them, one for each leaf.
 
         Raises ValueError if it is not an element of the space.
         """
         try:
-            found = [column.leaf.of(value) for column in self.columns]
+            found = [stored.leaf.of(value) for stored in self.leaves]
         except (KeyError, IndexError, TypeError) as error:
             raise ValueError(f"the observation is {_describe(value)}, not an element of"
                              f" {self.space}") from error
-        return [column.kept(part, lead) for column, part in zip(self.columns, found)]
+        return [stored.to_array(part, lead) for stored, part in zip(self.leaves, found)]
 
     def rows(self, values: Sequence[Any]) -> np.ndarray:
-        """A list of single observations as stored rows [b ...]; raises ValueError as `kept`."""
+        """Single observations as stored rows [b ...]; raises ValueError as `to_arrays`."""
         rows = np.zeros((len(values), *self.store.shape), self.store.dtype)
         for i, value in enumerate(values):
-            self._write(rows[i:i + 1], self.kept(value))
+            self._write(rows[i:i + 1], self.to_arrays(value))
         return rows
 
     def batch(self, value: Any, count: int) -> np.ndarray:
-        """A batch of `count` as stored rows [count ...]; raises ValueError as `kept`."""
+        """A batch of `count` as stored rows [count ...]; raises ValueError as `to_arrays`."""
         rows = np.zeros((count, *self.store.shape), self.store.dtype)
-        self._write(rows, self.kept(value, (count,)))
+        self._write(rows, self.to_arrays(value, (count,)))
         return rows
 
     def batch_shape(self, value: Any) -> tuple[int, ...]:
@@ -152,16 +152,16 @@ class ObservationLayout:
 
         Decided by the first leaf that is no action mask; ValueError if it has other axes.
         """
-        column = self.columns[int(self.mask == 0)]
-        shape = np.shape(column.leaf.of(value))
-        extra = len(shape) - len(column.shape)
-        if extra not in (0, 1) or shape[extra:] != column.shape:
-            raise ValueError(f"the {column.leaf} has shape {shape}, its space {column.shape}")
+        stored = self.leaves[int(self.mask == 0)]
+        shape = np.shape(stored.leaf.of(value))
+        extra = len(shape) - len(stored.shape)
+        if extra not in (0, 1) or shape[extra:] != stored.shape:
+            raise ValueError(f"the {stored.leaf} has shape {shape}, its space {stored.shape}")
         return shape[:extra]
 
     def split(self, structure: Any) -> list[np.ndarray]:
         """The leaves, arrays, of tensors on the CPU in the structure of the space."""
-        return [column.leaf.of(structure).numpy() for column in self.columns]
+        return [stored.leaf.of(structure).numpy() for stored in self.leaves]
 
     def structure(self, arrays: Sequence[Any]) -> Any:
         """The leaves, arrays or tensors, in the structure of the space."""
@@ -235,14 +235,14 @@ class ObservationEncoding:
     are flags of leaves: True for those with moments; `normalised`, bool [o], the same of columns.
     """
 
-    def __init__(self, seen: ObservationLayout, images: Sequence[int] = ()):
-        self.mask, self.images = seen.mask, images
-        self.leaves = [leaf for i, leaf in enumerate(seen.columns) if i != seen.mask]
+    def __init__(self, layout: ObservationLayout, images: Sequence[int] = ()):
+        self.mask, self.images = layout.mask, images
+        self.leaves = [leaf for i, leaf in enumerate(layout.leaves) if i != layout.mask]
         widths = [leaf.width for leaf in self.leaves]
         self.columns = [slice(end - width, end) for width, end in zip(widths, np.cumsum(widths))]
         self.numbers = [leaf.numeric and i not in images for i, leaf in enumerate(self.leaves)]
         self.size, self.normalised = sum(widths), np.repeat(self.numbers, widths)
-        self.identity = seen.plain and seen.store.dtype == "<f4"
+        self.identity = layout.is_box and layout.store.dtype == "<f4"
 
     def encode(self, arrays: Sequence[np.ndarray], numbers_only: bool = False) -> np.ndarray:
         """f32 [n o] of the leaves [n ...] of stored observations; a view if it is one float Box.
@@ -257,10 +257,10 @@ class ObservationEncoding:
             self.leaves, visible, self.numbers) if numbers or not numbers_only], 1)
 
 
-def clamps_normalised_only(seen: ObservationLayout, norm_obs: bool, limit: float) -> bool:
+def clamps_normalised_only(layout: ObservationLayout, norm_obs: bool, limit: float) -> bool:
     """Returns True if clamping every column changes normalised ones only; kernels clamp them all.
 
     Columns that are not normalised are 0 or 1, so a limit below 1 would change them.
     """
-    normalised = ObservationEncoding(seen).normalised
+    normalised = ObservationEncoding(layout).normalised
     return not norm_obs or limit >= 1 or normalised.all() or not normalised.any()

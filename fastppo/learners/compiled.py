@@ -24,7 +24,7 @@ from fastppo.workers.update_helper import shared_memory
 def can_compile(policy: nn.Module, flat: FlatParameters) -> bool:
     """Whether the compiled learner can train this policy: a built-in MLP, on the CPU, no mask."""
     return (kernels.COMPILED and isinstance(policy, Policy) and flat.values.device.type == "cpu"
-            and policy.observer.seen.mask is None and policy_plan(policy, flat) is not None)
+            and policy.observer.layout.mask is None and policy_plan(policy, flat) is not None)
 
 
 def policy_plan(policy: Policy, flat: FlatParameters) -> PolicyPlan | None:
@@ -32,7 +32,7 @@ def policy_plan(policy: Policy, flat: FlatParameters) -> PolicyPlan | None:
     log_std, observer = getattr(policy.head, "log_std", None), policy.observer
     known = (type(policy.net) is MLP and policy.net.final_tanh is None
              and type(policy.head) in COMPILED_HEADS
-             and clamps_normalised_only(observer.seen, observer.norm, observer.limit))
+             and clamps_normalised_only(observer.layout, observer.norm, observer.limit))
     if not known or log_std is not None and id(log_std) not in flat.offsets:
         return None
     return PolicyPlan(policy.net.plan(flat.offsets),
@@ -87,6 +87,6 @@ class CompiledLearner(Learner):
 
     def _samples(self, batch: Batch) -> kernels.UpdateSamples:
         observer, rest = self.policy.observer, (x.numpy() for x in batch[1:-1])
-        obs = observer.encoding.encode(observer.seen.split(batch.obs))
+        obs = observer.encoding.encode(observer.layout.split(batch.obs))
         moments = (observer.shift, observer.scale) if observer.norm else ()
         return kernels.UpdateSamples(obs, *rest, *(x.numpy() for x in moments))

@@ -18,13 +18,13 @@ from fastppo.networks.cnn import IMAGE_NETWORKS, ImageEncoder, image_shape
 from fastppo.networks.mlp import DenseEncoder
 
 
-def make_encoder(seen: ObservationLayout, config: Config,
+def make_encoder(layout: ObservationLayout, config: Config,
                  generator: torch.Generator | None = None,
                  keys: Sequence[str] | None = None) -> nn.Module:
     """The encoder of a resolved Config; `keys`: the parts of a Dict that it sees, None for all."""
-    encoding = ObservationEncoding(seen)
-    places = [i for i, leaf in enumerate(encoding.leaves)
-              if keys is None or leaf.leaf.path[seen.wrapped] in keys]
+    encoding = ObservationEncoding(layout)
+    places = [i for i, stored in enumerate(encoding.leaves)
+              if keys is None or stored.leaf.path[layout.wrapped] in keys]
     if config.model != "mlp":
         return MixedEncoder(encoding.leaves, places, config, generator)
     columns = torch.cat([torch.arange(encoding.size)[encoding.columns[i]] for i in places])
@@ -33,9 +33,10 @@ def make_encoder(seen: ObservationLayout, config: Config,
     return layers if keys is None else SelectedColumns(columns, layers)
 
 
-def subspace_names(seen: ObservationLayout) -> list[str]:
+def subspace_names(layout: ObservationLayout) -> list[str]:
     """The keys of a Dict observation, without the mask; none for other spaces."""
-    return [key for key, _ in subspaces(seen.shown)] if isinstance(seen.shown, Dict) else []
+    space = layout.network_space
+    return [key for key, _ in subspaces(space)] if isinstance(space, Dict) else []
 
 
 class SelectedColumns(nn.Module):

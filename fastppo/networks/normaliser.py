@@ -50,15 +50,15 @@ class ObservationNormaliser(RunningMoments):
     these are all Boxes that look like one, but none for a flat network.
     """
 
-    def __init__(self, seen: ObservationLayout, norm_obs: bool = True, flat: bool = False,
+    def __init__(self, layout: ObservationLayout, norm_obs: bool = True, flat: bool = False,
                  limit: float = 10.0, images: Sequence[int] | None = None):
         if images is None:
-            visible = ObservationEncoding(seen).leaves
+            visible = ObservationEncoding(layout).leaves
             images = [i for i, leaf in enumerate(visible) if leaf.like_image and not flat]
-        encoding = ObservationEncoding(seen, images)
+        encoding = ObservationEncoding(layout, images)
         norm = bool(norm_obs and encoding.normalised.any())
         super().__init__(int(encoding.normalised.sum()) if norm else 0)
-        self.seen, self.encoding, self.norm = seen, encoding, norm
+        self.layout, self.encoding, self.norm = layout, encoding, norm
         self.flat, self.limit = flat, limit
         columns = encoding.size if norm else 0
         self.register_buffer("shift", torch.zeros(columns, dtype=torch.float32), persistent=False)
@@ -68,20 +68,22 @@ class ObservationNormaliser(RunningMoments):
     def forward(self, obs: Any) -> Any:
         """The network's input for observations [b ...], tensors in the structure of the space."""
         leaves = self.encoding.leaves
-        inputs = [self._encoded(i, leaf, leaf.leaf.of(obs)) for i, leaf in enumerate(leaves)]
+        inputs = [self._encoded(i, stored, stored.leaf.of(obs))
+                  for i, stored in enumerate(leaves)]
         if self.flat:
-            return torch.cat([x.reshape(x.shape[0], leaf.width)
-                              for leaf, x in zip(leaves, inputs)], -1)
-        return build_structure(self.seen.shown, iter(inputs))
+            return torch.cat([x.reshape(x.shape[0], stored.width)
+                              for stored, x in zip(leaves, inputs)], -1)
+        return build_structure(self.layout.network_space, iter(inputs))
 
     def mask(self, obs: Any) -> Tensor | None:
         """The action mask, bool [b choices], of observations; None if there is none."""
-        return None if self.seen.mask is None else self.seen.columns[self.seen.mask].leaf.of(obs)
+        mask = self.layout.mask
+        return None if mask is None else self.layout.leaves[mask].leaf.of(obs)
 
     def tensors(self, rows: np.ndarray) -> Any:
         """Stored rows [b ...] as tensors on the policy's device, in the structure of the space."""
         device = self.count.device
-        return self.seen.structure([torch.from_numpy(array).to(device)
+        return self.layout.structure([torch.from_numpy(array).to(device)
                                     for array in leaf_arrays(rows)])
 
     def learn(self, arrays: Sequence[np.ndarray]) -> None:
@@ -99,18 +101,18 @@ class ObservationNormaliser(RunningMoments):
             self.scale.masked_scatter_(columns, scale.to(self.scale))
         super().restore(state)
 
-    def _encoded(self, i: int, leaf: StoredLeaf, x: Tensor) -> Tensor:
+    def _encoded(self, i: int, stored: StoredLeaf, x: Tensor) -> Tensor:
         """The torch twin of StoredLeaf.encode, in the leaf's own shape, and its normalisation."""
-        if leaf.one_hot:  # compared, not scattered: unused rows are poison
-            flat = x.reshape(x.shape[0], len(leaf.counts), 1)
+        if stored.one_hot:  # compared, not scattered: unused rows are poison
+            flat = x.reshape(x.shape[0], len(stored.counts), 1)
             return torch.cat([flat[:, factor] == torch.arange(int(count), device=x.device)
-                              for factor, count in enumerate(leaf.counts)], -1).float()
+                              for factor, count in enumerate(stored.counts)], -1).float()
         if i in self.encoding.images:
-            return channels_first(leaf.shape, x.float() / 255)
+            return channels_first(stored.shape, x.float() / 255)
         if not (self.norm and self.encoding.numbers[i]):
             return x.float()
         columns = self.encoding.columns[i]
-        flat = x.float().reshape(x.shape[0], leaf.width)
+        flat = x.float().reshape(x.shape[0], stored.width)
         flat = (flat - self.shift[columns]) * self.scale[columns]
         return flat.clamp(-self.limit, self.limit).reshape(x.shape)
 

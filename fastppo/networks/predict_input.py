@@ -12,44 +12,44 @@ ENV_RETURNS = {2: "obs, info = env.reset()",
 PASS_STATE = "give what the last predict returned: action, state = policy.predict(obs, state=state)"
 
 
-def stored_batch(obs, seen: ObservationLayout, mask=None) -> tuple[np.ndarray, bool]:
+def stored_batch(obs, layout: ObservationLayout, mask=None) -> tuple[np.ndarray, bool]:
     """(stored rows [b ...], True if `obs` is one observation and no batch).
 
     `mask`: the action mask if it is not in `obs`; True: everything is legal. Raises InputError for
     an observation that training refuses, and if no action is legal.
     """
     several = isinstance(obs, tuple) and len(obs) in ENV_RETURNS and isinstance(obs[-1], dict)
-    if several and not isinstance(seen.shown, Tuple):
+    if several and not isinstance(layout.network_space, Tuple):
         raise InputError("the argument is an environment's whole answer, not the observation alone",
                          ENV_RETURNS[len(obs)])
-    if seen.mask is None and mask is not None and mask is not True:
+    if layout.mask is None and mask is not None and mask is not True:
         raise InputError("an action mask was given, but the policy has learnt without one",
                          "leave action_mask out")
     try:
-        if seen.mask is not None:
-            obs = _with_parsed_mask(obs, seen, mask)
-        shape = seen.batch_shape(obs)
-        rows = seen.batch(obs, *shape) if shape else seen.rows([obs])
+        if layout.mask is not None:
+            obs = _with_parsed_mask(obs, layout, mask)
+        shape = layout.batch_shape(obs)
+        rows = layout.batch(obs, *shape) if shape else layout.rows([obs])
     except InputError:
         raise
     except Exception as error:  # an object of the user's may raise anything
-        shape = f" of shape {seen.store.shape}" * seen.plain
-        raise InputError(f"the observation does not fit the space {seen.space}: {error}",
+        shape = f" of shape {layout.store.shape}" * layout.is_box
+        raise InputError(f"the observation does not fit the space {layout.space}: {error}",
                          f"give an element{shape} of this space, or a batch of them") from error
-    if found := seen.unusable(rows):
+    if found := layout.unusable(rows):
         raise InputError(f"{found[1]}, in row {found[0]}",
                          "give the mask of an observation with which an episode goes on")
     return rows, not shape
 
 
-def _with_parsed_mask(obs, seen: ObservationLayout, mask) -> dict:
+def _with_parsed_mask(obs, layout: ObservationLayout, mask) -> dict:
     """`obs` with its action mask as bool [choices] or [b choices]; InputError if it is no mask."""
     if mask is not None:
-        obs = with_mask(seen.space, obs, mask)
+        obs = with_mask(layout.space, obs, mask)
     elif not (isinstance(obs, dict) and MASK in obs):
         raise InputError("the observation lacks the action mask with which the policy has learnt",
                          f"policy.predict(obs, {MASK}=info['{MASK}'])")
-    shape = (*seen.batch_shape(obs), int(seen.factors.sum()))
+    shape = (*layout.batch_shape(obs), int(layout.factors.sum()))
     try:
         legal = np.ones(shape, bool) if mask is True else parse_mask(
             obs[MASK], shape[-1], "the action mask", shape[:-1])

@@ -71,7 +71,7 @@ class EpisodePlayer:
 
     def __init__(self, env, episodes: range, seed: int, policy: Policy):
         self.env, self.left, self.seed, self.over = env, iter(episodes), seed, True
-        self.seen, self.memory = policy.observer.seen, policy.memory
+        self.seen, self.memory = policy.observer.layout, policy.memory
 
     def playing(self) -> bool:
         """Whether there is a step to take; begins the next episode where one is over."""

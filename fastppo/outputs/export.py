@@ -178,7 +178,7 @@ def graph_inputs(policy: Policy, steps: Recording) -> list[np.ndarray]:
 
 def expected_outputs(policy: Policy, steps: Recording) -> list[np.ndarray]:
     """What the graph must answer to them: what the policy does."""
-    act, after = predict_step(policy, policy.observer.seen.structure(steps.obs), steps.state)
+    act, after = predict_step(policy, policy.observer.layout.structure(steps.obs), steps.state)
     return [leaf.of(act) for leaf in leaves(policy.act_space)] + [after] * bool(policy.memory)
 
 

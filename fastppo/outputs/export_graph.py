@@ -4,7 +4,7 @@
                                                       (and the state after)
 
 Between the two is the policy's own code; here is only what it does in numpy: how an observation is
-stored (Column.kept), and how an action becomes the environment's (Actions.to_env).
+stored (StoredLeaf.to_array), and how an action becomes the environment's (ActionMapping.to_env).
 """
 
 from typing import Any, Callable, NamedTuple
@@ -46,12 +46,12 @@ class Graph(nn.Module):
     def __init__(self, policy: Policy):
         super().__init__()
         self.policy, self.finish = policy, env_action_function(policy.actions)
-        self.keep = [storage_function(column) for column in policy.observer.seen.columns]
+        self.keep = [storage_function(column) for column in policy.observer.layout.leaves]
 
     def forward(self, *inputs: Tensor) -> Any:
         """Stored as training stores it, then the policy's own way."""
         policy = self.policy
-        obs = policy.observer.seen.structure([keep(x) for keep, x in zip(self.keep, inputs)])
+        obs = policy.observer.layout.structure([keep(x) for keep, x in zip(self.keep, inputs)])
         # Without memory the state is passed on as it is: no rows of nothing in the graph.
         params, _, after = policy.step(obs, inputs[-1])
         found = self.finish(policy.head.mode(params)) + [after] * bool(policy.memory)
@@ -64,9 +64,9 @@ def inputs_of(policy: Policy) -> list[Port]:
     An action mask is `action_mask`; with memory the last one is `state`, 0 where an episode begins.
     Raises ExportError where two have the same name.
     """
-    seen = policy.observer.seen
+    seen = policy.observer.layout
     ports = [Port(MASK if i == seen.mask else leaf_name("obs", column.leaf.path[seen.wrapped:]),
-                  input_dtype(column), column.shape) for i, column in enumerate(seen.columns)]
+                  input_dtype(column), column.shape) for i, column in enumerate(seen.leaves)]
     return _distinct(ports) + [Port("state", np.dtype("f4"), (policy.memory,))] * bool(
         policy.memory)
 
@@ -94,7 +94,7 @@ def input_dtype(column: StoredLeaf) -> np.dtype:
 
 
 def storage_function(column: StoredLeaf) -> Function:
-    """The twin in torch of Column.kept: from raw observations of a leaf [b ...] to stored ones."""
+    """The torch twin of StoredLeaf.to_array: from raw observations of a leaf [b ...] to stored."""
     dtype = torch_dtype(column.dtype)
     if column.counts is None or not column.start.any():
         return lambda x: x.to(dtype)

@@ -193,7 +193,7 @@ class NativeVector:
         """`obs` [e ...] as stored, checked; `which` environments they are of (default: all)."""
         which, store = range(self.count) if which is None else which, self.rows[0]
         try:
-            if not self.seen.plain:
+            if not self.seen.is_box:
                 return self.seen.batch(obs, len(which))
             rows = checks.checked_observation(obs, (len(which), *store.shape[1:]), store.dtype)
         except Exception as error:  # converting runs the environment's own code
@@ -216,7 +216,7 @@ class NativeVector:
 
     def _finals(self, found: list, which: np.ndarray) -> np.ndarray:
         """Single observations of the environments `which` as stored, checked."""
-        if self.seen.plain:
+        if self.seen.is_box:
             return self._observed(found, which)
         try:
             return self.seen.rows(found)

@@ -78,7 +78,8 @@ def test_images_are_divided_by_255_and_never_normalised():
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64, np.float32])
 def test_integers_that_are_no_image_are_normalised_like_floats(dtype):
     policy = policy_of(Box(0, 100, (3,), dtype))
-    rows = np.random.default_rng(1).integers(0, 10, (200, 3)).astype(policy.observer.seen.store.dtype)
+    rows = np.random.default_rng(1).integers(0, 10, (200, 3))
+    rows = rows.astype(policy.observer.layout.store.dtype)
     policy.observer.learn([rows])
     exact = rows.astype(np.float64)
     wanted = (exact - exact.mean(0)) / exact.std(0)
@@ -165,7 +166,7 @@ def test_the_kernels_are_not_used_where_they_would_clamp_choices(trainer, limit,
     assert (ppo.config.acting, ppo.config.learner) == (
         ("local", "kernel") if compiled else ("central", "torch"))
     rollout = ppo.collect()
-    obs = ppo.policy.observer.seen.structure([x[:-1].flatten(0, 1) for x in rollout.obs])
+    obs = ppo.policy.observer.layout.structure([x[:-1].flatten(0, 1) for x in rollout.obs])
     with torch.no_grad():
         val = ppo.policy(obs)[1]
     torch.testing.assert_close(rollout.val.flatten(), val, rtol=1e-5, atol=1e-5)

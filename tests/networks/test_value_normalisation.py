@@ -15,7 +15,7 @@ BOX = partial(Chance, Box(-9, 9, (3,), np.float32), Box(-1, 1, (2,), np.float32)
 
 
 class Small(torch.nn.Module):
-    """A network whose value is the output of a linear layer of that name, with a bias or without."""
+    """A network whose value is the output of a linear layer of that name, or one without a bias."""
 
     def __init__(self, obs_space, act_space, name="critic", bias=True):
         super().__init__()
