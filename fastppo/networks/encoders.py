@@ -8,7 +8,6 @@
 from typing import Any, Iterator, Sequence
 
 import torch
-from gymnasium.spaces import Dict
 from torch import Tensor, nn
 
 from fastppo.config import Config
@@ -35,8 +34,7 @@ def make_encoder(layout: ObservationLayout, config: Config,
 
 def subspace_names(layout: ObservationLayout) -> list[str]:
     """The keys of a Dict observation, without the mask; none for other spaces."""
-    space = layout.network_space
-    return [key for key, _ in subspaces(space)] if isinstance(space, Dict) else []
+    return [key for key, _ in subspaces(layout.network_space) if isinstance(key, str)]
 
 
 class SelectedColumns(nn.Module):

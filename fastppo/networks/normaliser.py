@@ -82,9 +82,8 @@ class ObservationNormaliser(RunningMoments):
 
     def tensors(self, rows: np.ndarray) -> Any:
         """Stored rows [b ...] as tensors on the policy's device, in the structure of the space."""
-        device = self.count.device
-        return self.layout.structure([torch.from_numpy(array).to(device)
-                                    for array in leaf_arrays(rows)])
+        return self.layout.structure([torch.from_numpy(array).to(self.count.device)
+                                      for array in leaf_arrays(rows)])
 
     def learn(self, arrays: Sequence[np.ndarray]) -> None:
         """Merge observations, leaves [n ...], into the moments; the network sees them from now."""

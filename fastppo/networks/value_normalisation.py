@@ -26,7 +26,6 @@ class PopArt(RunningMoments):
         super().__init__(1)
         self.net, self.keeps_values = net, has_critic and net.critic.bias is not None
         self.recorded_with = None  # (shift, spread) of recorded values; None: nothing to convert
-        self.state_size = getattr(net, "state_size", 0)
         self.register_buffer("shift", torch.zeros(1, dtype=torch.float32))
         self.register_buffer("spread", torch.ones(1, dtype=torch.float32))
 
