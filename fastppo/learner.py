@@ -78,7 +78,7 @@ class Learner:
 
     def evaluate_actions(self, batch: Batch) -> Fresh:
         """Log-probability of the recorded action, entropy and value under the policy as it is."""
-        return Fresh(*self.policy.judge(batch.obs, batch.act, batch.sequences))
+        return Fresh(*self.policy.evaluate_actions(batch.obs, batch.act, batch.sequences))
 
     def loss(self, fresh: Fresh, batch: Batch, now: Coefficients) -> tuple[Tensor, Statistics]:
         """(loss, statistics by name) of a minibatch, a mean over its samples."""

@@ -11,7 +11,7 @@ from typing import Sequence
 
 import numpy as np
 
-from fastppo.envs import faults, observation_checks
+from fastppo.envs import faults
 from fastppo.envs.make import Factory, make_envs
 from fastppo.envs.observations import ObservationLayout
 from fastppo.envs.wrappers import unchecked_step
@@ -150,7 +150,7 @@ class Serial:
 
     def _check(self, rows: np.ndarray, t: int, first: int = 0) -> None:
         """Raise EnvError for the first of rows [e ...], of step t, that nobody can act on."""
-        if found := observation_checks.find_unusable(rows, self.seen):
+        if found := self.seen.unusable(rows):
             e, bad = found
             episode, start, _ = self.books.clocks[first + e]
             step = self.books.origin + t - start

@@ -22,7 +22,7 @@ def log_ratio(ppo, rollout):
     """log(pi / pi_acting) f32 [b] of a rollout's samples, as the first minibatch finds it."""
     batch = flatten_rollout(rollout, ppo.learner.flat.values.device)
     with torch.no_grad():
-        return ppo.policy.judge(batch.obs, batch.act)[0] - batch.logp
+        return ppo.policy.evaluate_actions(batch.obs, batch.act)[0] - batch.logp
 
 
 def assert_ratio_is_one(ppo, rollout):

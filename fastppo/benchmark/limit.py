@@ -86,7 +86,7 @@ def replays_exactly(env: gym.Env, episodes: Sequence[Episode]) -> bool:
     for episode in episodes:
         env.reset(seed=episode.seed)
         for action, obs in zip(episode.actions, [*episode.obs, None]):
-            seen = layout.kept(env.step(action)[0])
+            seen = layout.to_arrays(env.step(action)[0])
             if obs is not None and not all(
                     np.array_equal(x, was[0]) for x, was in zip(seen, leaf_arrays(obs[None]))):
                 return False
@@ -165,7 +165,7 @@ def flops(policy: nn.Module, rows: int = 8) -> tuple[int, int]:
     are left out, so the limit is higher than it could be.
     """
     from torch.utils.flop_counter import FlopCounterMode
-    store = policy.observer.seen.store
+    store = policy.observer.layout.store
     obs = policy.observer.tensors(np.zeros((rows, *store.shape), store.dtype))
     with without_onednn(), torch.enable_grad(), FlopCounterMode(display=False) as counter:
         params, val = policy(obs)

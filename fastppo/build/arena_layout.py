@@ -43,7 +43,7 @@ def arena_spec(config: Config, policy: Policy) -> Spec:
 
 def rollout_spec(policy: Policy, steps: int, envs: int) -> Spec:
     """The arrays of a rollout and of its episodes' ends, by name."""
-    obs, act, te = policy.observer.seen.store, policy.actions.store, (steps, envs)
+    obs, act, te = policy.observer.layout.store, policy.actions.store, (steps, envs)
     scalars = dict.fromkeys(("logp", "val", "raw", "rew", "nxt", "adv", "ret"), ("<f4", te))
     return {"obs": (obs.dtype, (steps + 1, envs, *obs.shape)),
             "fin": (obs.dtype, (envs, *obs.shape)),
@@ -68,7 +68,7 @@ def check_rollout(rollout: Rollout, policy: Policy, iterations: int) -> None:
     for name, x in zip(Rollout._fields, rollout):
         known = list(map(torch.from_numpy, leaf_arrays(np.empty(spec[name][1], spec[name][0]))))
         got, wanted = _look(x), _look(
-            policy.observer.seen.structure(known) if name == "obs" else known[0])
+            policy.observer.layout.structure(known) if name == "obs" else known[0])
         if got != wanted:
             raise InputError(f"the {name} of this rollout is {got}, where this trainer's is"
                              f" {wanted}", fix)

@@ -31,7 +31,7 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
     # Layers of the user's draw from the host's generator.
     with seeded_rng(generator.initial_seed()), torch_threads(1):
         if is_user_model(model):
-            net, features = make_user_network(model, seen.shown, act_space), 0
+            net, features = make_user_network(model, seen.network_space, act_space), 0
         else:
             check_size(config, ObservationEncoding(seen).size if is_plain_mlp(config) else 0)
             net = make_network(seen, config, generator)

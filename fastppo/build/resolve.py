@@ -14,14 +14,17 @@ from fastppo.build.check_settings import check_heads, check_network, check_updat
 from fastppo.build.model import head_options, is_plain_mlp
 from fastppo.config import Config, check_names, default_of
 from fastppo.envs.env_hints import call
-from fastppo.envs.observations import ObservationLayout
+from fastppo.envs.observations import (
+    ObservationEncoding,
+    ObservationLayout,
+    clamps_normalised_only,
+)
 from fastppo.envs.source import EnvSource, check_agreement
 from fastppo.envs.spaces import check_spaces
 from fastppo.envs.vector_source import VectorEnvSource
 from fastppo.errors import ConfigError, spelt
 from fastppo.machine import kernels
 from fastppo.networks.cnn import IMAGE_NETWORKS, image_shape
-from fastppo.networks.encoders import visible_leaves
 from fastppo.networks.heads import COMPILED_HEADS, make_head
 from fastppo.networks.mlp import COMPILED_ACTIVATIONS as COMPILED_ACTIVATIONS
 from fastppo.settings.presets import BY_PRESET, PRESETS, preset_of
@@ -155,12 +158,13 @@ def _serves(config: Config, seen: ObservationLayout) -> bool:
     return (kernels.COMPILED and is_plain_mlp(config) and config.device == "cpu"
             and type(head) in COMPILED_HEADS and config.std is None and not config.final_tanh
             and not config.norm_values and head.size <= kernels.MAX_CHOICES
-            and len(config.hidden_sizes) <= kernels.MAX_HIDDEN)
+            and len(config.hidden_sizes) <= kernels.MAX_HIDDEN
+            and clamps_normalised_only(seen, config.norm_obs, config.obs_limit))
 
 
 def _model(config: Config, seen: ObservationLayout) -> Any:
     """The network that `model` comes to; ConfigError where it cannot see these observations."""
-    model, shapes = config.model, [shape[1:] for shape in map(image_shape, visible_leaves(seen)) if shape]
+    model, shapes = config.model, [shape[1:] for shape in map(image_shape, ObservationEncoding(seen).leaves) if shape]
     if model == "auto":
         return "cnn" if max(map(min, shapes), default=0) >= IMAGE_NETWORKS["cnn"].smallest else "mlp"
     if model not in IMAGE_NETWORKS:

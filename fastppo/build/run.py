@@ -150,7 +150,7 @@ def _local_actor(arena: Arena, policy: Policy, learner: Learner, config: Config
     if config.acting == "central":
         return None
     return LocalActor(arena, 0, config.num_envs, policy_plan(policy, learner.flat),
-                      policy.observer.seen, policy.actions, config.seed)
+                      policy.observer.layout, policy.actions, config.seed)
 
 
 def _with_workers(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,
@@ -162,7 +162,7 @@ def _with_workers(arena: Arena, source: EnvSource, policy: Policy, learner: Lear
     else:
         central = CentralActor(arena, policy, groups, config.seed)
     helper = learner.helper_plan() if shares_update(config, policy) else None
-    make = partial(make_worker_serial, groups, plan, policy.observer.seen, policy.actions,
+    make = partial(make_worker_serial, groups, plan, policy.observer.layout, policy.actions,
                    config.seed, helper, helper_count(config.num_workers))
     team = WorkerTeam(make, source.factories, config.num_workers, arena, len(groups),
                       config.step_timeout, config.reset_timeout,

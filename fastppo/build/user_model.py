@@ -104,12 +104,12 @@ def ends_in_critic(policy: Policy) -> bool:
 
 def _seen(policy: Policy) -> Any:
     """What the network of a policy sees of two probing observations."""
-    return policy.observer(policy.observer.tensors(probe_rows(policy.observer.seen)))
+    return policy.observer(policy.observer.tensors(probe_rows(policy.observer.layout)))
 
 
 def _answer(policy: Policy, obs: Any) -> Any:
     """What the network returns for a batch of two, at the start of an episode."""
-    return policy.net(obs, *[policy.start(2)] * bool(policy.memory))
+    return policy.net(obs, *[policy.initial_state(2)] * bool(policy.memory))
 
 
 def _check_learns(net: nn.Module, out: Sequence[Tensor], given: str) -> None:
@@ -151,7 +151,7 @@ def with_distribution_head(policy: Policy, dist: Distribution, config: Config) -
         many = "no number of" if _choices(dist) is None else _choices(dist)
         raise ModelError(f"the model returned {name}, which is over {many} choices, for the actions"
                          f" {space}", f"Categorical(logits=...) of [2, {space.n}]")
-    if policy.observer.seen.mask is not None and type(dist) is not Categorical:
+    if policy.observer.layout.mask is not None and type(dist) is not Categorical:
         raise ModelError(f"the model returned {name}, of which nobody knows how to take away the"
                          " actions that a mask forbids; only of a Categorical", fix)
     head = DistributionHead(store, "scale" if config.action_scaling else "clip")

@@ -1,6 +1,7 @@
-"""Observations of any served space: checked and brought into the form in which they are kept.
+"""Observations of any served space: checked, stored as rows, and encoded as float32 columns.
 
-A plain Box goes a shorter way while training (intake.Intake); what it keeps is the same.
+BoxWriter (stepping/observation_buffer.py) stores a plain Box faster while training; the result is
+the same.
 """
 
 import math
@@ -27,57 +28,88 @@ from fastppo.envs.spaces import (
     subspaces,
     with_binary_mask,
 )
+from fastppo.machine import kernels
 
 
 class StoredLeaf(NamedTuple):
-    """One leaf of an observation, and how it is kept."""
+    """One leaf of an observation, and the array that stores it."""
 
     leaf: Leaf
     dtype: np.dtype
     shape: tuple[int, ...]
-    start: np.ndarray  # of choices, i64 of the leaf's shape: what their first one is called
+    start: np.ndarray  # of choices, i64 of the leaf's shape: the number of the first choice
     counts: np.ndarray | None  # of choices, i64 [factors]; None for a Box
 
     @classmethod
     def of(cls, leaf: Leaf) -> "StoredLeaf":
-        """The column that keeps `leaf`; SpaceError where it cannot be kept."""
+        """The storage of `leaf`; raises SpaceError if it cannot be stored."""
         store, choices = leaf_storage(leaf.space), isinstance(leaf.space, CHOICES)
         return cls(leaf, np.dtype(store.dtype), store.shape, choice_starts(leaf.space),
                    choice_counts(leaf.space) if choices else None)
 
-    def kept(self, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray:
-        """`value` [*lead ...] as kept; ValueError for what its space does not say."""
+    @property
+    def one_hot(self) -> bool:
+        """True for Discrete and MultiDiscrete."""
+        return self.dtype == np.int32
+
+    @property
+    def numeric(self) -> bool:
+        """True for a Box of floats or integers, also of uint8."""
+        return self.counts is None and self.dtype != np.bool_
+
+    @property
+    def like_image(self) -> bool:
+        """True for a Box of uint8 with two axes, three (channels) or four (stacked frames)."""
+        return self.dtype == np.uint8 and len(self.shape) in (2, 3, 4)
+
+    @property
+    def width(self) -> int:
+        """The number of columns that encode it."""
+        return int(self.counts.sum()) if self.one_hot else math.prod(self.shape)
+
+    def to_array(self, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray:
+        """`value` [*lead ...] as it is stored; raises ValueError if its space does not allow it."""
         array = np.asarray(value)
         if array.shape != (*lead, *self.shape):
             raise ValueError(f"the {self.leaf} has shape {array.shape}, its space"
                              f" {(*lead, *self.shape)}")
-        if self.counts is not None:
-            return self._chosen(array)
-        if not can_store(self.dtype, array.dtype):
+        fits = can_store(self.dtype, array.dtype) if self.counts is None \
+            else array.dtype.kind in "biu"
+        if not fits:
             raise ValueError(f"the {self.leaf} is {array.dtype}, which {self.dtype} does not keep")
+        if self.counts is not None:
+            return self._choices(array)
         with np.errstate(over="ignore"):
             array = array.astype(self.dtype, copy=False)
         if self.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
-            raise ValueError(f"{self.leaf}[{int(np.argmin(finite.reshape(-1)))}] is"
-                             f" {array.reshape(-1)[finite.reshape(-1).argmin()]} in float32")
+            row, place = divmod(int(finite.argmin()), math.prod(self.shape))
+            raise ValueError(f"{self.leaf}[{place}] is {array.reshape(-1)[finite.argmin()]} in"
+                             " float32" + f", in row {row}" * bool(lead))
         return array
 
-    def _chosen(self, array: np.ndarray) -> np.ndarray:
-        """Choices as numbers from 0 on."""
-        if array.dtype.kind not in "iub":
-            raise ValueError(f"the {self.leaf} is {array.dtype}, which {self.dtype} does not keep")
+    def _choices(self, array: np.ndarray) -> np.ndarray:
+        """Choices counted from 0."""
         array = array - self.start
         if ((array < 0) | (array >= self.counts.reshape(self.shape))).any():
             raise ValueError(f"the {self.leaf} is {(array + self.start).tolist()}, which is not in"
                              f" {self.leaf.space}")
         return array.astype(self.dtype)
 
+    def encode(self, array: np.ndarray) -> np.ndarray:
+        """f32 [n width] of stored values [n ...]: choices one-hot, everything else unchanged."""
+        flat = array.reshape(len(array), math.prod(self.shape))
+        if not self.one_hot:
+            return flat.astype(np.float32)
+        factors = [flat[:, i:i + 1] == np.arange(count) for i, count in enumerate(self.counts)]
+        return np.concatenate(factors, 1).astype(np.float32)
+
 
 class ObservationLayout:
-    """The observations of one space: their columns, one a leaf, and which is the action mask.
+    """The observations of one space: their leaves, and the index of the action mask, if any.
 
-    `store` says how one is kept; `shown` is the space of what a network sees: without the mask, and
-    bare what masks.Masked has put beside it (`wrapped`). SpaceError for spaces not served.
+    `store` is how one is stored. `network_space` is the space of a network's input: without the
+    mask, and without the Dict that masks.Masked has put around it (`wrapped`). Raises SpaceError
+    for spaces that are not served.
     """
 
     def __init__(self, space: Space, act_space: Space):
@@ -85,67 +117,68 @@ class ObservationLayout:
         self.wrapped = isinstance(space, MaskedDict) and self.mask is not None
         space = space if self.mask is None else with_binary_mask(space)
         self.space, self.act_space, self.store = space, act_space, observation_storage(space)
-        self.columns = [StoredLeaf.of(leaf) for leaf in leaves(space)]
+        self.leaves = [StoredLeaf.of(leaf) for leaf in leaves(space)]
         self.factors = choice_counts(act_space) if self.mask is not None else None
-        self.shown = space if self.mask is None else self._shown()
+        self.network_space = space if self.mask is None else self._without_mask()
+        self.is_box = isinstance(space, Box)
 
-    @property
-    def plain(self) -> bool:
-        """Whether they are one Box, kept as it comes."""
-        return isinstance(self.space, Box)
+    def to_arrays(self, value: Any, lead: tuple[int, ...] = ()) -> list[np.ndarray]:
+        """The arrays [*lead ...] of an observation, or of a batch of them, one for each leaf.
 
-    def kept(self, value: Any, lead: tuple[int, ...] = ()) -> list[np.ndarray]:
-        """The arrays [*lead ...] of an observation, or of a batch of them, one a leaf.
-
-        Raises ValueError for what the space does not say.
+        Raises ValueError if it is not an element of the space.
         """
         try:
-            found = [column.leaf.of(value) for column in self.columns]
+            found = [stored.leaf.of(value) for stored in self.leaves]
         except (KeyError, IndexError, TypeError) as error:
-            raise ValueError(f"the observation is {_told(value)}, not an element of {self.space}"
-                             ) from error
-        return [column.kept(part, lead) for column, part in zip(self.columns, found)]
+            raise ValueError(f"the observation is {_describe(value)}, not an element of"
+                             f" {self.space}") from error
+        return [stored.to_array(part, lead) for stored, part in zip(self.leaves, found)]
 
     def rows(self, values: Sequence[Any]) -> np.ndarray:
-        """Observations, one after the other, as stored rows [b ...]; ValueError as `kept`."""
+        """Single observations as stored rows [b ...]; raises ValueError as `to_arrays`."""
         rows = np.zeros((len(values), *self.store.shape), self.store.dtype)
         for i, value in enumerate(values):
-            self.put(rows[i:i + 1], self.kept(value), (1,))
+            self._write(rows[i:i + 1], self.to_arrays(value))
         return rows
 
     def batch(self, value: Any, count: int) -> np.ndarray:
-        """A batch of `count` as stored rows [count ...]; ValueError as `kept`."""
+        """A batch of `count` as stored rows [count ...]; raises ValueError as `to_arrays`."""
         rows = np.zeros((count, *self.store.shape), self.store.dtype)
-        self.put(rows, self.kept(value, (count,)), (count,))
+        self._write(rows, self.to_arrays(value, (count,)))
         return rows
 
-    def lead(self, value: Any) -> tuple[int, ...]:
-        """The axes that `value` has before those of an observation: () for one, (b,) for a batch.
+    def batch_shape(self, value: Any) -> tuple[int, ...]:
+        """() for one observation, (b,) for a batch of them.
 
-        Of the first leaf that is no action mask; ValueError where that has other axes.
+        Decided by the first leaf that is no action mask; ValueError if it has other axes.
         """
-        column = self.columns[int(self.mask == 0)]
-        shape = np.shape(column.leaf.of(value))
-        extra = len(shape) - len(column.shape)
-        if extra not in (0, 1) or shape[extra:] != column.shape:
-            raise ValueError(f"the {column.leaf} has shape {shape}, its space {column.shape}")
+        stored = self.leaves[int(self.mask == 0)]
+        shape = np.shape(stored.leaf.of(value))
+        extra = len(shape) - len(stored.shape)
+        if extra not in (0, 1) or shape[extra:] != stored.shape:
+            raise ValueError(f"the {stored.leaf} has shape {shape}, its space {stored.shape}")
         return shape[:extra]
-
-    def put(self, rows: np.ndarray, arrays: Sequence[np.ndarray], lead: tuple[int, ...]) -> None:
-        """rows [*lead ...] = the arrays of kept observations."""
-        for field, array in zip(leaf_arrays(rows), arrays):
-            field[...] = array.reshape(*lead, *field.shape[len(lead):])
 
     def split(self, structure: Any) -> list[np.ndarray]:
         """The leaves, arrays, of tensors on the CPU in the structure of the space."""
-        return [column.leaf.of(structure).numpy() for column in self.columns]
+        return [stored.leaf.of(structure).numpy() for stored in self.leaves]
+
+    def structure(self, arrays: Sequence[Any]) -> Any:
+        """The leaves, arrays or tensors, in the structure of the space."""
+        return build_structure(self.space, iter(arrays))
 
     def legal(self, rows: np.ndarray) -> np.ndarray | None:
         """The action masks, bool [n choices], of stored observations [n ...]; None without one."""
         return None if self.mask is None else leaf_arrays(rows)[self.mask]
 
-    def stuck(self, rows: np.ndarray) -> tuple[int, ValueError] | None:
-        """(row, why) of the first of stored observations [n] whose mask forbids every action."""
+    def unusable(self, rows: np.ndarray) -> tuple[int, ValueError] | None:
+        """(row, error) of the first stored observation of [n ...] on which no policy can act.
+
+        A number is not finite, or the mask forbids every action. None if there is no such row.
+        """
+        if rows.dtype == np.float32 and (at := kernels.first_nonfinite(rows)) >= 0:
+            row, place = divmod(at, max(1, rows[0].size))
+            return row, ValueError(f"observation[{place}] is {rows.reshape(-1)[at]} in float32")
         if self.mask is None:
             return None
         starts = np.cumsum(self.factors) - self.factors
@@ -156,83 +189,78 @@ class ObservationLayout:
         which = f" of its choice {factor}" if len(starts) > 1 else ""
         return row, ValueError(f"the action mask forbids every action{which}")
 
-    def whole(self, obs: Any, mask: Any) -> dict:
-        """`obs`, which may lack the action mask, with `mask` in it; True: everything is legal."""
-        found = with_mask(self.space, obs, mask)
-        if mask is True:
-            found[MASK] = np.ones((*self.lead(found), self.factors.sum()), bool)
-        return found
+    def _write(self, rows: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
+        for field, array in zip(leaf_arrays(rows), arrays):
+            field[...] = array
 
-    def structure(self, arrays: Sequence[Any]) -> Any:
-        """The leaves, arrays or tensors, in the structure of the space."""
-        return build_structure(self.space, iter(arrays))
-
-    def _shown(self) -> Space:
+    def _without_mask(self) -> Space:
         rest = [(key, part) for key, part in subspaces(self.space) if key != MASK]
         return rest[0][1] if self.wrapped else Dict(rest)
 
 
 def with_mask(space: Dict, obs: Any, mask: Any) -> dict:
     """An element of `space`, or a batch, from one that lacks the action mask, and that mask."""
-    parts = isinstance(obs, dict) and space.spaces.keys() - {MASK} <= obs.keys()
-    return {**(obs if parts else {OBS_KEY: obs}), MASK: mask}
+    complete = isinstance(obs, dict) and space.spaces.keys() - {MASK} <= obs.keys()
+    return {**(obs if complete else {OBS_KEY: obs}), MASK: mask}
 
 
 def parse_mask(mask: Any, size: int, where: str, lead: tuple[int, ...] = ()) -> np.ndarray:
     """An action mask, of any shape behind `lead`, as bool [*lead size].
 
-    Raises ValueError for what is none, found `where`.
+    Raises ValueError, which names `where` it was found, if it is no mask.
     """
     try:
         array = np.asarray(mask)
-        good = array.dtype.kind in "biuf" and ((array == 0) | (array == 1)).all()
-    except (ValueError, TypeError):  # lists of unequal lengths, or a tensor elsewhere
-        array, good = np.empty(()), False
-    if not good or array.size != math.prod(lead) * size or array.shape[:len(lead)] != lead:
-        told = f"of shape {array.shape}" if good else repr(mask)
+        binary = array.dtype.kind in "biuf" and ((array == 0) | (array == 1)).all()
+    except (ValueError, TypeError):  # lists of unequal lengths, or a tensor on another device
+        array, binary = np.empty(()), False
+    if not binary or array.size != math.prod(lead) * size or array.shape[:len(lead)] != lead:
+        found = f"of shape {array.shape}" if binary else repr(mask)
         each = f" for each of {lead[0]} observations" if lead else ""
-        raise ValueError(f"{where} is {told}, not {size} flags{each}, one for each choice of each"
+        raise ValueError(f"{where} is {found}, not {size} flags{each}, one for each choice of each"
                          " factor")
     return array.reshape(*lead, size).astype(bool)
 
 
-def _told(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, dict):
         return f"a dict of {', '.join(map(repr, value)) or 'nothing'}"
     return f"a tuple of {len(value)}" if isinstance(value, tuple) else type(value).__name__
 
 
 class ObservationEncoding:
-    """What a network sees of observations: float32 columns, of each leaf in turn.
+    """The leaves that a network sees, all but the action mask, and the columns that encode them.
 
-    Choices have a column each (one-hot), bytes are divided by 255, the rest is as it is; the action
-    mask is left out. `floats`, bool [o]: the columns of float leaves, which alone have moments.
+    `images` are the leaves, counted without the mask, that the network sees as images. `numbers`
+    are flags of leaves: True for those with moments; `normalised`, bool [o], the same of columns.
     """
 
-    def __init__(self, seen: ObservationLayout):
-        self.columns = [(i, column) for i, column in enumerate(seen.columns) if i != seen.mask]
-        sizes = [encoded_width(column) for _, column in self.columns]
-        self.size, floats = sum(sizes), [c.dtype == np.float32 for _, c in self.columns]
-        self.floats = np.repeat(floats, sizes)
-        self.identity = seen.plain and seen.store.dtype == "<f4"
+    def __init__(self, layout: ObservationLayout, images: Sequence[int] = ()):
+        self.mask, self.images = layout.mask, images
+        self.leaves = [leaf for i, leaf in enumerate(layout.leaves) if i != layout.mask]
+        widths = [leaf.width for leaf in self.leaves]
+        self.columns = [slice(end - width, end) for width, end in zip(widths, np.cumsum(widths))]
+        self.numbers = [leaf.numeric and i not in images for i, leaf in enumerate(self.leaves)]
+        self.size, self.normalised = sum(widths), np.repeat(self.numbers, widths)
+        self.identity = layout.is_box and layout.store.dtype == "<f4"
 
-    def encode(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """f32 [n o] of the leaves [n ...] of stored observations; of a float Box a view."""
+    def encode(self, arrays: Sequence[np.ndarray], numbers_only: bool = False) -> np.ndarray:
+        """f32 [n o] of the leaves [n ...] of stored observations; a view if it is one float Box.
+
+        With `numbers_only` the columns that have moments. Images are not encoded here: only torch
+        runs convolutions.
+        """
         if self.identity:
             return arrays[0].reshape(len(arrays[0]), self.size)
-        return np.concatenate([_encoded(column, arrays[i]) for i, column in self.columns], 1)
+        visible = [array for i, array in enumerate(arrays) if i != self.mask]
+        return np.concatenate([leaf.encode(array) for leaf, array, numbers in zip(
+            self.leaves, visible, self.numbers) if numbers or not numbers_only], 1)
 
 
-def encoded_width(column: StoredLeaf) -> int:
-    """How many columns a network sees of a leaf."""
-    return math.prod(column.shape) if column.counts is None or column.dtype == np.bool_ \
-        else int(column.counts.sum())
+def clamps_normalised_only(layout: ObservationLayout, norm_obs: bool, limit: float) -> bool:
+    """Returns True if clamping every column changes normalised ones only; kernels clamp them all.
 
-
-def _encoded(column: StoredLeaf, array: np.ndarray) -> np.ndarray:
-    flat = array.reshape(len(array), math.prod(column.shape))
-    if column.dtype != np.int32:
-        scale = np.float32(255 if column.dtype == np.uint8 else 1)
-        return flat.astype(np.float32) / scale
-    return np.concatenate([flat[:, i:i + 1] == np.arange(count)
-                           for i, count in enumerate(column.counts)], 1).astype(np.float32)
+    Columns that are not normalised are 0 or 1, so a limit below 1 would change them.
+    """
+    normalised = ObservationEncoding(layout).normalised
+    return not norm_obs or limit >= 1 or normalised.all() or not normalised.any()

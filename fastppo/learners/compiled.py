@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from fastppo.collect import Rollout
 from fastppo.config import Config
+from fastppo.envs.observations import clamps_normalised_only
 from fastppo.errors import ModelError
 from fastppo.learner import Learner
 from fastppo.learners.shared_minibatches import SharedMinibatches
@@ -26,18 +27,19 @@ from fastppo.workers.update_helper import HelperPlan, shared_memory
 def can_compile(policy: nn.Module, flat: FlatParameters) -> bool:
     """Returns True if the compiled learner can train this policy: built-in MLP, CPU, no mask."""
     return (kernels.COMPILED and isinstance(policy, Policy) and flat.values.device.type == "cpu"
-            and policy.observer.seen.mask is None and policy_plan(policy, flat) is not None)
+            and policy.observer.layout.mask is None and policy_plan(policy, flat) is not None)
 
 
 def policy_plan(policy: Policy, flat: FlatParameters) -> PolicyPlan | None:
     """The layers for the compiled policy; None for a network that only torch can run."""
-    log_std = getattr(policy.head, "log_std", None)
+    log_std, observer = getattr(policy.head, "log_std", None), policy.observer
     known = (type(policy.net) is MLP and policy.net.final_tanh is None
-             and type(policy.head) in COMPILED_HEADS)
+             and type(policy.head) in COMPILED_HEADS
+             and clamps_normalised_only(observer.layout, observer.norm, observer.limit))
     if not known or log_std is not None and id(log_std) not in flat.offsets:
         return None
     return PolicyPlan(policy.net.plan(flat.offsets),
-                  None if log_std is None else flat.offsets[id(log_std)], policy.observer.limit)
+                  None if log_std is None else flat.offsets[id(log_std)], observer.limit)
 
 
 def update_coefficients(config: Config, now: Coefficients) -> kernels.UpdateCoefficients:
@@ -97,6 +99,6 @@ class CompiledLearner(Learner):
     def _samples(self, batch: Batch) -> kernels.UpdateSamples:
         """The samples as the kernel reads them, without a copy where they are float32 already."""
         observer, rest = self.policy.observer, (x.numpy() for x in batch[1:-1])
-        obs = observer.encoding.encode(observer.seen.split(batch.obs))
+        obs = observer.encoding.encode(observer.layout.split(batch.obs))
         moments = (observer.shift, observer.scale) if observer.norm else ()
         return kernels.UpdateSamples(obs, *rest, *(x.numpy() for x in moments))

@@ -1,14 +1,14 @@
 """Action heads: from a network's parameters to actions, log-probabilities and entropies (torch).
 
 Every head has
-    size      columns of action parameters that it wants of the network
-    means     which of them, bool [size], are means of what is sampled
-    noise     a letter for every random number an action takes: u uniform in [0, 1), n normal
-    form      how what is stored becomes the environment's action (actions.FORMS)
-    hold      steps for which noise stays the same; None: a whole rollout
-and four functions of parameters [b size]: sample, judge, mode, masked. Noise comes in as an array,
-no head draws. Log-probabilities and entropies are in nats, summed over components; entropies are
-exact unless a head says that they are estimated.
+    size      number of action parameters that the network must return
+    means     bool [size], True for the means of what is sampled
+    noise     one letter for each random number of an action: u uniform in [0, 1), n normal
+    form      the map from a stored action to the environment's (ActionMapping)
+    hold      steps for which the noise stays the same; None: a whole rollout
+and four functions of parameters [b size]: sample, evaluate, mode, masked. No head draws random
+numbers: noise is an argument. Log-probabilities and entropies are in nats, summed over components.
+Entropies are exact unless a head says that they are estimated.
 """
 
 import math
@@ -26,7 +26,7 @@ LOG_TWO_PI = math.log(2 * math.pi)
 
 
 class HeadOptions(NamedTuple):
-    """How the numbers of a Box are distributed; see Config for what each choice means."""
+    """The settings of a Config that choose the distribution of the numbers of a Box."""
 
     distribution: str = "gaussian"
     std: float | str | None = None
@@ -42,7 +42,12 @@ DEFAULT_OPTIONS = HeadOptions()
 
 
 class Head(nn.Module):
-    """What all heads have in common; sizes are those of a class that has none to say."""
+    """The base of all heads; the first `means` of the `size` parameters are means.
+
+        sample(params, noise [b k]) -> (act, logp [b])
+        evaluate(params, act)       -> (logp [b] of act, entropy [b])
+        mode(params)                -> the likeliest act
+    """
 
     form, hold = "clip", 1
 
@@ -50,20 +55,8 @@ class Head(nn.Module):
         super().__init__()
         self.size, self.noise, self.means = size, noise, np.arange(size) < means
 
-    def sample(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(act, logp [b]) from noise [b k]."""
-        raise NotImplementedError
-
-    def judge(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
-        """(logp [b] of act, entropy [b])."""
-        raise NotImplementedError
-
-    def mode(self, params: Tensor) -> Tensor:
-        """The likeliest action."""
-        raise NotImplementedError
-
     def masked(self, params: Tensor, mask: Tensor | None) -> Tensor:
-        """Parameters under which only actions that `mask`, bool [b choices], allows are taken."""
+        """Parameters with which actions that `mask`, bool [b choices], forbids are never taken."""
         return params
 
 
@@ -75,10 +68,10 @@ class Categorical(Head):
 
     def sample(self, logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(act [b], logp [b]) by inverse CDF from one uniform number a row, noise [b 1]."""
-        act = _inverted(logits, noise)
-        return act, self.judge(logits, act)[0]
+        act = _inverse_cdf(logits, noise)
+        return act, self.evaluate(logits, act)[0]
 
-    def judge(self, logits: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, logits: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         logp = logits.log_softmax(-1)
         return logp.gather(-1, act[:, None])[:, 0], -(logp.exp() * logp).sum(-1)
@@ -88,27 +81,27 @@ class Categorical(Head):
         return logits.argmax(-1)
 
     def masked(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        """Logits of illegal actions so low that their probability is 0."""
+        """Logits, so low for illegal actions that their probability is 0."""
         return logits if mask is None else logits.masked_fill(~mask, MASKED_LOGIT)
 
 
 class MultiCategorical(Head):
-    """One choice for each of k factors, act i64 [b k], independent; logits one after the other."""
+    """One choice for each of k independent factors, act i64 [b k]; logits are concatenated."""
 
     def __init__(self, sizes: Sequence[int]):
         super().__init__(int(sum(sizes)), "u" * len(sizes))
-        # Factors side by side, the short ones filled up with what is never chosen.
-        place = np.arange(max(sizes)) < np.array(sizes)[:, None]
-        index = np.where(place, np.cumsum(place).reshape(place.shape) - 1, 0)
+        # Logits as a table [k, largest size]; short factors are padded with illegal choices.
+        used = np.arange(max(sizes)) < np.array(sizes)[:, None]
+        index = np.where(used, np.cumsum(used).reshape(used.shape) - 1, 0)
         self.register_buffer("index", torch.from_numpy(index), persistent=False)
-        self.register_buffer("beside", torch.from_numpy(~place), persistent=False)
+        self.register_buffer("padding", torch.from_numpy(~used), persistent=False)
 
     def sample(self, logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(act [b k], logp [b]) from one uniform number a factor."""
-        act = _inverted(self._factors(logits), noise[:, :, None])
-        return act, self.judge(logits, act)[0]
+        act = _inverse_cdf(self._factors(logits), noise[:, :, None])
+        return act, self.evaluate(logits, act)[0]
 
-    def judge(self, logits: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, logits: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         logp = self._factors(logits).log_softmax(-1)
         return logp.gather(-1, act[..., None])[..., 0].sum(-1), -(logp.exp() * logp).sum((-1, -2))
@@ -117,16 +110,14 @@ class MultiCategorical(Head):
         """The likeliest choice of every factor [b k]."""
         return self._factors(logits).argmax(-1)
 
-    def masked(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        """As Categorical's."""
-        return logits if mask is None else logits.masked_fill(~mask, MASKED_LOGIT)
+    masked = Categorical.masked
 
     def _factors(self, logits: Tensor) -> Tensor:
-        return logits[:, self.index].masked_fill(self.beside, MASKED_LOGIT)
+        return logits[:, self.index].masked_fill(self.padding, MASKED_LOGIT)
 
 
 class Bernoulli(Head):
-    """k independent bits, act i64 [b k], from the log-odds [b k] of their being 1."""
+    """k independent bits, act i64 [b k], from the log-odds [b k] of a 1."""
 
     def __init__(self, size: int):
         super().__init__(size, "u" * size)
@@ -134,9 +125,9 @@ class Bernoulli(Head):
     def sample(self, odds: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(act [b k], logp [b]) from one uniform number a bit."""
         act = (noise < odds.sigmoid()).long()
-        return act, self.judge(odds, act)[0]
+        return act, self.evaluate(odds, act)[0]
 
-    def judge(self, odds: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, odds: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         logp = F.logsigmoid(torch.where(act > 0, odds, -odds))
         one, none = F.logsigmoid(odds), F.logsigmoid(-odds)
@@ -147,7 +138,7 @@ class Bernoulli(Head):
         return (odds > 0).long()
 
     def masked(self, odds: Tensor, mask: Tensor | None) -> Tensor:
-        """Certainty of the one value that is left; `mask` [b 2k] is (may be 0, may be 1) a bit."""
+        """Log-odds, infinite for a bit with one legal value; `mask` [b 2k]: 0 legal, 1 legal."""
         if mask is None:
             return odds
         none, one = mask.reshape(mask.shape[0], self.size, 2).unbind(-1)
@@ -155,9 +146,9 @@ class Bernoulli(Head):
 
 
 class Gaussian(Head):
-    """Independent normals around means [b a], with one log std a component, free of the state.
+    """Independent normals with means [b a] and one log std for each component, free of the state.
 
-    It is trained from `log_std_init` on; with `fixed` it stays.
+    The log std begins at `log_std_init` and is trained unless `fixed`.
     """
 
     def __init__(self, size: int, log_std_init: float | Tensor = 0.0, form: str = "clip",
@@ -169,27 +160,27 @@ class Gaussian(Head):
     def sample(self, mean: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(act [b a], logp [b]) from standard normal noise [b a]."""
         act = mean + self.log_std.exp() * noise
-        return act, self._density(mean, act)
+        return act, self._log_density(mean, act)
 
-    def judge(self, mean: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, mean: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         entropy = self.log_std.sum() + 0.5 * self.size * (1 + LOG_TWO_PI)
-        return self._density(mean, act), entropy.expand(len(act))
+        return self._log_density(mean, act), entropy.expand(len(act))
 
     def mode(self, mean: Tensor) -> Tensor:
         """The mean [b a]."""
         return mean
 
-    def _density(self, mean: Tensor, act: Tensor) -> Tensor:
-        """Of what is stored, not of the noise: whoever learns from it has no noise."""
+    def _log_density(self, mean: Tensor, act: Tensor) -> Tensor:
+        """Computed from the stored action and not from the noise, as the update does."""
         z = (act - mean) * (-self.log_std).exp()
         return -0.5 * z.square().sum(-1) - self.log_std.sum() - 0.5 * self.size * LOG_TWO_PI
 
 
 class StateGaussian(Head):
-    """Independent normals whose means and stds the network gives both, parameters [b 2a].
+    """Independent normals; the network returns means and raw stds, parameters [b 2a].
 
-    std = scale softplus(raw + softplus^-1(exp(log_std_init) / scale)) + floor, so raw 0 means
+    std = scale softplus(raw + softplus^-1(exp(log_std_init) / scale)) + floor, so raw 0 gives
     exp(log_std_init) + floor.
     Source: Haarnoja 2018 lets the std depend on the state; softplus: Andrychowicz 2021, choice C59.
     """
@@ -204,12 +195,12 @@ class StateGaussian(Head):
         """(act [b a], logp [b]) from standard normal noise [b a]."""
         mean, std = self._normal(params)
         act = mean + std * noise
-        return act, _log_density(mean, std, act)
+        return act, _normal_log_density(mean, std, act)
 
-    def judge(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         mean, std = self._normal(params)
-        return _log_density(mean, std, act), _normal_entropy(std)
+        return _normal_log_density(mean, std, act), _normal_entropy(std)
 
     def mode(self, params: Tensor) -> Tensor:
         """The mean [b a]."""
@@ -221,10 +212,10 @@ class StateGaussian(Head):
 
 
 class SquashedGaussian(Gaussian):
-    """tanh of a Gaussian, mapped to the bounds; act [b a] is the value before the tanh.
+    """The tanh of a Gaussian, mapped to the bounds; act [b a] is the value before the tanh.
 
-    logp is the density of the tanh. Entropies are estimated, by Gauss-Hermite quadrature with eight
-    nodes: within 0.001 a component up to a std of 1.
+    logp is the log-density of the tanh. Entropies are estimated by Gauss-Hermite quadrature with
+    eight nodes: the error of a component is below 0.001 for a std up to 1.
     Source: Haarnoja 2018, arXiv:1801.01290, appendix C.
     """
 
@@ -239,9 +230,9 @@ class SquashedGaussian(Gaussian):
         act, logp = super().sample(mean, noise)
         return act, logp - _log_slope(act).sum(-1)
 
-    def judge(self, mean: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, mean: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, estimated entropy [b])."""
-        logp, entropy = super().judge(mean, act)
+        logp, entropy = super().evaluate(mean, act)
         around = mean[..., None] + self.log_std.exp()[:, None] * self.nodes
         return (logp - _log_slope(act).sum(-1),
                 entropy + (_log_slope(around) * self.weights).sum((-1, -2)))
@@ -250,9 +241,9 @@ class SquashedGaussian(Gaussian):
 class Beta(Head):
     """Independent Beta distributions between the bounds, parameters [b 2a]; act [b a] in (0, 1).
 
-    alpha and beta are 1 + softplus of the parameters, so densities have one peak and none at the
-    bounds [Chou 2017]. Sampled as a ratio of gammas by Marsaglia and Tsang's method (2000), with
-    ROUNDS attempts: all fail with a probability below 1e-10, and then the last one counts.
+    alpha and beta are 1 + softplus of the parameters, so each density has one peak, not at a bound
+    [Chou 2017]. Sampled as a ratio of gammas by Marsaglia and Tsang's method (2000), with ROUNDS
+    attempts; the last one is taken if all fail, with a probability below 1e-10.
     """
 
     form, ROUNDS, EDGE = "unit", 8, 1e-6
@@ -266,9 +257,9 @@ class Beta(Head):
         tries = noise.reshape(len(noise), alpha.shape[-1], 2, self.ROUNDS, 2)
         first, second = (_gamma(shape, tries[:, :, i]) for i, shape in enumerate((alpha, beta)))
         act = (first / (first + second)).clamp(self.EDGE, 1 - self.EDGE)
-        return act, self.judge(params, act)[0]
+        return act, self.evaluate(params, act)[0]
 
-    def judge(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         alpha, beta = self._shapes(params)
         both = alpha + beta
@@ -290,9 +281,9 @@ class Beta(Head):
 class GSDE(Head):
     """Generalised state-dependent exploration: noise that is a linear function of the features.
 
-    Parameters [b a + f] are means and the features the network ends in; act = mean + features @ E,
-    with E [f a] normal of the trained std exp(log_std), and the same for `hold` steps. Features
-    count as given: the std's gradient does not reach the network.
+    Parameters [b a + f] are means and the network's last features; act = mean + features @ E, with
+    E [f a] normal of the trained std exp(log_std), the same for `hold` steps. The gradient of the
+    std does not reach the features.
     Source: Raffin 2021, arXiv:2005.05719.
     """
 
@@ -310,13 +301,13 @@ class GSDE(Head):
         mean, features = self._split(params)
         drawn = self.log_std.exp() * noise.reshape(len(noise), *self.log_std.shape)
         act = mean + (features[:, :, None] * drawn).sum(1)
-        return act, self.judge(params, act)[0]
+        return act, self.evaluate(params, act)[0]
 
-    def judge(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         mean, features = self._split(params)
         std = (features.square() @ (2 * self.log_std).exp() + self.EDGE).sqrt()
-        return _log_density(mean, std, act), _normal_entropy(std)
+        return _normal_log_density(mean, std, act), _normal_entropy(std)
 
     def mode(self, params: Tensor) -> Tensor:
         """The mean [b a]."""
@@ -327,11 +318,14 @@ class GSDE(Head):
 
 
 class CompositeHead(Head):
-    """Several independent heads; parameters, noise and act f32 [b k] are theirs, side by side."""
+    """Independent heads; parameters, noise and act f32 [b k] are theirs, concatenated.
 
-    def __init__(self, heads: Sequence[Head], widths: Sequence[int], scalars: Sequence[bool]):
+    `widths` are the numbers of each head in act.
+    """
+
+    def __init__(self, heads: Sequence[Head], widths: Sequence[int]):
         super().__init__(sum(head.size for head in heads), "".join(head.noise for head in heads))
-        self.parts, self.widths, self.scalars = nn.ModuleList(heads), list(widths), list(scalars)
+        self.parts, self.widths = nn.ModuleList(heads), list(widths)
         self.form = next((head.form for head in heads if head.form != "clip"), "clip")
         self.means = np.concatenate([head.means for head in heads])
 
@@ -342,13 +336,15 @@ class CompositeHead(Head):
             self.parts, self._params(params), noises)))
         return self._row(acts), sum(logps)
 
-    def judge(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
-        acts = (self._own(head, x, scalar) for head, x, scalar in zip(
-            self.parts, act.split(self.widths, -1), self.scalars))
-        logps, ents = zip(*(head.judge(x, a) for head, x, a in zip(
-            self.parts, self._params(params), acts)))
-        return sum(logps), sum(ents)
+        logp = entropy = 0
+        for head, x, part in zip(self.parts, self._params(params), act.split(self.widths, -1)):
+            if not isinstance(head, (Gaussian, StateGaussian, Beta)):
+                part = part.long()
+            found = head.evaluate(x, part[:, 0] if isinstance(head, Categorical) else part)
+            logp, entropy = logp + found[0], entropy + found[1]
+        return logp, entropy
 
     def mode(self, params: Tensor) -> Tensor:
         """The likeliest action of every head [b k]."""
@@ -357,25 +353,20 @@ class CompositeHead(Head):
     def _params(self, params: Tensor) -> Sequence[Tensor]:
         return params.split([head.size for head in self.parts], -1)
 
-    def _own(self, head: Head, act: Tensor, scalar: bool) -> Tensor:
-        act = act if isinstance(head, (Gaussian, StateGaussian, Beta)) else act.long()
-        return act[:, 0] if scalar else act
-
     def _row(self, acts: Sequence[Tensor]) -> Tensor:
         return torch.cat([act.reshape(act.shape[0], width).float()
                           for act, width in zip(acts, self.widths)], -1)
 
 
-COMPILED_HEADS = Categorical, Gaussian  # heads that the kernels know
+COMPILED_HEADS = Categorical, Gaussian  # the heads that have kernels
 
 
 def make_head(space: Space, options: HeadOptions = DEFAULT_OPTIONS, features: int = 0) -> Head:
-    """The head for an action space that is served; `features`: of the network, for gSDE."""
+    """The head for a served action space; `features`: the number of the network's, for gSDE."""
     if subspaces(space):
-        found = leaves(space)
-        return CompositeHead([make_head(leaf.space, options) for leaf in found],
-                         [math.prod(leaf.space.shape) for leaf in found],
-                         [isinstance(leaf.space, Discrete) for leaf in found])
+        parts = [leaf.space for leaf in leaves(space)]
+        return CompositeHead([make_head(part, options) for part in parts],
+                             [math.prod(part.shape) for part in parts])
     if isinstance(space, Discrete):
         return Categorical(int(space.n))
     if isinstance(space, MultiDiscrete):
@@ -385,9 +376,9 @@ def make_head(space: Space, options: HeadOptions = DEFAULT_OPTIONS, features: in
     return _box_head(space, options, features)
 
 
-def size(space: Space, options: HeadOptions = DEFAULT_OPTIONS) -> int:
-    """Columns of action parameters a network must return for an action space."""
-    return make_head(space, options).size
+def size(space: Space) -> int:
+    """The number of action parameters that a network must return for an action space."""
+    return make_head(space).size
 
 
 def _box_head(space: Space, options: HeadOptions, features: int) -> Head:
@@ -408,28 +399,28 @@ def _box_head(space: Space, options: HeadOptions, features: int) -> Head:
 
 
 def fixed_std(space: Space, options: HeadOptions, form: str) -> np.ndarray:
-    """The std f64 [a] of a Box whose `std` is given: a number, or "10%" of the action's range.
+    """The std f64 [a] of a Box whose `std` is set: a number, or "10%" of the range of an action.
 
-    The range is that of what is sampled: 2 where actions are scaled from [-1, 1].
+    The range is that of the sampled value: 2 if actions are scaled from [-1, 1].
     """
     count = math.prod(space.shape)
     if not isinstance(options.std, str):
         return np.full(count, float(options.std))
-    wide = 2.0 if form == "scale" or options.distribution == "squashed" else (
+    extent = 2.0 if form == "scale" or options.distribution == "squashed" else (
         space.high.astype("f8") - space.low).reshape(-1)
-    return np.broadcast_to(float(options.std.rstrip("%")) / 100 * wide, count)
+    return np.broadcast_to(float(options.std.rstrip("%")) / 100 * extent, count)
 
 
-def _inverted(logits: Tensor, u: Tensor) -> Tensor:
-    """The first index with a weight and with a cumulative one over u * sum, on the last axis."""
+def _inverse_cdf(logits: Tensor, u: Tensor) -> Tensor:
+    """The first index of the last axis whose cumulative weight exceeds u * sum of the weights."""
     weight = (logits - logits.amax(-1, keepdim=True)).exp()
-    free = weight > 0  # sums rounded in another order may grow where there is no weight
-    over = free & (weight.cumsum(-1) > u * weight.sum(-1, keepdim=True))
-    last = free.long().mul(torch.arange(logits.shape[-1], device=logits.device)).amax(-1)
-    return torch.where(over.any(-1), over.long().argmax(-1), last)
+    legal = weight > 0  # rounding may let the cumulative weight grow at a weight of 0
+    above = legal & (weight.cumsum(-1) > u * weight.sum(-1, keepdim=True))
+    last = legal.long().mul(torch.arange(logits.shape[-1], device=logits.device)).amax(-1)
+    return torch.where(above.any(-1), above.long().argmax(-1), last)
 
 
-def _log_density(mean: Tensor, std: Tensor, act: Tensor) -> Tensor:
+def _normal_log_density(mean: Tensor, std: Tensor, act: Tensor) -> Tensor:
     return (-0.5 * ((act - mean) / std).square() - std.log() - 0.5 * LOG_TWO_PI).sum(-1)
 
 
@@ -438,12 +429,12 @@ def _normal_entropy(std: Tensor) -> Tensor:
 
 
 def _log_slope(x: Tensor) -> Tensor:
-    """log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2 x)), exact where tanh is 1."""
+    """log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2 x)), also exact where tanh rounds to 1."""
     return 2 * (math.log(2) - x - F.softplus(-2 * x))
 
 
 def _gamma(shape: Tensor, tries: Tensor) -> Tensor:
-    """Gamma variates [b a] of shape >= 1 from tries [b a rounds 2], normal and uniform."""
+    """Gamma variates [b a] of shape >= 1 from tries [b a rounds 2]: a normal, a uniform number."""
     d = shape[..., None] - 1 / 3
     v = (1 + tries[..., 0] / (3 * d.sqrt())).pow(3)
     u, z = tries[..., 1], tries[..., 0]

@@ -1,9 +1,11 @@
-"""Networks: observations to (action parameters, value), and what the compiled twin must know.
+"""Networks from observations to (action parameters, value), and the plan of them for the kernels.
 
-A body is what turns observations into features: `body(seen) -> [b f]`, with `size` f, and `flat`
-where it wants them as one row of columns. ActorCritic puts the two heads behind one or two of them.
+An encoder turns observations into features: `encoder(obs) -> [b f]`. Its attributes: `size` is f;
+`flat` is True if it takes one row of columns; `image_leaves` are the leaves that it takes as
+images. ActorCritic puts a linear actor and a linear critic behind one or two encoders.
 """
 
+import itertools
 import math
 from typing import Sequence
 
@@ -25,26 +27,28 @@ def init_orthogonal(layer: nn.Module, gain: float, generator: torch.Generator | 
     return layer
 
 
-def linear(wide: int, out: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
+def linear(inputs: int, outputs: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
     """A linear layer, initialised orthogonally."""
-    return init_orthogonal(nn.Linear(wide, out, dtype=torch.float32), gain, generator)
+    return init_orthogonal(nn.Linear(inputs, outputs, dtype=torch.float32), gain, generator)
 
 
 class DenseEncoder(nn.Sequential):
-    """The body of dense layers with one activation, orthogonal with gain sqrt 2, zero biases.
+    """Dense layers with one activation, initialised orthogonally with gain sqrt 2, zero biases.
 
-    With `layer_norm` each is normalised before its activation. Without layers: the columns.
+    With `layer_norm` each layer is normalised before its activation. Without layers the features
+    are the columns.
     """
 
-    flat = True
+    flat, image_leaves = True, ()
 
     def __init__(self, inputs: int, hidden_sizes: Sequence[int], activation: str = "tanh",
                  generator: torch.Generator | None = None, layer_norm: bool = False):
         widths, layers = [inputs, *hidden_sizes], []
-        for wide, out in zip(widths, widths[1:]):
-            layers += [linear(wide, out, HIDDEN_GAIN, generator), ACTIVATIONS[activation]()]
+        for size, next_size in zip(widths, widths[1:]):
+            layers.append(linear(size, next_size, HIDDEN_GAIN, generator))
             if layer_norm:
-                layers.insert(-1, nn.LayerNorm(out, dtype=torch.float32))
+                layers.append(nn.LayerNorm(next_size, dtype=torch.float32))
+            layers.append(ACTIVATIONS[activation]())
         super().__init__(*layers)
         self.inputs, self.size, self.widths = inputs, widths[-1], widths
 
@@ -54,39 +58,39 @@ class DenseEncoder(nn.Sequential):
 
 
 class ActorCritic(nn.Module):
-    """Two bodies, or one and the same, and behind them a linear actor and a linear critic.
+    """Two encoders, or one that is shared, followed by a linear actor and a linear critic.
 
-    Their gains are 0.01 and 1 [37 details, number 2]. With `features` the actor's follow the action
-    parameters (gSDE looks at them); those in `final_tanh`, bool [p], end in a tanh.
+    Their gains are 0.01 and 1 [37 details, number 2]. With `features` the actor's features follow
+    the action parameters, for gSDE. Parameters in `final_tanh`, bool [p], pass through a tanh.
     """
 
     def __init__(self, actor_body: nn.Module, critic_body: nn.Module, outputs: int,
                  generator: torch.Generator | None = None, features: bool = False,
                  final_tanh: np.ndarray | None = None):
         super().__init__()
-        self.flat, self.features = actor_body.flat, features
+        self.flat, self.image_leaves = actor_body.flat, actor_body.image_leaves
         columns = None if final_tanh is None else torch.from_numpy(final_tanh)
         self.register_buffer("final_tanh", columns, persistent=False)
-        self.actor_body, self.critic_body = actor_body, critic_body
+        self.actor_body, self.critic_body, self.features = actor_body, critic_body, features
         self.actor = linear(actor_body.size, outputs, 0.01, generator)
         self.critic = linear(critic_body.size, 1, 1.0, generator)
 
     def forward(self, obs) -> tuple[Tensor, Tensor]:
-        """(action parameters [b p], value [b]) of what the observer makes of observations."""
+        """(action parameters [b p], value [b]) of normalised observations."""
         hidden = self.actor_body(obs)
         shared = self.critic_body is self.actor_body
-        return self.answers(hidden, hidden if shared else self.critic_body(obs))
+        return self.apply_heads(hidden, hidden if shared else self.critic_body(obs))
 
-    def answers(self, hidden: Tensor, valued: Tensor) -> tuple[Tensor, Tensor]:
+    def apply_heads(self, hidden: Tensor, critic_hidden: Tensor) -> tuple[Tensor, Tensor]:
         """(action parameters [b p], value [b]) of the actor's and the critic's features [b f]."""
-        params, val = self.actor(hidden), self.critic(valued)[:, 0]
+        params, val = self.actor(hidden), self.critic(critic_hidden)[:, 0]
         if self.final_tanh is not None:
             params = torch.where(self.final_tanh, params.tanh(), params)
         return torch.cat([params, hidden], -1) if self.features else params, val
 
 
 class MLP(ActorCritic):
-    """Hidden layers alone, of activations that the kernels know, actor and critic apart or sharing.
+    """An ActorCritic of dense layers, with activations that the kernels know.
 
     All weights are drawn from `generator`.
     """
@@ -95,10 +99,9 @@ class MLP(ActorCritic):
                  activation: str = "tanh", shared_critic: bool = False,
                  generator: torch.Generator | None = None, features: bool = False,
                  final_tanh: np.ndarray | None = None):
-        actor_body = DenseEncoder(inputs, hidden_sizes, activation, generator)
-        critic_body = actor_body if shared_critic else DenseEncoder(inputs, hidden_sizes, activation,
-                                                              generator)
-        super().__init__(actor_body, critic_body, outputs, generator, features, final_tanh)
+        bodies = [DenseEncoder(inputs, hidden_sizes, activation, generator)
+                  for _ in range(1 if shared_critic else 2)]
+        super().__init__(bodies[0], bodies[-1], outputs, generator, features, final_tanh)
 
     def plan(self, offsets: dict[int, int]) -> np.ndarray:
         """The layers as rows (src, dst, n_in, n_out, w_offset, b_offset, activation), i64.
@@ -106,23 +109,18 @@ class MLP(ActorCritic):
         `offsets` maps id(parameter) to its place in the flat vector; buffer 0 is the observation,
         dst -1 the output: action parameters, then the value (see kernels.forward).
         """
-        rows, last = [], 0
+        rows, buffers, previous = [], itertools.count(1), None
 
-        def add(linear: nn.Linear, src: int, dst: int, code: int) -> None:
-            rows.append((src, dst, linear.in_features, linear.out_features,
-                         offsets[id(linear.weight)], offsets[id(linear.bias)], code))
+        def add(layer: nn.Linear, src: int, dst: int, activation: int) -> None:
+            rows.append((src, dst, layer.in_features, layer.out_features,
+                         offsets[id(layer.weight)], offsets[id(layer.bias)], activation))
 
-        def body(layers: nn.Sequential) -> int:
-            nonlocal last
-            src, pairs = 0, list(layers)
-            for linear, nonlinear in zip(pairs[::2], pairs[1::2]):
-                last += 1
-                add(linear, src, last, ACTIVATION_CODES[type(nonlinear)])
-                src = last
-            return src
-
-        top = body(self.actor_body)
-        add(self.actor, top, -1, 0)
-        shared = self.critic_body is self.actor_body
-        add(self.critic, top if shared else body(self.critic_body), -1, 0)
+        for body, head in ((self.actor_body, self.actor), (self.critic_body, self.critic)):
+            if body is not previous:  # a shared body is computed once
+                src, previous, layers = 0, body, list(body)
+                for layer, activation in zip(layers[::2], layers[1::2]):
+                    dst = next(buffers)
+                    add(layer, src, dst, ACTIVATION_CODES[type(activation)])
+                    src = dst
+            add(head, src, -1, 0)
         return np.array(rows, np.int64)

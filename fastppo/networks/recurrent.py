@@ -1,7 +1,7 @@
-"""Networks with memory: a cell behind a body, run for one step, or over whole sequences at once.
+"""Networks with memory: an encoder and a recurrent cell, run for one step or over sequences.
 
 Sequences of unequal length are packed step by step, so that one call of the cell runs all of them
-[torch.nn.utils.rnn.PackedSequence]; nothing here loops over time but for networks that cannot.
+[torch.nn.utils.rnn.PackedSequence].
 """
 
 from typing import Any, NamedTuple
@@ -18,24 +18,27 @@ CELLS = {"gru": nn.GRU, "lstm": nn.LSTM}
 
 
 class Sequences(NamedTuple):
-    """What went before samples that lie sequence after sequence, each in time order."""
+    """The recurrent state and the boundaries of samples stored sequence after sequence.
 
-    state: Tensor  # f32 [b s] memory before the sample was seen, as recorded
-    first: Tensor  # bool [b] whether a sequence begins with it
-    env: Tensor  # i64 [b] environment it is of; all its sequences lie together
+    Each sequence is in time order, and all sequences of an environment stand together.
+    """
+
+    state: Tensor  # f32 [b s] recorded before the sample's observation
+    first: Tensor  # bool [b] True for the first sample of a sequence
+    env: Tensor  # i64 [b] the sample's environment
 
 
 class SequencePacking(NamedTuple):
     """The order in which a cell takes the samples of k sequences: step by step, longest first."""
 
-    starts: Tensor  # i64 [k] the sample that each sequence begins with
+    starts: Tensor  # i64 [k] the first sample of each sequence
     index: Tensor  # i64 [b] the samples in that order
-    back: Tensor  # i64 [b] where each sample stands in it
-    sizes: Tensor  # i64 [steps] how many sequences have such a step; on the CPU
+    back: Tensor  # i64 [b] the place of each sample in it
+    sizes: Tensor  # i64 [steps] the number of sequences with such a step; on the CPU
 
     @classmethod
     def of(cls, first: Tensor) -> "SequencePacking":
-        """The packing of samples [b], of which a sequence begins at each `first`, bool [b]."""
+        """The packing of samples [b]; a sequence begins at each `first`, bool [b]."""
         starts, which = first.nonzero()[:, 0], first.cumsum(0) - 1
         order = which.bincount().argsort(descending=True, stable=True)
         step = torch.arange(len(first), device=first.device) - starts[which]
@@ -44,16 +47,17 @@ class SequencePacking(NamedTuple):
 
 
 class RecurrentEncoder(nn.Module):
-    """A body, and behind it a GRU or LSTM cell whose output are the features [b size].
+    """An encoder followed by a GRU or LSTM cell, whose output are the features [b size].
 
-    Its weights are orthogonal, its biases 0 [37 details, number 32], drawn from `generator`. The
-    state is one row of `state_size` numbers: of an LSTM the output and the cell.
+    Weights begin orthogonal, biases at 0 [37 details, number 32], drawn from `generator`. The state
+    is one row of `state_size` numbers; for an LSTM these are its output and its cell state.
     """
 
     def __init__(self, body: nn.Module, kind: str, size: int,
                  generator: torch.Generator | None = None):
         super().__init__()
-        self.body, self.flat, self.widths, self.size = body, body.flat, body.widths, size
+        self.body, self.flat, self.image_leaves = body, body.flat, body.image_leaves
+        self.widths, self.size = body.widths, size
         self.cell = CELLS[kind](body.size, size, dtype=torch.float32)
         self.parts = 2 if kind == "lstm" else 1
         self.state_size = self.parts * size
@@ -63,56 +67,56 @@ class RecurrentEncoder(nn.Module):
             else:
                 nn.init.zeros_(x)
 
-    def forward(self, seen: Any, state: Tensor) -> tuple[Tensor, Tensor]:
-        """(features [b f], state [b s] after) of one step."""
-        out, state = self.cell(self.body(seen)[None], self._inside(state))
+    def forward(self, obs: Any, state: Tensor) -> tuple[Tensor, Tensor]:
+        """(features [b f], next state [b s]) of one step."""
+        out, state = self.cell(self.body(obs)[None], self._cell_state(state))
         return out[0], torch.cat(state, -1)[0] if self.parts > 1 else state[0]
 
-    def unroll(self, seen: Any, state: Tensor, packing: SequencePacking) -> Tensor:
+    def unroll(self, obs: Any, state: Tensor, packing: SequencePacking) -> Tensor:
         """The features [b f] of packed sequences; `state` [b s] as recorded."""
-        features, state = self.body(seen)[packing.index], state[packing.starts]
+        features, state = self.body(obs)[packing.index], state[packing.starts]
         if compiled_gru.can_unroll(self.cell, features):
             return compiled_gru.unroll_gru(self.cell, features, state, packing.sizes)[packing.back]
         packed = PackedSequence(features, packing.sizes)
-        return self.cell(packed, self._inside(state))[0].data[packing.back]
+        return self.cell(packed, self._cell_state(state))[0].data[packing.back]
 
-    def _inside(self, state: Tensor) -> Any:
+    def _cell_state(self, state: Tensor) -> Any:
+        """The state as torch's cell takes it: a tensor, or for an LSTM two of them."""
         parts = tuple(x[None].contiguous() for x in state.chunk(self.parts, -1))
         return parts if self.parts > 1 else parts[0]
 
 
 class RecurrentActorCritic(ActorCritic):
-    """An ActorCritic whose bodies have memory: of actor and critic, or one that both share."""
+    """An ActorCritic with recurrent encoders: one each, or one that actor and critic share."""
 
-    def __init__(self, actor_body: RecurrentEncoder, critic_body: RecurrentEncoder, *settings, **named):
-        super().__init__(actor_body, critic_body, *settings, **named)
-        self.sizes = [body.state_size for body in self._bodies()]
-        self.state_size = sum(self.sizes)
+    def __init__(self, actor_body: RecurrentEncoder, critic_body: RecurrentEncoder, *args):
+        super().__init__(actor_body, critic_body, *args)
+        self.state_sizes = [body.state_size for body in self._bodies()]
+        self.state_size = sum(self.state_sizes)
 
     def forward(self, obs: Any, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(action parameters [b p], value [b], state [b s] after) of one step."""
-        found = [body(obs, part) for body, part in zip(self._bodies(), self._split(state))]
-        params, val = self.answers(found[0][0], found[-1][0])
+        """(action parameters [b p], value [b], next state [b s]) of one step."""
+        found = [body(obs, part) for body, part in self._with_states(state)]
+        params, val = self.apply_heads(found[0][0], found[-1][0])
         return params, val, torch.cat([after for _, after in found], -1)
 
     def unroll(self, obs: Any, state: Tensor, packing: SequencePacking) -> tuple[Tensor, Tensor]:
         """(action parameters [b p], value [b]) of packed sequences; `state` [b s] as recorded."""
-        found = [body.unroll(obs, part, packing)
-                 for body, part in zip(self._bodies(), self._split(state))]
-        return self.answers(found[0], found[-1])
+        features = [body.unroll(obs, part, packing) for body, part in self._with_states(state)]
+        return self.apply_heads(features[0], features[-1])
 
     def _bodies(self) -> list[RecurrentEncoder]:
-        shared = self.critic_body is self.actor_body
-        return [self.actor_body] if shared else [self.actor_body, self.critic_body]
+        return list(dict.fromkeys((self.actor_body, self.critic_body)))
 
-    def _split(self, state: Tensor) -> tuple[Tensor, ...]:
-        return state.split(self.sizes, -1)
+    def _with_states(self, state: Tensor) -> list[tuple[RecurrentEncoder, Tensor]]:
+        return list(zip(self._bodies(), state.split(self.state_sizes, -1)))
 
 
-def unroll_network(net: nn.Module, obs: Any, state: Tensor, packing: SequencePacking) -> tuple[Tensor, Tensor]:
-    """(action parameters [b p], value [b]) of sequences, what the observer makes of them [b ...].
+def unroll_network(net: nn.Module, obs: Any, state: Tensor, packing: SequencePacking
+                   ) -> tuple[Tensor, Tensor]:
+    """(action parameters [b p], value [b]) of packed sequences; `state` [b s] as recorded.
 
-    A network of one's own is asked step by step, for all sequences that have such a step at once.
+    A network without `unroll` is called once for each step, with all sequences that have this step.
     """
     if hasattr(net, "unroll"):
         return net.unroll(obs, state, packing)
@@ -120,8 +124,8 @@ def unroll_network(net: nn.Module, obs: Any, state: Tensor, packing: SequencePac
     found, at = [], 0
     for size in packing.sizes.tolist():
         step = tree_map(lambda x, part=slice(at, at + size): x[part], obs)
-        *answers, state = net(step, state[:size])
-        found.append(answers)
+        *outputs, state = net(step, state[:size])
+        found.append(outputs)
         at += size
     params, val = (torch.cat(parts)[packing.back] for parts in zip(*found))
     return params, val

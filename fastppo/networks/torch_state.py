@@ -13,9 +13,9 @@ CPU = torch.device("cpu")
 
 @contextmanager
 def isolated_rng(seed: int, device: torch.device = CPU) -> Iterator[None]:
-    """Torch's own generator of `device` as `seed` has it; the host script finds it as it was.
+    """Seed torch's own generator of `device`; restore the host script's state at the end.
 
-    Other threads may borrow it meanwhile.
+    Other threads may use the generator meanwhile.
     """
     cuda = device.type == "cuda"
     with RNG_LOCK:
@@ -35,29 +35,28 @@ def isolated_rng(seed: int, device: torch.device = CPU) -> Iterator[None]:
 
 @contextmanager
 def seeded_rng(seed: int, device: torch.device = CPU) -> Iterator[None]:
-    """As `set_apart`, while no other thread draws; for what is over soon."""
+    """The same as `isolated_rng`, but no other thread may draw meanwhile; for short blocks."""
     with RNG_LOCK, isolated_rng(seed, device):
         yield
 
 
 @contextmanager
 def preserved_buffers(net: nn.Module) -> Iterator[None]:
-    """Put back the buffers of a network, which a model's own forward may write into."""
+    """Restore the buffers of a network at the end; a user's forward may write into them."""
     before = [(part._buffers, name, buffer, buffer.clone()) for part in net.modules()
               for name, buffer in part._buffers.items() if buffer is not None]
     try:
         yield
     finally:
-        for home, name, buffer, values in before:
-            home[name] = buffer.copy_(values)
+        for buffers, name, buffer, values in before:
+            buffers[name] = buffer.copy_(values)
 
 
 @contextmanager
-def torch_threads(count: int):
-    """Torch's intra-op threads inside the block, and no inference mode: training needs its tensors.
+def torch_threads(count: int) -> Iterator[None]:
+    """Set torch's intra-op threads inside the block, and leave inference mode, for training.
 
-    What the host script had is put back. Its default device holds: an environment's own torch, or a
-    model's forward, may count on it.
+    The host script's default device stays: environments and models of the user's may rely on it.
     """
     before, grad = torch.get_num_threads(), torch.is_grad_enabled()
     torch.set_num_threads(count)
@@ -69,10 +68,10 @@ def torch_threads(count: int):
 
 
 @contextmanager
-def default_torch():
-    """Torch as a fresh interpreter has it, for building and files, whatever the host script set.
+def default_torch() -> Iterator[None]:
+    """Torch's defaults of a fresh interpreter, to build policies and to read and write files.
 
-    The CPU is the default device, gradients are recorded, tensors are no inference tensors.
+    The CPU is the default device, gradients are recorded, and no inference tensors are made.
     """
     with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad():
         yield

@@ -54,7 +54,7 @@ def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: 
                 rows, states = (np.concatenate([getattr(player, name) for player in active])
                                 for name in ("row", "state"))
                 noise = None if deterministic else np.concatenate([p.noise(policy) for p in active])
-                actions, states = policy.decide(rows, deterministic, noise, states)
+                actions, states = policy.decide(rows, noise, states)
                 for player, action, state in zip(active, actions, states):
                     player.state = state[None]
                     player.step(action)
@@ -71,7 +71,7 @@ class EpisodePlayer:
 
     def __init__(self, env, episodes: range, seed: int, policy: Policy):
         self.env, self.left, self.seed, self.over = env, iter(episodes), seed, True
-        self.seen, self.memory = policy.observer.seen, policy.memory
+        self.seen, self.memory = policy.observer.layout, policy.memory
 
     def playing(self) -> bool:
         """Whether there is a step to take; begins the next episode where one is over."""
@@ -107,7 +107,7 @@ class EpisodePlayer:
     def _see(self, obs) -> None:
         """Keep an observation, as training would: ValueError for what its space does not say."""
         self.row = self.seen.rows([obs])
-        if not self.over and (found := self.seen.stuck(self.row)):
+        if not self.over and (found := self.seen.unusable(self.row)):
             raise found[1]
 
     def _seed(self) -> int:

@@ -180,7 +180,7 @@ def graph_inputs(policy: Policy, steps: Recording) -> list[np.ndarray]:
 
 def expected_outputs(policy: Policy, steps: Recording) -> list[np.ndarray]:
     """The actions and the state that the policy itself answers to recorded steps."""
-    act, after = predict_step(policy, policy.observer.seen.structure(steps.obs), steps.state)
+    act, after = predict_step(policy, policy.observer.layout.structure(steps.obs), steps.state)
     return [leaf.of(act) for leaf in leaves(policy.act_space)] + [after] * bool(policy.memory)
 
 

@@ -50,14 +50,14 @@ class Graph(nn.Module):
     def __init__(self, policy: Policy):
         super().__init__()
         self.policy, self.to_env = policy, env_action_function(policy.actions)
-        self.store = [storage_function(column) for column in policy.observer.seen.columns]
+        self.store = [storage_function(column) for column in policy.observer.layout.leaves]
 
     def forward(self, *inputs: Tensor) -> Any:
         """Store the observations as training does, then call the policy."""
         policy = self.policy
-        obs = policy.observer.seen.structure([store(x) for store, x in zip(self.store, inputs)])
+        obs = policy.observer.layout.structure([store(x) for store, x in zip(self.store, inputs)])
         # A policy without memory ignores the state; an empty one would be a node of the graph.
-        params, _, state = policy.advance(obs, inputs[-1])
+        params, _, state = policy.step(obs, inputs[-1])
         outputs = self.to_env(policy.head.mode(params)) + [state] * bool(policy.memory)
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
@@ -68,9 +68,9 @@ def inputs_of(policy: Policy) -> list[Port]:
     An action mask is `action_mask`. With memory the last one is `state`, 0 when an episode begins.
     Raises ExportError if two have the same name.
     """
-    seen = policy.observer.seen
+    seen = policy.observer.layout
     ports = [Port(MASK if i == seen.mask else leaf_name("obs", column.leaf.path[seen.wrapped:]),
-                  input_dtype(column), column.shape) for i, column in enumerate(seen.columns)]
+                  input_dtype(column), column.shape) for i, column in enumerate(seen.leaves)]
     state = [Port("state", np.dtype("f4"), (policy.memory,))] * bool(policy.memory)
     return _with_distinct_names(ports) + state
 

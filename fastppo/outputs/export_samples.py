@@ -40,7 +40,7 @@ def play_episodes(policy: Policy, make: Factory, steps: int = STEPS) -> Recordin
     Frames are stacked as in the policy's space. Raises EnvError if the environment fails,
     InputError if its spaces are not those of the policy.
     """
-    make.masked = policy.observer.seen.mask is not None
+    make.masked = policy.observer.layout.mask is not None
     env, = make_envs([make])
     try:
         if (count := stacked_frames(policy, env)) > 1:
@@ -61,7 +61,8 @@ def stacked_frames(policy: Policy, env: gym.Env) -> int:
 
     Raises SpaceError for a space without support.
     """
-    ours, theirs = policy.observer.seen.shown, ObservationLayout(*spaces_of(env)).shown
+    ours = policy.observer.layout.network_space
+    theirs = ObservationLayout(*spaces_of(env)).network_space
     shape, inner = (leaves(space)[0].space.shape for space in (ours, theirs))
     stacked = shape and shape[1:] == inner and ours == batch_space(theirs, shape[0])
     return shape[0] if stacked else 1
@@ -74,7 +75,7 @@ def sample_episodes(policy: Policy, steps: int = STEPS) -> Recording:
 
 def record(policy: Policy, env: gym.Env, steps: int) -> Recording:
     """`steps` steps of the policy in `env`; EnvError if the environment fails."""
-    ports, columns = inputs_of(policy), policy.observer.seen.columns
+    ports, columns = inputs_of(policy), policy.observer.layout.leaves
     rows, first, states, over = [], [], [], True
     try:
         with torch_threads(1):
@@ -106,7 +107,7 @@ class SampleEnv(gym.Env):
     """An environment whose observations are samples of a policy's observation space."""
 
     def __init__(self, policy: Policy):
-        self.seen, self.action_space = policy.observer.seen, policy.act_space
+        self.seen, self.action_space = policy.observer.layout, policy.act_space
         self.observation_space, self.steps = copy.deepcopy(policy.obs_space), 0
         self.observation_space.seed(0)
 
@@ -121,7 +122,7 @@ class SampleEnv(gym.Env):
 
     def _obs(self) -> Any:
         obs = tree_map(_near, self.observation_space.sample())
-        if self.seen.stuck(self.seen.rows([obs])):
+        if self.seen.unusable(self.seen.rows([obs])):
             obs = {**obs, MASK: np.ones_like(obs[MASK])}
         return obs
 

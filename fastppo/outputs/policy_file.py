@@ -81,7 +81,6 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
         raise CheckpointError(
             f"{path} does not fit the model: {error}",
             "pass the class it was trained with: load(path, model=MyNet)") from error
-    policy.observer.restore(policy.observer.state)  # updates the float32 copy of the moments
     return policy.to(device)
 
 

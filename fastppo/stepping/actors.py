@@ -129,10 +129,10 @@ class CentralActor:
         if t:
             self._bootstrap(t - 1, part)
         noise, state = self.noise[group].at(step - step % self.hold), self.arena["state"]
-        acted = self.policy.act(self.arena["obs"][t, part], noise, state[t, part])
-        for name in ("act", "logp", "val"):
-            self.arena[name][t, part] = getattr(acted, name)
-        state[t + 1, part] = acted.state
+        *acted, after = self.policy.act(self.arena["obs"][t, part], noise, state[t, part])
+        for name, x in zip(("act", "logp", "val"), acted):
+            self.arena[name][t, part] = x
+        state[t + 1, part] = after
         _check(self.told[t, part], group.start, t)
 
     def cut(self, t: int, e: int) -> None:
@@ -144,7 +144,7 @@ class CentralActor:
         for group in self.groups:
             part = slice(group.start, group.stop)
             self._bootstrap(t - 1, part)
-            value = self.policy.worth(self.arena["obs"][t, part], self.arena["state"][t, part])
+            value = self.policy.values(self.arena["obs"][t, part], self.arena["state"][t, part])
             self.arena["nxt"][t - 1, part] = np.where(
                 ended[part], self.arena["nxt"][t - 1, part], value)
 
@@ -157,7 +157,7 @@ class CentralActor:
             "nxt", "term", "trunc", "valid"))
         state, cut = self.arena["state"][t + 1, part], trunc & ~term & np.isnan(nxt)
         if cut.any():
-            nxt[cut] = self.policy.worth(self.arena["fin"][part], state)[cut]
+            nxt[cut] = self.policy.values(self.arena["fin"][part], state)[cut]
         state[~valid if self.late else term | trunc] = 0.0
 
 

@@ -193,7 +193,7 @@ class NativeVector:
         """`obs` [e ...] as stored, checked; `which` environments they are of (default: all)."""
         which, store = range(self.count) if which is None else which, self.rows[0]
         try:
-            if not self.seen.plain:
+            if not self.seen.is_box:
                 return self.seen.batch(obs, len(which))
             rows = checks.checked_observation(obs, (len(which), *store.shape[1:]), store.dtype)
         except Exception as error:  # converting runs the environment's own code
@@ -210,13 +210,13 @@ class NativeVector:
         """`rows` [e], checked: something is legal, and all is where an episode is `over`."""
         if self.seen.mask is not None:
             self.seen.legal(rows)[over] = True
-            if found := self.seen.stuck(rows):
+            if found := self.seen.unusable(rows):
                 raise self._fault(f"the observation of environment {found[0]}", found[1])
         return rows
 
     def _finals(self, found: list, which: np.ndarray) -> np.ndarray:
         """Single observations of the environments `which` as stored, checked."""
-        if self.seen.plain:
+        if self.seen.is_box:
             return self._observed(found, which)
         try:
             return self.seen.rows(found)

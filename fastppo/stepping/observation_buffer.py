@@ -94,7 +94,7 @@ class StructureWriter:
 
     def __init__(self, seen: ObservationLayout):
         self.seen = seen
-        self.fitting = self.unexpected = seen.kept
+        self.fitting = self.unexpected = seen.to_arrays
 
     def settle(self) -> None:
         """Nothing to expect."""
@@ -116,4 +116,4 @@ class StructureWriter:
 
 def observation_writer(row: np.ndarray, seen: ObservationLayout) -> BoxWriter | StructureWriter:
     """What takes in the observations of a group whose arena's row is `row` [e ...]."""
-    return BoxWriter(row, seen.space.dtype) if seen.plain else StructureWriter(seen)
+    return BoxWriter(row, seen.space.dtype) if seen.is_box else StructureWriter(seen)

@@ -55,7 +55,7 @@ def flatten_rollout(rollout: Rollout, device: torch.device) -> Batch:
 
 def valid_observations(rollout: Rollout, policy: Policy) -> list[np.ndarray]:
     """The observations of a rollout's valid rows, one array [b ...] for each leaf of the space."""
-    return policy.observer.seen.split(flatten_rollout(rollout, torch.device("cpu")).obs)
+    return policy.observer.layout.split(flatten_rollout(rollout, torch.device("cpu")).obs)
 
 
 def normalise_advantages(adv: Tensor) -> Tensor:

@@ -60,14 +60,10 @@ def _other(config: Config, policy: Policy) -> str:
 
 def _values_learnt(net: PopArt, rollout: Rollout, batch: Batch, iteration: int,
                    epoch: int) -> Batch:
-    """The batch, its returns merged into the critic's moments before the first epoch.
-
-    Where values move with the moments, so do those that were recorded.
-    """
+    """The batch with recorded values converted; the first epoch merges its returns into PopArt."""
     if epoch == 0:
-        net.began = iteration if not net.count.item() else net.began
         net.learn(batch.ret)
-    return batch._replace(val=net.moved(batch.val, iteration))
+    return batch._replace(val=net.convert_recorded(batch.val))
 
 
 @torch.no_grad()
@@ -91,7 +87,7 @@ def _recomputed(config: Config, policy: Policy, rollout: Rollout, batch: Batch, 
     rew, nxt, term, trunc, valid = (getattr(rollout, name).numpy() for name in
                                     ("rew", "nxt", "term", "trunc", "valid"))
     if isinstance(policy.net, PopArt):
-        nxt = policy.net.moved(rollout.nxt, iteration).numpy()
+        nxt = policy.net.convert_recorded(rollout.nxt).numpy()
     nxt, adv = np.where(term | trunc | ~valid, nxt, val[1:]), np.empty_like(rew)
     kernels.gae(rew, val[:-1], nxt, term, trunc, config.gamma, config.gae_lambda, adv)
     rows = [torch.from_numpy(x[valid]).to(batch.adv.device) for x in (adv, adv + val[:-1])]

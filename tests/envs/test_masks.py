@@ -183,7 +183,7 @@ def test_envpools_masks_are_those_of_its_infos(trainer, monkeypatch, mask):
                              make_gymnasium=Pool)
     monkeypatch.setitem(sys.modules, "envpool", module)
     if mask:
-        assert trainer("Masked-v0", vec="envpool").learn(96).policy.observer.seen.mask is not None
+        assert trainer("Masked-v0", vec="envpool").learn(96).policy.observer.layout.mask is not None
     else:
         with pytest.raises(EnvError, match="is illegal"):
             trainer("Masked-v0", vec="envpool").learn(96)
@@ -199,7 +199,7 @@ def test_vector_environments_of_every_autoreset_mode_show_their_masks(trainer, h
     vec = gym.vector.SyncVectorEnv([partial(Patient, how, ACT["multi"])] * 4, autoreset_mode=mode)
     ppo = trainer(vec, num_envs=4)
     stats = ppo.update(ppo.collect())
-    assert ppo.policy.observer.seen.mask is not None
+    assert ppo.policy.observer.layout.mask is not None
     assert abs(stats["losses/old_approx_kl"]) < 1e-5
     ppo.learn(256)
     assert ppo.evaluate(4, env=partial(Fenced, how, ACT["multi"])).lengths.min() > 0
@@ -210,9 +210,9 @@ def test_vector_environments_of_every_autoreset_mode_show_their_masks(trainer, h
 def test_masks_of_a_vector_environment_in_processes_of_its_own(trainer, how):
     make = [partial(Fenced, how, ACT["discrete"], ends=0.0)] * 2
     with closing(gym.vector.AsyncVectorEnv(make)) as vec:
-        assert trainer(vec, num_envs=2).learn(32).policy.observer.seen.mask is not None
+        assert trainer(vec, num_envs=2).learn(32).policy.observer.layout.mask is not None
     with closing(gym.vector.AsyncVectorEnv([Chance] * 2)) as vec:  # one that has none goes on
-        assert trainer(vec, num_envs=2).learn(32).policy.observer.seen.mask is None
+        assert trainer(vec, num_envs=2).learn(32).policy.observer.layout.mask is None
 
 
 @pytest.mark.parametrize("act", ACT)
@@ -244,7 +244,7 @@ def test_probabilities_and_entropies_are_those_over_legal_actions_alone(act):
     params = torch.from_numpy(rng.normal(0, 2, (200, head.size)).astype("f4")).requires_grad_()
     masked = head.masked(params, mask)
     act_, _ = head.sample(masked, torch.from_numpy(rng.random((200, len(head.noise)), np.float32)))
-    logp, ent = head.judge(masked, act_)
+    logp, ent = head.evaluate(masked, act_)
     wanted = legal_only(space, params, mask)
     places = act_.reshape(200, -1).tolist()
     for row, parts in enumerate(wanted):
@@ -272,7 +272,7 @@ def test_extreme_logits_under_masks_leave_everything_finite(act, scale):
     masked = head.masked(params, mask)
     noise = torch.rand(500, len(head.noise), generator=torch.Generator().manual_seed(2))
     act_, sampled = head.sample(masked, noise)
-    logp, ent = head.judge(masked, act_)
+    logp, ent = head.evaluate(masked, act_)
     (logp.sum() + ent.sum()).backward()
     assert torch.equal(logp, sampled) and all(
         x.isfinite().all() for x in (logp, ent, params.grad)) and (ent >= 0).all()
@@ -422,7 +422,7 @@ def test_masks_for_actions_that_cannot_have_one_are_told_of(trainer, caplog):
 
     with caplog.at_level(logging.WARNING, "fastppo"):
         ppo = trainer(partial(Boxed, act_space=Box(-1, 1, (1,))))
-    assert "masks are for Discrete" in caplog.text and ppo.policy.observer.seen.mask is None
+    assert "masks are for Discrete" in caplog.text and ppo.policy.observer.layout.mask is None
 
 
 class Told(gym.Wrapper):
@@ -448,7 +448,7 @@ def test_so_are_those_in_infos_and_observations_once(
             make, eval_env=make)
     found = [one for one in caplog.messages if "masks are for Discrete" in one]
     assert len(found) == 1 and f"has {where}['action_mask']," in found[0]
-    assert ppo.policy.observer.seen.mask is None
+    assert ppo.policy.observer.layout.mask is None
 
 
 @pytest.mark.parametrize("how", ["method", "info"])

@@ -82,11 +82,14 @@ def test_the_encoding_is_what_the_observer_gives_a_flat_network(obs):
         assert leaf.of(observer(observer.tensors(rows))).dtype == torch.float32, part
 
 
-def test_choices_are_one_hot_from_their_start_and_bytes_are_divided_by_255():
+def test_choices_are_one_hot_from_their_start_and_bytes_are_numbers_or_an_image():
     seen = ObservationLayout(Tuple([Discrete(3, start=-1), MultiDiscrete([2, 2]), PICTURE]), Discrete(2))
     rows = seen.rows([(np.int64(1), np.array([0, 1]), np.full((3, 4, 1), 51, np.uint8))])
     encoded = ObservationEncoding(seen).encode(leaf_arrays(rows))[0]
-    np.testing.assert_allclose(encoded, [0, 0, 1, 1, 0, 0, 1, *[0.2] * 12], rtol=1e-6)
+    np.testing.assert_allclose(encoded, [0, 0, 1, 1, 0, 0, 1, *[51] * 12], rtol=1e-6)
+    observer = ObservationNormaliser(seen)
+    picture = observer(observer.tensors(rows))[2]
+    np.testing.assert_allclose(picture, np.full((1, 1, 3, 4), 0.2), rtol=1e-6)
 
 
 def test_only_float_leaves_are_normalised():
@@ -138,7 +141,7 @@ def test_a_policy_of_any_spaces_is_the_same_after_save_and_load(trainer, tmp_pat
     ppo.learn(64).save(tmp_path / "policy.safetensors")
     policy = load(tmp_path / "policy.safetensors")
     assert (policy.obs_space, policy.act_space) == (OBS[obs], ACT[act])
-    seen = policy.observer.seen
+    seen = policy.observer.layout
     values = [OBS[obs].sample() for _ in range(3)]
     batch = seen.structure([np.stack([leaf.of(v) for v in values]) for leaf in leaves(OBS[obs])])
     first, same = ppo.policy.predict(batch), policy.predict(batch)

@@ -96,7 +96,7 @@ def rollout_of(policy, case, seed=0, envs=4):
             act = torch.from_numpy(rng.integers(0, case["space"].n, len(params)))
         else:
             act = params + 0.7 * normal(*params.shape)
-        logp = policy.head.judge(params, act)[0]
+        logp = policy.head.evaluate(params, act)[0]
     act = act.reshape(*shape, *act.shape[1:])
     logp = logp.reshape(shape) + case["shift"] * normal(*shape)
     val, adv = val.reshape(shape) + case["shift"] * normal(*shape), 0.3 + 2 * normal(*shape)

@@ -130,17 +130,17 @@ def the_value_ascends(monkeypatch):
 def entropy_is_punished(monkeypatch):
     """The sign of the entropy is wrong."""
     def change(real):
-        def judge(head, params, act):
+        def evaluate(head, params, act):
             logp, ent = real(head, params, act)
             return logp, -ent
-        return judge
-    replace(monkeypatch, heads.Categorical, "judge", change)
+        return evaluate
+    replace(monkeypatch, heads.Categorical, "evaluate", change)
 
 
 @mutant("P9")
 def densities_have_no_mean(monkeypatch):
     """The density of a Box action is taken around zero."""
-    replace(monkeypatch, heads.Gaussian, "judge", lambda real: (
+    replace(monkeypatch, heads.Gaussian, "evaluate", lambda real: (
         lambda head, mean, act: real(head, 0 * mean, act)))
 
 
@@ -229,7 +229,7 @@ def test_the_ratio_notices_swapped_time_and_environments(trainer, monkeypatch):
 
 
 def test_the_ratio_notices_a_mean_over_action_components(trainer, monkeypatch):
-    replace(monkeypatch, heads.Gaussian, "judge", lambda real: (
+    replace(monkeypatch, heads.Gaussian, "evaluate", lambda real: (
         lambda head, mean, act: tuple(x / 2 for x in real(head, mean, act))))
     ppo = trainer(BOX)
     fails(assert_ratio_is_one, ppo, ppo.collect())

@@ -32,7 +32,7 @@ def chances(*obs: float) -> Callable[[PPO], np.ndarray]:
     def probabilities(ppo):
         rows, ones = torch.tensor(obs)[:, None], torch.ones(len(obs), dtype=torch.int64)
         with torch.no_grad():
-            return ppo.policy.judge(rows, ones)[0].exp().numpy()
+            return ppo.policy.evaluate_actions(rows, ones)[0].exp().numpy()
     return probabilities
 
 

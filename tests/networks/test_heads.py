@@ -95,7 +95,7 @@ def test_log_probabilities_are_those_of_the_named_distribution(name):
     x = some_params(head, 500)
     act, logp = head.sample(x, noise_of(head, 500))
     parts = told(name, head, x)
-    judged, ent = head.judge(x, act)
+    judged, ent = head.evaluate(x, act)
     torch.testing.assert_close(judged, density(name, parts, act), atol=1e-7, rtol=1e-6)
     torch.testing.assert_close(logp, judged, atol=1e-7, rtol=1e-6)
     if name != "squashed":  # whose entropy is estimated: see below
@@ -108,7 +108,7 @@ def test_the_density_of_a_squashed_action_integrates_to_one_and_its_entropy_is_n
     grid = torch.linspace(-12, 12, 40_001, dtype=torch.float64)
     for x in (0.0, 0.7, -2.5):
         params = torch.full((len(grid), 2), x, dtype=torch.float64)
-        logp, ent = head.judge(params, grid[:, None].expand(-1, 2))
+        logp, ent = head.evaluate(params, grid[:, None].expand(-1, 2))
         logp = logp / 2  # both components are the same
         weight = logp.exp() * (1 - grid.tanh() ** 2)  # d tanh(x) = (1 - tanh(x)^2) dx
         assert torch.trapezoid(weight, grid).item() == pytest.approx(1, abs=1e-6)
@@ -123,7 +123,7 @@ def test_densities_of_a_box_integrate_to_one_and_entropies_are_their_integral(na
     grid = torch.linspace(1e-6, 1 - 1e-6, 1001, dtype=torch.float64) if name == "beta" else (
         torch.linspace(-25, 25, 1001, dtype=torch.float64))
     acts = torch.cartesian_prod(grid, grid)
-    logp, ent = head.judge(x.expand(len(acts), -1), acts)
+    logp, ent = head.evaluate(x.expand(len(acts), -1), acts)
     logp, step = logp.reshape(1001, 1001), grid
     total = torch.trapezoid(torch.trapezoid(logp.exp(), step), step).item()
     whole = torch.trapezoid(torch.trapezoid(-logp * logp.exp(), step), step).item()
@@ -161,14 +161,14 @@ def test_a_composite_is_the_sum_of_its_parts():
     head = made("composite")
     x = some_params(head, 200)
     act, logp = head.sample(x, noise_of(head, 200))
-    judged, ent = head.judge(x, act)
+    judged, ent = head.evaluate(x, act)
     torch.testing.assert_close(logp, judged, atol=1e-5, rtol=1e-5)  # act is kept in float32
     heads = [make_head(space).double() for space in (Discrete(3), BOX, MultiBinary(2),
                                                    MultiDiscrete([2, 4]))]
     cuts = zip(x.split([3, 2, 2, 6], -1), act.double().split([1, 2, 2, 2], -1))
     acts = [(params, part.long() if i != 1 else part) for i, (params, part) in enumerate(cuts)]
     acts[0] = acts[0][0], acts[0][1][:, 0]
-    apart = [one.judge(*pair) for one, pair in zip(heads, acts)]
+    apart = [one.evaluate(*pair) for one, pair in zip(heads, acts)]
     torch.testing.assert_close(judged, sum(logp for logp, _ in apart))
     torch.testing.assert_close(ent, sum(ent for _, ent in apart))
     modes = torch.cat([one.mode(x_).reshape(200, -1).double() for one, (x_, _) in zip(
@@ -183,7 +183,7 @@ def test_the_mode_is_nowhere_less_likely_than_samples(name):
     mode = head.mode(x).detach()
     if name == "squashed":  # its mode is that of the normal before the tanh
         return
-    best = head.judge(x, mode)[0]
+    best = head.evaluate(x, mode)[0]
     for seed in range(5):
         assert (head.sample(x, noise_of(head, 300, seed))[1] <= best + 1e-5).all()
 
@@ -198,7 +198,7 @@ def test_extreme_parameters_and_noise_leave_everything_finite(name, scale):
     for row, value in enumerate(EXTREMES):
         noise[row, uniform] = value
     act, logp = head.sample(x, noise)
-    judged, ent = head.judge(x, act.detach())
+    judged, ent = head.evaluate(x, act.detach())
     assert act.isfinite().all() and judged.isfinite().all() and ent.isfinite().all()
     torch.testing.assert_close(judged, logp)  # of what is stored, however it was rounded
     (judged.sum() + ent.sum()).backward()
@@ -355,7 +355,7 @@ def test_gsde_explores_by_a_linear_function_of_the_features():
 def test_gsde_trains_its_std_without_a_gradient_to_the_features():
     head = made("sde")
     x = some_params(head, 20).requires_grad_()
-    logp, ent = head.judge(x, torch.zeros(20, 2, dtype=torch.float64))
+    logp, ent = head.evaluate(x, torch.zeros(20, 2, dtype=torch.float64))
     (logp.sum() + ent.sum()).backward()
     assert (x.grad[:, 2:] == 0).all() and (x.grad[:, :2] != 0).all()
     assert (head.log_std.grad != 0).all()

@@ -136,7 +136,7 @@ def changed(ppo, space, part):
     before = other = space.sample()
     while np.array_equal(before[part], other[part]):
         other = space.sample()
-    rows = ppo.policy.observer.seen.rows([before, before | {part: other[part]}])
+    rows = ppo.policy.observer.layout.rows([before, before | {part: other[part]}])
     with torch.no_grad():
         params, val = ppo.policy(ppo.policy.observer.tensors(rows))
     return not params[0].equal(params[1]), not val[0].equal(val[1])
@@ -144,7 +144,7 @@ def changed(ppo, space, part):
 
 def test_an_asymmetric_actor_has_no_gradient_to_what_the_critic_alone_sees(trainer):
     ppo = trainer(seeing(PARTS), actor_keys=("own",), hidden_sizes=(32,))
-    rows = ppo.policy.observer.seen.rows([PARTS.sample() for _ in range(4)])
+    rows = ppo.policy.observer.layout.rows([PARTS.sample() for _ in range(4)])
     seen = ppo.policy.observer(ppo.policy.observer.tensors(rows)).requires_grad_()
     params, val = ppo.policy.net(seen)
     acting, = torch.autograd.grad(params.square().sum(), seen, retain_graph=True)
@@ -157,7 +157,7 @@ def test_an_asymmetric_actor_has_no_gradient_to_what_the_critic_alone_sees(train
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_stacked_frames_are_those_that_gymnasium_stacks(trainer, space, workers):
     ppo = trainer(seeing(space, Discrete(1)), frame_stack=3, num_workers=workers, num_envs=2)
-    seen, rollout = ppo.policy.observer.seen, ppo.collect()
+    seen, rollout = ppo.policy.observer.layout, ppo.collect()
     for e in range(2):
         rows = np.concatenate(list(stacked(space, seen, len(rollout.act), e)))
         for found, wanted in zip(structure_leaves(rollout.obs), leaf_arrays(rows), strict=True):
@@ -204,9 +204,9 @@ def test_a_rollout_is_judged_as_it_was_acted_and_trains_the_same_for_any_workers
         for _ in range(2):
             rollout = ppo.collect()
             flat = [x[:-1].flatten(0, 1) for x in structure_leaves(rollout.obs)]
-            obs = ppo.policy.observer.seen.structure(flat)
+            obs = ppo.policy.observer.layout.structure(flat)
             with torch.no_grad():
-                logp, _, val = ppo.policy.judge(obs, rollout.act.flatten(0, 1))
+                logp, _, val = ppo.policy.evaluate_actions(obs, rollout.act.flatten(0, 1))
             torch.testing.assert_close(logp, rollout.logp.flatten(), rtol=0, atol=1e-5)
             torch.testing.assert_close(val, rollout.val.flatten(), rtol=0, atol=1e-5)
             ppo.update(rollout)
@@ -367,14 +367,14 @@ def test_the_likeliest_action_is_the_mode_or_else_the_mean_also_beyond_transform
 def test_what_is_drawn_lies_within_an_open_interval(dist):
     head = DistributionHead(action_storage(TWO))
     act, logp = head.sample(dist, torch.full((3, 2), 0.3))
-    assert logp.isfinite().all() and head.judge(dist, act)[0].equal(logp)
+    assert logp.isfinite().all() and head.evaluate(dist, act)[0].equal(logp)
     assert dist.support.check(act).all() and dist.support.check(head.mode(dist)).all()
 
 
 def test_an_action_that_cannot_have_been_drawn_is_an_error():
     head, dist = DistributionHead(action_storage(TWO)), GIVEN["tanh"][1](torch.zeros(3, 4))
     with pytest.raises(ModelError, match="TransformedDistribution gives .*(nan|-inf)\n  fix"):
-        head.judge(dist, torch.ones(3, 2))
+        head.evaluate(dist, torch.ones(3, 2))
 
 
 def test_sampling_a_distribution_leaves_the_hosts_generator_alone(trainer):

@@ -6,13 +6,18 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from asked_of_runs import assert_ratio_is_one
 from envs_for_tests import Chance, Counting, OneStep
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.vector.utils import batch_space
 
 from fastppo import learner, load
+from fastppo.envs.observations import ObservationLayout
+from fastppo.envs.spaces import leaf_arrays
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
+from fastppo.networks.normaliser import ObservationNormaliser
 from fastppo.policy import Policy
 
 LEARNER = "torch"  # whose inside is watched here
@@ -60,14 +65,113 @@ def test_a_number_that_never_changes_is_seen_as_zero():
     assert policy.observer(torch.full((2, 3), 0.1)).abs().max() < 1e-3
 
 
-def test_bytes_are_divided_by_255_and_never_normalised():
-    policy = policy_of(Box(0, 255, (4,), np.uint8))
-    policy.observer.learn([np.full((9, 4), 7, np.uint8)])
+def test_images_are_divided_by_255_and_never_normalised():
+    policy = policy_of(Box(0, 255, (2, 2), np.uint8))
+    policy.observer.learn([np.full((9, 2, 2), 7, np.uint8)])
     assert not policy.observer.norm and policy.observer.state[0] == 0
-    obs = np.array([0, 51, 102, 255], np.uint8)
+    obs = np.array([[0, 51], [102, 255]], np.uint8)
     seen = policy.observer(torch.from_numpy(obs[None]))
-    np.testing.assert_allclose(seen, [[0, 0.2, 0.4, 1]])
-    assert policy.value(obs[::-1]) == 1
+    np.testing.assert_allclose(seen, [[[0, 0.2], [0.4, 1]]])
+    assert policy.value(obs[::-1, ::-1]) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64, np.float32])
+def test_integers_that_are_no_image_are_normalised_like_floats(dtype):
+    policy = policy_of(Box(0, 100, (3,), dtype))
+    rows = np.random.default_rng(1).integers(0, 10, (200, 3))
+    rows = rows.astype(policy.observer.layout.store.dtype)
+    policy.observer.learn([rows])
+    exact = rows.astype(np.float64)
+    wanted = (exact - exact.mean(0)) / exact.std(0)
+    np.testing.assert_allclose(policy.observer(torch.from_numpy(rows)), wanted, atol=1e-5)
+    raw = policy_of(Box(0, 100, (3,), dtype), norm_obs=False)
+    np.testing.assert_array_equal(raw.observer(torch.from_numpy(rows)), rows)
+
+
+class Grid(gym.Env):
+    """One step: small codes in a flat grid, of which the first one is the right action."""
+
+    def __init__(self, dtype):
+        self.observation_space = Box(0, 255, (12,), dtype)
+        self.action_space = Discrete(4)
+
+    def reset(self, *, seed=None, options=None):
+        """A grid of random codes."""
+        super().reset(seed=seed)
+        self.obs = self.np_random.integers(0, 4, 12).astype(self.observation_space.dtype)
+        return self.obs, {}
+
+    def step(self, action):
+        """1 for the code, else 0."""
+        return self.obs, float(action == self.obs[0]), True, False, {}
+
+
+@pytest.mark.parametrize("settings", [{}, {"learner": "torch", "acting": "central"},
+                                      {"norm_obs": False}], ids=str)
+def test_a_grid_of_bytes_is_learnt_like_one_of_floats(trainer, settings):
+    found = []
+    for dtype in (np.uint8, np.float32):
+        ppo = trainer(partial(Grid, dtype), **{
+            "learner": "auto", "num_envs": 8, "num_steps": 32, "epochs": 4, "num_minibatches": 4,
+            "lr": 5e-3, "hidden_sizes": (32,), "anneal_lr": False, **settings})
+        ppo.learn(8192)
+        found.append(torch.cat([x.detach().flatten() for x in ppo.policy.parameters()]))
+        assert ppo.evaluate(episodes=50).mean > 0.9
+    assert torch.equal(*found)
+
+
+def test_only_convolutions_and_own_networks_see_images(trainer):
+    picture, grid = Box(0, 255, (36, 40, 3), np.uint8), Box(0, 255, (5,), np.uint8)
+    space = Dict(grid=grid, picture=picture, small=Box(0, 255, (9, 9), np.uint8))
+    seen = {}
+    for model in ("cnn", "mlp", ByteNet):
+        observer = trainer(partial(Chance, space), model=model).policy.observer
+        seen[model] = [i in observer.encoding.images for i in range(3)]
+        assert len(observer.mean) == sum(leaf.width for leaf, image in zip(
+            observer.encoding.leaves, seen[model]) if not image)
+    assert seen == {"cnn": [False, True, False], "mlp": [False] * 3, ByteNet: [False, True, True]}
+
+
+class ByteNet(torch.nn.Module):
+    """A network of the user's for three leaves of bytes."""
+
+    def __init__(self, obs_space, act_space):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 4)
+
+    def forward(self, obs):
+        """(action parameters, value), from leaves of the documented shapes."""
+        assert [x.shape[1:] for x in obs.values()] == [(5,), (3, 36, 40), (9, 9)]
+        out = self.layer(sum(x.flatten(1).mean(1, keepdim=True) for x in obs.values()))
+        return out[:, :3], out[:, 3]
+
+
+MIXED = Tuple([Discrete(2), Box(-9, 9, (2,)), MultiBinary(1)])
+
+
+def test_the_limit_clamps_normalised_columns_only():
+    seen = ObservationLayout(MIXED, Discrete(2))
+    rng = np.random.default_rng(1)
+    rows = seen.rows([(1, rng.normal(5, 2, 2).astype("f4"), np.array([1])) for _ in range(50)])
+    observer = ObservationNormaliser(seen, flat=True, limit=0.25)
+    observer.learn(leaf_arrays(rows))
+    out = observer(observer.tensors(rows)).numpy()
+    np.testing.assert_array_equal(out[:, [0, 1, 4]], np.tile([0.0, 1, 1], (50, 1)))
+    assert np.abs(out[:, 2:4]).max() == 0.25
+
+
+@pytest.mark.parametrize(("limit", "compiled"), [(0.25, False), (1.0, kernels.COMPILED)])
+def test_the_kernels_are_not_used_where_they_would_clamp_choices(trainer, limit, compiled):
+    ppo = trainer(partial(Chance, MIXED), learner="auto", obs_limit=limit)
+    assert (ppo.config.acting, ppo.config.learner) == (
+        ("local", "kernel") if compiled else ("central", "torch"))
+    rollout = ppo.collect()
+    obs = ppo.policy.observer.layout.structure([x[:-1].flatten(0, 1) for x in rollout.obs])
+    with torch.no_grad():
+        val = ppo.policy(obs)[1]
+    torch.testing.assert_close(rollout.val.flatten(), val, rtol=1e-5, atol=1e-5)
+    observer = trainer(partial(Chance, VECTOR), learner="auto", obs_limit=limit).config
+    assert observer.acting == ("local" if kernels.COMPILED else "central")
 
 
 def test_without_norm_obs_observations_enter_as_they_are(trainer):
@@ -227,6 +331,39 @@ def test_moments_are_saved_with_the_weights(trainer, tmp_path):
     assert all(map(torch.equal, ppo.policy.observer.state, policy.observer.state))
     obs = np.random.default_rng(2).normal(3, 2, (9, 3))
     np.testing.assert_array_equal(policy.value(obs), ppo.policy.value(obs))
+
+
+ACTING = {
+    "mlp": (VECTOR, Discrete(3), {}), "multi": (VECTOR, MultiDiscrete([3, 2]), {}),
+    "squashed": (VECTOR, Box(-1, 1, (2,)), {"distribution": "squashed"}),
+    "tanh": (VECTOR, Box(-1, 1, (2,)), {"final_tanh": True, "action_scaling": True}),
+    "columns": (Dict(a=VECTOR, b=VECTOR), Discrete(3), {"actor_keys": ("b",)}),
+    "values": (VECTOR, Discrete(3), {"norm_values": True, "reward_scale": 50.0}),
+}
+
+
+@pytest.mark.parametrize("name", ACTING)
+def test_a_state_dict_holds_or_restores_all_that_a_policy_acts_by(trainer, tmp_path, name):
+    space, act_space, settings = ACTING[name]
+    make = partial(trainer, partial(Chance, space, act_space), learner="auto", **settings)
+    trained, other = make().learn(96), make(seed=2)
+    other.collect()
+    other.update(other.rollout)
+    trained.save(tmp_path / "policy.safetensors")
+    state = load(tmp_path / "policy.safetensors").state_dict()
+    obs = batch_space(space, 9).sample()
+    for policy in (other.policy, make(seed=3).policy, load(tmp_path / "policy.safetensors")):
+        policy.load_state_dict(state)
+        np.testing.assert_array_equal(policy.predict(obs), trained.policy.predict(obs))
+        np.testing.assert_array_equal(policy.value(obs), trained.policy.value(obs))
+    assert_ratio_is_one(other, other.collect())  # also where the compiled policy acts
+
+
+def test_a_state_dict_from_before_the_first_observation_forgets_the_moments(trainer):
+    ppo, fresh = trainer(partial(Chance, VECTOR)), trainer(partial(Chance, VECTOR))
+    ppo.learn(32)
+    ppo.policy.load_state_dict(fresh.policy.state_dict())
+    assert not ppo.policy.observer.shift.any() and (ppo.policy.observer.scale == 1).all()
 
 
 def test_evaluation_changes_no_moment(trainer):

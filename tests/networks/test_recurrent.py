@@ -50,7 +50,7 @@ def judged(ppo, rollout):
     """(the samples of a rollout, what the update's first minibatch would find of them)."""
     batch = sequences.flatten_sequences(rollout, CPU)
     with torch.no_grad():
-        return batch, ppo.policy.judge(batch.obs, batch.act, batch.sequences)
+        return batch, ppo.policy.evaluate_actions(batch.obs, batch.act, batch.sequences)
 
 
 def replayed(policy, rows, state):
@@ -58,7 +58,7 @@ def replayed(policy, rows, state):
     found = []
     with torch.no_grad():
         for row in rows:
-            *answers, state = policy.advance(policy.observer.tensors(row[None]), state)
+            *answers, state = policy.step(policy.observer.tensors(row[None]), state)
             found.append([*answers, state])
     return [torch.cat(parts) for parts in zip(*found)]
 
@@ -68,7 +68,7 @@ def replayed(policy, rows, state):
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_are_those_of_an_episode_seen_from_its_first_step_on(trainer, kind):
     ppo = recurring(trainer, Chance, num_envs=3, **KINDS[kind])
-    start = ppo.policy.start(1)
+    start = ppo.policy.initial_state(1)
     states, ends = [start] * 3, 0
     for _ in range(3):  # no update between them: one policy
         rollout = ppo.collect()
@@ -149,7 +149,7 @@ def test_the_past_changes_what_is_judged(trainer):
     forgot = batch.sequences._replace(first=torch.ones_like(batch.sequences.first),
                                  state=torch.zeros_like(batch.sequences.state))
     with torch.no_grad():
-        alone = ppo.policy.judge(batch.obs, batch.act, forgot)[2]
+        alone = ppo.policy.evaluate_actions(batch.obs, batch.act, forgot)[2]
     first = batch.sequences.first
     assert torch.allclose(alone[first], val[first], atol=1e-6)
     assert not torch.allclose(alone[~first], val[~first], atol=1e-3)
@@ -227,7 +227,7 @@ def test_sizes_that_are_no_packing_are_refused(sizes):
 def memory_of(kind):
     """A cell of three on two numbers."""
     body = torch.nn.Identity()
-    body.size, body.flat, body.widths = 2, True, [2]
+    body.size, body.flat, body.widths, body.image_leaves = 2, True, [2], ()
     return RecurrentEncoder(body, kind, 3)
 
 

@@ -128,7 +128,7 @@ def test_a_graph_takes_the_mask_and_keeps_to_it(trainer, tmp_path, how, space, r
 def test_memory_goes_in_as_state_and_comes_out_as_next_state(trainer, tmp_path, settings, spaces):
     policy = loosened(trainer(lambda: Chance(*spaces), **memory(**settings)).learn(32)).policy
     act, steps = written(policy, tmp_path / "a.pt")
-    state, plain = np.zeros((1, policy.memory), np.float32), policy.observer.seen.structure
+    state, plain = np.zeros((1, policy.memory), np.float32), policy.observer.layout.structure
     for i in range(9):  # of one episode, its first step included
         obs = steps.part(i, i + 1).obs
         *found, after = act([*obs, state])

@@ -320,8 +320,8 @@ def test_a_file_of_before_says_by_its_keys_alone_that_a_mask_was_put_beside(tmp_
         text = json.loads(file.metadata()["obs_space"])
     assert text.pop("wrapped") is True
     forged(tmp_path / "policy", obs_space=json.dumps(text))
-    seen = load(tmp_path / "policy").observer.seen
-    assert seen.wrapped and seen.shown == Fenced().observation_space
+    seen = load(tmp_path / "policy").observer.layout
+    assert seen.wrapped and seen.network_space == Fenced().observation_space
 
 
 def test_a_policy_of_a_users_network_needs_its_class(tmp_path):

@@ -44,7 +44,7 @@ WAYS = [(0, "local"), (0, "central"), (2, "local"), (2, "central")]
 
 
 ROLLOUT = ("vecenv collect workers/worker_envs workers/team workers/protocol stepping/actors"
-           " stepping/checks envs/faults envs/observation_checks machine/global_rng")
+           " stepping/checks envs/faults envs/observations machine/global_rng")
 UPDATE = "learner update/flat_parameters update/optimizers policy collect"
 
 

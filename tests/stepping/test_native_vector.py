@@ -104,7 +104,7 @@ def test_the_first_minibatch_has_ratio_one(trainer, mode, acting):
         rollout = ppo.collect()
         batch = flatten_rollout(rollout, torch.device("cpu"))
         with torch.no_grad():
-            ratio = (ppo.policy.judge(batch.obs, batch.act)[0] - batch.logp).exp()
+            ratio = (ppo.policy.evaluate_actions(batch.obs, batch.act)[0] - batch.logp).exp()
         assert len(ratio) == rollout.valid.sum() and (ratio - 1).abs().max() < 1e-5
         assert abs(ppo.update(rollout)["losses/approx_kl"]) < 1e-5
 
