@@ -182,12 +182,13 @@ def measure(job: Measurement) -> dict[str, Any]:
 def main() -> None:
     """Do the job on stdin; an error of ours goes back as its text."""
     from fastppo.errors import Error
+    from fastppo.settings.fixes import shell_text
     job = pickle.loads(bytes.fromhex(sys.stdin.readline()))
     sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv
     try:
         found = measure(job)
     except Error as error:
-        found = {"error": [type(error).__name__, error.what, error.fix]}
+        found = {"error": [type(error).__name__, error.what, shell_text(error.fix)]}
     print(json.dumps(found), flush=True)
 
 

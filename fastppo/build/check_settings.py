@@ -24,13 +24,12 @@ def check_heads(config: Config, act_space: Space) -> None:
         if value != default_of(name) and not boxes:
             raise ConfigError(f"{name} is {value!r}, but it is for Box actions, and these are"
                               f" {act_space}", f"leave --{name} out")
-    for form, asked in (("scale", config.action_scaling and "--action_scaling=True"),
-                        ("tanh", config.distribution in ("squashed", "beta")
-                         and f"--distribution={config.distribution}"),
-                        ("unit", isinstance(config.std, str) and not config.action_scaling
-                         and f"--std={config.std}")):
-        if asked:
-            check_form(act_space, form, asked)
+    for form, setting, given in (
+            ("scale", "action_scaling", config.action_scaling),
+            ("tanh", "distribution", config.distribution in ("squashed", "beta")),
+            ("unit", "std", isinstance(config.std, str) and not config.action_scaling)):
+        if given:
+            check_form(act_space, form, setting)
     if config.sde:
         _check_sde(config, act_space)
     if config.distribution == "beta" and (config.std is not None or config.action_scaling):

@@ -69,12 +69,12 @@ def steps_to_check(policy, asked_for: str | None, name: str, kwargs: dict[str, A
     """(recorded steps, what they are) to check on: see Export."""
     from gymnasium import registry
 
-    from fastppo.envs.env_hints import atari
+    from fastppo.envs.env_hints import is_atari_id
     from fastppo.envs.make import make_factory
     from fastppo.outputs import export_samples
     if asked_for:
         return export_samples.play_episodes(policy, make_factory(asked_for, **seen)), f"steps of {asked_for}"
-    if name in registry or atari(name):  # the module of these is known without the file
+    if name in registry or is_atari_id(name):  # the module of these is known without the file
         with contextlib.suppress(Error):  # not installed here, or another version of it
             made = make_factory(name, None, kwargs, **seen)
             return export_samples.play_episodes(policy, made), f"steps of {name}"

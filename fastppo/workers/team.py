@@ -1,6 +1,5 @@
 """The workers of a run: commands, waiting, faults, hangs, closing."""
 
-import json
 import logging
 import os
 import pickle
@@ -220,5 +219,5 @@ def _portable(job: Any) -> bytes:
 
 def _read_word(slot: np.ndarray) -> tuple[str, str]:
     size = int.from_bytes(slot[:4].tobytes(), "little")
-    what, fix = json.loads(slot[4:4 + size].tobytes())
+    what, fix = pickle.loads(slot[4:4 + size].tobytes())
     return what, fix

@@ -1,6 +1,5 @@
 """The loop of a worker process: wait for a command, do it, answer."""
 
-import json
 import os
 import pickle
 import time
@@ -58,7 +57,7 @@ def worker_loop(payload: bytes, arena_fd: int, parent: int) -> None:
 def _leave_word(slot: np.ndarray, error: Error) -> None:
     what, word = error.what, b""
     while not 0 < len(word) <= ERROR_BYTES - 4:  # how long it gets depends on the characters
-        word = json.dumps([what, error.fix], ensure_ascii=False).encode(errors="backslashreplace")
+        word = pickle.dumps([what, error.fix])
         what = faults.truncate_text(what, len(what) // 2)
     slot[:4] = np.frombuffer(len(word).to_bytes(4, "little"), np.uint8)
     slot[4:4 + len(word)] = np.frombuffer(word, np.uint8)

@@ -121,11 +121,3 @@ def test_after_an_interrupt_too_the_step_is_the_new_one():
                     ppo.collect()
             paid.append(ppo.rollout.raw.tolist())
     assert paid[0] == paid[1]
-
-
-@pytest.mark.parametrize("wrap", [gym.wrappers.NormalizeObservation, gym.wrappers.ClipAction])
-def test_a_wrapper_with_a_twin_here_is_named_in_one_line_and_kept(wrap, caplog):
-    with PPO(lambda: wrap(gym.make("Pendulum-v1")), **QUICK) as ppo:
-        assert type(ppo.collector.vec.envs[0]) is wrap
-        ppo.collect()
-    assert caplog.text.count(wrap.__name__) == len(caplog.records) == 1

@@ -134,7 +134,7 @@ def test_without_workers_the_fix_is_to_play_the_episode_alone_and_not_to_do_with
     error = failure(BAD_ANSWERS[name][0], 0)
     seed = re.search(r"seed (\d+)", str(error))[1]
     assert "num_workers" not in error.fix and f"env.reset(seed={seed})" in error.fix
-    assert "--num_workers=0" in failure(BAD_ANSWERS[name][0], 2).fix
+    assert "--num_workers=0" in failure(BAD_ANSWERS[name][0], 2).shell
 
 
 @WORKERS
