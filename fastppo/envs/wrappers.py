@@ -1,5 +1,6 @@
 """Wrappers around environments: those that are added, and those that a step can skip."""
 
+import copy
 import sys
 from typing import Callable
 
@@ -30,6 +31,8 @@ def stack_frames(env: gym.Env, count: int) -> gym.Env:
         raise ConfigError(f"frame_stack={count} would stack the observation's {MASK!r}, too, but"
                           " only the last one says what is legal",
                           (Omit("frame_stack"), "stack the other parts in the environment"))
+    # The stack keeps references, and an environment may write every observation into one buffer.
+    env = gym.wrappers.TransformObservation(env, copy.deepcopy, env.observation_space)
     return gym.wrappers.FrameStackObservation(env, count)
 
 
