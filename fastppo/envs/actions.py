@@ -102,16 +102,14 @@ class ActionMapping(NamedTuple):
         return np.concatenate(columns, 1).astype(store.dtype).reshape(-1, *store.shape)
 
 
-def check_form(space: Space, form: str, setting: str) -> None:
-    """Raises SpaceError if the form that `setting` needs has no bounds to map to in `space`."""
-    for leaf in leaves(space):
-        if form == "clip" or not isinstance(leaf.space, Box):
-            continue
+def check_bounds(space: Space, setting: str) -> None:
+    """Raises SpaceError if a Box in `space` lacks the bounds that `setting` maps actions to."""
+    for box in (leaf.space for leaf in leaves(space) if isinstance(leaf.space, Box)):
         with np.errstate(over="ignore"):
-            span = leaf.space.high - leaf.space.low
+            span = box.high - box.low
         if not np.isfinite(span).all():
-            raise SpaceError(f"{setting} maps actions to their bounds, but the space {leaf.space}"
-                             f" has infinite bounds, or a range beyond {leaf.space.dtype}",
+            raise SpaceError(f"{setting} maps actions to their bounds, but the space {box} has"
+                             f" infinite bounds, or a range beyond {box.dtype}",
                              (Omit(setting), NARROWER))
 
 

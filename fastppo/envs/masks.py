@@ -123,9 +123,9 @@ class VectorActionMaskWrapper(VectorWrapper):
     def _with_masks(self, obs: Any, masks: np.ndarray) -> dict:
         return with_mask(self.single_observation_space, obs, masks)
 
-    def _with_legal(self, final_obs: np.ndarray) -> np.ndarray:
-        """The final observations, an array of objects or None, with masks that are all true."""
-        masked = final_obs.copy()
+    def _with_legal(self, final_obs: Sequence[Any]) -> np.ndarray:
+        """The final observations, None where there is none, with masks that are all true."""
+        masked = np.full(self.num_envs, None, object)
         for e, obs in enumerate(final_obs):
             if obs is not None:
                 masked[e] = self._with_masks(obs, np.ones(self.size, bool))

@@ -53,13 +53,8 @@ class Leaf(NamedTuple):
             value = value[key]
         return value
 
-    @property
-    def where(self) -> str:
-        """Its index, as in code: ['camera'][0]."""
-        return "".join(f"[{key!r}]" for key in self.path)
-
     def __str__(self) -> str:
-        return "observation" + self.where
+        return "observation" + "".join(f"[{key!r}]" for key in self.path)
 
 
 def subspaces(space: Space) -> list[tuple[Any, Space]]:
@@ -77,7 +72,7 @@ def leaves(space: Space, path: tuple = (), kind: str = "arrays") -> list[Leaf]:
     if isinstance(space, (Dict, Tuple)):
         return [leaf for key, part in subspaces(space) for leaf in leaves(part, (*path, key), kind)]
     if not isinstance(space, (Box, *CHOICES)) or space.dtype.kind == "c":
-        raise SpaceError(f"{kind} of the space {_short(space)} are not served", WRAP)
+        raise SpaceError(f"{kind} of the space {_abbreviate(space)} are not served", WRAP)
     return [Leaf(path, space)]
 
 
@@ -114,8 +109,8 @@ def leaf_storage(space: Space) -> Storage:
         return Storage("|b1", space.shape)
     if isinstance(space, CHOICES):
         if (most := int(np.max(choice_counts(space)))) > MAX_DISCRETE:
-            raise SpaceError(f"the space {_short(space)} has {most:,} choices, and each would be a"
-                             " column of the network's input",
+            raise SpaceError(f"the space {_abbreviate(space)} has {most:,} choices, and each would"
+                             " be a column of the network's input",
                              "give a Box or a MultiDiscrete of its digits with a wrapper")
         return Storage("<i4", space.shape)
     as_it_is = space.dtype in (np.dtype("u1"), np.dtype("?"))
@@ -132,7 +127,7 @@ def observation_storage(space: Space) -> Storage:
         return stores[0]
     if not stores:
         raise _empty_observations(space)
-    fields = [(str(i), store.dtype, store.shape) for i, store in enumerate(stores)]
+    fields = [(str(i), *store) for i, store in enumerate(stores)]
     return Storage(np.dtype(fields, align=True), ())
 
 
@@ -166,8 +161,8 @@ def action_storage(space: Space) -> Storage:
         return Storage("<i8", ())
     sizes = [math.prod(one.shape) for one in spaces]
     if not sizes or 0 in sizes:
-        raise SpaceError(f"actions of the space {_short(space)} are empty: nothing can be learnt",
-                         "give at least one number to choose, such as Box(-1, 1, (1,))")
+        raise SpaceError(f"actions of the space {_abbreviate(space)} are empty: nothing can be"
+                         " learnt", "give at least one number to choose, such as Box(-1, 1, (1,))")
     for one in spaces:
         _check_exact(one)
     return Storage("<i8" if isinstance(space, CHOICES) else "<f4", (sum(sizes),))
@@ -198,8 +193,8 @@ def mask_leaf(obs_space: Space, act_space: Space) -> int | None:
     binary = isinstance(mask, MultiBinary) or isinstance(mask, Box) and (
         mask.dtype.kind in "biu" and (mask.low >= 0).all() and (mask.high <= 1).all())
     if not binary or mask.shape != (size,):
-        raise SpaceError(f"observation['{MASK}'] of the space {_short(mask)} is no mask for the"
-                         f" actions {_short(act_space)}, which have {size} choices",
+        raise SpaceError(f"observation['{MASK}'] of the space {_abbreviate(mask)} is no mask for"
+                         f" the actions {_abbreviate(act_space)}, which have {size} choices",
                          f"make it gymnasium.spaces.MultiBinary({size}), or give it another name")
     if len(obs_space.spaces) == 1:
         raise SpaceError("observations are an action mask and nothing else",
@@ -223,16 +218,16 @@ def _check_exact(space: Space) -> None:
     """Raises SpaceError for a Box of whole numbers that float64 cannot hold exactly."""
     whole = isinstance(space, Box) and space.dtype.kind in "iu"
     if whole and max(abs(int(space.low.min())), abs(int(space.high.max()))) > MAX_EXACT:
-        raise SpaceError(f"actions of the space {_short(space)} have bounds beyond 2**53, but they"
-                         " are sampled as floats",
+        raise SpaceError(f"actions of the space {_abbreviate(space)} have bounds beyond 2**53, but"
+                         " they are sampled as floats",
                          NARROWER)
 
 
 def _empty_observations(space: Space) -> SpaceError:
-    return SpaceError(f"observations of the space {_short(space)} are empty",
+    return SpaceError(f"observations of the space {_abbreviate(space)} are empty",
                       "return at least one number, such as np.zeros(1, np.float32)")
 
 
-def _short(space: Space) -> str:
+def _abbreviate(space: Space) -> str:
     text = str(space)
     return text if len(text) <= 120 else text[:117] + "..."

@@ -5,12 +5,6 @@ import sys
 from typing import Callable
 
 import gymnasium as gym
-from gymnasium.wrappers.common import (
-    OrderEnforcing,
-    PassiveEnvChecker,
-    RecordEpisodeStatistics,
-    TimeLimit,
-)
 
 from fastppo.envs import masks
 from fastppo.envs.spaces import MASK, has_mask
@@ -60,7 +54,8 @@ def make_deterministic(env: gym.Env) -> gym.Env:
 
 
 # Wrappers whose step does what Serial does itself, or nothing (FreshBox2DWorld).
-SKIPPABLE = (TimeLimit, OrderEnforcing, PassiveEnvChecker, RecordEpisodeStatistics, FreshBox2DWorld)
+SKIPPABLE = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker,
+             gym.wrappers.RecordEpisodeStatistics, FreshBox2DWorld)
 
 
 def unchecked_step(env: gym.Env) -> tuple[Callable, int]:
@@ -75,7 +70,7 @@ def unchecked_step(env: gym.Env) -> tuple[Callable, int]:
         return env.masked_step(step), limit
     limit = UNLIMITED
     while type(env) in SKIPPABLE and "step" not in vars(env):
-        if type(env) is TimeLimit:
+        if type(env) is gym.wrappers.TimeLimit:
             limit = min(limit, env._max_episode_steps)
         env = env.env
     return env.step, limit

@@ -1,4 +1,4 @@
-"""Every pair of spaces: what is stored, what a network sees, what the environment gets."""
+"""Every pair of spaces: stored arrays, inputs of the network, actions of the environment."""
 
 from functools import partial
 
@@ -26,7 +26,7 @@ BOXES = dict(gaussian={}, scaled=dict(action_scaling=True), fixed=dict(std=0.3),
 
 
 def first_ratio(trainer, env, **settings):
-    """How far the ratio of the first minibatch is from 1, and the trainer after one iteration."""
+    """(|old_approx_kl| of the first minibatch, the trainer after one iteration)."""
     ppo = trainer(env, epochs=1, num_minibatches=1, **settings)
     stats = ppo.update(ppo.collect())
     assert stats["losses/clipfrac"] == 0
@@ -162,7 +162,7 @@ def test_vector_environments_of_any_spaces_are_trained_on(trainer, obs, act, mod
 
 
 class Bent(Chance):
-    """Whose third observation is bent."""
+    """Changes its third observation."""
 
     def __init__(self, bend):
         super().__init__(OBS["tuple"], ends=0.0)
@@ -205,7 +205,7 @@ def test_what_maps_to_bounds_refuses_a_box_without_them_and_its_fixes_work(
         trainer, settings, space):
     env, name = Chance(VECTOR, space), next(iter(settings))
     with pytest.raises(SpaceError, match=f"{name} maps .*bounds.* has infinite bounds, or a range"
-                       f" beyond {space.dtype}\n  fix: leave {name} out; or give .*narrower") as told:
+                       f" beyond {space.dtype}\n  fix: leave {name} out; or .*narrower") as told:
         trainer(partial(Chance, VECTOR, space), **settings)
     assert "gymnasium.wrappers.TransformAction" in str(told.value)
     narrow = Box(np.clip(space.low, -5, 5), np.clip(space.high, -4, 6), dtype=space.dtype)

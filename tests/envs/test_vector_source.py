@@ -1,4 +1,4 @@
-"""Vector environments made from an id: by its own entry point, and by EnvPool, or a stand-in."""
+"""Vector environments made from an id: by vector_entry_point, by EnvPool, or a fake of it."""
 
 import sys
 import types
@@ -96,7 +96,7 @@ def test_limit_and_keywords_hold_in_training_and_in_evaluation(trainer):
     assert found.lengths.max() <= 7 and found.mean <= 0
 
 
-def test_without_a_word_an_id_is_stepped_by_workers(trainer):
+def test_by_default_an_id_is_stepped_by_workers(trainer):
     ppo = trainer(ID)
     assert ppo.config.vec == "workers" and not MADE
 
@@ -255,7 +255,7 @@ def test_an_id_of_envpools_alone_can_be_trained_on_but_evaluation_needs_another(
     ppo = trainer("Own-v2", vec="envpool")
     assert "set eval_env, or eval_episodes to 0" in caplog.text
     ppo.collect()
-    with pytest.raises(ConfigError, match="evaluation needs environments of its own.*\n  fix: eval_env="):
+    with pytest.raises(ConfigError, match="needs environments of its own.*\n  fix: eval_env="):
         ppo.evaluate(2)
     assert len(ppo.evaluate(2, env=Chance).returns) == 2
 

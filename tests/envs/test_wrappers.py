@@ -1,4 +1,4 @@
-"""Wrappers whose work a Serial does itself are passed by; nothing else can be told apart."""
+"""Wrappers that a step skips, because Serial does their work; stacked frames; closing."""
 
 import contextlib
 import functools
@@ -27,10 +27,10 @@ class Kept(gym.Wrapper):
 
 
 class KeptLimit(TimeLimit):
-    """Another class than Gymnasium's own: never passed by."""
+    """A subclass of Gymnasium's wrapper is never skipped."""
 
 
-def test_the_wrappers_gymnasium_adds_are_passed_by():
+def test_the_wrappers_gymnasium_adds_are_skipped():
     for make in (make_factory("CartPole-v1"), lambda: gym.make("CartPole-v1")):
         env = make()
         assert unchecked_step(env) == (env.unwrapped.step, 500)
@@ -56,14 +56,14 @@ def test_a_step_put_on_an_instance_is_called():
     assert unchecked_step(env) == (env.step, UNLIMITED)
 
 
-def test_bipedal_walkers_fresh_world_is_passed_by():
+def test_bipedal_walkers_fresh_world_is_skipped():
     pytest.importorskip("Box2D")
     env = make_deterministic(gym.make("BipedalWalker-v3"))
     assert unchecked_step(env) == (env.unwrapped.step, 1600)
 
 
 def record(make, **settings):
-    """The bytes of three rollouts and what they say of their episodes."""
+    """The bytes of three rollouts and their episode statistics; True if a step ended both ways."""
     with guard(60), PPO(make, **QUICK, **settings) as ppo:
         found = [[array.numpy().tobytes() for array in ppo.collect()]
                  + [ppo.arena[name].tobytes() for name in ("total", "length")] for _ in range(3)]
