@@ -14,8 +14,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
 from fastppo.envs.actions import ActionMapping
-from fastppo.envs.masks import masked_space
-from fastppo.envs.spaces import choice_counts, choice_starts
+from fastppo.envs.spaces import choice_counts, choice_starts, masked_space
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 

@@ -6,7 +6,7 @@ from gymnasium.spaces import Box, Space
 from fastppo.build.model import head_options
 from fastppo.build.user_model import is_user_model
 from fastppo.config import Config, default_of
-from fastppo.envs.actions import check_form
+from fastppo.envs.actions import check_bounds
 from fastppo.envs.observations import ObservationLayout
 from fastppo.envs.spaces import leaves, subspaces
 from fastppo.errors import ConfigError
@@ -24,13 +24,12 @@ def check_heads(config: Config, act_space: Space) -> None:
         if value != default_of(name) and not boxes:
             raise ConfigError(f"{name} is {value!r}, but it is for Box actions, and these are"
                               f" {act_space}", f"leave --{name} out")
-    for form, asked in (("scale", config.action_scaling and "--action_scaling=True"),
-                        ("tanh", config.distribution in ("squashed", "beta")
-                         and f"--distribution={config.distribution}"),
-                        ("unit", isinstance(config.std, str) and not config.action_scaling
-                         and f"--std={config.std}")):
-        if asked:
-            check_form(act_space, form, asked)
+    for setting, given in (
+            ("action_scaling", config.action_scaling),
+            ("distribution", config.distribution in ("squashed", "beta")),
+            ("std", isinstance(config.std, str) and not config.action_scaling)):
+        if given:
+            check_bounds(act_space, setting)
     if config.sde:
         _check_sde(config, act_space)
     if config.distribution == "beta" and (config.std is not None or config.action_scaling):

@@ -13,7 +13,6 @@ from gymnasium.vector import VectorEnv
 from fastppo.build.check_settings import check_heads, check_network, check_update, torch_alone
 from fastppo.build.model import head_options, is_plain_mlp
 from fastppo.config import Config, check_names, default_of
-from fastppo.envs.env_hints import call
 from fastppo.envs.observations import (
     ObservationEncoding,
     ObservationLayout,
@@ -22,7 +21,7 @@ from fastppo.envs.observations import (
 from fastppo.envs.source import EnvSource, check_agreement
 from fastppo.envs.spaces import check_spaces
 from fastppo.envs.vector_source import VectorEnvSource
-from fastppo.errors import ConfigError, spelt
+from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.networks.cnn import IMAGE_NETWORKS, image_shape
 from fastppo.networks.heads import COMPILED_HEADS, make_head
@@ -40,8 +39,7 @@ Callbacks = Callback | Iterable[Callback]
 def make_source(env: Any, config: Config) -> EnvSource:
     """The environments of a run: those of `env`, or made as one vector environment by `vec`."""
     made = config.vec in ("native", "envpool") and not isinstance(env, VectorEnv)
-    with spelt("PPO({})" if env is not None else ""):
-        return VectorEnvSource(env, config) if made else EnvSource(env, config)
+    return VectorEnvSource(env, config) if made else EnvSource(env, config)
 
 
 def config_for(env: Any, asked: dict[str, Any]) -> Config:
@@ -124,9 +122,7 @@ def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:
 def resolve(source: EnvSource) -> Config:
     """The Config for `source` with every None and "auto" decided; raises for impossible spaces."""
     config, obs_space = source.config, source.obs_space
-    made = getattr(next(iter(source.factories), None), "make", None)
-    check_spaces(obs_space, source.act_space,
-                 call(made) if isinstance(made, partial) else config.env_name)
+    check_spaces(obs_space, source.act_space)
     check_heads(config, source.act_space)
     seen = ObservationLayout(obs_space, source.act_space)
     check_network(config, seen)

@@ -1,4 +1,4 @@
-"""From an environment's id or callable to environments; spaces, observations and actions as arrays.
+"""Makes environments from ids and callables; spaces, observations and actions as arrays.
 
 May import: machine and what that may import, config.
 """

@@ -1,12 +1,12 @@
 """Action masks: wherever an environment has them, they become a part of its observations.
 
-    obs["action_mask"]   is one already
-    env.action_masks()   else is asked after every reset and step (found through wrappers)
-    info["action_mask"]  else, if the first reset has one, is read there
+    obs["action_mask"]   the mask is a part of the observations already
+    env.action_masks()   otherwise it is called after every reset and step (found through wrappers)
+    info["action_mask"]  otherwise it is read there, if the first reset has one
 
-A mask is flags, true for what is legal: one for every choice of a Discrete; of a MultiDiscrete one
-factor after the other; of a MultiBinary two a bit, whether it may be 0 and whether it may be 1.
-The rest of the package knows masks as a part of observations alone (spaces.mask_at).
+A mask is an array of flags, true for legal choices: one flag for each choice of a Discrete; of a
+MultiDiscrete one factor after the other; of a MultiBinary two for each bit, for 0 and for 1.
+The rest of the package only knows masks that are a part of observations (spaces.mask_leaf).
 """
 
 import logging
@@ -14,165 +14,161 @@ from typing import Any, Callable, Sequence
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Dict, MultiBinary, Space
+from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from fastppo.envs.observations import parse_mask, with_mask
-from fastppo.envs.spaces import (
-    CHOICES,
-    MASK,
-    OBS_KEY,
-    MaskedDict,
-    choice_counts,
-    has_mask,
-    subspaces,
-)
+from fastppo.envs.spaces import CHOICES, MASK, has_mask, masked_space
 from fastppo.machine.global_rng import preserved_global_rng
 
 MASK_METHOD = "action_masks"
-IN_OBS = f"observation[{MASK!r}]"
+IN_OBS, IN_METHOD, IN_INFO = f"observation[{MASK!r}]", f"{MASK_METHOD}()", f"info[{MASK!r}]"
 
 log = logging.getLogger("fastppo")
 
 
 def has_hidden_masks(envs: Sequence[gym.Env]) -> bool:
-    """Whether environments have masks that their observations do not show, the first one decides.
+    """Returns True if environments of one kind have masks outside their observations.
 
-    It is reset for that where it has no method, in a process whose shared generators are kept.
+    If none has the method, the first one is reset to look into its info.
     """
-    return _to_show(mask_source(envs), envs[0].action_space)
+    return _is_hidden(mask_source(envs), envs[0].action_space)
 
 
 def mask_source(envs: Sequence[gym.Env]) -> str:
-    """Where environments have their masks, "" for nowhere: the first one decides, as for `shown`.
+    """The place where environments of one kind have their masks, "" without masks.
 
-    What a Masked one shows does not count, but what it was made of.
+    An ActionMaskWrapper is looked through.
     """
     env = envs[0].env if isinstance(envs[0], ActionMaskWrapper) else envs[0]
-    return _place(env, env.observation_space, any(map(_method, envs)), 0)
-
-
-def masked_space(obs_space: Space, act_space: Space) -> Dict:
-    """The space of observations with the mask beside them, or among the parts of a Dict."""
-    mask = MultiBinary(int(choice_counts(act_space).sum()))
-    if isinstance(obs_space, Dict):
-        return Dict({**dict(subspaces(obs_space)), MASK: mask})
-    return MaskedDict({OBS_KEY: obs_space, MASK: mask})
+    return _find_mask(env, env.observation_space, any(map(_mask_method, envs)), 0)
 
 
 def wrap_mask(env: gym.Env) -> gym.Env:
-    """`env` with its mask in its observations, where it is not there."""
-    return ActionMaskWrapper(env) if _wanted(env.observation_space, env.action_space) else env
+    """`env` with its mask in its observations; as it is if the mask is there, or has no use."""
+    needed = isinstance(env.action_space, CHOICES) and not has_mask(env.observation_space)
+    return ActionMaskWrapper(env) if needed else env
 
 
 class ActionMaskWrapper(gym.Wrapper):
-    """An environment whose observations show its action mask: Dict(obs=..., action_mask=...).
+    """An environment with its action mask in its observations: Dict(obs=..., action_mask=...).
 
-    Its answers are ValueErrors where the mask is missing or no mask. What is legal after an
-    episode's last step nobody asks: there everything is.
+    `reset` and `step` raise ValueError if the mask is missing or invalid. After an episode's last
+    step the environment is not asked: every choice is legal there.
     """
 
     def __init__(self, env: gym.Env):
         super().__init__(env)
         self.observation_space = masked_space(env.observation_space, env.action_space)
-        self.legal, self.all = _method(env), np.ones(self.observation_space[MASK].shape, bool)
+        self.method = _mask_method(env)
+        self.all_legal = np.ones(self.observation_space[MASK].shape, bool)
 
     def reset(self, **kwargs):
-        """As the environment's own."""
+        """The environment's reset, with the mask in the observation."""
         obs, info = self.env.reset(**kwargs)
         return with_mask(self.observation_space, obs, self._mask(info)), info
 
     def step(self, action):
-        """As the environment's own."""
-        return self.around(self.env.step)(action)
+        """The environment's step, with the mask in the observation."""
+        return self.masked_step(self.env.step)(action)
 
-    def around(self, step: Callable) -> Callable:
-        """`step`, of this environment or of one inside it, with the mask in what it returns."""
+    def masked_step(self, step: Callable) -> Callable:
+        """`step`, of this environment or of one inside it, with the mask in the observation."""
         def masked(action):
             obs, rew, term, trunc, info = step(action)
-            legal = self.all if term or trunc else self._mask(info)
-            return with_mask(self.observation_space, obs, legal), rew, term, trunc, info
+            mask = self.all_legal if term or trunc else self._mask(info)
+            return with_mask(self.observation_space, obs, mask), rew, term, trunc, info
         return masked
 
     def _mask(self, info: dict) -> np.ndarray:
-        if self.legal:
-            return parse_mask(self.legal(), len(self.all), f"{MASK_METHOD}()")
+        if self.method:
+            return parse_mask(self.method(), len(self.all_legal), IN_METHOD)
         if MASK not in info:
-            raise ValueError(f"info has no {MASK!r}, which it had at the first reset of all")
-        return parse_mask(info[MASK], len(self.all), f"info[{MASK!r}]")
+            raise ValueError(f"info has no {MASK!r}, but the info of the first reset had one")
+        return parse_mask(info[MASK], len(self.all_legal), IN_INFO)
 
 
 class VectorActionMaskWrapper(VectorWrapper):
-    """A vector environment as a Masked one: its own method, its environments', or info's arrays."""
+    """A vector environment with its action masks in its observations.
+
+    They are from its own method, the method of its environments, or the arrays in its infos.
+    """
 
     def __init__(self, env: VectorEnv):
         super().__init__(env)
         self.single_observation_space = masked_space(env.single_observation_space,
-                                               env.single_action_space)
+                                                     env.single_action_space)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
-        self.legal, self.same = _vector_method(env), AutoresetMode.SAME_STEP
+        self.method = _vector_mask_method(env)
         self.size = self.single_observation_space[MASK].n
 
     def reset(self, *, seed=None, options=None):
-        """As the vector environment's own."""
-        # Gymnasium's own take the mask of who is reset out of the options.
-        which = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
+        """The vector environment's reset, with masks in the observations."""
+        # Gymnasium's vector environments remove reset_mask from the options.
+        active = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
         obs, info = self.env.reset(seed=seed, options=options)
-        return self._joined(obs, self._masks(info, which)), info
+        return self._with_masks(obs, self._masks(info, active)), info
 
     def step(self, actions):
-        """As the vector environment's own; final observations have a mask, too: all is legal."""
+        """The vector environment's step, with masks in the observations; all legal in final_obs."""
         obs, rew, term, trunc, info = self.env.step(actions)
-        same = self.metadata.get("autoreset_mode") in (self.same, self.same.value)
-        going_on = same | ~(np.asarray(term, bool) | np.asarray(trunc, bool))
+        same_step = self.metadata.get("autoreset_mode") in (
+            AutoresetMode.SAME_STEP, AutoresetMode.SAME_STEP.value)
+        active = same_step | ~(np.asarray(term, bool) | np.asarray(trunc, bool))
         if "final_obs" in info:
-            final = np.full(self.num_envs, None, object)
-            for e, one in enumerate(info["final_obs"]):
-                final[e] = one if one is None else self._joined(one, np.ones(self.size, bool))
-            info = {**info, "final_obs": final}
-        return self._joined(obs, self._masks(info, going_on)), rew, term, trunc, info
+            info = {**info, "final_obs": self._with_legal(info["final_obs"])}
+        return self._with_masks(obs, self._masks(info, active)), rew, term, trunc, info
 
-    def _joined(self, obs: Any, masks: np.ndarray) -> dict:
+    def _with_masks(self, obs: Any, masks: np.ndarray) -> dict:
         return with_mask(self.single_observation_space, obs, masks)
 
-    def _masks(self, info: dict, which: np.ndarray) -> np.ndarray:
-        """The masks, bool [e n], of the environments `which`; all is legal in the others."""
-        where = f"{MASK_METHOD}()" if self.legal else f"info[{MASK!r}]"
-        found = self.legal() if self.legal else info.get(MASK)
-        there = np.broadcast_to(info.get(f"_{MASK}", found is not None), self.num_envs)
-        if not self.legal and (which & ~there).any():
-            raise ValueError(f"{where} is missing of environment {int((which & ~there).argmax())},"
-                             " although the first reset of all had one")
+    def _with_legal(self, final_obs: Sequence[Any]) -> np.ndarray:
+        """The final observations, None where there is none, with masks that are all true."""
+        masked = np.full(self.num_envs, None, object)
+        for e, obs in enumerate(final_obs):
+            if obs is not None:
+                masked[e] = self._with_masks(obs, np.ones(self.size, bool))
+        return masked
+
+    def _masks(self, info: dict, active: np.ndarray) -> np.ndarray:
+        """The masks, bool [e n], of the `active` environments; all true in the others."""
+        if self.method:
+            where, found, present = IN_METHOD, self.method(), active
+        else:
+            where, found = IN_INFO, info.get(MASK)
+            present = np.broadcast_to(info.get(f"_{MASK}", found is not None), self.num_envs)
         masks = np.ones((self.num_envs, self.size), bool)
-        for e in np.flatnonzero(which):
-            masks[e] = parse_mask(found[e], self.size, f"{where} of environment {e}")
+        for e in np.flatnonzero(active):
+            mask = found[e] if present[e] else None
+            masks[e] = parse_mask(mask, self.size, f"{where} of environment {e}")
         return masks
 
 
 def wrap_vector_mask(env: VectorEnv) -> VectorEnv:
-    """`env` with masks in its observations, where it has them and they are not there.
+    """`env` with its masks in its observations; as it is if they are there, or it has none.
 
-    Where it has no method it is reset to see its infos.
+    If it has no method for masks, it is reset to look into its infos.
     """
-    where = _place(env, env.single_observation_space, bool(_vector_method(env)), None)
-    return VectorActionMaskWrapper(env) if _to_show(where, env.single_action_space) else env
+    where = _find_mask(env, env.single_observation_space, bool(_vector_mask_method(env)), None)
+    return VectorActionMaskWrapper(env) if _is_hidden(where, env.single_action_space) else env
 
 
-def _wanted(obs_space: Space, act_space: Space) -> bool:
-    """Whether a mask would make sense, and is not a part of the observations."""
-    return isinstance(act_space, CHOICES) and not has_mask(obs_space)
-
-
-def _place(env: gym.Env | VectorEnv, obs_space: Space, method: bool, seed: int | None) -> str:
-    """Where one environment, or one of a vector, has its masks; "" for nowhere."""
+def _find_mask(env: gym.Env | VectorEnv, obs_space: Space, method: bool, seed: int | None) -> str:
+    """The place of the masks, "" without; `seed` is for the reset that looks into the info."""
     if has_mask(obs_space):
         return IN_OBS
-    return f"{MASK_METHOD}()" if method else f"info[{MASK!r}]" if _in_info(env, seed) else ""
+    if method:
+        return IN_METHOD
+    try:
+        with preserved_global_rng():
+            return IN_INFO if MASK in env.reset(seed=seed)[1] else ""
+    except Exception:  # an environment may raise anything; training reports it
+        return ""
 
 
-def _to_show(where: str, act_space: Space) -> bool:
-    """Whether masks that are `where` must be put into the observations; says where it is no use."""
+def _is_hidden(where: str, act_space: Space) -> bool:
+    """Returns True if masks must be put into observations; warns if they have no use."""
     useful = isinstance(act_space, CHOICES)
     if where and not useful:
         log.warning("the environment has %s, but masks are for Discrete, MultiDiscrete and"
@@ -180,30 +176,17 @@ def _to_show(where: str, act_space: Space) -> bool:
     return useful and where not in ("", IN_OBS)
 
 
-def _in_info(env: gym.Env | VectorEnv, seed: int | None) -> bool:
-    """Whether the first reset has a mask in its info; not where it fails, which its run tells."""
-    try:
-        with preserved_global_rng():
-            return MASK in env.reset(seed=seed)[1]
-    except Exception:  # an environment may raise anything
-        return False
-
-
-def _method(env: gym.Env) -> Callable | None:
+def _mask_method(env: gym.Env) -> Callable | None:
     """The environment's action_masks, or None."""
-    try:
-        found = env.get_wrapper_attr(MASK_METHOD)
-    except AttributeError:
-        return None
-    return found if callable(found) else None
+    return env.get_wrapper_attr(MASK_METHOD) if env.has_wrapper_attr(MASK_METHOD) else None
 
 
-def _vector_method(env: VectorEnv) -> Callable | None:
+def _vector_mask_method(env: VectorEnv) -> Callable | None:
     """The vector environment's action_masks, or that of all its environments; or None."""
-    if callable(own := getattr(env, MASK_METHOD, None)):
-        return own
-    try:  # asked like this, none of Gymnasium's own ends at an environment without it
-        having = env.call("has_wrapper_attr", MASK_METHOD)
-    except Exception:  # there is no `call`, or it calls nothing else
+    if callable(method := getattr(env, MASK_METHOD, None)):
+        return method
+    try:  # AsyncVectorEnv would end if action_masks itself were called and missing
+        found = env.call("has_wrapper_attr", MASK_METHOD)
+    except Exception:  # this vector environment has no such `call`
         return None
-    return (lambda: env.call(MASK_METHOD)) if having and all(having) else None
+    return (lambda: env.call(MASK_METHOD)) if found and all(found) else None

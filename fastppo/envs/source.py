@@ -1,4 +1,4 @@
-"""The environments that a trainer was given: factories, spaces, and what they decide."""
+"""The environments that a run was given: factories, spaces, and the settings they decide."""
 
 from typing import Any, Sequence
 
@@ -6,95 +6,106 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from fastppo.config import Config
-from fastppo.envs import atari, faults, masks
-from fastppo.envs.make import Factory, make_envs, make_factory, spaces_of
+from fastppo.envs import faults, masks
+from fastppo.envs.atari import atari_options
+from fastppo.envs.make import EnvFactory, make_envs, make_factory, spaces_of
+from fastppo.envs.spaces import masked_space
 from fastppo.envs.step_time import step_seconds
-from fastppo.envs.wrappers import warn_redundant_wrappers
-from fastppo.errors import ConfigError, SpaceError, spelt
+from fastppo.errors import ConfigError, SpaceError
+from fastppo.settings.fixes import Omit, Set
 
 
 class EnvSource:
-    """The environments a trainer was given: their factories, their spaces, and the Config for them.
+    """The factories and spaces of the environments of a run, and its Config.
 
-    `env` is an id, class, callable, list of callables, or a VectorEnv: then `vector` is that, and
-    there are no factories. Else one environment is made here, to read its spaces and metadata;
-    and, for num_workers="auto", to measure the seconds that a step of it takes, `step_seconds`.
-    If `showing`, action masks become a part of the observations, here and in every factory.
+    `env` is an id, class, callable, list of callables, VectorEnv, or None for config.env_name. A
+    VectorEnv is kept as `vector`, and there are no factories. Otherwise environments are made once
+    to read their spaces and metadata, and closed again.
+    With `show_masks`, action masks outside the observations become a part of them, here and in
+    every factory. `step_seconds` is measured if num_workers is "auto".
     """
 
-    step_seconds, masked = 0.0, False
+    vector: VectorEnv | None = None
+    masked = False
+    step_seconds = 0.0
 
-    def __init__(self, env: Any, config: Config, showing: bool = True):
+    def __init__(self, env: Any, config: Config, show_masks: bool = True):
         self.config = config.replace(**settings_decided_by(env))
         if isinstance(env, VectorEnv):
-            self.factories, self.metadata = [], env.metadata
-            self._take(env)
-            return
-        several, env = isinstance(env, (list, tuple)), config.env_name if env is None else env
-        self.vector = None
-        self.factories = ([self._factory(one) for one in env] if several
-                          else [self._factory(env)] * config.num_envs)
-        probes = make_envs(self.factories if several else self.factories[:1])
-        self.obs_space, self.act_space = _spaces(probes)
-        self.metadata = dict(probes[0].metadata)
-        if showing:
-            self._mask(probes)
-        if self.config.num_workers == "auto":
-            self.step_seconds = step_seconds(masks.wrap_mask(probes[0]) if self.masked else probes[0])
-        warn_redundant_wrappers(probes[0])
-        faults.close_all(probes)
+            self.factories = []
+            self._use_vector(env)
+        elif isinstance(env, (list, tuple)):
+            self.factories = [self._factory(one) for one in env]
+            self._inspect(self.factories, show_masks)
+        else:
+            factory = self._factory(config.env_name if env is None else env)
+            self.factories = [factory] * config.num_envs
+            self._inspect([factory], show_masks)
 
-    def to_play(self, env: Any = None) -> list[Factory]:
-        """The factories of environments to evaluate in: of `env`, `eval_env`, or the run's own."""
+    def evaluation_factories(self, env: Any = None, setting: str = "eval_env") -> list[EnvFactory]:
+        """The factories of environments to evaluate in: of `env`, of eval_env, or the run's own.
+
+        `setting` is the name under which `env` was given, for texts of errors.
+        """
         env = self.config.eval_env if env is None else env
         if env is not None:
-            with spelt("evaluate(env={})"):
-                made = make_factory(env, self.config.max_episode_steps, stack=self.config.frame_stack,
-                               games=self._games()).to_play()
-            made.masked = self.masked
-            return [made] * self.config.num_envs
+            factory = self._factory(env, setting).for_evaluation()
+            factory.masked = self.masked
+            return [factory] * self.config.num_envs
         if not self.factories:
-            raise ConfigError("evaluation plays in environments of its own, and a VectorEnv cannot"
-                              " be copied", 'evaluate(env="CartPole-v1"), with an id or a callable')
-        return [make.to_play() for make in self.factories]
+            raise ConfigError("evaluation needs environments of its own, but a VectorEnv cannot be"
+                              " copied", (Set(eval_env="CartPole-v1"),
+                                          "give evaluate() an id or a callable"))
+        return [factory.for_evaluation() for factory in self.factories]
 
     def close(self) -> None:
-        """Nothing: a VectorEnv that was handed in is closed by whoever made it."""
+        """Does nothing: the caller closes a VectorEnv that it has made."""
 
-    def _take(self, env: VectorEnv) -> None:
-        """Have `env`, and the masks that it has, as the vector environment."""
+    def _use_vector(self, env: VectorEnv) -> None:
+        """Take spaces and masks from `env`."""
         spaces_of(env, "single_")
         self.vector = masks.wrap_vector_mask(env)
-        self.obs_space, self.act_space = spaces_of(self.vector, "single_")
         self.masked = self.vector is not env
+        self.obs_space, self.act_space = spaces_of(self.vector, "single_")
+        self.metadata = env.metadata
 
-    def _mask(self, probes: Sequence[gym.Env]) -> None:
-        """Tell every factory to show the masks that environments have elsewhere."""
-        if masks.has_hidden_masks(probes):
-            self.masked, self.obs_space = True, masks.masked_space(self.obs_space, self.act_space)
-            for make in self.factories:
-                make.masked = True
+    def _inspect(self, factories: Sequence[EnvFactory], show_masks: bool) -> None:
+        """Take spaces, metadata, masks and the time of a step from environments made for this."""
+        envs = make_envs(factories)
+        try:
+            self.obs_space, self.act_space = _common_spaces(envs)
+            self.metadata = dict(envs[0].metadata)
+            if show_masks and masks.has_hidden_masks(envs):
+                self.masked = True
+                self.obs_space = masked_space(self.obs_space, self.act_space)
+            for factory in factories:
+                factory.masked = self.masked
+            if self.config.num_workers == "auto":
+                self.step_seconds = step_seconds(
+                    masks.wrap_mask(envs[0]) if self.masked else envs[0])
+        finally:
+            faults.close_all(envs)
 
-    def _factory(self, env: Any) -> Factory:
-        return make_factory(env, self.config.max_episode_steps, self.config.env_kwargs,
-                       self.config.frame_stack, self._games())
+    def _factory(self, env: Any, setting: str = "env_name") -> EnvFactory:
+        config = self.config
+        return make_factory(env, config.max_episode_steps,
+                            config.env_kwargs if setting == "env_name" else None,
+                            config.frame_stack,
+                            atari_options(config.preprocessing, config.end_on_life_loss), setting)
 
-    def _games(self) -> atari.AtariOptions | None:
-        return atari.atari_options(self.config.preprocessing, self.config.end_on_life_loss)
 
-
-def _spaces(envs: Sequence[gym.Env]) -> tuple[gym.Space, gym.Space]:
-    """The two spaces that all of `envs` have; SpaceError for one that has others."""
-    wanted, *others = map(spaces_of, envs)
-    for i, found in enumerate(others, 1):
-        if found != wanted:
-            raise SpaceError(f"environment {i} has the spaces {found}, the first one"
-                             f" {wanted}", "give environments with the same spaces")
-    return wanted
+def _common_spaces(envs: Sequence[gym.Env]) -> tuple[gym.Space, gym.Space]:
+    """(observation space, action space) of all `envs`; SpaceError if they differ."""
+    first = spaces_of(envs[0])
+    for e, env in enumerate(envs):
+        if (spaces := spaces_of(env)) != first:
+            raise SpaceError(f"environment {e} has the spaces {spaces}, but the first one {first}",
+                             "give environments with the same spaces")
+    return first
 
 
 def settings_decided_by(env: Any) -> dict[str, Any]:
-    """The settings that `env` decides by itself: a list its length, a VectorEnv how it is made."""
+    """The settings that a list or a VectorEnv decides, with their values; none for another env."""
     if isinstance(env, VectorEnv):
         return {"num_envs": env.num_envs, "num_workers": 0, "vec": "native",
                 "max_episode_steps": None, "env_kwargs": None, "frame_stack": 1,
@@ -106,10 +117,10 @@ def settings_decided_by(env: Any) -> dict[str, Any]:
     return {"num_envs": len(env)}
 
 
-def check_agreement(env: Any, asked: dict[str, Any]) -> None:
-    """Raise ConfigError for the first setting in `asked` that `env` has decided otherwise."""
-    whose = "a VectorEnv that is made" if isinstance(env, VectorEnv) else "a list of callables"
+def check_agreement(env: Any, given: dict[str, Any]) -> None:
+    """Raises ConfigError for the first of the `given` settings that `env` decides otherwise."""
+    kind = "VectorEnv" if isinstance(env, VectorEnv) else "list of callables"
     for name, value in settings_decided_by(env).items():
-        if asked.get(name) not in (None, "auto", value):
-            raise ConfigError(f"{name} is {asked[name]!r}, but {whose} has decided it: {value!r}",
-                              f"leave {name} out")
+        if given.get(name) not in (None, "auto", value):
+            raise ConfigError(f"{name} is {given[name]!r}, but the {kind} makes it {value!r}",
+                              Omit(name))

@@ -1,11 +1,11 @@
-"""Spaces: their leaves, and how an observation or action is stored.
+"""Spaces: the arrays of an observation or action, and how they are stored.
 
-    Box                      float32; uint8 and bool unchanged
-    Discrete, MultiDiscrete  int32, counted from 0
+    Box                      float32; uint8 and bool as they are
+    Discrete, MultiDiscrete  int32, minus their start
     MultiBinary              bool
-    Dict, Tuple of these     one record with an array for each leaf
+    Dict, Tuple of these     one array for each leaf, in one record
 
-Worker processes import this module, so it must not import torch.
+This module does not import torch, because worker processes import it.
 """
 
 import math
@@ -14,33 +14,35 @@ from typing import Any, Callable, Iterator, NamedTuple
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
-from fastppo.envs.env_hints import wrapper
 from fastppo.errors import SpaceError
 
 CHOICES = Discrete, MultiDiscrete, MultiBinary  # spaces whose actions a mask can forbid
 MASKED_LOGIT = -1e38  # the logit of an illegal action: its probability is exactly 0
 MASK = "action_mask"  # the key of the action mask in a Dict observation
-OBS_KEY = "obs"  # the key of the observation beside a mask that masks.Masked has put there
+OBS_KEY = "obs"  # the key of the observation in a MaskedDict
 MAX_DISCRETE = 1 << 20  # choices of one Discrete: each is a column of the network's input
+MAX_EXACT = 2**53  # the whole numbers up to here are exact in float64
+WRAP = ("wrap the environment, to a Box or Discrete space: gymnasium.wrappers.TransformObservation"
+        " or TransformAction (docs/spaces.md)")
+NARROWER = "give the environment narrower bounds: gymnasium.wrappers.TransformAction"
 
 
 class MaskedDict(Dict):
-    """Dict(obs=..., action_mask=...) that masks.Masked has made of observations that are no Dict.
+    """The Dict(obs=..., action_mask=...) that an ActionMaskWrapper makes of another space.
 
-    A network gets the bare observation. A user's own Dict with these keys is equal to it, but a
-    network gets it as a Dict.
+    It equals a user's own Dict with these keys, but a network sees the bare observation.
     """
 
 
 class Storage(NamedTuple):
-    """The numpy dtype and the shape in which one observation or action is stored."""
+    """The dtype and shape in which an observation or action of one environment is stored."""
 
     dtype: str | np.dtype
     shape: tuple[int, ...]
 
 
 class Leaf(NamedTuple):
-    """One array of a structured observation or action: its path of keys, and its space."""
+    """One array of a structured observation or action: its keys from the outside in, and space."""
 
     path: tuple
     space: Space
@@ -56,25 +58,26 @@ class Leaf(NamedTuple):
 
 
 def subspaces(space: Space) -> list[tuple[Any, Space]]:
-    """The parts of a Dict or Tuple by key or index; an empty list for any other space."""
+    """The (key, space) pairs of a Dict or Tuple; none for any other space."""
     if isinstance(space, Dict):
         return list(space.spaces.items())
     return list(enumerate(space.spaces)) if isinstance(space, Tuple) else []
 
 
-def leaves(space: Space, path: tuple = ()) -> list[Leaf]:
-    """The leaves of `space`; raises SpaceError if one has no fixed shape."""
+def leaves(space: Space, path: tuple = (), kind: str = "arrays") -> list[Leaf]:
+    """The leaves of `space`, depth first; SpaceError if one has no fixed shape, or is complex.
+
+    `kind`, for the error, is "observations" or "actions" if the space is known to be of them.
+    """
     if isinstance(space, (Dict, Tuple)):
-        return [leaf for key, part in subspaces(space) for leaf in leaves(part, (*path, key))]
-    if not isinstance(space, (Box, *CHOICES)):
-        raise SpaceError(f"a vector environment cannot batch the space {space}",
-                         "map it to Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple"
-                         " of them, with a wrapper")
+        return [leaf for key, part in subspaces(space) for leaf in leaves(part, (*path, key), kind)]
+    if not isinstance(space, (Box, *CHOICES)) or space.dtype.kind == "c":
+        raise SpaceError(f"{kind} of the space {_abbreviate(space)} are not served", WRAP)
     return [Leaf(path, space)]
 
 
 def build_structure(space: Space, values: Iterator) -> Any:
-    """The structure of `space`, its leaves taken from `values` in the order of `leaves`."""
+    """An element of `space`, with leaves from `values` in the order of `leaves`."""
     if isinstance(space, Dict):
         return {key: build_structure(part, values) for key, part in subspaces(space)}
     if isinstance(space, Tuple):
@@ -83,7 +86,7 @@ def build_structure(space: Space, values: Iterator) -> Any:
 
 
 def tree_map(function: Callable[[Any], Any], value: Any) -> Any:
-    """`value`, an array or tensor or a structure of them, with `function` applied to each."""
+    """`function` applied to each array or tensor in a structure of dicts and tuples."""
     if isinstance(value, dict):
         return {key: tree_map(function, part) for key, part in value.items()}
     if isinstance(value, tuple):
@@ -92,49 +95,44 @@ def tree_map(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-def check_spaces(obs_space: Space, act_space: Space, env_name: str = "") -> None:
-    """Raise SpaceError for spaces that are not served; one fix mends both."""
-    obs, act = _unserved("observations", obs_space), _unserved("actions", act_space)
-    if obs or act:
-        fix = wrapper(env_name, obs_space if obs else None, act_space if act else None)
-        raise SpaceError("; and ".join(filter(None, (obs, act))), fix)
+def check_spaces(obs_space: Space, act_space: Space) -> None:
+    """Raises SpaceError for spaces that are not served."""
     observation_storage(obs_space)
     action_storage(act_space)
 
 
 def leaf_storage(space: Space) -> Storage:
-    """The storage of an observation of a space without parts; raises SpaceError if it has none."""
+    """The Storage of an observation that is one array; SpaceError if it cannot be stored."""
     if math.prod(space.shape) == 0:
         raise _empty_observations(space)
     if isinstance(space, MultiBinary):
         return Storage("|b1", space.shape)
     if isinstance(space, CHOICES):
         if (most := int(np.max(choice_counts(space)))) > MAX_DISCRETE:
-            raise SpaceError(f"the space {_abbreviate(space)} has {most:,} choices, each of which"
-                             " would be a column of the network's input",
+            raise SpaceError(f"the space {_abbreviate(space)} has {most:,} choices, and each would"
+                             " be a column of the network's input",
                              "give a Box or a MultiDiscrete of its digits with a wrapper")
         return Storage("<i4", space.shape)
-    unchanged = space.dtype in (np.dtype("u1"), np.dtype("?"))
-    return Storage(space.dtype.str if unchanged else "<f4", space.shape)
+    as_it_is = space.dtype in (np.dtype("u1"), np.dtype("?"))
+    return Storage(space.dtype.str if as_it_is else "<f4", space.shape)
 
 
 def observation_storage(space: Space) -> Storage:
-    """The storage of an observation: one array, or a record with a field ("0", "1", ...) a leaf.
+    """The Storage of an observation: one array, or a record with one field for each leaf.
 
-    Raises SpaceError for spaces that are not served.
+    The fields are "0", "1", ... Raises SpaceError for spaces that are not served.
     """
-    if why := _unserved("observations", space):
-        raise SpaceError(why, wrapper("", space, None))
+    stores = [leaf_storage(leaf.space) for leaf in leaves(space, kind="observations")]
     if not isinstance(space, (Dict, Tuple)):
-        return leaf_storage(space)
-    fields = [(str(i), *leaf_storage(leaf.space)) for i, leaf in enumerate(leaves(space))]
-    if not fields:
+        return stores[0]
+    if not stores:
         raise _empty_observations(space)
+    fields = [(str(i), *store) for i, store in enumerate(stores)]
     return Storage(np.dtype(fields, align=True), ())
 
 
 def leaf_arrays(rows: np.ndarray) -> list[np.ndarray]:
-    """The arrays [n ...] of stored observations [n ...], one for each leaf, as views."""
+    """Views of the leaves [n ...] of stored observations [n ...]."""
     return [rows] if rows.dtype.names is None else [rows[name] for name in rows.dtype.names]
 
 
@@ -148,38 +146,46 @@ def choice_counts(space: Space) -> np.ndarray:
 
 
 def choice_starts(space: Space) -> np.ndarray:
-    """The number of the first choice of each factor of a discrete space, i64 of its shape."""
+    """The first choice of each factor of a discrete space, i64 of the space's shape."""
     return np.asarray(getattr(space, "start", 0), np.int64)
 
 
 def action_storage(space: Space) -> Storage:
-    """The storage of an action: int64 for choices, else float32.
+    """The Storage of an action: int64 for choices, otherwise float32; SpaceError if not served.
 
-    Discrete is a number; MultiDiscrete, MultiBinary and Box are flat rows; a Tuple or Dict is one
-    float32 row of all its leaves, in which integers below 2^24 are exact. Raises SpaceError for
-    spaces that are not served.
+    A Discrete is a number; a MultiDiscrete, MultiBinary or Box is a flat row; a Tuple or Dict is
+    one float32 row of all its leaves (whole numbers below 2^24 are exact).
     """
-    if why := _unserved("actions", space):
-        raise SpaceError(why, wrapper("", None, space))
+    spaces = [leaf.space for leaf in leaves(space, kind="actions")]
     if isinstance(space, Discrete):
         return Storage("<i8", ())
-    sizes = [math.prod(leaf.space.shape) for leaf in leaves(space)]
+    sizes = [math.prod(one.shape) for one in spaces]
     if not sizes or 0 in sizes:
         raise SpaceError(f"actions of the space {_abbreviate(space)} are empty: nothing can be"
-                         " learnt", "have at least one number to choose, such as Box(-1, 1, (1,))")
+                         " learnt", "give at least one number to choose, such as Box(-1, 1, (1,))")
+    for one in spaces:
+        _check_exact(one)
     return Storage("<i8" if isinstance(space, CHOICES) else "<f4", (sum(sizes),))
 
 
 def has_mask(obs_space: Space) -> bool:
-    """Returns True if a Dict has a part with the key of an action mask."""
+    """Returns True for a Dict with the key of an action mask."""
     return isinstance(obs_space, Dict) and MASK in obs_space.spaces
 
 
-def mask_leaf(obs_space: Space, act_space: Space) -> int | None:
-    """The index of the action mask among the leaves; None if there is no mask.
+def masked_space(obs_space: Space, act_space: Space) -> Dict:
+    """The space of observations with the mask: a Dict gets one more part, others a MaskedDict."""
+    mask = MultiBinary(int(choice_counts(act_space).sum()))
+    if isinstance(obs_space, Dict):
+        return Dict({**obs_space.spaces, MASK: mask})
+    return MaskedDict({OBS_KEY: obs_space, MASK: mask})
 
-    The mask is the part "action_mask" of a Dict, for actions that are choices: a flag for every
-    choice of every factor, one factor after the other. Raises SpaceError if it does not fit them.
+
+def mask_leaf(obs_space: Space, act_space: Space) -> int | None:
+    """The index of the leaf that is the action mask; None without one, or for other actions.
+
+    A mask has one flag for each choice, one factor after the other. Raises SpaceError if
+    "action_mask" has another shape, or is the only part of the observations.
     """
     if not (has_mask(obs_space) and isinstance(act_space, CHOICES)):
         return None
@@ -189,40 +195,37 @@ def mask_leaf(obs_space: Space, act_space: Space) -> int | None:
     if not binary or mask.shape != (size,):
         raise SpaceError(f"observation['{MASK}'] of the space {_abbreviate(mask)} is no mask for"
                          f" the actions {_abbreviate(act_space)}, which have {size} choices",
-                         f"gymnasium.spaces.MultiBinary({size}); or another key")
+                         f"make it gymnasium.spaces.MultiBinary({size}), or give it another name")
     if len(obs_space.spaces) == 1:
         raise SpaceError("observations are an action mask and nothing else",
-                         "return beside it what actions depend on, such as np.zeros(1, np.float32)")
+                         "add a part that actions depend on, such as np.zeros(1, np.float32)")
     return [leaf.path for leaf in leaves(obs_space)].index((MASK,))
 
 
 def with_binary_mask(obs_space: Dict) -> Dict:
-    """The space with its action mask as a MultiBinary, which is stored as bool."""
+    """The space with a MultiBinary as its action mask, so that any mask is stored as bool."""
     return Dict([(key, MultiBinary(part.shape[0]) if key == MASK else part)
                  for key, part in subspaces(obs_space)])
 
 
 def can_store(dtype: np.dtype, given: np.dtype) -> bool:
-    """Returns True if arrays of `given`, in any byte order, can be stored as `dtype`.
-
-    Only numbers can be stored as float32, only integers as int32, bytes and bool as uint8.
-    """
+    """Returns True if numbers of `given`, in any byte order, may be stored as `dtype`."""
     return given.char in {"|u1": "?B", "|b1": "?", "<i4": "?bBhHiIlLqQ"}.get(
         np.dtype(dtype).str, "?bBhHiIlLqQefdg")
+
+
+def _check_exact(space: Space) -> None:
+    """Raises SpaceError for a Box of whole numbers that float64 cannot hold exactly."""
+    whole = isinstance(space, Box) and space.dtype.kind in "iu"
+    if whole and max(abs(int(space.low.min())), abs(int(space.high.max()))) > MAX_EXACT:
+        raise SpaceError(f"actions of the space {_abbreviate(space)} have bounds beyond 2**53, but"
+                         " they are sampled as floats",
+                         NARROWER)
 
 
 def _empty_observations(space: Space) -> SpaceError:
     return SpaceError(f"observations of the space {_abbreviate(space)} are empty",
                       "return at least one number, such as np.zeros(1, np.float32)")
-
-
-def _unserved(what: str, space: Space) -> str:
-    """The reason why observations or actions of `space` are not served; "" if they are."""
-    for _, part in subspaces(space):
-        if why := _unserved(what, part):
-            return why
-    served = isinstance(space, (Box, Dict, Tuple, *CHOICES)) and space.dtype != np.dtype(complex)
-    return "" if served else f"{what} of the space {_abbreviate(space)} are not served"
 
 
 def _abbreviate(space: Space) -> str:

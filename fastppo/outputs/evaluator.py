@@ -21,7 +21,6 @@ from fastppo.outputs.metrics import EVAL_RETURN, EVALUATION
 from fastppo.settings.fixes import Set
 
 BEST = "best.safetensors"
-BARE_FIX = "--env_name=module:make, where make() needs no arguments and returns the environment"
 
 
 class Best(NamedTuple):
@@ -116,22 +115,18 @@ def evaluation_factories(source: EnvSource, env: Any = None) -> list[Factory]:
 
     Raises ConfigError as check_place does.
     """
-    return source.to_play() if env is None else factories_of(source, "env", env)
+    return source.evaluation_factories() if env is None else factories_of(source, "env", env)
 
 
 def factories_of(source: EnvSource, name: str, env: Any) -> list[Factory]:
     """The factories of `env`, given as `name`; ConfigError where the policy is for another."""
     try:
-        factories = source.to_play(env)
+        factories = source.evaluation_factories(env, name)
         envs = make_envs(factories[:1])
     except Error as error:
-        if name == "env":  # its fix is the call, evaluate(env=...), as it is
+        if name == "env" or error.what.startswith(name):
             raise
-        what, fix = error.what.replace("env_name", name), error.fix
-        if "env_kwargs" in fix:  # which are those of what is trained on
-            what, fix = what.replace("(env_kwargs)", "(it takes no env_kwargs)"), BARE_FIX
-        raise ConfigError(what if what.startswith(name) else f"{name} is {env!r}: {what}",
-                          fix.replace("--env_name", f"--{name}")) from error
+        raise ConfigError(f"{name} is {env!r}: {error.what}", error.fix) from error
     try:
         found, where = spaces_of(envs[0]), masks.mask_source(envs)
     finally:

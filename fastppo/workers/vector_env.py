@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space
 from fastppo.config import Config, default_of
 from fastppo.envs.source import EnvSource, check_agreement
 from fastppo.envs.spaces import build_structure, leaves
-from fastppo.errors import ConfigError, EnvError, spelt
+from fastppo.errors import ConfigError, EnvError
 from fastppo.machine.arena import Arena, Spec, largest_fitting, spec_bytes
 from fastppo.settings.aliases import nearest_setting
 from fastppo.settings.fixes import Fix, Set
@@ -49,8 +49,7 @@ def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | st
                 "step_timeout": step_timeout, "reset_timeout": reset_timeout}
     check_agreement(env, settings)
     config = Config(preset="none", num_minibatches=1, num_steps=1, acting="local", **settings)
-    with spelt("make_vec({})"):
-        source = EnvSource(env, config, showing=False)
+    source = EnvSource(env, config, show_masks=False)
     plan = VectorSpec(source.obs_space, source.act_space, _autoreset_mode(autoreset_mode), seed)
     workers = worker_count(num_workers, num_envs, partial(pays, source.step_seconds, source.config))
     arena = _vector_arena(plan, num_envs, workers)

@@ -303,8 +303,8 @@ def test_an_error_of_the_environments_ends_the_measurement_with_its_text():
     (["--json=no/such/folder/x.json"], "a folder that exists"),
     (["--json=."], "cannot write . (a folder)"),
     (["--profile=."], "cannot write . (a folder)"),
-    (["--vec=native", "--num_workers=2"], "leave num_workers out"),
-    (["--vec=envpool", "--processes=0,2"], "leave processes out"),
+    (["--vec=native", "--num_workers=2"], "leave --num_workers out"),
+    (["--vec=envpool", "--processes=0,2"], "leave --processes out"),
     (["--against=sb3", "--against_python=sb3=/no/such/python"], "cannot run /no/such/python"),
 ])
 def test_what_cannot_be_measured_is_said_with_a_fix(argv, words, monkeypatch, capsys):

@@ -249,22 +249,22 @@ def test_help_and_errors_name_the_command_as_it_was_started(command, monkeypatch
     (["--env_name=LunaLander-v3"], "no environment 'LunaLander-v3'", "--env_name=LunarLander-v3"),
     (["--env_name=nowhere:Env"], "cannot import 'nowhere'", ""),
     (["--env_name=shop"], "no environment 'shop'", "--env_name=shop:YourEnv"),
-    (["--env_name=CartPole-v1", "--vec=native", "--num_workers=3"], "but --vec=native", ""),
+    (["--env_name=CartPole-v1", "--vec=native", "--num_workers=3"], "but vec=native", ""),
     (["--env_name=shop:Nothing"], "shop", ""),
-    (["--env_name=shop.py:Plain"], "'shop.py' is a file, not a module", "--env_name=shop:Plain"),
-    (["--env_name=./a/b.py:C-v0"], "is a file", "--env_name=a.b:C-v0"),
-    (["--env_name=/a/b.py:C"], "is a file", "cd /a, then --env_name=b:C"),
+    (["--env_name=shop.py:Plain"], "'shop.py' is no module's name", "--env_name=shop:Plain"),
+    (["--env_name=./a/b.py:C-v0"], "no module's name", "--env_name=a.b:C-v0"),
+    (["--env_name=/a/b.py:C"], "no module's name", "--env_name=b:C"),
     (["--env_name=CartPole-v1", '--env_kwargs={"nonsense": 1}'],
-     "CartPole-v1 takes no 'nonsense' (env_kwargs), only sutton_barto_reward",
+     "CartPole-v1 takes the arguments sutton_barto_reward, render_mode, but was given nonsense",
      "leave --env_kwargs out"),
     (["--env_name=shop:Plain", '--env_kwargs={"fail": 1, "at": 2}'],
-     "shop:Plain takes no 'fail' (env_kwargs), only fails, signum, at",
-     """--env_kwargs='{"at": 2, "fails": 1}'"""),
-    (["--env_name=shop:Needy"], "shop:Needy needs level (env_kwargs)",
+     "shop:Plain takes the arguments fails, signum, at, but was given fail, at (env_kwargs)",
+     """--env_kwargs='{"at": 2}'"""),
+    (["--env_name=shop:Needy"], "shop:Needy takes the arguments level (required), but was given no",
      """--env_kwargs='{"level": "..."}'"""),
-    (["--env_name=Moved-v2"], "Moved-v2 cannot be imported any more", "--env_name=Moved-v10"),
-    (["--env_name=shop:TextObs"], "Text(1, 3", "--env_name=my_env:make"),
-    (["--env_name=shop:EverMoreActions"], "Sequence(Discrete(3)", "--env_name=my_env:make"),
+    (["--env_name=Moved-v2"], "Moved-v2 cannot be imported", "--env_name=Moved-v10"),
+    (["--env_name=shop:TextObs"], "Text(1, 3", "TransformObservation"),
+    (["--env_name=shop:EverMoreActions"], "Sequence(Discrete(3)", "TransformAction"),
     (["--env_name=CartPole-v1", "--model=cnn"], "cnn", "--model=mlp"),
     (["--env_name=CartPole-v1", "--device=cuda:99"], "cuda", "--device=cpu"),
     (["--env_name=CartPole-v1", "--device=gpu"], "torch does not know", "--device=auto"),
@@ -289,8 +289,7 @@ def test_bad_input_is_one_error_with_a_fix_before_any_worker_starts(command, mon
                             EnvSpec(f"Moved-v{version}", "gone_from_here:Env"))
     code, out, err = command(*argv, "--num_workers=2")
     assert (code, out) == (2, "")  # nothing is announced that will not come
-    lines = "[\\s\\S]+" if "wrap it, in a file" in err else ".+"  # a file's text, to be pasted
-    assert re.fullmatch(rf"error: .+\n  fix: {lines}\n", err) and "Traceback" not in err, err
+    assert re.fullmatch(r"error: .+\n  fix: .+\n", err) and "Traceback" not in err, err
     assert what in err and fix in err.partition("\n")[2]
     assert list(Path().iterdir()) == []  # it leaves nothing behind
 

@@ -1,5 +1,7 @@
 """Atari: what stands around a game; a scripted one, and where ale-py is installed real ones."""
 
+import sys
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -12,7 +14,15 @@ from fastppo import load
 from fastppo.build.resolve import config_for
 from fastppo.cli import export
 from fastppo.config import Config
-from fastppo.envs.atari import FIRE, NOOP, EpisodicLives, FireOnReset, WholeGame, needs_fire
+from fastppo.envs.atari import (
+    FIRE,
+    NOOP,
+    AtariOptions,
+    EpisodicLives,
+    FireOnReset,
+    WholeGame,
+    needs_fire,
+)
 from fastppo.envs.make import make_factory
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
@@ -241,7 +251,7 @@ def test_frames_are_seen_in_grey_at_84_by_84_and_stacked_as_channels_of_the_netw
 
 def test_a_time_limit_counts_actions_over_all_lives_of_a_game(opencv):
     for name in (Quick, "Scripted-v0"):
-        env = make_factory(name, 15, games=EnvSource(Quick, Config(**ATARI))._games())()
+        env = make_factory(name, 15, games=AtariOptions(lives=True))()
         infos = []
         while not infos or "game_length" not in infos[-1]:
             infos.append(played(env, len(infos), action=2)[2])
@@ -257,7 +267,7 @@ def scripted():
 
 
 def test_an_id_is_made_with_every_frame_a_step_in_grey(opencv):
-    game = make_factory("Scripted-v0", games=EnvSource(Quick, Config(**ATARI))._games())().unwrapped
+    game = make_factory("Scripted-v0", games=AtariOptions(lives=True))().unwrapped
     assert (game._frameskip, game._obs_type) == (1, "grayscale")
     assert make_factory("Scripted-v0")().unwrapped._frameskip == 4
 
@@ -328,16 +338,16 @@ def game(lives=True, **other):
 
 
 @pytest.mark.parametrize("env, settings, what", [
-    (Quick, {"end_on_life_loss": True}, "is for preprocessing=.atari"),
+    (Quick, {"end_on_life_loss": True}, "is for preprocessing=atari"),
     (game(lives=False), ATARI, "Quick has no lives"),
     (NoGame, ATARI, "games of the Arcade Learning Environment, and NoGame is none"),
     (Game, ATARI, "Game skips frames itself: its frameskip is 4"),
     ("Scripted-v0", {**ATARI, "env_kwargs": {"frameskip": 3}}, "its frameskip is 3"),
     (game(observation_space=Box(0, 255, (128,), np.uint8)), ATARI, r"space Box.*\(128,\)"),
     (game(observation_space=Dict(image=Box(0, 1))), ATARI, "space Dict"),
-    (game(action_space=Box(0, 1)), ATARI, "actions of which the first is a no-op"),
-    (game(meanings=["UP", "FIRE", "NOOP", "DOWN"]), ATARI, "actions of which the first is a no-op"),
-    ("Scripted-v0", {**ATARI, "vec": "native"}, "made already"),
+    (game(action_space=Box(0, 1)), ATARI, "actions with a no-op as the first"),
+    (game(meanings=["UP", "FIRE", "NOOP", "DOWN"]), ATARI, "actions with a no-op as the first"),
+    ("Scripted-v0", {**ATARI, "vec": "native"}, "makes complete environments"),
     (Quick, {"preprocessing": "ataru"}, "one of none, atari"),
     (Quick, {"end_on_life_loss": 2}, "end_on_life_loss is 2")])
 def test_what_cannot_be_preprocessed_is_refused(trainer, env, settings, what):
@@ -355,8 +365,8 @@ def test_a_vector_environment_that_is_made_already_is_not_preprocessed(trainer):
 
 
 def test_opencv_that_is_missing_names_what_to_install(trainer, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r'OpenCV.*\n  fix: pip install "fastppo\[atari\]"'):
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with pytest.raises(ConfigError, match=r'opencv.*\n  fix: pip install "fastppo\[atari\]"'):
         trainer(Quick, **ATARI)
 
 
@@ -383,7 +393,7 @@ def test_a_real_game_is_trained_on_saved_and_played_whole(trainer, opencv, tmp_p
 @pytest.mark.parametrize("name", ["ALE/Breakout-v5", "BreakoutNoFrameskip-v4"])
 def test_a_real_game_is_a_function_of_its_seed_through_all_its_lives(opencv, name):
     pytest.importorskip("ale_py")
-    make, games = make_factory(name, games=EnvSource(Quick, Config(**ATARI))._games()), []
+    make, games = make_factory(name, games=AtariOptions(lives=True)), []
     for _ in range(2):
         env = make()
         env.action_space.seed(1)

@@ -1,4 +1,4 @@
-"""Action masks: wherever an environment has them, what is illegal is never done nor counted."""
+"""Action masks: illegal actions are neither taken nor counted, wherever the mask comes from."""
 
 import logging
 import sys
@@ -126,7 +126,7 @@ def test_a_model_of_your_own_sees_the_observations_without_the_mask(trainer, obs
 
 
 class Shown(torch.nn.Module):
-    """Keeps what it is made for, and answers by the first of its observations."""
+    """Stores the space that it is made for, and uses the first part of its observations."""
 
     def __init__(self, obs_space, act_space):
         super().__init__()

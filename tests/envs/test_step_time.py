@@ -1,4 +1,4 @@
-"""num_workers="auto": what is measured, what it decides, and that nothing else notices."""
+"""num_workers="auto": the time of a step decides the number of workers, and nothing else."""
 
 import math
 import random
@@ -56,7 +56,7 @@ class Broken(Witness):
 
 
 @pytest.fixture(autouse=True)
-def nobody_has_called():
+def counters_at_zero():
     Witness.steps = Witness.resets = Witness.closed = 0
 
 
@@ -86,7 +86,7 @@ def test_measuring_ends_after_one_slow_step(monkeypatch):
     assert Witness.steps == 2  # the first one is not counted
 
 
-def test_an_environment_that_fails_is_as_dear_as_can_be_and_its_run_says_why(trainer):
+def test_an_environment_that_fails_takes_infinite_time_and_its_run_reports_why(trainer):
     assert step_seconds(Broken()) == math.inf
     with pytest.raises(Error, match="no further"):
         trainer(Broken, num_workers="auto", num_envs=1).learn(8)

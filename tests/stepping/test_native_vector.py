@@ -262,7 +262,7 @@ def test_the_mode_may_stand_there_by_name(trainer):
 
 def test_evaluation_needs_an_environment_of_its_own(trainer):
     ppo = trainer(diaries(Counting, 2), num_envs=2)
-    with pytest.raises(ConfigError, match=r"evaluate\(env="):
+    with pytest.raises(ConfigError, match=r"fix: eval_env=.*evaluate\(\)"):
         ppo.evaluate(2)
     assert ppo.evaluate(3, env=lambda: Counting(7)).lengths.tolist() == [7, 7, 7]
 
