@@ -53,7 +53,7 @@ ROWS = """
     networks.normaliser networks.heads networks.mlp networks.compiled_gru networks.torch_state
     stepping.native_vector
     stepping.actors stepping.observation_buffer stepping.rewards stepping.episodes
-    stepping.replay stepping.checks stepping.infos
+    stepping.environments stepping.replay stepping.checks stepping.infos
     envs.vector_source
     envs.source envs.envpool
     envs.step_time
