@@ -50,8 +50,8 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     seed, native, seen = config.seed, source.vector is not None, policy.observer.seen
     groups = [range(config.num_envs)] if native else env_groups(config.num_envs)
     recipe = policy_plan(policy, learner.flat) if config.acting == "local" else None
-    late = native and autoreset_mode(source.vector) is AutoresetMode.NEXT_STEP
-    central = CentralActor(arena, policy, groups, seed, late) if recipe is None else None
+    next_step = native and autoreset_mode(source.vector) is AutoresetMode.NEXT_STEP
+    central = CentralActor(arena, policy, groups, seed, next_step) if recipe is None else None
     if config.num_workers:
         share = (HelperPlan(learner.recipe, learner.terms, policy.observer.norm)
                  if shares_update(config, policy) else None)
