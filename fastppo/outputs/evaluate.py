@@ -1,26 +1,27 @@
-"""Plays episodes with a frozen policy: an exact number, the same ones every time."""
+"""Plays episodes with a frozen policy; the same ones every time."""
 
 import math
 from numbers import Integral
-from typing import NamedTuple, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
 from fastppo.envs import faults
-from fastppo.envs.make import Factory, make_envs
-from fastppo.errors import ConfigError
+from fastppo.envs.make import Factory
+from fastppo.errors import ConfigError, EnvError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 from fastppo.machine.noise import ActionNoise
 from fastppo.networks.torch_state import isolated_rng, preserved_buffers
 from fastppo.policy import Policy
 from fastppo.stepping import checks
+from fastppo.stepping.environments import Environments, RunningEpisode
 
 MAX_ENVS = 16  # played side by side
 
 
 class Evaluation(NamedTuple):
-    """Returns of whole episodes, undiscounted, as the environment gave them."""
+    """Undiscounted returns of whole episodes, in the rewards that the environment gave."""
 
     mean: float
     std: float  # over episodes, ddof 1; NaN for one
@@ -36,84 +37,102 @@ class Evaluation(NamedTuple):
 
 def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: int,
              deterministic: bool = True) -> Evaluation:
-    """Play episodes 0 .. episodes - 1 of the evaluation's own seeds in environments of its own.
+    """Play episodes 0 .. episodes - 1 of the evaluation's own seeds, in environments of its own.
 
-    Environment i of n plays episodes i, i + n, ...: a fixed share, so that short episodes do not
-    count more than long ones. Nothing of training is touched.
+    It changes nothing of the training.
     """
     if not isinstance(episodes, Integral) or isinstance(episodes, bool) or episodes < 1:
         raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
-                          "evaluate(episodes=100)")
-    envs = make_envs(factories[:min(episodes, MAX_ENVS)])
-    players = [EpisodePlayer(env, range(i, episodes, len(envs)), seed, policy)
-               for i, env in enumerate(envs)]
-    returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
+                          "evaluate(100)")
+    envs = EvaluationEnvs(policy, factories[:min(episodes, MAX_ENVS)], seed)
     try:
         with preserved_buffers(policy.net), isolated_rng(seed, policy.observer.count.device):
-            while active := [player for player in players if player.playing()]:
-                rows, states = (np.concatenate([getattr(player, name) for player in active])
-                                for name in ("row", "state"))
-                noise = None if deterministic else np.concatenate([p.noise(policy) for p in active])
-                actions, states = policy.decide(rows, noise, states)
-                for player, action, state in zip(active, actions, states):
-                    player.state = state[None]
-                    player.step(action)
-                    returns[player.episode], lengths[player.episode] = player.total, player.length
+            returns, lengths = envs.play(episodes, deterministic)
     finally:
-        faults.close_all(envs)
+        envs.close()
     std = float(returns.std(ddof=1)) if episodes > 1 else math.nan
     half = 1.96 * std / math.sqrt(episodes)
     return Evaluation(float(returns.mean()), std, half, returns, lengths)
 
 
-class EpisodePlayer:
-    """One environment going through its share of the episodes; its faults are EnvErrors."""
+class EvaluationEnvs(Environments):
+    """Environments in which the episodes of an evaluation are played side by side."""
 
-    def __init__(self, env, episodes: range, seed: int, policy: Policy):
-        self.env, self.left, self.seed, self.over = env, iter(episodes), seed, True
-        self.seen, self.memory = policy.observer.layout, policy.memory
+    def __init__(self, policy: Policy, factories: Sequence[Factory], seed: int):
+        super().__init__(factories, seed)
+        self.policy, self.layout = policy, policy.observer.layout
+        self.obs = np.zeros((len(factories), *self.layout.store.shape), self.layout.store.dtype)
+        self.states = np.zeros((len(factories), policy.memory), np.float32)
 
-    def playing(self) -> bool:
-        """Whether there is a step to take; begins the next episode where one is over."""
-        if self.over:
-            self.episode = next(self.left, None)
-            if self.episode is None:
-                return False
-            self.over, self.total, self.length = False, 0.0, 0
-            self.state = np.zeros((1, self.memory), np.float32)
-            try:
-                obs, _ = self.env.reset(seed=self._seed())
-                self._see(obs)
-            except BaseException as error:
-                raise self._fault("reset()", error) from error
-        return True
+    def play(self, episodes: int, deterministic: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Returns f64 [episodes] and lengths i64 [episodes].
 
-    def noise(self, policy: Policy) -> np.ndarray:
-        """The random numbers [1 k] of this step of this episode."""
-        noise, hold = ActionNoise(policy.head.noise, self.seed, self.episode + 1, 1), policy.head.hold
-        return noise.at(self.length - self.length % hold if hold else 0, Purpose.EVALUATE)
+        Environment e of n plays episodes e, e + n, ...: a fixed share, because otherwise short
+        episodes would count more than long ones.
+        """
+        returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
+        active, count = list(range(len(self.envs))), len(self.envs)
+        for e in active:
+            self.begin_episode(e, self.new_episode(e, e))
+        while active:
+            self.now += 1
+            for e, action in zip(active.copy(), self._actions(active, deterministic)):
+                number = self.running[e].number
+                rew, ended = self._step(e, action)
+                returns[number] += rew
+                lengths[number] += 1
+                if ended and number + count < episodes:
+                    self.begin_episode(e, self.new_episode(e, number + count))
+                elif ended:
+                    active.remove(e)
+        return returns, lengths
 
-    def step(self, action) -> None:
-        """Take one step and count it."""
+    def new_episode(self, e: int, number: int) -> RunningEpisode:
+        """Episode `number` of the evaluation; its seed is the same in every environment."""
+        seed = kernels.episode_seed(self.seed, Purpose.EVALUATE, 0, number)
+        return RunningEpisode(number, seed, self.now + 1)
+
+    def receive(self, e: int, obs: Any, info: dict) -> None:
+        """Store the first observation of an episode, and clear the policy's memory."""
+        self._store(e, obs, ended=False)
+        self.states[e] = 0.0
+
+    def fault(self, e: int, field: str, error: BaseException,
+              episode: RunningEpisode | None = None) -> EnvError:
+        """The error for environment e, which failed in `field` at this step of its episode."""
+        number, seed, start = episode or self.running[e]
+        step = max(0, self.now - start)
+        where = f"environment {e} (evaluation, seed {seed}, episode {number}, step {step})"
+        return faults.env_error(where, field, error,
+                                f"play it alone, from a reset with seed {seed} on")
+
+    def _actions(self, active: list[int], deterministic: bool) -> list[Any]:
+        noise = None if deterministic else np.concatenate([self._noise(e) for e in active])
+        actions, self.states[active] = self.policy.decide(self.obs[active], noise,
+                                                          self.states[active])
+        return actions
+
+    def _noise(self, e: int) -> np.ndarray:
+        """The random numbers [1 k] of this step of the running episode of environment e."""
+        number, _, start = self.running[e]
+        head, step = self.policy.head, self.now - start
+        noise = ActionNoise(head.noise, self.seed, number + 1, 1)
+        return noise.at(step - step % head.hold if head.hold else 0, Purpose.EVALUATE)
+
+    def _step(self, e: int, action: Any) -> tuple[float, bool]:
+        """(reward, whether the episode has ended) of a step of environment e."""
         try:
-            obs, rew, term, trunc, _ = self.env.step(action)
-            ends = checks.checked_flag(term, "terminated"), checks.checked_flag(trunc, "truncated")
-            self.total, self.over = self.total + checks.checked_reward(rew), any(ends)
-            self._see(obs)
+            obs, rew, term, trunc, _ = self.envs[e].step(action)
+            term = checks.checked_flag(term, "terminated")
+            ended = checks.checked_flag(trunc, "truncated") or term
+            rew = checks.checked_reward(rew)
+            self._store(e, obs, ended)
         except BaseException as error:
-            raise self._fault("step()", error) from error
-        self.length += 1
+            raise self.fault(e, "step()", error) from error
+        return rew, ended
 
-    def _see(self, obs) -> None:
-        """Keep an observation, as training would: ValueError for what its space does not say."""
-        self.row = self.seen.rows([obs])
-        if not self.over and (found := self.seen.unusable(self.row)):
+    def _store(self, e: int, obs: Any, ended: bool) -> None:
+        """Store an observation as training does; raises ValueError if its space refuses it."""
+        self.obs[e:e + 1] = self.layout.rows([obs])
+        if not ended and (found := self.layout.unusable(self.obs[e:e + 1])):
             raise found[1]
-
-    def _seed(self) -> int:
-        return kernels.episode_seed(self.seed, Purpose.EVALUATE, 0, self.episode)
-
-    def _fault(self, field: str, error: BaseException):
-        where = f"evaluation, seed {self._seed()}, episode {self.episode}, step {self.length}"
-        return faults.env_error(f"an environment ({where})", field, error,
-                              f"play it alone: env.reset(seed={self._seed()})")

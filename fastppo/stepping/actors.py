@@ -1,6 +1,12 @@
-"""Actors: local (compiled policy), central (main process), waiting, random."""
+"""Actors: they choose the actions of a rollout.
 
-from typing import NamedTuple, Protocol, Sequence
+    LocalActor     the compiled policy, in the process that steps the environments
+    CentralActor   any policy, in the main process, for a group of environments at once
+    WaitingActor   in a worker: waits for the main process's CentralActor
+    RandomActor    uniformly random actions, for the warm-up
+"""
+
+from typing import Any, Callable, NamedTuple, Protocol, Sequence
 
 import numpy as np
 
@@ -15,23 +21,25 @@ from fastppo.machine.noise import ActionNoise
 
 
 class Actor(Protocol):
-    """Who chooses a Serial's actions: the compiled policy, torch, chance, or another process."""
+    """Chooses the actions of a rollout. A call repeated after an interrupt changes nothing."""
+
+    to_env: Callable[[np.ndarray], list]  # stored actions [n ...] to n actions of the environment
 
     def start(self, iteration: int) -> None:
-        """A rollout begins (or goes on after an interrupt)."""
+        """Begin or continue the rollout of `iteration`."""
 
     def act(self, t: int, group: range) -> list:
-        """The environment actions of step t for the environments of `group`."""
+        """The environment actions of step t for the environments of `group`; stores them too."""
 
-    def cut(self, t: int, e: int) -> None:
-        """Environment e was truncated at step t; its last observation is in fin[e]."""
+    def truncated(self, t: int, e: int) -> None:
+        """Step t truncated the episode of environment e; its final observation is in fin[e]."""
 
     def finish(self, t: int) -> None:
-        """The last step is taken and obs[t], the row after it, is there."""
+        """The last step is taken, and obs[t], the row after it, is written."""
 
 
 class PolicyPlan(NamedTuple):
-    """What the compiled policy must know of a network: its layers, and where its log std stands."""
+    """A network as the compiled policy reads it."""
 
     plan: np.ndarray  # i64 [layers 7], see kernels.forward
     log_std: int | None  # offset into the flat parameters, or None for a categorical head
@@ -39,92 +47,92 @@ class PolicyPlan(NamedTuple):
 
 
 class LocalActor:
-    """The compiled policy for environments [first, last): forward, sample, logp, value."""
+    """The compiled policy for environments [first, last): forward pass, sampling, values."""
 
-    def __init__(self, arena: Arena, first: int, last: int, recipe: PolicyPlan, seen: ObservationLayout,
-                 actions: ActionMapping, seed: int):
-        part, self.first, self.seen = slice(first, last), first, seen
+    def __init__(self, arena: Arena, first: int, last: int, plan: PolicyPlan,
+                 layout: ObservationLayout, actions: ActionMapping, seed: int):
+        part, self.first, self.layout = slice(first, last), first, layout
         self.steps, count = len(arena["raw"]), last - first
-        self.obs, self.fin = list(arena["obs"][:, part]), arena["fin"][part]
-        self.act_rows, self.logp, self.val = (
-            list(arena[n][:, part]) for n in ("act", "logp", "val"))
+        self.obs, self.act_rows, self.logp, self.val, self.checked = (
+            list(rows[:, part]) for rows in (arena["obs"], arena["act"], arena["logp"],
+                                             arena["val"], _checked_rows(arena)))
         self.nxt, self.term, self.trunc = (arena[n][:, part] for n in ("nxt", "term", "trunc"))
-        self.params, self.told = arena["params"], list(_told(arena)[:, part])
+        self.fin, self.params = arena["fin"][part], arena["params"]
         self.mean, self.scale = (arena[n] if len(arena[n]) else None for n in ("mean", "scale"))
-        self.recipe, self.to_env, self.encoding = recipe, actions.to_env(), ObservationEncoding(seen)
-        self.noise = ActionNoise(("u" if recipe.log_std is None else "n") * actions.size, seed, first,
-                           count)
-        self.packed = np.empty(kernels.packed_size(recipe.plan), np.float32)
-        width = int(recipe.plan[recipe.plan[:, 1] < 0, 3].sum())  # action parameters, then value
-        self.out, self.one = np.empty((count, width), "f4"), np.empty((1, width), "f4")
-        self.heads = self.out[:, :-1]
+        self.plan, self.to_env, self.encoding = plan, actions.to_env(), ObservationEncoding(layout)
+        kind = "u" if plan.log_std is None else "n"
+        self.noise = ActionNoise(kind * actions.size, seed, first, count)
+        self.packed = np.empty(kernels.packed_size(plan.plan), np.float32)
+        width = int(plan.plan[plan.plan[:, 1] < 0, 3].sum())  # action parameters, then the value
+        self.out, self.single = np.empty((count, width), "f4"), np.empty((1, width), "f4")
+        self.action_params = self.out[:, :-1]
 
     def start(self, iteration: int) -> None:
-        """Take the parameters as they are now."""
-        kernels.pack(self.recipe.plan, self.params, self.packed)
+        """Read the current parameters."""
+        kernels.pack(self.plan.plan, self.params, self.packed)
         self.first_step = iteration * self.steps
-        at, size = self.recipe.log_std, self.noise.out.shape[1]
+        at, size = self.plan.log_std, self.noise.out.shape[1]
         self.log_std = None if at is None else self.params[at:at + size]
 
     def act(self, t: int, group: range) -> list:
-        """Forward, sample and record for all environments of the slice at once."""
+        """Forward pass, sampling and recording for all environments of the slice at once."""
         self._forward(self.obs[t], self.out)
-        if (legal := self.seen.legal(self.obs[t])) is not None:
-            self.heads[~legal] = MASKED_LOGIT
+        if (legal := self.layout.legal(self.obs[t])) is not None:
+            self.action_params[~legal] = MASKED_LOGIT
         act, noise = self.act_rows[t], self.noise.at(self.first_step + t)
         if self.log_std is None:
-            kernels.sample_categorical(self.heads, noise[:, 0], act, self.logp[t])
+            kernels.sample_categorical(self.action_params, noise[:, 0], act, self.logp[t])
         else:
-            kernels.sample_gaussian(self.heads, self.log_std, noise, act, self.logp[t])
+            kernels.sample_gaussian(self.action_params, self.log_std, noise, act, self.logp[t])
         self.val[t][:] = self.out[:, -1]
-        _check(self.told[t], self.first, t)
+        _check_finite(self.checked[t], self.first, t)
         return self.to_env(act)
 
-    def cut(self, t: int, e: int) -> None:
-        """The value of the true final observation, at once."""
-        self._forward(self.fin[e:e + 1], self.one)
-        self.nxt[t, e] = self.one[0, -1]
+    def truncated(self, t: int, e: int) -> None:
+        """Compute the value of the final observation at once."""
+        self._forward(self.fin[e:e + 1], self.single)
+        self.nxt[t, e] = self.single[0, -1]
 
     def finish(self, t: int) -> None:
-        """The values of the observations after the last step."""
+        """Compute the values of the observations after the last step."""
         self._forward(self.obs[t], self.out)
-        going_on = ~(self.term[t - 1] | self.trunc[t - 1])
-        self.nxt[t - 1, going_on] = self.out[going_on, -1]
+        running = ~(self.term[t - 1] | self.trunc[t - 1])
+        self.nxt[t - 1, running] = self.out[running, -1]
 
     def _forward(self, obs: np.ndarray, out: np.ndarray) -> None:
-        seen = self.encoding.encode(leaf_arrays(obs))
-        kernels.forward(self.recipe.plan, self.packed, self.mean, self.scale, seen, out,
-                        self.recipe.limit)
+        encoded = self.encoding.encode(leaf_arrays(obs))
+        kernels.forward(self.plan.plan, self.packed, self.mean, self.scale, encoded, out,
+                        self.plan.limit)
 
 
 class CentralActor:
-    """A policy that infers for a whole group of environments at once, always in the same groups.
+    """A policy that infers for one group of environments at once, always for the same groups.
 
-    `late`: an episode's last observation has a row of its own (autoreset mode NEXT_STEP).
+    `next_step`: the autoreset mode is NEXT_STEP, so a final observation has a row of its own.
     """
 
-    def __init__(self, arena: Arena, policy, groups: Sequence[range], seed: int,
-                 late: bool = False):
-        self.arena, self.policy, self.groups, self.late = arena, policy, groups, late
-        self.steps, self.told = len(arena["raw"]), _told(arena)
+    def __init__(self, arena: Arena, policy: Any, groups: Sequence[range], seed: int,
+                 next_step: bool = False):
+        self.arena, self.policy, self.groups, self.next_step = arena, policy, groups, next_step
+        self.steps, self.checked = len(arena["raw"]), _checked_rows(arena)
         self.to_env = policy.actions.to_env()
         self.noise = {group: ActionNoise(policy.head.noise, seed, group.start, len(group))
                       for group in groups}
-        self.hold, self.under_way = policy.head.hold or self.steps, None
+        self.hold, self.iteration = policy.head.hold or self.steps, None
 
     def start(self, iteration: int) -> None:
-        """Count noise from this rollout's first step; go on with the memory of the last one."""
+        """Count noise from the rollout's first step; continue with the last recurrent state."""
         self.first_step, state = iteration * self.steps, self.arena["state"]
-        if iteration != self.under_way:
-            state[0], self.under_way = state[-1] if iteration else 0.0, iteration
+        if iteration != self.iteration:
+            state[0], self.iteration = state[-1] if iteration else 0.0, iteration
 
     def act(self, t: int, group: range) -> list:
-        """Infer, and hand the actions to an environment of this process."""
+        """Infer for environments of this process."""
         self.infer(t, group)
         return self.to_env(self.arena["act"][t, group.start:group.stop])
 
     def infer(self, t: int, group: range) -> None:
-        """Fill act, logp, val [t group] and state [t+1 group]; repeating it changes nothing."""
+        """Fill act, logp, val [t group] and state [t+1 group]."""
         part, step = slice(group.start, group.stop), self.first_step + t
         if t:
             self._bootstrap(t - 1, part)
@@ -133,106 +141,110 @@ class CentralActor:
         for name, x in zip(("act", "logp", "val"), acted):
             self.arena[name][t, part] = x
         state[t + 1, part] = after
-        _check(self.told[t, part], group.start, t)
+        _check_finite(self.checked[t, part], group.start, t)
 
-    def cut(self, t: int, e: int) -> None:
-        """Nothing yet: values of final observations are inferred for the group together."""
+    def truncated(self, t: int, e: int) -> None:
+        """Nothing yet: `_bootstrap` infers the values of a group's final observations together."""
 
     def finish(self, t: int) -> None:
-        """The values of the observations after the last step."""
-        ended = self.arena["term"][t - 1] | self.arena["trunc"][t - 1]
+        """Infer the values of the observations after the last step."""
+        term, trunc, nxt = (self.arena[name][t - 1] for name in ("term", "trunc", "nxt"))
         for group in self.groups:
             part = slice(group.start, group.stop)
             self._bootstrap(t - 1, part)
             value = self.policy.values(self.arena["obs"][t, part], self.arena["state"][t, part])
-            self.arena["nxt"][t - 1, part] = np.where(
-                ended[part], self.arena["nxt"][t - 1, part], value)
+            nxt[part] = np.where((term | trunc)[part], nxt[part], value)
 
     def _bootstrap(self, t: int, part: slice) -> None:
-        """V(final observation) where step t truncated; done once, for `fin` is soon another's.
+        """Infer the value of final observations where step t truncated, then clear the state.
 
-        Only then does an episode that begins at t + 1 forget what was before it.
+        Values are inferred once: a later step overwrites `fin`. The state of an episode that begins
+        at t + 1 is cleared after that, because its final observation needs the state before.
         """
         nxt, term, trunc, valid = (self.arena[name][t, part] for name in (
             "nxt", "term", "trunc", "valid"))
-        state, cut = self.arena["state"][t + 1, part], trunc & ~term & np.isnan(nxt)
-        if cut.any():
-            nxt[cut] = self.policy.values(self.arena["fin"][part], state)[cut]
-        state[~valid if self.late else term | trunc] = 0.0
-
-
-def _told(arena: Arena) -> np.ndarray:
-    """What shows that a network's action parameters were not finite: f32 act or else logp [t e]."""
-    return arena["act" if arena["act"].dtype == np.float32 else "logp"]
-
-
-def _check(told: np.ndarray, first: int, t: int) -> None:
-    """Raise Error before an environment gets an action of `told` [e ...] that is not finite."""
-    if (at := kernels.first_nonfinite(told)) >= 0:
-        e = at // max(1, told[0].size)
-        raise Error(f"the network's action parameters for environment {first + e} are not finite,"
-                    f" at step {t} of a rollout", "return finite numbers from the model's forward;"
-                    " of a built-in network: lower --lr")
+        state, missing = self.arena["state"][t + 1, part], trunc & ~term & np.isnan(nxt)
+        if missing.any():
+            nxt[missing] = self.policy.values(self.arena["fin"][part], state)[missing]
+        state[~valid if self.next_step else term | trunc] = 0.0
 
 
 def first_turn(iteration: int, steps: int, groups: int) -> int:
-    """The count at which a rollout's turns begin: one a group step, and one for its end."""
+    """The count before a rollout's first turn: a turn for each group step, and one for the end."""
     return iteration * (steps * groups + 1)
 
 
 class WaitingActor:
-    """The worker's end of Central: says what it has stepped, waits for the main process's actions.
+    """The worker's end of a CentralActor: reports its steps, and waits for actions.
 
-    `turns` offers stepped(count) and wait(group number, count). Count first + k + 1 says, from the
-    worker, that k groups are stepped and, from the main process, that group step k may be taken.
+    `turns` has stepped(count) and wait(group number, count). In counts after `first_turn`: the
+    worker reports count k + 1 when k groups are stepped, and group step k may be taken when the
+    main process has reached k + 1.
     """
 
     def __init__(self, arena: Arena, first: int, last: int, groups: Sequence[range],
-                 actions: ActionMapping, turns):
+                 actions: ActionMapping, turns: Any):
         self.act_rows, self.groups = list(arena["act"][:, first:last]), list(groups)
         self.to_env, self.turns = actions.to_env(), turns
 
     def start(self, iteration: int) -> None:
-        """Count turns from this rollout's first step."""
+        """Count turns from the rollout's first step."""
         self.count = first_turn(iteration, len(self.act_rows), len(self.groups))
 
     def act(self, t: int, group: range) -> list:
-        """Wait for the actions of one group."""
+        """Wait for the actions of a group."""
         self.count += 1
         self.turns.stepped(self.count)
         self.turns.wait(self.groups.index(group), self.count)
         return self.to_env(self.act_rows[t][group.start:group.stop])
 
-    def cut(self, t: int, e: int) -> None:
-        """Nothing: the main process sees it in the arena."""
+    def truncated(self, t: int, e: int) -> None:
+        """Nothing: the main process reads it in the arena."""
 
     def finish(self, t: int) -> None:
-        """Say that the last group is stepped."""
+        """Report that the last group is stepped."""
         self.turns.stepped(self.count + 1)
 
 
 class RandomActor:
-    """Uniformly random legal actions for the environments that see `rows` [t][e], kept nowhere."""
+    """Uniformly random legal actions for environments [first, ...) that observe obs [t][e ...]."""
 
-    def __init__(self, seen: ObservationLayout, rows: Sequence[np.ndarray], seed: int, first: int):
-        self.seen, self.rows, self.seed, self.first = seen, rows, seed, first
-        self.actions = ActionMapping(seen.act_space)
-        self.to_env, shape = self.actions.to_env(), (len(rows[0]), self.actions.size)
-        self.u, self.z = (np.empty(shape, np.float32) for _ in "uz")
+    def __init__(self, layout: ObservationLayout, obs: Sequence[np.ndarray], act: np.ndarray,
+                 seed: int, first: int = 0):
+        self.layout, self.obs, self.act_rows, self.seed, self.first = layout, obs, act, seed, first
+        self.actions = ActionMapping(layout.act_space)
+        self.to_env, shape = self.actions.to_env(), (len(obs[0]), self.actions.size)
+        self.uniform, self.normal = np.empty(shape, np.float32), np.empty(shape, np.float32)
 
     def start(self, iteration: int) -> None:
         """Nothing to prepare."""
 
     def act(self, t: int, group: range) -> list:
-        """Actions that depend on seed, environment, step and what is legal alone."""
-        kernels.uniform(self.seed, Purpose.WARMUP, self.first, 2 * t, self.u)
-        kernels.normal(self.seed, Purpose.WARMUP, self.first, 2 * t + 1, self.z)
+        """Actions that depend only on seed, environment, step and the legal actions."""
+        kernels.uniform(self.seed, Purpose.WARMUP, self.first, 2 * t, self.uniform)
+        kernels.normal(self.seed, Purpose.WARMUP, self.first, 2 * t + 1, self.normal)
         part = slice(group.start, group.stop)
-        legal = self.seen.legal(self.rows[t][part])
-        return self.to_env(self.actions.random(self.u[part], self.z[part], legal))
+        act, legal = self.act_rows[t][part], self.layout.legal(self.obs[t][part])
+        act[:] = self.actions.random(self.uniform[part], self.normal[part], legal)
+        return self.to_env(act)
 
-    def cut(self, t: int, e: int) -> None:
-        """Nothing to value."""
+    def truncated(self, t: int, e: int) -> None:
+        """The warm-up needs no values."""
 
     def finish(self, t: int) -> None:
-        """Nothing to add."""
+        """The warm-up needs no values."""
+
+
+def _checked_rows(arena: Arena) -> np.ndarray:
+    """The array f32 [t e ...] that is not finite where action parameters are not: act, or logp."""
+    return arena["act" if arena["act"].dtype == np.float32 else "logp"]
+
+
+def _check_finite(rows: np.ndarray, first: int, t: int) -> None:
+    """Raise Error before an environment gets an action of rows [e ...] that is not finite."""
+    if (at := kernels.first_nonfinite(rows)) >= 0:
+        e = at // max(1, rows[0].size)
+        raise Error(f"the network's action parameters for environment {first + e} are not finite,"
+                    f" at step {t} of a rollout",
+                    ("return finite numbers from your model's forward",
+                     "lower the learning rate of a built-in network"))

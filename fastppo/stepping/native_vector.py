@@ -1,14 +1,14 @@
-"""Environments that come as one vector environment: Gymnasium's own, or a simulator's on the GPU.
+"""Steps one vector environment: Gymnasium's own, or a simulator that steps all of them at once.
 
-No workers: the main process acts for all of them at once, by the compiled policy where it serves.
-What an end looks like is the mode in `metadata["autoreset_mode"]`:
+There are no workers: the main process acts for all environments. What an episode's end looks like
+is the autoreset mode, metadata["autoreset_mode"]:
 
-    NEXT_STEP  obs[t+1] is the final observation; row t+1 is no step but the reset: not valid
-    SAME_STEP  obs[t+1] is the reset's already, the final observation is in info["final_obs"]
-    DISABLED   obs[t+1] is the final observation until we reset by a mask, within the same step
+    NEXT_STEP  obs[t+1] is the final observation; row t+1 is the reset, not a step: it is not valid
+    SAME_STEP  obs[t+1] is the reset's already; the final observation is in info["final_obs"]
+    DISABLED   obs[t+1] is the final observation until we reset by a mask, in the same step
 """
 
-from typing import NamedTuple, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -19,168 +19,171 @@ from fastppo.envs.observations import ObservationLayout
 from fastppo.errors import ConfigError, EnvError, SpaceError
 from fastppo.machine import kernels
 from fastppo.machine.arena import POISON, Arena
-from fastppo.machine.kernels import Purpose
 from fastppo.stepping import checks
 from fastppo.stepping.actors import Actor, RandomActor
-from fastppo.stepping.episodes import WARMUP_EPISODE
-from fastppo.stepping.infos import EpisodeInfos, finite_scalars_of
+from fastppo.stepping.environments import WARMUP_EPISODE
+from fastppo.stepping.episodes import RolloutRecorder, RolloutViews
+from fastppo.stepping.infos import finite_scalars_of
 
 
 class VectorState(NamedTuple):
-    """Where the environments stand; replaced whole, so that an interrupt never sees half a step."""
+    """The progress of a rollout; replaced as a whole, so an interrupt never sees half a step."""
 
     t: int  # the next step of the rollout
-    over: np.ndarray  # bool [e] ended, and the next step is the reset (NEXT_STEP)
-    cut: np.ndarray  # bool [e] of these, those whose truncation is yet to be entered
-    total: np.ndarray  # f64 [e] rewards and
-    length: np.ndarray  # i64 [e] steps of the episodes under way
+    start: np.ndarray  # i64 [e] first step of each running episode
+    resetting: np.ndarray  # bool [e] the next step is the reset (NEXT_STEP)
+    truncated: np.ndarray  # bool [e] of these, the ones whose truncation is not recorded yet
 
 
 class NativeVector:
-    """A vector environment behind the calls of a Serial, writing the same arrays of the arena.
+    """A vector environment with the calls of a Serial, writing the same arrays.
 
-    It promises less: it is seeded once, by `begin`; its past cannot be played again, so after an
-    interrupt inside its own step all episodes under way count as truncated, and new ones begin.
-    Raises ConfigError for an unknown autoreset mode.
+    It promises less than a Serial: `begin` seeds it once, and its episodes cannot be replayed. So
+    an interrupt inside its own step truncates all running episodes, and new ones begin. Raises
+    EnvError for a fault, and ConfigError for an unknown autoreset mode.
     """
 
     def __init__(self, env: VectorEnv, arena: Arena, actor: Actor, seed: int):
         self.env, self.arena, self.actor, self.seed = env, arena, actor, seed
-        self.rows, self.steps, self.count = list(arena["obs"]), len(arena["raw"]), env.num_envs
-        self.mode = autoreset_mode(env)
-        self.follow = {AutoresetMode.NEXT_STEP: self._wait, AutoresetMode.SAME_STEP: self._final,
-                       AutoresetMode.DISABLED: self._reset_some}[self.mode]
-        self.acts = ActionMapping(env.single_action_space)
-        self.seen = ObservationLayout(env.single_observation_space, env.single_action_space)
+        self.views = RolloutViews.of(arena, 0, env.num_envs)
+        self.obs, self.count, self.mode = list(self.views.obs), env.num_envs, autoreset_mode(env)
+        self.actions = ActionMapping(env.single_action_space)
+        self.layout = ObservationLayout(env.single_observation_space, env.single_action_space)
         single = env.single_action_space.shape
         if single is not None and env.action_space.shape != (self.count, *single):
-            raise SpaceError(f"{env} batches its actions as {env.action_space}",
-                             "gymnasium.vector.utils.batch_space(single_action_space, num_envs)")
-        self.stand, self.under_way, self.busy = self._fresh(0), None, False
-        self.ends = EpisodeInfos()
+            raise SpaceError(f"the action space of {env} is {env.action_space}, which is not a"
+                             " batch of its single_action_space", "make it with"
+                             " gymnasium.vector.utils.batch_space(single_action_space, num_envs)")
 
     def warmup(self, steps: int) -> None:
         """See Serial.warmup."""
         self.begin(WARMUP_EPISODE)
-        actor = RandomActor(self.seen, self.rows, self.seed, 0)
+        actor = RandomActor(self.layout, self.obs, self.views.act, self.seed)
         self._run(WARMUP_EPISODE, actor, steps)
 
     def begin(self, episode: int = 0) -> None:
         """Seed and reset the environments, once for all their episodes."""
-        seed = kernels.episode_seed(self.seed, Purpose.ENV_SEED, 0, episode)
-        self.rows[-1][:] = self._free(self._observed(self._reset(seed=seed)))
-        self.stand, self.under_way, self.busy = self._fresh(0), None, False
+        self.recorder, self.iteration, self.stepping = RolloutRecorder(self.views), None, False
+        self.state = self._new_episodes(0)
+        seed = kernels.episode_seed(self.seed, kernels.Purpose.ENV_SEED, 0, episode)
+        self.obs[-1][:] = self._stored(self._call("reset", 2, seed=seed)[0])
 
     def rollout(self, iteration: int) -> None:
-        """Take T steps in every environment; the same iteration given again goes on with it."""
+        """See Serial.rollout."""
         self.actor.start(iteration)
-        self._run(iteration, self.actor, self.steps)
-        self.ends.tell(self.arena["infos"][0])
+        self._run(iteration, self.actor, len(self.obs) - 1)
 
     def close(self) -> None:
-        """Leave the vector environment to whoever made it (a Source closes its own)."""
+        """Nothing: the code that made the vector environment closes it."""
 
     def _run(self, iteration: int, actor: Actor, steps: int) -> None:
-        if iteration != self.under_way:
-            self.rows[0][:] = self.rows[-1]
-            self.ends.clear()
-            self.stand, self.under_way = self.stand._replace(t=0), iteration
-        if self.busy:
-            self._start_anew()
-        for t in range(self.stand.t, steps):
-            self._cut(actor, t)
+        if self.iteration != iteration:
+            self.recorder.start_rollout()
+            self.state, self.iteration = self.state._replace(t=0), iteration
+        if self.stepping:
+            self._restart(actor)
+        for t in range(self.state.t, steps):
+            self._value_truncations(actor, t)
             actions = actor.act(t, range(self.count))
-            self._settle(t, self.arena["val"][t])
+            self._finish_row(t, self.arena["val"][t])
+            self._poison_reset_row(t)
             self._step(t, actions)
-        self._cut(actor, steps)
+        self._value_truncations(actor, steps)
         actor.finish(steps)
-        self._settle(steps, self.arena["nxt"][steps - 1])
+        self._finish_row(steps, self.arena["nxt"][steps - 1])
+        self.recorder.finish_rollout(steps)
+        self.views.raw[~self.arena["valid"]] = np.nan
 
-    def _cut(self, actor: Actor, t: int) -> None:
-        """Tell the actor whom step t - 1 truncated: before the next one takes their `fin`."""
-        if t and (trunc := self.arena["trunc"][t - 1]).any():
-            term, nxt = self.arena["term"][t - 1], self.arena["nxt"][t - 1]
+    def _value_truncations(self, actor: Actor, t: int) -> None:
+        """Tell the actor which environments step t - 1 truncated, before `fin` is overwritten."""
+        if t and (trunc := self.views.trunc[t - 1]).any():
+            term, nxt = self.views.term[t - 1], self.arena["nxt"][t - 1]
             for e in np.flatnonzero(trunc & ~term & np.isnan(nxt)):
-                actor.cut(t - 1, e)
+                actor.truncated(t - 1, e)
 
-    def _settle(self, t: int, val: np.ndarray) -> None:
-        """Enter what NEXT_STEP tells a step late: `val` [e], of the final observations obs[t]."""
-        _, over, cut, _, _ = self.stand
+    def _finish_row(self, t: int, val: np.ndarray) -> None:
+        """Write into row t - 1 what NEXT_STEP shows a step late; `val` [e] are values of obs[t]."""
         if t:
-            nxt, trunc, term = (self.arena[n][t - 1] for n in ("nxt", "trunc", "term"))
-            nxt[cut & ~term] = val[cut & ~term]
-            trunc[cut] = True
+            truncated, term = self.state.truncated, self.views.term[t - 1]
+            nxt = self.arena["nxt"][t - 1]
+            nxt[truncated & ~term] = val[truncated & ~term]
+            self.views.trunc[t - 1, truncated] = True
             nxt[~self.arena["valid"][t - 1]] = np.nan
-        if t < self.steps:
-            self.arena["valid"][t, over] = False
-            for name in ("act", "logp", "val", "nxt"):
-                row = self.arena[name][t]
-                row[over] = POISON[row.dtype.kind]
+
+    def _poison_reset_row(self, t: int) -> None:
+        """Mark row t as invalid for environments whose step it only resets."""
+        self.arena["valid"][t, self.state.resetting] = False
+        for name in ("act", "logp", "val", "nxt"):
+            row = self.arena[name][t]
+            row[self.state.resetting] = POISON[row.dtype.kind]
 
     def _step(self, t: int, actions: list) -> None:
-        _, over, _, total, length = self.stand
-        self.busy = True
-        obs, rew, term, trunc, info = self._called("step", 5, self.acts.stacked(actions))
-        rew = self._rewards(rew, over)
-        term, trunc = (self._flags(flags) & ~over for flags in (term, trunc))
-        ended, total, length = term | trunc, np.where(over, 0.0, total + rew), length + ~over
-        late, obs = self.follow(self._observed(obs), term, trunc, info)
-        self.rows[t + 1][:] = self._free(obs, ended & late)
-        for name, row in (("raw", np.where(over, np.nan, rew)), ("term", term),
-                          ("trunc", trunc & ~late), ("total", np.where(ended, total, np.nan)),
-                          ("length", np.where(ended, length, 0))):
-            self.arena[name][t] = row
-        for e in np.flatnonzero(ended):
-            self.ends.add(t, int(e), finite_scalars_of(info, e))
-        self.stand = VectorState(t + 1, ended & late, trunc & late, np.where(ended, 0.0, total),
-                           np.where(ended, 0, length))
-        self.busy = False
+        _, start, resetting, _ = self.state
+        self.stepping = True
+        obs, rew, term, trunc, info = self._call("step", 5, self.actions.stacked(actions))
+        self.recorder.rewards[t] = self._rewards(rew, resetting)
+        term = self._flags(term, "terminations") & ~resetting
+        trunc = self._flags(trunc, "truncations") & ~resetting
+        ended, late = term | trunc, self.mode is AutoresetMode.NEXT_STEP
+        for e in np.flatnonzero(ended).tolist():  # before a reset, which may change the info
+            self.recorder.end(t, e, start[e], term[e], trunc[e] and not late,
+                              finite_scalars_of(info, e))
+        self.obs[t + 1][:] = self._next_observations(obs, info, ended, trunc & ~term)
+        first_step = self.recorder.origin + t + (2 if late else 1)
+        self.state = VectorState(t + 1, np.where(ended, first_step, start), ended & late,
+                                 trunc & late)
+        self.stepping = False
 
-    def _wait(self, obs, term, trunc, info) -> tuple[bool, np.ndarray]:
-        return True, obs
+    def _next_observations(self, obs: Any, info: dict, ended: np.ndarray, truncated: np.ndarray
+                           ) -> np.ndarray:
+        """The observations [e ...] of the next row; `fin` gets the final ones not among them."""
+        if self.mode is AutoresetMode.SAME_STEP:
+            if truncated.any():
+                self._keep_final(info, np.flatnonzero(truncated))
+            return self._stored(obs)
+        rows = self._stored(obs, final=ended)
+        if self.mode is AutoresetMode.DISABLED and ended.any():
+            self.views.fin[ended] = rows[ended]
+            first, _ = self._call("reset", 2, options={"reset_mask": ended.copy()})
+            rows[ended] = self._stored(first, final=~ended)[ended]
+        return rows
 
-    def _final(self, obs, term, trunc, info) -> tuple[bool, np.ndarray]:
-        cut = np.flatnonzero(trunc & ~term)
-        if len(cut):
-            if "final_obs" not in info:
-                raise EnvError(f"{self.env} truncated episodes without info['final_obs'], although"
-                               f" its autoreset mode is {self.mode}", "mend the vector environment")
-            self.arena["fin"][cut] = self._finals([info["final_obs"][e] for e in cut], cut)
-        return False, obs
+    def _keep_final(self, info: dict, which: np.ndarray) -> None:
+        """Copy the final observations of environments `which` from info["final_obs"] to `fin`."""
+        if "final_obs" not in info:
+            raise EnvError(f"{self.env} truncated episodes without info['final_obs'], although its"
+                           f" autoreset mode is {self.mode}", "put the final observations into"
+                           " info['final_obs'], or declare the autoreset mode that it has")
+        for e in which:
+            try:
+                self.views.fin[e] = self.layout.rows([info["final_obs"][e]])[0]
+            except Exception as error:  # converting runs the environment's own code
+                raise self._fault(f"the final observation of environment {e}", error) from error
 
-    def _reset_some(self, obs, term, trunc, info) -> tuple[bool, np.ndarray]:
-        ended = term | trunc
-        if ended.any():
-            self.arena["fin"][ended] = obs[ended]
-            first = self._observed(self._reset(options={"reset_mask": ended.copy()}))
-            obs = obs.copy()
-            obs[ended] = first[ended]
-        return False, obs
-
-    def _start_anew(self) -> None:
-        """Cut every episode under way at the last whole step, and begin new ones."""
-        t, total, length = self.stand.t, self.stand.total, self.stand.length
-        obs, term, trunc, valid = (self.arena[n] for n in ("obs", "term", "trunc", "valid"))
+    def _restart(self, actor: Actor) -> None:
+        """Truncate the running episodes after the last whole step, and begin new ones."""
+        t, start, _, _ = self.state
+        term, trunc, length, valid = (self.arena[n] for n in ("term", "trunc", "length", "valid"))
         if t:
-            cut = valid[t - 1] & ~(term[t - 1] | trunc[t - 1])
-            self.arena["fin"][cut] = obs[t, cut]
-            told = cut & (length > 0)
-            self.arena["total"][t - 1, told] = total[told]
-            self.arena["length"][t - 1, told] = length[told]
-            trunc[t - 1, cut] = True
-        valid[t:] = True
-        self.rows[t][:] = self._free(self._observed(self._reset()))
-        self.stand, self.busy = self._fresh(t), False
+            actor.finish(t)  # values the last observations, before the state is cleared
+            running = valid[t - 1] & ~(term[t - 1] | trunc[t - 1])
+            for e in np.flatnonzero(running).tolist():
+                self.recorder.end(t - 1, e, start[e], False, True, {})
+        else:
+            self.recorder.returns = np.zeros(self.count)
+        for rows, value in ((term, False), (trunc, False), (length, 0), (valid, True)):
+            rows[t:] = value
+        self.arena["state"][t] = 0.0
+        self.obs[t][:] = self._stored(self._call("reset", 2)[0])
+        self.state, self.stepping = self._new_episodes(t), False
 
-    def _fresh(self, t: int) -> VectorState:
-        never = np.zeros(self.count, bool)
-        return VectorState(t, never, never, np.zeros(self.count), np.zeros(self.count, np.int64))
+    def _new_episodes(self, t: int) -> VectorState:
+        """The state in which every environment begins an episode with step t of the rollout."""
+        none = np.zeros(self.count, bool)
+        return VectorState(t, np.full(self.count, self.recorder.origin + t), none, none)
 
-    def _reset(self, **how):
-        return self._called("reset", 2, **how)[0]
-
-    def _called(self, name: str, count: int, *args, **kwargs) -> Sequence:
-        """The `count` parts of what the vector environment's method `name` returns."""
+    def _call(self, name: str, count: int, *args: Any, **kwargs: Any) -> Sequence:
+        """The `count` values that the vector environment's method `name` returns."""
         try:
             *parts, last = getattr(self.env, name)(*args, **kwargs)
             if len(parts) != count - 1:
@@ -189,72 +192,61 @@ class NativeVector:
         except BaseException as error:
             raise self._fault(f"{name}()", error) from error
 
-    def _observed(self, obs, which=None) -> np.ndarray:
-        """`obs` [e ...] as stored, checked; `which` environments they are of (default: all)."""
-        which, store = range(self.count) if which is None else which, self.rows[0]
+    def _stored(self, obs: Any, final: np.ndarray | None = None) -> np.ndarray:
+        """A batch of observations as rows [e ...] of the rollout buffer: a copy, checked.
+
+        `final`, bool [e]: no action follows these, so every action counts as legal.
+        """
+        layout, store = self.layout, self.obs[0]
         try:
-            if not self.seen.is_box:
-                return self.seen.batch(obs, len(which))
-            rows = checks.checked_observation(obs, (len(which), *store.shape[1:]), store.dtype)
-        except Exception as error:  # converting runs the environment's own code
+            if layout.is_box:
+                with np.errstate(over="ignore"):
+                    rows = np.array(checks.checked_observation(obs, store.shape, store.dtype),
+                                    store.dtype, order="C")
+            else:
+                rows = layout.batch(obs, self.count)
+        except Exception as error:  # as above
             raise self._fault("its observations", error) from error
-        with np.errstate(over="ignore"):
-            rows = np.array(rows, store.dtype, order="C")
-        if rows.dtype == np.float32 and (at := kernels.first_nonfinite(rows)) >= 0:
-            e, place = divmod(at, max(1, rows[0].size))
-            raise self._fault("an observation", ValueError(
-                f"observation[{place}] of environment {which[e]} is {rows.reshape(-1)[at]}"))
+        if layout.mask is not None and final is not None:
+            layout.legal(rows)[final] = True
+        if found := layout.unusable(rows):
+            raise self._fault(f"the observation of environment {found[0]}", found[1])
         return rows
 
-    def _free(self, rows: np.ndarray, over=False) -> np.ndarray:
-        """`rows` [e], checked: something is legal, and all is where an episode is `over`."""
-        if self.seen.mask is not None:
-            self.seen.legal(rows)[over] = True
-            if found := self.seen.unusable(rows):
-                raise self._fault(f"the observation of environment {found[0]}", found[1])
-        return rows
-
-    def _finals(self, found: list, which: np.ndarray) -> np.ndarray:
-        """Single observations of the environments `which` as stored, checked."""
-        if self.seen.is_box:
-            return self._observed(found, which)
-        try:
-            return self.seen.rows(found)
-        except Exception as error:
-            raise self._fault("its last observations", error) from error
-
-    def _rewards(self, rew, over: np.ndarray) -> np.ndarray:
+    def _rewards(self, rew: Any, resetting: np.ndarray) -> np.ndarray:
+        """Rewards as f64 [e], 0 where the step was only a reset."""
         try:
             rew = np.asarray(rew, np.float64)
             if rew.shape != (self.count,):
                 raise ValueError(f"the rewards have shape {rew.shape}, not ({self.count},)")
-            rew = np.where(over, 0.0, rew)
+            rew = np.where(resetting, 0.0, rew)
             if not (good := np.abs(rew) <= checks.REWARD_MAX).all():
                 e = int(good.argmin())
-                raise ValueError(f"that of environment {e} is {rew[e]}, not finite in float32")
-        except Exception as error:
+                raise ValueError(f"the one of environment {e} is {rew[e]}, not finite in float32")
+        except Exception as error:  # as above
             raise self._fault("its rewards", error) from error
         return rew
 
-    def _flags(self, flags) -> np.ndarray:
+    def _flags(self, flags: Any, name: str) -> np.ndarray:
+        """`flags` as bool [e]."""
         flags = np.asarray(flags)
         if flags.shape != (self.count,) or flags.dtype.kind not in "biuf":
-            raise self._fault("its ends", ValueError(f"they are {flags.dtype} of shape"
-                                                     f" {flags.shape}, not bool ({self.count},)"))
+            raise self._fault(f"its {name}", ValueError(
+                f"they are {flags.dtype} of shape {flags.shape}, not bool ({self.count},)"))
         return flags.astype(bool)
 
     def _fault(self, field: str, error: BaseException) -> EnvError:
-        where = f"{self.env} (seed {self.seed}, rollout {self.under_way}, step {self.stand.t})"
-        return faults.env_error(where, field, error, "run the vector environment alone to see why")
+        where = f"{self.env} (seed {self.seed}, rollout {self.iteration}, step {self.state.t})"
+        return faults.env_error(where, field, error, "step the vector environment alone to see it")
 
 
 def autoreset_mode(env: VectorEnv) -> AutoresetMode:
-    """What `env` does where an episode ends; raises ConfigError where its metadata do not say."""
+    """The autoreset mode of `env`; raises ConfigError if its metadata has none of Gymnasium's."""
     mode = env.metadata.get("autoreset_mode")
     try:
         return AutoresetMode(mode)
     except ValueError as error:
         raise ConfigError(
-            f"{env} has the autoreset mode {mode!r} in its metadata, which is none of Gymnasium's",
+            f"{env} has the autoreset mode {mode!r} in its metadata, which Gymnasium does not know",
             "env.metadata = {**env.metadata, 'autoreset_mode': gymnasium.vector.AutoresetMode"
-            ".NEXT_STEP}, or whichever it is") from error
+            ".NEXT_STEP}, or SAME_STEP or DISABLED") from error

@@ -1,4 +1,4 @@
-"""Copies observations into the rollout buffer."""
+"""Writes observations into the rollout buffer."""
 
 from typing import Any
 
@@ -8,73 +8,65 @@ from fastppo.envs.observations import ObservationLayout
 from fastppo.envs.spaces import leaf_arrays
 from fastppo.stepping import checks
 
-LARGE_BYTES = 4096  # bytes of an observation for which a second copy costs more than it saves
+LARGE_BYTES = 4096  # of an observation; for a larger one a second copy costs more than it saves
 
 
 class BoxWriter:
-    """Where observations are copied to at once, for an environment may reuse its array.
+    """Writes observations of a Box, at once, because an environment may reuse its array.
 
-    Small ones go to a desk, and for all of a group together to their row [e ...] of the arena: a
-    view of one observation, made once, costs half of indexing the row. Where they come in another
-    dtype than is kept, the desk is float64, and the cast is without numpy's warning of an overflow:
-    such a number is found as not finite. `dtype` is what to expect.
+    Small ones are staged: a view of one observation, made once, costs half of indexing the row of
+    the buffer, and those of a group are copied to the row together. The staging array becomes
+    float64 with the first observation that is not float32: a cast that overflows makes numpy warn,
+    and only `flush` casts, without that warning. An infinity is found later.
+
+    An array of `shape` and `dtype` can be copied to a slot as it is.
     """
 
-    def __init__(self, row: np.ndarray, dtype: np.dtype):
-        self.shape, self.kept, self.envs, self.seen = row.shape[1:], row.dtype, len(row), dtype
-        self.large = row[0].nbytes > LARGE_BYTES
-        self.settle()
-
-    def settle(self) -> None:
-        """Expect from now on what was seen last; only between rollouts."""
-        self.dtype, same = self.seen, self.seen == self.kept or self.kept != np.float32
-        self.desk = None
-        if not (same and self.large):
-            self.desk = np.zeros((self.envs, *self.shape), self.kept if same else np.float64)
-            self.places = [self.desk[e, ...] for e in range(self.envs)]
+    def __init__(self, row: np.ndarray):
+        self.shape, self.stored, self.staging = row.shape[1:], row.dtype, None
+        self.dtype = self.stored
+        if row[0].nbytes <= LARGE_BYTES:
+            self.staging = np.zeros_like(row)
+            self.slots = [self.staging[e, ...] for e in range(len(row))]
 
     def open(self, row: np.ndarray) -> list[np.ndarray]:
-        """The arrays, one an environment, into which to copy what belongs in `row`."""
-        return self.places if self.desk is not None else [row[e, ...] for e in range(self.envs)]
+        """The slots, one array for each environment, to which observations of `row` are copied."""
+        self.row = row
+        if self.staging is None:
+            self.slots = [row[e, ...] for e in range(len(row))]
+        return self.slots
 
-    def close(self, row: np.ndarray, group: range) -> None:
-        """The observations of `group` are all there: let `row` have them. Twice is fine."""
-        if self.desk is None:
+    def flush(self, group: range) -> None:
+        """Copy the staged observations of `group` to the open row."""
+        if self.staging is None:
             return
         part = slice(group.start, group.stop)
-        if self.desk.dtype == row.dtype:
-            row[part] = self.desk[part]
-            return
-        with np.errstate(over="ignore"):
-            row[part] = self.desk[part]
+        if self.staging.dtype == self.stored:
+            self.row[part] = self.staging[part]
+        else:
+            self.write(self.row, part, self.staging[part])
 
-    def unexpected(self, obs) -> np.ndarray:
-        """`fitting`, and from the next rollout on it is expected."""
-        array = checks.checked_observation(obs, self.shape, self.kept)
-        self.seen = array.dtype
-        return self.fitting(array)
+    def convert(self, obs: Any) -> np.ndarray:
+        """`obs` as an array to copy to a slot; raises ValueError if its space has no such array."""
+        array = checks.checked_observation(obs, self.shape, self.stored)
+        if self.staging is None:
+            with np.errstate(over="ignore"):
+                return array.astype(self.stored)
+        if self.staging.dtype == np.float32 and array.dtype != np.float32:
+            wide = self.staging.astype(np.float64)
+            # In one statement, between the parts of which no interrupt strikes.
+            self.slots[:], self.staging = [wide[e, ...] for e in range(len(wide))], wide
+        self.dtype = array.dtype
+        return array
 
-    def fitting(self, obs) -> np.ndarray:
-        """`obs` as an array that may be copied; raises ValueError for what its space refuses."""
-        if type(obs) is np.ndarray and obs.shape == self.shape and obs.dtype == self.kept:
-            return obs
-        array = checks.checked_observation(obs, self.shape, self.kept)
-        if array.dtype == self.kept or self.desk is not None and self.desk.dtype != self.kept:
-            return array
+    def write(self, rows: np.ndarray, where: int | slice, obs: np.ndarray) -> None:
+        """rows[where] = obs, cast to the dtype of the buffer."""
         with np.errstate(over="ignore"):
-            return array.astype(self.kept)
-
-    def put(self, rows: np.ndarray, e: int, obs: np.ndarray) -> None:
-        """rows[e] = obs, for one row of the arena alone."""
-        if obs.dtype == rows.dtype:
-            rows[e] = obs
-            return
-        with np.errstate(over="ignore"):
-            rows[e] = obs
+            rows[where] = obs
 
 
 class LeafViews:
-    """Where one environment's observation belongs: `place[...] = arrays` puts its leaves there."""
+    """The place of one structured observation: `place[...] = arrays` copies its leaves there."""
 
     def __init__(self, views: list[np.ndarray]):
         self.views = views
@@ -85,35 +77,32 @@ class LeafViews:
 
 
 class StructureWriter:
-    """An Intake for observations that are no plain Box: each is checked and put where it belongs.
+    """Writes observations of any other space: a list of arrays, one for each leaf, without staging.
 
-    The same calls; what goes through them is the list of an observation's arrays, one a leaf.
+    The same calls as BoxWriter's. No observation has its `shape` and `dtype`: all are converted.
     """
 
-    shape = dtype = None  # no array is as expected: all go through `unexpected`
+    shape = dtype = None
 
-    def __init__(self, seen: ObservationLayout):
-        self.seen = seen
-        self.fitting = self.unexpected = seen.to_arrays
-
-    def settle(self) -> None:
-        """Nothing to expect."""
+    def __init__(self, layout: ObservationLayout):
+        self.layout, self.convert = layout, layout.to_arrays
 
     def open(self, row: np.ndarray) -> list[LeafViews]:
-        """The places, one an environment, of what belongs in `row`."""
+        """The places, one for each environment, to which observations of `row` are copied."""
         arrays = leaf_arrays(row)
-        return [LeafViews([array[e, ...] for array in arrays]) for e in range(len(row))]
+        self.slots = [LeafViews([array[e, ...] for array in arrays]) for e in range(len(row))]
+        return self.slots
 
-    def close(self, row: np.ndarray, group: range) -> None:
-        """Nothing: everything is in its row already."""
+    def flush(self, group: range) -> None:
+        """Nothing is staged."""
 
-    def put(self, rows: np.ndarray, e: int, arrays: list[np.ndarray]) -> None:
-        """rows[e] = the last observation of an episode, after which nothing is left to choose."""
-        self.open(rows[e:e + 1])[0][...] = arrays
-        if self.seen.mask is not None:
-            self.seen.legal(rows)[e] = True
+    def write(self, rows: np.ndarray, e: int, arrays: list[np.ndarray]) -> None:
+        """rows[e] = a final observation: every action counts as legal."""
+        self.layout.put(rows[e:e + 1], arrays, (1,))
+        if self.layout.mask is not None:
+            self.layout.legal(rows)[e] = True
 
 
-def observation_writer(row: np.ndarray, seen: ObservationLayout) -> BoxWriter | StructureWriter:
-    """What takes in the observations of a group whose arena's row is `row` [e ...]."""
-    return BoxWriter(row, seen.space.dtype) if seen.is_box else StructureWriter(seen)
+def observation_writer(row: np.ndarray, layout: ObservationLayout) -> BoxWriter | StructureWriter:
+    """The writer for a rollout buffer whose rows [e ...] are like `row`."""
+    return BoxWriter(row) if layout.is_box else StructureWriter(layout)

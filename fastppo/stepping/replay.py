@@ -1,54 +1,66 @@
-"""The actions of running episodes, by which an interrupted step is made exact."""
+"""Exact continuation of an interrupted rollout: its progress, and the actions to replay.
+
+An episode is a function of its seed and its actions. So the state of an environment is never saved:
+an environment is reset with the seed of its episode, and takes the logged actions again.
+"""
+
+import numpy as np
 
 from fastppo.errors import EnvError
+from fastppo.settings.fixes import Set
 
-REPLAY_LIMIT = 100_000  # steps of an episode that can be played again after an interrupt
+REPLAY_LIMIT = 100_000  # longest replay in steps
 
 
 class ActionLog:
-    """The actions taken since the oldest episode under way began, by step: to take them again."""
+    """The stored actions of running episodes, to replay them.
 
-    def __init__(self, envs: int):
-        self.envs = envs
-        self.clear()
+    `act` [t e ...] has the actions of the current rollout. Those of earlier rollouts are copies.
+    """
 
-    def clear(self) -> None:
-        """Forget everything; steps count from 0 again."""
-        self.rows, self.first = {}, 0
+    def __init__(self, act: np.ndarray):
+        self.act = act
+        self.earlier: dict[int, np.ndarray] = {}  # first step of a rollout -> act [t e ...]
 
-    def keep(self, step: int, group: range, actions: list) -> None:
-        """Note, before it is taken, what `group` does at `step`; twice is fine."""
-        self.rows.setdefault(step, [None] * self.envs)[group.start:group.stop] = actions
+    def record(self, origin: int, steps: int, oldest: int) -> None:
+        """Copy a rollout that began at step `origin`; forget what is older than step `oldest`."""
+        self.earlier[origin] = self.act[:steps].copy()
+        needed = max(oldest, origin + steps - REPLAY_LIMIT)
+        self.earlier = {first: act for first, act in self.earlier.items()
+                        if first + len(act) > needed}
 
-    def forget(self, step: int) -> None:
-        """Forget what was before `step`, and what is too long ago to be played again."""
-        last = max(self.rows, default=0)
-        for old in range(self.first, max(step, last - REPLAY_LIMIT)):
-            self.rows.pop(old, None)
-        self.first = max(step, last - REPLAY_LIMIT)
+    def actions(self, e: int, start: int, origin: int, t: int) -> np.ndarray:
+        """The stored actions [n ...] of environment e from step `start` to before step origin + t.
 
-    def replay(self, env, seed: int, e: int, start: int, stop: int) -> None:
-        """Bring `env` to where its episode of `seed` stood before `stop`, having begun at `start`.
-
-        Raises EnvError for an episode too long to be played again.
+        `origin` is the first step of the current rollout. Raises EnvError for too many actions.
         """
+        stop = origin + t
         if stop - start > REPLAY_LIMIT:
-            raise EnvError(f"an environment was interrupted in step {stop - start} of its episode:"
-                           f" only {REPLAY_LIMIT} can be played again",
-                           "train anew, or with workers")
-        env.reset(seed=seed)
-        for step in range(start, stop):
-            env.step(self.rows[step][e])
+            raise EnvError(f"environment {e} was interrupted in step {stop - start} of its episode,"
+                           f" but only {REPLAY_LIMIT} steps can be replayed: this run cannot go on."
+                           " An interrupt never reaches a worker process", Set(num_workers=1))
+        rollouts = {**self.earlier, origin: self.act}
+        return np.concatenate([act[max(start - first, 0):max(stop - first, 0), e]
+                               for first, act in rollouts.items()])
 
 
-class NoActionLog:
-    """A Past where no interrupt can strike: in a worker."""
+class RolloutProgress:
+    """Which environments have taken which step of a rollout.
 
-    def clear(self) -> None:
-        """Nothing to forget."""
+    All have taken the steps before `t`; environments before `done` have also taken step `t`. The
+    one called `stepping`, if any, may be anywhere inside that step. A rollout called again after an
+    interrupt continues here.
+    """
 
-    def keep(self, step: int, group: range, actions: list) -> None:
-        """Nothing to note."""
+    def __init__(self):
+        self.iteration = None
+        self.reach(0, 0)
 
-    def forget(self, step: int) -> None:
-        """Nothing to forget."""
+    def start(self, iteration: int) -> None:
+        """Begin the rollout of `iteration`."""
+        self.reach(0, 0)
+        self.iteration = iteration
+
+    def reach(self, t: int, done: int) -> None:
+        """Environments before `done` have taken step `t`, and no environment is inside it."""
+        self.t, self.done, self.stepping = t, done, None

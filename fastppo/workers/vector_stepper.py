@@ -1,48 +1,47 @@
-"""The environments of a vector environment, stepped one after the other into its arena's arrays.
+"""Steps the environments of a vector environment of make_vec, one after the other.
 
-Unlike a Serial's, these follow Gymnasium to the letter: three autoreset modes, infos, rewards in
-float64, and observations and actions of any space that has a fixed shape, in its own dtype.
+Unlike Serial, it follows Gymnasium exactly: three autoreset modes, infos, rewards in float64, and
+observations and actions of any space with a fixed shape, in the dtype of the space.
 """
 
-from typing import NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
 from gymnasium.spaces import Dict, Discrete, Space, Tuple
 from gymnasium.vector import AutoresetMode
 
-from fastppo.envs import faults
-from fastppo.envs.make import Factory, make_envs
-from fastppo.envs.spaces import Leaf, build_structure, leaves
-from fastppo.errors import EnvError, SpaceError
+from fastppo.envs.make import Factory
+from fastppo.envs.spaces import Leaf, build_structure, leaves, tree_map
+from fastppo.errors import SpaceError
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena, Spec
-from fastppo.machine.kernels import Purpose
 from fastppo.stepping import checks
+from fastppo.stepping.environments import Environments, RunningEpisode
 
 StepInfos = dict[int, tuple[dict, dict]]  # environment -> (final info of an episode's end, info)
 
 
 class VectorSpec(NamedTuple):
-    """What every process must know of a vector environment."""
+    """The settings of a vector environment that every process needs."""
 
     obs_space: Space  # of one environment
     act_space: Space
     mode: AutoresetMode
-    seed: int | None  # episode k of environment i is always the same one; None: as `reset` says
+    seed: int | None  # of all episodes, as in training; None: only `reset` seeds
 
 
 def elements(leaf: Leaf, rows: np.ndarray) -> list:
-    """The rows of an array as elements of their space: fresh arrays, numbers only for Discrete."""
-    fresh = rows.copy()
+    """The rows of an array as elements of their space: new arrays, or numbers for Discrete."""
+    copies = rows.copy()
     if leaf.space.shape or isinstance(leaf.space, Discrete):
-        return list(fresh)
-    return [row.reshape(()) for row in fresh[:, None]]
+        return list(copies)
+    return [row.reshape(()) for row in copies[:, None]]
 
 
-def arrays_of(plan: VectorSpec, envs: int) -> Spec:
+def arrays_of(spec: VectorSpec, envs: int) -> Spec:
     """The arrays of a vector environment: obs0, obs1, ... are the leaves of its observations."""
-    obs, act = leaves(plan.obs_space), leaves(plan.act_space)
-    named = {"obs": obs, "act": act, "fin": obs if plan.mode is AutoresetMode.SAME_STEP else []}
+    obs, act = leaves(spec.obs_space), leaves(spec.act_space)
+    named = {"obs": obs, "act": act, "fin": obs if spec.mode is AutoresetMode.SAME_STEP else []}
     arrays = {f"{name}{i}": (leaf.space.dtype.str, (envs, *leaf.space.shape))
               for name, parts in named.items() for i, leaf in enumerate(parts)}
     return {**arrays, "rew": ("<f8", (envs,)), "term": ("|b1", (envs,)), "trunc": ("|b1", (envs,))}
@@ -50,180 +49,149 @@ def arrays_of(plan: VectorSpec, envs: int) -> Spec:
 
 def views(arena: Arena, name: str, first: int = 0, last: int | None = None) -> list[np.ndarray]:
     """The arrays `name`0, `name`1, ... of environments [first, last)."""
-    found = []
-    while f"{name}{len(found)}" in arena:
-        found.append(arena[f"{name}{len(found)}"][first:last])
-    return found
+    arrays = []
+    while f"{name}{len(arrays)}" in arena:
+        arrays.append(arena[f"{name}{len(arrays)}"][first:last])
+    return arrays
 
 
-class VectorStepper:
-    """Environments [first, first + n) of a vector environment, in whatever process this is.
+class VectorStepper(Environments):
+    """Environments [first, first + n) of a vector environment, in any process."""
 
-    `note(step, env)` is told where it stands (step -1: a reset) before every call into one. A fault
-    of an environment is an EnvError that names environment, seed, episode and step.
-    """
-
-    def __init__(self, factories: Sequence[Factory], plan: VectorSpec, arena: Arena, first: int = 0,
+    def __init__(self, factories: Sequence[Factory], spec: VectorSpec, arena: Arena, first: int = 0,
                  note=None, name: str = ""):
-        self.envs, count = make_envs(factories, first, name), len(factories)
-        self.plan, self.first, self.name = plan, first, name
-        self.note = note or (lambda step, env: None)
-        self.leaves, self.act_leaves = leaves(plan.obs_space), leaves(plan.act_space)
-        self.obs, self.act, self.fin = (views(arena, n, first, first + count)
-                                        for n in ("obs", "act", "fin"))
-        self.rew, self.term, self.trunc = (arena[n][first:first + count]
-                                           for n in ("rew", "term", "trunc"))
+        super().__init__(factories, spec.seed, first, note, name)
+        last, self.spec = first + len(factories), spec
+        self.obs, self.act, self.fin = (views(arena, n, first, last) for n in ("obs", "act", "fin"))
+        self.rew, self.term, self.trunc = (arena[n][first:last] for n in ("rew", "term", "trunc"))
+        self.leaves, self.act_leaves = leaves(spec.obs_space), leaves(spec.act_space)
         # A view of one row, made once, costs half of indexing the array.
-        self.places = [(leaf, rows.shape[1:], rows.dtype, [rows[e, ...] for e in range(count)])
-                       for leaf, rows in zip(self.leaves, self.obs)]
-        self.episode, self.length, self.seeds = [-1] * count, [0] * count, [None] * count
-        self.over = [False] * count  # whose next step is the reset that NEXT_STEP owes
-        self.at_end = {AutoresetMode.NEXT_STEP: self._wait, AutoresetMode.SAME_STEP: self._go_on,
-                       AutoresetMode.DISABLED: self._stay}[plan.mode]
+        self.slots = [(leaf, rows.shape[1:], rows.dtype, [rows[e, ...] for e in range(len(rows))])
+                      for leaf, rows in zip(self.leaves, self.obs)]
+        self.resetting = [False] * len(factories)  # the next step is the reset of NEXT_STEP
         for e, env in enumerate(self.envs):
             self._check_spaces(e)
-            if plan.seed is not None:
-                env.action_space.seed(self._seed(e, 0))
+            if spec.seed is not None:
+                env.action_space.seed(self.new_episode(e, 0).seed)
 
     def reset(self, seeds: Sequence[int | None], mask: Sequence[bool],
               options: dict | None) -> StepInfos:
         """Begin an episode in every environment of `mask`."""
-        told = {}
+        infos = {}
         for e in range(len(mask)):
             if mask[e] and (info := self._reset(e, seeds[e], options)):
-                told[self.first + e] = {}, info
-        return told
+                infos[self.first + e] = {}, info
+        return infos
 
     def step(self) -> StepInfos:
-        """Take a step in every environment with the actions that stand in the arena."""
-        told, rewards = {}, [0.0] * len(self.envs)
+        """Take a step in every environment, with the actions in the arena."""
+        infos, rewards = {}, [0.0] * len(self.envs)
+        self.now += 1
         self.term[:] = self.trunc[:] = False
         for e, action in enumerate(self._actions()):
-            if self.over[e]:
+            if self.resetting[e]:
                 final, info = {}, self._reset(e)
             else:
                 rewards[e], final, info = self._step(e, action)
             if final or info:
-                told[self.first + e] = final, info
+                infos[self.first + e] = final, info
         self.rew[:] = rewards
-        self._check(0, len(self.envs))
-        return told
+        self._check_finite(0, len(self.envs))
+        return infos
 
     def call(self, name: str, args: Sequence, kwargs: dict) -> tuple[list, str]:
-        """(what every environment's attribute is or returns, the text of an error or nothing)."""
-        results = []
-        for e, env in enumerate(self.envs):
-            try:
-                found = env.get_wrapper_attr(name)
-                results.append(found(*args, **kwargs) if callable(found) else found)
-            except Exception as error:  # the caller's mistake as a rule: nothing is lost yet
-                return results, self.fault(e, repr(name), error).what
-        return results, ""
+        """(the attribute of every environment, or what it returns if callable; an error's text)."""
+        def read(e: int) -> Any:
+            attribute = self.envs[e].get_wrapper_attr(name)
+            return attribute(*args, **kwargs) if callable(attribute) else attribute
+        return self._for_each(name, read)
 
     def set(self, name: str, values: Sequence) -> tuple[list, str]:
         """Give every environment its own value of an attribute; replies as `call` does."""
-        for e, (env, value) in enumerate(zip(self.envs, values)):
-            try:
-                env.set_wrapper_attr(name, value)
-            except Exception as error:  # as above
-                return [], self.fault(e, repr(name), error).what
-        return [], ""
+        return self._for_each(name, lambda e: self.envs[e].set_wrapper_attr(name, values[e]))
 
-    def close(self) -> None:
-        """Close the environments; what they raise now is printed and no longer stops anybody."""
-        faults.close_all(self.envs)
+    def receive(self, e: int, obs: Any, info: dict) -> None:
+        """Copy an observation at once, because an environment may reuse its array."""
+        for leaf, shape, dtype, slots in self.slots:
+            value = leaf.of(obs) if leaf.path else obs
+            if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
+                value = _checked_leaf(value, shape, dtype, leaf)
+            slots[e][...] = value
+        if not isinstance(info, dict):
+            raise TypeError(f"the info is {info!r}, not a dict")
 
-    def fault(self, e: int, field: str, error: BaseException) -> EnvError:
-        """The error for environment `e` of the slice, which went wrong in `field`."""
-        return faults.env_error_at(self.first + e, self.name, self.seeds[e], self.episode[e],
-                                 self.length[e], field, error)
-
-    def _step(self, e: int, action) -> tuple[float, dict, dict]:
-        self.note(self.length[e], e)
+    def _step(self, e: int, action: Any) -> tuple[float, dict, dict]:
+        """(reward, final info, info) of a step of environment e."""
+        self.note(self.now - self.running[e].start, e)
         try:
             obs, rew, term, trunc, info = self.envs[e].step(action)
             if not isinstance(rew, float) or not abs(rew) <= checks.REWARD_MAX:
                 rew = checks.checked_reward(rew)
-            self._keep(e, obs, info)
+            self.receive(e, obs, info)
             if term is not False or trunc is not False:
-                term, trunc = checks.checked_flag(term, "terminated"), checks.checked_flag(trunc, "truncated")
+                term = checks.checked_flag(term, "terminated")
+                trunc = checks.checked_flag(trunc, "truncated")
         except BaseException as error:
             raise self.fault(e, "step()", error) from error
-        self.length[e] += 1
         if not (term or trunc):
             return rew, {}, info
         self.term[e], self.trunc[e] = term, trunc
-        return rew, *self.at_end(e, info)
-
-    def _wait(self, e: int, info: dict) -> tuple[dict, dict]:
-        self.over[e] = True
-        return {}, info
-
-    def _go_on(self, e: int, info: dict) -> tuple[dict, dict]:
-        self._check(e, e + 1)
-        for fin, obs in zip(self.fin, self.obs):
-            fin[e] = obs[e]
-        return info, self._reset(e)
-
-    def _stay(self, e: int, info: dict) -> tuple[dict, dict]:
-        return {}, info
+        self.resetting[e] = self.spec.mode is AutoresetMode.NEXT_STEP
+        if self.spec.mode is not AutoresetMode.SAME_STEP:
+            return rew, {}, info
+        self._check_finite(e, e + 1)
+        for fin, rows in zip(self.fin, self.obs):
+            fin[e] = rows[e]
+        # A copy, because an environment may update one info in place at its reset.
+        final = tree_map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, info)
+        return rew, final, self._reset(e)
 
     def _reset(self, e: int, seed: int | None = None, options: dict | None = None) -> dict:
-        """Begin the next episode; with a seed from outside, count episodes anew."""
-        self.episode[e] = self.episode[e] + 1 if seed is None else 0
-        self.seeds[e] = self._seed(e, self.episode[e]) if seed is None else seed
-        self.length[e], self.over[e] = 0, False
-        self.note(-1, e)
-        try:
-            more = {} if options is None else {"options": options}
-            obs, info = self.envs[e].reset(seed=self.seeds[e], **more)
-            self._keep(e, obs, info)
-        except BaseException as error:
-            raise self.fault(e, "reset()", error) from error
-        self._check(e, e + 1)
+        """Begin the next episode of environment e; a given seed makes it number 0."""
+        self.resetting[e] = False
+        episode = self.new_episode(e, self.running[e].number + 1) if seed is None \
+            else RunningEpisode(0, seed, self.now + 1)
+        info = self.begin_episode(e, episode, **({} if options is None else {"options": options}))
+        self._check_finite(e, e + 1)
         return info
 
-    def _seed(self, e: int, episode: int) -> int | None:
-        if self.plan.seed is None:
-            return None
-        return kernels.episode_seed(self.plan.seed, Purpose.ENV_SEED, self.first + e, episode)
-
-    def _keep(self, e: int, obs, info) -> None:
-        """Copy an observation at once: an environment may reuse its array."""
-        for leaf, shape, dtype, places in self.places:
-            value = leaf.of(obs) if leaf.path else obs
-            if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
-                value = _fitting(value, shape, dtype, leaf)
-            places[e][...] = value
-        if not isinstance(info, dict):
-            raise TypeError(f"the info is {info!r}, not a dict")
-
     def _actions(self) -> list:
-        """The environments' actions, fresh, so that one may keep its own."""
+        """The actions of the environments: copies, which an environment may keep."""
         columns = [elements(leaf, rows) for leaf, rows in zip(self.act_leaves, self.act)]
-        if isinstance(self.plan.act_space, (Dict, Tuple)):
-            return [build_structure(self.plan.act_space, iter(row)) for row in zip(*columns)]
+        if isinstance(self.spec.act_space, (Dict, Tuple)):
+            return [build_structure(self.spec.act_space, iter(row)) for row in zip(*columns)]
         return columns[0]
 
-    def _check(self, start: int, stop: int) -> None:
+    def _for_each(self, name: str, function: Callable[[int], Any]) -> tuple[list, str]:
+        """(the results of `function` for every environment, the text of the first error or "")."""
+        results = []
+        for e in range(len(self.envs)):
+            try:
+                results.append(function(e))
+            except Exception as error:  # the caller's mistake, as a rule: nothing is lost
+                return results, self.fault(e, repr(name), error).what
+        return results, ""
+
+    def _check_finite(self, start: int, stop: int) -> None:
         """Raise EnvError for the first number of observations [start, stop) that is not finite."""
         for rows, leaf in zip(self.obs, self.leaves):
             if (at := find_nonfinite(rows[start:stop])) >= 0:
-                e, place = divmod(at, max(1, rows[0].size))
-                bad = rows[start:stop].reshape(-1)[at]
+                e, index = divmod(at, max(1, rows[0].size))
+                number = rows[start:stop].reshape(-1)[at]
                 raise self.fault(start + e, "an observation", ValueError(
-                    f"{leaf}[{place}] is {bad} in {rows.dtype}"))
+                    f"{leaf}[{index}] is {number} in {rows.dtype}"))
 
     def _check_spaces(self, e: int) -> None:
         env = self.envs[e]
-        for ours, its in zip(self.plan, (env.observation_space, env.action_space)):
-            if ours != its:
-                raise SpaceError(f"environment {self.first + e} has the space {its}, where the"
-                                 f" first one has {ours}", "wrap them until they agree")
+        for first, other in zip(self.spec, (env.observation_space, env.action_space)):
+            if first != other:
+                raise SpaceError(f"environment {self.first + e} has the space {other}, but the"
+                                 f" first environment has {first}",
+                                 "give all environments the same spaces, with a wrapper if needed")
 
 
 def find_nonfinite(rows: np.ndarray) -> int:
-    """The flat index of the first NaN or infinity of an array of any dtype, or -1."""
+    """The flat index of the first NaN or infinity in an array of any dtype, or -1."""
     if rows.dtype == np.float32:
         return kernels.first_nonfinite(rows)
     if rows.dtype.kind != "f" or (good := np.isfinite(rows)).all():
@@ -231,7 +199,8 @@ def find_nonfinite(rows: np.ndarray) -> int:
     return int(np.argmin(good))
 
 
-def _fitting(value, shape: tuple, dtype: np.dtype, leaf: Leaf) -> np.ndarray:
+def _checked_leaf(value, shape: tuple, dtype: np.dtype, leaf: Leaf) -> np.ndarray:
+    """`value` as an array that the space's dtype can keep; raises ValueError otherwise."""
     array = np.asarray(value)
     if array.shape != shape:
         raise ValueError(f"the {leaf} has shape {array.shape}, its space {shape}")

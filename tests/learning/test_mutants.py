@@ -147,13 +147,8 @@ def densities_have_no_mean(monkeypatch):
 @mutant("P1", "P2", "P3", "P6", "P8")
 def rows_between_episodes_are_trained_on(monkeypatch):
     """NEXT_STEP's reset counts as a step, whose action and reward of 0 mean something."""
-    def settling(real):
-        def settle(native, t, val):
-            stand = native.stand
-            native.stand = stand._replace(over=np.zeros_like(stand.over))
-            real(native, t, val)
-            native.stand = stand
-        return settle
+    def marking(real):
+        return lambda native, t: None
 
     def finishing(real):
         def finish(arena, *args):
@@ -161,7 +156,7 @@ def rows_between_episodes_are_trained_on(monkeypatch):
             return real(arena, *args)
         return finish
 
-    replace(monkeypatch, NativeVector, "_settle", settling)
+    replace(monkeypatch, NativeVector, "_poison_reset_row", marking)
     replace(monkeypatch, collect, "finish_rollout", finishing)
 
 

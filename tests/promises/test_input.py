@@ -527,7 +527,7 @@ def test_an_end_that_is_none_is_a_fault_in_evaluation_vectors_and_native(trainer
     native = gym.vector.SyncVectorEnv([lambda: Odd()] * 2)
     step = native.step
     native.step = lambda actions: (*step(actions)[:2], np.array([None] * 2), None, {})
-    with pytest.raises(EnvError, match="its ends: ValueError: they are object"):
+    with pytest.raises(EnvError, match="its terminations: ValueError: they are object"):
         trainer(native, num_envs=2).collect()
 
 

@@ -5,6 +5,7 @@ import signal
 import threading
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from envs_for_tests import Chance
@@ -44,6 +45,7 @@ WAYS = [(0, "local"), (0, "central"), (2, "local"), (2, "central")]
 
 
 ROLLOUT = ("vecenv collect workers/worker_envs workers/team workers/protocol stepping/actors"
+           " stepping/environments stepping/episodes stepping/replay stepping/observation_buffer"
            " stepping/checks envs/faults envs/observations machine/global_rng")
 UPDATE = "learner update/flat_parameters update/optimizers policy collect"
 
@@ -111,8 +113,8 @@ def test_an_interrupt_among_the_first_moments_changes_no_bit(name):
 class Struck(gym.Wrapper):
     """An environment in whose n-th call (of `step` or `reset`) Ctrl-C is pressed, once."""
 
-    def __init__(self, call, at, before):
-        super().__init__(gym.make("CartPole-v1", max_episode_steps=6))
+    def __init__(self, call, at, before, env=None):
+        super().__init__(env or gym.make("CartPole-v1", max_episode_steps=6))
         self.call, self.left, self.before = call, at, before
 
     def strike(self, call):
@@ -156,6 +158,45 @@ def test_an_interrupt_inside_an_environment_changes_no_bit(call, ats, before, ac
     wanted, none = run(0)
     assert none == 0
     for at in ats:
+        made, strikes = run(at)
+        assert strikes == 1
+        assert differing(made, wanted) == [], at
+
+
+class Halving(gym.Env):
+    """Halves the action it is given, in place, and adds it to what it shows."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gym.spaces.Box(-9, 9, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = np.zeros(1, np.float32)
+        return self.place, {}
+
+    def step(self, action):
+        action *= 0.5
+        self.place += action
+        return self.place, 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("acting", ["local", "central"])
+@pytest.mark.parametrize("before", [True, False])
+def test_an_environment_that_changes_its_action_is_replayed_with_the_one_it_was_given(
+        before, acting):
+    def run(at):
+        seen, strikes = [], 0
+        with guard(), PPO(lambda: Struck("step", at, before, Halving()), num_workers=0,
+                          acting=acting, **SETTINGS | {"num_envs": 1}) as ppo:
+            while len(seen) < 2:
+                try:
+                    seen.append(iteration(ppo))
+                except KeyboardInterrupt:
+                    strikes += 1
+            return seen, strikes
+    wanted, none = run(0)
+    assert none == 0
+    for at in (6, 16, 25):  # in the warm-up, in the first rollout and in the second one
         made, strikes = run(at)
         assert strikes == 1
         assert differing(made, wanted) == [], at

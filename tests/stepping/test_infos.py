@@ -8,7 +8,7 @@ import pytest
 from fault_envs import Calm, guard
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from fastppo import PPO
+from fastppo import PPO, make_vec
 from fastppo.outputs.metrics import EpisodeMetrics
 from fastppo.stepping.infos import (
     EPISODE_WINDOW,
@@ -89,10 +89,10 @@ def test_a_slot_tells_what_ended_last_by_step_and_environment():
     for t in range(EPISODE_WINDOW + 5):
         ends.add(t, 1, {"x": t / 3})
         ends.add(t, 1, {"x": t / 7, "y": -1.0})
-    ends.tell(slot[0])
+    ends.write(slot[0])
     assert read_infos({"infos": slot}) == {(t, 3): {"x": t / 7, "y": -1.0} for t in range(5, EPISODE_WINDOW + 5)}
     ends.clear()
-    ends.tell(slot[0])
+    ends.write(slot[0])
     assert read_infos({"infos": slot}) == {}
 
 
@@ -100,7 +100,7 @@ def test_more_and_longer_names_than_a_slot_holds_are_not_told():
     slot, ends = np.zeros((1, INFO_BYTES), np.uint8), EpisodeInfos()
     for t in range(EPISODE_WINDOW):
         ends.add(t, 0, {f"{t} {i} ".ljust(40, "\U0001f600"): 0.1 for i in range(MAX_INFO_KEYS)})
-    ends.tell(slot[0])
+    ends.write(slot[0])
     assert read_infos({"infos": slot}) == {}
 
 
@@ -150,6 +150,59 @@ def test_native_vector_environments_tell_the_same_way(mode):
     vec = SyncVectorEnv([Counted] * 3, autoreset_mode=mode)
     seen, _ = metrics(vec, envs=3)
     assert {(one["env/steps"], one["env/late"]) for one in seen} == {(5.0, 1.0)}
+
+
+class OneInfo(Calm):
+    """Keeps one info, which it updates in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.info = {"steps": 0, "deep": {"steps": np.zeros(1)}}
+
+    def reset(self, **kwargs):
+        obs, _ = super().reset(**kwargs)
+        self.info["steps"] = self.info["deep"]["steps"][0] = 0
+        return obs, self.info
+
+    def step(self, action):
+        *reply, _ = super().step(action)
+        self.info["steps"] = self.info["deep"]["steps"][0] = self.steps
+        return *reply, self.info
+
+
+class OneInfoVector(gym.vector.VectorWrapper):
+    """Shows its own counters in every info: the arrays themselves."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.steps = np.zeros(env.num_envs, np.int64)
+
+    def reset(self, *, seed=None, options=None):
+        self.steps[(options or {}).get("reset_mask", slice(None))] = 0
+        return self.env.reset(seed=seed, options=options)[0], {"steps": self.steps}
+
+    def step(self, actions):
+        *reply, _ = self.env.step(actions)
+        self.steps += 1
+        return *reply, {"steps": self.steps}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_info_updated_in_place_shows_the_end_of_the_episode_not_the_reset(workers):
+    seen, _ = metrics(OneInfo, num_workers=workers)
+    assert {one["env/steps"] for one in seen} == {5.0}
+    with make_vec(OneInfo, num_envs=2, num_workers=workers, autoreset_mode="SameStep") as vec:
+        vec.reset(seed=1)
+        infos = [vec.step(np.zeros(2, np.int64))[-1] for _ in range(5)]
+    final = infos[-1]["final_info"]
+    assert final["steps"].tolist() == final["deep"]["steps"][:, 0].tolist() == [5, 5]
+    assert infos[-1]["steps"].tolist() == [0, 0]
+
+
+def test_a_vector_environments_own_counters_show_the_end_of_the_episode_not_the_reset():
+    vec = OneInfoVector(SyncVectorEnv([Calm] * 3, autoreset_mode=AutoresetMode.DISABLED))
+    seen, _ = metrics(vec, envs=3)
+    assert {one["env/steps"] for one in seen} == {5.0}
 
 
 def test_what_environments_tell_has_columns_in_the_table(tmp_path):

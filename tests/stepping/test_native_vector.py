@@ -298,7 +298,7 @@ def spoilt(obs, e=1):
 
 
 BENDS = {"raises": (raised(RuntimeError("boom")), r"step\(\): RuntimeError: boom"),
-         "NaN": (lambda o, *rest: (spoilt(o), *rest), "environment 1 is nan"),
+         "NaN": (lambda o, *rest: (spoilt(o), *rest), r"environment 1: .*observation\[0\] is nan"),
          "shape": (lambda o, *rest: (o[:, None], *rest), r"shape \(2, 1, 1\)"),
          "rewards": (lambda o, r, *rest: (o, [1.0, np.inf], *rest), "environment 1 is inf"),
          "one reward": (lambda o, r, *rest: (o, [1.0], *rest), "rewards have shape"),
@@ -368,6 +368,29 @@ def test_an_interrupt_between_steps_changes_nothing(trainer, mode, acting, late)
                 pass
         return ppo.learner.flat.values.clone()
     assert weights([]).equal(weights([1, 0, 0, 1, 1, 0, 0, 0, 1] * 3))
+
+
+@MODES
+@pytest.mark.parametrize("t", [0, 5])
+def test_an_episode_that_begins_after_an_interrupt_begins_without_memory(trainer, mode, t):
+    vec = diaries(lambda: Chance(ends=0.02), mode=mode)
+    bent = Bent(vec, raised(KeyboardInterrupt), STEPS + t + 1)
+    ppo = trainer(bent, num_envs=3, num_steps=STEPS, norm_obs=False, rnn="gru")
+    ppo.collect()
+    with pytest.raises(KeyboardInterrupt):
+        ppo.collect()
+    pages, rollout = bent.pages, ppo.collect()
+    assert rollout.valid[t].all() and (rollout.state[t] == 0).all()
+    np.testing.assert_allclose(rollout.val[t], ppo.policy.value(rollout.obs[t].numpy()), rtol=1e-5)
+    assert rollout.state[t + 1].abs().max() > 0.01
+    if t:  # but the value of a final observation is one with memory
+        cut = (rollout.trunc[t - 1] & ~rollout.term[t - 1]).numpy()
+        last = [env.steps[count - 1][-1] for env, count in zip(vec.envs, pages)]
+        with torch.no_grad():
+            state = ppo.policy.advance(rollout.obs[t - 1], rollout.state[t - 1])[2]
+            val = ppo.policy.advance(torch.from_numpy(np.stack(last)), state)[1].numpy()
+        assert cut.sum() >= 2
+        np.testing.assert_allclose(rollout.nxt[t - 1].numpy()[cut], val[cut], rtol=1e-5)
 
 
 # ---- learning ----------------------------------------------------------------------------------

@@ -1,0 +1,84 @@
+"""Environments of one process: resets, running episodes, replay, and errors that name the place."""
+
+from typing import Any, Callable, NamedTuple, Sequence
+
+import numpy as np
+
+from fastppo.envs import faults
+from fastppo.envs.make import Factory, make_envs
+from fastppo.envs.observations import ObservationLayout
+from fastppo.errors import EnvError
+from fastppo.machine import kernels
+
+WARMUP_EPISODE = -1  # training's episodes are 0, 1, 2, ...; the warm-up's are -1, -2, -3, ...
+
+
+class RunningEpisode(NamedTuple):
+    """An environment's running episode; replaced as a whole when the next one has begun."""
+
+    number: int
+    seed: int | None
+    start: int  # its first step, in the count of `Environments.now`
+
+
+class Environments:
+    """Environments [first, first + n) of a run, in one process, and their running episodes.
+
+    `seed` is the run's, `now` the number of the current step. Before every call into an environment
+    `note(step, env)` is called, with the step of its episode or -1 for a reset. `name` is that of
+    the worker. Raises EnvError for a fault of an environment.
+    """
+
+    def __init__(self, factories: Sequence[Factory], seed: int | None, first: int = 0,
+                 note: Callable[[int, int], None] | None = None, name: str = ""):
+        self.envs, self.seed, self.first = make_envs(factories, first, name), seed, first
+        self.note, self.name = note or (lambda step, env: None), name
+        self.running, self.now = [RunningEpisode(-1, None, 0)] * len(factories), -1
+
+    def receive(self, e: int, obs: Any, info: dict) -> None:
+        """Store the first observation of an episode of environment e; a subclass says where."""
+        raise NotImplementedError
+
+    def new_episode(self, e: int, number: int) -> RunningEpisode:
+        """Episode `number` of environment e, which begins with the next step."""
+        seed = None if self.seed is None else kernels.episode_seed(
+            self.seed, kernels.Purpose.ENV_SEED, self.first + e, number)
+        return RunningEpisode(number, seed, self.now + 1)
+
+    def begin_episode(self, e: int, episode: RunningEpisode, **options: Any) -> dict:
+        """Reset environment e into `episode` and return the info; `running` is replaced last."""
+        self.note(-1, e)
+        try:
+            obs, info = self.envs[e].reset(seed=episode.seed, **options)
+            self.receive(e, obs, info)
+        except BaseException as error:
+            raise self.fault(e, "reset()", error, episode) from error
+        self.running[e] = episode
+        return info
+
+    def replay_episode(self, e: int, actions: Sequence[Any]) -> None:
+        """Bring environment e to where its running episode stands after `actions`."""
+        self.begin_episode(e, self.running[e])
+        for action in actions:
+            self.envs[e].step(action)
+
+    def check(self, rows: np.ndarray, layout: ObservationLayout, first: int = 0) -> None:
+        """Raise EnvError for an observation of rows [e ...] for which no action can be chosen.
+
+        `first` is the environment of the first row.
+        """
+        if found := layout.unusable(rows):
+            e, error = first + found[0], found[1]
+            new = self.running[e].start > self.now
+            raise self.fault(e, "reset()" if new else "step()", error)
+
+    def fault(self, e: int, field: str, error: BaseException,
+              episode: RunningEpisode | None = None) -> EnvError:
+        """The error for environment e, which failed in `field` at this step of its episode."""
+        number, seed, start = episode or self.running[e]
+        return faults.env_error_at(self.first + e, self.name, seed, number,
+                                   max(0, self.now - start), field, error)
+
+    def close(self) -> None:
+        """Close the environments; an error of one of them is printed."""
+        faults.close_all(self.envs)
