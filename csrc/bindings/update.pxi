@@ -88,7 +88,7 @@ cdef class Update:
         self._take_memory(*memory)
         self._take_samples(*samples, limit)
         self._take_order(order, len(samples[0]))
-        self.weigh(terms)
+        self.set_coefficients(terms)
         self.arrays = memory, samples, order  # held for as long as their memory is used
 
     def _take_memory(self, params, exp_avg, exp_avg_sq, grads, sums, work):
@@ -128,7 +128,7 @@ cdef class Update:
             if self.order[i] < 0 or self.order[i] >= rows:
                 raise ValueError(f"order[{i}] is {self.order[i]}, of {rows} samples")
 
-    def weigh(self, terms):
+    def set_coefficients(self, terms):
         cdef double clip_range, entropy_coef, value_coef, max_grad_norm, adam_eps
         (clip_range, clip_range_vf, entropy_coef, value_coef, dual_clip, max_grad_norm,
          norm_advantages, betas, adam_eps) = terms

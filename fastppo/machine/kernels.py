@@ -326,7 +326,7 @@ class MinibatchUpdate:
         """
 
     @_update_call
-    def weigh(self, terms):
+    def set_coefficients(self, terms):
         """Use these UpdateCoefficients from now on."""
 
     @_update_call

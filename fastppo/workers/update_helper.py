@@ -79,7 +79,7 @@ class UpdateHelper:
     def update(self, call: int) -> None:
         """Compute what can be claimed, until that is all or another command is given."""
         weights = (None if x < 0 else x for x in self.weights.tolist())
-        self.shards.weigh(self.terms._replace(**dict(zip(SCHEDULED, weights))))
+        self.shards.set_coefficients(self.terms._replace(**dict(zip(SCHEDULED, weights))))
         self.done.at(UPDATING, 0)
         go, cell = self.cells.go.value(), self.cells.round
         while (value := cell.value()) != OVER and self.cells.go.value() == go:
