@@ -98,7 +98,7 @@ class StructureWriter:
 
     def write(self, rows: np.ndarray, e: int, arrays: list[np.ndarray]) -> None:
         """rows[e] = a final observation: every action counts as legal."""
-        self.layout.put(rows[e:e + 1], arrays, (1,))
+        LeafViews([field[e, ...] for field in leaf_arrays(rows)])[...] = arrays
         if self.layout.mask is not None:
             self.layout.legal(rows)[e] = True
 
