@@ -17,7 +17,7 @@ from fastppo.cli.train import first_lines
 from fastppo.config import check_names
 from fastppo.errors import ConfigError, EnvError
 from fastppo.settings.aliases import FOREIGN_NAMES, LIBRARY_NAMES, nearest_setting
-from fastppo.settings.fixes import format_value
+from fastppo.settings.fixes import format_value, shell_text
 from fastppo.settings.presets import FAMILIES, PRESETS, preset_of
 from fastppo.settings.spelling import NONE, SIZES, WORDS
 
@@ -54,7 +54,7 @@ def test_a_value_that_cannot_be_is_refused_by_name_with_a_fix(name, bad):
     with pytest.raises(ConfigError) as caught:
         Config(**{name: bad})
     assert caught.value.what.startswith(f"{name} is {bad!r}, but must be ")
-    assert caught.value.fix.startswith(f"--{name}=")
+    assert shell_text(caught.value.fix).startswith(f"--{name}=")
 
 
 @pytest.mark.parametrize("name, good", [
@@ -224,4 +224,4 @@ def test_the_page_of_settings_is_what_config_says():
 def test_a_choice_that_is_mistyped_is_mended_by_the_nearest(setting, value, fix):
     with pytest.raises(ConfigError) as caught:
         Config(**{setting: value})
-    assert caught.value.fix == fix
+    assert shell_text(caught.value.fix) == fix
