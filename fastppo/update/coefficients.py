@@ -9,6 +9,7 @@ from fastppo.errors import ConfigError
 from fastppo.settings.schedules import Scheduled, schedule_function
 
 SLOWEST, FASTEST, FACTOR = 1e-6, 1e-2, 1.5  # of an adaptive learning rate [rl_games]
+KL_ROUNDING = 2e-7  # an estimated KL below this may be 0: ratios are rounded to float32
 
 log = logging.getLogger("fastppo")
 
@@ -71,7 +72,7 @@ class KLControl:
             lr, kl = self.rates(now)[0], float(kl)
             if kl > 2.0 * aim:
                 lr = max(lr / FACTOR, SLOWEST)
-            elif 0.0 < kl < 0.5 * aim:  # 0: nothing was measured after a step
+            elif KL_ROUNDING < kl < 0.5 * aim:  # 0: nothing was measured after a step
                 lr = min(lr * FACTOR, FASTEST)
             self.state = lr
         return target is not None and bool(kl > 1.5 * target)
