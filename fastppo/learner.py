@@ -15,7 +15,7 @@ from fastppo.machine import kernels
 from fastppo.networks.value_normalisation import modules_with_moments
 from fastppo.update.batches import Batch, Fresh, flatten_rollout, normalise_advantages
 from fastppo.update.coefficients import Coefficients, KLControl, coefficients_at
-from fastppo.update.custom_loss import Weighed, loss_of, ratio_statistics
+from fastppo.update.custom_loss import Weighed, configured_loss, ratio_statistics
 from fastppo.update.epoch_transforms import make_epoch_transforms
 from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.optimizers import make_clipping, make_optimizer
@@ -66,7 +66,8 @@ class Learner:
         self.policy, self.config, self.flat, self.names = policy, config, flat, STATS
         self.now, self.pace, self.finished = coefficients_at(config, 1.0), KLControl(config), -1
         self.optimizer, self.clip = make_optimizer(config, flat), make_clipping(config, flat)
-        self.changes, self.chosen = make_epoch_transforms(config, policy), loss_of(config, policy.net)
+        self.changes = make_epoch_transforms(config, policy)
+        self.loss_function = configured_loss(config, policy, self.loss)
         self.sampling = sampling_of(policy)
         self.parts = [flat, self.optimizer, self.pace, *modules_with_moments(policy)]  # all an update changes
 
@@ -130,7 +131,7 @@ class Learner:
         means = torch.zeros((), device=batch.adv.device)
         for part in self.sampling.cut(batch, self.config.num_microbatches):
             fresh, weight = self.judge(part), len(part.adv) / len(batch.adv)
-            loss, stats = self.chosen(self.loss)(fresh, part, self.now)
+            loss, stats = self.loss_function(fresh, part, self.now)
             (weight * loss).backward()
             stats = stats | ratio_statistics(fresh, part, self.now)
             means = means + weight * torch.stack([*stats.values()]).detach()

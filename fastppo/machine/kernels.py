@@ -25,6 +25,7 @@ __all__ += ["unroll", "unroll_back", "unroll_floats"]
 
 MAX_SHARDS = 8  # of a minibatch, as csrc/update/update.h has it
 MAX_CHOICES, MAX_HIDDEN = 6144, 16  # of a categorical (csrc/mlp/heads.h); layers of a network
+MAX_WIDTH = 1 << 20  # inputs and units of a layer (csrc/mlp/mlp.h)
 
 _REFUSALS = (ValueError, TypeError, OverflowError, BufferError)
 

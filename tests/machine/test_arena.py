@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import gymnasium as gym
+import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from fastppo.build import memory_estimate
 from fastppo.errors import ConfigError
 from fastppo.machine import arena
 from fastppo.machine.arena import ALIGN, Arena, spec_bytes
+from fastppo.settings.fixes import python_text, shell_text
 
 SPEC = {"f": ("<f4", (3, 5)), "d": ("<f8", (2,)), "i": ("<i8", (7, 1)), "u": ("|u1", (129,)),
         "b": ("|b1", (4, 3)), "one": ("<f4", ()), "none": ("<f4", (0,))}
@@ -55,6 +57,7 @@ arrays = st.tuples(st.sampled_from(["<f4", "<f8", "<i8", "|u1", "|b1"]),
                    st.lists(st.integers(1, 9), max_size=3).map(tuple))
 
 
+@hypothesis.settings(deadline=None)  # a loaded machine may take any time
 @given(st.dictionaries(names, arrays, min_size=1, max_size=6))
 def test_arrays_of_any_spec_never_share_a_byte(spec):
     made = Arena(spec)
@@ -105,6 +108,7 @@ def test_the_memory_is_allocated_before_it_is_used():
 
 
 def test_closing_twice_is_fine_and_a_forgotten_block_gives_its_descriptors_back():
+    gc.collect()  # what earlier tests have left
     before = len(os.listdir("/proc/self/fd"))
     for closed in (True, False):
         made = Arena(SPEC)
@@ -140,10 +144,11 @@ def refusal(free, monkeypatch, make=tried, **settings) -> ConfigError:
     {"num_minibatches": 512 * 16}])
 def test_too_much_memory_is_refused_with_the_largest_arrays_and_a_number_that_fits(
         monkeypatch, settings):
+    monkeypatch.setattr(memory_estimate, "TORCH_BYTES", 0)  # too much for a test of small sizes
     error = refusal(16 << 20, monkeypatch, **settings)
     assert "MiB of shared memory (obs 4 MiB, " in error.what
     assert error.what.endswith("MiB beside, but 16 MiB are free")
-    fitting = int(re.fullmatch(r"--num_envs=(\d+)", error.fix)[1])
+    fitting = int(re.fullmatch(r"--num_envs=([\d_]+)", shell_text(error.fix))[1])
     assert 4 < fitting < 512
     tried(fitting, **settings)
     with pytest.raises(ConfigError, match="are free"):
@@ -154,30 +159,31 @@ def test_the_fix_is_fewer_steps_where_the_environments_are_given_or_too_few(monk
     listed = [lambda: gym.make("CartPole-v1")] * 2 + [lambda: gym.make("CartPole-v1")]
     for settings in ({"env": listed, "envs": 3}, {"envs": 1}):
         error = refusal(2 << 20, monkeypatch, num_steps=65536, **settings)
-        steps = int(re.fullmatch(r"--num_steps=(\d+)", error.fix)[1])
+        steps = int(re.fullmatch(r"--num_steps=([\d_]+)", shell_text(error.fix))[1])
         assert 1024 < steps < 65536
         tried(num_steps=steps, **settings)
 
 
 def test_minibatches_must_have_their_rows_in_what_is_proposed(monkeypatch):
     error = refusal(2 << 20, monkeypatch, num_minibatches=512 * 512)
-    assert error.fix.startswith("free memory")
+    assert shell_text(error.fix).startswith("free memory")
 
 
 def test_where_not_even_one_environment_fits_nothing_is_promised(monkeypatch):
-    assert refusal(1000, monkeypatch).fix.startswith("free memory")
+    assert shell_text(refusal(1000, monkeypatch).fix).startswith("free memory")
 
 
 def test_workers_own_memory_is_forecast(monkeypatch):
     error = refusal(48 << 20, monkeypatch, envs=4, num_steps=8, num_workers=2)
-    assert re.search("about 6[45] MiB beside", error.what) and error.fix == "--num_workers=0"
+    assert re.search("about 6[45] MiB beside", error.what)
+    assert shell_text(error.fix) == "--num_workers=0"
     tried(4, num_steps=8, num_workers=0)
 
 
 def test_fewer_environments_and_no_workers_are_proposed_together_where_neither_is_enough(
         monkeypatch):
     error = refusal(40 << 20, monkeypatch, envs=10_000, num_steps=128, num_workers=2)
-    fitting = int(re.fullmatch(r"--num_workers=0 --num_envs=(\d+)", error.fix)[1])
+    fitting = int(re.fullmatch(r"--num_workers=0 --num_envs=([\d_]+)", shell_text(error.fix))[1])
     tried(fitting, num_steps=128, num_workers=0)
 
 
@@ -198,11 +204,12 @@ def test_a_vector_environment_that_is_too_large_is_told_a_number_that_fits(monke
     def vector(envs=4096):
         make_vec("CartPole-v1", num_envs=envs, num_workers=0).close()
     error = refusal(64 << 10, monkeypatch, vector)
-    fitting = int(re.fullmatch(r"num_envs=(\d+)", error.fix)[1])
+    fitting = int(re.fullmatch(r"num_envs=(\d+)", python_text(error.fix))[1])
     assert 64 < fitting < 4096
     vector(fitting)
 
 
+@hypothesis.settings(deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 60), st.integers(0, 2000), st.integers(1, 200))
 def test_what_fits_is_the_largest_number_that_leaves_a_tenth(free, each, fixed, below):
     found = arena.largest_fitting(lambda n: fixed + each * n, free, below)
