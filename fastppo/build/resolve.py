@@ -85,7 +85,8 @@ def check_total_steps(total: Any) -> int:
 
 def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:
     """`callbacks`, one or several, as a tuple; ConfigError for one that cannot be called."""
-    found = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
+    several = isinstance(callbacks, Iterable) and not callable(callbacks)
+    found = tuple(callbacks) if several else (callbacks,)
     for callback in found:
         if not callable(callback):
             raise ConfigError(f"learn was given the callback {callback!r}, which cannot be called",
