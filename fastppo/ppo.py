@@ -60,7 +60,7 @@ class PPO(Run):
         """Trains on a rollout; returns the losses as floats, means over minibatches."""
         self.check_open()
         check_rollout(rollout, self.policy, self.progress.iteration)
-        with self.clock("update"), torch_threads(self.config.torch_threads):
+        with self.clock("update"), torch_threads(self.config.update_threads):
             stats = self.learner.update(rollout, self.coefficients, self.progress.iteration - 1)
         return stats | {"losses/explained_variance": explained_variance(rollout)}
 

@@ -6,13 +6,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastppo.build.memory_estimate import bytes_beside_arena, fitting_setting
-from fastppo.collect import Rollout
+from fastppo.build.memory_estimate import (
+    activation_bytes,
+    bytes_beside_arena,
+    fitting_setting,
+)
+from fastppo.build.user_model import trial_rows
+from fastppo.collect import Rollout, as_rollout
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
-from fastppo.envs.spaces import leaf_arrays, tree_map
+from fastppo.envs.spaces import tree_map
 from fastppo.errors import InputError
-from fastppo.machine.arena import Arena, Spec
+from fastppo.machine.arena import Arena, Spec, spec_bytes
 from fastppo.policy import Policy
 from fastppo.stepping.infos import infos_spec
 from fastppo.update.flat_parameters import trained_parameters
@@ -21,28 +26,36 @@ from fastppo.workers.update_helper import helper_count, shards_spec
 
 
 def make_arena(config: Config, policy: Policy, source: EnvSource) -> Arena:
-    """The shared block of a run; a ConfigError says which setting fits where this one does not."""
-    def spec_of(config: Config) -> Spec:
-        return arena_spec(config, policy)
-    spec, one_id = spec_of(config), len(set(map(id, source.factories))) == 1
-    return Arena(spec, beside=bytes_beside_arena(config, spec),
-                 remedy=partial(fitting_setting, config, spec_of, one_id))
+    """The shared memory of a run; ConfigError with a setting that fits if there is too little."""
+    on_cpu = config.learner == "torch" and config.device == "cpu"
+    activations = activation_bytes(policy) if on_cpu else 0
+
+    def beside(config: Config) -> int:
+        return bytes_beside_arena(config, arena_spec(config, policy), activations)
+
+    def total(config: Config) -> int:
+        return spec_bytes(arena_spec(config, policy)) + beside(config)
+    one_id = len(set(map(id, source.factories))) == 1
+    names = ("num_envs", "num_steps") if one_id else ("num_steps",)
+    return Arena(arena_spec(config, policy), beside=beside(config),
+                 remedy=partial(fitting_setting, config, total, names))
 
 
 def arena_spec(config: Config, policy: Policy) -> Spec:
     """The arrays of a run: rollout, parameters, snapshot of the moments, cells, shards."""
     moments = ("<f4", (len(policy.observer.shift),))
-    params, rows = sum(x.numel() for x in trained_parameters(policy)), config.num_envs * config.num_steps
-    shared = shards_spec(params, rows) if shares_update(config, policy) else {}
+    params = sum(x.numel() for x in trained_parameters(policy))
+    rows = config.num_envs * config.num_steps
     return {
         **rollout_spec(policy, config.num_steps, config.num_envs),
-        "params": ("<f4", (params,)), "mean": moments, "scale": moments, **shared,
+        "params": ("<f4", (params,)), "mean": moments, "scale": moments,
+        **(shards_spec(params, rows) if shares_update(config, policy) else {}),
         **infos_spec(config.num_workers),
         **protocol_spec(config.num_workers, len(env_groups(config.num_envs)))}
 
 
 def rollout_spec(policy: Policy, steps: int, envs: int) -> Spec:
-    """The arrays of a rollout and of its episodes' ends, by name."""
+    """The arrays of a rollout and of the episodes that ended in it, by name."""
     obs, act, te = policy.observer.layout.store, policy.actions.store, (steps, envs)
     scalars = dict.fromkeys(("logp", "val", "raw", "rew", "nxt", "adv", "ret"), ("<f4", te))
     return {"obs": (obs.dtype, (steps + 1, envs, *obs.shape)),
@@ -53,10 +66,25 @@ def rollout_spec(policy: Policy, steps: int, envs: int) -> Spec:
             "total": ("<f8", te), "length": ("<i8", te)}
 
 
-def check_rollout(rollout: Rollout, policy: Policy, iterations: int) -> None:
-    """Raise InputError for what no update can be made from after `iterations` rollouts.
+def trial_rollout(policy: Policy) -> Rollout:
+    """A made-up rollout of one step in two environments, as the policy acts, to try an update."""
+    arrays = {name: np.zeros(shape, dtype)
+              for name, (dtype, shape) in rollout_spec(policy, 1, 2).items()}
+    rows = trial_rows(policy.observer.layout)
+    noise = np.zeros((2, len(policy.head.noise)), np.float32)
+    state = np.zeros((2, policy.memory), np.float32)
+    arrays["act"][0], arrays["logp"][0], arrays["val"][0], _ = policy.act(rows, noise, state)
+    for name in ("raw", "rew", "adv"):
+        arrays[name][0] = 1.0, -1.0
+    arrays["obs"][:], arrays["valid"][:] = rows, True
+    arrays["ret"][:] = arrays["adv"] + arrays["val"]
+    return as_rollout(arrays, policy.observer.layout)
 
-    A rollout of other spaces, with a field missing, of another shape or dtype, or not on the CPU.
+
+def check_rollout(rollout: Rollout, policy: Policy, iterations: int) -> None:
+    """Raise InputError if `rollout` is not one of this trainer, or `iterations` is 0.
+
+    Its fields must have the shapes and dtypes of the policy's spaces, and be on the CPU.
     """
     fix = "ppo.update(ppo.collect())"
     if not isinstance(rollout, Rollout):
@@ -65,28 +93,28 @@ def check_rollout(rollout: Rollout, policy: Policy, iterations: int) -> None:
         raise InputError("update was given a rollout before this trainer has collected one", fix)
     axes = getattr(rollout.raw, "shape", ())
     spec = rollout_spec(policy, *(axes if len(axes) == 2 else (0, 0)))
-    for name, x in zip(Rollout._fields, rollout):
-        known = list(map(torch.from_numpy, leaf_arrays(np.empty(spec[name][1], spec[name][0]))))
-        got, wanted = _look(x), _look(
-            policy.observer.layout.structure(known) if name == "obs" else known[0])
-        if got != wanted:
-            raise InputError(f"the {name} of this rollout is {got}, where this trainer's is"
-                             f" {wanted}", fix)
+    wanted = as_rollout({name: np.empty(shape, dtype) for name, (dtype, shape) in spec.items()},
+                        policy.observer.layout)
+    for name, x, expected in zip(Rollout._fields, tree_map(_describe_tensor, rollout),
+                                 tree_map(_describe_tensor, wanted)):
+        if x != expected:
+            raise InputError(f"the {name} of this rollout is {x}, where this trainer's is"
+                             f" {expected}", fix)
 
 
-def _look(x: Any) -> Any:
-    """What can be seen of a tensor, or of each in a structure of them."""
-    return tree_map(lambda x: f"{x.device} {x.dtype} {list(x.shape)}" if isinstance(x, torch.Tensor)
-                  else type(x).__name__, x)
+def _describe_tensor(x: Any) -> str:
+    if not isinstance(x, torch.Tensor):
+        return type(x).__name__
+    return f"{x.device} {x.dtype} {list(x.shape)}"
 
 
 def shares_update(config: Config, policy: Policy) -> bool:
-    """Whether workers compute shards of the update: of observations that lie there as seen."""
+    """True if workers compute shards of the update, which needs observations stored as they are."""
     return (config.learner == "kernel" and helper_count(config.num_workers) > 0
             and policy.observer.encoding.identity)
 
 
 def env_groups(envs: int) -> list[range]:
-    """Two halves of the environments, so that one infers while the other steps."""
+    """Two halves of the environments: inference for one overlaps with steps of the other."""
     halves = [range(0, envs // 2), range(envs // 2, envs)]
     return [half for half in halves if half]

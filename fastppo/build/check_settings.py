@@ -1,4 +1,4 @@
-"""Checks of settings against each other and against the spaces."""
+"""Rules about settings that exclude each other, need each other, or do not fit the spaces."""
 
 import numpy as np
 from gymnasium.spaces import Box, Space
@@ -13,133 +13,118 @@ from fastppo.errors import ConfigError
 from fastppo.learner import Learner
 from fastppo.networks.encoders import subspace_names
 from fastppo.networks.heads import fixed_std
-from fastppo.settings.fixes import flag
+from fastppo.settings.fixes import Omit, Set
 
 
-def check_heads(config: Config, act_space: Space) -> None:
-    """Raise ConfigError or SpaceError for a choice of action heads that the space rules out."""
-    boxes = [leaf.space for leaf in leaves(act_space) if isinstance(leaf.space, Box)]
-    for name in ("std", "sde", "final_tanh", "action_scaling", "distribution"):
-        value = getattr(config, name)
-        if value != default_of(name) and not boxes:
-            raise ConfigError(f"{name} is {value!r}, but it is for Box actions, and these are"
-                              f" {act_space}", f"leave --{name} out")
+def check_settings(config: Config, seen: ObservationLayout) -> None:
+    """Raise ConfigError or SpaceError for settings that contradict each other or the spaces."""
+    boxes = [leaf.space for leaf in leaves(seen.act_space) if isinstance(leaf.space, Box)]
+    for applies, why, names in _exclusions(config, seen.act_space, boxes):
+        if applies and (name := first_changed(config, names)):
+            raise ConfigError(f"{name} is {getattr(config, name)!r}, but {why}", Omit(name))
+    for satisfied, needed, names in _needs(config):
+        if not satisfied and (name := first_changed(config, names)):
+            raise ConfigError(f"{name} is {getattr(config, name)}, but does nothing without"
+                              f" {needed.python()}", (needed, Omit(name)))
+    for wrong, what, fix in _conflicts(config):
+        if wrong:
+            raise ConfigError(what, fix)
+    _check_keys(config, seen)
     for setting, given in (
             ("action_scaling", config.action_scaling),
             ("distribution", config.distribution in ("squashed", "beta")),
             ("std", isinstance(config.std, str) and not config.action_scaling)):
         if given:
-            check_bounds(act_space, setting)
-    if config.sde:
-        _check_sde(config, act_space)
-    if config.distribution == "beta" and (config.std is not None or config.action_scaling):
-        raise ConfigError("a beta distribution has no std, and lies between the bounds already",
-                          "leave --std and --action_scaling out, or --distribution")
-    if config.distribution == "squashed" and config.action_scaling:
-        raise ConfigError("a squashed distribution lies between the bounds already",
-                          "leave --action_scaling out, or --distribution")
-    if config.distribution == "state_gaussian" and config.std is not None:
-        raise ConfigError("the std of state_gaussian is the network's, it cannot be fixed",
-                          "leave --std out, or --distribution")
-    if config.final_tanh and config.distribution in ("squashed", "beta"):
-        raise ConfigError("final_tanh ends the means of actions in a tanh, and a"
-                          f" {config.distribution} distribution "
-                          + ("has none" if config.distribution == "beta" else "does so itself"),
-                          "leave --final_tanh out, or --distribution")
-    state = config.distribution == "state_gaussian"
-    check_needs(config, *((name, "--distribution=state_gaussian", state)
-                          for name in ("min_std", "std_scale")),
-                ("sde_sample_freq", "--sde=True", config.sde))
-    if not 1e-3 <= config.std_scale <= 1e3:
-        raise ConfigError(f"std_scale is {config.std_scale:g}, but must be from 0.001 to 1000",
-                          "--std_scale=1")
+            check_bounds(seen.act_space, setting)
     for box in boxes:
         _check_std(config, box)
 
 
-def check_needs(config: Config, *needs: tuple[str, str, bool]) -> None:
-    """Raise ConfigError for a setting that was changed, but does nothing without another one.
-
-    Each of `needs` is its name, the flag that it needs, and whether that is there.
-    """
-    for name, needed, there in needs:
-        if getattr(config, name) != default_of(name) and not there:
-            raise ConfigError(f"{name} is {getattr(config, name)}, but does nothing without"
-                              f" {needed}", f"{needed}, or leave --{name} out")
+def first_changed(config: Config, names: str) -> str:
+    """The first of some settings that does not have its default; "" if all do."""
+    return next((name for name in names.split() if getattr(config, name) != default_of(name)), "")
 
 
-def _check_sde(config: Config, act_space: Space) -> None:
-    if is_user_model(config.model):
-        raise ConfigError("sde explores by the last features of a built-in network, and the model"
-                          " is one of your own", "leave --sde out")
-    if subspaces(act_space):
-        raise ConfigError(f"sde is for actions that are one Box, and these are {act_space}",
-                          "leave --sde out")
-    if config.distribution != "gaussian" or config.std is not None:
-        raise ConfigError("sde explores with a gaussian of its own",
-                          "leave --distribution and --std out, or --sde=False")
+def _exclusions(config: Config, act_space: Space, boxes: list[Box]):
+    """Rows of (it applies, reason, settings that must then have their default)."""
+    return (
+        (not boxes, f"it is for Box actions, and these are {act_space}",
+         "std sde final_tanh action_scaling distribution"),
+        (subspaces(act_space), f"it is for actions that are one Box, and these are {act_space}",
+         "sde"),
+        (is_user_model(config.model), "it is for built-in networks, and the model is your own",
+         "layer_norm final_tanh shared_critic actor_keys critic_keys rnn rnn_size hidden_sizes"
+         " activation sde"),
+        (config.distribution == "beta", "a beta distribution has no mean or std, and lies between"
+         " the bounds", "std action_scaling final_tanh sde"),
+        (config.distribution == "squashed", "a squashed distribution lies between the bounds",
+         "action_scaling final_tanh sde"),
+        (config.distribution == "state_gaussian", "the network returns the std of state_gaussian",
+         "std sde"),
+        (config.sde, "sde explores with a gaussian of its own", "std"))
 
 
-def _check_std(config: Config, box: Box) -> None:
-    """Raise ConfigError where the std that is given or begun with is too small or large to use."""
-    name, form = "std", "scale" if config.action_scaling else "clip"
-    with np.errstate(all="ignore"):
-        if config.std is None:
-            name, std = "log_std_init", np.exp(np.full(1, config.log_std_init, np.float64))
-        else:
-            std = fixed_std(box, head_options(config), form)
-        square = np.square(std).astype(np.float32)
-    bad = std[~((square > 0) & np.isfinite(square))]
-    if len(bad):
-        raise ConfigError(f"{name} is {getattr(config, name)}, which is a standard deviation of"
-                          f" {bad[0]:g} for actions of {box}: float32 has its square as"
-                          f" {'0' if bad[0] < 1 else 'infinity'}",
-                          "--log_std_init=0" if config.std is None else "leave --std out")
+def _needs(config: Config):
+    """Rows of (it is satisfied, what is needed, settings that have no effect without it)."""
+    return (
+        (config.distribution == "state_gaussian", Set(distribution="state_gaussian"),
+         "min_std std_scale"),
+        (config.sde, Set(sde=True), "sde_sample_freq"),
+        (config.rnn != "none", Set(rnn="gru"), "rnn_size"),
+        (config.norm_obs, Set(norm_obs=True), "obs_limit"),
+        (config.norm_rewards, Set(norm_rewards=True), "reward_limit"),
+        (config.optimizer == "adam", Set(optimizer="adam"), "adam_eps"))
 
 
-def check_update(config: Config) -> None:
-    """Raise ConfigError for settings of the update that contradict each other."""
-    check_needs(config, ("obs_limit", "--norm_obs=True", config.norm_obs),
-                ("reward_limit", "--norm_rewards=True", bool(config.norm_rewards)),
-                ("adam_eps", "--optimizer=adam", config.optimizer == "adam"))
-    if config.adaptive_kl is not None and not isinstance(config.lr, (int, float)):
-        raise ConfigError(f"--adaptive_kl={config.adaptive_kl:g} changes the learning rate by the"
-                          f" KL, but lr is the schedule {config.lr}", f"--lr={default_of('lr')}")
-    if isinstance(config.loss, type) and not issubclass(config.loss, Learner):
-        raise ConfigError(f"the loss {config.loss!r} is a class, but no subclass of"
-                          " fastppo.learner.Learner", "loss=a function (fresh, batch, coefficients)"
-                          " -> (loss, statistics)")
+def _conflicts(config: Config):
+    """Rows of (it is one, what is wrong, fix)."""
+    return (
+        (config.adaptive_kl is not None and not isinstance(config.lr, (int, float)),
+         f"adaptive_kl={config.adaptive_kl} adapts the learning rate to the KL, but lr is the"
+         f" schedule {config.lr}", Set(lr=default_of("lr"))),
+        (isinstance(config.loss, type) and not issubclass(config.loss, Learner),
+         f"the loss {config.loss!r} is a class, but no subclass of fastppo.learner.Learner",
+         "give a function (fresh, batch, coefficients) -> (loss, statistics)"),
+        (config.shared_critic and config.actor_keys != config.critic_keys,
+         "actor and critic cannot share layers, because actor_keys and critic_keys differ",
+         Set(shared_critic=False)),
+        (not 1e-3 <= config.std_scale <= 1e3,
+         f"std_scale is {config.std_scale:g}, but must be from 0.001 to 1000", Set(std_scale=1.0)))
 
 
-def torch_alone(config: Config) -> str:
-    """The first setting that the compiled learner does not serve, as a flag; "" for none."""
-    for name in ("norm_values", "critic_lr", "grad_clipping", "optimizer", "loss"):
-        value = getattr(config, name)
-        if value != default_of(name):
-            return f"the {name} of your own" if callable(value) else flag(name, value)
-    return ""
-
-
-def check_network(config: Config, seen: ObservationLayout) -> None:
-    """Raise ConfigError for choices of a network that contradict each other, or the spaces."""
-    if is_user_model(config.model):
-        for name in ("layer_norm", "final_tanh", "shared_critic", "actor_keys", "critic_keys",
-                     "rnn", "rnn_size", "hidden_sizes", "activation"):
-            if getattr(config, name) != default_of(name):
-                raise ConfigError(f"{name} is {getattr(config, name)!r}, but it is for built-in"
-                                  " networks, and the model is one of your own",
-                                  f"leave --{name} out")
-    check_needs(config, ("rnn_size", "--rnn=gru", config.rnn != "none"))
-    if config.shared_critic and config.actor_keys != config.critic_keys:
-        raise ConfigError("actor and critic cannot share what they see with other keys each",
-                          "--shared_critic=False")
-    known = subspace_names(seen)
-    for name in ("actor_keys", "critic_keys"):
-        if (keys := getattr(config, name)) is None:
+def _check_keys(config: Config, seen: ObservationLayout) -> None:
+    """Raise ConfigError for keys that the observations do not have."""
+    known = tuple(subspace_names(seen))
+    for name, keys in (("actor_keys", config.actor_keys), ("critic_keys", config.critic_keys)):
+        if keys is None:
             continue
         if not known:
             raise ConfigError(f"{name} are parts of a Dict observation, but these are"
-                              f" {seen.space}", f"leave --{name} out")
+                              f" {seen.space}", Omit(name))
         if not isinstance(keys, tuple) or not keys or not {*keys} <= {*known}:
             raise ConfigError(f"{name} is {keys!r}, but must be some of {', '.join(known)}",
-                              f"--{name}={','.join(known)}")
+                              Set(**{name: known}))
+
+
+def _check_std(config: Config, box: Box) -> None:
+    """Raise ConfigError if the square of a fixed or initial std is 0 or infinite in float32."""
+    name, fix, form = "std", Omit("std"), "scale" if config.action_scaling else "clip"
+    with np.errstate(all="ignore"):
+        if config.std is None:
+            name, fix = "log_std_init", Set(log_std_init=0)
+            std = np.exp([np.float64(config.log_std_init)])
+        else:
+            std = fixed_std(box, head_options(config), form)
+        square = np.square(std).astype(np.float32)
+    wrong = std[(square == 0) | ~np.isfinite(square)]
+    if len(wrong):
+        raise ConfigError(f"{name} is {getattr(config, name)}, which is a standard deviation of"
+                          f" {wrong[0]:g} for actions of {box}: its square is"
+                          f" {'0' if wrong[0] < 1 else 'infinity'} in float32", fix)
+
+
+def torch_alone(config: Config) -> str:
+    """The first setting that only the torch learner supports, as name=value; "" for none."""
+    name = first_changed(config, "norm_values critic_lr grad_clipping optimizer loss")
+    value = getattr(config, name, None)
+    return f"your own {name}" if callable(value) else f"{name}={value}" if name else ""

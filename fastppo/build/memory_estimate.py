@@ -1,93 +1,96 @@
-"""How much memory a run will ask for beside its arena, and which setting makes it fit."""
+"""Estimates the memory of a run beside its arena, and finds settings that need less."""
 
-from itertools import pairwise
-from typing import Callable
+from itertools import pairwise, product
+from typing import Callable, Sequence
 
-from fastppo.config import Config
+import numpy as np
+import torch
+
+from fastppo.config import Config, default_of
 from fastppo.errors import ConfigError
-from fastppo.machine.arena import Spec, largest_fitting, spec_bytes
+from fastppo.machine.arena import Spec, spec_bytes
 from fastppo.machine.limits import free_memory
-from fastppo.settings.fixes import flag
+from fastppo.policy import Policy
+from fastppo.settings.fixes import Fix, Set
 
-# Bytes of a worker's own memory, beside the environments': 21 to 28 MiB were measured.
+# Bytes of a worker process without its environments: 21 to 28 MiB were measured.
 WORKER_BYTES = 32 << 20
 
-# Vectors as long as the parameters: gradient, Adam's moments, a copy of them and of the parameters
-# to go back to, temporary ones; the kernel's has the gradients of eight shards and packed weights.
+# Bytes of torch itself where it computes the update on the CPU. Measured as VmRSS on Linux x86-64
+# with torch 2 for CPUs: importing torch takes 185 MiB, of which 125 MiB are in use for good when
+# the arena is made. The other 60 MiB are pages of its libraries; the system counts them as free,
+# because it can read them again, but each update needs them, 110 MiB in all with an update's own.
+TORCH_BYTES = 128 << 20
+
+# Vectors as long as the parameters: gradient, Adam's moments, copies of them and of the parameters
+# for a rollback, temporary ones; the kernel's has gradients of eight shards and packed weights.
 PARAMETER_VECTORS = {"torch": 9, "kernel": 18}
-# Those of a worker that acts: packed weights for acting, and for both ways of an update's shards.
+# The same of a worker: packed weights to act with, and for both directions of an update's shards.
 PACKED_VECTORS = {"local": 3, "central": 0}
 
 
-def bytes_beside_arena(config: Config, spec: Spec) -> int:
-    """About how many bytes a run asks for beside the arena of `spec`, once its policy is built.
+def bytes_beside_arena(config: Config, spec: Spec, activations: int) -> int:
+    """About how many bytes a run allocates beside the arena of `spec`, once its policy is built.
 
-    A bound for what we allocate ourselves; what the environments hold is not known.
+    `activations`: see activation_bytes. What the environments allocate is not known.
     """
-    rows, width = config.num_envs * config.num_steps, sum(config.hidden_sizes) or 1
-    obs, act = (spec_bytes({name: spec[name]}) for name in ("obs", "act"))
-    copies = obs + 32 * rows  # for the moments; a rollout's order and temporary columns
+    rows = config.num_envs * config.num_steps
+    obs, act, vector = (spec_bytes({name: spec[name]}) for name in ("obs", "act", "params"))
+    total = obs + 32 * rows  # observations for the moments, a rollout's order, temporary columns
     if config.learner == "torch":
-        # Shuffled samples; of a minibatch, two networks' sums, activations and their gradients.
-        copies += obs + act + 16 * rows + 24 * width * -(-rows // config.num_minibatches)
-    vector = spec_bytes({"params": spec["params"]})
+        # Shuffled samples; a minibatch's activations and their gradients.
+        minibatch = -(-rows // (config.num_minibatches * config.num_microbatches))
+        total += TORCH_BYTES + obs + act + 16 * rows + 2 * activations * minibatch
     worker = WORKER_BYTES + PACKED_VECTORS[config.acting] * vector
-    return copies + PARAMETER_VECTORS[config.learner] * vector + worker * config.num_workers
+    return total + PARAMETER_VECTORS[config.learner] * vector + worker * config.num_workers
 
 
-def check_size(config: Config, inputs: int) -> None:
-    """Raise ConfigError where training a built-in network will not fit, before it is made.
+def activation_bytes(policy: Policy) -> int:
+    """Bytes per observation that a forward pass of torch keeps for the backward pass."""
+    def kept(rows: int) -> int:
+        store, storages = policy.observer.layout.store, {}
 
-    `inputs`: features of an observation; 0 where pictures take them first.
+        def note(x: torch.Tensor) -> torch.Tensor:
+            storages[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+            return x
+        obs = policy.observer.tensors(np.zeros((rows, *store.shape), store.dtype))
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+            out = policy(obs)  # noqa: F841  holds what it keeps
+            return sum(storages.values())
+    return (kept(4) - kept(2)) // 2  # without the weights
+
+
+def check_network_size(config: Config, inputs: int) -> None:
+    """Raise ConfigError if there is too little memory to train a built-in network.
+
+    It is called before the network is built. `inputs`: features of an observation; 0 if images are
+    processed by convolutions first.
     """
-    def need(**changes) -> int:
-        tried = config.replace(**changes)
-        return 4 * PARAMETER_VECTORS.get(tried.learner, PARAMETER_VECTORS["torch"]) * least_parameters(tried, inputs)
-
-    if need() <= (free := free_memory()):
-        return
-    smaller = {"hidden_sizes": Config.hidden_sizes}, {"rnn_size": Config.rnn_size}
-    fix = next((one for one in smaller if need(**one) <= free), smaller[0] | smaller[1])
-    asked = ", ".join(f"{name}={getattr(config, name)}" for name in fix)
-    raise ConfigError(
-        f"a network with {asked} has at least {least_parameters(config, inputs):,} parameters and"
-        f" needs {need() / 2**20:,.0f} MiB to be trained, but {free / 2**20:,.0f} MiB are free",
-        " ".join(flag(name, value) for name, value in fix.items()))
+    widths, gates = [inputs, *config.hidden_sizes], {"none": 0, "gru": 3, "lstm": 4}[config.rnn]
+    count = sum(a * b for a, b in pairwise(widths))  # at least: there are biases and heads, too
+    count += gates * config.rnn_size * (config.rnn_size + widths[-1])
+    count *= 1 if config.shared_critic else 2
+    need, free = 4 * PARAMETER_VECTORS.get(config.learner, 9) * count, free_memory()
+    if need > free:
+        larger = {name: default_of(name) for name in ("hidden_sizes", "rnn_size")
+                  if getattr(config, name) != default_of(name)}
+        raise ConfigError(f"the network has at least {count:,} parameters and needs {need >> 20:,}"
+                          f" MiB to be trained, but {free >> 20:,} MiB are free",
+                          Set(**larger) if larger else "use smaller observations")
 
 
-def least_parameters(config: Config, inputs: int) -> int:
-    """How many parameters a built-in network has at least: its hidden layers' and its memory's."""
-    widths = [inputs, *config.hidden_sizes]
-    count = sum(a * b for a, b in pairwise(widths))
-    if gates := {"gru": 3, "lstm": 4}.get(config.rnn):
-        count += gates * config.rnn_size * (config.rnn_size + widths[-1])
-    return count if config.shared_critic else 2 * count
+def fitting_setting(config: Config, need: Callable[[Config], int], names: Sequence[str],
+                    free: int) -> Fix:
+    """The fix for a run that needs more than `free` bytes: settings that leave about a tenth free.
 
-
-def fitting_setting(config: Config, spec_of: Callable[[Config], Spec], one_id: bool, free: int) -> str:
-    """The setting with which a run of `config` fits into `free` bytes and all else stays.
-
-    `one_id`: whether the number of environments is ours to choose.
+    One of `names` (num_envs, num_steps) is reduced in proportion to need(config), the bytes of a
+    run; if no value of it suffices, there are no workers either.
     """
-    def need(**changes) -> int:
-        tried = config.replace(num_minibatches=1, **changes)
-        tried = tried.replace(num_minibatches=min(config.num_minibatches,
-                                                  tried.num_envs * tried.num_steps))
-        spec = spec_of(tried)
-        return spec_bytes(spec) + bytes_beside_arena(tried, spec)
-
-    def most(name: str, **also) -> int:
-        other = config.num_envs * config.num_steps // getattr(config, name)
-        fit = largest_fitting(lambda n: need(**{name: n}, **also), free, getattr(config, name))
-        return fit if fit * other >= config.num_minibatches else 0
-
-    names = ("num_envs", "num_steps") if one_id else ("num_steps",)
-    for name in names:
-        if fit := most(name):
-            return f"--{name}={fit}"
-    if need(num_workers=0) <= free:
-        return "--num_workers=0"
-    for name in names:
-        if fit := most(name, num_workers=0):
-            return f"--num_workers=0 --{name}={fit}"
+    smallest = config.replace(num_envs=1, num_steps=1, num_minibatches=1)
+    for changes, name in product(({}, {"num_workers": 0}), names):
+        total, fixed = (need(x.replace(**changes)) for x in (config, smallest))
+        given = getattr(config, name)
+        count = int(given * min(1.0, (0.9 * free - fixed) / (total - fixed)))
+        if count * config.num_envs * config.num_steps >= given * config.num_minibatches:
+            return Set(**changes, **({name: count} if count < given else {}))
     return "free memory, or train a smaller network on smaller observations"

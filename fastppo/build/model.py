@@ -1,9 +1,9 @@
-"""Builds the policy that a resolved Config asks for."""
+"""Builds the policy of a resolved Config."""
 
 import torch
 from gymnasium.spaces import Space
 
-from fastppo.build.memory_estimate import check_size
+from fastppo.build.memory_estimate import check_network_size
 from fastppo.build.user_model import ends_in_critic, is_user_model, make_user_network, try_network
 from fastppo.config import Config
 from fastppo.envs.observations import ObservationEncoding, ObservationLayout
@@ -20,45 +20,49 @@ from fastppo.policy import Policy
 
 @default_torch()
 def build_policy(obs_space: Space, act_space: Space, config: Config, model=None) -> Policy:
-    """The policy of a resolved Config; `model` is a class of the user's, or None for the Config's.
+    """The policy of a resolved Config; `model` replaces the Config's model if that is the user's.
 
-    One torch thread draws the weights, of which no bit may depend on how many the host has. Raises
-    ModelError where what the model returns does not fit the spaces.
+    Raises ModelError if a user's model does not fit the spaces.
     """
     generator = torch.Generator().manual_seed(kernels.word(config.seed, Purpose.INIT, 0, 0))
-    seen, options = ObservationLayout(obs_space, act_space), head_options(config)
-    model = (model or config.model) if is_user_model(config.model) else config.model
-    # Layers of the user's draw from the host's generator.
+    seen, features = ObservationLayout(obs_space, act_space), 0
+    own = is_user_model(config.model)
+    # One thread, so that the weights do not depend on the host's cores; a user's layers draw from
+    # torch's global generator.
     with seeded_rng(generator.initial_seed()), torch_threads(1):
-        if is_user_model(model):
-            net, features = make_user_network(model, seen.network_space, act_space), 0
+        if own:
+            net = make_user_network(model or config.model, seen.network_space, act_space)
         else:
-            check_size(config, ObservationEncoding(seen).size if is_plain_mlp(config) else 0)
+            inputs = ObservationEncoding(seen).size if is_plain_mlp(config) else 0
+            check_network_size(config, inputs)
             net = make_network(seen, config, generator)
             features = net.actor_body.size * net.features
-        head = make_head(act_space, options, features)
-        policy = try_network(Policy(obs_space, act_space, net, config.norm_obs, head, config.seed,
-                              config.obs_limit).eval(), config)
+        head = make_head(act_space, head_options(config), features)
+        policy = Policy(obs_space, act_space, net, config.norm_obs, head, config.seed,
+                        config.obs_limit).eval()
+        if own:
+            policy = try_network(policy, config)
         if config.norm_values:
             policy.net = PopArt(policy.net, ends_in_critic(policy))
     return policy.eval()
 
 
 def head_options(config: Config) -> HeadOptions:
-    """What a Config says of action heads."""
+    """The settings of a Config that action heads depend on."""
     return HeadOptions(*(getattr(config, name) for name in HeadOptions._fields))
 
 
-def make_network(seen: ObservationLayout, config: Config, generator: torch.Generator | None) -> ActorCritic:
+def make_network(seen: ObservationLayout, config: Config, generator: torch.Generator | None
+                 ) -> ActorCritic:
     """The built-in network of a resolved Config, with weights from `generator`."""
     head = make_head(seen.act_space, head_options(config)._replace(sde=False))
     final_tanh = head.means if config.final_tanh else None
     if is_plain_mlp(config):
-        return MLP(ObservationEncoding(seen).size, head.size, config.hidden_sizes, config.activation,
-                   config.shared_critic, generator, config.sde, final_tanh)
+        return MLP(ObservationEncoding(seen).size, head.size, config.hidden_sizes,
+                   config.activation, config.shared_critic, generator, config.sde, final_tanh)
     actor_body = make_encoder(seen, config, generator, config.actor_keys)
-    critic_body = actor_body if config.shared_critic else make_encoder(seen, config, generator,
-                                                                  config.critic_keys)
+    critic_body = actor_body if config.shared_critic else make_encoder(
+        seen, config, generator, config.critic_keys)
     kind = ActorCritic
     if config.rnn != "none":
         bodies = [RecurrentEncoder(body, config.rnn, config.rnn_size, generator)
@@ -68,6 +72,7 @@ def make_network(seen: ObservationLayout, config: Config, generator: torch.Gener
 
 
 def is_plain_mlp(config: Config) -> bool:
-    """Whether the network is an MLP as the kernels know them."""
-    return (config.model == "mlp" and config.activation in COMPILED_ACTIVATIONS and not config.layer_norm
-            and config.rnn == "none" and config.actor_keys is None and config.critic_keys is None)
+    """True if the network is an MLP that the compiled kernels support."""
+    return (config.model == "mlp" and config.activation in COMPILED_ACTIVATIONS
+            and not config.layer_norm and config.rnn == "none"
+            and config.actor_keys is None and config.critic_keys is None)

@@ -1,7 +1,8 @@
-"""Resolves a Config: preset, machine, spaces."""
+"""Resolves the settings of a run: its preset, then every None and "auto"."""
 
 import logging
 import math
+import re
 import secrets
 from functools import partial
 from numbers import Real
@@ -10,7 +11,7 @@ from typing import Any, Callable, Iterable
 import torch
 from gymnasium.vector import VectorEnv
 
-from fastppo.build.check_settings import check_heads, check_network, check_update, torch_alone
+from fastppo.build.check_settings import check_settings, torch_alone
 from fastppo.build.model import head_options, is_plain_mlp
 from fastppo.config import Config, check_names, default_of
 from fastppo.envs.observations import (
@@ -23,51 +24,53 @@ from fastppo.envs.spaces import check_spaces
 from fastppo.envs.vector_source import VectorEnvSource
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
+from fastppo.machine.limits import usable_cores
 from fastppo.networks.cnn import IMAGE_NETWORKS, image_shape
 from fastppo.networks.heads import COMPILED_HEADS, make_head
-from fastppo.networks.mlp import COMPILED_ACTIVATIONS as COMPILED_ACTIVATIONS
+from fastppo.networks.mlp import COMPILED_ACTIVATIONS
+from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.presets import BY_PRESET, PRESETS, preset_of
 from fastppo.update.coefficients import coefficients_at
 from fastppo.workers.count import pays, worker_count
 
 log = logging.getLogger("fastppo")
-
 Callback = Callable[[Any, dict[str, float]], Any]
 Callbacks = Callback | Iterable[Callback]
 
 
 def make_source(env: Any, config: Config) -> EnvSource:
-    """The environments of a run: those of `env`, or made as one vector environment by `vec`."""
+    """The environments of a run: `env`'s, or one vector environment if `vec` asks for it."""
     made = config.vec in ("native", "envpool") and not isinstance(env, VectorEnv)
     return VectorEnvSource(env, config) if made else EnvSource(env, config)
 
 
-def config_for(env: Any, asked: dict[str, Any]) -> Config:
-    """The Config of the settings `asked` for `env`, over its preset, over the defaults."""
-    check_names(asked)
-    asked = {name: str(value) if isinstance(value, torch.device) else value
-             for name, value in asked.items() if name not in BY_PRESET or value != "auto"}
-    check_agreement(env, asked)
-    if isinstance(asked.get("env_kwargs"), dict) and asked["env_kwargs"].get("render_mode"):
-        raise ConfigError("env_kwargs asks for a render_mode, but environments are not drawn while"
-                          " they train", "leave it out; to watch: evaluate(1, env=lambda:"
+def config_for(env: Any, given: dict[str, Any]) -> Config:
+    """The Config for `env`: the settings `given`, then its preset's, then the defaults."""
+    check_names(given)
+    given = {name: str(value) if isinstance(value, torch.device) else value
+             for name, value in given.items() if name not in BY_PRESET or value != "auto"}
+    check_agreement(env, given)
+    env_kwargs = given.get("env_kwargs")
+    if isinstance(env_kwargs, dict) and env_kwargs.get("render_mode"):
+        raise ConfigError("env_kwargs has a render_mode, but environments are not rendered in"
+                          " training", "leave render_mode out; to watch: evaluate(1, env=lambda:"
                           " gymnasium.make(..., render_mode='human'))")
-    name = asked.get("env_name", "") if env is None else env_label(env)
+    name = given.get("env_name", "") if env is None else env_label(env)
     if not name:
-        raise ConfigError("PPO was given no environment (the default is the command's alone)",
-                          f'PPO("{default_of("env_name")}")')
-    if asked.get("env_name", name) != name:
-        raise ConfigError(f"PPO was given {name} and env_name={asked['env_name']!r}: only one of"
-                          " them can be trained on", "leave env_name out")
-    preset = asked.get("preset", "auto")
+        raise ConfigError("PPO was given no environment (the default is for the command only)",
+                          Set(env_name=default_of("env_name")))
+    if given.get("env_name", name) != name:
+        raise ConfigError(f"PPO was given {name} and env_name={given['env_name']!r}: only one of"
+                          " them can be trained on", Omit("env_name"))
+    preset = given.get("preset", "auto")
     if preset not in ("auto", "none", *PRESETS):
         raise ConfigError(f"there is no preset {preset!r}, only auto, none,"
-                          f" {', '.join(PRESETS)}", "--preset=auto")
-    return Config(**{**preset_of(str(name), preset), **asked, "env_name": name})
+                          f" {', '.join(PRESETS)}", Set(preset="auto"))
+    return Config(**{**preset_of(str(name), preset), **given, "env_name": name})
 
 
 def env_label(env: Any) -> str:
-    """What to call an environment that was given as `env`."""
+    """The name of an environment that was given as `env`."""
     if isinstance(env, (list, tuple)):
         return env_label(env[0]) if env else "nothing"
     if isinstance(env, partial):
@@ -76,11 +79,11 @@ def env_label(env: Any) -> str:
 
 
 def check_total_steps(total: Any) -> int:
-    """`total` environment steps as an int; ConfigError for what is no whole number, 0 or more."""
+    """`total` environment steps as an int; ConfigError if it is not a whole number, 0 or more."""
     if isinstance(total, bool) or not isinstance(total, Real) or not 0 <= total < math.inf \
             or total != int(total):
-        raise ConfigError(f"learn was asked for {total!r} steps, but they must be a whole number,"
-                          " 0 or more", "ppo.learn(1_000_000)")
+        raise ConfigError(f"learn was given {total!r} steps, but they must be a whole number, 0 or"
+                          " more", "ppo.learn(1_000_000)")
     return int(total)
 
 
@@ -107,104 +110,106 @@ def _warn_of_rise(ppo: Any, total: int) -> None:
 
 
 def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:
-    """`callbacks`, one or any number of them, as a tuple; ConfigError for what cannot be called."""
-    try:
-        found = (callbacks,) if callable(callbacks) else tuple(callbacks)
-    except TypeError:  # neither a callable nor iterable
-        found = (callbacks,)
-    for one in found:
-        if not callable(one):
-            raise ConfigError(f"learn was given the callback {one!r}, which cannot be called",
+    """`callbacks`, one or several, as a tuple; ConfigError for one that cannot be called."""
+    several = isinstance(callbacks, Iterable) and not callable(callbacks)
+    found = tuple(callbacks) if several else (callbacks,)
+    for callback in found:
+        if not callable(callback):
+            raise ConfigError(f"learn was given the callback {callback!r}, which cannot be called",
                               "ppo.learn(callbacks=[lambda ppo, stats: print(stats)])")
     return found
 
 
 def resolve(source: EnvSource) -> Config:
-    """The Config for `source` with every None and "auto" decided; raises for impossible spaces."""
+    """The Config of `source` with every None and "auto" resolved.
+
+    Raises ConfigError or SpaceError for settings and spaces that are not supported.
+    """
     config, obs_space = source.config, source.obs_space
     check_spaces(obs_space, source.act_space)
-    check_heads(config, source.act_space)
     seen = ObservationLayout(obs_space, source.act_space)
-    check_network(config, seen)
+    if config.norm_rewards is None:
+        config = config.replace(norm_rewards=config.reward_scale == 1 and not config.clip_rewards)
+    check_settings(config, seen)
     config = config.replace(
         seed=secrets.randbits(31) if config.seed is None else config.seed,
         model=_model(config, seen), device=_device(config.device),
-        torch_threads=config.torch_threads or 1,
         vec="workers" if config.vec == "auto" else config.vec)
     if config.shared_critic is None:
         config = config.replace(shared_critic=config.model in IMAGE_NETWORKS
                                 and config.actor_keys == config.critic_keys)
-    if config.norm_rewards is None:
-        config = config.replace(norm_rewards=config.reward_scale == 1 and not config.clip_rewards)
-    check_update(config)
-    serves = _serves(config, seen)
-    config = config.replace(acting=_compiled(config, "acting", serves, "local", "central"))
-    if torch_alone(config) and config.learner == "kernel":
-        raise ConfigError(f"--learner=kernel cannot serve {torch_alone(config)}, which torch alone"
-                          " can", "--learner=torch")
-    serves = serves and not torch_alone(config) and seen.mask is None
-    config = config.replace(learner=_compiled(config, "learner", serves, "kernel", "torch"))
-    return config.replace(num_workers=worker_count(
-        config.num_workers, config.num_envs, partial(pays, source.step_seconds, config)))
+    supported = _kernel_supports(config, seen)
+    config = config.replace(acting=_compiled_if(config, "acting", supported, "local", "central"))
+    only_torch = torch_alone(config)
+    if only_torch and config.learner == "kernel":
+        raise ConfigError(f"learner=kernel does not support {only_torch}", Set(learner="torch"))
+    supported = supported and not only_torch and seen.mask is None
+    config = config.replace(learner=_compiled_if(config, "learner", supported, "kernel", "torch"))
+    return config.replace(
+        torch_threads=config.torch_threads or 1, update_threads=_update_threads(config),
+        num_workers=worker_count(config.num_workers, config.num_envs,
+                                 partial(pays, source.step_seconds, config)))
 
 
-def _serves(config: Config, seen: ObservationLayout) -> bool:
-    """Whether the compiled kernels serve such a network on such observations."""
+def _update_threads(config: Config) -> int:
+    """Torch's threads in the update of a Config whose model and learner are resolved.
+
+    Small networks are fastest with one. Convolutions gain from more, and workers sleep meanwhile.
+    """
+    convolutions = config.model in IMAGE_NETWORKS and config.device == "cpu"
+    return config.update_threads or config.torch_threads or (usable_cores() if convolutions else 1)
+
+
+def _kernel_supports(config: Config, seen: ObservationLayout) -> bool:
+    """True if the compiled kernels support the network and the action head."""
     head = make_head(seen.act_space, head_options(config), 1)
+    widths = ObservationEncoding(seen).size, *config.hidden_sizes, head.size
     return (kernels.COMPILED and is_plain_mlp(config) and config.device == "cpu"
             and type(head) in COMPILED_HEADS and config.std is None and not config.final_tanh
             and not config.norm_values and head.size <= kernels.MAX_CHOICES
-            and len(config.hidden_sizes) <= kernels.MAX_HIDDEN
+            and len(config.hidden_sizes) <= kernels.MAX_HIDDEN and max(widths) <= kernels.MAX_WIDTH
             and clamps_normalised_only(seen, config.norm_obs, config.obs_limit))
 
 
 def _model(config: Config, seen: ObservationLayout) -> Any:
-    """The network that `model` comes to; ConfigError where it cannot see these observations."""
-    model, shapes = config.model, [shape[1:] for shape in map(image_shape, ObservationEncoding(seen).leaves) if shape]
-    if model == "auto":
-        return "cnn" if max(map(min, shapes), default=0) >= IMAGE_NETWORKS["cnn"].smallest else "mlp"
-    if model not in IMAGE_NETWORKS:
-        return model
-    smallest = IMAGE_NETWORKS[model].smallest
+    """The model with "auto" resolved; ConfigError if it cannot process these observations."""
+    model = config.model
+    shapes = [shape[1:] for shape in map(image_shape, ObservationEncoding(seen).leaves) if shape]
     largest = max(shapes, key=min, default=(0,))
-    fits = [name for name, kind in IMAGE_NETWORKS.items() if min(largest) >= kind.smallest]
-    fix = f"--model={[*fits, 'mlp'][0]}"
-    if not shapes:
-        raise ConfigError(f"--model={model} is for images, Boxes of uint8 with two axes or more,"
-                          f" and none are in the observations {seen.space}", fix)
-    if model not in fits:
-        wide = "x".join(map(str, largest))
-        raise ConfigError(f"--model={model} is for images of {smallest}x{smallest} or larger, and"
-                          f" the largest here is {wide}", fix)
+    fitting = [name for name, kind in IMAGE_NETWORKS.items() if min(largest) >= kind.smallest]
+    if model == "auto":
+        return "cnn" if "cnn" in fitting else "mlp"
+    if model in IMAGE_NETWORKS and model not in fitting:
+        smallest, wide = IMAGE_NETWORKS[model].smallest, "x".join(map(str, largest))
+        found = f"the largest here is {wide}" if shapes else f"there are none in {seen.space}"
+        raise ConfigError(f"model={model} is for images (Boxes of uint8 with two axes or more) of"
+                          f" {smallest}x{smallest} or larger, and {found}",
+                          Set(model=[*fitting, "mlp"][0]))
     return model
 
 
 def _device(device: str) -> str:
+    """The device with "auto" resolved; ConfigError if torch cannot use it."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        kind = torch.device(device).type
-    except RuntimeError as error:
-        what = f"device is {device!r}, which torch does not know"
-        raise ConfigError(what, "--device=auto") from error
-    if kind not in ("cpu", "cuda"):
-        raise ConfigError(f"device is {device!r}, but only cpu and cuda are served",
-                          "--device=auto")
-    if kind == "cuda" and not torch.cuda.is_available():
+    if not re.fullmatch(r"(cpu|cuda)(:\d+)?", device):
+        raise ConfigError(f"device={device}, but only cpu and cuda are supported",
+                          Set(device="auto"))
+    if device.startswith("cuda") and not torch.cuda.is_available():
         why = (f"this torch ({torch.__version__}) was built without CUDA" if not torch.version.cuda
                else "no NVIDIA GPU or driver is visible")
-        raise ConfigError(f"--device={device}, but {why}", "--device=cpu")
+        raise ConfigError(f"device={device}, but {why}", Set(device="cpu"))
     return device
 
 
-def _compiled(config: Config, name: str, serves: bool, compiled: str, general: str) -> str:
-    """What the choice `name` comes to: `compiled` where the compiled one serves, else `general`."""
-    asked = getattr(config, name)
-    if asked == compiled and not serves:
-        raise ConfigError(f"--{name}={compiled} needs the compiled extension and a built-in MLP on"
-                          f" the CPU, of {', '.join(COMPILED_ACTIVATIONS)}, without layer_norm, rnn"
-                          f" or keys, of {kernels.MAX_HIDDEN} layers at most; actions of one"
-                          f" Discrete or one Box, {kernels.MAX_CHOICES:,} choices or numbers at"
-                          " most, the latter of a gaussian whose std is learnt and free of the"
-                          " state; learning, without action masks", f"--{name}={general}")
-    return compiled if asked in ("auto", compiled) and serves else general
+def _compiled_if(config: Config, name: str, supported: bool, compiled: str, general: str) -> str:
+    """The choice `name` resolved: `compiled` if that is supported, else `general`."""
+    choice = getattr(config, name)
+    if choice == compiled and not supported:
+        raise ConfigError(
+            f"{name}={compiled} needs the compiled extension and a built-in MLP on the CPU"
+            f" ({', '.join(COMPILED_ACTIVATIONS)}; no layer_norm, rnn or keys; at most"
+            f" {kernels.MAX_HIDDEN} layers of {kernels.MAX_WIDTH:,} units), with actions of one"
+            f" Discrete or of one Box with a learned, state-independent std (at most"
+            f" {kernels.MAX_CHOICES:,}); to learn, without action masks", Set(**{name: general}))
+    return compiled if choice in ("auto", compiled) and supported else general

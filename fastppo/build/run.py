@@ -1,5 +1,6 @@
 """A run: environments, policy, learner and rollout buffer, made from a Config, closed together."""
 
+import logging
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
 from typing import Any, Callable, Sequence
@@ -7,24 +8,25 @@ from typing import Any, Callable, Sequence
 import torch
 from gymnasium.vector import AutoresetMode
 
-from fastppo.build.arena_layout import env_groups, make_arena, shares_update
+from fastppo.build.arena_layout import env_groups, make_arena, shares_update, trial_rollout
 from fastppo.build.model import build_policy
 from fastppo.build.resolve import config_for, make_source, resolve
+from fastppo.build.user_model import is_user_model
 from fastppo.collect import Collector, Progress
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
-from fastppo.errors import ClosedError
+from fastppo.errors import ClosedError, Error, ModelError
 from fastppo.learner import Learner
 from fastppo.learners.compiled import CompiledLearner, policy_plan
 from fastppo.learners.shared_minibatches import SharedMinibatches
 from fastppo.machine.arena import Arena
-from fastppo.networks.torch_state import default_torch
+from fastppo.networks.torch_state import default_torch, preserved_buffers, seeded_rng
 from fastppo.policy import Policy
 from fastppo.stepping.actors import CentralActor, LocalActor
 from fastppo.stepping.episodes import RolloutViews
 from fastppo.stepping.native_vector import NativeVector, autoreset_mode
 from fastppo.update.coefficients import coefficients_at
-from fastppo.update.custom_loss import check_loss, configured_loss
+from fastppo.update.custom_loss import configured_loss
 from fastppo.update.epoch_transforms import make_epoch_transforms
 from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.sequences import flatten_sequences
@@ -32,6 +34,8 @@ from fastppo.vecenv import Serial
 from fastppo.workers.team import WorkerTeam
 from fastppo.workers.update_helper import helper_count
 from fastppo.workers.worker_envs import WorkerVecEnv, make_worker_serial
+
+log = logging.getLogger("fastppo")
 
 
 class Run(AbstractContextManager["Run"]):
@@ -91,18 +95,53 @@ class Run(AbstractContextManager["Run"]):
     def __exit__(self, *_) -> None:
         self.close()
 
+log = logging.getLogger("fastppo")
+
 
 @default_torch()
 def make_learner(policy: Policy, config: Config, arena: Arena) -> Learner:
     """The learner that a resolved Config describes, with its optional parts attached."""
-    check_loss(config)
     coefficients_at(config, 1.0)  # a schedule of the user's that fails is an error now, not later
-    learner = learner_class(config)(policy, config, make_flat_parameters(policy, arena))
+    flat = make_flat_parameters(policy, arena)
+    if is_user_model(config.model) or callable(config.optimizer) or callable(config.loss):
+        try_update(policy, config, flat)
+    if policy.memory and config.num_minibatches > config.num_envs:
+        log.warning("num_minibatches=%d, but minibatches of a network with memory are whole"
+                    " environments, so there are %d per epoch\n  fix: num_minibatches=%d",
+                    config.num_minibatches, *[config.num_envs] * 2)
+    return with_options(learner_class(config)(policy, config, flat))
+
+
+def with_options(learner: Learner) -> Learner:
+    """`learner` with the transforms, the loss and the sequences that its Config asks for."""
+    config, policy = learner.config, learner.policy
     learner.transforms += make_epoch_transforms(config, policy)
     learner.loss = configured_loss(config, policy, learner.loss)
     if policy.memory:
         learner.flatten = flatten_sequences
     return learner
+
+
+def try_update(policy: Policy, config: Config, flat: FlatParameters) -> None:
+    """Makes one update of two made-up samples, then puts weights and moments back.
+
+    Raises ModelError if a user's model, optimizer or loss fails in it.
+    """
+    once, weights = config.replace(epochs=1, num_minibatches=1, num_microbatches=1), flat.state
+    try:
+        with preserved_buffers(policy), seeded_rng(config.seed):
+            learner = with_options(learner_class(config)(policy, once, flat))
+            learner.update(trial_rollout(policy), coefficients_at(config, 1.0), 0)
+    except Error:
+        raise
+    except Exception as error:  # a user's code may raise anything
+        given = ", ".join(f"{name}={getattr(config, name)!r}"
+                          for name in ("model", "optimizer", "loss"))
+        raise ModelError(f"an update of two made-up samples with {given} failed:"
+                         f" {type(error).__name__}: {error}", "correct the model, optimizer or"
+                         " loss of your own where the exception above was raised") from error
+    finally:
+        flat.restore(weights)
 
 
 def learner_class(config: Config) -> type[Learner]:

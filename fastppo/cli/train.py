@@ -101,6 +101,8 @@ def banner(ppo, request: Request) -> list[str]:
         f"{config.num_workers} workers" if config.num_workers else "the main process")
     place += ", as measured" * (request.given.get("num_workers") == "auto")
     plural = "s" if config.torch_threads != 1 else ""
+    in_update = f", {config.update_threads} in the update" * (
+        config.update_threads != config.torch_threads)
     changed = " ".join(f"{name}={format_value(value)}" for name, value in request.changes.items())
     return [
         f"env       observations {_space_text(policy.obs_space)},"
@@ -110,7 +112,7 @@ def banner(ppo, request: Request) -> list[str]:
         + ", observations normalised" * policy.observer.norm,
         f"acting    {config.acting}; {config.num_envs} environments x {config.num_steps} steps in"
         f" {place}",
-        f"device    {config.device}, {config.torch_threads} torch thread{plural}",
+        f"device    {config.device}, {config.torch_threads} torch thread{plural}{in_update}",
         f"kernels   {kernels.backend()}; learner {config.learner}"
         + f", for {only_torch}" * bool(only_torch),
     ]

@@ -26,6 +26,7 @@ except ModuleNotFoundError:  # a broken extension is an ImportError, and must be
 
 MAX_SHARDS = 8  # of a minibatch, as csrc/update/update.h has it
 MAX_CHOICES, MAX_HIDDEN = 6144, 16  # of a categorical (csrc/mlp/heads.h); layers of a network
+MAX_WIDTH = 1 << 20  # inputs and units of a layer (csrc/mlp/mlp.h)
 
 ARRAYS: dict[str, dict[str, ArraySpec]] = {}  # the arrays of every kernel
 

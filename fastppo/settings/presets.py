@@ -1,8 +1,8 @@
-"""Settings per environment family, as data: what differs from Config's defaults.
+"""Presets: settings for families of environments, where they differ from Config's defaults.
 
-A preset is looked up by the environment's id without its version; whatever is given beside it wins.
-A family is a name, or a pattern of names. Sources: our own measurements (bench/LOG.md), starting
-from the shapes of rl-zoo3's ppo.yml; where it says so, settings of others that are not measured.
+A preset is looked up by the environment's id without its version; settings that are given take
+precedence. A family is a name or a pattern of names. Sources: our own measurements (bench/LOG.md),
+starting from the values of rl-zoo3's ppo.yml; a comment says where others' values are not measured.
 """
 
 from fnmatch import fnmatchcase
@@ -14,7 +14,8 @@ PRESETS: dict[str, dict[str, Any]] = {
                         norm_obs=False, total_steps=400_000),
     "acrobot": dict(num_envs=16, num_steps=100, epochs=10, num_minibatches=10, lr=1e-3,
                     entropy_coef=0.01, norm_rewards=True, total_steps=80_000),
-    # Wide noise is clipped to full throttle either way, which shakes the car to the top by chance.
+    # With wide noise most actions are clipped to full throttle left or right; by chance that gets
+    # the car to the top.
     "mountaincarcontinuous": dict(num_envs=8, num_steps=250, epochs=10, num_minibatches=16, lr=1e-3,
                                   norm_rewards=True, log_std_init=1.0, total_steps=50_000),
     "pendulum": dict(num_envs=4, num_steps=250, epochs=10, num_minibatches=16, lr=1e-3, gamma=0.9,
@@ -33,19 +34,19 @@ PRESETS: dict[str, dict[str, Any]] = {
                         total_steps=499_712),
     "walker": dict(num_envs=8, num_steps=256, epochs=10, num_minibatches=32, lr=3e-4,
                    norm_rewards=True, log_std_init=-1.0, total_steps=999_424),
-    # rl-zoo3's, but with rollouts a quarter as long, for there are fewer steps than its 5 million.
+    # rl-zoo3's, with rollouts a quarter as long, because it trains for 5 million steps.
     "bipedalwalker": dict(num_envs=32, num_steps=512, epochs=10, num_minibatches=256, lr=3e-4,
                           gamma=0.999, clip_range=0.18, norm_rewards=True, total_steps=1_490_944),
     "cartpole": dict(num_envs=16, num_steps=32, epochs=10, num_minibatches=8, lr=2e-3, gamma=0.98,
                      gae_lambda=0.9, reward_scale=0.1, norm_obs=False, total_steps=100_000),
-    # CleanRL's ppo_atari and rl-zoo3's agree on these; not measured here.
+    # The values of both CleanRL's ppo_atari and rl-zoo3; not measured here.
     "atari": dict(preprocessing="atari", end_on_life_loss=True, frame_stack=4, num_envs=8,
                   num_steps=128, epochs=4, num_minibatches=4, lr=2.5e-4, clip_range=0.1,
                   entropy_coef=0.01, clip_rewards=True, norm_obs=False, total_steps=10_000_000,
                   eval_episodes=10),
 }
 
-# Where "auto" is by rule, because it changes learning: the preset's value, else the default.
+# Settings whose "auto" is the preset's value, else the default.
 BY_PRESET = "num_envs", "num_steps"
 
 FAMILIES: dict[str, str] = {
@@ -59,9 +60,9 @@ FAMILIES: dict[str, str] = {
 
 
 def preset_of(env_name: str, preset: str = "auto") -> dict[str, Any]:
-    """The settings of a preset's name; of "auto", those of the environment's family, if any.
+    """The settings of a preset; "auto" is the preset of the environment's family.
 
-    An unknown name has none.
+    Without such a family, and for an unknown name, there are none.
     """
     if preset == "auto":
         name = env_name.rpartition(":")[2].rpartition("-v")[0]

@@ -7,7 +7,7 @@ Schedule = Callable[[float], float]
 Scheduled = float | str | Schedule
 
 EXAMPLES = "a schedule such as linear:0.2 (to 0) or cosine:0.2:0.1 (to 0.1)"
-# What is left of the way from a schedule's first value to its last, by its name.
+# The weight of a schedule's first value, as a function of the remaining progress (1 to 0).
 SHAPES: dict[str, Schedule] = {
     "constant": lambda remaining: 1.0,
     "linear": lambda remaining: remaining,
@@ -16,10 +16,10 @@ SHAPES: dict[str, Schedule] = {
 
 
 def schedule_function(value: Scheduled) -> Schedule:
-    """The function of the remaining progress that `value` stands for; a number's is constant.
+    """The schedule `value` as a function of the remaining progress; a number is constant.
 
-    A text is name:first or name:first:last, where the last is 0 if it is left out; constant:x has
-    one number. Raises ValueError for any other text.
+    A text is name:first or name:first:last, where last is 0 if left out, or constant:first. Raises
+    ValueError for any other text.
     """
     if callable(value):
         return value
@@ -29,9 +29,9 @@ def schedule_function(value: Scheduled) -> Schedule:
 
 
 def is_schedule(value: Any, positive: bool = True) -> bool:
-    """Whether `value` is a schedule whose numbers are finite, 0 or more, the first above 0.
+    """True if `value` is a schedule of finite numbers, 0 or more; if `positive`, from above 0.
 
-    Without `positive` the first may be 0, too. What a function returns is seen when it is called.
+    The numbers that a function returns are checked when it is called.
     """
     if callable(value):
         return True
@@ -39,12 +39,12 @@ def is_schedule(value: Any, positive: bool = True) -> bool:
         first, last = _parts(value)[1:] if isinstance(value, str) else (value, 0.0)
     except ValueError:
         return False
-    least = math.ulp(0.0) if positive else 0.0
-    return is_finite_number(first) and is_finite_number(last) and first >= least and last >= 0
+    return (is_finite_number(first) and is_finite_number(last) and last >= 0
+            and (first > 0 if positive else first >= 0))
 
 
 def _parts(text: str) -> tuple[str, float, float]:
-    """(name, first, last) of a schedule's text; ValueError for what is none."""
+    """(name, first, last) of a schedule's text; ValueError if it is not one."""
     name, *ends = text.split(":")
     if name not in SHAPES or not 1 <= len(ends) <= (1 if name == "constant" else 2):
         raise ValueError(text)
@@ -53,5 +53,5 @@ def _parts(text: str) -> tuple[str, float, float]:
 
 
 def is_finite_number(value: Any) -> bool:
-    """Whether `value` is a finite number."""
+    """True if `value` is a finite number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -23,6 +23,12 @@ def closest(text: str, choices: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(text.lower(), choices, 1)), None)
 
 
+def nearest_choice(value: Any, choices: str, default: Any) -> Any:
+    """The one of some comma-separated `choices` nearest to a mistyped text, else `default`."""
+    text = value if isinstance(value, str) and isinstance(default, str) else ""
+    return closest(text, choices.removeprefix("one of ").split(", ")) or default
+
+
 def parse_loose_json(text: str) -> dict[str, Any] | None:
     """The JSON object that `text` was probably meant to be; None if there is none.
 

@@ -11,6 +11,7 @@ from fastppo.errors import ConfigError
 from fastppo.settings.schedules import Scheduled, schedule_function
 
 SLOWEST, FASTEST, FACTOR = 1e-6, 1e-2, 1.5  # of the adaptive learning rate [rl_games]
+KL_ROUNDING = 2e-7  # an estimated KL below this may be 0: ratios are rounded to float32
 
 log = logging.getLogger("fastppo")
 
@@ -108,7 +109,7 @@ class KLControl:
     def _adapted(self, lr: float, kl: float, aim: float) -> float:
         if kl > 2.0 * aim:
             return max(lr / FACTOR, SLOWEST)
-        if 0.0 < kl < 0.5 * aim:  # 0: no step was taken before it was measured
+        if KL_ROUNDING < kl < 0.5 * aim:  # 0: no step was taken before it was measured
             return min(lr * FACTOR, FASTEST)
         return lr
 

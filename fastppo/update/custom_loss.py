@@ -1,19 +1,18 @@
-"""The loss a Config asks for: a function of one signature, whoever wrote it.
+"""The loss of a run: the learner's own, a function of the user's, in PopArt's units if asked for.
 
     loss(fresh, batch, coefficients) -> (loss [], statistics by name)
 
-`fresh` is what the policy says now of the samples that `batch` recorded (batches.Fresh and Batch),
-`coefficients` the numbers of this iteration (pace.Coefficients). The loss must be a mean over the
-samples. The statistics, a single number each, are shown as losses/<name>; the names in MEASURED are
-taken.
+`fresh` is what the current policy computes for the samples that `batch` recorded (batches.Fresh
+and Batch), `coefficients` are the numbers of this iteration (coefficients.Coefficients). The loss
+must be a mean over the samples. Each statistic is a number, and is shown as losses/<name>.
 """
 
 import functools
-import inspect
 from typing import Any, Callable
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from fastppo.config import Config
 from fastppo.errors import ModelError
@@ -23,88 +22,46 @@ from fastppo.update.coefficients import Coefficients
 
 Weighed = tuple[Tensor, dict[str, Tensor]]
 Loss = Callable[[Fresh, Batch, Coefficients], Weighed]
-MEASURED = ("entropy", "approx_kl", "old_approx_kl", "clipfrac", "grad_norm", "epochs",
-            "explained_variance")  # shown whatever the loss is
-METHODS = {"__init__": "self, policy, config, flat",  # of a Learner, as they are called
-           "evaluate_actions": "self, batch", "loss": "self, fresh, batch, coefficients"}
-LOSS_FIX = "return (loss, {}), the loss a mean over samples that depends on fresh.logp or fresh.val"
+LOSS_FIX = ("return (loss, {}), where loss is a mean over samples that depends on fresh.logp or"
+            " fresh.val, and {} may hold numbers by name")
 
 
 def configured_loss(config: Config, policy: nn.Module, loss: Loss) -> Loss:
-    """The loss that a Config asks for: the learner's own `loss`, unless a setting changes it."""
+    """`loss`, unless the Config has a function instead; in PopArt's units if the policy has it."""
     if callable(config.loss) and not isinstance(config.loss, type):
-        loss = functools.partial(_checked, config.loss, [])
-    elif isinstance(config.loss, type):
-        loss = functools.partial(_checked, loss, [])
+        loss = functools.partial(_user_loss, config.loss)
     return normalised_loss(loss, policy.net) if isinstance(policy.net, PopArt) else loss
 
 
-def check_loss(config: Config) -> None:
-    """Raise ModelError for a loss of the user's that cannot be called as it will be."""
-    if isinstance(config.loss, type):
-        for name, given in METHODS.items():
-            _check_signature(getattr(config.loss, name), name, given)
-    elif callable(config.loss):
-        _check_signature(config.loss, "loss", "fresh, batch, coefficients")
-
-
-def _check_signature(made: Callable, name: str, given: str) -> None:
+def _user_loss(function: Callable, fresh: Fresh, batch: Batch, now: Coefficients) -> Weighed:
+    """The loss and statistics that the user's `function` returns; ModelError for anything else."""
+    called = f"the loss {function!r}, called with (fresh, batch, coefficients),"
     try:
-        inspect.signature(made).bind(*given.split(", "))
-    except ValueError:  # some callables have no signature to read
-        return
-    except TypeError as error:
-        raise ModelError(f"the loss {made!r} is called with ({given}), but has the signature"
-                         f" {inspect.signature(made)}: {error}",
-                         f"def {name}({given}): ...") from error
-
-
-def _checked(loss: Callable, names: list[tuple[str, ...]], fresh: Fresh, batch: Batch,
-             now: Coefficients) -> Weighed:
-    """What a function of the user's returns, if it is a loss; else a ModelError says what it is."""
-    _check_fresh(loss, fresh, len(batch.adv))
-    try:
-        made = loss(fresh, batch, now)
+        result = function(fresh, batch, now)
     except Exception as error:  # a user's function may raise anything
-        raise ModelError(f"the loss {loss!r} failed: {type(error).__name__}: {error}",
-                         "mend it where the exception above was raised") from error
-    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], dict):
-        raise ModelError(f"the loss {loss!r} returned {type(made).__name__}, not (loss,"
-                         " statistics)", LOSS_FIX)
-    value, stats = made
-    if not isinstance(value, Tensor) or value.shape or not value.requires_grad:
-        what = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) \
-            else type(value).__name__
-        raise ModelError(f"the loss {loss!r} returned {what}, not a single number that gradients"
-                         " flow from", LOSS_FIX)
-    names[:] = names or [tuple(stats)]
-    if tuple(stats) != names[0]:
-        raise ModelError(f"the loss {loss!r} returned the statistics {list(stats)}, and"
-                         f" {list(names[0])} before", "return the same ones in the same order")
-    return value, {name: _statistic(loss, name, x, value) for name, x in stats.items()}
-
-
-def _check_fresh(loss: Callable, fresh: Any, rows: int) -> None:
-    """Raises ModelError if `evaluate_actions` of the user's did not return three numbers a sample."""
-    shapes = [list(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in fresh] \
-        if isinstance(fresh, Fresh) else type(fresh).__name__
-    if shapes != [[rows]] * 3:
-        raise ModelError(f"evaluate_actions of the loss {loss!r} returned {shapes}, not a Fresh of (logp,"
-                         f" entropy, value), [{rows}] each", "return Fresh(logp, ent, val)")
-
-
-def _statistic(loss: Callable, name: str, x: Any, like: Tensor) -> Tensor:
-    """A statistic [] of a user's loss; ModelError where it is no number, or its name is taken."""
-    told = f"the loss {loss!r} returned the statistic {name!r}"
-    if name in MEASURED:
-        raise ModelError(f"{told}, but that is measured already, of every loss",
-                         f'call it "my_{name}", or leave it out')
+        raise ModelError(f"{called} failed: {type(error).__name__}: {error}",
+                         f"accept these arguments, and {LOSS_FIX}") from error
     try:
-        found = torch.as_tensor(x, dtype=like.dtype, device=like.device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ModelError(f"{told}, which is {x!r}, no number", "leave it out, or return a number"
-                         " or a tensor of one") from error
-    if found.shape:
-        raise ModelError(f"{told}, which is of shape {list(found.shape)}, not a single number",
-                         f'return its mean: "{name}": x.mean()')
-    return found
+        loss, stats = result
+        stats = {name: torch.as_tensor(x, dtype=loss.dtype, device=loss.device).reshape(())
+                 for name, x in stats.items()}
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise ModelError(f"{called} returned {describe_output(result)}: {error}",
+                         LOSS_FIX) from error
+    if not isinstance(loss, Tensor) or loss.shape or not loss.requires_grad:
+        raise ModelError(f"{called} returned {describe_output(loss)} as the loss, not one number"
+                         " with a gradient", LOSS_FIX)
+    return loss, stats
+
+
+def describe_output(out: Any) -> str:
+    """Type and shape of a network's or a function's output, such as (float32 [2, 3], int)."""
+    if isinstance(out, (tuple, list)):
+        return f"({', '.join(map(describe_output, out))})"
+    if isinstance(out, dict):
+        return f"{{{', '.join(f'{name!r}: {describe_output(x)}' for name, x in out.items())}}}"
+    if isinstance(out, Distribution):
+        return f"{type(out).__name__} {list(out.batch_shape + out.event_shape)}"
+    if isinstance(out, Tensor):
+        return f"{str(out.dtype).removeprefix('torch.')} {list(out.shape)}"
+    return type(out).__name__

@@ -1,8 +1,8 @@
-"""What becomes of the samples before each pass over them: functions of one signature.
+"""Changes of the samples before each epoch: functions of one signature.
 
-    change(rollout, batch, iteration, epoch) -> batch
+    transform(rollout, batch, iteration, epoch) -> batch
 
-The rollout and what it recorded stay as they are, so that an interrupted update can be done again.
+They leave the rollout as it is, so that an interrupted update can be repeated.
 """
 
 import functools
@@ -10,7 +10,6 @@ from typing import Callable
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box
 
 from fastppo.collect import Rollout
 from fastppo.config import Config
@@ -19,46 +18,37 @@ from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 from fastppo.networks.heads import Gaussian
-from fastppo.networks.user_distribution import DistributionHead
 from fastppo.networks.value_normalisation import PopArt
 from fastppo.policy import Policy
-from fastppo.settings.fixes import flag
+from fastppo.settings.fixes import Set
 from fastppo.update.batches import Batch, normalise_advantages
 
 EpochTransform = Callable[[Rollout, Batch, int, int], Batch]
 
 
 def make_epoch_transforms(config: Config, policy: Policy) -> list[EpochTransform]:
-    """The changes a Config asks for, in order; none by default."""
+    """The transforms of a Config, in order; none by default."""
     found: list[EpochTransform] = []
     if isinstance(policy.net, PopArt):
-        found.append(functools.partial(_values_learnt, policy.net))
-    if config.recompute_advantages and policy.memory:
-        raise ConfigError("--recompute_advantages=True is not for networks with memory, whose"
-                          " values depend on all steps before", "--recompute_advantages=False")
+        found.append(functools.partial(_update_popart, policy.net))
     if config.recompute_advantages:
-        found.append(functools.partial(_recomputed, config, policy))
+        if policy.memory:
+            raise ConfigError("recompute_advantages=True, but values of a network with memory"
+                              " depend on all steps before", Set(recompute_advantages=False))
+        found.append(functools.partial(_recompute_advantages, config, policy))
     if config.norm_advantages == "rollout":
-        found.append(_normalised)
+        found.append(_normalise_advantages)
     if config.rpo_alpha:
         if type(policy.head) is not Gaussian:
-            raise ConfigError("--rpo_alpha moves the mean of one Box of normally distributed"
-                              " actions, with a std free of the state, which"
-                              f" {_other(config, policy)} has not", "--rpo_alpha=0")
-        found.append(functools.partial(_robust, config))
+            raise ConfigError(f"rpo_alpha={config.rpo_alpha:g} needs a Box of normally distributed"
+                              " actions with a state-independent standard deviation, but the"
+                              f" actions {policy.act_space} have a {type(policy.head).__name__}",
+                              Set(rpo_alpha=0))
+        found.append(functools.partial(_move_actions, config))
     return found
 
 
-def _other(config: Config, policy: Policy) -> str:
-    """Because of what the actions are not those of a plain Gaussian."""
-    if not isinstance(policy.act_space, Box):
-        return f"the space {policy.act_space}"
-    if isinstance(policy.head, DistributionHead):
-        return "the distribution that the model returns"
-    return "--sde" if config.sde else flag("distribution", config.distribution)
-
-
-def _values_learnt(net: PopArt, rollout: Rollout, batch: Batch, iteration: int,
+def _update_popart(net: PopArt, rollout: Rollout, batch: Batch, iteration: int,
                    epoch: int) -> Batch:
     """The batch with recorded values converted; the first epoch merges its returns into PopArt."""
     if epoch == 0:
@@ -67,23 +57,24 @@ def _values_learnt(net: PopArt, rollout: Rollout, batch: Batch, iteration: int,
 
 
 @torch.no_grad()
-def _recomputed(config: Config, policy: Policy, rollout: Rollout, batch: Batch, iteration: int,
-                epoch: int) -> Batch:
-    """The batch with advantages and returns of the values that the network has now.
+def _recompute_advantages(config: Config, policy: Policy, rollout: Rollout, batch: Batch,
+                          iteration: int, epoch: int) -> Batch:
+    """The batch with advantages and returns from the values of the current critic.
 
-    The value after a truncation stays as recorded, for its observation is gone (but for its units);
-    so does batch.val, around which values are clipped.
+    The value after a truncation stays as recorded (in PopArt's current units), because that
+    observation is not stored; so does batch.val, around which values are clipped.
     Source: Andrychowicz 2021, arXiv:2006.05990, section 3.5.
     """
-    if epoch == 0:  # the network is still the one that acted
+    if epoch == 0:  # the rollout's values are the current critic's
         return batch
     steps, envs = rollout.rew.shape
     rows = max(1, steps * envs // (config.num_minibatches * config.num_microbatches))
-    starts = range(0, (steps + 1) * envs, rows)
-    val = torch.cat([policy(tree_map(
-        lambda x, at=at: x.flatten(0, 1)[at:at + rows].to(batch.adv.device), rollout.obs))[1]
-        for at in starts])
-    val = val.cpu().numpy().reshape(steps + 1, envs)
+    val = []
+    for start in range(0, (steps + 1) * envs, rows):
+        obs = tree_map(lambda x, start=start: x.flatten(0, 1)[start:start + rows].to(
+            batch.adv.device), rollout.obs)
+        val.append(policy(obs)[1])
+    val = torch.cat(val).cpu().numpy().reshape(steps + 1, envs)
     rew, nxt, term, trunc, valid = (getattr(rollout, name).numpy() for name in
                                     ("rew", "nxt", "term", "trunc", "valid"))
     if isinstance(policy.net, PopArt):
@@ -94,16 +85,17 @@ def _recomputed(config: Config, policy: Policy, rollout: Rollout, batch: Batch, 
     return batch._replace(adv=rows[0], ret=rows[1])
 
 
-def _normalised(rollout: Rollout, batch: Batch, iteration: int, epoch: int) -> Batch:
-    """The batch with all its advantages brought to mean 0 and std 1."""
+def _normalise_advantages(rollout: Rollout, batch: Batch, iteration: int, epoch: int) -> Batch:
+    """The batch with mean 0 and standard deviation 1 of all its advantages."""
     return batch._replace(adv=normalise_advantages(batch.adv))
 
 
-def _robust(config: Config, rollout: Rollout, batch: Batch, iteration: int, epoch: int) -> Batch:
-    """The batch judged as if the mean of every action lay up to rpo_alpha beside where it lies.
+def _move_actions(config: Config, rollout: Rollout, batch: Batch, iteration: int,
+                  epoch: int) -> Batch:
+    """The batch with uniform noise from -rpo_alpha to rpo_alpha added to its actions.
 
-    For a density of (act - mean) that is the action moved the other way. The noise is a sample's
-    own, uniform, another one in every epoch. Source: Rahman and Xue 2022, arXiv:2212.07536.
+    For a density of (act - mean) this equals noise of the other sign on the mean. Each sample has
+    its own noise in each epoch. Source: Rahman and Xue 2022, arXiv:2212.07536.
     """
     noise = np.empty(batch.act.shape, np.float32)
     kernels.uniform(config.seed, Purpose.ROBUST, 0, iteration * config.epochs + epoch, noise)

@@ -267,7 +267,7 @@ def test_help_and_errors_name_the_command_as_it_was_started(command, monkeypatch
     (["--env_name=shop:EverMoreActions"], "Sequence(Discrete(3)", "TransformAction"),
     (["--env_name=CartPole-v1", "--model=cnn"], "cnn", "--model=mlp"),
     (["--env_name=CartPole-v1", "--device=cuda:99"], "cuda", "--device=cpu"),
-    (["--env_name=CartPole-v1", "--device=gpu"], "torch does not know", "--device=auto"),
+    (["--env_name=CartPole-v1", "--device=gpu"], "only cpu and cuda are supported", "--device=auto"),
     (["--env_name=CartPole-v1", "--device=mps"], "only cpu and cuda", "--device=auto"),
     (["--num_envs=0"], "num_envs is 0", "--num_envs=64"),
     (["--env_name=CartPole-v1", "--lr=0"], "lr is 0.0", "--lr=0.002"),

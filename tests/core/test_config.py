@@ -54,7 +54,7 @@ def test_a_value_that_cannot_be_is_refused_by_name_with_a_fix(name, bad):
     with pytest.raises(ConfigError) as caught:
         Config(**{name: bad})
     assert caught.value.what.startswith(f"{name} is {bad!r}, but must be ")
-    assert caught.value.fix.startswith(f"--{name}=")
+    assert shell_text(caught.value.fix).startswith(f"--{name}=")
 
 
 @pytest.mark.parametrize("name, good", [
@@ -224,4 +224,4 @@ def test_the_page_of_settings_is_what_config_says():
 def test_a_choice_that_is_mistyped_is_mended_by_the_nearest(setting, value, fix):
     with pytest.raises(ConfigError) as caught:
         Config(**{setting: value})
-    assert caught.value.fix == fix
+    assert shell_text(caught.value.fix) == fix

@@ -16,6 +16,7 @@ from fastppo.envs.observations import ObservationEncoding, ObservationLayout
 from fastppo.envs.spaces import leaf_arrays, leaves
 from fastppo.errors import ConfigError, EnvError, InputError, SpaceError
 from fastppo.networks.normaliser import ObservationNormaliser
+from fastppo.settings.fixes import shell_text
 
 HUGE = float(np.finfo(np.float32).max)
 BOXES = dict(gaussian={}, scaled=dict(action_scaling=True), fixed=dict(std=0.3),
@@ -258,14 +259,14 @@ def test_a_std_that_cannot_be_computed_with_is_refused_and_its_fix_works(trainer
     with pytest.raises(ConfigError, match=f"{said}[\\s\\S]*\n  fix: ") as caught:
         trainer(env, **settings)
     name = "std" if "std" in settings else "log_std_init"
-    assert caught.value.fix == {"std": "leave --std out"}.get(name, "--log_std_init=0")
+    assert shell_text(caught.value.fix) == {"std": "leave --std out"}.get(name, "--log_std_init=0")
     trainer(env, **{**settings, name: {"std": None}.get(name, 0)}).learn(32)
 
 
 @pytest.mark.parametrize(("settings", "space", "said"), [
     ({}, ACT["dict"], "for actions that are one Box, and these are Dict.*\n  fix: leave sde out"),
-    (dict(model=torch.nn.Linear), ACT["box"], "is one of your own\n  fix: leave sde out"),
-    (dict(std=0.1), ACT["box"], "a gaussian of its own\n  fix: leave distribution and std out")],
+    (dict(model=torch.nn.Linear), ACT["box"], "is your own\n  fix: leave sde out"),
+    (dict(std=0.1), ACT["box"], "a gaussian of its own\n  fix: leave std out")],
     ids=["hybrid", "own", "std"])
 def test_what_excludes_gsde_is_named(trainer, settings, space, said):
     with pytest.raises(ConfigError, match=said):

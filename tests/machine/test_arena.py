@@ -144,6 +144,7 @@ def refusal(free, monkeypatch, make=tried, **settings) -> ConfigError:
     {"num_minibatches": 512 * 16}])
 def test_too_much_memory_is_refused_with_the_largest_arrays_and_a_number_that_fits(
         monkeypatch, settings):
+    monkeypatch.setattr(memory_estimate, "TORCH_BYTES", 0)  # too much for a test of small sizes
     error = refusal(16 << 20, monkeypatch, **settings)
     assert "MiB of shared memory (obs 4 MiB, " in error.what
     assert error.what.endswith("MiB beside, but 16 MiB are free")

@@ -2,15 +2,19 @@
 
 import json
 import math
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from envs_for_tests import Chance, Constant, interrupted
+from gymnasium.spaces import Box, Discrete
 from safetensors import safe_open
 
 from fastppo import PPO, Config, load
 from fastppo.cli import arguments
 from fastppo.errors import ConfigError
+from fastppo.settings.fixes import shell_text
 from fastppo.update.coefficients import (
     FASTEST,
     SLOWEST,
@@ -218,10 +222,18 @@ def test_an_adaptive_rate_moves_after_every_epoch_and_survives_interrupts(
     assert ppo.lr == whole.lr and torch.equal(ppo.learner.flat.values, whole.learner.flat.values)
 
 
+@pytest.mark.parametrize("space", [Discrete(3), Box(-1, 1, (17,), np.float32)], ids=str)
+def test_rounding_errors_of_a_kl_of_zero_move_no_learning_rate(trainer, space):
+    env = partial(Chance, Box(-9, 9, (3,), np.float32), space)
+    ppo = trainer(env, learner="torch", lr=1e-4, adaptive_kl=0.01, num_envs=16, num_steps=64)
+    kls = [ppo.update(ppo.collect())["losses/approx_kl"] for _ in range(6)]
+    assert max(kls) < 1e-7 and ppo.lr == 1e-4  # measured before the only step of each update
+
+
 def test_a_schedule_and_an_adaptive_rate_contradict_each_other():
     with pytest.raises(ConfigError, match="lr is the schedule linear:1e-3") as caught:
         PPO(Constant, num_workers=0, lr="linear:1e-3", adaptive_kl=0.01)
-    assert caught.value.fix == "--lr=0.0003"
+    assert shell_text(caught.value.fix) == "--lr=0.0003"
 
 
 def test_a_loop_that_goes_on_after_the_last_step_is_told_once_that_it_learns_nothing(

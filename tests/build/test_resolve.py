@@ -1,0 +1,72 @@
+"""Resolving settings: which learner, how many threads, and what is said about it."""
+
+import numpy as np
+import pytest
+import torch
+from envs_for_tests import Chance
+from gymnasium.spaces import Box, Discrete
+
+from fastppo.build import resolve
+from fastppo.build.resolve import config_for, make_source
+from fastppo.errors import ConfigError
+from fastppo.machine import kernels
+from fastppo.settings.fixes import shell_text
+
+IMAGE = Box(0, 255, (36, 40, 3), np.uint8)
+
+
+def resolved(obs_space, **settings):
+    """The resolved Config of an environment with such observations."""
+    def env():
+        return Chance(obs_space, Discrete(3))
+    with_defaults = {"preset": "none", "num_workers": 0, **settings}
+    return resolve.resolve(make_source(env, config_for(env, with_defaults)))
+
+
+@pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built here")
+@pytest.mark.parametrize(("inputs", "hidden", "served"), [
+    (3 * 640 * 640, (64,), False), (4, (1_100_000,), False), (4, (8, 2**20 + 1), False),
+    (2**20, (8,), True), (4, (2**20,), True)])
+def test_a_layer_that_the_kernels_refuse_goes_to_torch(inputs, hidden, served):
+    space = Box(-1, 1, (inputs,), np.float32)
+    config = resolved(space, hidden_sizes=hidden)
+    assert (config.acting, config.learner) == (
+        ("local", "kernel") if served else ("central", "torch"))
+    if not served:
+        with pytest.raises(ConfigError, match="at most 16 layers of 1,048,576 units") as caught:
+            resolved(space, hidden_sizes=hidden, learner="kernel", acting="central")
+        assert shell_text(caught.value.fix) == "--learner=torch"
+
+
+@pytest.mark.parametrize(("space", "given", "threads"), [
+    (IMAGE, {}, (1, 3)), (IMAGE, {"torch_threads": 2}, (2, 2)),
+    (IMAGE, {"update_threads": 2}, (1, 2)), (IMAGE, {"model": "mlp"}, (1, 1)),
+    (Box(-1, 1, (4,)), {"learner": "torch"}, (1, 1)), (Box(-1, 1, (4,)), {}, (1, 1))])
+def test_an_update_of_convolutions_has_all_cores_unless_it_is_told(
+        monkeypatch, space, given, threads):
+    monkeypatch.setattr(resolve, "usable_cores", lambda: 3)
+    config = resolved(space, **given)
+    assert (config.torch_threads, config.update_threads) == threads
+
+
+@pytest.mark.parametrize(("given", "threads"), [({}, [1, 2]), ({"torch_threads": 2}, [2, 2])])
+def test_torch_has_these_threads_while_it_acts_and_updates(trainer, monkeypatch, given, threads):
+    monkeypatch.setattr(resolve, "usable_cores", lambda: 2)
+    ppo, found = trainer(lambda: Chance(IMAGE), **given), []
+    handle = ppo.policy.net.register_forward_hook(
+        lambda *_: found.append(torch.get_num_threads()))
+    rollout = ppo.collect()
+    acting, found[:] = set(found), []
+    ppo.update(rollout)
+    handle.remove()
+    assert [*acting, *set(found)] == threads
+
+
+@pytest.mark.parametrize(("settings", "said"), [
+    ({"rnn": "gru", "num_minibatches": 8}, 1), ({"rnn": "gru", "num_minibatches": 4}, 0),
+    ({"num_minibatches": 8}, 0)], ids=str)
+def test_minibatches_that_a_memory_caps_are_told_once(trainer, caplog, settings, said):
+    ppo = trainer(Chance, **settings)
+    ppo.update(ppo.collect())
+    assert caplog.text.count("num_minibatches=8, but") == said
+    assert caplog.text.count("fix: num_minibatches=4") == said
