@@ -13,11 +13,7 @@
     `- ClosedError        something used after close()
 """
 
-from contextlib import contextmanager
-from typing import Iterator
-
 from fastppo.settings.fixes import Fix, python_text, shell_text
-from fastppo.settings.string_fixes import keywords
 
 
 class Error(Exception):
@@ -28,7 +24,7 @@ class Error(Exception):
 
     def __init__(self, what: str, fix: Fix = ""):
         self.what, self.fix = what, fix
-        super().__init__(translated_text(self))
+        super().__init__(_text(what, python_text(fix)))
 
     @property
     def shell(self) -> str:
@@ -78,23 +74,3 @@ class ClosedError(Error):
 
 def _text(what: str, fix: str) -> str:
     return f"{what}\n  fix: {fix}" if fix else what
-
-
-def translated_text(error: Error, env: str = "") -> str:
-    """TO BE REMOVED: the text of an error whose fix is still a string with --flags in it.
-
-    Then it is _text(what, python_text(fix)). `env` is the call that takes the environment first.
-    """
-    what = error.what if isinstance(error, EnvError) else keywords(error.what, bare=False)
-    fix = keywords(error.fix, env) if isinstance(error.fix, str) else python_text(error.fix)
-    return _text(what, fix)
-
-
-@contextmanager
-def spelt(env: str) -> Iterator[None]:
-    """TO BE REMOVED: a string fix inside names the environment as the call `env` does: PPO({})."""
-    try:
-        yield
-    except Error as error:
-        error.args = (translated_text(error, env),)
-        raise

@@ -6,16 +6,7 @@ import json
 import re
 from typing import Any, Iterable
 
-from fastppo.settings.fixes import flag
-
 MODELS = "auto", "mlp", "cnn", "impala", "impoola"  # networks that a setting can name
-
-
-def flag_meant(name: str, value: Any, wanted: str, default: Any) -> str:
-    """TO BE REMOVED: the flag with the nearest choice that `wanted` lists, or the default."""
-    choices = wanted.removeprefix("one of ").split(", ") if isinstance(value, str) else []
-    near = closest(value, choices) if len(choices) > 1 else None
-    return flag(name, near or default)
 
 
 def closest(text: str, choices: Iterable[str]) -> str | None:
@@ -45,8 +36,3 @@ def parse_loose_json(text: str) -> dict[str, Any] | None:
             if isinstance(value, dict) and all(isinstance(name, str) for name in value):
                 return value
     return None
-
-
-def json_flag(name: str, value: dict[str, Any]) -> str:
-    """TO BE REMOVED: the flag that gives setting `name` a JSON object, unless that is empty."""
-    return flag(name, value) if value else f"leave --{name} out"
