@@ -4,4 +4,6 @@
                                 |- limit: the environment alone, FLOPs, GEMM peak
                                 |- trace: a timeline of all processes
     peers: other systems, in their own Python
+
+May import: ppo and what that may import.
 """
