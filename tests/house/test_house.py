@@ -52,8 +52,9 @@ ROWS = """
     networks.cnn networks.recurrent networks.predict_input
     networks.normaliser networks.heads networks.mlp networks.compiled_gru networks.torch_state
     stepping.native_vector
-    stepping.actors stepping.observation_buffer stepping.rewards stepping.episodes
-    stepping.environments stepping.replay stepping.checks stepping.infos
+    stepping.actors stepping.environments stepping.episodes
+    stepping.observation_buffer stepping.rewards
+    stepping.replay stepping.checks stepping.infos
     envs.vector_source
     envs.source envs.envpool
     envs.step_time
