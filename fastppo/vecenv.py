@@ -72,10 +72,11 @@ class Serial(Environments):
         self.steps[e] = unchecked_step(self.envs[e])
 
     def _run(self, iteration: int, actor: Actor, steps: int) -> None:
-        recorder, progress = self.recorder, self.progress
-        if progress.iteration != iteration:
+        recorder = self.recorder
+        if self.progress.iteration != iteration:
             recorder.start_rollout()
-            progress.start(iteration)
+            self.progress = RolloutProgress(iteration)
+        progress = self.progress
         if progress.stepping is not None:
             self._restore(actor, progress.stepping)
         for t in range(progress.t, steps):

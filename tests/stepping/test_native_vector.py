@@ -336,7 +336,7 @@ def test_an_interrupt_inside_its_step_cuts_the_episodes_and_goes_on(trainer, mod
     with pytest.raises(KeyboardInterrupt):
         ppo.collect()
     for env, pages in zip(vec.envs, bent.pages):
-        del env.steps[pages:]  # the step that nobody has seen
+        del env.steps[pages:]  # the interrupted step
         if env.steps:
             obs, act, rew, term, trunc, led_to = env.steps[-1]
             env.steps[-1] = obs, act, rew, term, trunc or not term, led_to  # the cut
