@@ -23,7 +23,7 @@ from fastppo.stepping.actors import Actor, RandomActor
 from fastppo.stepping.checks import REWARD_MAX, checked_flag, checked_reward
 from fastppo.stepping.environments import WARMUP_EPISODE, Environments
 from fastppo.stepping.episodes import RolloutRecorder, RolloutViews
-from fastppo.stepping.observation_buffer import observation_writer
+from fastppo.stepping.observation_buffer import ObservationWriter
 from fastppo.stepping.replay import ActionLog, RolloutProgress
 
 
@@ -39,7 +39,7 @@ class Serial(Environments):
         self.views, self.actor, self.groups = views, actor, groups or [range(len(factories))]
         self.obs = list(views.obs)  # indexing a list costs a fifth of indexing the array
         self.layout = ObservationLayout(self.envs[0].observation_space, self.envs[0].action_space)
-        self.writer = observation_writer(self.obs[0], self.layout)
+        self.writer = ObservationWriter(self.obs[0], self.layout)
         self.steps = [None] * len(factories)  # (step function, time limit) in the running episode
 
     def warmup(self, steps: int) -> None:
@@ -53,11 +53,10 @@ class Serial(Environments):
         self.recorder, self.now = RolloutRecorder(self.views, self.first), -1
         self.log, self.progress = ActionLog(self.views.act), RolloutProgress()
         self.rng_watch = GlobalRngWatch(self.views.drawn, self.name)
-        self.writer.open(self.obs[-1])
         for e, env in enumerate(self.envs):
             env.action_space.seed(self.new_episode(e, 0).seed)
             self.begin_episode(e, self.new_episode(e, episode))
-        self.writer.flush(range(len(self.envs)))
+        self.writer.flush(self.obs[-1], range(len(self.envs)))
         self.check(self.obs[-1], self.layout)
 
     def rollout(self, iteration: int) -> None:
@@ -67,16 +66,17 @@ class Serial(Environments):
         self._run(iteration, self.actor, len(self.obs) - 1)
         self.rng_watch.end_rollout(all(episode.number > 0 for episode in self.running))
 
-    def receive(self, e: int, obs: Any, info: dict) -> None:
+    def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
         """Store the first observation of an episode of environment e."""
         self.writer.slots[e][...] = self.writer.convert(obs)
         self.steps[e] = unchecked_step(self.envs[e])
 
     def _run(self, iteration: int, actor: Actor, steps: int) -> None:
-        recorder, progress = self.recorder, self.progress
-        if progress.iteration != iteration:
+        recorder = self.recorder
+        if self.progress.iteration != iteration:
             recorder.start_rollout()
-            progress.start(iteration)
+            self.progress = RolloutProgress(iteration)
+        progress = self.progress
         if progress.stepping is not None:
             self._restore(actor, progress.stepping)
         for t in range(progress.t, steps):
@@ -93,7 +93,7 @@ class Serial(Environments):
         """Take step t in the environments of `group` that have not taken it."""
         running, steps, now, rewards = self.running, self.steps, self.now, self.recorder.rewards[t]
         note, writer, progress = self.note, self.writer, self.progress
-        slots, taken = writer.open(self.obs[t + 1]), max(0, progress.done - group.start)
+        slots, taken = writer.slots, max(0, progress.done - group.start)
         for e, action in zip(group[taken:], actor.act(t, group)[taken:]):
             progress.stepping = e
             length, (step, limit) = now - running[e].start, steps[e]
@@ -107,18 +107,16 @@ class Serial(Environments):
                     obs = writer.convert(obs)
             except BaseException as error:
                 raise self.fault(e, "step()", error) from error
-            rewards[e] = rew
+            rewards[e], slots[e][...] = rew, obs
             if term or trunc or length + 1 >= limit:
-                self._end_episode(actor, t, e, obs, term, trunc or length + 1 >= limit, info)
-            else:
-                slots[e][...] = obs
-        writer.flush(group)
+                self._end_episode(actor, t, e, term, trunc or length + 1 >= limit, info)
+        writer.flush(self.obs[t + 1], group)
         progress.reach(t, max(progress.done, group.stop))
 
-    def _end_episode(self, actor: Actor, t: int, e: int, obs, term, trunc, info) -> None:
+    def _end_episode(self, actor: Actor, t: int, e: int, term: bool, trunc: bool, info) -> None:
         """Record that the episode of environment e ended in step t, and begin its next one."""
         number, _, start = self.running[e]
-        self.writer.write(self.views.fin, e, obs)
+        self.writer.flush_final(self.views.fin, e)
         self.check(self.views.fin[e:e + 1], self.layout, e)
         self.recorder.end(t, e, start, term, trunc, info)
         if trunc and not term:

@@ -1,4 +1,4 @@
-"""Ctrl-C before any line of chosen modules, and what must be the same after it."""
+"""Interrupts before any line of chosen modules, and comparisons of the results."""
 
 import linecache
 import os
@@ -32,11 +32,11 @@ class Interruption:
         sys.settrace(None)
 
     def call(self, frame, event, arg):
-        """Look at the lines of our modules' functions only."""
+        """Trace the lines of the chosen modules only."""
         return self.line if frame.f_code.co_filename in self.files else None
 
     def line(self, frame, event, arg):
-        """Count lines; at the one asked for, interrupt."""
+        """Count lines, and interrupt before line `at`."""
         place = frame.f_code.co_filename, frame.f_lineno
         # A tracer can strike between a block and its __exit__, where no signal is looked at.
         if event == "line" and not linecache.getline(*place).lstrip().startswith("with "):
@@ -48,7 +48,7 @@ class Interruption:
 
 
 def snapshot(ppo, stats):
-    """Everything an iteration has made, as things that can be compared."""
+    """All results of an iteration, in a form that can be compared."""
     state = {name: value.numpy().tobytes() for name, value in ppo.policy.state_dict().items()}
     arrays = {name: array.numpy().tobytes() for name, array in ppo.rollout._asdict().items()}
     numbers = {name: value for name, value in stats.items() if name not in TIMED}
@@ -69,7 +69,7 @@ def undisturbed(env, workers, acting, count):
 
 
 def lines_of(env, workers, acting, modules):
-    """How many lines of `modules` the second iteration runs."""
+    """The number of lines of `modules` that the second iteration runs."""
     with guard(), PPO(env, num_workers=workers, acting=acting, **SETTINGS) as ppo:
         iteration(ppo)
         with Interruption(-1, modules) as counted:

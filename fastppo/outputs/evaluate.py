@@ -14,7 +14,6 @@ from fastppo.machine.kernels import Purpose
 from fastppo.machine.noise import ActionNoise
 from fastppo.networks.torch_state import isolated_rng, preserved_buffers
 from fastppo.policy import Policy
-from fastppo.stepping import checks
 from fastppo.stepping.environments import Environments, RunningEpisode
 
 MAX_ENVS = 16  # played side by side
@@ -60,12 +59,12 @@ class EvaluationEnvs(Environments):
 
     def __init__(self, policy: Policy, factories: Sequence[Factory], seed: int):
         super().__init__(factories, seed)
-        self.policy, self.layout = policy, policy.observer.layout
-        self.obs = np.zeros((len(factories), *self.layout.store.shape), self.layout.store.dtype)
-        self.states = np.zeros((len(factories), policy.memory), np.float32)
+        self.policy, self.layout, count = policy, policy.observer.layout, len(factories)
+        self.obs = np.zeros((count, *self.layout.store.shape), self.layout.store.dtype)
+        self.states = np.zeros((count, policy.memory), np.float32)
 
     def play(self, episodes: int, deterministic: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Returns f64 [episodes] and lengths i64 [episodes].
+        """(returns f64 [episodes], lengths i64 [episodes]).
 
         Environment e of n plays episodes e, e + n, ...: a fixed share, because otherwise short
         episodes would count more than long ones.
@@ -76,14 +75,18 @@ class EvaluationEnvs(Environments):
             self.begin_episode(e, self.new_episode(e, e))
         while active:
             self.now += 1
-            for e, action in zip(active.copy(), self._actions(active, deterministic)):
+            noise = None if deterministic else np.concatenate([self._noise(e) for e in active])
+            actions, self.states[active] = self.policy.decide(self.obs[active], noise,
+                                                              self.states[active])
+            for e, action in zip(active.copy(), actions):
                 number = self.running[e].number
-                rew, ended = self._step(e, action)
+                rew, term, trunc, _ = self.take_step(e, action)
                 returns[number] += rew
                 lengths[number] += 1
-                if ended and number + count < episodes:
+                if (term or trunc) and number + count < episodes:
                     self.begin_episode(e, self.new_episode(e, number + count))
-                elif ended:
+                    self.states[e] = 0.0
+                elif term or trunc:
                     active.remove(e)
         return returns, lengths
 
@@ -92,10 +95,11 @@ class EvaluationEnvs(Environments):
         seed = kernels.episode_seed(self.seed, Purpose.EVALUATE, 0, number)
         return RunningEpisode(number, seed, self.now + 1)
 
-    def receive(self, e: int, obs: Any, info: dict) -> None:
-        """Store the first observation of an episode, and clear the policy's memory."""
-        self._store(e, obs, ended=False)
-        self.states[e] = 0.0
+    def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
+        """Store an observation as training does; raises ValueError if its space refuses it."""
+        self.obs[e:e + 1] = self.layout.rows([obs])
+        if not ended and (found := self.layout.unusable(self.obs[e:e + 1])):
+            raise found[1]
 
     def fault(self, e: int, field: str, error: BaseException,
               episode: RunningEpisode | None = None) -> EnvError:
@@ -106,33 +110,9 @@ class EvaluationEnvs(Environments):
         return faults.env_error(where, field, error,
                                 f"play it alone, from a reset with seed {seed} on")
 
-    def _actions(self, active: list[int], deterministic: bool) -> list[Any]:
-        noise = None if deterministic else np.concatenate([self._noise(e) for e in active])
-        actions, self.states[active] = self.policy.decide(self.obs[active], noise,
-                                                          self.states[active])
-        return actions
-
     def _noise(self, e: int) -> np.ndarray:
-        """The random numbers [1 k] of this step of the running episode of environment e."""
+        """The random numbers [1 k] for this step of the running episode of environment e."""
         number, _, start = self.running[e]
         head, step = self.policy.head, self.now - start
         noise = ActionNoise(head.noise, self.seed, number + 1, 1)
         return noise.at(step - step % head.hold if head.hold else 0, Purpose.EVALUATE)
-
-    def _step(self, e: int, action: Any) -> tuple[float, bool]:
-        """(reward, whether the episode has ended) of a step of environment e."""
-        try:
-            obs, rew, term, trunc, _ = self.envs[e].step(action)
-            term = checks.checked_flag(term, "terminated")
-            ended = checks.checked_flag(trunc, "truncated") or term
-            rew = checks.checked_reward(rew)
-            self._store(e, obs, ended)
-        except BaseException as error:
-            raise self.fault(e, "step()", error) from error
-        return rew, ended
-
-    def _store(self, e: int, obs: Any, ended: bool) -> None:
-        """Store an observation as training does; raises ValueError if its space refuses it."""
-        self.obs[e:e + 1] = self.layout.rows([obs])
-        if not ended and (found := self.layout.unusable(self.obs[e:e + 1])):
-            raise found[1]

@@ -6,7 +6,7 @@
     RandomActor    uniformly random actions, for the warm-up
 """
 
-from typing import Any, Callable, NamedTuple, Protocol, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from fastppo.machine.kernels import Purpose
 from fastppo.machine.noise import ActionNoise
 
 
-class Actor(Protocol):
+class Actor:
     """Chooses the actions of a rollout. A call repeated after an interrupt changes nothing."""
 
     to_env: Callable[[np.ndarray], list]  # stored actions [n ...] to n actions of the environment
@@ -30,6 +30,7 @@ class Actor(Protocol):
 
     def act(self, t: int, group: range) -> list:
         """The environment actions of step t for the environments of `group`; stores them too."""
+        raise NotImplementedError
 
     def truncated(self, t: int, e: int) -> None:
         """Step t truncated the episode of environment e; its final observation is in fin[e]."""
@@ -46,7 +47,7 @@ class PolicyPlan(NamedTuple):
     limit: float = 10.0  # of normalised observations
 
 
-class LocalActor:
+class LocalActor(Actor):
     """The compiled policy for environments [first, last): forward pass, sampling, values."""
 
     def __init__(self, arena: Arena, first: int, last: int, plan: PolicyPlan,
@@ -105,7 +106,7 @@ class LocalActor:
                         self.plan.limit)
 
 
-class CentralActor:
+class CentralActor(Actor):
     """A policy that infers for one group of environments at once, always for the same groups.
 
     `next_step`: the autoreset mode is NEXT_STEP, so a final observation has a row of its own.
@@ -143,9 +144,6 @@ class CentralActor:
         state[t + 1, part] = after
         _check_finite(self.checked[t, part], group.start, t)
 
-    def truncated(self, t: int, e: int) -> None:
-        """Nothing yet: `_bootstrap` infers the values of a group's final observations together."""
-
     def finish(self, t: int) -> None:
         """Infer the values of the observations after the last step."""
         term, trunc, nxt = (self.arena[name][t - 1] for name in ("term", "trunc", "nxt"))
@@ -174,7 +172,7 @@ def first_turn(iteration: int, steps: int, groups: int) -> int:
     return iteration * (steps * groups + 1)
 
 
-class WaitingActor:
+class WaitingActor(Actor):
     """The worker's end of a CentralActor: reports its steps, and waits for actions.
 
     `turns` has stepped(count) and wait(group number, count). In counts after `first_turn`: the
@@ -198,15 +196,12 @@ class WaitingActor:
         self.turns.wait(self.groups.index(group), self.count)
         return self.to_env(self.act_rows[t][group.start:group.stop])
 
-    def truncated(self, t: int, e: int) -> None:
-        """Nothing: the main process reads it in the arena."""
-
     def finish(self, t: int) -> None:
         """Report that the last group is stepped."""
         self.turns.stepped(self.count + 1)
 
 
-class RandomActor:
+class RandomActor(Actor):
     """Uniformly random legal actions for environments [first, ...) that observe obs [t][e ...]."""
 
     def __init__(self, layout: ObservationLayout, obs: Sequence[np.ndarray], act: np.ndarray,
@@ -216,9 +211,6 @@ class RandomActor:
         self.to_env, shape = self.actions.to_env(), (len(obs[0]), self.actions.size)
         self.uniform, self.normal = np.empty(shape, np.float32), np.empty(shape, np.float32)
 
-    def start(self, iteration: int) -> None:
-        """Nothing to prepare."""
-
     def act(self, t: int, group: range) -> list:
         """Actions that depend only on seed, environment, step and the legal actions."""
         kernels.uniform(self.seed, Purpose.WARMUP, self.first, 2 * t, self.uniform)
@@ -227,12 +219,6 @@ class RandomActor:
         act, legal = self.act_rows[t][part], self.layout.legal(self.obs[t][part])
         act[:] = self.actions.random(self.uniform[part], self.normal[part], legal)
         return self.to_env(act)
-
-    def truncated(self, t: int, e: int) -> None:
-        """The warm-up needs no values."""
-
-    def finish(self, t: int) -> None:
-        """The warm-up needs no values."""
 
 
 def _checked_rows(arena: Arena) -> np.ndarray:

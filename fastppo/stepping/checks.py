@@ -1,33 +1,32 @@
-"""Checks of what an environment's step returns: reward, observation, end flags."""
+"""Checks of the values that an environment's step returns: reward, observation, flags."""
 
 import numpy as np
 
 from fastppo.envs.spaces import can_store
 
 REWARD_MAX = float(np.finfo(np.float32).max)
-BOOL_TYPES = bool, np.bool_
-SCALAR_TYPES = frozenset({int, float, np.float32, np.float64, np.int32, np.int64})  # fast to check
+# A reward of one of these types is checked faster.
+SCALAR_TYPES = frozenset({int, float, np.float32, np.float64, np.int32, np.int64})
 
 
 def checked_reward(rew) -> float:
-    """`rew` as a float; raises ValueError for what is not one finite real number in float32."""
+    """`rew` as a float; raises ValueError unless it is one real number, finite in float32."""
     if type(rew) in SCALAR_TYPES and abs(rew) <= REWARD_MAX:
         return float(rew)
     kind = getattr(getattr(rew, "dtype", None), "kind", "f")  # torch's dtypes have none
     try:
-        value = None if isinstance(rew, (str, bytes)) or kind in "cSUmM" or np.ndim(rew) \
-            else float(rew)
-    except (TypeError, ValueError, RuntimeError):  # as numpy and torch refuse it
-        value = None
-    if value is None:
-        raise ValueError(f"the reward is {rew!r}, not a number")
+        if isinstance(rew, (str, bytes)) or kind in "cSUmM" or np.ndim(rew):
+            raise TypeError
+        value = float(rew)
+    except (TypeError, ValueError, RuntimeError):  # numpy and torch raise different ones
+        raise ValueError(f"the reward is {rew!r}, not a number") from None
     if not abs(value) <= REWARD_MAX:
         raise ValueError(f"the reward is {value}, not finite in float32")
     return value
 
 
 def checked_observation(obs, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """`obs` as an array of its space's shape that `dtype` can keep; raises ValueError otherwise."""
+    """`obs` as an array; raises ValueError for another shape or if `dtype` cannot keep it."""
     array = np.asarray(obs)
     if array.shape != shape:
         raise ValueError(f"the observation has shape {array.shape}, its space {shape}")
@@ -37,8 +36,8 @@ def checked_observation(obs, shape: tuple[int, ...], dtype: np.dtype) -> np.ndar
 
 
 def checked_flag(value, name: str = "terminated or truncated") -> bool:
-    """`value` as a bool; raises ValueError for what is none, None above all."""
-    if isinstance(value, BOOL_TYPES):
+    """`value` as a bool; raises ValueError for other values, such as None."""
+    if isinstance(value, (bool, np.bool_)):
         return bool(value)
     if value is None or isinstance(value, (str, bytes)) or np.ndim(value) or value not in (0, 1):
         raise ValueError(f"{name} is {value!r}, not True or False")

@@ -9,6 +9,7 @@ from fastppo.envs.make import Factory, make_envs
 from fastppo.envs.observations import ObservationLayout
 from fastppo.errors import EnvError
 from fastppo.machine import kernels
+from fastppo.stepping import checks
 
 WARMUP_EPISODE = -1  # training's episodes are 0, 1, 2, ...; the warm-up's are -1, -2, -3, ...
 
@@ -35,8 +36,8 @@ class Environments:
         self.note, self.name = note or (lambda step, env: None), name
         self.running, self.now = [RunningEpisode(-1, None, 0)] * len(factories), -1
 
-    def receive(self, e: int, obs: Any, info: dict) -> None:
-        """Store the first observation of an episode of environment e; a subclass says where."""
+    def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
+        """Store an observation of environment e; a subclass says where."""
         raise NotImplementedError
 
     def new_episode(self, e: int, number: int) -> RunningEpisode:
@@ -55,6 +56,21 @@ class Environments:
             raise self.fault(e, "reset()", error, episode) from error
         self.running[e] = episode
         return info
+
+    def take_step(self, e: int, action: Any) -> tuple[float, bool, bool, dict]:
+        """(reward, terminated, truncated, info) of a step of environment e, checked."""
+        self.note(self.now - self.running[e].start, e)
+        try:
+            obs, rew, term, trunc, info = self.envs[e].step(action)
+            if not isinstance(rew, float) or not abs(rew) <= checks.REWARD_MAX:
+                rew = checks.checked_reward(rew)
+            if term is not False or trunc is not False:
+                term = checks.checked_flag(term, "terminated")
+                trunc = checks.checked_flag(trunc, "truncated")
+            self.receive(e, obs, info, term or trunc)
+        except BaseException as error:
+            raise self.fault(e, "step()", error) from error
+        return rew, term, trunc, info
 
     def replay_episode(self, e: int, actions: Sequence[Any]) -> None:
         """Bring environment e to where its running episode stands after `actions`."""

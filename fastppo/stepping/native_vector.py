@@ -8,7 +8,8 @@ is the autoreset mode, metadata["autoreset_mode"]:
     DISABLED   obs[t+1] is the final observation until we reset by a mask, in the same step
 """
 
-from typing import Any, NamedTuple, Sequence
+from contextlib import contextmanager
+from typing import Any, Iterator, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -16,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from fastppo.envs import faults
 from fastppo.envs.actions import ActionMapping
 from fastppo.envs.observations import ObservationLayout
-from fastppo.errors import ConfigError, EnvError, SpaceError
+from fastppo.errors import ConfigError, SpaceError
 from fastppo.machine import kernels
 from fastppo.machine.arena import POISON, Arena
 from fastppo.stepping import checks
@@ -51,9 +52,9 @@ class NativeVector:
         self.layout = ObservationLayout(env.single_observation_space, env.single_action_space)
         single = env.single_action_space.shape
         if single is not None and env.action_space.shape != (self.count, *single):
-            raise SpaceError(f"the action space of {env} is {env.action_space}, which is not a"
-                             " batch of its single_action_space", "make it with"
-                             " gymnasium.vector.utils.batch_space(single_action_space, num_envs)")
+            raise SpaceError(f"the action_space of {env} is {env.action_space}, which is not a"
+                             " batch of its single_action_space",
+                             "gymnasium.vector.utils.batch_space(single_action_space, num_envs)")
 
     def warmup(self, steps: int) -> None:
         """See Serial.warmup."""
@@ -66,7 +67,7 @@ class NativeVector:
         self.recorder, self.iteration, self.stepping = RolloutRecorder(self.views), None, False
         self.state = self._new_episodes(0)
         seed = kernels.episode_seed(self.seed, kernels.Purpose.ENV_SEED, 0, episode)
-        self.obs[-1][:] = self._stored(self._call("reset", 2, seed=seed)[0])
+        self.obs[-1][:] = self._stored(self._reset(seed=seed))
 
     def rollout(self, iteration: int) -> None:
         """See Serial.rollout."""
@@ -86,45 +87,44 @@ class NativeVector:
             self._value_truncations(actor, t)
             actions = actor.act(t, range(self.count))
             self._finish_row(t, self.arena["val"][t])
-            self._poison_reset_row(t)
+            self._mark_resets(t)
             self._step(t, actions)
         self._value_truncations(actor, steps)
         actor.finish(steps)
         self._finish_row(steps, self.arena["nxt"][steps - 1])
         self.recorder.finish_rollout(steps)
-        self.views.raw[~self.arena["valid"]] = np.nan
+        for name in ("act", "logp", "val", "raw", "nxt"):
+            rows = self.arena[name]
+            rows[~self.arena["valid"]] = POISON[rows.dtype.kind]
 
     def _value_truncations(self, actor: Actor, t: int) -> None:
         """Tell the actor which environments step t - 1 truncated, before `fin` is overwritten."""
-        if t and (trunc := self.views.trunc[t - 1]).any():
-            term, nxt = self.views.term[t - 1], self.arena["nxt"][t - 1]
-            for e in np.flatnonzero(trunc & ~term & np.isnan(nxt)):
+        if t:
+            term, trunc, nxt = (self.arena[name][t - 1] for name in ("term", "trunc", "nxt"))
+            for e in np.flatnonzero(trunc & ~term & np.isnan(nxt)).tolist():
                 actor.truncated(t - 1, e)
 
     def _finish_row(self, t: int, val: np.ndarray) -> None:
         """Write into row t - 1 what NEXT_STEP shows a step late; `val` [e] are values of obs[t]."""
         if t:
-            truncated, term = self.state.truncated, self.views.term[t - 1]
-            nxt = self.arena["nxt"][t - 1]
-            nxt[truncated & ~term] = val[truncated & ~term]
+            truncated = self.state.truncated
+            bootstrapped = truncated & ~self.views.term[t - 1]
+            self.arena["nxt"][t - 1, bootstrapped] = val[bootstrapped]
             self.views.trunc[t - 1, truncated] = True
-            nxt[~self.arena["valid"][t - 1]] = np.nan
 
-    def _poison_reset_row(self, t: int) -> None:
-        """Mark row t as invalid for environments whose step it only resets."""
+    def _mark_resets(self, t: int) -> None:
+        """Mark row t as invalid for the environments that step t only resets."""
         self.arena["valid"][t, self.state.resetting] = False
-        for name in ("act", "logp", "val", "nxt"):
-            row = self.arena[name][t]
-            row[self.state.resetting] = POISON[row.dtype.kind]
 
     def _step(self, t: int, actions: list) -> None:
         _, start, resetting, _ = self.state
-        self.stepping = True
-        obs, rew, term, trunc, info = self._call("step", 5, self.actions.stacked(actions))
+        self.stepping, late = True, self.mode is AutoresetMode.NEXT_STEP
+        with self._fault_in("step()"):
+            obs, rew, term, trunc, info = self.env.step(self.actions.stacked(actions))
         self.recorder.rewards[t] = self._rewards(rew, resetting)
-        term = self._flags(term, "terminations") & ~resetting
-        trunc = self._flags(trunc, "truncations") & ~resetting
-        ended, late = term | trunc, self.mode is AutoresetMode.NEXT_STEP
+        term = self._per_env(term, "its terminations").astype(bool) & ~resetting
+        trunc = self._per_env(trunc, "its truncations").astype(bool) & ~resetting
+        ended = term | trunc
         for e in np.flatnonzero(ended).tolist():  # before a reset, which may change the info
             self.recorder.end(t, e, start[e], term[e], trunc[e] and not late,
                               finite_scalars_of(info, e))
@@ -138,27 +138,16 @@ class NativeVector:
                            ) -> np.ndarray:
         """The observations [e ...] of the next row; `fin` gets the final ones not among them."""
         if self.mode is AutoresetMode.SAME_STEP:
-            if truncated.any():
-                self._keep_final(info, np.flatnonzero(truncated))
+            for e in np.flatnonzero(truncated):
+                with self._fault_in(f"info['final_obs'] of environment {e}"):
+                    self.views.fin[e] = self.layout.rows([info["final_obs"][e]])[0]
             return self._stored(obs)
         rows = self._stored(obs, final=ended)
         if self.mode is AutoresetMode.DISABLED and ended.any():
             self.views.fin[ended] = rows[ended]
-            first, _ = self._call("reset", 2, options={"reset_mask": ended.copy()})
+            first = self._reset(options={"reset_mask": ended.copy()})
             rows[ended] = self._stored(first, final=~ended)[ended]
         return rows
-
-    def _keep_final(self, info: dict, which: np.ndarray) -> None:
-        """Copy the final observations of environments `which` from info["final_obs"] to `fin`."""
-        if "final_obs" not in info:
-            raise EnvError(f"{self.env} truncated episodes without info['final_obs'], although its"
-                           f" autoreset mode is {self.mode}", "put the final observations into"
-                           " info['final_obs'], or declare the autoreset mode that it has")
-        for e in which:
-            try:
-                self.views.fin[e] = self.layout.rows([info["final_obs"][e]])[0]
-            except Exception as error:  # converting runs the environment's own code
-                raise self._fault(f"the final observation of environment {e}", error) from error
 
     def _restart(self, actor: Actor) -> None:
         """Truncate the running episodes after the last whole step, and begin new ones."""
@@ -174,7 +163,7 @@ class NativeVector:
         for rows, value in ((term, False), (trunc, False), (length, 0), (valid, True)):
             rows[t:] = value
         self.arena["state"][t] = 0.0
-        self.obs[t][:] = self._stored(self._call("reset", 2)[0])
+        self.obs[t][:] = self._stored(self._reset())
         self.state, self.stepping = self._new_episodes(t), False
 
     def _new_episodes(self, t: int) -> VectorState:
@@ -182,15 +171,10 @@ class NativeVector:
         none = np.zeros(self.count, bool)
         return VectorState(t, np.full(self.count, self.recorder.origin + t), none, none)
 
-    def _call(self, name: str, count: int, *args: Any, **kwargs: Any) -> Sequence:
-        """The `count` values that the vector environment's method `name` returns."""
-        try:
-            *parts, last = getattr(self.env, name)(*args, **kwargs)
-            if len(parts) != count - 1:
-                raise ValueError(f"{len(parts) + 1} values to unpack, expected {count}")
-            return *parts, last
-        except BaseException as error:
-            raise self._fault(f"{name}()", error) from error
+    def _reset(self, **how: Any) -> Any:
+        with self._fault_in("reset()"):
+            obs, _ = self.env.reset(**how)
+        return obs
 
     def _stored(self, obs: Any, final: np.ndarray | None = None) -> np.ndarray:
         """A batch of observations as rows [e ...] of the rollout buffer: a copy, checked.
@@ -198,46 +182,43 @@ class NativeVector:
         `final`, bool [e]: no action follows these, so every action counts as legal.
         """
         layout, store = self.layout, self.obs[0]
-        try:
-            if layout.is_box:
-                with np.errstate(over="ignore"):
-                    rows = np.array(checks.checked_observation(obs, store.shape, store.dtype),
-                                    store.dtype, order="C")
-            else:
-                rows = layout.batch(obs, self.count)
-        except Exception as error:  # as above
-            raise self._fault("its observations", error) from error
+        with self._fault_in("its observations"), np.errstate(over="ignore"):
+            rows = layout.batch(obs, self.count) if not layout.is_box else np.array(
+                checks.checked_observation(obs, store.shape, store.dtype), store.dtype, order="C")
         if layout.mask is not None and final is not None:
             layout.legal(rows)[final] = True
         if found := layout.unusable(rows):
-            raise self._fault(f"the observation of environment {found[0]}", found[1])
+            with self._fault_in(f"the observation of environment {found[0]}"):
+                raise found[1]
         return rows
 
     def _rewards(self, rew: Any, resetting: np.ndarray) -> np.ndarray:
         """Rewards as f64 [e], 0 where the step was only a reset."""
-        try:
-            rew = np.asarray(rew, np.float64)
-            if rew.shape != (self.count,):
-                raise ValueError(f"the rewards have shape {rew.shape}, not ({self.count},)")
-            rew = np.where(resetting, 0.0, rew)
-            if not (good := np.abs(rew) <= checks.REWARD_MAX).all():
-                e = int(good.argmin())
-                raise ValueError(f"the one of environment {e} is {rew[e]}, not finite in float32")
-        except Exception as error:  # as above
-            raise self._fault("its rewards", error) from error
+        rew = np.where(resetting, 0.0, self._per_env(rew, "its rewards", np.float64))
+        if not (good := np.abs(rew) <= checks.REWARD_MAX).all():
+            e = int(good.argmin())
+            with self._fault_in(f"the reward of environment {e}"):
+                checks.checked_reward(rew[e])
         return rew
 
-    def _flags(self, flags: Any, name: str) -> np.ndarray:
-        """`flags` as bool [e]."""
-        flags = np.asarray(flags)
-        if flags.shape != (self.count,) or flags.dtype.kind not in "biuf":
-            raise self._fault(f"its {name}", ValueError(
-                f"they are {flags.dtype} of shape {flags.shape}, not bool ({self.count},)"))
-        return flags.astype(bool)
+    def _per_env(self, values: Any, field: str, dtype: type | None = None) -> np.ndarray:
+        """`values` as an array [e] of numbers."""
+        with self._fault_in(field):
+            array = np.asarray(values, dtype)
+            if array.shape != (self.count,) or array.dtype.kind not in "biuf":
+                raise ValueError(f"they are {array.dtype} of shape {array.shape}, not one number"
+                                 f" for each of {self.count} environments")
+            return array
 
-    def _fault(self, field: str, error: BaseException) -> EnvError:
-        where = f"{self.env} (seed {self.seed}, rollout {self.iteration}, step {self.state.t})"
-        return faults.env_error(where, field, error, "step the vector environment alone to see it")
+    @contextmanager
+    def _fault_in(self, field: str) -> Iterator[None]:
+        """Raise an EnvError that names the vector environment, the step and `field`."""
+        try:
+            yield
+        except BaseException as error:  # it runs the environment's own code
+            where = f"{self.env} (seed {self.seed}, rollout {self.iteration}, step {self.state.t})"
+            raise faults.env_error(where, field, error,
+                                   "step the vector environment alone to see it") from error
 
 
 def autoreset_mode(env: VectorEnv) -> AutoresetMode:

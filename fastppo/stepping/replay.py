@@ -52,14 +52,9 @@ class RolloutProgress:
     interrupt continues here.
     """
 
-    def __init__(self):
-        self.iteration = None
-        self.reach(0, 0)
-
-    def start(self, iteration: int) -> None:
-        """Begin the rollout of `iteration`."""
-        self.reach(0, 0)
+    def __init__(self, iteration: int | None = None):
         self.iteration = iteration
+        self.reach(0, 0)
 
     def reach(self, t: int, done: int) -> None:
         """Environments before `done` have taken step `t`, and no environment is inside it."""

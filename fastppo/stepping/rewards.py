@@ -1,4 +1,4 @@
-"""From the rewards that environments answer to those that advantages are computed from.
+"""Computes the rewards of advantages from the rewards of environments.
 
     raw  ->  times reward_scale  ->  sign (clip_rewards)  ->  over the std of returns (norm_rewards)
 """
@@ -13,21 +13,21 @@ EPSILON = 1e-8  # added to variances
 
 
 class ReturnScaling:
-    """Reward scaling: the running moments of the discounted return, and each environment's own."""
+    """Scales rewards by the running standard deviation of the discounted return."""
 
     def __init__(self, envs: int):
         self.state = np.zeros(envs), np.zeros(1), np.zeros(1), np.zeros(1)  # carry count mean m2
-        self.start = -1, self.state
+        self.before = -1, self.state  # the last iteration, and the state before it
 
     def scale(self, iteration: int, rew: np.ndarray, ended: np.ndarray, valid: np.ndarray,
               gamma: float) -> float:
-        """Take in a rollout's rewards f32 [t e]; returns the factor 1 / sqrt(var + 1e-8).
+        """Add a rollout's rewards f32 [t e] to the moments; returns 1 / sqrt(variance + 1e-8).
 
-        The same iteration given again (after an interrupt) is taken in once.
+        An iteration given again, after an interrupt, is added once.
         """
-        if self.start[0] != iteration:
-            self.start = iteration, self.state
-        carry, count, mean, m2 = state = tuple(x.copy() for x in self.start[1])
+        if self.before[0] != iteration:
+            self.before = iteration, self.state
+        carry, count, mean, m2 = state = tuple(x.copy() for x in self.before[1])
         out = np.empty(rew.shape)
         kernels.discounted(np.where(valid, rew, np.float32(0)), ended, gamma, carry, out)
         kernels.merge_moments(out.T[valid.T].reshape(-1, 1), count, mean, m2)

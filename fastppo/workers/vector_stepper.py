@@ -12,10 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from fastppo.envs.make import Factory
 from fastppo.envs.spaces import Leaf, build_structure, leaves, tree_map
-from fastppo.errors import SpaceError
-from fastppo.machine import kernels
 from fastppo.machine.arena import Arena, Spec
-from fastppo.stepping import checks
 from fastppo.stepping.environments import Environments, RunningEpisode
 
 StepInfos = dict[int, tuple[dict, dict]]  # environment -> (final info of an episode's end, info)
@@ -49,10 +46,7 @@ def arrays_of(spec: VectorSpec, envs: int) -> Spec:
 
 def views(arena: Arena, name: str, first: int = 0, last: int | None = None) -> list[np.ndarray]:
     """The arrays `name`0, `name`1, ... of environments [first, last)."""
-    arrays = []
-    while f"{name}{len(arrays)}" in arena:
-        arrays.append(arena[f"{name}{len(arrays)}"][first:last])
-    return arrays
+    return [arena[key][first:last] for key in arena.spec if key.rstrip("0123456789") == name]
 
 
 class VectorStepper(Environments):
@@ -66,12 +60,10 @@ class VectorStepper(Environments):
         self.rew, self.term, self.trunc = (arena[n][first:last] for n in ("rew", "term", "trunc"))
         self.leaves, self.act_leaves = leaves(spec.obs_space), leaves(spec.act_space)
         # A view of one row, made once, costs half of indexing the array.
-        self.slots = [(leaf, rows.shape[1:], rows.dtype, [rows[e, ...] for e in range(len(rows))])
-                      for leaf, rows in zip(self.leaves, self.obs)]
+        self.slots = [[rows[e, ...] for e in range(len(rows))] for rows in self.obs]
         self.resetting = [False] * len(factories)  # the next step is the reset of NEXT_STEP
-        for e, env in enumerate(self.envs):
-            self._check_spaces(e)
-            if spec.seed is not None:
+        if spec.seed is not None:
+            for e, env in enumerate(self.envs):
                 env.action_space.seed(self.new_episode(e, 0).seed)
 
     def reset(self, seeds: Sequence[int | None], mask: Sequence[bool],
@@ -110,29 +102,20 @@ class VectorStepper(Environments):
         """Give every environment its own value of an attribute; replies as `call` does."""
         return self._for_each(name, lambda e: self.envs[e].set_wrapper_attr(name, values[e]))
 
-    def receive(self, e: int, obs: Any, info: dict) -> None:
+    def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
         """Copy an observation at once, because an environment may reuse its array."""
-        for leaf, shape, dtype, slots in self.slots:
-            value = leaf.of(obs) if leaf.path else obs
-            if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
-                value = _checked_leaf(value, shape, dtype, leaf)
-            slots[e][...] = value
+        for leaf, slots in zip(self.leaves, self.slots):
+            value, slot = leaf.of(obs) if leaf.path else obs, slots[e]
+            if type(value) is not np.ndarray or value.dtype != slot.dtype \
+                    or value.shape != slot.shape:
+                value = _checked_leaf(value, slot, leaf)
+            slot[...] = value
         if not isinstance(info, dict):
             raise TypeError(f"the info is {info!r}, not a dict")
 
     def _step(self, e: int, action: Any) -> tuple[float, dict, dict]:
         """(reward, final info, info) of a step of environment e."""
-        self.note(self.now - self.running[e].start, e)
-        try:
-            obs, rew, term, trunc, info = self.envs[e].step(action)
-            if not isinstance(rew, float) or not abs(rew) <= checks.REWARD_MAX:
-                rew = checks.checked_reward(rew)
-            self.receive(e, obs, info)
-            if term is not False or trunc is not False:
-                term = checks.checked_flag(term, "terminated")
-                trunc = checks.checked_flag(trunc, "truncated")
-        except BaseException as error:
-            raise self.fault(e, "step()", error) from error
+        rew, term, trunc, info = self.take_step(e, action)
         if not (term or trunc):
             return rew, {}, info
         self.term[e], self.trunc[e] = term, trunc
@@ -175,35 +158,18 @@ class VectorStepper(Environments):
     def _check_finite(self, start: int, stop: int) -> None:
         """Raise EnvError for the first number of observations [start, stop) that is not finite."""
         for rows, leaf in zip(self.obs, self.leaves):
-            if (at := find_nonfinite(rows[start:stop])) >= 0:
-                e, index = divmod(at, max(1, rows[0].size))
-                number = rows[start:stop].reshape(-1)[at]
+            part = rows[start:stop].reshape(-1)
+            if rows.dtype.kind == "f" and not (finite := np.isfinite(part)).all():
+                e, index = divmod(at := int(finite.argmin()), max(1, rows[0].size))
                 raise self.fault(start + e, "an observation", ValueError(
-                    f"{leaf}[{index}] is {number} in {rows.dtype}"))
-
-    def _check_spaces(self, e: int) -> None:
-        env = self.envs[e]
-        for first, other in zip(self.spec, (env.observation_space, env.action_space)):
-            if first != other:
-                raise SpaceError(f"environment {self.first + e} has the space {other}, but the"
-                                 f" first environment has {first}",
-                                 "give all environments the same spaces, with a wrapper if needed")
+                    f"{leaf}[{index}] is {part[at]} in {rows.dtype}"))
 
 
-def find_nonfinite(rows: np.ndarray) -> int:
-    """The flat index of the first NaN or infinity in an array of any dtype, or -1."""
-    if rows.dtype == np.float32:
-        return kernels.first_nonfinite(rows)
-    if rows.dtype.kind != "f" or (good := np.isfinite(rows)).all():
-        return -1
-    return int(np.argmin(good))
-
-
-def _checked_leaf(value, shape: tuple, dtype: np.dtype, leaf: Leaf) -> np.ndarray:
-    """`value` as an array that the space's dtype can keep; raises ValueError otherwise."""
+def _checked_leaf(value: Any, slot: np.ndarray, leaf: Leaf) -> np.ndarray:
+    """`value` as an array that can be copied to `slot`; raises ValueError otherwise."""
     array = np.asarray(value)
-    if array.shape != shape:
-        raise ValueError(f"the {leaf} has shape {array.shape}, its space {shape}")
-    if not np.can_cast(array.dtype, dtype, "same_kind"):
-        raise ValueError(f"the {leaf} is {array.dtype}, which {dtype} does not keep")
+    if array.shape != slot.shape:
+        raise ValueError(f"the {leaf} has shape {array.shape}, its space {slot.shape}")
+    if not np.can_cast(array.dtype, slot.dtype, "same_kind"):
+        raise ValueError(f"the {leaf} is {array.dtype}, which {slot.dtype} does not keep")
     return array

@@ -1,4 +1,4 @@
-"""Rollouts: who judges is who acted, and advantages are what they should be by definition."""
+"""Rollouts: the same policy acts and is updated, and advantages follow their definition."""
 
 import itertools
 from functools import partial
@@ -108,7 +108,7 @@ def test_actions_are_stored_unclipped_and_given_to_the_environment_clipped(train
 
 
 ACTING = [(0, "local"), (0, "central"), (2, "local"), (2, "central")]
-whoever_acts = pytest.mark.parametrize(("workers", "acting"), ACTING)
+with_each_actor = pytest.mark.parametrize(("workers", "acting"), ACTING)
 
 
 def witnessed(ppo, make, rollouts=2):
@@ -124,7 +124,7 @@ def witnessed(ppo, make, rollouts=2):
 
 
 
-@whoever_acts
+@with_each_actor
 def test_a_rollout_is_what_a_witness_sees_and_its_advantages_follow_by_definition(
     trainer, workers, acting
 ):
@@ -154,7 +154,7 @@ def test_one_environment_and_one_step_are_enough(trainer, envs, steps, acting):
         assert rollout.adv.isfinite().all()
 
 
-@whoever_acts
+@with_each_actor
 def test_episode_returns_are_the_float64_sums_of_what_the_environment_gave(
     trainer, workers, acting
 ):

@@ -156,7 +156,7 @@ def rows_between_episodes_are_trained_on(monkeypatch):
             return real(arena, *args)
         return finish
 
-    replace(monkeypatch, NativeVector, "_poison_reset_row", marking)
+    replace(monkeypatch, NativeVector, "_mark_resets", marking)
     replace(monkeypatch, collect, "finish_rollout", finishing)
 
 

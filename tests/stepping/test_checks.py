@@ -1,4 +1,4 @@
-"""What an environment's answers must be, and what is said of draws from shared generators."""
+"""Checks of the values that environments return, and the warning about global generators."""
 
 import random
 import subprocess
@@ -160,7 +160,7 @@ def test_a_rate_is_full_again_after_a_learn_that_was_interrupted():
         assert ppo.lr == pytest.approx(ppo.config.lr * 0.99)
 
 
-def test_devices_nobody_serves_are_refused():
+def test_a_device_that_is_not_supported_is_refused():
     with pytest.raises(ConfigError, match="only cpu and cuda"):
         PPO("CartPole-v1", device="meta")
 
