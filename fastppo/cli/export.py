@@ -11,6 +11,7 @@ from fastppo.cli.help_page import help_page
 from fastppo.cli.interrupts import Interrupts
 from fastppo.cli.setting_types import settings
 from fastppo.errors import ConfigError, Error
+from fastppo.outputs.run_folder import example_model
 from fastppo.settings.fixes import Omit, program
 
 
@@ -42,15 +43,14 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         return
     model, options = parse_options(argv)
     from fastppo.outputs import export as exporter
-    from fastppo.outputs.policy_file import load, nearest_model
+    from fastppo.outputs.policy_file import load
     path = Path(options.output or model.with_suffix(exporter.FORMATS[options.to or "onnx"]))
     if path.absolute() == model.absolute():
         raise ConfigError(f"{path} is the policy itself", Omit("output"))
     to = exporter.format_of(path, options.to)
     if not model.is_file():
-        flags = [word for word in argv if word.startswith("--")]
         raise ConfigError(f"there is no file {model}", " ".join([
-            f"{program()} export", str(nearest_model(model) or example_path()), *flags]))
+            program(), "export", str(example_model()), *argv[1:]]))
     policy, trained = load(model, model=options.model), stored_env(model)
     steps, what = steps_to_check(policy, options.env_name, *trained)
     exporter.write_graph(policy, path, to, steps, options.env_name or trained[0])
@@ -82,17 +82,11 @@ def parse_options(argv: Sequence[str]) -> tuple[Path, Export]:
     known = settings(Export)
     if not argv or argv[0].startswith("-"):
         raise ConfigError("export needs the file of a policy",
-                          f"{program()} export MODEL, such as {example_path()}")
+                          f"{program()} export MODEL, such as {example_model()}")
     flags = flags_by_setting(split_flags(argv[1:]), known)
     values = {name: known[name].read(flag_text(flag, known[name])) for name, flag in flags.items()}
     model = Path(argv[0])
     return model / "model.safetensors" if model.is_dir() else model, Export(**values)
-
-
-def example_path() -> Path:
-    """The newest policy under runs/, or a name that one might have."""
-    found = sorted(Path("runs").glob("*/*.safetensors"), key=lambda path: path.stat().st_mtime)
-    return found[-1] if found else Path("runs/CartPole-v1__1/model.safetensors")
 
 
 def stored_env(model: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
