@@ -57,8 +57,7 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     print(f"exported  {path}   acts as the policy does on {len(steps.first)} {what}")
 
 
-def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[str, Any],
-                   preparation: dict[str, Any]):
+def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[str, Any], games):
     """(recorded steps to check a graph on, a description of them); see Export.
 
     `env_name` is the environment that the user names; the rest is of the policy's file.
@@ -69,10 +68,10 @@ def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[
     from fastppo.envs.make import make_factory
     from fastppo.outputs.export_samples import play_episodes, sample_episodes
     if env_name:
-        return play_episodes(policy, make_factory(env_name, **preparation)), f"steps of {env_name}"
+        return play_episodes(policy, make_factory(env_name, games=games)), f"steps of {env_name}"
     if stored_name in registry or is_atari_id(stored_name):  # no module of the file's is imported
         with contextlib.suppress(Error):  # not installed here, or another version of it
-            factory = make_factory(stored_name, None, kwargs, **preparation)
+            factory = make_factory(stored_name, None, kwargs, games=games)
             return play_episodes(policy, factory), f"steps of {stored_name}"
     return sample_episodes(policy), "samples of its observation space"
 
@@ -89,13 +88,12 @@ def parse_options(argv: Sequence[str]) -> tuple[Path, Export]:
     return model / "model.safetensors" if model.is_dir() else model, Export(**values)
 
 
-def stored_env(model: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """(name of the environment, its arguments, those of make_factory) in a policy's file."""
+def stored_env(model: Path) -> tuple[str, dict[str, Any], Any]:
+    """(name of the environment, its arguments, its Atari options) in a policy's file."""
     from safetensors import safe_open
 
     from fastppo.envs.atari import atari_options
     with safe_open(model, "pt") as file:
         config = json.loads(file.metadata()["config"])
-    preparation = {"stack": config.get("frame_stack", 1), "games": atari_options(
-        config.get("preprocessing", "none"), config.get("end_on_life_loss", False))}
-    return config["env_name"], config["env_kwargs"] or {}, preparation
+    games = atari_options(config.get("preprocessing", "none"), config.get("end_on_life_loss", False))
+    return config["env_name"], config["env_kwargs"] or {}, games

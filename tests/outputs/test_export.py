@@ -416,7 +416,7 @@ def test_a_file_never_names_code_to_import(trainer, said, monkeypatch):
     Path("lib/trap.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend("lib")
     trainer(Chance, env_name="Chance").save("model.safetensors")
-    monkeypatch.setattr("fastppo.cli.export.stored_env", lambda model: ("trap:Env-v0", {}, {}))
+    monkeypatch.setattr("fastppo.cli.export.stored_env", lambda model: ("trap:Env-v0", {}, None))
     code, out, err = said("model.safetensors", "--output=a.pt")
     assert (code, err) == (0, "") and "300 samples of its observation space" in out
     assert "trap" not in sys.modules
