@@ -37,7 +37,6 @@ def run_training(request: Request, interrupts: Interrupts) -> None:
     seed = secrets.randbits(31) if config.seed is None else config.seed
     progress = "lines" if config.progress == "auto" else config.progress
     with new_folder(config.run_dir, f"{folder_name(config.env_name)}__{seed}") as folder:
-        from fastppo.outputs.evaluator import latest_evaluation
         from fastppo.ppo import PPO
         fixed = {"env_name": config.env_name, "seed": seed, "run_dir": str(folder),
                  "progress": progress}
@@ -46,7 +45,7 @@ def run_training(request: Request, interrupts: Interrupts) -> None:
             sinks = list(ppo.sinks)
             summary = learn_and_save(ppo, folder, interrupts)
         if config.eval_episodes:
-            final_evaluation(ppo, folder, summary, latest_evaluation(sinks, ppo.step))
+            final_evaluation(ppo, folder, summary, evaluator_of(sinks))
     if any(getattr(sink, "hung", False) for sink in sinks):
         sys.stdout.flush()
         os._exit(0)  # a normal exit would wait for wandb again
@@ -146,10 +145,11 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
     return summary
 
 
-def final_evaluation(ppo, folder: Path, summary: dict[str, Any], known) -> None:
-    """Evaluate the final policy, unless the result is `known` already, and print the return."""
+def final_evaluation(ppo, folder: Path, summary: dict[str, Any], evaluator) -> None:
+    """Evaluate the final policy, unless the `evaluator` has just done it, and print the return."""
     try:
-        found = known or ppo.evaluate(ppo.config.eval_episodes)
+        known = evaluator and evaluator.latest[0] == ppo.step
+        found = evaluator.latest[1] if known else ppo.evaluate(ppo.config.eval_episodes)
     except Stop:
         print(f"stopped   during the evaluation   {folder / MODEL_FILE}", flush=True)
         raise
