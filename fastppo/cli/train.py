@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Iterator, Sequence
@@ -17,6 +17,7 @@ from fastppo.cli import arguments
 from fastppo.cli.arguments import Request, folder_name
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.errors import ConfigError
+from fastppo.outputs.run_folder import write_error
 from fastppo.settings.fixes import Set, format_value
 from fastppo.settings.spelling import MODELS
 
@@ -37,10 +38,11 @@ def run_training(request: Request, interrupts: Interrupts) -> None:
     seed = secrets.randbits(31) if config.seed is None else config.seed
     progress = "lines" if config.progress == "auto" else config.progress
     with new_folder(config.run_dir, f"{folder_name(config.env_name)}__{seed}") as folder:
+        from fastppo.outputs.evaluator import evaluator_of
         from fastppo.ppo import PPO
         fixed = {"env_name": config.env_name, "seed": seed, "run_dir": str(folder),
                  "progress": progress}
-        with PPO(**{**request.given, **fixed}) as ppo:
+        with PPO(**request.given | fixed) as ppo:
             print(*first_lines(request, seed, folder), *banner(ppo, request), sep="\n", flush=True)
             sinks = list(ppo.sinks)
             summary = learn_and_save(ppo, folder, interrupts)
@@ -53,12 +55,11 @@ def run_training(request: Request, interrupts: Interrupts) -> None:
 
 @contextmanager
 def new_folder(run_dir: str | None, name: str) -> Iterator[Path]:
-    """A new folder for a run, by default runs/{name}__{now}; removed at the end if it is empty.
+    """A new folder for a run: `run_dir`, or runs/{name}__{now}, removed at the end if it is empty.
 
     Raises ConfigError if `run_dir` is not empty or cannot be made.
     """
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    folder = Path(run_dir or f"runs/{name}__{stamp}")
+    folder = Path(run_dir or f"runs/{name}__{datetime.now():%Y%m%d-%H%M%S}")
     numbered = (folder.with_name(f"{folder.name}-{i}") for i in itertools.count(2))
     if run_dir and folder.is_dir() and any(folder.iterdir()):
         free = next(path for path in numbered if not path.exists())
@@ -67,18 +68,16 @@ def new_folder(run_dir: str | None, name: str) -> Iterator[Path]:
     try:
         while folder.exists() and not run_dir:
             folder = next(numbered)
-        made = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=bool(run_dir))
     except OSError as error:
-        raise ConfigError(f"cannot make the folder {folder}: {error.strerror}",
-                          Set(run_dir="another/folder")) from error
+        raise write_error(folder, error) from error
     try:
         yield folder
     finally:
-        for path in made:
-            if not path.is_dir() or any(path.iterdir()):
-                break
-            path.rmdir()
+        if not run_dir:
+            with suppress(OSError):  # it holds files
+                folder.rmdir()
+                folder.parent.rmdir()
 
 
 def first_lines(request: Request, seed: int, folder: Path) -> list[str]:
@@ -166,16 +165,17 @@ def make_summary(ppo, ended: str, startup: float, seconds: float, model: Path | 
     """The contents of summary.json; `startup` and `seconds` of training in seconds."""
     from fastppo.collect import WARMUP_STEPS
     from fastppo.machine import kernels
-    from fastppo.outputs.evaluator import best_evaluation
+    from fastppo.outputs.evaluator import evaluator_of
     from fastppo.outputs.fingerprint import fingerprint
-    config, recent = ppo.config, ppo.episodes.stats()
+    config, recent, evaluator = ppo.config, ppo.episodes.stats(), evaluator_of(ppo.sinks)
+    best = evaluator and evaluator.best
     rows = config.num_envs * min(config.num_steps, WARMUP_STEPS)
     return {"env_name": config.env_name, "seed": config.seed, "ended": ended, "steps": ppo.step,
             "iterations": ppo.learner.finished + 1, "episodes": ppo.episodes.count,
             "seconds": seconds, "startup_seconds": startup, "steps_per_second": ppo.step / seconds,
             "warmup_steps": rows * ppo.policy.observer.norm,
             "episodic_return": recent.get("charts/episodic_return"),
-            "evaluation": None, "best": best_evaluation(ppo.sinks), "model": model and model.name,
+            "evaluation": None, "best": best and best._asdict(), "model": model and model.name,
             "kernels": kernels.backend(), "version": __version__,
             "fingerprint": fingerprint(config.torch_threads)}
 

@@ -492,7 +492,7 @@ def test_an_empty_folder_is_used(command):
 def test_a_folder_that_cannot_be_made_is_refused(command):
     Path("file").touch()
     code, _, err = command(*CARTPOLE, "--run_dir=file/run")
-    assert code == 2 and "cannot make the folder file/run" in err
+    assert code == 2 and "cannot write file/run: Not a directory" in err
 
 
 def test_two_runs_of_one_second_have_two_folders():
