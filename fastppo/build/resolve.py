@@ -26,7 +26,9 @@ from fastppo.machine import kernels
 from fastppo.networks.cnn import IMAGE_NETWORKS, image_shape
 from fastppo.networks.heads import COMPILED_HEADS, make_head
 from fastppo.networks.mlp import COMPILED_ACTIVATIONS as COMPILED_ACTIVATIONS
+from fastppo.settings.fixes import Set
 from fastppo.settings.presets import BY_PRESET, PRESETS, preset_of
+from fastppo.settings.spelling import closest
 from fastppo.update.coefficients import coefficients_at
 from fastppo.workers.count import pays, worker_count
 
@@ -62,7 +64,8 @@ def config_for(env: Any, asked: dict[str, Any]) -> Config:
     preset = asked.get("preset", "auto")
     if preset not in ("auto", "none", *PRESETS):
         raise ConfigError(f"there is no preset {preset!r}, only auto, none,"
-                          f" {', '.join(PRESETS)}", "--preset=auto")
+                          f" {', '.join(PRESETS)}",
+                          Set(preset=closest(str(preset), PRESETS) or "auto"))
     return Config(**{**preset_of(str(name), preset), **asked, "env_name": name})
 
 

@@ -28,12 +28,8 @@ NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and
 
 
 def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
-    """Train with the settings of `argv`."""
-    run_training(arguments.read(argv), interrupts)
-
-
-def run_training(request: Request, interrupts: Interrupts) -> None:
-    """Train, save and evaluate, in a new folder for the run."""
+    """Train with the settings of `argv`, save and evaluate, in a new folder for the run."""
+    request = arguments.read(argv)
     config = request.config
     seed = secrets.randbits(31) if config.seed is None else config.seed
     progress = "lines" if config.progress == "auto" else config.progress
@@ -97,8 +93,6 @@ def banner(ppo, request: Request) -> list[str]:
     size = sum(param.numel() for param in policy.parameters())
     place = {"native": "one vector environment", "envpool": "EnvPool"}.get(config.vec) or (
         f"{config.num_workers} workers" if config.num_workers else "the main process")
-    place += ", as measured" * (request.given.get("num_workers") == "auto")
-    plural = "s" if config.torch_threads != 1 else ""
     changed = " ".join(f"{name}={format_value(value)}" for name, value in request.changes.items())
     return [
         f"env       observations {_space_text(policy.obs_space)},"
@@ -108,7 +102,7 @@ def banner(ppo, request: Request) -> list[str]:
         + ", observations normalised" * policy.observer.norm,
         f"acting    {config.acting}; {config.num_envs} environments x {config.num_steps} steps in"
         f" {place}",
-        f"device    {config.device}, {config.torch_threads} torch thread{plural}",
+        f"device    {config.device}, torch_threads={config.torch_threads}",
         f"kernels   {kernels.backend()}; learner {config.learner}"
         + f", for {only_torch}" * bool(only_torch),
     ]
@@ -202,10 +196,7 @@ def _network_text(policy, config) -> str:
     hidden = next(part for part in policy.modules() if hasattr(part, "actor_body")
                   ).actor_body.widths
     rnn = f"-{config.rnn}{config.rnn_size}" * (config.rnn != "none")
-    details = f" {config.activation}" * (len(hidden) > 1) + " with layer norm" * config.layer_norm
-    if config.frame_stack > 1:
-        details += f", {config.frame_stack} observations stacked"
-    return f"{config.model} {'-'.join(map(str, hidden))}{rnn}{outputs}{details}"
+    return f"{config.model} {'-'.join(map(str, hidden))}{rnn}{outputs} {config.activation}"
 
 
 def _space_text(space: Any) -> str:

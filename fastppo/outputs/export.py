@@ -85,8 +85,7 @@ def format_of(path: Path, to: str | None) -> str:
     endings = {ending: name for name, ending in FORMATS.items()}
     to = endings.get(path.suffix) if to is None else to
     if to not in FORMATS:
-        raise ConfigError(f"{path} does not say what to export to" if to is None else
-                          f"there is no format {to!r}, only {' and '.join(FORMATS)}",
+        raise ConfigError(f"there is no format {to or path.suffix!r}, only {' and '.join(FORMATS)}",
                           Set(to="onnx"))
     missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if to == "onnx" and missing:

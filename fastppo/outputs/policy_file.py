@@ -123,11 +123,10 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         raise CheckpointError(f"{path} is not a safetensors file, or is damaged: {error}",
                               "load a file that ppo.save(path) wrote, or another copy of it"
                               ) from error
-    if metadata.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is not a policy of this version of fastppo",
-                              "ppo.save(path) writes one")
-    if metadata.pop("sha256", "") != _digest(tensors, metadata):
-        raise CheckpointError(f"{path} is damaged: its checksum is wrong", "use another copy of it")
+    checksum = metadata.pop("sha256", "")
+    if metadata.get("format") != FORMAT or checksum != _digest(tensors, metadata):
+        raise CheckpointError(f"{path} is not a policy of this version of fastppo, or is damaged",
+                              "load a file that ppo.save(path) wrote, or another copy of it")
     return tensors, metadata
 
 
@@ -189,8 +188,7 @@ def _build_space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tenso
         wrapped = text.get("wrapped", {*text["keys"]} == {OBS_KEY, MASK})
         return (MaskedDict if wrapped else Dict)([*zip(text["keys"], inner)])
     if "n" in text:
-        other = {"dtype": np.dtype(text["dtype"])} if "dtype" in text else {}
-        return Discrete(text["n"], start=text["start"], **other)
+        return Discrete(**text)
     if "bits" in text:
         return MultiBinary(text["bits"])
     first, second = ("nvec", "start") if "choices" in text else ("low", "high")

@@ -326,7 +326,7 @@ def test_whole_numbers_of_a_wide_range_leave(trainer, tmp_path, high, dtype, set
 
 
 @pytest.mark.parametrize("path, to, why", [
-    ("a.bin", None, "does not say what to export to"), ("a.onnx", "tflite", "no format 'tflite'"),
+    ("a.bin", None, "no format '.bin'"), ("a.onnx", "tflite", "no format 'tflite'"),
     ("a.onnx", None, "needs packages that are not installed: nobody_has_this")])
 def test_a_format_that_cannot_be_is_refused_before_any_work(monkeypatch, path, to, why):
     monkeypatch.setattr(exporter, "ONNX_PACKAGES", ("json", "nobody_has_this"))
