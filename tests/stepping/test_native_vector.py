@@ -166,7 +166,7 @@ def test_episodes_are_counted_by_their_own_steps_and_rewards(trainer, mode):
             if term or trunc:
                 wanted.append((total, length))
                 total, length = 0.0, 0
-    assert sorted(one[:2] for one in ppo.episodes.recent) == sorted(wanted) and len(wanted) > 9
+    assert sorted(one[:2] for one in ppo.episodes.state.recent) == sorted(wanted) and len(wanted) > 9
 
 
 @MODES
