@@ -95,5 +95,6 @@ def stored_env(model: Path) -> tuple[str, dict[str, Any], Any]:
     from fastppo.envs.atari import atari_options
     with safe_open(model, "pt") as file:
         config = json.loads(file.metadata()["config"])
-    games = atari_options(config.get("preprocessing", "none"), config.get("end_on_life_loss", False))
+    games = atari_options(config.get("preprocessing", "none"),
+                          config.get("end_on_life_loss", False))
     return config["env_name"], config["env_kwargs"] or {}, games

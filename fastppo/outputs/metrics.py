@@ -65,7 +65,7 @@ class EpisodeMetrics:
         return self.state.count
 
     def add(self, arena: Arena, iteration: int) -> None:
-        """Adds the episodes that ended in the rollout of an iteration; repeating it adds nothing."""
+        """Add the episodes that ended in the rollout of an iteration; repeating it adds nothing."""
         self.take(arena["total"], arena["length"], read_infos(arena), iteration)
 
     def take(self, total: np.ndarray, length: np.ndarray, infos: InfosByStep | None = None,
