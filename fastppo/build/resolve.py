@@ -30,6 +30,7 @@ from fastppo.networks.heads import COMPILED_HEADS, make_head
 from fastppo.networks.mlp import COMPILED_ACTIVATIONS
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.presets import BY_PRESET, PRESETS, preset_of
+from fastppo.settings.spelling import closest
 from fastppo.update.coefficients import coefficients_at
 from fastppo.workers.count import pays, worker_count
 
@@ -65,7 +66,8 @@ def config_for(env: Any, given: dict[str, Any]) -> Config:
     preset = given.get("preset", "auto")
     if preset not in ("auto", "none", *PRESETS):
         raise ConfigError(f"there is no preset {preset!r}, only auto, none,"
-                          f" {', '.join(PRESETS)}", Set(preset="auto"))
+                          f" {', '.join(PRESETS)}",
+                          Set(preset=closest(str(preset), PRESETS) or "auto"))
     return Config(**{**preset_of(str(name), preset), **given, "env_name": name})
 
 

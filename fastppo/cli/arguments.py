@@ -7,7 +7,7 @@ Nothing here imports torch, gymnasium or numpy, so that --help and typing errors
 
 import inspect
 import re
-from typing import Any, Iterable, Mapping, NamedTuple, Sequence, get_origin
+from typing import Any, Mapping, NamedTuple, Sequence, get_origin
 
 from fastppo.cli.help_page import help_page
 from fastppo.cli.setting_types import SWITCHES, Setting, settings
@@ -16,7 +16,6 @@ from fastppo.errors import ConfigError
 from fastppo.settings.aliases import FOREIGN_NAMES, Answer, library_of, nearest_setting
 from fastppo.settings.fixes import Omit, Set, program
 from fastppo.settings.presets import BY_PRESET, PRESETS, preset_of
-from fastppo.settings.spelling import closest
 
 # Other names that settings may be given under.
 ALIASES = {"env": "env_name", "lam": "gae_lambda", "epsilon": "clip_range", "ppo_epochs": "epochs",
@@ -126,7 +125,9 @@ def flags_by_setting(flags: Sequence[Flag], known: Mapping[str, Setting]) -> dic
         if name in FOREIGN_NAMES:
             raise _foreign_name(flag)
         if name not in known:
-            raise _unknown_name(flag.name, known)
+            plain = flag.name.lstrip("-").removeprefix("no_")
+            raise ConfigError(f'there is no setting "{flag.name}"',
+                              nearest_setting(plain, [*known, *ALIASES]))
         before = found.get(name, flag)
         if before.name != flag.name:
             alias = flag.name if before.name == name else before.name
@@ -149,12 +150,8 @@ def flag_text(flag: Flag, setting: Setting) -> str:
 
 
 def preset_for(texts: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """(name of the preset, the settings that it changes); ConfigError for an unknown preset."""
-    wanted = texts.get("preset", "auto")
-    if wanted not in ("auto", "none", *PRESETS):
-        raise ConfigError(f'there is no preset "{wanted}", only auto, none, {", ".join(PRESETS)}',
-                          Set(preset=closest(wanted, PRESETS) or "auto"))
-    values = preset_of(texts.get("env_name", Config.env_name), wanted)
+    """(name of the preset, the settings that it changes); an unknown preset is refused later."""
+    values = preset_of(texts.get("env_name", Config.env_name), texts.get("preset", "auto"))
     name = next((name for name, preset in PRESETS.items() if preset == values), "none")
     return name, {key: value for key, value in values.items() if value != getattr(Config, key)}
 
@@ -165,14 +162,13 @@ def computed_settings(values: Mapping[str, Any], config: Config) -> dict[str, An
     The first is total_steps in rollouts of num_envs x num_steps, the second the run's folder below
     runs/. Raises ConfigError if that setting is given too.
     """
+    found: dict[str, Any] = {}
     for name, setting in COMPUTED.items():
         if name in values and setting in values:
             raise ConfigError(f"--{name} and --{setting} both set {setting}", Omit(name))
-    found: dict[str, Any] = {}
-    if "num_iterations" in values:
-        found["total_steps"] = values["num_iterations"] * config.num_envs * config.num_steps
-    if "name" in values:
-        found["run_dir"] = f"runs/{folder_name(values['name'])}"
+        if name in values:
+            found[setting] = f"runs/{folder_name(values[name])}" if name == "name" else \
+                values[name] * config.num_envs * config.num_steps
     return found
 
 
@@ -194,16 +190,8 @@ def _intro(options: type | None, texts: Mapping[str, str], preset: str, changes:
 def _foreign_name(flag: Flag) -> ConfigError:
     """The error for a setting of another library, with ours as its fix."""
     ours, value = FOREIGN_NAMES[flag.name], " ".join(flag.values)
-    why = ""
-    if isinstance(ours, Answer):
-        on = SWITCHES.get(value.lower(), True)
-        fix, why = ours.on if on or ours.off is None else ours.off, ours.why
-    else:
-        fix = Set(**{ours: value or "..."})
-    return ConfigError(f"{flag.typed} is a name of {library_of(flag.name)}, not of fastppo{why}",
-                       fix)
-
-
-def _unknown_name(name: str, known: Iterable[str]) -> ConfigError:
-    return ConfigError(f'there is no setting "{name}"',
-                       nearest_setting(name.lstrip("-").removeprefix("no_"), [*known, *ALIASES]))
+    if isinstance(ours, str):
+        ours = Answer(Set(**{ours: value or "..."}))
+    is_off = ours.off is not None and not SWITCHES.get(value.lower(), True)
+    return ConfigError(f"{flag.typed} is a name of {library_of(flag.name)}, not of fastppo"
+                       f"{ours.why}", ours.off if is_off else ours.on)

@@ -11,6 +11,7 @@ from fastppo.cli.help_page import help_page
 from fastppo.cli.interrupts import Interrupts
 from fastppo.cli.setting_types import settings
 from fastppo.errors import ConfigError, Error
+from fastppo.outputs.run_folder import example_model
 from fastppo.settings.fixes import Omit, program
 
 
@@ -42,23 +43,21 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         return
     model, options = parse_options(argv)
     from fastppo.outputs import export as exporter
-    from fastppo.outputs.policy_file import load, nearest_model
+    from fastppo.outputs.policy_file import load
     path = Path(options.output or model.with_suffix(exporter.FORMATS[options.to or "onnx"]))
     if path.absolute() == model.absolute():
         raise ConfigError(f"{path} is the policy itself", Omit("output"))
     to = exporter.format_of(path, options.to)
     if not model.is_file():
-        flags = [word for word in argv if word.startswith("--")]
         raise ConfigError(f"there is no file {model}", " ".join([
-            f"{program()} export", str(nearest_model(model) or example_path()), *flags]))
+            program(), "export", str(example_model()), *argv[1:]]))
     policy, trained = load(model, model=options.model), stored_env(model)
     steps, what = steps_to_check(policy, options.env_name, *trained)
     exporter.write_graph(policy, path, to, steps, options.env_name or trained[0])
     print(f"exported  {path}   acts as the policy does on {len(steps.first)} {what}")
 
 
-def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[str, Any],
-                   preparation: dict[str, Any]):
+def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[str, Any], games):
     """(recorded steps to check a graph on, a description of them); see Export.
 
     `env_name` is the environment that the user names; the rest is of the policy's file.
@@ -69,10 +68,10 @@ def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[
     from fastppo.envs.make import make_factory
     from fastppo.outputs.export_samples import play_episodes, sample_episodes
     if env_name:
-        return play_episodes(policy, make_factory(env_name, **preparation)), f"steps of {env_name}"
+        return play_episodes(policy, make_factory(env_name, games=games)), f"steps of {env_name}"
     if stored_name in registry or is_atari_id(stored_name):  # no module of the file's is imported
         with contextlib.suppress(Error):  # not installed here, or another version of it
-            factory = make_factory(stored_name, None, kwargs, **preparation)
+            factory = make_factory(stored_name, None, kwargs, games=games)
             return play_episodes(policy, factory), f"steps of {stored_name}"
     return sample_episodes(policy), "samples of its observation space"
 
@@ -82,26 +81,20 @@ def parse_options(argv: Sequence[str]) -> tuple[Path, Export]:
     known = settings(Export)
     if not argv or argv[0].startswith("-"):
         raise ConfigError("export needs the file of a policy",
-                          f"{program()} export MODEL, such as {example_path()}")
+                          f"{program()} export MODEL, such as {example_model()}")
     flags = flags_by_setting(split_flags(argv[1:]), known)
     values = {name: known[name].read(flag_text(flag, known[name])) for name, flag in flags.items()}
     model = Path(argv[0])
     return model / "model.safetensors" if model.is_dir() else model, Export(**values)
 
 
-def example_path() -> Path:
-    """The newest policy under runs/, or a name that one might have."""
-    found = sorted(Path("runs").glob("*/*.safetensors"), key=lambda path: path.stat().st_mtime)
-    return found[-1] if found else Path("runs/CartPole-v1__1/model.safetensors")
-
-
-def stored_env(model: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """(name of the environment, its arguments, those of make_factory) in a policy's file."""
+def stored_env(model: Path) -> tuple[str, dict[str, Any], Any]:
+    """(name of the environment, its arguments, its Atari options) in a policy's file."""
     from safetensors import safe_open
 
     from fastppo.envs.atari import atari_options
     with safe_open(model, "pt") as file:
         config = json.loads(file.metadata()["config"])
-    preparation = {"stack": config.get("frame_stack", 1), "games": atari_options(
-        config.get("preprocessing", "none"), config.get("end_on_life_loss", False))}
-    return config["env_name"], config["env_kwargs"] or {}, preparation
+    games = atari_options(config.get("preprocessing", "none"),
+                          config.get("end_on_life_loss", False))
+    return config["env_name"], config["env_kwargs"] or {}, games

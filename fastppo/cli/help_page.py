@@ -26,16 +26,11 @@ def help_page(intro: str, shown: Iterable[Setting], preset: str = "none",
         if len(flag) >= MEANING_COLUMN:
             lines.append(flag)
             flag = ""
-        meaning = f"{setting.text} (default: {_default(setting, preset, changes)})"
+        default = format_value(setting.default)
+        if setting.name in changes:
+            default = f"{format_value(changes[setting.name])} by preset {preset}, else {default}"
+        meaning = f"{setting.text} (default: {default})"
         lines.append(textwrap.fill(meaning, max(width, 2 * MEANING_COLUMN), break_on_hyphens=False,
                                    initial_indent=f"{flag:{MEANING_COLUMN}}",
                                    subsequent_indent=indent, break_long_words=False))
     return "\n".join(lines)
-
-
-def _default(setting: Setting, preset: str, changes: Mapping[str, Any]) -> str:
-    """The default of a setting, and the preset that it comes from."""
-    default = format_value(setting.default)
-    if setting.name not in changes:
-        return default
-    return f"{format_value(changes[setting.name])} by preset {preset}, else {default}"

@@ -4,7 +4,6 @@ import importlib
 import io
 import os
 import sys
-from pathlib import Path
 from typing import Callable, Sequence
 
 from fastppo.cli.interrupts import Interrupts, Stop
@@ -40,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             if error.name not in NEEDED_PACKAGES:
                 raise
             print(f"error: {error.name} is not installed for {sys.executable}\n"
-                  f"  fix: {_working_python()}", file=sys.stderr, flush=True)
+                  "  fix: make train, or pip install -e .", file=sys.stderr, flush=True)
             raise SystemExit(2) from None
         except BrokenPipeError:  # fastppo --help | head
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -54,16 +53,9 @@ def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:
     """
     first, rest = (argv[0], list(argv[1:])) if argv else ("", [])
     if first not in VERBS:
-        if near := closest(first, VERBS):
-            raise ConfigError(f'there is no command "{first}"', f"{program()} {near}")
-        if first.isalpha() and first.islower():
+        near = closest(first, VERBS)
+        if near or first.isalpha() and first.islower():
             raise ConfigError(f'there is no command "{first}", only {", ".join(VERBS)}; and'
-                              " settings begin with --", f"{program()} --help")
+                              " settings begin with --", f"{program()} {near or '--help'}")
         first, rest = "train", list(argv)
     return getattr(importlib.import_module(f"fastppo.cli.{first}"), f"{first}_verb"), rest
-
-
-def _working_python() -> str:
-    """The command for a Python that has the needed packages, or for their installation."""
-    python = Path(__file__).parents[2] / ".venv/bin/python"
-    return f"{python} -m fastppo ..." if python.exists() else "make train, or pip install -e ."

@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Iterator, Sequence
@@ -17,6 +17,7 @@ from fastppo.cli import arguments
 from fastppo.cli.arguments import Request, folder_name
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.errors import ConfigError
+from fastppo.outputs.run_folder import write_error
 from fastppo.settings.fixes import Set, format_value
 from fastppo.settings.spelling import MODELS
 
@@ -27,26 +28,22 @@ NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and
 
 
 def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
-    """Train with the settings of `argv`."""
-    run_training(arguments.read(argv), interrupts)
-
-
-def run_training(request: Request, interrupts: Interrupts) -> None:
-    """Train, save and evaluate, in a new folder for the run."""
+    """Train with the settings of `argv`, save and evaluate, in a new folder for the run."""
+    request = arguments.read(argv)
     config = request.config
     seed = secrets.randbits(31) if config.seed is None else config.seed
     progress = "lines" if config.progress == "auto" else config.progress
     with new_folder(config.run_dir, f"{folder_name(config.env_name)}__{seed}") as folder:
-        from fastppo.outputs.evaluator import latest_evaluation
+        from fastppo.outputs.evaluator import evaluator_of
         from fastppo.ppo import PPO
         fixed = {"env_name": config.env_name, "seed": seed, "run_dir": str(folder),
                  "progress": progress}
-        with PPO(**{**request.given, **fixed}) as ppo:
+        with PPO(**request.given | fixed) as ppo:
             print(*first_lines(request, seed, folder), *banner(ppo, request), sep="\n", flush=True)
             sinks = list(ppo.sinks)
             summary = learn_and_save(ppo, folder, interrupts)
         if config.eval_episodes:
-            final_evaluation(ppo, folder, summary, latest_evaluation(sinks, ppo.step))
+            final_evaluation(ppo, folder, summary, evaluator_of(sinks))
     if any(getattr(sink, "hung", False) for sink in sinks):
         sys.stdout.flush()
         os._exit(0)  # a normal exit would wait for wandb again
@@ -54,12 +51,11 @@ def run_training(request: Request, interrupts: Interrupts) -> None:
 
 @contextmanager
 def new_folder(run_dir: str | None, name: str) -> Iterator[Path]:
-    """A new folder for a run, by default runs/{name}__{now}; removed at the end if it is empty.
+    """A new folder for a run: `run_dir`, or runs/{name}__{now}, removed at the end if it is empty.
 
     Raises ConfigError if `run_dir` is not empty or cannot be made.
     """
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    folder = Path(run_dir or f"runs/{name}__{stamp}")
+    folder = Path(run_dir or f"runs/{name}__{datetime.now():%Y%m%d-%H%M%S}")
     numbered = (folder.with_name(f"{folder.name}-{i}") for i in itertools.count(2))
     if run_dir and folder.is_dir() and any(folder.iterdir()):
         free = next(path for path in numbered if not path.exists())
@@ -68,18 +64,16 @@ def new_folder(run_dir: str | None, name: str) -> Iterator[Path]:
     try:
         while folder.exists() and not run_dir:
             folder = next(numbered)
-        made = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=bool(run_dir))
     except OSError as error:
-        raise ConfigError(f"cannot make the folder {folder}: {error.strerror}",
-                          Set(run_dir="another/folder")) from error
+        raise write_error(folder, error) from error
     try:
         yield folder
     finally:
-        for path in made:
-            if not path.is_dir() or any(path.iterdir()):
-                break
-            path.rmdir()
+        if not run_dir:
+            with suppress(OSError):  # it holds files
+                folder.rmdir()
+                folder.parent.rmdir()
 
 
 def first_lines(request: Request, seed: int, folder: Path) -> list[str]:
@@ -99,8 +93,6 @@ def banner(ppo, request: Request) -> list[str]:
     size = sum(param.numel() for param in policy.parameters())
     place = {"native": "one vector environment", "envpool": "EnvPool"}.get(config.vec) or (
         f"{config.num_workers} workers" if config.num_workers else "the main process")
-    place += ", as measured" * (request.given.get("num_workers") == "auto")
-    plural = "s" if config.torch_threads != 1 else ""
     in_update = f", {config.update_threads} in the update" * (
         config.update_threads != config.torch_threads)
     changed = " ".join(f"{name}={format_value(value)}" for name, value in request.changes.items())
@@ -112,7 +104,7 @@ def banner(ppo, request: Request) -> list[str]:
         + ", observations normalised" * policy.observer.norm,
         f"acting    {config.acting}; {config.num_envs} environments x {config.num_steps} steps in"
         f" {place}",
-        f"device    {config.device}, {config.torch_threads} torch thread{plural}{in_update}",
+        f"device    {config.device}, torch_threads={config.torch_threads}{in_update}",
         f"kernels   {kernels.backend()}; learner {config.learner}"
         + f", for {only_torch}" * bool(only_torch),
     ]
@@ -148,10 +140,11 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
     return summary
 
 
-def final_evaluation(ppo, folder: Path, summary: dict[str, Any], known) -> None:
-    """Evaluate the final policy, unless the result is `known` already, and print the return."""
+def final_evaluation(ppo, folder: Path, summary: dict[str, Any], evaluator) -> None:
+    """Evaluate the final policy, unless the `evaluator` has just done it, and print the return."""
     try:
-        found = known or ppo.evaluate(ppo.config.eval_episodes)
+        known = evaluator and evaluator.latest[0] == ppo.step
+        found = evaluator.latest[1] if known else ppo.evaluate(ppo.config.eval_episodes)
     except Stop:
         print(f"stopped   during the evaluation   {folder / MODEL_FILE}", flush=True)
         raise
@@ -168,16 +161,17 @@ def make_summary(ppo, ended: str, startup: float, seconds: float, model: Path | 
     """The contents of summary.json; `startup` and `seconds` of training in seconds."""
     from fastppo.collect import WARMUP_STEPS
     from fastppo.machine import kernels
-    from fastppo.outputs.evaluator import best_evaluation
+    from fastppo.outputs.evaluator import evaluator_of
     from fastppo.outputs.fingerprint import fingerprint
-    config, recent = ppo.config, ppo.episodes.stats()
+    config, recent, evaluator = ppo.config, ppo.episodes.stats(), evaluator_of(ppo.sinks)
+    best = evaluator and evaluator.best
     rows = config.num_envs * min(config.num_steps, WARMUP_STEPS)
     return {"env_name": config.env_name, "seed": config.seed, "ended": ended, "steps": ppo.step,
             "iterations": ppo.learner.finished + 1, "episodes": ppo.episodes.count,
             "seconds": seconds, "startup_seconds": startup, "steps_per_second": ppo.step / seconds,
             "warmup_steps": rows * ppo.policy.observer.norm,
             "episodic_return": recent.get("charts/episodic_return"),
-            "evaluation": None, "best": best_evaluation(ppo.sinks), "model": model and model.name,
+            "evaluation": None, "best": best and best._asdict(), "model": model and model.name,
             "kernels": kernels.backend(), "version": __version__,
             "fingerprint": fingerprint(config.torch_threads)}
 
@@ -204,10 +198,7 @@ def _network_text(policy, config) -> str:
     hidden = next(part for part in policy.modules() if hasattr(part, "actor_body")
                   ).actor_body.widths
     rnn = f"-{config.rnn}{config.rnn_size}" * (config.rnn != "none")
-    details = f" {config.activation}" * (len(hidden) > 1) + " with layer norm" * config.layer_norm
-    if config.frame_stack > 1:
-        details += f", {config.frame_stack} observations stacked"
-    return f"{config.model} {'-'.join(map(str, hidden))}{rnn}{outputs}{details}"
+    return f"{config.model} {'-'.join(map(str, hidden))}{rnn}{outputs} {config.activation}"
 
 
 def _space_text(space: Any) -> str:

@@ -46,7 +46,7 @@ class Evaluator:
         if config.eval_interval and not config.eval_episodes:
             raise ConfigError(f"eval_interval is {config.eval_interval}, but eval_episodes is 0",
                               Set(eval_episodes=10))
-        check_eval_env(config, source)
+        evaluation_factories(source, config.eval_env, "eval_env")
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Evaluate, if it is due, and add the results to `stats`."""
@@ -72,11 +72,6 @@ class Evaluator:
             note(f"{error.what}; {BEST} is not that of step {ppo.step:,}")
 
 
-def wants_evaluator(config: Config) -> bool:
-    """True if a Config evaluates while training, or names an environment to check."""
-    return config.eval_interval is not None or config.eval_env is not None
-
-
 def is_due(config: Config, begin: int, step: int) -> bool:
     """True if the iteration from `begin` to `step` crossed a multiple of the interval, or the end.
 
@@ -93,33 +88,14 @@ def evaluation_metrics(found: Evaluation) -> dict[str, float]:
             "eval/steps": float(found.lengths.sum())}
 
 
-def check_eval_env(config: Config, source: EnvSource) -> None:
-    """Raise ConfigError if the policy cannot be evaluated in `eval_env`.
+def evaluation_factories(source: EnvSource, env: Any = None, name: str = "env") -> list[Factory]:
+    """The factories of environments for an evaluation: of `env`, given as `name`, or the run's own.
 
-    There is none, it cannot be made, it has other spaces than the environments of training, or
-    only one of them has action masks.
+    Raises ConfigError if the environment cannot be made, has other spaces than the environments of
+    training, or if only one of them has action masks.
     """
-    if config.eval_env is None and not source.factories:
-        raise ConfigError(f"eval_interval is {config.eval_interval}, but the environment of"
-                          " training cannot be made a second time", Set(eval_env="CartPole-v1"))
-    if config.eval_env is None:
-        return
-    if not isinstance(config.eval_env, str) and not callable(config.eval_env):
-        raise ConfigError(f"eval_env is {config.eval_env!r}, but must be an id, module:callable or"
-                          " a callable", Set(eval_env="CartPole-v1"))
-    factories_of(source, "eval_env", config.eval_env)
-
-
-def evaluation_factories(source: EnvSource, env: Any = None) -> list[Factory]:
-    """The factories of environments for one evaluation: of `env`, or the run's own.
-
-    Raises ConfigError as check_place does.
-    """
-    return source.evaluation_factories() if env is None else factories_of(source, "env", env)
-
-
-def factories_of(source: EnvSource, name: str, env: Any) -> list[Factory]:
-    """The factories of `env`, given as `name`; ConfigError where the policy is for another."""
+    if env is None:
+        return source.evaluation_factories()
     try:
         factories = source.evaluation_factories(env, name)
         envs = make_envs(factories[:1])
@@ -139,12 +115,11 @@ def factories_of(source: EnvSource, name: str, env: Any) -> list[Factory]:
                               f"give one of the same spaces, or leave {name} out")
     trained = mask_leaf(source.obs_space, source.act_space) is not None
     if isinstance(source.act_space, CHOICES) and bool(where) != trained:
-        what = f"has an action mask, {where}, but the policy is trained without masks" if where \
-            else "has no action mask in its first info and no action_masks(), but the policy is" \
-                 " trained with masks"
-        raise ConfigError(f"{name} is {env!r}, which {what}",
-                          f"give one {'without' if where else 'with'} masks, as in training, or"
-                          f" leave {name} out")
+        has = f"has an action mask, {where}" if where else \
+            "has no action mask in its first info and no action_masks()"
+        wanted = "without masks" if where else "with masks"
+        raise ConfigError(f"{name} is {env!r}, which {has}, but the policy is trained {wanted}",
+                          f"give one {wanted}, as in training, or leave {name} out")
     return factories
 
 
@@ -155,16 +130,6 @@ def spaces_match(ours: Space, theirs: Space, bounds_free: bool) -> bool:
     return ours == theirs
 
 
-def evaluators(sinks: Sequence[Any]) -> list[Evaluator]:
-    """The evaluator among a trainer's sinks: one or none."""
-    return [sink for sink in sinks if isinstance(sink, Evaluator)]
-
-
-def best_evaluation(sinks: Sequence[Any]) -> dict[str, Any] | None:
-    """The best evaluation while training, for summary.json; None if there was none."""
-    return next((found.best._asdict() for found in evaluators(sinks) if found.best), None)
-
-
-def latest_evaluation(sinks: Sequence[Any], step: int) -> Evaluation | None:
-    """The evaluation of the weights after `step` steps; None if there was none."""
-    return next((found.latest[1] for found in evaluators(sinks) if found.latest[0] == step), None)
+def evaluator_of(sinks: Sequence[Any]) -> Evaluator | None:
+    """The evaluator among a trainer's sinks; None if there is none."""
+    return next((sink for sink in sinks if isinstance(sink, Evaluator)), None)

@@ -34,13 +34,15 @@ from fastppo.outputs.export_graph import Graph, inputs_of, outputs_of
 from fastppo.outputs.export_samples import Recording, play_episodes, predict_step, sample_episodes
 from fastppo.outputs.policy_file import write_file
 from fastppo.policy import Policy
-from fastppo.settings.fixes import Fix, Install, Set
+from fastppo.settings.fixes import Install, Set
 
 FORMATS = {"onnx": ".onnx", "torchscript": ".pt"}  # and their usual endings
 ONNX_PACKAGES = "onnx", "onnxscript", "onnxruntime"
 METADATA_KEY = "fastppo"
 SINGLE_STEPS = 30  # steps of the check that are given to the graph one by one
 TOLERANCE = 1e-5  # of continuous actions, relative to the largest one
+FORWARD_ADVICE = ("in the model's forward use tensors alone, obs.shape[0] instead of len(obs), and"
+                  " no branch on their values; or try the other format")
 Runner = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]  # inputs to outputs
 
 
@@ -64,16 +66,16 @@ def export(policy: Policy, path: str | os.PathLike, to: str | None = None,
 def write_graph(policy: Policy, path: Path, to: str, steps: Recording, env_name: str | None
                 ) -> None:
     """Write a policy to `path` in the format `to`, checked on recorded steps."""
-    make, run = MAKERS[to], RUNNERS[to]
+    make, run = MAKERS_AND_RUNNERS[to]
     graph = Graph(copy.deepcopy(policy).cpu()).eval().requires_grad_(False)
-    with torch.no_grad(), torch_threads(1), quiet_torch(), unvalidated_distributions():
+    with torch.no_grad(), torch_threads(1), prepared_torch():
         try:
             example = tuple(map(torch.from_numpy, graph_inputs(policy, steps.part(0, 2))))
             data = make(graph, example, json.dumps(graph_metadata(policy, env_name)))
         except Exception as error:  # the network may do anything that a graph cannot
             raise ExportError(f"the network cannot be made a graph for {to}:"
                               f" {type(error).__name__}: {faults.truncate_text(str(error), 500)}",
-                              graph_fix(to)) from error
+                              FORWARD_ADVICE) from error
         check_graph(policy, run(data), steps, to)
     write_file(path, data)
 
@@ -83,8 +85,7 @@ def format_of(path: Path, to: str | None) -> str:
     endings = {ending: name for name, ending in FORMATS.items()}
     to = endings.get(path.suffix) if to is None else to
     if to not in FORMATS:
-        raise ConfigError(f"{path} does not say what to export to" if to is None else
-                          f"there is no format {to!r}, only {' and '.join(FORMATS)}",
+        raise ConfigError(f"there is no format {to or path.suffix!r}, only {' and '.join(FORMATS)}",
                           Set(to="onnx"))
     missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if to == "onnx" and missing:
@@ -93,38 +94,22 @@ def format_of(path: Path, to: str | None) -> str:
     return to
 
 
-def graph_fix(to: str) -> Fix:
-    """The fix for a network that cannot become a graph."""
-    advice = "in the model's forward use tensors alone, obs.shape[0] instead of len(obs), and no" \
-             " branch on their values"
-    return (advice, Set(to="onnx")) if to == "torchscript" else advice
-
-
 @contextlib.contextmanager
-def quiet_torch() -> Iterator[None]:
-    """Silences torch's messages about its internals; the graph itself is checked afterwards."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
+def prepared_torch() -> Iterator[None]:
+    """Silences torch's messages about its internals, because the graph itself is checked.
+
+    Turns off the checks of torch's distributions, which branch on values, as no graph can.
+    """
+    disabled, validates = logging.root.manager.disable, Distribution._validate_args
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        Distribution.set_default_validate_args(False)
         try:
-            for logger in loggers:
-                logger.setLevel(logging.ERROR)
             yield
         finally:
-            for logger, level in zip(loggers, levels):
-                logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def unvalidated_distributions() -> Iterator[None]:
-    """Turns off the checks of torch's distributions, which branch on values, as no graph can."""
-    before = Distribution._validate_args
-    Distribution.set_default_validate_args(False)
-    try:
-        yield
-    finally:
-        Distribution.set_default_validate_args(before)
+            logging.disable(disabled)
+            Distribution.set_default_validate_args(validates)
 
 
 def torchscript(graph: Graph, inputs: tuple[Tensor, ...], metadata: str) -> bytes:
@@ -169,8 +154,7 @@ def run_onnx(data: bytes) -> Runner:
     return lambda inputs: session.run(None, dict(zip(names, inputs)))
 
 
-MAKERS = {"onnx": onnx, "torchscript": torchscript}
-RUNNERS = {"onnx": run_onnx, "torchscript": run_torchscript}
+MAKERS_AND_RUNNERS = {"onnx": (onnx, run_onnx), "torchscript": (torchscript, run_torchscript)}
 
 
 def graph_inputs(policy: Policy, steps: Recording) -> list[np.ndarray]:
@@ -231,11 +215,11 @@ def compare_outputs(policy: Policy, run: Runner, steps: Recording, tolerance: Se
     except Exception as error:  # the runtimes have no common base
         last = str(error).strip().rpartition("\n")[2]  # below the runtime's own traceback
         raise ExportError(f"the graph for {to} fails on a {batch}: {last}",
-                          graph_fix(to)) from error
+                          FORWARD_ADVICE) from error
     for port, *pair in zip(outputs_of(policy), found, expected_outputs(policy, steps), tolerance):
         if difference := describe_difference(*pair):
             raise ExportError(f"the graph for {to} does not act as the policy does: {port.name} is"
-                              f" {difference} ({batch}); nothing was written", graph_fix(to))
+                              f" {difference} ({batch}); nothing was written", FORWARD_ADVICE)
     return found
 
 
@@ -255,5 +239,5 @@ def graph_metadata(policy: Policy, env_name: str | None) -> dict[str, Any]:
     """
     return {"version": __version__, "env_name": env_name,
             "obs_space": str(policy.obs_space), "act_space": str(policy.act_space),
-            "inputs": [port.description() for port in inputs_of(policy)],
-            "outputs": [port.description() for port in outputs_of(policy)]}
+            "inputs": [port._asdict() for port in inputs_of(policy)],
+            "outputs": [port._asdict() for port in outputs_of(policy)]}

@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Space
 from torch import Tensor, nn
 
 from fastppo.envs.actions import ActionMapping, bounds_of
@@ -32,12 +32,8 @@ class Port(NamedTuple):
     """An input or output of a graph; dtype and shape are of one row."""
 
     name: str
-    dtype: np.dtype
-    shape: tuple[int, ...]
-
-    def description(self) -> dict[str, Any]:
-        """Its fields as plain JSON values."""
-        return {"name": self.name, "dtype": self.dtype.name, "shape": list(self.shape)}
+    dtype: str
+    shape: list[int]
 
 
 class Graph(nn.Module):
@@ -70,9 +66,8 @@ def inputs_of(policy: Policy) -> list[Port]:
     """
     seen = policy.observer.layout
     ports = [Port(MASK if i == seen.mask else leaf_name("obs", column.leaf.path[seen.wrapped:]),
-                  input_dtype(column), column.shape) for i, column in enumerate(seen.leaves)]
-    state = [Port("state", np.dtype("f4"), (policy.memory,))] * bool(policy.memory)
-    return _with_distinct_names(ports) + state
+                  input_dtype(column), list(column.shape)) for i, column in enumerate(seen.leaves)]
+    return _with_state(ports, "state", policy)
 
 
 def outputs_of(policy: Policy) -> list[Port]:
@@ -80,10 +75,9 @@ def outputs_of(policy: Policy) -> list[Port]:
 
     With memory the last one is `next_state`, the `state` of the next step.
     """
-    ports = [Port(leaf_name("action", leaf.path), np.dtype(leaf.space.dtype).newbyteorder("="),
-                  leaf.space.shape) for leaf in leaves(policy.act_space)]
-    state = [Port("next_state", np.dtype("f4"), (policy.memory,))] * bool(policy.memory)
-    return _with_distinct_names(ports) + state
+    ports = [Port(leaf_name("action", leaf.path), leaf.space.dtype.name, list(leaf.space.shape))
+             for leaf in leaves(policy.act_space)]
+    return _with_state(ports, "next_state", policy)
 
 
 def leaf_name(whole: str, path: tuple) -> str:
@@ -91,10 +85,12 @@ def leaf_name(whole: str, path: tuple) -> str:
     return ".".join([whole, *map(str, path)])
 
 
-def input_dtype(column: StoredLeaf) -> np.dtype:
+def input_dtype(column: StoredLeaf) -> str:
     """The dtype of an input: the space's own, or a wider one if no tensor has it."""
-    own = np.dtype(column.leaf.space.dtype).newbyteorder("=")
-    return own if own.char in TENSOR_DTYPES else np.dtype("f4" if column.counts is None else "i8")
+    own = column.leaf.space.dtype
+    if own.char in TENSOR_DTYPES:
+        return own.name
+    return "float32" if column.counts is None else "int64"
 
 
 def storage_function(column: StoredLeaf) -> Function:
@@ -109,8 +105,8 @@ def storage_function(column: StoredLeaf) -> Function:
 def env_action_function(actions: ActionMapping) -> Callable[[Tensor], list[Tensor]]:
     """The function from stored actions [b ...] to those of the environment, in torch."""
     spaces = [leaf.space for leaf in leaves(actions.space)]
-    functions = [_choice_function(space) if isinstance(space, CHOICES)
-                 else _box_tensor_function(space, actions.form) for space in spaces]
+    functions = [_choice_to_env(space) if isinstance(space, CHOICES)
+                 else _box_to_env(space, actions.form) for space in spaces]
     widths = [int(np.prod(space.shape)) for space in spaces]
 
     def to_env(act: Tensor) -> list[Tensor]:
@@ -124,15 +120,13 @@ def torch_dtype(dtype: np.dtype) -> torch.dtype:
     return torch.from_numpy(np.zeros(0, np.dtype(dtype).newbyteorder("="))).dtype
 
 
-def _choice_function(space: Space) -> Function:
+def _choice_to_env(space: Space) -> Function:
     dtype = torch_dtype(space.dtype)
     start = torch.from_numpy(choice_starts(space).reshape(-1).copy())
-    if isinstance(space, Discrete):
-        return lambda act: (act[:, 0].long() + int(space.start)).to(dtype)
     return lambda act: (act.long() + start).to(dtype).reshape(act.shape[0], *space.shape)
 
 
-def _box_tensor_function(space: Box, form: str) -> Function:
+def _box_to_env(space: Box, form: str) -> Function:
     dtype = torch_dtype(space.dtype)
     wide = torch.promote_types(torch.float32, dtype) if dtype.is_floating_point else torch.float64
     low, high = (torch.from_numpy(bound.astype("f8")).to(wide) for bound in bounds_of(space))
@@ -147,10 +141,11 @@ def _box_tensor_function(space: Box, form: str) -> Function:
     return to_env
 
 
-def _with_distinct_names(ports: list[Port]) -> list[Port]:
+def _with_state(ports: list[Port], name: str, policy: Policy) -> list[Port]:
+    """`ports`, and with memory one for the state; ExportError if two of them have one name."""
     names = [port.name for port in ports]
-    for name in names:
-        if names.count(name) > 1:
-            raise ExportError(f"two parts of the space would both be called {name}",
+    for double in names:
+        if names.count(double) > 1:
+            raise ExportError(f"two parts of the space would both be called {double}",
                               "rename a key of the Dict that it is in")
-    return ports
+    return ports + [Port(name, "float32", [policy.memory])] * bool(policy.memory)

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector.utils import batch_space
 
 from fastppo.envs import faults
 from fastppo.envs.make import Factory, make_envs, spaces_of
@@ -57,15 +56,13 @@ def play_episodes(policy: Policy, make: Factory, steps: int = STEPS) -> Recordin
 
 
 def stacked_frames(policy: Policy, env: gym.Env) -> int:
-    """The number of observations of `env` that are stacked in one of the policy's.
+    """The number of observations of `env` that may be stacked in one of the policy's.
 
     Raises SpaceError for a space without support.
     """
-    ours = policy.observer.layout.network_space
-    theirs = ObservationLayout(*spaces_of(env)).network_space
-    shape, inner = (leaves(space)[0].space.shape for space in (ours, theirs))
-    stacked = shape and shape[1:] == inner and ours == batch_space(theirs, shape[0])
-    return shape[0] if stacked else 1
+    layouts = policy.observer.layout, ObservationLayout(*spaces_of(env))
+    ours, theirs = (leaves(layout.network_space)[0].space.shape for layout in layouts)
+    return ours[0] if ours and ours[1:] == theirs else 1
 
 
 def sample_episodes(policy: Policy, steps: int = STEPS) -> Recording:
@@ -107,8 +104,8 @@ class SampleEnv(gym.Env):
     """An environment whose observations are samples of a policy's observation space."""
 
     def __init__(self, policy: Policy):
-        self.seen, self.action_space = policy.observer.layout, policy.act_space
-        self.observation_space, self.steps = copy.deepcopy(policy.obs_space), 0
+        self.layout, self.steps = policy.observer.layout, 0
+        self.observation_space = copy.deepcopy(policy.obs_space)
         self.observation_space.seed(0)
 
     def reset(self, *, seed=None, options=None):
@@ -122,7 +119,7 @@ class SampleEnv(gym.Env):
 
     def _obs(self) -> Any:
         obs = tree_map(_near, self.observation_space.sample())
-        if self.seen.unusable(self.seen.rows([obs])):
+        if self.layout.unusable(self.layout.rows([obs])):
             obs = {**obs, MASK: np.ones_like(obs[MASK])}
         return obs
 

@@ -60,17 +60,12 @@ class EpisodeMetrics:
         self.state = RecentEpisodes()
 
     @property
-    def recent(self) -> tuple[tuple[float, int, dict], ...]:
-        """(return, length, infos) of the last EPISODE_WINDOW finished episodes."""
-        return self.state.recent
-
-    @property
     def count(self) -> int:
         """The number of finished episodes."""
         return self.state.count
 
     def add(self, arena: Arena, iteration: int) -> None:
-        """Adds the episodes that ended in the rollout of an iteration; repeating it adds nothing."""
+        """Add the episodes that ended in the rollout of an iteration; repeating it adds nothing."""
         self.take(arena["total"], arena["length"], read_infos(arena), iteration)
 
     def take(self, total: np.ndarray, length: np.ndarray, infos: InfosByStep | None = None,
@@ -86,14 +81,14 @@ class EpisodeMetrics:
         last = [(float(total[t, e]), int(length[t, e]), infos.get((t, e), {}))
                 for t, e in ended[-EPISODE_WINDOW:].tolist()]
         names = dict.fromkeys([*self.state.names, *(name for *_, info in last for name in info)])
-        self.state = RecentEpisodes(iteration, (*self.recent, *last)[-EPISODE_WINDOW:],
+        self.state = RecentEpisodes(iteration, (*self.state.recent, *last)[-EPISODE_WINDOW:],
                                     self.count + len(ended), tuple(names)[:MAX_INFO_KEYS])
 
     def stats(self) -> dict[str, float]:
         """Means over the last episodes, of an info over those that have it; {} before the first."""
-        if not self.recent:
+        if not self.state.recent:
             return {}
-        total, length, infos = zip(*self.recent)
+        total, length, infos = zip(*self.state.recent)
         means = {"charts/episodic_return": float(np.mean(total)),
                  "charts/episodic_length": float(np.mean(length)),
                  "charts/episodes": float(self.count)}

@@ -22,6 +22,13 @@ def _without_secrets(value: Any, name: str = "") -> Any:
     return "***" if isinstance(value, str) and SECRET.search(name) else value
 
 
+def example_model(folder: Path = Path()) -> Path:
+    """The newest policy in `folder`, else under runs/; a name that one might have if none is."""
+    found = [*folder.glob("*.safetensors")] or [*Path("runs").glob("*/*.safetensors")]
+    return max(found, key=lambda path: path.stat().st_mtime,
+               default=Path("runs/CartPole-v1__1/model.safetensors"))
+
+
 def write_error(path: Path, error: OSError) -> ConfigError:
     """The error for a file or folder of a run that cannot be written."""
     return ConfigError(f"cannot write {path}: {error.strerror}", Set(run_dir="another/folder"))

@@ -9,7 +9,7 @@ from fastppo.config import Config
 from fastppo.envs.source import EnvSource
 from fastppo.outputs.console import ProgressLines
 from fastppo.outputs.csv_sink import CsvSink
-from fastppo.outputs.evaluator import Evaluator, wants_evaluator
+from fastppo.outputs.evaluator import Evaluator
 from fastppo.outputs.run_folder import make_run_folder, public_config
 from fastppo.outputs.wandb_sink import WandbSink, check_wandb
 
@@ -33,7 +33,8 @@ def make_sinks(config: Config, source: EnvSource) -> list[Sink]:
     """The sinks of a Config; the evaluator is first, because the others receive its metrics."""
     if config.logger == "wandb":
         check_wandb()
-    sinks: list[Sink] = [Evaluator(config, source)] if wants_evaluator(config) else []
+    evaluates = config.eval_interval is not None or config.eval_env is not None
+    sinks: list[Sink] = [Evaluator(config, source)] if evaluates else []
     folder = make_run_folder(config)
     sinks += [CsvSink(folder / "metrics.csv")] if folder else []
     if config.logger == "wandb":

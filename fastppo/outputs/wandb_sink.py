@@ -12,6 +12,7 @@ from fastppo.errors import ConfigError
 from fastppo.outputs.console import note
 from fastppo.settings.fixes import Install
 
+QUEUE_LIMIT = 10_000  # iterations that may wait to be logged
 FINISH_SECONDS = 10.0  # for the last rows when the run has ended
 
 
@@ -22,15 +23,19 @@ class WandbSink:
     """
 
     def __init__(self, project: str, folder: Path, config: dict[str, Any]):
-        self.hung = False
+        self.hung, self.full = False, False
         self.rows: queue.SimpleQueue = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._log_rows, args=(project, folder, config),
                                        name="wandb", daemon=True)
         self.thread.start()
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
-        """Put one iteration into the queue of the thread."""
-        self.rows.put((ppo.step, {"global_step": ppo.step, **stats}))
+        """Put one iteration into the queue of the thread; drop it if QUEUE_LIMIT rows wait."""
+        if self.rows.qsize() < QUEUE_LIMIT:
+            self.rows.put((ppo.step, {"global_step": ppo.step, **stats}))
+        elif not self.full and self.thread.is_alive():
+            self.full = True
+            note("wandb does not keep up and misses some iterations; metrics.csv has them all")
 
     def close(self) -> None:
         """Wait up to FINISH_SECONDS for the last rows."""

@@ -230,7 +230,7 @@ def test_bounds_of_observations_may_differ(trainer):
     (lambda: Chance(act_space=Box(-1, 1, (3,))), "actions are of the space Box"),
     ("CartPole-v7", "no environment 'CartPole-v7'"),
     (lambda: 1 / 0, "ZeroDivisionError"),
-    (3, "must be an id, module:callable or a callable")])
+    (3, "must be an id, a class or a callable")])
 def test_an_eval_env_that_does_not_fit_is_an_error_before_the_first_step(other, why):
     with pytest.raises(ConfigError, match=f"eval_env .*{why}"):
         PPO(Chance, preset="none", num_workers=0, eval_env=other)
@@ -352,5 +352,4 @@ def test_a_network_that_answers_nan_is_an_error_in_predict_and_evaluate(trainer,
 
 
 def test_the_summary_of_a_trainer_without_evaluations_has_no_best():
-    assert evaluator.best_evaluation([SimpleNamespace(best=1)]) is None
-    assert evaluator.latest_evaluation([], 0) is None
+    assert evaluator.evaluator_of([SimpleNamespace(best=1)]) is None

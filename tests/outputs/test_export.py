@@ -326,7 +326,7 @@ def test_whole_numbers_of_a_wide_range_leave(trainer, tmp_path, high, dtype, set
 
 
 @pytest.mark.parametrize("path, to, why", [
-    ("a.bin", None, "does not say what to export to"), ("a.onnx", "tflite", "no format 'tflite'"),
+    ("a.bin", None, "no format '.bin'"), ("a.onnx", "tflite", "no format 'tflite'"),
     ("a.onnx", None, "needs packages that are not installed: nobody_has_this")])
 def test_a_format_that_cannot_be_is_refused_before_any_work(monkeypatch, path, to, why):
     monkeypatch.setattr(exporter, "ONNX_PACKAGES", ("json", "nobody_has_this"))
@@ -416,7 +416,7 @@ def test_a_file_never_names_code_to_import(trainer, said, monkeypatch):
     Path("lib/trap.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend("lib")
     trainer(Chance, env_name="Chance").save("model.safetensors")
-    monkeypatch.setattr("fastppo.cli.export.stored_env", lambda model: ("trap:Env-v0", {}, {}))
+    monkeypatch.setattr("fastppo.cli.export.stored_env", lambda model: ("trap:Env-v0", {}, None))
     code, out, err = said("model.safetensors", "--output=a.pt")
     assert (code, err) == (0, "") and "300 samples of its observation space" in out
     assert "trap" not in sys.modules

@@ -298,6 +298,15 @@ def test_wandb_that_blocks_is_left_behind(wandb, tmp_path, capsys, monkeypatch, 
     assert capsys.readouterr().err.count("did not finish within") == 1
 
 
+def test_wandb_that_does_not_keep_up_misses_rows_and_says_so_once(wandb, tmp_path, capsys,
+                                                                 monkeypatch):
+    monkeypatch.setattr(wandb_sink, "QUEUE_LIMIT", 2)
+    monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", 0.05)
+    wandb(init="blocks")
+    assert logged(tmp_path, rows=5).rows.qsize() == 3  # two rows and the end
+    assert capsys.readouterr().err.count("misses some iterations") == 1
+
+
 def test_without_the_package_wandb_is_refused_before_anything_is_made(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match=r'fastppo\[wandb\]'):

@@ -133,13 +133,10 @@ def test_the_fix_of_a_write_that_fails_fits_the_reason(tmp_path, monkeypatch, co
 def test_a_directory_is_no_file_to_save_to(tmp_path):
     (tmp_path / "file").write_text("")
     with PPO(lambda: Chance(*SPACES["vectors"]), **TINY) as ppo:
-        for place in ("", tmp_path):
-            with pytest.raises(CheckpointError, match="is a directory\n  fix: ppo.save") as caught:
+        for place in ("", tmp_path, tmp_path / "file" / "policy.safetensors"):
+            with pytest.raises(CheckpointError, match="cannot write .*: .*\n  fix: save to a"):
                 ppo.save(place)
-        eval(caught.value.fix, {"ppo": ppo})
-        with pytest.raises(CheckpointError, match="cannot write .*\n  fix: save to a folder"):
-            ppo.save(tmp_path / "file" / "policy.safetensors")
-    assert load(tmp_path / "policy.safetensors").seed == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_folder_that_is_missing_is_made_and_that_is_said(tmp_path, caplog):
@@ -249,10 +246,9 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
 
 def test_a_path_without_a_file_is_answered_with_one_that_there_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    makes = 'fix: ppo.save\\("policy.safetensors"\\)'
+    os.makedirs("runs")
     for path in ("runs", "nix.safetensors"):
-        os.makedirs("runs", exist_ok=True)
-        with pytest.raises(CheckpointError, match=makes):
+        with pytest.raises(CheckpointError, match='fix: load.*runs/.*/model.safetensors"'):
             load(path)
     for age, name in ((9, "runs/walk__1/model"), (5, "runs/pole__1/model"), (7, "lander")):
         path = tmp_path / f"{name}.safetensors"
@@ -260,8 +256,7 @@ def test_a_path_without_a_file_is_answered_with_one_that_there_is(tmp_path, monk
         path.touch()
         os.utime(path, (100 - age, 100 - age))
     for wrong, found in (("runs", "runs/pole__1/model"), ("runs/walk__1", "runs/walk__1/model"),
-                         ("runs/walk_1/model", "runs/walk__1/model"), ("landr", "lander"),
-                         ("runs/model.safetensors", "runs/pole__1/model")):
+                         ("runs/model.safetensors", "runs/pole__1/model"), (".", "lander")):
         with pytest.raises(CheckpointError) as caught:
             load(wrong)
         assert caught.value.fix == f'load("{found}.safetensors")'
@@ -297,7 +292,7 @@ def test_texts_that_make_no_sense_are_refused(saved, changes):
 
 
 @pytest.mark.parametrize("name, value", [
-    ("lr", -1.0), ("hidden_sizes", [5]), ("model", "os.system"), ("model", "cnn")])
+    ("rnn_size", -1), ("hidden_sizes", [5]), ("model", "os.system"), ("model", "cnn")])
 def test_settings_that_do_not_fit_the_weights_are_refused(saved, name, value):
     with safe_open(saved[1], "pt") as file:
         config = json.loads(file.metadata()["config"])
@@ -345,7 +340,7 @@ def test_a_policy_of_a_users_network_needs_its_class(tmp_path):
 
 
 def test_a_class_for_a_built_in_network_is_refused(saved):
-    with pytest.raises(CheckpointError, match="holds one of the built-in networks, mlp"):
+    with pytest.raises(CheckpointError, match="(?s)does not fit the model.*a built-in network"):
         load(saved[1], model=Net)
 
 

@@ -166,7 +166,8 @@ def test_episodes_are_counted_by_their_own_steps_and_rewards(trainer, mode):
             if term or trunc:
                 wanted.append((total, length))
                 total, length = 0.0, 0
-    assert sorted(one[:2] for one in ppo.episodes.recent) == sorted(wanted) and len(wanted) > 9
+    recent = ppo.episodes.state.recent
+    assert sorted(one[:2] for one in recent) == sorted(wanted) and len(wanted) > 9
 
 
 @MODES
