@@ -15,7 +15,6 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing
 
-from fastppo.envs import env_hints
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Omit, Set
 
@@ -164,12 +163,11 @@ def atari_options(preprocessing: str, end_on_life_loss: bool) -> AtariOptions | 
 
 
 def atari_arguments(spec: EnvSpec, limit: int | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of gym.make for a game: every frame is one step, and grey.
+    """The arguments of gym.make for a game of ale-py: every frame is one step, and grey.
 
     `limit` counts actions, not frames, so preprocess_atari applies it.
     """
-    accepted = env_hints.keyword_arguments(spec) or ()
-    own = {name: value for name, value in ALE_ARGUMENTS.items() if name in accepted}
+    own = {name: value for name, value in ALE_ARGUMENTS.items() if name in spec.kwargs}
     return {"max_episode_steps": -1 if limit else None, **own, **kwargs}
 
 
@@ -178,7 +176,7 @@ def preprocess_atari(env: gym.Env, limit: int | None, lives: bool) -> gym.Env:
 
     Raises ConfigError for an environment that is no such game.
     """
-    check_game(env, lives)
+    check_game(env)
     env = AtariPreprocessing(env, NOOPS, SKIP, SIDE)
     env = gym.wrappers.TimeLimit(env, limit) if limit else env
     env = EpisodicLives(env) if lives else env
@@ -191,25 +189,20 @@ def needs_fire(env: gym.Env) -> bool:
     return len(meanings) >= 3 and meanings[FIRE] == "FIRE"
 
 
-def check_game(env: gym.Env, lives: bool) -> None:
-    """Raises ConfigError if `env` cannot be preprocessed, or has no `lives` that are needed."""
+def check_game(env: gym.Env) -> None:
+    """Raises ConfigError if `env` cannot be preprocessed."""
     game, space = env.unwrapped, env.observation_space
     name = game.spec.id if game.spec else type(game).__name__
-    if not hasattr(game, "ale") or not hasattr(game, "get_action_meanings"):
-        raise ConfigError("preprocessing=atari is for games of the Arcade Learning Environment, and"
-                          f" {name} is none", Set(preprocessing="none", end_on_life_loss=False))
-    if lives and not hasattr(game.ale, "lives"):
-        raise ConfigError(f"end_on_life_loss=True, but {name} has no lives",
-                          Set(end_on_life_loss=False))
-    skips = getattr(game, "_frameskip", None)
-    if skips != 1:
+    frames = isinstance(space, gym.spaces.Box) and len(space.shape) > 1
+    discrete = isinstance(env.action_space, gym.spaces.Discrete)
+    if not (frames and discrete and hasattr(game, "ale")
+            and game.get_action_meanings()[NOOP] == "NOOP"):
+        raise ConfigError("preprocessing=atari is for games of the Arcade Learning Environment,"
+                          " which have frames, and Discrete actions with a no-op as the first; but"
+                          f" {name} has the observation space {space} and the action space"
+                          f" {env.action_space}",
+                          (Set(preprocessing="none", end_on_life_loss=False), Omit("env_kwargs")))
+    if (skips := getattr(game, "_frameskip", None)) != 1:
         raise ConfigError(f"preprocessing=atari repeats an action for {SKIP} frames, but {name}"
                           f" skips frames itself: its frameskip is {skips}",
                           "leave frameskip out of env_kwargs; a callable gives a frameskip of 1")
-    frames = isinstance(space, gym.spaces.Box) and len(space.shape) > 1
-    discrete = isinstance(env.action_space, gym.spaces.Discrete)
-    if not frames or not discrete or game.get_action_meanings()[NOOP] != "NOOP":
-        raise ConfigError("preprocessing=atari needs frames, and Discrete actions with a no-op as"
-                          f" the first, but {name} has the observation space {space} and the"
-                          f" action space {env.action_space}",
-                          (Set(preset="none"), Omit("env_kwargs")))
