@@ -32,14 +32,6 @@ class AtariOptions(NamedTuple):
     whole: bool = False  # for evaluation: all lives of a game are one episode nevertheless
 
 
-class EpisodeStart(NamedTuple):
-    """The start of an episode: after the first `count` of `actions` in the game of `seed`."""
-
-    seed: int
-    actions: list[int]
-    count: int
-
-
 class EpisodicLives(gym.Wrapper):
     """The end of a life ends an episode; a game is reset when it is over [baselines].
 
@@ -59,14 +51,14 @@ class EpisodicLives(gym.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """(observation, info) of the next life, or of a game's first one."""
         if seed in self.starts:
-            obs, info = self._replay(self.starts[seed], options)
+            obs, info = self._replay(*self.starts[seed], options)
         elif self.lost:
             obs, info = self._next_life(seed, options)
         else:
             obs, info = self._new_game(seed, options)
         self.lost = False
         if None not in (seed, self.seed):
-            self.starts[seed] = EpisodeStart(self.seed, self.actions, len(self.actions))
+            self.starts[seed] = self.seed, list(self.actions)
             if len(self.starts) > STORED_STARTS:
                 del self.starts[next(iter(self.starts))]
         return obs, info
@@ -101,10 +93,10 @@ class EpisodicLives(gym.Wrapper):
         obs, first = self._new_game(seed, options)
         return obs, info | first
 
-    def _replay(self, start: EpisodeStart, options: dict[str, Any] | None):
-        """Begin an earlier episode again, by playing its game up to there."""
-        obs, info = self._new_game(start.seed, options)
-        for action in start.actions[:start.count]:
+    def _replay(self, seed: int, actions: list[int], options: dict[str, Any] | None):
+        """Begin an earlier episode again: after these actions in the game of `seed`."""
+        obs, info = self._new_game(seed, options)
+        for action in actions:
             obs, _, _, _, info = self._step_game(action)
         return obs, info
 

@@ -128,7 +128,7 @@ def factories_of(source: EnvSource, name: str, env: Any) -> list[Factory]:
             raise
         raise ConfigError(f"{name} is {env!r}: {error.what}", error.fix) from error
     try:
-        found, where = spaces_of(envs[0]), masks.mask_source(envs)
+        found, where = spaces_of(envs[0]), masks.mask_source(envs[0])
     finally:
         faults.close_all(envs)
     for what, ours, theirs in zip(("observations", "actions"),
