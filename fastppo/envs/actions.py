@@ -125,7 +125,7 @@ def _leaf_function(space: Space, form: str) -> Callable[[np.ndarray], list[Any]]
     if isinstance(space, CHOICES):
         start = choice_starts(space)
         return lambda act: list((act.reshape(len(act), *shape) + start).astype(dtype, copy=False))
-    bounded = _box_function(space, form)
+    bounded = _box_to_env(space, form)
 
     def leaf_actions(act: np.ndarray) -> list[Any]:
         actions = bounded(act).astype(dtype).reshape(len(act), *shape)
@@ -133,7 +133,7 @@ def _leaf_function(space: Space, form: str) -> Callable[[np.ndarray], list[Any]]
     return leaf_actions
 
 
-def _box_function(space: Box, form: str) -> Callable[[np.ndarray], np.ndarray]:
+def _box_to_env(space: Box, form: str) -> Callable[[np.ndarray], np.ndarray]:
     low, high = bounds_of(space)
     to_place = FORMS[form] and FORMS[form][0]
 
