@@ -14,7 +14,7 @@ import math
 from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Space
 
 from fastppo.envs.spaces import (
     CHOICES,
@@ -121,24 +121,19 @@ def bounds_of(space: Box) -> tuple[np.ndarray, np.ndarray]:
 
 def _leaf_function(space: Space, form: str) -> Callable[[np.ndarray], list[Any]]:
     """`to_env` of a space without parts."""
-    if isinstance(space, Discrete):
-        dtype, start = space.dtype, space.start
-        return lambda act: list((act + start).astype(dtype, copy=False))
     shape, dtype = space.shape, space.dtype
-    convert = _choices_function(space) if isinstance(space, CHOICES) else _box_function(space, form)
+    if isinstance(space, CHOICES):
+        start = choice_starts(space)
+        return lambda act: list((act.reshape(len(act), *shape) + start).astype(dtype, copy=False))
+    bounded = _box_to_env(space, form)
 
     def leaf_actions(act: np.ndarray) -> list[Any]:
-        actions = convert(act).astype(dtype).reshape(len(act), *shape)
+        actions = bounded(act).astype(dtype).reshape(len(act), *shape)
         return list(actions) if shape else [row.reshape(()) for row in actions[:, None]]
     return leaf_actions
 
 
-def _choices_function(space: Space) -> Callable[[np.ndarray], np.ndarray]:
-    first = np.broadcast_to(choice_starts(space), space.shape).reshape(-1)
-    return lambda act: act + first
-
-
-def _box_function(space: Box, form: str) -> Callable[[np.ndarray], np.ndarray]:
+def _box_to_env(space: Box, form: str) -> Callable[[np.ndarray], np.ndarray]:
     low, high = bounds_of(space)
     to_place = FORMS[form] and FORMS[form][0]
 

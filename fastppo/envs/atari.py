@@ -15,7 +15,6 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing
 
-from fastppo.envs import env_hints
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Omit, Set
 
@@ -31,14 +30,6 @@ class AtariOptions(NamedTuple):
 
     lives: bool  # the end of a life ends an episode
     whole: bool = False  # for evaluation: all lives of a game are one episode nevertheless
-
-
-class EpisodeStart(NamedTuple):
-    """The start of an episode: after the first `count` of `actions` in the game of `seed`."""
-
-    seed: int
-    actions: list[int]
-    count: int
 
 
 class EpisodicLives(gym.Wrapper):
@@ -60,14 +51,14 @@ class EpisodicLives(gym.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """(observation, info) of the next life, or of a game's first one."""
         if seed in self.starts:
-            obs, info = self._replay(self.starts[seed], options)
+            obs, info = self._replay(*self.starts[seed], options)
         elif self.lost:
             obs, info = self._next_life(seed, options)
         else:
             obs, info = self._new_game(seed, options)
         self.lost = False
         if None not in (seed, self.seed):
-            self.starts[seed] = EpisodeStart(self.seed, self.actions, len(self.actions))
+            self.starts[seed] = self.seed, list(self.actions)
             if len(self.starts) > STORED_STARTS:
                 del self.starts[next(iter(self.starts))]
         return obs, info
@@ -102,10 +93,10 @@ class EpisodicLives(gym.Wrapper):
         obs, first = self._new_game(seed, options)
         return obs, info | first
 
-    def _replay(self, start: EpisodeStart, options: dict[str, Any] | None):
-        """Begin an earlier episode again, by playing its game up to there."""
-        obs, info = self._new_game(start.seed, options)
-        for action in start.actions[:start.count]:
+    def _replay(self, seed: int, actions: list[int], options: dict[str, Any] | None):
+        """Begin an earlier episode again: after these actions in the game of `seed`."""
+        obs, info = self._new_game(seed, options)
+        for action in actions:
             obs, _, _, _, info = self._step_game(action)
         return obs, info
 
@@ -164,12 +155,11 @@ def atari_options(preprocessing: str, end_on_life_loss: bool) -> AtariOptions | 
 
 
 def atari_arguments(spec: EnvSpec, limit: int | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of gym.make for a game: every frame is one step, and grey.
+    """The arguments of gym.make for a game of ale-py: every frame is one step, and grey.
 
     `limit` counts actions, not frames, so preprocess_atari applies it.
     """
-    accepted = env_hints.keyword_arguments(spec) or ()
-    own = {name: value for name, value in ALE_ARGUMENTS.items() if name in accepted}
+    own = {name: value for name, value in ALE_ARGUMENTS.items() if name in spec.kwargs}
     return {"max_episode_steps": -1 if limit else None, **own, **kwargs}
 
 
@@ -178,7 +168,7 @@ def preprocess_atari(env: gym.Env, limit: int | None, lives: bool) -> gym.Env:
 
     Raises ConfigError for an environment that is no such game.
     """
-    check_game(env, lives)
+    check_game(env)
     env = AtariPreprocessing(env, NOOPS, SKIP, SIDE)
     env = gym.wrappers.TimeLimit(env, limit) if limit else env
     env = EpisodicLives(env) if lives else env
@@ -191,25 +181,20 @@ def needs_fire(env: gym.Env) -> bool:
     return len(meanings) >= 3 and meanings[FIRE] == "FIRE"
 
 
-def check_game(env: gym.Env, lives: bool) -> None:
-    """Raises ConfigError if `env` cannot be preprocessed, or has no `lives` that are needed."""
+def check_game(env: gym.Env) -> None:
+    """Raises ConfigError if `env` cannot be preprocessed."""
     game, space = env.unwrapped, env.observation_space
     name = game.spec.id if game.spec else type(game).__name__
-    if not hasattr(game, "ale") or not hasattr(game, "get_action_meanings"):
-        raise ConfigError("preprocessing=atari is for games of the Arcade Learning Environment, and"
-                          f" {name} is none", Set(preprocessing="none", end_on_life_loss=False))
-    if lives and not hasattr(game.ale, "lives"):
-        raise ConfigError(f"end_on_life_loss=True, but {name} has no lives",
-                          Set(end_on_life_loss=False))
-    skips = getattr(game, "_frameskip", None)
-    if skips != 1:
+    frames = isinstance(space, gym.spaces.Box) and len(space.shape) > 1
+    discrete = isinstance(env.action_space, gym.spaces.Discrete)
+    if not (frames and discrete and hasattr(game, "ale")
+            and game.get_action_meanings()[NOOP] == "NOOP"):
+        raise ConfigError("preprocessing=atari is for games of the Arcade Learning Environment,"
+                          " which have frames, and Discrete actions with a no-op as the first; but"
+                          f" {name} has the observation space {space} and the action space"
+                          f" {env.action_space}",
+                          (Set(preprocessing="none", end_on_life_loss=False), Omit("env_kwargs")))
+    if (skips := getattr(game, "_frameskip", None)) != 1:
         raise ConfigError(f"preprocessing=atari repeats an action for {SKIP} frames, but {name}"
                           f" skips frames itself: its frameskip is {skips}",
                           "leave frameskip out of env_kwargs; a callable gives a frameskip of 1")
-    frames = isinstance(space, gym.spaces.Box) and len(space.shape) > 1
-    discrete = isinstance(env.action_space, gym.spaces.Discrete)
-    if not frames or not discrete or game.get_action_meanings()[NOOP] != "NOOP":
-        raise ConfigError("preprocessing=atari needs frames, and Discrete actions with a no-op as"
-                          f" the first, but {name} has the observation space {space} and the"
-                          f" action space {env.action_space}",
-                          (Set(preset="none"), Omit("env_kwargs")))

@@ -1,8 +1,6 @@
 """EnvPool's environments as a gymnasium VectorEnv."""
 
-import difflib
 import warnings
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,16 +18,6 @@ from fastppo.settings.fixes import Install, Set
 SEEDS = 2**31  # EnvPool's seeds are int32, and environment i has the seed + i
 
 
-def import_envpool() -> ModuleType:
-    """The module envpool; ConfigError if it cannot be imported."""
-    try:
-        import envpool as module
-    except ImportError as error:
-        raise ConfigError(f"vec=envpool needs EnvPool, which cannot be imported ({error})",
-                          (Install("envpool"), Set(vec="workers"))) from error
-    return module
-
-
 class EnvPoolVector(VectorEnv):
     """EnvPool's environments of one id, with batched spaces, and seeded by `reset`.
 
@@ -43,7 +31,7 @@ class EnvPoolVector(VectorEnv):
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
     def __init__(self, name: str, num_envs: int, kwargs: dict[str, Any]):
-        self.module, self.name, self.num_envs = import_envpool(), name.rpartition(":")[2], num_envs
+        self.name, self.num_envs = name.rpartition(":")[2], num_envs
         self.kwargs = {"num_envs": num_envs, "num_threads": min(usable_cores(), num_envs), **kwargs}
         self.pool, self.seed, self.resets, self.in_step, self.info = None, 0, 0, False, {}
         # EnvPool gives float32 spaces their bounds in float64, and Gymnasium warns.
@@ -81,14 +69,13 @@ class EnvPoolVector(VectorEnv):
             self.pool.close()
 
     def _call(self, function: str, **kwargs):
-        """The result of a function of EnvPool for this id; ConfigError if the id is unknown."""
-        known = self.module.list_all_envs()
-        if self.name not in known:
-            near = difflib.get_close_matches(self.name, known, 1, 0.4)
-            raise ConfigError(f"EnvPool {self.module.__version__} has no {self.name}",
-                              (Set(vec="workers"), *(Set(env_name=name) for name in near)))
+        """The result of a function of EnvPool for this id; ConfigError if it fails."""
         try:
-            return getattr(self.module, function)(self.name, **self.kwargs, **kwargs)
+            import envpool
+            return getattr(envpool, function)(self.name, **self.kwargs, **kwargs)
+        except ImportError as error:
+            raise ConfigError(f"vec=envpool needs EnvPool, which cannot be imported ({error})",
+                              (Install("envpool"), Set(vec="workers"))) from error
         except Exception as error:
             raise ConfigError(f"EnvPool cannot make {self.name} with {self.kwargs}:"
                               f" {type(error).__name__}: {error}", Set(vec="workers")) from error

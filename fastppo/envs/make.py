@@ -21,7 +21,7 @@ class EnvFactory:
     """Makes an environment and puts it into the wrappers that the settings ask for.
 
     `constructor` is the user's class or function, or the EnvSpec of an id, which is looked up once,
-    in the main process. `setting` is the name under which it was given, for texts of errors.
+    in the main process.
     """
 
     constructor: EnvSpec | Callable[..., gym.Env]
@@ -30,7 +30,6 @@ class EnvFactory:
     kwargs: dict[str, Any]
     stack: int = 1
     games: atari.AtariOptions | None = None
-    setting: str = "env_name"
     masked: bool = False  # whether action masks outside the observations become a part of them
 
     def __call__(self) -> gym.Env:
@@ -59,7 +58,8 @@ class EnvFactory:
         env = self.constructor(**self.kwargs)
         if not isinstance(env, gym.Env):
             raise ConfigError(f"{self.name} did not return a gymnasium.Env, but"
-                              f" {type(env).__name__}", env_hints.CALLABLE)
+                              f" {type(env).__name__}",
+                              "give a class of environments, or a function that returns one")
         limited = self.limit and not self.games
         return gym.wrappers.TimeLimit(env, self.limit) if limited else env
 
@@ -94,7 +94,7 @@ def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None,
     else:
         raise ConfigError(f"{setting} is {env!r}, but must be an id, a class or a callable",
                           Set(**{setting: "CartPole-v1"}))
-    return EnvFactory(constructor, name, limit, kwargs or {}, stack, games, setting)
+    return EnvFactory(constructor, name, limit, kwargs or {}, stack, games)
 
 
 def make_envs(factories: Sequence[Factory], first: int = 0, name: str = "") -> list[gym.Env]:
@@ -135,10 +135,9 @@ def _settings_error(factory: EnvFactory, error: BaseException) -> ConfigError | 
                            env_hints.missing_package(f"{factory.constructor} {error}"))
     if isinstance(error, ImportError) and isinstance(factory.constructor, EnvSpec):
         return ConfigError(f"{factory.name} cannot be imported: {error}",
-                           env_hints.failed_import(factory.constructor, error, factory.setting))
+                           env_hints.missing_package(f"{error.name}"))
     if isinstance(error, TypeError):
-        return env_hints.wrong_keywords(factory.name, factory.constructor, factory.kwargs,
-                                        factory.setting)
+        return env_hints.wrong_keywords(factory.name, factory.constructor, factory.kwargs)
     return None
 
 
@@ -149,17 +148,12 @@ def import_callable(name: str, setting: str = "env_name") -> Callable | None:
     ConfigError if the module cannot be imported or has no such attribute.
     """
     module, colon, attribute = name.partition(":")
-    if not colon or not attribute.replace(".", "").isidentifier():
+    if not colon or not attribute.isidentifier():
         return None
-    found = imported = _import_module(name, setting)
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
+    found = getattr(_import_module(name, setting), attribute, None)
     if found is None and attribute not in gym.registry:
-        callables = [key for key, value in vars(imported).items() if callable(value)]
-        near = difflib.get_close_matches(attribute, callables, 1, 0.4)
         raise ConfigError(f"there is no {attribute!r} in {module}",
-                          Set(**{setting: f"{module}:{near[0]}"}) if near
-                          else f"define it in {module}")
+                          f"define it there, or give the name of a class or function of {module}")
     return found if callable(found) else None
 
 
@@ -168,7 +162,7 @@ def _import_module(name: str, setting: str):
     module = name.partition(":")[0]
     if not module or module.startswith(".") or module.endswith(".py"):
         raise ConfigError(f"{setting} is {name!r}, but {module!r} is no module's name, such as"
-                          " package.module", env_hints.module_name(name, setting))
+                          " package.module", Set(**{setting: "my_module:MyClass"}))
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -185,5 +179,7 @@ def _find_spec(name: str, setting: str) -> EnvSpec:
     try:
         return gym.spec(name.rpartition(":")[2])
     except gym.error.Error as error:
+        near = difflib.get_close_matches(name, gym.registry, 1, 0.4)
         raise ConfigError(f"there is no environment {name!r}",
-                          env_hints.unknown_id(name, setting)) from error
+                          Set(**{setting: near[0]}) if near
+                          else "give its module, too: module:MyEnv or package:Id-v0") from error

@@ -28,21 +28,36 @@ IN_OBS, IN_METHOD, IN_INFO = f"observation[{MASK!r}]", f"{MASK_METHOD}()", f"inf
 log = logging.getLogger("fastppo")
 
 
-def has_hidden_masks(envs: Sequence[gym.Env]) -> bool:
+def has_hidden_masks(envs: Sequence[gym.Env | VectorEnv]) -> bool:
     """Returns True if environments of one kind have masks outside their observations.
 
-    If none has the method, the first one is reset to look into its info.
+    Warns if they have masks, but actions that cannot be masked.
     """
-    return _is_hidden(mask_source(envs), envs[0].action_space)
+    env = next(filter(_mask_method, envs), envs[0])
+    place, act_space = mask_source(env), _single(env, "action_space")
+    useful = isinstance(act_space, CHOICES)
+    if place and not useful:
+        log.warning("the environment has %s, but masks are for Discrete, MultiDiscrete and"
+                    " MultiBinary actions, not %s: it forbids nothing", place, act_space)
+    return useful and place not in ("", IN_OBS)
 
 
-def mask_source(envs: Sequence[gym.Env]) -> str:
-    """The place where environments of one kind have their masks, "" without masks.
+def mask_source(env: gym.Env | VectorEnv) -> str:
+    """The place where an environment has its masks, "" without masks.
 
-    An ActionMaskWrapper is looked through.
+    If it has no method for masks, it is reset to look into its info. An ActionMaskWrapper is looked
+    through.
     """
-    env = envs[0].env if isinstance(envs[0], ActionMaskWrapper) else envs[0]
-    return _find_mask(env, env.observation_space, any(map(_mask_method, envs)), 0)
+    env = env.env if isinstance(env, ActionMaskWrapper) else env
+    if has_mask(_single(env, "observation_space")):
+        return IN_OBS
+    if _mask_method(env):
+        return IN_METHOD
+    try:
+        with preserved_global_rng():
+            return IN_INFO if MASK in env.reset(seed=0)[1] else ""
+    except Exception:  # an environment may raise anything; training reports it
+        return ""
 
 
 def wrap_mask(env: gym.Env) -> gym.Env:
@@ -84,9 +99,7 @@ class ActionMaskWrapper(gym.Wrapper):
     def _mask(self, info: dict) -> np.ndarray:
         if self.method:
             return parse_mask(self.method(), len(self.all_legal), IN_METHOD)
-        if MASK not in info:
-            raise ValueError(f"info has no {MASK!r}, but the info of the first reset had one")
-        return parse_mask(info[MASK], len(self.all_legal), IN_INFO)
+        return parse_mask(info.get(MASK), len(self.all_legal), IN_INFO)
 
 
 class VectorActionMaskWrapper(VectorWrapper):
@@ -100,7 +113,7 @@ class VectorActionMaskWrapper(VectorWrapper):
         self.single_observation_space = masked_space(env.single_observation_space,
                                                      env.single_action_space)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
-        self.method = _vector_mask_method(env)
+        self.method = _mask_method(env)
         self.size = self.single_observation_space[MASK].n
 
     def reset(self, *, seed=None, options=None):
@@ -108,31 +121,24 @@ class VectorActionMaskWrapper(VectorWrapper):
         # Gymnasium's vector environments remove reset_mask from the options.
         active = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
         obs, info = self.env.reset(seed=seed, options=options)
-        return self._with_masks(obs, self._masks(info, active)), info
+        return self._with_masks(obs, info, active), info
 
     def step(self, actions):
         """The vector environment's step, with masks in the observations; all legal in final_obs."""
         obs, rew, term, trunc, info = self.env.step(actions)
-        same_step = self.metadata.get("autoreset_mode") in (
-            AutoresetMode.SAME_STEP, AutoresetMode.SAME_STEP.value)
+        same_step = AutoresetMode(self.metadata["autoreset_mode"]) is AutoresetMode.SAME_STEP
         active = same_step | ~(np.asarray(term, bool) | np.asarray(trunc, bool))
         if "final_obs" in info:
             info = {**info, "final_obs": self._with_legal(info["final_obs"])}
-        return self._with_masks(obs, self._masks(info, active)), rew, term, trunc, info
+        return self._with_masks(obs, info, active), rew, term, trunc, info
 
-    def _with_masks(self, obs: Any, masks: np.ndarray) -> dict:
-        return with_mask(self.single_observation_space, obs, masks)
-
-    def _with_legal(self, final_obs: Sequence[Any]) -> np.ndarray:
+    def _with_legal(self, final_obs: Sequence[Any]) -> list[dict | None]:
         """The final observations, None where there is none, with masks that are all true."""
-        masked = np.full(self.num_envs, None, object)
-        for e, obs in enumerate(final_obs):
-            if obs is not None:
-                masked[e] = self._with_masks(obs, np.ones(self.size, bool))
-        return masked
+        space, legal = self.single_observation_space, np.ones(self.size, bool)
+        return [None if obs is None else with_mask(space, obs, legal) for obs in final_obs]
 
-    def _masks(self, info: dict, active: np.ndarray) -> np.ndarray:
-        """The masks, bool [e n], of the `active` environments; all true in the others."""
+    def _with_masks(self, obs: Any, info: dict, active: np.ndarray) -> dict:
+        """Observations with the masks of the `active` environments; all true in the others."""
         if self.method:
             where, found, present = IN_METHOD, self.method(), active
         else:
@@ -142,47 +148,18 @@ class VectorActionMaskWrapper(VectorWrapper):
         for e in np.flatnonzero(active):
             mask = found[e] if present[e] else None
             masks[e] = parse_mask(mask, self.size, f"{where} of environment {e}")
-        return masks
+        return with_mask(self.single_observation_space, obs, masks)
 
 
-def wrap_vector_mask(env: VectorEnv) -> VectorEnv:
-    """`env` with its masks in its observations; as it is if they are there, or it has none.
-
-    If it has no method for masks, it is reset to look into its infos.
-    """
-    where = _find_mask(env, env.single_observation_space, bool(_vector_mask_method(env)), None)
-    return VectorActionMaskWrapper(env) if _is_hidden(where, env.single_action_space) else env
+def _single(env: gym.Env | VectorEnv, name: str) -> Space:
+    """The space `name` of an environment, or of one environment of a vector environment."""
+    return getattr(env, f"single_{name}" if isinstance(env, VectorEnv) else name)
 
 
-def _find_mask(env: gym.Env | VectorEnv, obs_space: Space, method: bool, seed: int | None) -> str:
-    """The place of the masks, "" without; `seed` is for the reset that looks into the info."""
-    if has_mask(obs_space):
-        return IN_OBS
-    if method:
-        return IN_METHOD
-    try:
-        with preserved_global_rng():
-            return IN_INFO if MASK in env.reset(seed=seed)[1] else ""
-    except Exception:  # an environment may raise anything; training reports it
-        return ""
-
-
-def _is_hidden(where: str, act_space: Space) -> bool:
-    """Returns True if masks must be put into observations; warns if they have no use."""
-    useful = isinstance(act_space, CHOICES)
-    if where and not useful:
-        log.warning("the environment has %s, but masks are for Discrete, MultiDiscrete and"
-                    " MultiBinary actions, not %s: it forbids nothing", where, act_space)
-    return useful and where not in ("", IN_OBS)
-
-
-def _mask_method(env: gym.Env) -> Callable | None:
-    """The environment's action_masks, or None."""
-    return env.get_wrapper_attr(MASK_METHOD) if env.has_wrapper_attr(MASK_METHOD) else None
-
-
-def _vector_mask_method(env: VectorEnv) -> Callable | None:
-    """The vector environment's action_masks, or that of all its environments; or None."""
+def _mask_method(env: gym.Env | VectorEnv) -> Callable | None:
+    """The method action_masks of an environment, of a vector environment or of all its parts."""
+    if isinstance(env, gym.Env):
+        return env.get_wrapper_attr(MASK_METHOD) if env.has_wrapper_attr(MASK_METHOD) else None
     if callable(method := getattr(env, MASK_METHOD, None)):
         return method
     try:  # AsyncVectorEnv would end if action_masks itself were called and missing

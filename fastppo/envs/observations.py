@@ -5,7 +5,7 @@ the same.
 """
 
 import math
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Sequence
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space
@@ -31,21 +31,18 @@ from fastppo.envs.spaces import (
 from fastppo.machine import kernels
 
 
-class StoredLeaf(NamedTuple):
-    """One leaf of an observation, and the array that stores it."""
+class StoredLeaf:
+    """One leaf of an observation, and the `dtype` and `shape` of the array that stores it.
 
-    leaf: Leaf
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    start: np.ndarray  # of choices, i64 of the leaf's shape: the number of the first choice
-    counts: np.ndarray | None  # of choices, i64 [factors]; None for a Box
+    `start`, i64 of the leaf's shape, is the number of the first choice, and `counts`, i64
+    [factors], the number of choices; None for a Box. Raises SpaceError if it cannot be stored.
+    """
 
-    @classmethod
-    def of(cls, leaf: Leaf) -> "StoredLeaf":
-        """The storage of `leaf`; raises SpaceError if it cannot be stored."""
-        store, choices = leaf_storage(leaf.space), isinstance(leaf.space, CHOICES)
-        return cls(leaf, np.dtype(store.dtype), store.shape, choice_starts(leaf.space),
-                   choice_counts(leaf.space) if choices else None)
+    def __init__(self, leaf: Leaf):
+        self.leaf, store, choices = leaf, leaf_storage(leaf.space), isinstance(leaf.space, CHOICES)
+        self.dtype, self.shape = np.dtype(store.dtype), store.shape
+        self.start = choice_starts(leaf.space)
+        self.counts = choice_counts(leaf.space) if choices else None
 
     @property
     def one_hot(self) -> bool:
@@ -117,7 +114,7 @@ class ObservationLayout:
         self.wrapped = isinstance(space, MaskedDict) and self.mask is not None
         space = space if self.mask is None else with_binary_mask(space)
         self.space, self.act_space, self.store = space, act_space, observation_storage(space)
-        self.leaves = [StoredLeaf.of(leaf) for leaf in leaves(space)]
+        self.leaves = [StoredLeaf(leaf) for leaf in leaves(space)]
         self.factors = choice_counts(act_space) if self.mask is not None else None
         self.network_space = space if self.mask is None else self._without_mask()
         self.is_box = isinstance(space, Box)
@@ -130,7 +127,7 @@ class ObservationLayout:
         try:
             found = [stored.leaf.of(value) for stored in self.leaves]
         except (KeyError, IndexError, TypeError) as error:
-            raise ValueError(f"the observation is {_describe(value)}, not an element of"
+            raise ValueError(f"the observation is {type(value).__name__}, not an element of"
                              f" {self.space}") from error
         return [stored.to_array(part, lead) for stored, part in zip(self.leaves, found)]
 
@@ -220,12 +217,6 @@ def parse_mask(mask: Any, size: int, where: str, lead: tuple[int, ...] = ()) -> 
         raise ValueError(f"{where} is {found}, not {size} flags{each}, one for each choice of each"
                          " factor")
     return array.reshape(*lead, size).astype(bool)
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"a dict of {', '.join(map(repr, value)) or 'nothing'}"
-    return f"a tuple of {len(value)}" if isinstance(value, tuple) else type(value).__name__
 
 
 class ObservationEncoding:

@@ -64,8 +64,8 @@ class EnvSource:
     def _use_vector(self, env: VectorEnv) -> None:
         """Take spaces and masks from `env`."""
         spaces_of(env, "single_")
-        self.vector = masks.wrap_vector_mask(env)
-        self.masked = self.vector is not env
+        self.masked = masks.has_hidden_masks([env])
+        self.vector = masks.VectorActionMaskWrapper(env) if self.masked else env
         self.obs_space, self.act_space = spaces_of(self.vector, "single_")
         self.metadata = env.metadata
 

@@ -103,8 +103,6 @@ def check_spaces(obs_space: Space, act_space: Space) -> None:
 
 def leaf_storage(space: Space) -> Storage:
     """The Storage of an observation that is one array; SpaceError if it cannot be stored."""
-    if math.prod(space.shape) == 0:
-        raise _empty_observations(space)
     if isinstance(space, MultiBinary):
         return Storage("|b1", space.shape)
     if isinstance(space, CHOICES):
@@ -122,11 +120,13 @@ def observation_storage(space: Space) -> Storage:
 
     The fields are "0", "1", ... Raises SpaceError for spaces that are not served.
     """
-    stores = [leaf_storage(leaf.space) for leaf in leaves(space, kind="observations")]
+    parts = [leaf.space for leaf in leaves(space, kind="observations")]
+    if not parts or any(math.prod(part.shape) == 0 for part in parts):
+        raise SpaceError(f"observations of the space {_abbreviate(space)} are empty",
+                         "return at least one number, such as np.zeros(1, np.float32)")
+    stores = [leaf_storage(part) for part in parts]
     if not isinstance(space, (Dict, Tuple)):
         return stores[0]
-    if not stores:
-        raise _empty_observations(space)
     fields = [(str(i), *store) for i, store in enumerate(stores)]
     return Storage(np.dtype(fields, align=True), ())
 
@@ -219,13 +219,7 @@ def _check_exact(space: Space) -> None:
     whole = isinstance(space, Box) and space.dtype.kind in "iu"
     if whole and max(abs(int(space.low.min())), abs(int(space.high.max()))) > MAX_EXACT:
         raise SpaceError(f"actions of the space {_abbreviate(space)} have bounds beyond 2**53, but"
-                         " they are sampled as floats",
-                         NARROWER)
-
-
-def _empty_observations(space: Space) -> SpaceError:
-    return SpaceError(f"observations of the space {_abbreviate(space)} are empty",
-                      "return at least one number, such as np.zeros(1, np.float32)")
+                         " they are sampled as floats", NARROWER)
 
 
 def _abbreviate(space: Space) -> str:

@@ -1,60 +1,49 @@
-"""The kernels of csrc/ in numba, for installs without a C compiler; imported only there.
+"""The kernels of csrc/ in numpy and numba, for installs without a C compiler; imported only there.
 
 Same names, parameters and results as the compiled ones (bits may differ, integers do not).
-kernels.py has checked the arrays: numba would compile for any others, too. Compiled at the first
-call and not cached: a cache on disk is a pickle, which can run code.
+kernels.py has checked the arrays. numba compiles what cannot be written with numpy's arrays, at the
+first call. It is not cached: a cache on disk is a pickle, which can run code.
 """
 
 import numpy as np
 from numba import njit, uint32, uint64
 
-from fastppo import reference
+from fastppo.reference import Purpose
+from fastppo.reference import first_nonfinite as first_nonfinite
+from fastppo.reference import word as word
 
-SHUFFLE = int(reference.Purpose.SHUFFLE)
+SHUFFLE = int(Purpose.SHUFFLE)
 
 
-@njit
 def gae(rew, val, nxt, term, trunc, gamma, lam, adv):
     """A_t = sum over k >= t of (gamma lam)^(k-t) delta_k, while t's own episode lasts."""
-    for e in range(rew.shape[1]):
-        trace = 0.0
-        for t in range(rew.shape[0] - 1, -1, -1):
-            bootstrap = 0.0 if term[t, e] else float(nxt[t, e])
-            rest = 0.0 if term[t, e] | trunc[t, e] else trace
-            trace = float(rew[t, e]) + gamma * bootstrap - float(val[t, e]) + gamma * lam * rest
-            adv[t, e] = trace
+    delta = rew.astype(float) + gamma * np.where(term, 0.0, nxt.astype(float)) - val
+    trace = np.zeros(rew.shape[1])
+    for t in reversed(range(len(rew))):
+        trace = delta[t] + gamma * lam * np.where(term[t] | trunc[t], 0.0, trace)
+        adv[t] = trace
 
 
-@njit
 def discounted(rew, ended, gamma, carry, out):
     """g_t = sum over k <= t of gamma^(t-k) rew_k, over the steps since t's own episode began."""
-    for t in range(rew.shape[0]):
-        for e in range(rew.shape[1]):
-            out[t, e] = gamma * carry[e] + float(rew[t, e])
-            carry[e] = 0.0 if ended[t, e] else out[t, e]
+    for t in range(len(rew)):
+        out[t] = gamma * carry + rew[t]
+        carry[:] = np.where(ended[t], 0.0, out[t])
 
 
-@njit
 def merge_moments(x, count, mean, m2):
     """Count, mean and sum of squared deviations of all rows seen so far, x [n o] the newest."""
-    rows, columns = x.shape
-    if rows == 0:
+    if len(x) == 0:
         return
-    total = count[0] + rows
-    for i in range(columns):
-        own, own_m2 = 0.0, 0.0
-        for r in range(rows):
-            own += float(x[r, i])
-        own /= rows
-        for r in range(rows):
-            own_m2 += (float(x[r, i]) - own) ** 2
-        if count[0] == 0:
-            mean[i], m2[i] = own, own_m2
-        else:
-            shift = own - mean[i]
-            m2[i] += own_m2 + shift * shift * (count[0] * rows / total)
-            mean[i] += shift * (rows / total)
-    count[0] = total
+    x_mean = x.mean(axis=0, dtype=float)
+    x_m2 = ((x - x_mean) ** 2).sum(axis=0)
+    if count[0] == 0:
+        mean[:], m2[:] = x_mean, x_m2
+    else:
+        share, shift = len(x) / (count[0] + len(x)), x_mean - mean
+        m2 += x_m2 + shift * shift * (count[0] * share)
+        mean += shift * share
+    count += len(x)
 
 
 @njit
@@ -107,24 +96,6 @@ def normal(seed, purpose, env0, step, out):
     _normal(np.uint64(seed), np.uint32(purpose), np.uint32(env0), np.uint32(step % 2**32), out)
 
 
-def word(seed, purpose, env, step, component=0):
-    """The first word of Philox at (component, step modulo 2^32, env, purpose), below 2^32."""
-    return reference.word(int(np.uint64(seed)), purpose, env, step, component)
-
-
 def permutation(seed, iteration, epoch, out):
     """A permutation of 0 .. n-1: from the last place down, each swaps with one at or below it."""
     _permutation(np.uint64(seed), np.uint32(iteration % 2**32), np.uint32(epoch % 2**32), out)
-
-
-@njit
-def _first_nonfinite(x):
-    for i in range(len(x)):
-        if not np.isfinite(x[i]):
-            return i
-    return -1
-
-
-def first_nonfinite(x):
-    """The flat index of the first NaN or infinity of x, of any shape, or -1."""
-    return _first_nonfinite(x.reshape(-1))

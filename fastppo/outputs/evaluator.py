@@ -104,7 +104,7 @@ def evaluation_factories(source: EnvSource, env: Any = None, name: str = "env") 
             raise
         raise ConfigError(f"{name} is {env!r}: {error.what}", error.fix) from error
     try:
-        found, where = spaces_of(envs[0]), masks.mask_source(envs)
+        found, where = spaces_of(envs[0]), masks.mask_source(envs[0])
     finally:
         faults.close_all(envs)
     for what, ours, theirs in zip(("observations", "actions"),

@@ -179,8 +179,7 @@ def test_envpools_masks_are_those_of_its_infos(trainer, monkeypatch, mask):
             """As EnvPool's, without a seed."""
             return self.vec.reset(seed=self.seed)
 
-    module = SimpleNamespace(__version__="1", list_all_envs=lambda: ["Masked-v0"], make_spec=Pool,
-                             make_gymnasium=Pool)
+    module = SimpleNamespace(make_spec=Pool, make_gymnasium=Pool)
     monkeypatch.setitem(sys.modules, "envpool", module)
     if mask:
         assert trainer("Masked-v0", vec="envpool").learn(96).policy.observer.layout.mask is not None
@@ -368,7 +367,7 @@ def test_predict_refuses_a_mask_for_a_policy_that_has_learnt_without(trainer):
 FAULTS = {"nothing": (np.zeros_like, "the action mask forbids every action"),
           "long": (lambda mask: np.append(mask, True), "not 3 flags|its space"),
           "numbers": (lambda mask: mask * 2 + 3, "not 3 flags|is not in"),
-          "missing": (lambda mask: None, "not 3 flags|its space|info has no 'action_mask'")}
+          "missing": (lambda mask: None, "not 3 flags|its space")}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -397,7 +396,7 @@ def test_a_wrong_mask_in_a_vector_environment_is_an_error_that_names_the_environ
 
 
 def test_an_environment_of_a_list_without_the_masks_of_the_first_is_named(trainer):
-    with pytest.raises(EnvError, match=r"environment 1 \(.*info has no 'action_mask'"):
+    with pytest.raises(EnvError, match=r"environment 1 \(.*info\['action_mask'\] is None, not 3"):
         trainer([partial(Fenced, "method"), Chance], num_envs=2).learn(64)
 
 

@@ -183,7 +183,7 @@ class Bent(Chance):
     (lambda obs: obs[0], "not an element of"), (lambda obs: (obs[1], obs[0]), "has shape"),
     (lambda obs: (3, obs[1]), r"observation\[0\] is 3, which is not in Discrete"),
     (lambda obs: (1.5, obs[1]), "float64"), (lambda obs: (1, obs[1] * np.nan), "is nan"),
-    (lambda obs: {"a": 1}, "a dict of 'a'"), (lambda obs: (1, obs[1] * 1e300), "in float32")])
+    (lambda obs: {"a": 1}, "is dict, not an element of"), (lambda obs: (1, obs[1] * 1e300), "in float32")])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_observation_that_is_not_of_its_space_is_an_error_with_its_place(
         trainer, bend, said, workers):

@@ -260,8 +260,8 @@ class Needy(Counting):
 
 
 def test_an_eval_env_that_needs_arguments_is_mended_by_a_callable_that_needs_none():
-    with pytest.raises(ConfigError, match=r"eval_env is .*level \(required\).*\n"
-                       r"  fix: give a function that needs no arg.*eval_env takes no env_kwargs"):
+    with pytest.raises(ConfigError, match=r"eval_env is .*missing a required argument: 'level'\n"
+                       r"  fix: .*env_name alone; or give a function without arguments"):
         PPO(Needy, env_kwargs={"level": 3}, eval_env=Needy, num_workers=0)
 
 
