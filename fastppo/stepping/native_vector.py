@@ -18,7 +18,7 @@ from fastppo.envs.actions import ActionMapping
 from fastppo.envs.observations import ObservationLayout
 from fastppo.errors import ConfigError, EnvError, SpaceError
 from fastppo.machine import kernels
-from fastppo.machine.arena import POISON, Arena
+from fastppo.machine.arena import Arena
 from fastppo.stepping import checks
 from fastppo.stepping.actors import Actor, RandomActor
 from fastppo.stepping.environments import WARMUP_EPISODE
@@ -115,7 +115,7 @@ class NativeVector:
         self.arena["valid"][t, self.state.resetting] = False
         for name in ("act", "logp", "val", "nxt"):
             row = self.arena[name][t]
-            row[self.state.resetting] = POISON[row.dtype.kind]
+            row[self.state.resetting] = np.nan if row.dtype.kind == "f" else -1
 
     def _step(self, t: int, actions: list) -> None:
         _, start, resetting, _ = self.state
