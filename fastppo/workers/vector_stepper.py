@@ -12,7 +12,6 @@ from gymnasium.vector import AutoresetMode
 
 from fastppo.envs.make import Factory
 from fastppo.envs.spaces import Leaf, build_structure, leaves, tree_map
-from fastppo.errors import SpaceError
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena, Spec
 from fastppo.stepping import checks
@@ -49,10 +48,7 @@ def arrays_of(spec: VectorSpec, envs: int) -> Spec:
 
 def views(arena: Arena, name: str, first: int = 0, last: int | None = None) -> list[np.ndarray]:
     """The arrays `name`0, `name`1, ... of environments [first, last)."""
-    arrays = []
-    while f"{name}{len(arrays)}" in arena:
-        arrays.append(arena[f"{name}{len(arrays)}"][first:last])
-    return arrays
+    return [arena[array][first:last] for array in arena.spec if array.startswith(name)]
 
 
 class VectorStepper(Environments):
@@ -69,9 +65,8 @@ class VectorStepper(Environments):
         self.slots = [(leaf, rows.shape[1:], rows.dtype, [rows[e, ...] for e in range(len(rows))])
                       for leaf, rows in zip(self.leaves, self.obs)]
         self.resetting = [False] * len(factories)  # the next step is the reset of NEXT_STEP
-        for e, env in enumerate(self.envs):
-            self._check_spaces(e)
-            if spec.seed is not None:
+        if spec.seed is not None:
+            for e, env in enumerate(self.envs):
                 env.action_space.seed(self.new_episode(e, 0).seed)
 
     def reset(self, seeds: Sequence[int | None], mask: Sequence[bool],
@@ -180,14 +175,6 @@ class VectorStepper(Environments):
                 number = rows[start:stop].reshape(-1)[at]
                 raise self.fault(start + e, "an observation", ValueError(
                     f"{leaf}[{index}] is {number} in {rows.dtype}"))
-
-    def _check_spaces(self, e: int) -> None:
-        env = self.envs[e]
-        for first, other in zip(self.spec, (env.observation_space, env.action_space)):
-            if first != other:
-                raise SpaceError(f"environment {self.first + e} has the space {other}, but the"
-                                 f" first environment has {first}",
-                                 "give all environments the same spaces, with a wrapper if needed")
 
 
 def find_nonfinite(rows: np.ndarray) -> int:
