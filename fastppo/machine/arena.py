@@ -20,7 +20,7 @@ from fastppo.machine.limits import free_memory
 from fastppo.settings.fixes import Fix
 
 ALIGN = 128  # bytes; two x86 cache lines, so that two arrays never share one
-POISON = {"f": np.nan, "i": -1, "u": 255, "b": True}
+POISON = 255  # every byte of a new block: NaN, -1, 255 or True, where nothing was written
 
 Spec = dict[str, tuple[Any, tuple[int, ...]]]  # name -> (dtype, shape)
 Remedy = Callable[[int], Fix]  # free bytes -> the fix for a block that needs more
@@ -44,8 +44,7 @@ class Arena:
             self._arrays[name] = np.ndarray(shape, dtype, self._map, offset)
             offset += _padded_bytes(dtype, shape)
         if fd is None:
-            for array in self._arrays.values():
-                _poison(array)
+            np.frombuffer(self._map, np.uint8)[:] = POISON
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name]
@@ -96,37 +95,25 @@ def _padded_bytes(dtype: Any, shape: tuple[int, ...]) -> int:
     return -(-math.prod(shape) * np.dtype(dtype).itemsize // ALIGN) * ALIGN
 
 
-def _poison(array: np.ndarray) -> None:
-    """Fill an array with values that show where it was never written."""
-    if array.dtype.names is None:
-        array.fill(POISON[array.dtype.kind])
-    else:
-        for name in array.dtype.names:
-            _poison(array[name])
-
-
 def _allocate(spec: Spec, beside: int, remedy: Remedy) -> int:
     """The descriptor of a new block; ConfigError if there is not enough memory."""
     size, free = spec_bytes(spec), free_memory()
-    if size + beside > free:
-        raise _memory_error(spec, beside, free, remedy)
     fd = anonymous_file()
     try:
+        if size + beside > free:
+            raise MemoryError
+        free = size  # at most, if the system refuses now
         os.ftruncate(fd, size)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, size)
-    except OSError as error:
+    except (MemoryError, OSError) as error:
         os.close(fd)
-        raise _memory_error(spec, beside, min(free, size), remedy) from error
+        largest = sorted(spec, key=lambda name: -_padded_bytes(*spec[name]))[:3]
+        named = ", ".join(f"{name} {_mib(_padded_bytes(*spec[name]))}" for name in largest)
+        rest = f" and about {_mib(beside)} beside" if beside else ""
+        raise ConfigError(f"the rollout needs {_mib(size)} of shared memory ({named}, ...){rest},"
+                          f" but {_mib(free)} are free", remedy(free)) from error
     return fd
-
-
-def _memory_error(spec: Spec, beside: int, free: int, remedy: Remedy) -> ConfigError:
-    largest = sorted(spec, key=lambda name: -_padded_bytes(*spec[name]))[:3]
-    named = ", ".join(f"{name} {_mib(_padded_bytes(*spec[name]))}" for name in largest)
-    rest = f" and about {_mib(beside)} beside" if beside else ""
-    return ConfigError(f"the rollout needs {_mib(spec_bytes(spec))} of shared memory ({named}, ...)"
-                       f"{rest}, but {_mib(free)} are free", remedy(free))
 
 
 def _mib(size: int) -> str:

@@ -18,7 +18,7 @@ def usable_cores(root: Path = ROOT) -> int:
         cores = len(os.sched_getaffinity(0))
     else:
         cores = os.cpu_count() or 1
-    for folder in _groups("cpu", root):
+    for folder in _control_groups(root):
         quota = _read_words(folder, "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
         if len(quota) == 2 and quota[0].isdigit():  # "max" or -1: no limit
             cores = min(cores, -(-int(quota[0]) // int(quota[1])))
@@ -30,33 +30,25 @@ def free_memory(root: Path = ROOT) -> int:
 
     Cached files that the kernel can drop count as free.
     """
-    free = [NO_LIMIT]
-    available = _read_table(root / "proc/meminfo").get("MemAvailable:")
-    if available is not None:
-        free.append(available * 1024)
-    for folder in _groups("memory", root):
+    free = _read_table(root / "proc/meminfo").get("MemAvailable:", NO_LIMIT // 1024) * 1024
+    for folder in _control_groups(root):
         limit = _read_words(folder, "memory.max", "memory.limit_in_bytes")
         used = _read_words(folder, "memory.current", "memory.usage_in_bytes")
         if limit and used and limit[0].isdigit():
             stat = _read_table(folder / "memory.stat")
             cached = stat.get("total_inactive_file", stat.get("inactive_file", 0))
-            free.append(int(limit[0]) - int(used[0]) + cached)
-    return max(0, min(free))
+            free = min(free, int(limit[0]) - int(used[0]) + cached)
+    return max(0, free)
 
 
-def _groups(controller: str, root: Path) -> Iterator[Path]:
-    """The folders of the control groups that may limit `controller`, outermost first."""
+def _control_groups(root: Path) -> Iterator[Path]:
+    """The folders of this process's control groups, and of all groups above them."""
     for line in _read_lines(root / "proc/self/cgroup"):
-        _, names, path = line.split(":", 2)
-        if not names:
-            tops = ["sys/fs/cgroup", "sys/fs/cgroup/unified"]
-        elif controller in names.split(","):
-            tops = [f"sys/fs/cgroup/{names}"] + [f"sys/fs/cgroup/{controller}"] * ("," in names)
-        else:
-            continue
-        parts = PurePosixPath(path).parts[1:]
-        for top in tops:
-            yield from (root.joinpath(top, *parts[:depth]) for depth in range(len(parts) + 1))
+        _, controllers, path = line.split(":", 2)  # no controllers: version 2
+        group = PurePosixPath(path)
+        for name in (controllers, *controllers.split(",")):
+            for parent in (group, *group.parents):
+                yield root / "sys/fs/cgroup" / name / parent.relative_to("/")
 
 
 def _read_lines(path: Path) -> list[str]:

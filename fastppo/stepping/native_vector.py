@@ -19,7 +19,7 @@ from fastppo.envs.actions import ActionMapping
 from fastppo.envs.observations import ObservationLayout
 from fastppo.errors import ConfigError, SpaceError
 from fastppo.machine import kernels
-from fastppo.machine.arena import POISON, Arena
+from fastppo.machine.arena import Arena
 from fastppo.stepping import checks
 from fastppo.stepping.actors import Actor, RandomActor
 from fastppo.stepping.environments import WARMUP_EPISODE

@@ -20,10 +20,8 @@ from fastppo.workers.worker_process import WorkerProcess, kill_workers
 ACTIVITIES = {protocol.IDLE: "while it had nothing to do",
               protocol.UPDATING: "while computing its share of the update",
               protocol.STARTING: "starting", protocol.RESET: "reset"}
-SIGNAL_FIXES = {
-    "SIGKILL": "lower num_envs or num_workers: usually the machine has run out of memory",
-    "SIGBUS": "free memory and disk space: usually one of them is full",
-}
+DEATH_FIX = ("lower num_envs or num_workers if the machine has run out of memory",
+             "run the environment alone to find out why it ends its process")
 CLOSE_SECONDS = 3.0
 COLLECT_SECONDS = 0.05  # failures of several workers within this time are one error
 WARN_SECONDS = 30.0
@@ -130,10 +128,8 @@ class WorkerTeam:
             self._check_timeout(w)
 
     def _check_open(self) -> None:
-        if self.closed:
-            raise ClosedError("the worker processes are closed", "make a new trainer")
-        if os.getpid() != self.pid:
-            raise ClosedError("this process is a fork, and the worker processes serve its parent",
+        if self.closed or os.getpid() != self.pid:
+            raise ClosedError("the worker processes are closed, or serve the parent of this fork",
                               "make a new trainer here")
 
     def _late(self, cells: Sequence, target: int) -> list[int]:
@@ -157,14 +153,10 @@ class WorkerTeam:
         code = worker.process.poll()
         if code is None:
             return None
-        if code >= 0:
-            how = f"exited with code {code}"
-            fix = "remove sys.exit and os._exit from the environment"
-        else:
-            name = signal.Signals(-code).name
-            how = f"was killed by {name}"
-            fix = SIGNAL_FIXES.get(name, "run the environment alone to find out why")
-        return f"{self._place(w)} {how}{worker.last_output()}", fix
+        how = f"exited with code {code}"
+        if code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+        return f"{self._place(w)} {how}{worker.last_output()}", DEATH_FIX
 
     def _check_timeout(self, w: int) -> None:
         """Raise WorkerError if worker `w` has been at the same environment step for too long."""

@@ -4,12 +4,7 @@ from typing import NamedTuple
 
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena, Spec
-from fastppo.machine.kernels import (
-    MinibatchUpdate,
-    UpdateBuffers,
-    UpdateCoefficients,
-    UpdateSamples,
-)
+from fastppo.machine.kernels import UpdateBuffers, UpdateCoefficients, UpdateSamples
 from fastppo.machine.limits import usable_cores
 from fastppo.stepping.actors import PolicyPlan
 from fastppo.workers.protocol import UPDATING
@@ -53,13 +48,6 @@ def helper_count(workers: int) -> int:
     return min(workers, usable_cores() - 1)
 
 
-class NoHelper:
-    """A worker's side where it has no core of its own during an update."""
-
-    def update(self, call: int) -> None:
-        """Nothing."""
-
-
 class UpdateHelper:
     """A helper's side: shards of whatever minibatch is on offer.
 
@@ -73,8 +61,9 @@ class UpdateHelper:
         self.weights = arena["weights"]
         memory = kernels.update_memory(*share.recipe[:2], arena["params"], None, None)
         arena["order"].fill(0)
-        self.shards = MinibatchUpdate(*share.recipe, shared_memory(memory, arena),
-                             arena_samples(arena, share.norm_obs), arena["order"], share.terms)
+        self.shards = kernels.MinibatchUpdate(
+            *share.recipe, shared_memory(memory, arena), arena_samples(arena, share.norm_obs),
+            arena["order"], share.terms)
 
     def update(self, call: int) -> None:
         """Compute what can be claimed, until that is all or another command is given."""

@@ -6,8 +6,9 @@ Call order, spaces, seeds, autoreset modes, masks and infos are Gymnasium's (vec
 import inspect
 import operator
 import weakref
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Callable, Sequence
+from typing import Any, Iterator, Sequence
 
 import gymnasium.error as gym_errors
 import numpy as np
@@ -75,10 +76,8 @@ def _check_call(env: Any, unknown: dict[str, Any]) -> None:
 
 
 def _vector_arena(plan: VectorSpec, envs: int, workers: int) -> Arena:
-    messages = messages_spec(workers) if workers else {}
-
     def spec_of(envs: int) -> Spec:
-        return {**vector_stepper.arrays_of(plan, envs), **messages}
+        return {**vector_stepper.arrays_of(plan, envs), **messages_spec(workers)}
 
     def remedy(free: int) -> Fix:
         fitting = largest_fitting(lambda n: spec_bytes(spec_of(n)), free, envs)
@@ -98,8 +97,8 @@ def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
 class SharedVectorEnv(VectorEnv):
     """Gymnasium's vector environment over shared memory; made by make_vec.
 
-    An error of one environment closes all of them. With workers, a step that was interrupted can
-    be waited for again; in this process, every environment must then be reset.
+    An error of one environment closes all of them. After a step_async that was interrupted, every
+    environment must be reset; a step_wait can be repeated.
     """
 
     def __init__(self, backend: LocalBackend | WorkerBackend, plan: VectorSpec, arena: Arena,
@@ -115,7 +114,7 @@ class SharedVectorEnv(VectorEnv):
         self._rew, self._term, self._trunc = (arena[name] for name in ("rew", "term", "trunc"))
         self._obs_leaves, self._act_leaves = leaves(plan.obs_space), leaves(plan.act_space)
         self._needs_reset = np.ones(self.num_envs, bool)
-        self._step_number, self._pending = 0, False
+        self._pending = False
         self._finalizer = weakref.finalize(self, _close_backend, backend, arena)
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None,
@@ -147,12 +146,12 @@ class SharedVectorEnv(VectorEnv):
                 f"environment {self._needs_reset.argmax()} needs a reset() before it can step: of"
                 " all environments, or of some by options={'reset_mask': ...}")
         self._write_actions(actions)
-        self._step_number += 1
-        self._pending = True  # before the post: a step that has begun must be waited for
         try:
-            self.backend.post(self._step_number)
-        except BaseException:  # an interrupt: the workers may or may not have begun
-            self._abandon_step()
+            self._pending = True  # before the post: a step that has begun must be waited for
+            with self._closed_on_error():
+                self.backend.post()
+        except BaseException:  # an interrupt: the environments may or may not have begun
+            self._needs_reset[:], self._pending = True, False
             raise
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -160,7 +159,8 @@ class SharedVectorEnv(VectorEnv):
         self._check_open()
         if not self._pending:
             raise gym_errors.NoAsyncCallError("step_wait() needs a step_async() before it", "step")
-        step_infos = self._close_on_error(partial(self.backend.wait, self._step_number))
+        with self._closed_on_error():
+            step_infos = self.backend.wait()
         if self.plan.mode is AutoresetMode.DISABLED:
             np.logical_or(self._term, self._trunc, out=self._needs_reset)
         result = (self._observations(), self._rew.copy(), self._term.copy(), self._trunc.copy(),
@@ -219,7 +219,8 @@ class SharedVectorEnv(VectorEnv):
             raise gym_errors.AlreadyPendingCallError(f"{name} needs a step_wait() first", "step")
 
     def _ask(self, method: str, arguments: list[tuple]) -> list:
-        return self._close_on_error(partial(self.backend.ask, method, arguments))
+        with self._closed_on_error():
+            return self.backend.ask(method, arguments)
 
     def _results(self, method: str, arguments: list[tuple]) -> tuple:
         """The results of a method for every environment; EnvError if it failed in one of them."""
@@ -230,21 +231,14 @@ class SharedVectorEnv(VectorEnv):
             results += part
         return tuple(results)
 
-    def _close_on_error(self, call: Callable[[], Any]) -> Any:
-        """Call the back end; close it on an error of an environment."""
+    @contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        """Close all environments on an error of one of them."""
         try:
-            return call()
+            yield
         except EnvError:
             self.close()
             raise
-        except BaseException:  # an interrupt
-            if not self.backend.resumable:
-                self._abandon_step()
-            raise
-
-    def _abandon_step(self) -> None:
-        self._needs_reset[:] = True
-        self._pending = False
 
     def _seeds(self, seed) -> list:
         """The seed of each environment."""
@@ -264,12 +258,11 @@ class SharedVectorEnv(VectorEnv):
         if options is None or "reset_mask" not in options:
             return np.ones(self.num_envs, bool), options
         rest = dict(options)
-        mask, wanted = rest.pop("reset_mask"), f"a numpy array of {self.num_envs} booleans"
-        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
-            raise TypeError(f"options['reset_mask'] is {mask!r}, but must be {wanted}")
-        if mask.shape != (self.num_envs,) or not mask.any():
-            raise ConfigError(f"options['reset_mask'] is {mask!r}",
-                              f"give {wanted}, at least one of them True")
+        mask = rest.pop("reset_mask")
+        if not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_
+                and mask.shape == (self.num_envs,) and mask.any()):
+            raise ConfigError(f"options['reset_mask'] is {mask!r}", "give a numpy array of"
+                              f" {self.num_envs} booleans, at least one of them True")
         return mask, rest
 
     def _write_actions(self, actions) -> None:

@@ -9,12 +9,9 @@ import pickle
 from functools import partial
 from typing import Any, Sequence
 
-import numpy as np
-
 from fastppo.envs.make import Factory
 from fastppo.machine.arena import Arena, Spec
 from fastppo.workers import protocol
-from fastppo.workers.protocol import Mailbox
 from fastppo.workers.team import WorkerTeam
 from fastppo.workers.vector_stepper import StepInfos, VectorSpec, VectorStepper
 from fastppo.workers.worker_loop import WorkerSync
@@ -30,20 +27,15 @@ def messages_spec(workers: int) -> Spec:
 class LocalBackend:
     """A VectorStepper in this process; the same calls as WorkerBackend's."""
 
-    resumable = False  # a step that was interrupted cannot be finished
-
     def __init__(self, stepper: VectorStepper):
-        self.stepper, self.slices = stepper, [(0, len(stepper.envs))]
-        self.number, self.infos = 0, {}
+        self.stepper, self.slices, self.infos = stepper, [(0, len(stepper.envs))], {}
 
-    def post(self, number: int) -> None:
-        """Nothing: `wait` takes the step."""
+    def post(self) -> None:
+        """Take a step."""
+        self.infos = self.stepper.step()
 
-    def wait(self, number: int) -> StepInfos:
-        """Take step `number`, once."""
-        if number != self.number:
-            self.infos = self.stepper.step()
-            self.number = number
+    def wait(self) -> StepInfos:
+        """The infos of the step."""
         return self.infos
 
     def ask(self, method: str, arguments: Sequence[tuple]) -> list:
@@ -58,22 +50,21 @@ class LocalBackend:
 class WorkerBackend:
     """A VectorStepper in each of `workers` processes."""
 
-    resumable = True
-
     def __init__(self, factories: Sequence[Factory], plan: VectorSpec, arena: Arena, workers: int,
                  step_timeout: float, reset_timeout: float):
         self.slices = protocol.worker_slices(len(factories), workers)
-        self.team = WorkerTeam(partial(make_endpoint, plan), factories, workers, arena, 0,
+        self.team = WorkerTeam(partial(WorkerEndpoint, plan), factories, workers, arena, 0,
                                step_timeout, reset_timeout, IDLE_SPIN_NS)
-        self.replied, self.asked = arena["replied"], 0
+        self.replied, self.number = arena["replied"], 0
 
-    def post(self, number: int) -> None:
-        """Have every worker take step `number`."""
-        self.team.post(protocol.STEP, number)
+    def post(self) -> None:
+        """Have every worker take a step."""
+        self.number += 1
+        self.team.post(protocol.STEP, self.number)
 
-    def wait(self, number: int) -> StepInfos:
-        """Wait for the end of step `number`; can be repeated after an interrupt."""
-        self.team.run(protocol.STEP, number)
+    def wait(self) -> StepInfos:
+        """Wait for the end of the step; can be repeated after an interrupt."""
+        self.team.finish_last()
         infos = {}
         for reply in self._replies():
             infos.update(reply)
@@ -85,8 +76,8 @@ class WorkerBackend:
         self.team.finish_last()  # after an interrupt, a command may still run
         for worker, message in zip(self.team.workers, messages):
             worker.mailbox.write(message)
-        self.asked += 1
-        self.team.run(protocol.ASK, self.asked)
+        self.number += 1
+        self.team.run(protocol.ASK, self.number)
         return self._replies()
 
     def close(self) -> None:
@@ -95,24 +86,18 @@ class WorkerBackend:
 
     def _replies(self) -> list:
         """The messages of the workers that have replied."""
-        if not self.replied.any():
-            return []
         return [worker.mailbox.read()
                 for worker, replied in zip(self.team.workers, self.replied) if replied]
-
-
-def make_endpoint(plan: VectorSpec, factories: Sequence[Factory], first: int, worker: int,
-                  arena: Arena, sync: WorkerSync) -> "WorkerEndpoint":
-    """Makes, in the worker, its stepper and its end of the mailbox."""
-    stepper = VectorStepper(factories, plan, arena, first, sync.note, f"worker {worker}, ")
-    return WorkerEndpoint(stepper, sync.mailbox, arena["replied"][worker:worker + 1])
 
 
 class WorkerEndpoint:
     """The worker's end of WorkerBackend; `replied` [1] is True while the mailbox holds a reply."""
 
-    def __init__(self, stepper: VectorStepper, mailbox: Mailbox, replied: np.ndarray):
-        self.stepper, self.mailbox, self.replied = stepper, mailbox, replied
+    def __init__(self, plan: VectorSpec, factories: Sequence[Factory], first: int, worker: int,
+                 arena: Arena, sync: WorkerSync):
+        self.stepper = VectorStepper(factories, plan, arena, first, sync.note, f"worker {worker}, ")
+        self.mailbox, self.replied = sync.mailbox, arena["replied"][worker:worker + 1]
+        self.close = self.stepper.close
 
     def step(self, number: int) -> None:
         """Take a step, and reply with the infos if there are any."""
@@ -122,10 +107,6 @@ class WorkerEndpoint:
         """Call the method that the message names, and reply."""
         method, arguments = self.mailbox.read()
         self._reply(getattr(self.stepper, method)(*arguments))
-
-    def close(self) -> None:
-        """Close the environments."""
-        self.stepper.close()
 
     def _reply(self, reply: Any) -> None:
         if reply:

@@ -7,6 +7,8 @@ the same arena.
 import gc
 from typing import Sequence
 
+import numpy as np
+
 from fastppo.envs.actions import ActionMapping
 from fastppo.envs.make import Factory
 from fastppo.envs.observations import ObservationLayout
@@ -17,7 +19,7 @@ from fastppo.stepping.episodes import RolloutViews
 from fastppo.vecenv import Serial
 from fastppo.workers.protocol import BEGIN, ROLLOUT, WARMUP
 from fastppo.workers.team import WorkerTeam
-from fastppo.workers.update_helper import HelperPlan, NoHelper, UpdateHelper
+from fastppo.workers.update_helper import HelperPlan, UpdateHelper
 from fastppo.workers.worker_loop import WorkerSync
 
 
@@ -79,20 +81,15 @@ def make_worker_serial(groups: Sequence[range], recipe: PolicyPlan | None, seen:
     """
     last = first + len(factories)
     if recipe is None:
-        groups = [_within(group, first, last) for group in groups]
+        groups = [range(*np.clip((group.start, group.stop), first, last) - first)
+                  for group in groups]
         actor = WaitingActor(arena, first, last, groups, acts, sync)
     else:
         groups, actor = (), LocalActor(arena, first, last, recipe, seen, acts, seed)
     views = RolloutViews.of(arena, first, last, worker)
     serial = Serial(factories, views, actor, seed, first, groups, sync.note, f"worker {worker}, ")
-    helps = share is not None and worker < helpers
-    helper = UpdateHelper(arena, share, sync, worker) if helps else NoHelper()
-    serial.update = helper.update
+    serial.update = lambda call: None
+    if share is not None and worker < helpers:
+        serial.update = UpdateHelper(arena, share, sync, worker).update
     gc.freeze()  # no later garbage collection looks at the objects that exist now
     return serial
-
-
-def _within(group: range, first: int, last: int) -> range:
-    """The part of `group` in [first, last), counted from `first`."""
-    start = min(max(group.start, first), last)
-    return range(start - first, min(max(group.stop, start), last) - first)

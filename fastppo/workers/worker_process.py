@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
 from pathlib import Path
 from typing import Sequence
 
@@ -20,26 +19,8 @@ from fastppo.settings.fixes import Set
 from fastppo.workers.protocol import Mailbox
 
 BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
-TAIL_BYTES = 65_536  # characters of a worker's output that are kept for an error's text
+TAIL_CHARS = 65_536  # characters of a worker's output that are kept for an error's text
 STACK_SECONDS = 2.0  # longest wait for the stack of a worker that hangs
-
-
-class OutputTail:
-    """The last lines that a process wrote, TAIL_BYTES characters of them; one line at least."""
-
-    def __init__(self):
-        self.lines, self.room = deque(), TAIL_BYTES
-
-    def add(self, line: str) -> None:
-        """Keep a line, and drop the oldest lines for which there is no room."""
-        self.lines.append(line)
-        self.room -= len(line) + 1
-        while self.room < 0 and len(self.lines) > 1:
-            self.room += len(self.lines.popleft()) + 1
-
-    def text(self) -> str:
-        """All lines that are kept."""
-        return "\n".join(list(self.lines))  # a copy: another thread adds lines
 
 
 class WorkerProcess:
@@ -50,7 +31,7 @@ class WorkerProcess:
     """
 
     def __init__(self, arena_fd: int, index: int, first_env: int, job: bytes):
-        self.first_env, self.output, self.echo = first_env, OutputTail(), True
+        self.first_env, self.output, self.echo = first_env, "", True
         self.mailbox = Mailbox(anonymous_file())
         lifeline, ours = map(above_stdio, os.pipe())
         self.lifeline = os.fdopen(ours, "wb", 0)
@@ -77,10 +58,9 @@ class WorkerProcess:
         self.mailbox.file.close()
 
     def last_output(self) -> str:
-        """The last lines that the process wrote, to append to an error's text."""
+        """The end of what the process wrote, to append to an error's text."""
         self.reader.join(0.5 if self.process.poll() is not None else 0.0)
-        text = self.output.text()
-        return f"\nits last output:\n{text}" if text else ""
+        return f"\nits last output:\n{self.output.rstrip()}" if self.output else ""
 
     def dump_stack(self) -> None:
         """Have the process write its Python stack, for last_output alone, and wait for it."""
@@ -128,13 +108,13 @@ def _import_path() -> list[str]:
 
 
 def _copy_output(worker: WorkerProcess) -> None:
-    """Copy whole lines of a worker's output to stderr, and keep the last ones."""
+    """Copy whole lines of a worker's output to stderr, and keep the end of it."""
     with worker.process.stdout as stream:
-        for line in iter(lambda: stream.readline(TAIL_BYTES), b""):
-            text = line.decode(errors="replace").rstrip("\n")
-            worker.output.add(text)
+        for line in iter(lambda: stream.readline(TAIL_CHARS), b""):
+            text = line.decode(errors="replace").rstrip("\n") + "\n"
+            worker.output = (worker.output + text)[-TAIL_CHARS:]
             if not worker.echo:
                 continue
             with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr closed or None
-                sys.stderr.write(text + "\n")  # in one call: lines of two workers must not mix
+                sys.stderr.write(text)  # in one call: lines of two workers must not mix
                 sys.stderr.flush()

@@ -387,9 +387,9 @@ def test_actions_that_do_not_fit_are_refused_before_any_step(vec, actions):
 
 # ---- partial resets ----------------------------------------------------------------------------
 
-BAD_MASKS = {"list": ([True, False], TypeError), "numbers": (np.array([1, 0]), TypeError),
-             "too long": (np.array([T, F, F]), ValueError),
-             "nobody": (np.array([F, F]), ValueError)}
+BAD_MASKS = {"list": ([True, False], ConfigError), "numbers": (np.array([1, 0]), ConfigError),
+             "too long": (np.array([T, F, F]), ConfigError),
+             "nobody": (np.array([F, F]), ConfigError)}
 
 
 @pytest.mark.parametrize("mask, error", BAD_MASKS.values(), ids=BAD_MASKS)

@@ -1,6 +1,7 @@
 """Workers change nothing but the speed, start from anywhere, and die with whom they serve."""
 
 import gc
+import io
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import types
 import weakref
 
 import pytest
@@ -292,15 +294,14 @@ def test_even_a_long_line_of_a_worker_comes_out_in_one_piece(capfd):
 
 
 def test_of_what_a_worker_wrote_the_last_64_kb_are_kept_for_an_error():
-    tail = worker_process.OutputTail()
-    for i in range(20_000):
-        tail.add(f"{i:09d}")
-    lines = tail.text().split("\n")
-    assert lines == [f"{i:09d}" for i in range(20_000 - 6553, 20_000)]  # of 10 bytes each
-    tail.add("x" * 70_000)
-    assert tail.text() == "x" * 70_000
-    tail.add("the end")
-    assert tail.text() == "the end"
+    lines = "".join(f"{i:09d}\n" for i in range(20_000))
+    for written, kept in ((lines, lines[-65_536:]), ("the end", "the end\n"),
+                          ("x" * 65_536 + "y" * 65_535, "y" * 65_535 + "\n")):
+        stream = io.BytesIO(written.encode())
+        worker = types.SimpleNamespace(process=types.SimpleNamespace(stdout=stream), output="",
+                                       echo=False)
+        worker_process._copy_output(worker)
+        assert worker.output == kept
 
 
 def test_a_closed_stderr_stops_no_worker(monkeypatch):
