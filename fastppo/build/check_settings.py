@@ -3,7 +3,6 @@
 import numpy as np
 from gymnasium.spaces import Box, Space
 
-from fastppo.build.model import head_options
 from fastppo.build.user_model import is_user_model
 from fastppo.config import Config, default_of
 from fastppo.envs.actions import check_bounds
@@ -82,12 +81,12 @@ def _check_sde(config: Config, act_space: Space) -> None:
 
 def _check_std(config: Config, box: Box) -> None:
     """Raise ConfigError where the std that is given or begun with is too small or large to use."""
-    name, form = "std", "scale" if config.action_scaling else "clip"
+    name = "std"
     with np.errstate(all="ignore"):
         if config.std is None:
             name, std = "log_std_init", np.exp(np.full(1, config.log_std_init, np.float64))
         else:
-            std = fixed_std(box, head_options(config), form)
+            std = fixed_std(box, config)
         square = np.square(std).astype(np.float32)
     bad = std[~((square > 0) & np.isfinite(square))]
     if len(bad):

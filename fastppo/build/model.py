@@ -10,7 +10,7 @@ from fastppo.envs.observations import ObservationEncoding, ObservationLayout
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 from fastppo.networks.encoders import make_encoder
-from fastppo.networks.heads import HeadOptions, make_head
+from fastppo.networks.heads import make_head
 from fastppo.networks.mlp import COMPILED_ACTIVATIONS, MLP, ActorCritic
 from fastppo.networks.recurrent import RecurrentActorCritic, RecurrentEncoder
 from fastppo.networks.torch_state import default_torch, seeded_rng, torch_threads
@@ -26,7 +26,7 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
     ModelError where what the model returns does not fit the spaces.
     """
     generator = torch.Generator().manual_seed(kernels.word(config.seed, Purpose.INIT, 0, 0))
-    seen, options = ObservationLayout(obs_space, act_space), head_options(config)
+    seen = ObservationLayout(obs_space, act_space)
     model = (model or config.model) if is_user_model(config.model) else config.model
     # Layers of the user's draw from the host's generator.
     with seeded_rng(generator.initial_seed()), torch_threads(1):
@@ -36,7 +36,7 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
             check_size(config, ObservationEncoding(seen).size if is_plain_mlp(config) else 0)
             net = make_network(seen, config, generator)
             features = net.actor_body.size * net.features
-        head = make_head(act_space, options, features)
+        head = make_head(act_space, config, features)
         policy = try_network(Policy(obs_space, act_space, net, config.norm_obs, head, config.seed,
                               config.obs_limit).eval(), config)
         if config.norm_values:
@@ -44,14 +44,9 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
     return policy.eval()
 
 
-def head_options(config: Config) -> HeadOptions:
-    """What a Config says of action heads."""
-    return HeadOptions(*(getattr(config, name) for name in HeadOptions._fields))
-
-
 def make_network(seen: ObservationLayout, config: Config, generator: torch.Generator | None) -> ActorCritic:
     """The built-in network of a resolved Config, with weights from `generator`."""
-    head = make_head(seen.act_space, head_options(config)._replace(sde=False))
+    head = make_head(seen.act_space, config)  # without the features that gSDE needs
     final_tanh = head.means if config.final_tanh else None
     if is_plain_mlp(config):
         return MLP(ObservationEncoding(seen).size, head.size, config.hidden_sizes, config.activation,

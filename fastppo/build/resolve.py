@@ -11,7 +11,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from fastppo.build.check_settings import check_heads, check_network, check_update, torch_alone
-from fastppo.build.model import head_options, is_plain_mlp
+from fastppo.build.model import is_plain_mlp
 from fastppo.config import Config, check_names, default_of
 from fastppo.envs.observations import (
     ObservationEncoding,
@@ -150,7 +150,7 @@ def resolve(source: EnvSource) -> Config:
 
 def _serves(config: Config, seen: ObservationLayout) -> bool:
     """Whether the compiled kernels serve such a network on such observations."""
-    head = make_head(seen.act_space, head_options(config), 1)
+    head = make_head(seen.act_space, config, 1)
     return (kernels.COMPILED and is_plain_mlp(config) and config.device == "cpu"
             and type(head) in COMPILED_HEADS and config.std is None and not config.final_tanh
             and not config.norm_values and head.size <= kernels.MAX_CHOICES

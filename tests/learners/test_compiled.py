@@ -14,7 +14,7 @@ from fastppo.errors import Error, KernelError, ModelError
 from fastppo.learner import Learner, ratio_statistics, total_loss
 from fastppo.learners.compiled import CompiledLearner, can_compile, policy_plan
 from fastppo.machine import kernels
-from fastppo.networks.heads import HeadOptions, SquashedGaussian, make_head
+from fastppo.networks.heads import SquashedGaussian, make_head
 from fastppo.networks.mlp import MLP
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
@@ -76,7 +76,7 @@ def policy_of(case, seed=0):
     net = MLP(case["inputs"], outputs, case["hidden"], case["activation"], case["shared"],
               generator)
     policy = Policy(space, case["space"], net, case["norm_obs"],
-                    make_head(case["space"], HeadOptions(log_std_init=-0.3)), obs_limit=case["obs_limit"])
+                    make_head(case["space"], Config(log_std_init=-0.3)), obs_limit=case["obs_limit"])
     for param in policy.parameters():
         param.data += 0.1 * torch.randn(param.shape, generator=generator)
     size = len(policy.observer.shift)
