@@ -24,6 +24,7 @@ from fastppo.config import Config
 from fastppo.envs.spaces import MASKED_LOGIT, choice_counts, leaves, subspaces
 
 LOG_TWO_PI = math.log(2 * math.pi)
+DEFAULT_CONFIG = Config()
 
 
 class Head(nn.Module):
@@ -135,7 +136,7 @@ class Bernoulli(Head):
 
 
 class Normal(Head):
-    """Independent normals; a subclass has `normal(params)`, which returns (mean, std), each [b a]."""
+    """Independent normals; a subclass has `normal(params)`, which returns their means and stds."""
 
     def draw(self, params: Tensor, noise: Tensor) -> Tensor:
         """act [b a] from standard normal noise [b a]."""
@@ -330,7 +331,7 @@ class CompositeHead(Head):
 COMPILED_HEADS = Categorical, Gaussian  # the heads that have kernels
 
 
-def make_head(space: Space, config: Config = Config(), features: int = 0) -> Head:
+def make_head(space: Space, config: Config = DEFAULT_CONFIG, features: int = 0) -> Head:
     """The head for a served action space; `features`: the number of the network's, for gSDE."""
     if subspaces(space):
         parts = [leaf.space for leaf in leaves(space)]

@@ -122,8 +122,8 @@ class NativeVector:
         self.stepping = True
         obs, rew, term, trunc, info = self._call("step", 5, self.actions.stacked(actions))
         self.recorder.rewards[t] = self._rewards(rew, resetting)
-        term = self._flags(term, "terminations") & ~resetting
-        trunc = self._flags(trunc, "truncations") & ~resetting
+        term = self._numbers(term, "terminations").astype(bool) & ~resetting
+        trunc = self._numbers(trunc, "truncations").astype(bool) & ~resetting
         ended, late = term | trunc, self.mode is AutoresetMode.NEXT_STEP
         for e in np.flatnonzero(ended).tolist():  # before a reset, which may change the info
             self.recorder.end(t, e, start[e], term[e], trunc[e] and not late,
@@ -138,8 +138,8 @@ class NativeVector:
                            ) -> np.ndarray:
         """The observations [e ...] of the next row; `fin` gets the final ones not among them."""
         if self.mode is AutoresetMode.SAME_STEP:
-            if truncated.any():
-                self._keep_final(info, np.flatnonzero(truncated))
+            for e in np.flatnonzero(truncated):
+                self._keep_final(info, e)
             return self._stored(obs)
         rows = self._stored(obs, final=ended)
         if self.mode is AutoresetMode.DISABLED and ended.any():
@@ -148,17 +148,12 @@ class NativeVector:
             rows[ended] = self._stored(first, final=~ended)[ended]
         return rows
 
-    def _keep_final(self, info: dict, which: np.ndarray) -> None:
-        """Copy the final observations of environments `which` from info["final_obs"] to `fin`."""
-        if "final_obs" not in info:
-            raise EnvError(f"{self.env} truncated episodes without info['final_obs'], although its"
-                           f" autoreset mode is {self.mode}", "put the final observations into"
-                           " info['final_obs'], or declare the autoreset mode that it has")
-        for e in which:
-            try:
-                self.views.fin[e] = self.layout.rows([info["final_obs"][e]])[0]
-            except Exception as error:  # converting runs the environment's own code
-                raise self._fault(f"the final observation of environment {e}", error) from error
+    def _keep_final(self, info: dict, e: int) -> None:
+        """Copy the final observation of environment `e` from info["final_obs"] to `fin`."""
+        try:
+            self.views.fin[e] = self.layout.rows([info["final_obs"][e]])[0]
+        except Exception as error:  # converting runs the environment's own code
+            raise self._fault(f"info['final_obs'][{e}]", error) from error
 
     def _restart(self, actor: Actor) -> None:
         """Truncate the running episodes after the last whole step, and begin new ones."""
@@ -185,10 +180,10 @@ class NativeVector:
     def _call(self, name: str, count: int, *args: Any, **kwargs: Any) -> Sequence:
         """The `count` values that the vector environment's method `name` returns."""
         try:
-            *parts, last = getattr(self.env, name)(*args, **kwargs)
-            if len(parts) != count - 1:
-                raise ValueError(f"{len(parts) + 1} values to unpack, expected {count}")
-            return *parts, last
+            found = tuple(getattr(self.env, name)(*args, **kwargs))
+            if len(found) != count:
+                raise ValueError(f"{len(found)} values to unpack, expected {count}")
+            return found
         except BaseException as error:
             raise self._fault(f"{name}()", error) from error
 
@@ -214,26 +209,24 @@ class NativeVector:
         return rows
 
     def _rewards(self, rew: Any, resetting: np.ndarray) -> np.ndarray:
-        """Rewards as f64 [e], 0 where the step was only a reset."""
-        try:
-            rew = np.asarray(rew, np.float64)
-            if rew.shape != (self.count,):
-                raise ValueError(f"the rewards have shape {rew.shape}, not ({self.count},)")
-            rew = np.where(resetting, 0.0, rew)
-            if not (good := np.abs(rew) <= checks.REWARD_MAX).all():
-                e = int(good.argmin())
-                raise ValueError(f"the one of environment {e} is {rew[e]}, not finite in float32")
-        except Exception as error:  # as above
-            raise self._fault("its rewards", error) from error
+        """Rewards [e], 0 where the step was only a reset."""
+        rew = np.where(resetting, 0.0, self._numbers(rew, "rewards"))
+        bad = np.flatnonzero(~(np.abs(rew) <= checks.REWARD_MAX))
+        if len(bad):
+            raise self._fault("its rewards", ValueError(
+                f"the one of environment {bad[0]} is {rew[bad[0]]}, not finite in float32"))
         return rew
 
-    def _flags(self, flags: Any, name: str) -> np.ndarray:
-        """`flags` as bool [e]."""
-        flags = np.asarray(flags)
-        if flags.shape != (self.count,) or flags.dtype.kind not in "biuf":
-            raise self._fault(f"its {name}", ValueError(
-                f"they are {flags.dtype} of shape {flags.shape}, not bool ({self.count},)"))
-        return flags.astype(bool)
+    def _numbers(self, values: Any, name: str) -> np.ndarray:
+        """One real number or flag for each environment, as an array [e]."""
+        try:
+            values = np.asarray(values)
+            if values.shape != (self.count,) or values.dtype.kind not in "biuf":
+                raise ValueError(f"the {name} have shape {values.shape} and dtype {values.dtype},"
+                                 f" not one number for each of {self.count} environments")
+        except Exception as error:  # as above
+            raise self._fault(f"its {name}", error) from error
+        return values
 
     def _fault(self, field: str, error: BaseException) -> EnvError:
         where = f"{self.env} (seed {self.seed}, rollout {self.iteration}, step {self.state.t})"

@@ -2,13 +2,11 @@
 
 from typing import Any, NamedTuple, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fastppo.collect import Rollout
 from fastppo.envs.spaces import tree_map
-from fastppo.policy import Policy
 
 
 class Batch(NamedTuple):
@@ -51,11 +49,6 @@ def flatten_rollout(rollout: Rollout, device: torch.device) -> Batch:
         x = x[:len(rollout.raw)].reshape(len(valid), *x.shape[2:])
         return (x if valid.all() else x[valid]).to(device)
     return Batch(*(tree_map(rows, getattr(rollout, name)) for name in Batch._fields[:-1]))
-
-
-def valid_observations(rollout: Rollout, policy: Policy) -> list[np.ndarray]:
-    """The observations of a rollout's valid rows, one array [b ...] for each leaf of the space."""
-    return policy.observer.layout.split(flatten_rollout(rollout, torch.device("cpu")).obs)
 
 
 def normalise_advantages(adv: Tensor) -> Tensor:

@@ -56,20 +56,15 @@ def scheduled_value(name: str, setting: Scheduled, remaining: float) -> float:
 
     Raises ConfigError if a function fails, or returns no finite number of 0 or more.
     """
-    fix = f"{name}=lambda remaining: {0.2 if 'clip' in name else 3e-4} * remaining"
     try:
-        found = schedule_function(setting)(remaining)
+        number = float(schedule_function(setting)(remaining))
+        if not 0 <= number < math.inf:
+            raise ValueError(f"it returned {number}")
     except Exception as error:  # a user's function may raise anything
-        raise ConfigError(f"the function given as {name} failed for the remaining progress"
-                          f" {remaining:g}: {type(error).__name__}: {error}", fix) from error
-    try:
-        number = float(found)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not 0 <= number < math.inf:
-        raise ConfigError(f"the function given as {name} returned {found!r} for the remaining"
-                          f" progress {remaining:g}, but must return a finite number, 0 or more",
-                          fix)
+        raise ConfigError(f"the function given as {name} gave no finite number, 0 or more, for the"
+                          f" remaining progress {remaining:g}: {type(error).__name__}: {error}",
+                          f"{name}=lambda remaining: {0.2 if 'clip' in name else 3e-4} * remaining"
+                          ) from error
     return number
 
 
