@@ -6,7 +6,6 @@ from fastppo.envs.observations import ObservationLayout, parse_mask, with_mask
 from fastppo.envs.spaces import MASK
 from fastppo.errors import Error, InputError
 
-PASS_STATE = "give what the last predict returned: action, state = policy.predict(obs, state=state)"
 
 
 def stored_batch(obs, layout: ObservationLayout, mask=None) -> tuple[np.ndarray, bool]:
@@ -48,16 +47,15 @@ def _with_parsed_mask(obs, layout: ObservationLayout, mask) -> dict:
 
 
 def check_state(state, rows: int, size: int) -> None:
-    """Raise InputError unless `state` is None or a finite float32 array [rows size]."""
+    """Raise InputError unless `state` is None or a float32 array [rows size]."""
     if state is None:
         return
     if not size:
         raise InputError("predict was given a state, but the policy has no memory", "leave it out")
     found = f"{state.dtype} {list(state.shape)}" if isinstance(state, np.ndarray) else type(state)
     if found != (wanted := f"float32 {[rows, size]}"):
-        raise InputError(f"the state is {found}, not {wanted}", PASS_STATE)
-    if not np.isfinite(state).all():
-        raise InputError("the state has a number that is not finite", PASS_STATE)
+        raise InputError(f"the state is {found}, not {wanted}", "give what the last predict"
+                         " returned: action, state = policy.predict(obs, state=state)")
 
 
 def check_parameters(params) -> None:

@@ -15,14 +15,12 @@ def checked_reward(rew) -> float:
         return float(rew)
     kind = getattr(getattr(rew, "dtype", None), "kind", "f")  # torch's dtypes have none
     try:
-        value = None if isinstance(rew, (str, bytes)) or kind in "cSUmM" or np.ndim(rew) \
-            else float(rew)
+        real = not isinstance(rew, (str, bytes)) and kind not in "cSUmM" and np.ndim(rew) == 0
+        value = float(rew) if real else np.nan
     except (TypeError, ValueError, RuntimeError):  # as numpy and torch refuse it
-        value = None
-    if value is None:
-        raise ValueError(f"the reward is {rew!r}, not a number")
+        value = np.nan
     if not abs(value) <= REWARD_MAX:
-        raise ValueError(f"the reward is {value}, not finite in float32")
+        raise ValueError(f"the reward is {rew!r}, not one finite number in float32")
     return value
 
 

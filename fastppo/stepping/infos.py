@@ -25,8 +25,9 @@ def finite_scalars(info: Any) -> Scalars:
     """The first MAX_INFO_KEYS finite real scalars of an info, by name; flags are 0 and 1."""
     scalars = {}
     for name, value in dict.items(info) if isinstance(info, dict) else ():
+        shown = isinstance(name, str) and len(name) <= MAX_KEY_LENGTH and name.isprintable()
         number = _finite_number(value)
-        if number is not None and _can_show(name) and len(scalars) < MAX_INFO_KEYS:
+        if number is not None and shown and len(scalars) < MAX_INFO_KEYS:
             scalars[name] = number
     return scalars
 
@@ -49,10 +50,6 @@ def _has_reported(e: int, info: dict, name: Any) -> bool:
         return False  # a mask
     mask, column = info.get(f"_{name}"), info[name]
     return np.ndim(column) > 0 and len(column) > e and (mask is None or bool(mask[e]))
-
-
-def _can_show(name: Any) -> bool:
-    return isinstance(name, str) and len(name) <= MAX_KEY_LENGTH and name.isprintable()
 
 
 def _finite_number(value: Any) -> float | None:

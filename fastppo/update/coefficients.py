@@ -91,21 +91,16 @@ class KLControl:
         The KL [] is read from its device only if a setting needs it.
         """
         self._warn_at_rate_0(now)
-        target, aim = self.config.target_kl, self.config.adaptive_kl
-        if aim is not None:
-            self.state = self._adapted(self.rates(now)[0], float(kl), aim)
+        lr, target, aim = self.rates(now)[0], self.config.target_kl, self.config.adaptive_kl
+        if aim is not None and kl > 2.0 * aim:
+            self.state = max(lr / FACTOR, SLOWEST)
+        elif aim is not None and 0.0 < kl < 0.5 * aim:  # 0: no step was taken before it was measured
+            self.state = min(lr * FACTOR, FASTEST)
         return target is not None and bool(kl > 1.5 * target)
 
     def restore(self, state: float | None) -> None:
         """Restores a `state`."""
         self.state = state
-
-    def _adapted(self, lr: float, kl: float, aim: float) -> float:
-        if kl > 2.0 * aim:
-            return max(lr / FACTOR, SLOWEST)
-        if 0.0 < kl < 0.5 * aim:  # 0: no step was taken before it was measured
-            return min(lr * FACTOR, FASTEST)
-        return lr
 
     def _warn_at_rate_0(self, now: Coefficients) -> None:
         """Warns once if a loop of the user's continues after the end of the schedule."""
