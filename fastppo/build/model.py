@@ -46,7 +46,7 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
 
 def make_network(seen: ObservationLayout, config: Config, generator: torch.Generator | None) -> ActorCritic:
     """The built-in network of a resolved Config, with weights from `generator`."""
-    head = make_head(seen.act_space, config)  # without the features that gSDE needs
+    head = make_head(seen.act_space, config)  # without features, for gSDE too
     final_tanh = head.means if config.final_tanh else None
     if is_plain_mlp(config):
         return MLP(ObservationEncoding(seen).size, head.size, config.hidden_sizes, config.activation,

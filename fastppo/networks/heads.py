@@ -346,11 +346,6 @@ def make_head(space: Space, config: Config = DEFAULT_CONFIG, features: int = 0) 
     return _box_head(space, config, features)
 
 
-def size(space: Space) -> int:
-    """The number of action parameters that a network must return for an action space."""
-    return make_head(space).size
-
-
 def _box_head(space: Space, config: Config, features: int) -> Head:
     count, init = math.prod(space.shape), config.log_std_init
     form = "scale" if config.action_scaling else "clip"

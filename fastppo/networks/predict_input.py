@@ -7,7 +7,6 @@ from fastppo.envs.spaces import MASK
 from fastppo.errors import Error, InputError
 
 
-
 def stored_batch(obs, layout: ObservationLayout, mask=None) -> tuple[np.ndarray, bool]:
     """(stored rows [b ...], True if `obs` is one observation and no batch).
 

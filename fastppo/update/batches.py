@@ -61,7 +61,7 @@ def normalise_advantages(adv: Tensor) -> Tensor:
 
 
 def split_between(batch: Batch, count: int, ends: Sequence[int]) -> list[Batch]:
-    """A batch in `count` parts of whole units, which begin and end at `ends`; at most one a unit."""
+    """A batch in `count` parts of whole units, which begin and end at `ends`."""
     units = len(ends) - 1
     ends = [ends[units * i // min(count, units)] for i in range(min(count, units) + 1)]
     return [batch.rows(slice(first, last)) for first, last in zip(ends, ends[1:])]

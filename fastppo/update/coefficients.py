@@ -94,7 +94,7 @@ class KLControl:
         lr, target, aim = self.rates(now)[0], self.config.target_kl, self.config.adaptive_kl
         if aim is not None and kl > 2.0 * aim:
             self.state = max(lr / FACTOR, SLOWEST)
-        elif aim is not None and 0.0 < kl < 0.5 * aim:  # 0: no step was taken before it was measured
+        elif aim is not None and 0.0 < kl < 0.5 * aim:  # 0: measured before the first step
             self.state = min(lr * FACTOR, FASTEST)
         return target is not None and bool(kl > 1.5 * target)
 
