@@ -10,8 +10,7 @@ from fastppo.collect import Rollout
 from fastppo.config import Config
 from fastppo.machine import kernels
 from fastppo.networks.value_normalisation import modules_with_moments
-from fastppo.update import batches
-from fastppo.update.batches import Batch, Fresh
+from fastppo.update.batches import Batch, Fresh, flatten_rollout, normalise_advantages
 from fastppo.update.coefficients import Coefficients, KLControl
 from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.optimizers import make_clipping, make_optimizer
@@ -71,7 +70,7 @@ class Learner:
 
     def __init__(self, policy: nn.Module, config: Config, flat: FlatParameters):
         self.policy, self.config, self.flat = policy, config, flat
-        self.flatten, self.transforms = batches.flatten_rollout, []
+        self.flatten, self.transforms = flatten_rollout, []
         self.optimizer, self.kl_control = make_optimizer(config, flat), KLControl(config)
         self.clip_gradient, self.finished = make_clipping(config, flat), -1  # complete iterations
         self.parts = [flat, self.optimizer, self.kl_control, *modules_with_moments(policy)]
@@ -93,7 +92,8 @@ class Learner:
         self.flat.check()
         with restored_on_error(self.parts):
             stats = loss_report(self._epochs(rollout, now, iteration))
-            self.policy.observer.learn(batches.valid_observations(rollout, self.policy))
+            obs = flatten_rollout(rollout, torch.device("cpu")).obs
+            self.policy.observer.learn(self.policy.observer.layout.split(obs))
             self.finished = iteration
         return stats
 
@@ -120,7 +120,7 @@ class Learner:
     def _minibatch(self, batch: Batch, now: Coefficients) -> Statistics:
         """One step of the optimizer on the gradient of one minibatch."""
         if self.config.norm_advantages == "minibatch":
-            batch = batch._replace(adv=batches.normalise_advantages(batch.adv))
+            batch = batch._replace(adv=normalise_advantages(batch.adv))
         self.flat.grad.zero_()
         stats = {}
         for part in batch.split(self.config.num_microbatches):

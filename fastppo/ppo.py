@@ -6,7 +6,6 @@
 """
 
 import os
-from typing import Any
 
 from fastppo.build.arena_layout import check_rollout
 from fastppo.build.resolve import Callbacks, as_callbacks, target_steps
@@ -29,7 +28,7 @@ class PPO(Run):
     is given. Raises subclasses of fastppo.Error; close() it, or use `with`.
     """
 
-    def __init__(self, env: Any = None, **settings):
+    def __init__(self, env=None, **settings):
         super().__init__(env, settings, make_sinks)
         self.clock, self.episodes = PartTimer(), EpisodeMetrics()
 

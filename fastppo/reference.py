@@ -74,11 +74,6 @@ def word(seed, purpose, env, step, component=0):
     return philox(seed, component, step, env, purpose)[0]
 
 
-def episode_seed(seed, purpose, env, episode):
-    """The seed of an environment's episode: the upper 31 bits of its word, an int in [0, 2^31)."""
-    return word(seed, purpose, env, episode) >> 1
-
-
 def uniform(seed, purpose, env0, step, shape):
     """Uniforms in [0, 1), [e k]: (word0 >> 8) 2^-24 at component k of environment env0 + e."""
     at = np.ndindex(shape)

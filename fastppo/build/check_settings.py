@@ -3,7 +3,6 @@
 import numpy as np
 from gymnasium.spaces import Box, Space
 
-from fastppo.build.model import head_options
 from fastppo.build.user_model import is_user_model
 from fastppo.config import Config, default_of
 from fastppo.envs.actions import check_bounds
@@ -108,13 +107,13 @@ def _check_keys(config: Config, seen: ObservationLayout) -> None:
 
 def _check_std(config: Config, box: Box) -> None:
     """Raise ConfigError if the square of a fixed or initial std is 0 or infinite in float32."""
-    name, fix, form = "std", Omit("std"), "scale" if config.action_scaling else "clip"
+    name, fix = "std", Omit("std")
     with np.errstate(all="ignore"):
         if config.std is None:
             name, fix = "log_std_init", Set(log_std_init=0)
             std = np.exp([np.float64(config.log_std_init)])
         else:
-            std = fixed_std(box, head_options(config), form)
+            std = fixed_std(box, config)
         square = np.square(std).astype(np.float32)
     wrong = std[(square == 0) | ~np.isfinite(square)]
     if len(wrong):

@@ -10,7 +10,7 @@ from fastppo.envs.observations import ObservationEncoding, ObservationLayout
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 from fastppo.networks.encoders import make_encoder
-from fastppo.networks.heads import HeadOptions, make_head
+from fastppo.networks.heads import make_head
 from fastppo.networks.mlp import COMPILED_ACTIVATIONS, MLP, ActorCritic
 from fastppo.networks.recurrent import RecurrentActorCritic, RecurrentEncoder
 from fastppo.networks.torch_state import default_torch, seeded_rng, torch_threads
@@ -37,7 +37,7 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
             check_network_size(config, inputs)
             net = make_network(seen, config, generator)
             features = net.actor_body.size * net.features
-        head = make_head(act_space, head_options(config), features)
+        head = make_head(act_space, config, features)
         policy = Policy(obs_space, act_space, net, config.norm_obs, head, config.seed,
                         config.obs_limit).eval()
         if own:
@@ -47,15 +47,10 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
     return policy.eval()
 
 
-def head_options(config: Config) -> HeadOptions:
-    """The settings of a Config that action heads depend on."""
-    return HeadOptions(*(getattr(config, name) for name in HeadOptions._fields))
-
-
 def make_network(seen: ObservationLayout, config: Config, generator: torch.Generator | None
                  ) -> ActorCritic:
     """The built-in network of a resolved Config, with weights from `generator`."""
-    head = make_head(seen.act_space, head_options(config)._replace(sde=False))
+    head = make_head(seen.act_space, config)  # without features, for gSDE too
     final_tanh = head.means if config.final_tanh else None
     if is_plain_mlp(config):
         return MLP(ObservationEncoding(seen).size, head.size, config.hidden_sizes,

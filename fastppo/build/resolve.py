@@ -12,7 +12,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from fastppo.build.check_settings import check_settings, torch_alone
-from fastppo.build.model import head_options, is_plain_mlp
+from fastppo.build.model import is_plain_mlp
 from fastppo.config import Config, check_names, default_of
 from fastppo.envs.observations import (
     ObservationEncoding,
@@ -164,7 +164,7 @@ def _update_threads(config: Config) -> int:
 
 def _kernel_supports(config: Config, seen: ObservationLayout) -> bool:
     """True if the compiled kernels support the network and the action head."""
-    head = make_head(seen.act_space, head_options(config), 1)
+    head = make_head(seen.act_space, config, 1)
     widths = ObservationEncoding(seen).size, *config.hidden_sizes, head.size
     return (kernels.COMPILED and is_plain_mlp(config) and config.device == "cpu"
             and type(head) in COMPILED_HEADS and config.std is None and not config.final_tanh

@@ -2,19 +2,14 @@
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastppo.collect import Rollout
 from fastppo.config import Config
-from fastppo.envs.observations import clamps_normalised_only
-from fastppo.errors import ModelError
 from fastppo.learner import Learner
 from fastppo.learners.shared_minibatches import SharedMinibatches
 from fastppo.machine import kernels
-from fastppo.networks.heads import COMPILED_HEADS
-from fastppo.networks.mlp import MLP
 from fastppo.policy import Policy
-from fastppo.settings.fixes import Set
 from fastppo.stepping.actors import PolicyPlan
 from fastppo.update.batches import Batch
 from fastppo.update.coefficients import Coefficients, coefficients_at
@@ -24,22 +19,12 @@ from fastppo.update.statistics import LOSSES, Statistics
 from fastppo.workers.update_helper import HelperPlan, shared_memory
 
 
-def can_compile(policy: nn.Module, flat: FlatParameters) -> bool:
-    """Returns True if the compiled learner can train this policy: built-in MLP, CPU, no mask."""
-    return (kernels.COMPILED and isinstance(policy, Policy) and flat.values.device.type == "cpu"
-            and policy.observer.layout.mask is None and policy_plan(policy, flat) is not None)
-
-
-def policy_plan(policy: Policy, flat: FlatParameters) -> PolicyPlan | None:
-    """The layers for the compiled policy; None for a network that only torch can run."""
-    log_std, observer = getattr(policy.head, "log_std", None), policy.observer
-    known = (type(policy.net) is MLP and policy.net.final_tanh is None
-             and type(policy.head) in COMPILED_HEADS
-             and clamps_normalised_only(observer.layout, observer.norm, observer.limit))
-    if not known or log_std is not None and id(log_std) not in flat.offsets:
-        return None
+def policy_plan(policy: Policy, flat: FlatParameters) -> PolicyPlan:
+    """The layers of a built-in MLP for the compiled policy (see build/resolve.py)."""
+    log_std = getattr(policy.head, "log_std", None)
     return PolicyPlan(policy.net.plan(flat.offsets),
-                  None if log_std is None else flat.offsets[id(log_std)], observer.limit)
+                      None if log_std is None else flat.offsets[id(log_std)],
+                      policy.observer.limit)
 
 
 def update_coefficients(config: Config, now: Coefficients) -> kernels.UpdateCoefficients:
@@ -50,16 +35,10 @@ def update_coefficients(config: Config, now: Coefficients) -> kernels.UpdateCoef
 
 
 class CompiledLearner(Learner):
-    """A Learner whose minibatches are compiled, on the same vectors: equal to it within 1e-5.
+    """A Learner whose minibatches are compiled, on the same vectors: equal to it within 1e-5."""
 
-    Raises ModelError for a policy that can_compile refuses.
-    """
-
-    def __init__(self, policy: nn.Module, config: Config, flat: FlatParameters):
+    def __init__(self, policy: Policy, config: Config, flat: FlatParameters):
         super().__init__(policy, config, flat)
-        if not can_compile(policy, flat):
-            raise ModelError("the compiled learner is for built-in MLPs on the CPU",
-                             Set(learner="torch"))
         self.plan, self.shared, self.helped = policy_plan(policy, flat), None, False
         self.buffers = kernels.update_memory(
             *self.plan[:2], flat.values.numpy(), self.optimizer.mean.numpy(),

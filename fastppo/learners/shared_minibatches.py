@@ -21,7 +21,7 @@ class SharedMinibatches:
     A minibatch is a round of shards in one cell; each free process claims the next one. Claims
     decide only who computes a shard, so they change no bit (csrc/update/update.h).
 
-        main    post a round -> begin -> claim, shard, claim, shard ... -> wait for the rest -> finish
+        main    post a round -> begin -> claim, shard, claim, shard ... -> wait -> finish
         worker                  claim -> begin -> shard, claim, shard ...
     """
 
@@ -47,7 +47,7 @@ class SharedMinibatches:
             self._dismiss()
 
     def minibatches(self, update: MinibatchUpdate, order: np.ndarray) -> Callable[..., None]:
-        """The function that computes a minibatch of samples in `order`, as update.minibatch does."""
+        """The function that computes a minibatch of `order`, as update.minibatch does."""
         self.arena["order"][:] = order
         return partial(self._minibatch, update)
 

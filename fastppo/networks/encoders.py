@@ -5,14 +5,14 @@
                            their features and on the columns of everything else
 """
 
-from typing import Any, Iterator, Sequence
+from typing import Any, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from fastppo.config import Config
-from fastppo.envs.observations import ObservationEncoding, ObservationLayout, StoredLeaf
-from fastppo.envs.spaces import subspaces
+from fastppo.envs.observations import ObservationEncoding, ObservationLayout
+from fastppo.envs.spaces import leaves, subspaces
 from fastppo.networks.cnn import IMAGE_NETWORKS, ImageEncoder, image_shape
 from fastppo.networks.mlp import DenseEncoder
 
@@ -22,10 +22,10 @@ def make_encoder(layout: ObservationLayout, config: Config,
                  keys: Sequence[str] | None = None) -> nn.Module:
     """The encoder of a resolved Config; `keys`: the parts of a Dict that it sees, None for all."""
     encoding = ObservationEncoding(layout)
-    places = [i for i, stored in enumerate(encoding.leaves)
-              if keys is None or stored.leaf.path[layout.wrapped] in keys]
+    places = [i for i, leaf in enumerate(leaves(layout.network_space))
+              if keys is None or leaf.path[0] in keys]
     if config.model != "mlp":
-        return MixedEncoder(encoding.leaves, places, config, generator)
+        return MixedEncoder(layout, places, config, generator)
     columns = torch.cat([torch.arange(encoding.size)[encoding.columns[i]] for i in places])
     layers = DenseEncoder(len(columns), config.hidden_sizes, config.activation, generator,
                           config.layer_norm)
@@ -60,16 +60,17 @@ class MixedEncoder(nn.Module):
 
     flat = False
 
-    def __init__(self, leaves: Sequence[StoredLeaf], places: Sequence[int], config: Config,
+    def __init__(self, layout: ObservationLayout, places: Sequence[int], config: Config,
                  generator: torch.Generator | None):
         super().__init__()
-        kind, self.places = IMAGE_NETWORKS[config.model], list(places)
-        shapes = list(map(image_shape, leaves))
+        kind, stored = IMAGE_NETWORKS[config.model], ObservationEncoding(layout).leaves
+        self.leaves = [leaves(layout.network_space)[i] for i in places]
+        shapes = [image_shape(leaf) for leaf in stored]
         self.image_leaves = [i for i, shape in enumerate(shapes)
                              if shape is not None and min(shape[1:]) >= kind.smallest]
         self.parts = nn.ModuleList(
             ImageEncoder(kind, shapes[i], generator, config.layer_norm)
-            if i in self.image_leaves else DenseEncoder(leaves[i].width, ()) for i in places)
+            if i in self.image_leaves else DenseEncoder(stored[i].width, ()) for i in places)
         alone = len(places) == 1 and places[0] in self.image_leaves
         self.hidden = DenseEncoder(sum(part.size for part in self.parts),
                                    () if alone else config.hidden_sizes, config.activation,
@@ -78,15 +79,5 @@ class MixedEncoder(nn.Module):
 
     def forward(self, obs: Any) -> Tensor:
         """Features [b f] of the structure that the normaliser returns."""
-        leaves = list(structure_leaves(obs))
-        features = [part(leaves[i]) for part, i in zip(self.parts, self.places)]
+        features = [part(leaf.of(obs)) for part, leaf in zip(self.parts, self.leaves)]
         return self.hidden(torch.cat(features, -1))
-
-
-def structure_leaves(value: Any) -> Iterator[Tensor]:
-    """The tensors of a structure, in the order of its space's leaves."""
-    if isinstance(value, (dict, tuple)):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from structure_leaves(inner)
-    else:
-        yield value

@@ -6,13 +6,13 @@ Every head has
     noise     one letter for each random number of an action: u uniform in [0, 1), n normal
     form      the map from a stored action to the environment's (ActionMapping)
     hold      steps for which the noise stays the same; None: a whole rollout
-and four functions of parameters [b size]: sample, evaluate, mode, masked. No head draws random
+and functions of parameters [b size]: sample, draw, evaluate, mode, masked. No head draws random
 numbers: noise is an argument. Log-probabilities and entropies are in nats, summed over components.
 Entropies are exact unless a head says that they are estimated.
 """
 
 import math
-from typing import NamedTuple, Sequence
+from typing import Sequence
 
 import numpy as np
 import torch
@@ -20,31 +20,17 @@ from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete, Space
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fastppo.config import Config
 from fastppo.envs.spaces import MASKED_LOGIT, choice_counts, leaves, subspaces
 
 LOG_TWO_PI = math.log(2 * math.pi)
-
-
-class HeadOptions(NamedTuple):
-    """The settings of a Config that choose the distribution of the numbers of a Box."""
-
-    distribution: str = "gaussian"
-    std: float | str | None = None
-    log_std_init: float = 0.0
-    min_std: float = 0.0
-    std_scale: float = 1.0
-    action_scaling: bool = False
-    sde: bool = False
-    sde_sample_freq: int | None = None
-
-
-DEFAULT_OPTIONS = HeadOptions()
+DEFAULT_CONFIG = Config()
 
 
 class Head(nn.Module):
     """The base of all heads; the first `means` of the `size` parameters are means.
 
-        sample(params, noise [b k]) -> (act, logp [b])
+        draw(params, noise [b k])   -> act
         evaluate(params, act)       -> (logp [b] of act, entropy [b])
         mode(params)                -> the likeliest act
     """
@@ -54,6 +40,11 @@ class Head(nn.Module):
     def __init__(self, size: int, noise: str, means: int = 0):
         super().__init__()
         self.size, self.noise, self.means = size, noise, np.arange(size) < means
+
+    def sample(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(act, logp [b]); logp is computed from the stored action, as the update does."""
+        act = self.draw(params, noise)
+        return act, self.evaluate(params, act)[0]
 
     def masked(self, params: Tensor, mask: Tensor | None) -> Tensor:
         """Parameters with which actions that `mask`, bool [b choices], forbids are never taken."""
@@ -66,15 +57,15 @@ class Categorical(Head):
     def __init__(self, n: int):
         super().__init__(n, "u")
 
-    def sample(self, logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(act [b], logp [b]) by inverse CDF from one uniform number a row, noise [b 1]."""
-        act = _inverse_cdf(logits, noise)
-        return act, self.evaluate(logits, act)[0]
+    def draw(self, logits: Tensor, noise: Tensor) -> Tensor:
+        """act [b] by inverse CDF from one uniform number a row, noise [b 1]."""
+        return _inverse_cdf(logits, noise)
 
     def evaluate(self, logits: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
-        """(logp [b] of act, entropy [b])."""
+        """(logp [b] of act, [b] or [b 1], and entropy [b])."""
         logp = logits.log_softmax(-1)
-        return logp.gather(-1, act[:, None])[:, 0], -(logp.exp() * logp).sum(-1)
+        index = act.long().reshape(-1, 1)
+        return logp.gather(-1, index)[:, 0], -(logp.exp() * logp).sum(-1)
 
     def mode(self, logits: Tensor) -> Tensor:
         """The likeliest action [b]."""
@@ -96,15 +87,15 @@ class MultiCategorical(Head):
         self.register_buffer("index", torch.from_numpy(index), persistent=False)
         self.register_buffer("padding", torch.from_numpy(~used), persistent=False)
 
-    def sample(self, logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(act [b k], logp [b]) from one uniform number a factor."""
-        act = _inverse_cdf(self._factors(logits), noise[:, :, None])
-        return act, self.evaluate(logits, act)[0]
+    def draw(self, logits: Tensor, noise: Tensor) -> Tensor:
+        """act [b k] from one uniform number a factor."""
+        return _inverse_cdf(self._factors(logits), noise[:, :, None])
 
     def evaluate(self, logits: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
         logp = self._factors(logits).log_softmax(-1)
-        return logp.gather(-1, act[..., None])[..., 0].sum(-1), -(logp.exp() * logp).sum((-1, -2))
+        index = act.long()[..., None]
+        return logp.gather(-1, index)[..., 0].sum(-1), -(logp.exp() * logp).sum((-1, -2))
 
     def mode(self, logits: Tensor) -> Tensor:
         """The likeliest choice of every factor [b k]."""
@@ -122,10 +113,9 @@ class Bernoulli(Head):
     def __init__(self, size: int):
         super().__init__(size, "u" * size)
 
-    def sample(self, odds: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(act [b k], logp [b]) from one uniform number a bit."""
-        act = (noise < odds.sigmoid()).long()
-        return act, self.evaluate(odds, act)[0]
+    def draw(self, odds: Tensor, noise: Tensor) -> Tensor:
+        """act [b k] from one uniform number a bit."""
+        return (noise < odds.sigmoid()).long()
 
     def evaluate(self, odds: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
@@ -145,8 +135,27 @@ class Bernoulli(Head):
         return odds.masked_fill(~one, MASKED_LOGIT).masked_fill(~none, -MASKED_LOGIT)
 
 
-class Gaussian(Head):
-    """Independent normals with means [b a] and one log std for each component, free of the state.
+class Normal(Head):
+    """Independent normals; a subclass has `normal(params)`, which returns their means and stds."""
+
+    def draw(self, params: Tensor, noise: Tensor) -> Tensor:
+        """act [b a] from standard normal noise [b a]."""
+        mean, std = self.normal(params)
+        return mean + std * noise
+
+    def evaluate(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+        """(logp [b] of act, entropy [b])."""
+        mean, std = self.normal(params)
+        logp = -0.5 * ((act - mean) / std).square() - std.log() - 0.5 * LOG_TWO_PI
+        return logp.sum(-1), (std.log() + 0.5 * (1 + LOG_TWO_PI)).sum(-1)
+
+    def mode(self, params: Tensor) -> Tensor:
+        """The mean [b a]."""
+        return self.normal(params)[0]
+
+
+class Gaussian(Normal):
+    """Normals with means [b a] and one log std for each component, free of the state.
 
     The log std begins at `log_std_init` and is trained unless `fixed`.
     """
@@ -157,28 +166,20 @@ class Gaussian(Head):
         start = torch.as_tensor(log_std_init, dtype=torch.float32).expand(size).clone()
         self.form, self.log_std = form, nn.Parameter(start, requires_grad=not fixed)
 
-    def sample(self, mean: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(act [b a], logp [b]) from standard normal noise [b a]."""
-        act = mean + self.log_std.exp() * noise
-        return act, self._log_density(mean, act)
+    def normal(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+        """(mean [b a], std [a])."""
+        return mean, self.log_std.exp()
 
     def evaluate(self, mean: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
-        """(logp [b] of act, entropy [b])."""
-        entropy = self.log_std.sum() + 0.5 * self.size * (1 + LOG_TWO_PI)
-        return self._log_density(mean, act), entropy.expand(len(act))
-
-    def mode(self, mean: Tensor) -> Tensor:
-        """The mean [b a]."""
-        return mean
-
-    def _log_density(self, mean: Tensor, act: Tensor) -> Tensor:
-        """Computed from the stored action and not from the noise, as the update does."""
+        """(logp [b] of act, entropy [b]), in the order of operations of the kernels."""
         z = (act - mean) * (-self.log_std).exp()
-        return -0.5 * z.square().sum(-1) - self.log_std.sum() - 0.5 * self.size * LOG_TWO_PI
+        logp = -0.5 * z.square().sum(-1) - self.log_std.sum() - 0.5 * self.size * LOG_TWO_PI
+        entropy = self.log_std.sum() + 0.5 * self.size * (1 + LOG_TWO_PI)
+        return logp, entropy.expand(len(act))
 
 
-class StateGaussian(Head):
-    """Independent normals; the network returns means and raw stds, parameters [b 2a].
+class StateGaussian(Normal):
+    """Normals of which the network returns means and raw stds, parameters [b 2a].
 
     std = scale softplus(raw + softplus^-1(exp(log_std_init) / scale)) + floor, so raw 0 gives
     exp(log_std_init) + floor.
@@ -191,22 +192,8 @@ class StateGaussian(Head):
         start = math.exp(log_std_init) / scale
         self.shift = start + math.log(-math.expm1(-start))
 
-    def sample(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(act [b a], logp [b]) from standard normal noise [b a]."""
-        mean, std = self._normal(params)
-        act = mean + std * noise
-        return act, _normal_log_density(mean, std, act)
-
-    def evaluate(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
-        """(logp [b] of act, entropy [b])."""
-        mean, std = self._normal(params)
-        return _normal_log_density(mean, std, act), _normal_entropy(std)
-
-    def mode(self, params: Tensor) -> Tensor:
-        """The mean [b a]."""
-        return params.chunk(2, -1)[0]
-
-    def _normal(self, params: Tensor) -> tuple[Tensor, Tensor]:
+    def normal(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """(mean [b a], std [b a])."""
         mean, raw = params.chunk(2, -1)
         return mean, self.scale * F.softplus(raw + self.shift) + self.floor
 
@@ -224,11 +211,6 @@ class SquashedGaussian(Gaussian):
         nodes, weights = np.polynomial.hermite_e.hermegauss(8)
         for name, x in (("nodes", nodes), ("weights", weights / weights.sum())):
             self.register_buffer(name, torch.from_numpy(x).float(), persistent=False)
-
-    def sample(self, mean: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(act [b a], logp [b]) from standard normal noise [b a]."""
-        act, logp = super().sample(mean, noise)
-        return act, logp - _log_slope(act).sum(-1)
 
     def evaluate(self, mean: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, estimated entropy [b])."""
@@ -251,13 +233,12 @@ class Beta(Head):
     def __init__(self, size: int):
         super().__init__(2 * size, "nu" * (2 * self.ROUNDS * size))
 
-    def sample(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(act [b a], logp [b])."""
+    def draw(self, params: Tensor, noise: Tensor) -> Tensor:
+        """act [b a] from the noise of all attempts."""
         alpha, beta = self._shapes(params)
         tries = noise.reshape(len(noise), alpha.shape[-1], 2, self.ROUNDS, 2)
         first, second = (_gamma(shape, tries[:, :, i]) for i, shape in enumerate((alpha, beta)))
-        act = (first / (first + second)).clamp(self.EDGE, 1 - self.EDGE)
-        return act, self.evaluate(params, act)[0]
+        return (first / (first + second)).clamp(self.EDGE, 1 - self.EDGE)
 
     def evaluate(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
@@ -278,7 +259,7 @@ class Beta(Head):
         return (1 + F.softplus(params)).chunk(2, -1)
 
 
-class GSDE(Head):
+class GSDE(Normal):
     """Generalised state-dependent exploration: noise that is a linear function of the features.
 
     Parameters [b a + f] are means and the network's last features; act = mean + features @ E, with
@@ -296,22 +277,16 @@ class GSDE(Head):
         start = torch.full((features, size), float(log_std_init), dtype=torch.float32)
         self.log_std = nn.Parameter(start)
 
-    def sample(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(act [b a], logp [b]) from standard normal noise [b f*a]."""
+    def draw(self, params: Tensor, noise: Tensor) -> Tensor:
+        """act [b a] from standard normal noise [b f*a]."""
         mean, features = self._split(params)
         drawn = self.log_std.exp() * noise.reshape(len(noise), *self.log_std.shape)
-        act = mean + (features[:, :, None] * drawn).sum(1)
-        return act, self.evaluate(params, act)[0]
+        return mean + (features[:, :, None] * drawn).sum(1)
 
-    def evaluate(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
-        """(logp [b] of act, entropy [b])."""
+    def normal(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """(mean [b a], std [b a])."""
         mean, features = self._split(params)
-        std = (features.square() @ (2 * self.log_std).exp() + self.EDGE).sqrt()
-        return _normal_log_density(mean, std, act), _normal_entropy(std)
-
-    def mode(self, params: Tensor) -> Tensor:
-        """The mean [b a]."""
-        return self._split(params)[0]
+        return mean, (features.square() @ (2 * self.log_std).exp() + self.EDGE).sqrt()
 
     def _split(self, params: Tensor) -> tuple[Tensor, Tensor]:
         return params[:, :self.components], params[:, self.components:].detach()
@@ -329,22 +304,17 @@ class CompositeHead(Head):
         self.form = next((head.form for head in heads if head.form != "clip"), "clip")
         self.means = np.concatenate([head.means for head in heads])
 
-    def sample(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(act [b k], logp [b])."""
+    def draw(self, params: Tensor, noise: Tensor) -> Tensor:
+        """act [b k]."""
         noises = noise.split([len(head.noise) for head in self.parts], -1)
-        acts, logps = zip(*(head.sample(x, z) for head, x, z in zip(
-            self.parts, self._params(params), noises)))
-        return self._row(acts), sum(logps)
+        return self._row([head.draw(x, z) for head, x, z in zip(
+            self.parts, self._params(params), noises)])
 
     def evaluate(self, params: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""
-        logp = entropy = 0
-        for head, x, part in zip(self.parts, self._params(params), act.split(self.widths, -1)):
-            if not isinstance(head, (Gaussian, StateGaussian, Beta)):
-                part = part.long()
-            found = head.evaluate(x, part[:, 0] if isinstance(head, Categorical) else part)
-            logp, entropy = logp + found[0], entropy + found[1]
-        return logp, entropy
+        found = [head.evaluate(x, part) for head, x, part in zip(
+            self.parts, self._params(params), act.split(self.widths, -1))]
+        return sum(logp for logp, _ in found), sum(entropy for _, entropy in found)
 
     def mode(self, params: Tensor) -> Tensor:
         """The likeliest action of every head [b k]."""
@@ -361,11 +331,11 @@ class CompositeHead(Head):
 COMPILED_HEADS = Categorical, Gaussian  # the heads that have kernels
 
 
-def make_head(space: Space, options: HeadOptions = DEFAULT_OPTIONS, features: int = 0) -> Head:
+def make_head(space: Space, config: Config = DEFAULT_CONFIG, features: int = 0) -> Head:
     """The head for a served action space; `features`: the number of the network's, for gSDE."""
     if subspaces(space):
         parts = [leaf.space for leaf in leaves(space)]
-        return CompositeHead([make_head(part, options) for part in parts],
+        return CompositeHead([make_head(part, config) for part in parts],
                              [math.prod(part.shape) for part in parts])
     if isinstance(space, Discrete):
         return Categorical(int(space.n))
@@ -373,42 +343,36 @@ def make_head(space: Space, options: HeadOptions = DEFAULT_OPTIONS, features: in
         return MultiCategorical(choice_counts(space).tolist())
     if isinstance(space, MultiBinary):
         return Bernoulli(math.prod(space.shape))
-    return _box_head(space, options, features)
+    return _box_head(space, config, features)
 
 
-def size(space: Space) -> int:
-    """The number of action parameters that a network must return for an action space."""
-    return make_head(space).size
-
-
-def _box_head(space: Space, options: HeadOptions, features: int) -> Head:
-    count, init = math.prod(space.shape), options.log_std_init
-    form = "scale" if options.action_scaling else "clip"
-    fixed = options.std is not None
-    if fixed:
-        init = torch.from_numpy(np.log(fixed_std(space, options, form))).float()
-    if options.sde:
-        return GSDE(count, features, init, form, options.sde_sample_freq)
-    if options.distribution == "beta":
+def _box_head(space: Space, config: Config, features: int) -> Head:
+    count, init = math.prod(space.shape), config.log_std_init
+    form = "scale" if config.action_scaling else "clip"
+    if fixed := config.std is not None:
+        init = torch.from_numpy(np.log(fixed_std(space, config))).float()
+    if config.sde:
+        return GSDE(count, features, init, form, config.sde_sample_freq)
+    if config.distribution == "beta":
         return Beta(count)
-    if options.distribution == "squashed":
+    if config.distribution == "squashed":
         return SquashedGaussian(count, init, fixed)
-    if options.distribution == "state_gaussian":
-        return StateGaussian(count, init, form, options.std_scale, options.min_std)
+    if config.distribution == "state_gaussian":
+        return StateGaussian(count, init, form, config.std_scale, config.min_std)
     return Gaussian(count, init, form, fixed)
 
 
-def fixed_std(space: Space, options: HeadOptions, form: str) -> np.ndarray:
+def fixed_std(space: Space, config: Config) -> np.ndarray:
     """The std f64 [a] of a Box whose `std` is set: a number, or "10%" of the range of an action.
 
     The range is that of the sampled value: 2 if actions are scaled from [-1, 1].
     """
     count = math.prod(space.shape)
-    if not isinstance(options.std, str):
-        return np.full(count, float(options.std))
-    extent = 2.0 if form == "scale" or options.distribution == "squashed" else (
-        space.high.astype("f8") - space.low).reshape(-1)
-    return np.broadcast_to(float(options.std.rstrip("%")) / 100 * extent, count)
+    if not isinstance(config.std, str):
+        return np.full(count, float(config.std))
+    scaled = config.action_scaling or config.distribution == "squashed"
+    extent = 2.0 if scaled else (space.high.astype("f8") - space.low).reshape(-1)
+    return np.broadcast_to(float(config.std.rstrip("%")) / 100 * extent, count)
 
 
 def _inverse_cdf(logits: Tensor, u: Tensor) -> Tensor:
@@ -418,14 +382,6 @@ def _inverse_cdf(logits: Tensor, u: Tensor) -> Tensor:
     above = legal & (weight.cumsum(-1) > u * weight.sum(-1, keepdim=True))
     last = legal.long().mul(torch.arange(logits.shape[-1], device=logits.device)).amax(-1)
     return torch.where(above.any(-1), above.long().argmax(-1), last)
-
-
-def _normal_log_density(mean: Tensor, std: Tensor, act: Tensor) -> Tensor:
-    return (-0.5 * ((act - mean) / std).square() - std.log() - 0.5 * LOG_TWO_PI).sum(-1)
-
-
-def _normal_entropy(std: Tensor) -> Tensor:
-    return (std.log() + 0.5 * (1 + LOG_TWO_PI)).sum(-1)
 
 
 def _log_slope(x: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ An encoder turns observations into features: `encoder(obs) -> [b f]`. Its attrib
 images. ActorCritic puts a linear actor and a linear critic behind one or two encoders.
 """
 
-import itertools
 import math
 from typing import Sequence
 
@@ -109,18 +108,17 @@ class MLP(ActorCritic):
         `offsets` maps id(parameter) to its place in the flat vector; buffer 0 is the observation,
         dst -1 the output: action parameters, then the value (see kernels.forward).
         """
-        rows, buffers, previous = [], itertools.count(1), None
+        def row(layer: nn.Linear, src: int, dst: int, activation: int) -> tuple[int, ...]:
+            return (src, dst, layer.in_features, layer.out_features,
+                    offsets[id(layer.weight)], offsets[id(layer.bias)], activation)
 
-        def add(layer: nn.Linear, src: int, dst: int, activation: int) -> None:
-            rows.append((src, dst, layer.in_features, layer.out_features,
-                         offsets[id(layer.weight)], offsets[id(layer.bias)], activation))
-
+        rows, buffers, previous = [], 0, None
         for body, head in ((self.actor_body, self.actor), (self.critic_body, self.critic)):
             if body is not previous:  # a shared body is computed once
                 src, previous, layers = 0, body, list(body)
                 for layer, activation in zip(layers[::2], layers[1::2]):
-                    dst = next(buffers)
-                    add(layer, src, dst, ACTIVATION_CODES[type(activation)])
-                    src = dst
-            add(head, src, -1, 0)
+                    buffers += 1
+                    rows.append(row(layer, src, buffers, ACTIVATION_CODES[type(activation)]))
+                    src = buffers
+            rows.append(row(head, src, -1, 0))
         return np.array(rows, np.int64)

@@ -1,15 +1,10 @@
 """Checks the arguments of `predict` and `value`, and stores observations as training does."""
 
 import numpy as np
-from gymnasium.spaces import Tuple
 
 from fastppo.envs.observations import ObservationLayout, parse_mask, with_mask
 from fastppo.envs.spaces import MASK
 from fastppo.errors import Error, InputError
-
-ENV_RETURNS = {2: "obs, info = env.reset()",
-               5: "obs, reward, terminated, truncated, info = env.step(action)"}
-PASS_STATE = "give what the last predict returned: action, state = policy.predict(obs, state=state)"
 
 
 def stored_batch(obs, layout: ObservationLayout, mask=None) -> tuple[np.ndarray, bool]:
@@ -18,24 +13,22 @@ def stored_batch(obs, layout: ObservationLayout, mask=None) -> tuple[np.ndarray,
     `mask`: the action mask if it is not in `obs`; True: everything is legal. Raises InputError for
     an observation that training refuses, and if no action is legal.
     """
-    several = isinstance(obs, tuple) and len(obs) in ENV_RETURNS and isinstance(obs[-1], dict)
-    if several and not isinstance(layout.network_space, Tuple):
-        raise InputError("the argument is an environment's whole answer, not the observation alone",
-                         ENV_RETURNS[len(obs)])
     if layout.mask is None and mask is not None and mask is not True:
         raise InputError("an action mask was given, but the policy has learnt without one",
                          "leave action_mask out")
+    if layout.mask is not None and mask is None and not (isinstance(obs, dict) and MASK in obs):
+        raise InputError("the observation lacks the action mask with which the policy has learnt",
+                         f"policy.predict(obs, {MASK}=info['{MASK}'])")
     try:
         if layout.mask is not None:
             obs = _with_parsed_mask(obs, layout, mask)
         shape = layout.batch_shape(obs)
         rows = layout.batch(obs, *shape) if shape else layout.rows([obs])
-    except InputError:
-        raise
     except Exception as error:  # an object of the user's may raise anything
         shape = f" of shape {layout.store.shape}" * layout.is_box
         raise InputError(f"the observation does not fit the space {layout.space}: {error}",
-                         f"give an element{shape} of this space, or a batch of them") from error
+                         f"give an element{shape} of this space, which env.reset() and env.step()"
+                         " return first, or a batch of them") from error
     if found := layout.unusable(rows):
         raise InputError(f"{found[1]}, in row {found[0]}",
                          "give the mask of an observation with which an episode goes on")
@@ -43,34 +36,25 @@ def stored_batch(obs, layout: ObservationLayout, mask=None) -> tuple[np.ndarray,
 
 
 def _with_parsed_mask(obs, layout: ObservationLayout, mask) -> dict:
-    """`obs` with its action mask as bool [choices] or [b choices]; InputError if it is no mask."""
+    """`obs` with its action mask as bool [choices] or [b choices]; ValueError if it is no mask."""
     if mask is not None:
         obs = with_mask(layout.space, obs, mask)
-    elif not (isinstance(obs, dict) and MASK in obs):
-        raise InputError("the observation lacks the action mask with which the policy has learnt",
-                         f"policy.predict(obs, {MASK}=info['{MASK}'])")
     shape = (*layout.batch_shape(obs), int(layout.factors.sum()))
-    try:
-        legal = np.ones(shape, bool) if mask is True else parse_mask(
-            obs[MASK], shape[-1], "the action mask", shape[:-1])
-    except ValueError as error:
-        single = len(shape) == 2 and np.shape(obs[MASK]) == shape[1:]
-        raise InputError(str(error), f"{MASK}=np.broadcast_to(mask, {shape}), if all have the same"
-                         if single else f"an array of bool, of shape {shape}") from error
+    legal = np.ones(shape, bool) if mask is True else parse_mask(
+        obs[MASK], shape[-1], "the action mask", shape[:-1])
     return {**obs, MASK: legal}
 
 
 def check_state(state, rows: int, size: int) -> None:
-    """Raise InputError unless `state` is None or a finite float32 array [rows size]."""
+    """Raise InputError unless `state` is None or a float32 array [rows size]."""
     if state is None:
         return
     if not size:
         raise InputError("predict was given a state, but the policy has no memory", "leave it out")
     found = f"{state.dtype} {list(state.shape)}" if isinstance(state, np.ndarray) else type(state)
     if found != (wanted := f"float32 {[rows, size]}"):
-        raise InputError(f"the state is {found}, not {wanted}", PASS_STATE)
-    if not np.isfinite(state).all():
-        raise InputError("the state has a number that is not finite", PASS_STATE)
+        raise InputError(f"the state is {found}, not {wanted}", "give what the last predict"
+                         " returned: action, state = policy.predict(obs, state=state)")
 
 
 def check_parameters(params) -> None:

@@ -91,7 +91,8 @@ class RecurrentActorCritic(ActorCritic):
 
     def __init__(self, actor_body: RecurrentEncoder, critic_body: RecurrentEncoder, *args):
         super().__init__(actor_body, critic_body, *args)
-        self.state_sizes = [body.state_size for body in self._bodies()]
+        self.bodies = list(dict.fromkeys((actor_body, critic_body)))
+        self.state_sizes = [body.state_size for body in self.bodies]
         self.state_size = sum(self.state_sizes)
 
     def forward(self, obs: Any, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -105,11 +106,8 @@ class RecurrentActorCritic(ActorCritic):
         features = [body.unroll(obs, part, packing) for body, part in self._with_states(state)]
         return self.apply_heads(features[0], features[-1])
 
-    def _bodies(self) -> list[RecurrentEncoder]:
-        return list(dict.fromkeys((self.actor_body, self.critic_body)))
-
     def _with_states(self, state: Tensor) -> list[tuple[RecurrentEncoder, Tensor]]:
-        return list(zip(self._bodies(), state.split(self.state_sizes, -1)))
+        return list(zip(self.bodies, state.split(self.state_sizes, -1)))
 
 
 def unroll_network(net: nn.Module, obs: Any, state: Tensor, packing: SequencePacking

@@ -24,12 +24,11 @@ class DistributionHead(Head):
         self.store, self.form = store, form
         self.dtype = torch.int64 if store.dtype == "<i8" else torch.float32
 
-    def sample(self, params: td.Distribution, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(act [b ...], logp [b]); noise [b 2] is uniform, in steps of 2^-24."""
+    def draw(self, params: td.Distribution, noise: Tensor) -> Tensor:
+        """act [b ...]; noise [b 2] is uniform, in steps of 2^-24."""
         high, low = (noise[0].double() * 2**24).long().tolist()
         with seeded_rng(high << 24 | low, noise.device):
-            act = self._stored(params, params.sample())
-        return act, self.evaluate(params, act)[0]
+            return self._stored(params, params.sample())
 
     def evaluate(self, params: td.Distribution, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b])."""

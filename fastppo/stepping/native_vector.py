@@ -95,7 +95,7 @@ class NativeVector:
         self.recorder.finish_rollout(steps)
         for name in ("act", "logp", "val", "raw", "nxt"):
             rows = self.arena[name]
-            rows[~self.arena["valid"]] = POISON[rows.dtype.kind]
+            rows[~self.arena["valid"]] = np.nan if rows.dtype.kind == "f" else -1
 
     def _value_truncations(self, actor: Actor, t: int) -> None:
         """Tell the actor which environments step t - 1 truncated, before `fin` is overwritten."""

@@ -2,13 +2,11 @@
 
 from typing import Any, NamedTuple, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fastppo.collect import Rollout
 from fastppo.envs.spaces import tree_map
-from fastppo.policy import Policy
 
 
 class Batch(NamedTuple):
@@ -53,11 +51,6 @@ def flatten_rollout(rollout: Rollout, device: torch.device) -> Batch:
     return Batch(*(tree_map(rows, getattr(rollout, name)) for name in Batch._fields[:-1]))
 
 
-def valid_observations(rollout: Rollout, policy: Policy) -> list[np.ndarray]:
-    """The observations of a rollout's valid rows, one array [b ...] for each leaf of the space."""
-    return policy.observer.layout.split(flatten_rollout(rollout, torch.device("cpu")).obs)
-
-
 def normalise_advantages(adv: Tensor) -> Tensor:
     """Advantages [b] with mean 0 and std 1 (ddof 1); unchanged under 2 rows, 0 where constant."""
     if len(adv) < 2:
@@ -68,7 +61,7 @@ def normalise_advantages(adv: Tensor) -> Tensor:
 
 
 def split_between(batch: Batch, count: int, ends: Sequence[int]) -> list[Batch]:
-    """A batch in `count` parts of whole units, which begin and end at `ends`; at most one a unit."""
+    """A batch in `count` parts of whole units, which begin and end at `ends`."""
     units = len(ends) - 1
     ends = [ends[units * i // min(count, units)] for i in range(min(count, units) + 1)]
     return [batch.rows(slice(first, last)) for first, last in zip(ends, ends[1:])]

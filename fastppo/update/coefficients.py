@@ -57,20 +57,15 @@ def scheduled_value(name: str, setting: Scheduled, remaining: float) -> float:
 
     Raises ConfigError if a function fails, or returns no finite number of 0 or more.
     """
-    fix = f"{name}=lambda remaining: {0.2 if 'clip' in name else 3e-4} * remaining"
     try:
-        found = schedule_function(setting)(remaining)
+        number = float(schedule_function(setting)(remaining))
+        if not 0 <= number < math.inf:
+            raise ValueError(f"it returned {number}")
     except Exception as error:  # a user's function may raise anything
-        raise ConfigError(f"the function given as {name} failed for the remaining progress"
-                          f" {remaining:g}: {type(error).__name__}: {error}", fix) from error
-    try:
-        number = float(found)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not 0 <= number < math.inf:
-        raise ConfigError(f"the function given as {name} returned {found!r} for the remaining"
-                          f" progress {remaining:g}, but must return a finite number, 0 or more",
-                          fix)
+        raise ConfigError(f"the function given as {name} gave no finite number, 0 or more, for the"
+                          f" remaining progress {remaining:g}: {type(error).__name__}: {error}",
+                          f"{name}=lambda remaining: {0.2 if 'clip' in name else 3e-4} * remaining"
+                          ) from error
     return number
 
 
@@ -97,21 +92,16 @@ class KLControl:
         The KL [] is read from its device only if a setting needs it.
         """
         self._warn_at_rate_0(now)
-        target, aim = self.config.target_kl, self.config.adaptive_kl
-        if aim is not None:
-            self.state = self._adapted(self.rates(now)[0], float(kl), aim)
+        lr, target, aim = self.rates(now)[0], self.config.target_kl, self.config.adaptive_kl
+        if aim is not None and kl > 2.0 * aim:
+            self.state = max(lr / FACTOR, SLOWEST)
+        elif aim is not None and KL_ROUNDING < kl < 0.5 * aim:  # 0: before the first step
+            self.state = min(lr * FACTOR, FASTEST)
         return target is not None and bool(kl > 1.5 * target)
 
     def restore(self, state: float | None) -> None:
         """Restores a `state`."""
         self.state = state
-
-    def _adapted(self, lr: float, kl: float, aim: float) -> float:
-        if kl > 2.0 * aim:
-            return max(lr / FACTOR, SLOWEST)
-        if KL_ROUNDING < kl < 0.5 * aim:  # 0: no step was taken before it was measured
-            return min(lr * FACTOR, FASTEST)
-        return lr
 
     def _warn_at_rate_0(self, now: Coefficients) -> None:
         """Warns once if a loop of the user's continues after the end of the schedule."""

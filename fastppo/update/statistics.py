@@ -25,11 +25,9 @@ def loss_report(epochs: Sequence[Statistics]) -> dict[str, float]:
     NaN if there were no epochs, because the rollout had no valid row. Raises Error if a gradient
     was not finite.
     """
-    if not epochs:
-        return {f"losses/{name}": math.nan for name in LOSSES} | {"losses/epochs": 0.0}
-    means = {name: mean.item() for name, mean in average(epochs).items()}
-    if not math.isfinite(means["grad_norm"]):
+    means = average(epochs) if epochs else dict.fromkeys(LOSSES, math.nan)
+    if epochs and not means["grad_norm"].isfinite():
         raise Error("the gradient is not finite; the weights are as they were before the update",
                     ("check the rewards and a model of your own", "lower the learning rate"))
-    return {f"losses/{name}": mean for name, mean in means.items()} | {
-        "losses/epochs": float(len(epochs))}
+    report = {f"losses/{name}": float(mean) for name, mean in means.items()}
+    return report | {"losses/epochs": float(len(epochs))}

@@ -26,7 +26,7 @@ class OwnNet(torch.nn.Module):
 
     def __init__(self, obs_space, act_space):
         super().__init__()
-        self.outputs = heads.size(act_space)
+        self.outputs = heads.make_head(act_space).size
         self.layer = torch.nn.Linear(int(np.prod(obs_space.shape)), self.outputs + 1)
 
     def forward(self, obs):

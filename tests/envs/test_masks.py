@@ -352,7 +352,7 @@ def test_predict_says_what_is_wrong_with_one_mask_for_several_observations(train
     policy = trainer(partial(Fenced, "info", obs_space=obs_space)).policy
     obs = batch_space(obs_space, 5).sample()
     with pytest.raises(InputError, match=r"the action mask is of shape \(3,\), not 3 flags for each"
-                       r" of 5 .*\n  fix: action_mask=np.broadcast_to\(mask, \(5, 3\)\)"):
+                       r" of 5 .*\n  fix: give an element of this space, .*or a batch of them"):
         policy.predict(obs, action_mask=[0, 1, 0])
     assert (policy.predict(obs, action_mask=np.broadcast_to([0, 1, 0], (5, 3))) == 1).all()
     with pytest.raises(InputError, match=r"mask is of shape \(5, 3\), not 3 flags, one"):

@@ -10,11 +10,11 @@ from gymnasium.spaces import Box, Discrete
 
 from fastppo import Config
 from fastppo.collect import Rollout
-from fastppo.errors import Error, KernelError, ModelError
+from fastppo.errors import Error, KernelError
 from fastppo.learner import Learner, ratio_statistics, total_loss
-from fastppo.learners.compiled import CompiledLearner, can_compile, policy_plan
+from fastppo.learners.compiled import CompiledLearner, policy_plan
 from fastppo.machine import kernels
-from fastppo.networks.heads import HeadOptions, SquashedGaussian, make_head
+from fastppo.networks.heads import make_head
 from fastppo.networks.mlp import MLP
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
@@ -76,7 +76,7 @@ def policy_of(case, seed=0):
     net = MLP(case["inputs"], outputs, case["hidden"], case["activation"], case["shared"],
               generator)
     policy = Policy(space, case["space"], net, case["norm_obs"],
-                    make_head(case["space"], HeadOptions(log_std_init=-0.3)), obs_limit=case["obs_limit"])
+                    make_head(case["space"], Config(log_std_init=-0.3)), obs_limit=case["obs_limit"])
     for param in policy.parameters():
         param.data += 0.1 * torch.randn(param.shape, generator=generator)
     size = len(policy.observer.shift)
@@ -385,15 +385,6 @@ def test_adam_goes_on_from_either_learners_state():
         learner.policy.observer.restore(one.policy.observer.state)
         learner.update(rollout, at_rate(learner), 1)
     torch.testing.assert_close(other.flat.values, one.flat.values, rtol=0, atol=1e-5)
-
-
-def test_a_policy_the_kernel_does_not_know_is_refused():
-    policy = Policy(Box(-9, 9, (4,)), Box(-1, 1, (2,)), MLP(4, 2, (8,)), head=SquashedGaussian(2))
-    flat = FlatParameters(policy)
-    known = learner_of(Learner, drawn(0))
-    assert not can_compile(policy, flat) and can_compile(known.policy, known.flat)
-    with pytest.raises(ModelError, match=r"learner=\"torch\""):
-        CompiledLearner(policy, Config(), flat)
 
 
 def misfits(array):

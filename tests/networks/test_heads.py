@@ -12,13 +12,13 @@ from scipy import stats
 from torch import distributions as law
 from torch.nn import functional as F
 
+from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 from fastppo.machine.noise import ActionNoise
 from fastppo.networks.heads import (
     Beta,
-    HeadOptions,
     SquashedGaussian,
     StateGaussian,
     fixed_std,
@@ -28,10 +28,11 @@ from fastppo.networks.heads import (
 BOX = Box(np.float32([-1, 0]), np.float32([1, 4]))
 CHOICES = {"categorical": Discrete(4), "categoricals": MultiDiscrete([[2, 5], [3, 1]]),
            "bernoulli": MultiBinary(3)}
-BOXES = {"gaussian": HeadOptions(log_std_init=-0.5), "fixed": HeadOptions(std=0.3),
-         "share": HeadOptions(std="10%"), "state": HeadOptions("state_gaussian", None, 0.3, 0.05),
-         "squashed": HeadOptions("squashed", log_std_init=-0.7), "beta": HeadOptions("beta"),
-         "sde": HeadOptions(sde=True, log_std_init=-0.4)}
+BOXES = {"gaussian": Config(log_std_init=-0.5), "fixed": Config(std=0.3),
+         "share": Config(std="10%"),
+         "state": Config(distribution="state_gaussian", log_std_init=0.3, min_std=0.05),
+         "squashed": Config(distribution="squashed", log_std_init=-0.7),
+         "beta": Config(distribution="beta"), "sde": Config(sde=True, log_std_init=-0.4)}
 HEADS = [*CHOICES, *BOXES, "composite"]
 FEATURES, EXTREMES = 3, (0.0, float(np.nextafter(np.float32(1), np.float32(0))))
 MIXED = Dict(a=Discrete(3), b=Tuple([BOX, MultiBinary(2)]), c=MultiDiscrete([2, 4]))
@@ -40,7 +41,7 @@ MIXED = Dict(a=Discrete(3), b=Tuple([BOX, MultiBinary(2)]), c=MultiDiscrete([2, 
 def made(name):
     """The head of that name, float64, so that errors are the formula's and not rounding's."""
     space = CHOICES.get(name, MIXED if name == "composite" else BOX)
-    return make_head(space, BOXES.get(name, HeadOptions()), FEATURES).double()
+    return make_head(space, BOXES.get(name, Config()), FEATURES).double()
 
 
 def some_params(head, rows, seed=0, scale=1.0):
@@ -238,9 +239,7 @@ def test_a_free_std_is_learnt_from_where_it_was_told_to_begin(trainer):
     (dict(std="10%", action_scaling=True), [0.2, 0.2]),
     (dict(std="10%", distribution="squashed"), [0.2, 0.2])], ids=str)
 def test_a_share_is_of_the_range_of_what_is_sampled(settings, wanted):
-    options = HeadOptions(**settings)
-    found = fixed_std(BOX, options, "scale" if options.action_scaling else "clip")
-    np.testing.assert_allclose(found, wanted)
+    np.testing.assert_allclose(fixed_std(BOX, Config(**settings)), wanted)
 
 
 def test_the_std_of_a_state_gaussian_never_falls_below_its_floor():

@@ -21,12 +21,11 @@ from torch.distributions import (
 )
 
 from fastppo import PPO, export, load
-from fastppo.envs.spaces import MASKED_LOGIT, action_storage, leaf_arrays
+from fastppo.envs.spaces import MASKED_LOGIT, action_storage, leaf_arrays, tree_map
 from fastppo.errors import ConfigError, ModelError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 from fastppo.networks.cnn import IMAGE_NETWORKS, ImageEncoder, conv
-from fastppo.networks.encoders import structure_leaves
 from fastppo.networks.mlp import DenseEncoder
 from fastppo.networks.user_distribution import DistributionHead, distribution_mode
 
@@ -160,7 +159,8 @@ def test_stacked_frames_are_those_that_gymnasium_stacks(trainer, space, workers)
     seen, rollout = ppo.policy.observer.layout, ppo.collect()
     for e in range(2):
         rows = np.concatenate(list(stacked(space, seen, len(rollout.act), e)))
-        for found, wanted in zip(structure_leaves(rollout.obs), leaf_arrays(rows), strict=True):
+        for stored, wanted in zip(seen.leaves, leaf_arrays(rows), strict=True):
+            found = stored.leaf.of(rollout.obs)
             assert wanted.shape[1] == 3 and np.array_equal(found[:, e], wanted)
 
 
@@ -203,8 +203,7 @@ def test_a_rollout_is_judged_as_it_was_acted_and_trains_the_same_for_any_workers
         ppo = trainer(seeing(space, TWO), num_workers=workers, num_minibatches=2, **settings)
         for _ in range(2):
             rollout = ppo.collect()
-            flat = [x[:-1].flatten(0, 1) for x in structure_leaves(rollout.obs)]
-            obs = ppo.policy.observer.layout.structure(flat)
+            obs = tree_map(lambda x: x[:-1].flatten(0, 1), rollout.obs)
             with torch.no_grad():
                 logp, _, val = ppo.policy.evaluate_actions(obs, rollout.act.flatten(0, 1))
             torch.testing.assert_close(logp, rollout.logp.flatten(), rtol=0, atol=1e-5)
