@@ -52,7 +52,8 @@ class Collector:
     def __init__(self, arena: Arena, vec, policy: Policy, config: Config):
         self.arena, self.vec, self.policy, self.config = arena, vec, policy, config
         self.returns, self.progress = ReturnScaling(config.num_envs), Progress()
-        self.rollout, self.started, self.prepared = as_rollout(arena, policy.observer.layout), False, -1
+        self.rollout = as_rollout(arena, policy.observer.layout)
+        self.started, self.prepared = False, -1
 
     def collect(self) -> Rollout:
         """The next rollout; after an interrupt, the rest of the same one."""

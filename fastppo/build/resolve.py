@@ -90,7 +90,7 @@ def check_total_steps(total: Any) -> int:
 
 
 def target_steps(ppo: Any, total_steps: int | None) -> int:
-    """The step at which `learn` ends; warns if it is done already, or if the learning rate rises."""
+    """The step at which `learn` ends; warns if that is passed, or if the learning rate rises."""
     total = ppo.config.total_steps if total_steps is None else check_total_steps(total_steps)
     if ppo.step >= total and not ppo.pending:
         log.warning("%d steps are done already, of %d asked for: nothing to do\n"

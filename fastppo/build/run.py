@@ -1,9 +1,9 @@
 """A run: environments, policy, learner and rollout buffer, made from a Config, closed together."""
 
 import logging
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Self, Sequence
 
 import torch
 from gymnasium.vector import AutoresetMode
@@ -38,7 +38,7 @@ from fastppo.workers.worker_envs import WorkerVecEnv, make_worker_serial
 log = logging.getLogger("fastppo")
 
 
-class Run(AbstractContextManager["Run"]):
+class Run:
     """The parts of a run, wired; `make_sinks(config, source)` is called before any worker starts.
 
     Raises subclasses of fastppo.Error; what was made until then is closed.
@@ -92,10 +92,11 @@ class Run(AbstractContextManager["Run"]):
         self.closed = True
         self._resources.close()
 
+    def __enter__(self) -> Self:
+        return self
+
     def __exit__(self, *_) -> None:
         self.close()
-
-log = logging.getLogger("fastppo")
 
 
 @default_torch()

@@ -192,6 +192,6 @@ def _foreign_name(flag: Flag) -> ConfigError:
     ours, value = FOREIGN_NAMES[flag.name], " ".join(flag.values)
     if isinstance(ours, str):
         ours = Answer(Set(**{ours: value or "..."}))
-    is_off = ours.off is not None and not SWITCHES.get(value.lower(), True)
+    off = None if SWITCHES.get(value.lower(), True) else ours.off
     return ConfigError(f"{flag.typed} is a name of {library_of(flag.name)}, not of fastppo"
-                       f"{ours.why}", ours.off if is_off else ours.on)
+                       f"{ours.why}", off or ours.on)

@@ -106,7 +106,7 @@ def env_action_function(actions: ActionMapping) -> Callable[[Tensor], list[Tenso
     """The function from stored actions [b ...] to those of the environment, in torch."""
     spaces = [leaf.space for leaf in leaves(actions.space)]
     functions = [_choice_to_env(space) if isinstance(space, CHOICES)
-                 else _box_to_env(space, actions.form) for space in spaces]
+                 else _box_function(space, actions.form) for space in spaces]
     widths = [int(np.prod(space.shape)) for space in spaces]
 
     def to_env(act: Tensor) -> list[Tensor]:
@@ -126,7 +126,7 @@ def _choice_to_env(space: Space) -> Function:
     return lambda act: (act.long() + start).to(dtype).reshape(act.shape[0], *space.shape)
 
 
-def _box_to_env(space: Box, form: str) -> Function:
+def _box_function(space: Box, form: str) -> Function:
     dtype = torch_dtype(space.dtype)
     wide = torch.promote_types(torch.float32, dtype) if dtype.is_floating_point else torch.float64
     low, high = (torch.from_numpy(bound.astype("f8")).to(wide) for bound in bounds_of(space))

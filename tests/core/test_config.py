@@ -161,8 +161,8 @@ def test_tables_about_settings_name_only_settings():
 
 
 def test_a_value_is_shown_as_it_is_typed():
-    assert [format_value(value) for value in (1_000_000, 3e-4, 1e-5, 2.0, True, None, "mlp", (64, 64),
-                                       {"a": 1})] == [
+    assert [format_value(value) for value in (1_000_000, 3e-4, 1e-5, 2.0, True, None, "mlp",
+                                              (64, 64), {"a": 1})] == [
         "1_000_000", "0.0003", "1e-05", "2", "True", "none", "mlp", "64,64", '{"a": 1}']
 
 

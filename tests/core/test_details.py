@@ -289,7 +289,8 @@ def test_an_optimizer_may_group_the_parameters_itself(trainer):
 def test_the_step_that_tries_an_optimizer_leaves_no_trace(trainer, optimizer):
     ppo, untried = trainer(BOX, optimizer=optimizer), trainer(BOX)
     assert torch.equal(weights(ppo), weights(untried)) and weights(ppo).isfinite().all()
-    fresh = optimizer([torch.nn.Parameter(p.detach().clone()) for p in trained_parameters(ppo.policy)])
+    fresh = optimizer([torch.nn.Parameter(p.detach().clone())
+                       for p in trained_parameters(ppo.policy)])
     found, wanted = ppo.learner.optimizer.state, fresh.state_dict()
     assert repr(found) == repr(wanted) and ppo.learner.optimizer.rates == (0.0, 0.0)
 

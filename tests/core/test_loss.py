@@ -444,9 +444,11 @@ def test_acting_and_updates_work_on_another_device_and_mix_it_with_no_other(spac
     store = action_storage(space)
     act = torch.from_numpy(np.zeros((6, *store.shape), store.dtype)).to("meta")
     batch = Batch(torch.empty(6, 4, device="meta"), act, *torch.empty(4, 6, device="meta"))
-    teacher = learner.Learner(policy, Config(clip_range_vf=0.2, entropy_coef=0.01), FlatParameters(policy))
+    teacher = learner.Learner(policy, Config(clip_range_vf=0.2, entropy_coef=0.01),
+                              FlatParameters(policy))
     with pytest.raises(RuntimeError, match="device") if left else contextlib.nullcontext():
         stats = teacher._minibatch(batch, coefficients_at(teacher.config, 1.0))
         noise = torch.empty(6, len(policy.head.noise), device="meta")
         act, logp = policy.head.sample(policy(batch.obs)[0], noise)
-        assert {x.device.type for x in (*stats.values(), act, logp, teacher.flat.values)} == {"meta"}
+        assert {x.device.type
+                for x in (*stats.values(), act, logp, teacher.flat.values)} == {"meta"}

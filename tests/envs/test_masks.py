@@ -76,7 +76,8 @@ def test_masks_stand_beside_observations_of_any_space(trainer, how, obs):
     rollout, space = ppo.collect(), ppo.policy.obs_space
     assert rollout.obs["action_mask"].shape == (9, 4, 11)
     bare = ObservationLayout(OBS[obs], ACT["multi"])
-    assert ObservationEncoding(ObservationLayout(space, ACT["multi"])).size == ObservationEncoding(bare).size
+    assert (ObservationEncoding(ObservationLayout(space, ACT["multi"])).size
+            == ObservationEncoding(bare).size)
     assert set(space.spaces) == {"action_mask", *(OBS[obs].spaces if obs == "dict" else ["obs"])}
 
 

@@ -74,7 +74,8 @@ def test_the_encoding_is_what_the_observer_gives_a_flat_network(obs):
     seen = ObservationLayout(space, Discrete(2))
     rows = seen.rows([space.sample() for _ in range(7)])
     observer = ObservationNormaliser(seen, norm_obs=False, flat=True)
-    ours, torchs = ObservationEncoding(seen).encode(leaf_arrays(rows)), observer(observer.tensors(rows))
+    ours, torchs = (ObservationEncoding(seen).encode(leaf_arrays(rows)),
+                    observer(observer.tensors(rows)))
     assert ours.dtype == np.float32 and ours.shape == (7, observer.encoding.size)
     np.testing.assert_array_equal(ours, torchs.numpy())
     observer = ObservationNormaliser(seen, norm_obs=True)
@@ -84,7 +85,8 @@ def test_the_encoding_is_what_the_observer_gives_a_flat_network(obs):
 
 
 def test_choices_are_one_hot_from_their_start_and_bytes_are_numbers_or_an_image():
-    seen = ObservationLayout(Tuple([Discrete(3, start=-1), MultiDiscrete([2, 2]), PICTURE]), Discrete(2))
+    seen = ObservationLayout(Tuple([Discrete(3, start=-1), MultiDiscrete([2, 2]), PICTURE]),
+                             Discrete(2))
     rows = seen.rows([(np.int64(1), np.array([0, 1]), np.full((3, 4, 1), 51, np.uint8))])
     encoded = ObservationEncoding(seen).encode(leaf_arrays(rows))[0]
     np.testing.assert_allclose(encoded, [0, 0, 1, 1, 0, 0, 1, *[51] * 12], rtol=1e-6)
@@ -183,7 +185,8 @@ class Bent(Chance):
     (lambda obs: obs[0], "not an element of"), (lambda obs: (obs[1], obs[0]), "has shape"),
     (lambda obs: (3, obs[1]), r"observation\[0\] is 3, which is not in Discrete"),
     (lambda obs: (1.5, obs[1]), "float64"), (lambda obs: (1, obs[1] * np.nan), "is nan"),
-    (lambda obs: {"a": 1}, "is dict, not an element of"), (lambda obs: (1, obs[1] * 1e300), "in float32")])
+    (lambda obs: {"a": 1}, "is dict, not an element of"),
+    (lambda obs: (1, obs[1] * 1e300), "in float32")])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_observation_that_is_not_of_its_space_is_an_error_with_its_place(
         trainer, bend, said, workers):

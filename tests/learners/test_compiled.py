@@ -76,7 +76,8 @@ def policy_of(case, seed=0):
     net = MLP(case["inputs"], outputs, case["hidden"], case["activation"], case["shared"],
               generator)
     policy = Policy(space, case["space"], net, case["norm_obs"],
-                    make_head(case["space"], Config(log_std_init=-0.3)), obs_limit=case["obs_limit"])
+                    make_head(case["space"], Config(log_std_init=-0.3)),
+                    obs_limit=case["obs_limit"])
     for param in policy.parameters():
         param.data += 0.1 * torch.randn(param.shape, generator=generator)
     size = len(policy.observer.shift)
@@ -180,7 +181,8 @@ def samples_of(learner, rollout):
 
 def update_of(learner, samples, order):
     """A kernel's update in the learner's memory."""
-    return kernels.MinibatchUpdate(*learner.plan, learner.buffers, samples, order, learner.helper_plan().terms)
+    return kernels.MinibatchUpdate(*learner.plan, learner.buffers, samples, order,
+                                   learner.helper_plan().terms)
 
 
 def gradient(case, rows, shards=None):
@@ -206,7 +208,8 @@ def test_gradients_equal_autograds(seed, rows):
         batch = batch._replace(adv=normalise_advantages(batch.adv))
     fresh = learner.evaluate_actions(batch)
     loss, parts = total_loss(fresh, batch, coefficients_at(learner.config, 1.0))
-    stats = [x.item() for x in (parts | ratio_statistics(fresh, batch, coefficients_at(learner.config, 1.0))).values()]
+    stats = [x.item() for x in (parts | ratio_statistics(
+        fresh, batch, coefficients_at(learner.config, 1.0))).values()]
     loss.backward()
     got, means = gradient(case, rows)
     want = learner.flat.grad.numpy()
@@ -233,7 +236,8 @@ def test_who_computes_which_shard_does_not_change_a_bit():
     learner = learner_of(CompiledLearner, BIG)
     samples, order = samples_of(learner, rollout_of(learner.policy, BIG))
     other = learner.buffers._replace(work=np.full_like(learner.buffers.work, np.nan))
-    updates = [kernels.MinibatchUpdate(*learner.plan, memory, samples, order, learner.helper_plan().terms)
+    updates = [kernels.MinibatchUpdate(*learner.plan, memory, samples, order,
+                                       learner.helper_plan().terms)
                for memory in (learner.buffers, other)]
     assert [update.begin(0, 300) for update in updates] == [8, 8]
     for shard in range(8):
@@ -303,7 +307,8 @@ def test_the_ratio_is_exactly_one_where_the_kernel_acted(seed):
     obs = (4 + 3 * np.random.default_rng(seed).normal(size=(rows, case["inputs"]))).astype("f4")
     act, logp, val = recorded(learner.policy, learner.flat, obs, case["space"])
     adv = np.random.default_rng(1).normal(size=rows).astype("f4")
-    norm = learner._samples(flatten_rollout(rollout_of(learner.policy, case), torch.device("cpu")))[6:]
+    norm = learner._samples(
+        flatten_rollout(rollout_of(learner.policy, case), torch.device("cpu")))[6:]
     samples = kernels.UpdateSamples(obs, act, logp, val, adv, val, *norm)
     out = np.empty(7, np.float32)
     update_of(learner, samples, np.arange(rows)).minibatch(0, rows, 1, 1e-3, out)
@@ -407,7 +412,8 @@ def test_an_array_that_does_not_fit_is_named_with_what_was_wanted(space):
             for bad in misfits(array):
                 wrong = given | {which: arrays._replace(**{name: bad})}
                 with pytest.raises(KernelError, match="update: "):
-                    kernels.MinibatchUpdate(*learner.plan, **wrong, order=order, terms=learner.helper_plan().terms)
+                    kernels.MinibatchUpdate(*learner.plan, **wrong, order=order,
+                                            terms=learner.helper_plan().terms)
     with pytest.raises(KernelError, match=r"val is float16 \(360,\), wanted a C-contiguous fl"):
         update_of(learner, samples._replace(val=samples.val.astype("f2")), order)
 
@@ -420,7 +426,8 @@ def test_memory_that_may_not_be_written_is_refused():
         locked.flags.writeable = False
         memory = learner.buffers._replace(**{name: locked})
         with pytest.raises(KernelError, match=f"{name} is read-only"):
-            kernels.MinibatchUpdate(*learner.plan, memory, samples, order, learner.helper_plan().terms)
+            kernels.MinibatchUpdate(*learner.plan, memory, samples, order,
+                                    learner.helper_plan().terms)
 
 
 def test_places_outside_the_samples_and_calls_out_of_turn_are_refused():

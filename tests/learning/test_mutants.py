@@ -231,8 +231,9 @@ def test_the_ratio_notices_a_mean_over_action_components(trainer, monkeypatch):
 
 
 def test_the_ratio_notices_weights_that_the_actor_has_not_been_given(trainer, monkeypatch):
-    monkeypatch.setattr(actors.LocalActor, "start", lambda self, iteration, real=actors.LocalActor.start: (
-        real(self, iteration) if iteration == 0 else None))
+    monkeypatch.setattr(
+        actors.LocalActor, "start", lambda self, iteration, real=actors.LocalActor.start: (
+            real(self, iteration) if iteration == 0 else None))
     ppo = trainer(BOX, lr=0.01)
     ppo.update(ppo.collect())
     fails(assert_ratio_is_one, ppo, ppo.collect())

@@ -322,7 +322,8 @@ GIVEN = {
     "beta": (Box(0, 1, (2,)), lambda x: Independent(Beta(x[:, :2].exp(), x[:, 2:].exp()), 1)),
     "bits": (MultiBinary((2, 2)), lambda x: Independent(Bernoulli(logits=x), 1)),
     "multi": (MultiDiscrete([[2, 2]], start=[[1, -1]]), lambda x: pairs(x, 2)),
-    "unequal": (MultiDiscrete([2, 1]), lambda x: pairs(x + torch.tensor([0, 0, 0, MASKED_LOGIT]), 2)),
+    "unequal": (MultiDiscrete([2, 1]),
+                lambda x: pairs(x + torch.tensor([0, 0, 0, MASKED_LOGIT]), 2)),
 }
 
 
@@ -383,12 +384,14 @@ def test_sampling_a_distribution_leaves_the_hosts_generator_alone(trainer):
 
 
 @pytest.mark.parametrize(("space", "kind", "said"), [
-    (Discrete(3), lambda x: Categorical(logits=x), r"gave 3, but the actions are Discrete\(3\).*fix"),
+    (Discrete(3), lambda x: Categorical(logits=x),
+     r"gave 3, but the actions are Discrete\(3\).*fix"),
     (Discrete(5), lambda x: Categorical(logits=x[:, :3]), r"over 3 choices, .* Discrete\(5\).*fix"),
     (TWO, lambda x: Normal(x, 1.0), r"Normal \[2, 4\], .*\[2, 2\].*size 8"),
     (Discrete(4), normal, r"Independent \[2, 2\], .*\[2\].*size 4"),
     (TWO, lambda x: TransformedDistribution(normal(x), []).expand([3]), "failed"),
-    (MultiDiscrete([2, 3]), lambda x: pairs(x, 3), r"gave \[2 .*MultiDiscrete\(\[2 3\]\).*fix: return"),
+    (MultiDiscrete([2, 3]), lambda x: pairs(x, 3),
+     r"gave \[2 .*MultiDiscrete\(\[2 3\]\).*fix: return"),
     (MultiDiscrete([2, 3]), normal, "gave .*MultiDiscrete.*fix: return"),
     (MultiBinary(2), normal, r"gave .*MultiBinary\(2\).*fix: return"),
     (Tuple([Discrete(2), Box(-1, 1)]), normal, r"gave .*Tuple.*fix: return"),

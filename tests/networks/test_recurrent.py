@@ -348,7 +348,8 @@ def test_step_by_step_is_the_same_as_packed(trainer):
             return net(obs, state)
     with torch.no_grad():
         seen = ppo.policy.observer(batch.obs)
-        both = [unroll_network(one, seen, past.state, SequencePacking.of(past.first)) for one in (net, Slow())]
+        both = [unroll_network(one, seen, past.state, SequencePacking.of(past.first))
+                for one in (net, Slow())]
     for fast, slow in zip(*both):
         torch.testing.assert_close(fast, slow, rtol=0, atol=1e-6)
 

@@ -320,7 +320,8 @@ def test_a_vector_environment_without_spaces_is_told_so(trainer):
 
 
 def test_a_callable_that_gives_no_environment_is_a_setting_that_is_wrong(trainer):
-    with pytest.raises(ConfigError, match="^os:getcwd did not return a gymnasium.Env, but str\n  f"):
+    with pytest.raises(
+            ConfigError, match="^os:getcwd did not return a gymnasium.Env, but str\n  f"):
         trainer("os:getcwd")
     with pytest.raises(ConfigError, match="math:sin takes .*missing a required argument.*\n  fix"):
         trainer("math:sin")
@@ -330,7 +331,8 @@ def test_an_id_whose_module_is_missing_names_it_and_what_to_install(trainer, mon
     monkeypatch.setitem(sys.modules, "jax", None)
     monkeypatch.setitem(gym.registry, "Odd-v0", gym.envs.registration.EnvSpec(
         "Odd-v0", entry_point=lambda: importlib.import_module("jax")))
-    with pytest.raises(ConfigError, match=r"Odd-v0 cannot be imported.*jax.*\n  fix: pip .*\[jax\]"):
+    with pytest.raises(
+            ConfigError, match=r"Odd-v0 cannot be imported.*jax.*\n  fix: pip .*\[jax\]"):
         trainer("Odd-v0")
 
 
@@ -360,7 +362,8 @@ def test_the_fix_of_a_space_names_the_wrappers_of_gymnasium(spaces, kind):
         assert name in caught.value.fix and hasattr(gym.wrappers, name)
 
 
-@pytest.mark.parametrize(("store", "word"), [(observation_storage, "obs"), (action_storage, "action")])
+@pytest.mark.parametrize(("store", "word"), [
+    (observation_storage, "obs"), (action_storage, "action")])
 def test_a_space_that_is_not_served_is_an_error_wherever_it_comes_up(store, word):
     with pytest.raises(SpaceError, match=rf"{word}.*Text.*\n  fix: wrap the env"):
         store(Text(3))

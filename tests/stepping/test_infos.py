@@ -70,9 +70,11 @@ def test_nothing_else_does(value):
 
 
 def test_names_are_printable_text_of_forty_letters_at_most_and_infos_are_dicts():
-    assert finite_scalars({1: 1.0, "a\0": 1.0, "\ud800": 1.0, "x" * 41: 1.0, "Länge": 2.0}) == {"Länge": 2}
+    assert finite_scalars(
+        {1: 1.0, "a\0": 1.0, "\ud800": 1.0, "x" * 41: 1.0, "Länge": 2.0}) == {"Länge": 2}
     assert finite_scalars(None) == finite_scalars([("x", 1.0)]) == {}
-    assert list(finite_scalars({f"n{i}": i for i in range(99)})) == [f"n{i}" for i in range(MAX_INFO_KEYS)]
+    assert list(finite_scalars({f"n{i}": i for i in range(99)})) == [
+        f"n{i}" for i in range(MAX_INFO_KEYS)]
 
 
 def test_a_vector_environments_numbers_are_those_its_masks_give_to_an_environment():
@@ -90,7 +92,8 @@ def test_a_slot_tells_what_ended_last_by_step_and_environment():
         ends.add(t, 1, {"x": t / 3})
         ends.add(t, 1, {"x": t / 7, "y": -1.0})
     ends.write(slot[0])
-    assert read_infos({"infos": slot}) == {(t, 3): {"x": t / 7, "y": -1.0} for t in range(5, EPISODE_WINDOW + 5)}
+    assert read_infos({"infos": slot}) == {
+        (t, 3): {"x": t / 7, "y": -1.0} for t in range(5, EPISODE_WINDOW + 5)}
     ends.clear()
     ends.write(slot[0])
     assert read_infos({"infos": slot}) == {}
