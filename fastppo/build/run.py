@@ -20,7 +20,12 @@ from fastppo.learner import Learner
 from fastppo.learners.compiled import CompiledLearner, policy_plan
 from fastppo.learners.shared_minibatches import SharedMinibatches
 from fastppo.machine.arena import Arena
-from fastppo.networks.torch_state import default_torch, preserved_buffers, seeded_rng
+from fastppo.networks.torch_state import (
+    default_torch,
+    preserved_buffers,
+    seeded_rng,
+    torch_threads,
+)
 from fastppo.policy import Policy
 from fastppo.stepping.actors import CentralActor, LocalActor
 from fastppo.stepping.episodes import RolloutViews
@@ -50,15 +55,16 @@ class Run:
             self.source = make_source(env, config_for(env, settings))
             resources.callback(self.source.close)
             self.config = config = resolve(self.source)
-            self.policy = build_policy(self.source.obs_space, self.source.act_space, config)
-            self.arena = resources.enter_context(closing(
-                make_arena(config, self.policy.to(config.device), self.source)))
-            self.learner = make_learner(self.policy, config, self.arena)
-            self.sinks = [resources.enter_context(closing(sink))
-                          for sink in make_sinks(config, self.source)]
-            self.collector = make_collector(self.arena, self.source, self.policy, self.learner,
-                                            config)
-            resources.callback(self.collector.vec.close)
+            with torch_threads(config.torch_threads):
+                self.policy = build_policy(self.source.obs_space, self.source.act_space, config)
+                self.arena = resources.enter_context(closing(
+                    make_arena(config, self.policy.to(config.device), self.source)))
+                self.learner = make_learner(self.policy, config, self.arena)
+                self.sinks = [resources.enter_context(closing(sink))
+                              for sink in make_sinks(config, self.source)]
+                self.collector = make_collector(self.arena, self.source, self.policy, self.learner,
+                                                config)
+                resources.callback(self.collector.vec.close)
             self._resources = resources.pop_all()
         self.total, self.closed, self.rollout = config.total_steps, False, self.collector.rollout
 

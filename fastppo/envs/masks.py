@@ -55,7 +55,9 @@ def mask_source(env: gym.Env | VectorEnv) -> str:
         return IN_METHOD
     try:
         with preserved_global_rng():
-            return IN_INFO if MASK in env.reset(seed=0)[1] else ""
+            # A vector environment of the user's is seeded once, by the run.
+            info = env.reset(seed=None if isinstance(env, VectorEnv) else 0)[1]
+            return IN_INFO if MASK in info else ""
     except Exception:  # an environment may raise anything; training reports it
         return ""
 

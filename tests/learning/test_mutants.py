@@ -29,7 +29,6 @@ from fastppo.networks import heads
 from fastppo.networks.normaliser import ObservationNormaliser
 from fastppo.stepping import actors
 from fastppo.stepping.native_vector import NativeVector
-from fastppo.update import batches
 
 MUTANTS = {}
 
@@ -99,7 +98,7 @@ def of_other_rows(monkeypatch, names, move):
             moved = {name: move(getattr(rollout, name)) for name in names}
             return real(rollout._replace(**moved), device)
         return samples
-    replace(monkeypatch, batches, "flatten_rollout", change)
+    replace(monkeypatch, learner, "flatten_rollout", change)
 
 
 @mutant("P2", "P3", "P4", "P5", "P8", "P9")

@@ -435,10 +435,10 @@ def test_a_model_is_named_as_module_and_class_also_on_the_command_line(monkeypat
     for name in ("my_nets:Nett", "my_nets:no", "nowhere:Net"):
         with pytest.raises(ConfigError, match="\n  fix: "):
             PPO("CartPole-v1", model=name, num_workers=0)
-    for setting, name, near in (("model", "NetEn", "Net"), ("env_name", "Nett", "NetEnv")):
-        with pytest.raises(ConfigError) as error:
-            PPO(**{"env_name": "CartPole-v1", setting: f"my_nets:{name}"}, num_workers=0)
-        assert error.value.fix == f"--{setting}=my_nets:{near}"
+    for setting in ("model", "env_name"):
+        with pytest.raises(ConfigError, match="my_nets") as error:
+            PPO(**{"env_name": "CartPole-v1", setting: "my_nets:Nett"}, num_workers=0)
+        assert "or give the name of a class or function of my_nets" in str(error.value)
 
 
 # bad input
@@ -469,5 +469,5 @@ def test_frames_of_vector_environments_that_are_made_already_are_not_stacked(tra
             trainer(env, frame_stack=2, num_envs=2)
     finally:
         env.close()
-    with pytest.raises(ConfigError, match="(?s)frame_stack.*made already.*vec=.workers"):
+    with pytest.raises(ConfigError, match="(?s)frame_stack=2, but vec=native.*vec=.workers"):
         trainer("CartPole-v1", frame_stack=2, vec="native")

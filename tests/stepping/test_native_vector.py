@@ -388,8 +388,8 @@ def test_an_episode_that_begins_after_an_interrupt_begins_without_memory(trainer
         cut = (rollout.trunc[t - 1] & ~rollout.term[t - 1]).numpy()
         last = [env.steps[count - 1][-1] for env, count in zip(vec.envs, pages)]
         with torch.no_grad():
-            state = ppo.policy.advance(rollout.obs[t - 1], rollout.state[t - 1])[2]
-            val = ppo.policy.advance(torch.from_numpy(np.stack(last)), state)[1].numpy()
+            state = ppo.policy.step(rollout.obs[t - 1], rollout.state[t - 1])[2]
+            val = ppo.policy.step(torch.from_numpy(np.stack(last)), state)[1].numpy()
         assert cut.sum() >= 2
         np.testing.assert_allclose(rollout.nxt[t - 1].numpy()[cut], val[cut], rtol=1e-5)
 
