@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from fastppo.envs.make import Factory
 from fastppo.envs.spaces import Leaf, build_structure, leaves, tree_map
+from fastppo.machine import kernels
 from fastppo.machine.arena import Arena, Spec
 from fastppo.stepping.environments import Environments, RunningEpisode
 
@@ -60,7 +61,8 @@ class VectorStepper(Environments):
         self.rew, self.term, self.trunc = (arena[n][first:last] for n in ("rew", "term", "trunc"))
         self.leaves, self.act_leaves = leaves(spec.obs_space), leaves(spec.act_space)
         # A view of one row, made once, costs half of indexing the array.
-        self.slots = [[rows[e, ...] for e in range(len(rows))] for rows in self.obs]
+        self.slots = [(leaf, rows.shape[1:], rows.dtype, [rows[e, ...] for e in range(len(rows))])
+                      for leaf, rows in zip(self.leaves, self.obs)]
         self.resetting = [False] * len(factories)  # the next step is the reset of NEXT_STEP
         if spec.seed is not None:
             for e, env in enumerate(self.envs):
@@ -81,10 +83,14 @@ class VectorStepper(Environments):
         self.now += 1
         self.term[:] = self.trunc[:] = False
         for e, action in enumerate(self._actions()):
+            final = {}
             if self.resetting[e]:
-                final, info = {}, self._reset(e)
+                info = self._reset(e)
             else:
-                rewards[e], final, info = self._step(e, action)
+                rewards[e], term, trunc, info = self.take_step(e, action)
+                if term or trunc:
+                    self.term[e], self.trunc[e] = term, trunc
+                    final, info = self._end_episode(e, info)
             if final or info:
                 infos[self.first + e] = final, info
         self.rew[:] = rewards
@@ -104,30 +110,25 @@ class VectorStepper(Environments):
 
     def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
         """Copy an observation at once, because an environment may reuse its array."""
-        for leaf, slots in zip(self.leaves, self.slots):
-            value, slot = leaf.of(obs) if leaf.path else obs, slots[e]
-            if type(value) is not np.ndarray or value.dtype != slot.dtype \
-                    or value.shape != slot.shape:
-                value = _checked_leaf(value, slot, leaf)
-            slot[...] = value
+        for leaf, shape, dtype, slots in self.slots:
+            value = leaf.of(obs) if leaf.path else obs
+            if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
+                value = _checked_leaf(value, slots[e], leaf)
+            slots[e][...] = value
         if not isinstance(info, dict):
             raise TypeError(f"the info is {info!r}, not a dict")
 
-    def _step(self, e: int, action: Any) -> tuple[float, dict, dict]:
-        """(reward, final info, info) of a step of environment e."""
-        rew, term, trunc, info = self.take_step(e, action)
-        if not (term or trunc):
-            return rew, {}, info
-        self.term[e], self.trunc[e] = term, trunc
+    def _end_episode(self, e: int, info: dict) -> tuple[dict, dict]:
+        """(final info, info) of a step that ended an episode, after what the mode asks for."""
         self.resetting[e] = self.spec.mode is AutoresetMode.NEXT_STEP
         if self.spec.mode is not AutoresetMode.SAME_STEP:
-            return rew, {}, info
+            return {}, info
         self._check_finite(e, e + 1)
         for fin, rows in zip(self.fin, self.obs):
             fin[e] = rows[e]
         # A copy, because an environment may update one info in place at its reset.
         final = tree_map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, info)
-        return rew, final, self._reset(e)
+        return final, self._reset(e)
 
     def _reset(self, e: int, seed: int | None = None, options: dict | None = None) -> dict:
         """Begin the next episode of environment e; a given seed makes it number 0."""
@@ -158,11 +159,18 @@ class VectorStepper(Environments):
     def _check_finite(self, start: int, stop: int) -> None:
         """Raise EnvError for the first number of observations [start, stop) that is not finite."""
         for rows, leaf in zip(self.obs, self.leaves):
-            part = rows[start:stop].reshape(-1)
-            if rows.dtype.kind == "f" and not (finite := np.isfinite(part)).all():
-                e, index = divmod(at := int(finite.argmin()), max(1, rows[0].size))
+            if (at := _first_nonfinite(rows[start:stop])) >= 0:
+                e, index = divmod(at, max(1, rows[0].size))
                 raise self.fault(start + e, "an observation", ValueError(
-                    f"{leaf}[{index}] is {part[at]} in {rows.dtype}"))
+                    f"{leaf}[{index}] is {rows[start:stop].reshape(-1)[at]} in {rows.dtype}"))
+
+
+def _first_nonfinite(rows: np.ndarray) -> int:
+    """The flat index of the first NaN or infinity in an array of any dtype, or -1."""
+    if rows.dtype == np.float32:
+        return kernels.first_nonfinite(rows)
+    finite = np.isfinite(rows) if rows.dtype.kind == "f" else np.ones(1, bool)
+    return -1 if finite.all() else int(finite.argmin())
 
 
 def _checked_leaf(value: Any, slot: np.ndarray, leaf: Leaf) -> np.ndarray:
