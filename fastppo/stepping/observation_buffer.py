@@ -40,6 +40,8 @@ class ObservationWriter:
 
     def convert(self, obs: Any) -> Any:
         """`obs` as it is copied to a slot; raises ValueError if it is not of the space."""
+        if type(obs) is np.ndarray and obs.shape == self.shape and obs.dtype == self.dtype:
+            return obs
         if not self.plain:
             return self.layout.to_arrays(obs)
         array = checks.checked_observation(obs, self.shape, self.stored)
