@@ -139,6 +139,28 @@ class Struck(gym.Wrapper):
         return reply
 
 
+def struck_run(envs, acting, count, **settings):
+    """(`count` iterations of a run that goes on after interrupts, the number of interrupts)."""
+    seen, strikes = [], 0
+    with guard(), PPO(envs, num_workers=0, acting=acting, **SETTINGS | settings) as ppo:
+        while len(seen) < count:
+            try:
+                seen.append(iteration(ppo))
+            except KeyboardInterrupt:
+                strikes += 1
+        return seen, strikes
+
+
+def assert_interrupts_change_no_bit(run, ats):
+    """A run interrupted once, in call `at`, equals the run that no interrupt strikes."""
+    wanted, none = run(0)
+    assert none == 0
+    for at in ats:
+        made, strikes = run(at)
+        assert strikes == 1
+        assert differing(made, wanted) == [], at
+
+
 @pytest.mark.parametrize("acting", ["local", "central"])
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("call, ats", [
@@ -147,20 +169,8 @@ def test_an_interrupt_inside_an_environment_changes_no_bit(call, ats, before, ac
     def run(at):
         makers = [lambda: Struck(call, 0, before), lambda: Struck(call, at, before),
                   lambda: Struck(call, 0, before)]
-        seen, strikes = [], 0
-        with guard(), PPO(makers, num_workers=0, acting=acting, **SETTINGS) as ppo:
-            while len(seen) < 3:
-                try:
-                    seen.append(iteration(ppo))
-                except KeyboardInterrupt:
-                    strikes += 1
-            return seen, strikes
-    wanted, none = run(0)
-    assert none == 0
-    for at in ats:
-        made, strikes = run(at)
-        assert strikes == 1
-        assert differing(made, wanted) == [], at
+        return struck_run(makers, acting, 3)
+    assert_interrupts_change_no_bit(run, ats)
 
 
 class Halving(gym.Env):
@@ -185,21 +195,9 @@ class Halving(gym.Env):
 def test_an_environment_that_changes_its_action_is_replayed_with_the_one_it_was_given(
         before, acting):
     def run(at):
-        seen, strikes = [], 0
-        with guard(), PPO(lambda: Struck("step", at, before, Halving()), num_workers=0,
-                          acting=acting, **SETTINGS | {"num_envs": 1}) as ppo:
-            while len(seen) < 2:
-                try:
-                    seen.append(iteration(ppo))
-                except KeyboardInterrupt:
-                    strikes += 1
-            return seen, strikes
-    wanted, none = run(0)
-    assert none == 0
-    for at in (6, 16, 25):  # in the warm-up, in the first rollout and in the second one
-        made, strikes = run(at)
-        assert strikes == 1
-        assert differing(made, wanted) == [], at
+        return struck_run(lambda: Struck("step", at, before, Halving()), acting, 2, num_envs=1)
+    # In the warm-up, in the first rollout and in the second one.
+    assert_interrupts_change_no_bit(run, (6, 16, 25))
 
 
 def test_an_exception_in_a_callback_loses_nothing():
