@@ -92,6 +92,8 @@ class Learner:
         self.flat.check()
         with restored_on_error(self.parts):
             stats = loss_report(self._epochs(rollout, now, iteration))
+            # Not the samples: with memory they are in another order. Where every row is valid,
+            # nothing is copied.
             obs = flatten_rollout(rollout, torch.device("cpu")).obs
             self.policy.observer.learn(self.policy.observer.layout.split(obs))
             self.finished = iteration
