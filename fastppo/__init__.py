@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from fastppo.outputs.policy_file import load
     from fastppo.policy import Policy
     from fastppo.ppo import PPO
-    from fastppo.workers.vector_env import make_vec
+    from fastppo.workers.make_vec import make_vec
 
 __version__ = "0.1.0"
 __all__ = ["PPO", "Config", "load", "export", "make_vec", "Error", "Rollout", "Evaluation",
            "Policy", "__version__"]
 
 _MODULES = {"PPO": "ppo", "Config": "config", "load": "outputs.policy_file",
-            "export": "outputs.export", "make_vec": "workers.vector_env", "Error": "errors",
+            "export": "outputs.export", "make_vec": "workers.make_vec", "Error": "errors",
             "Rollout": "collect", "Evaluation": "outputs.evaluate", "Policy": "policy"}
 
 

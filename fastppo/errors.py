@@ -13,7 +13,7 @@
     `- ClosedError        something used after close()
 """
 
-from fastppo.settings.fixes import Fix, python_text, shell_text
+from fastppo.settings.fixes import Fix, fix_text
 
 
 class Error(Exception):
@@ -24,12 +24,15 @@ class Error(Exception):
 
     def __init__(self, what: str, fix: Fix = ""):
         self.what, self.fix = what, fix
-        super().__init__(_text(what, python_text(fix)))
+        super().__init__(self._text(shell=False))
 
     @property
     def shell(self) -> str:
         """The text with the fix as it is typed on a command line."""
-        return _text(self.what, shell_text(self.fix))
+        return self._text(shell=True)
+
+    def _text(self, shell: bool) -> str:
+        return f"{self.what}\n  fix: {fix_text(self.fix, shell)}" if self.fix else self.what
 
 
 class ConfigError(Error, ValueError):
@@ -70,7 +73,3 @@ class WorkerError(EnvError):
 
 class ClosedError(Error):
     """Something used after it was closed."""
-
-
-def _text(what: str, fix: str) -> str:
-    return f"{what}\n  fix: {fix}" if fix else what

@@ -11,8 +11,9 @@ from fastppo.config import Config
 from fastppo.machine import kernels
 from fastppo.networks.value_normalisation import modules_with_moments
 from fastppo.update.batches import Batch, Fresh, flatten_rollout, normalise_advantages
-from fastppo.update.coefficients import Coefficients, KLControl
+from fastppo.update.coefficients import Coefficients
 from fastppo.update.flat_parameters import FlatParameters
+from fastppo.update.kl_control import KLControl
 from fastppo.update.optimizers import make_clipping, make_optimizer
 from fastppo.update.rollback import restored_on_error
 from fastppo.update.statistics import Statistics, average, loss_report
@@ -40,16 +41,16 @@ def value_loss(val: Tensor, batch: Batch, clip_range_vf: float | None) -> Tensor
     return 0.5 * error.mean()
 
 
-def total_loss(fresh: Fresh, batch: Batch, now: Coefficients) -> tuple[Tensor, Statistics]:
+def total_loss(fresh: Fresh, batch: Batch, coefs: Coefficients) -> tuple[Tensor, Statistics]:
     """(loss, its parts by name) of a minibatch; batch.adv is taken as it is."""
-    policy = policy_loss(fresh.logp - batch.logp, batch.adv, now.clip_range, now.dual_clip)
-    value = value_loss(fresh.val, batch, now.clip_range_vf)
-    loss = policy - now.entropy_coef * fresh.ent.mean() + now.value_coef * value
+    policy = policy_loss(fresh.logp - batch.logp, batch.adv, coefs.clip_range, coefs.dual_clip)
+    value = value_loss(fresh.val, batch, coefs.clip_range_vf)
+    loss = policy - coefs.entropy_coef * fresh.ent.mean() + coefs.value_coef * value
     return loss, {"policy_loss": policy, "value_loss": value}
 
 
 @torch.no_grad()
-def ratio_statistics(fresh: Fresh, batch: Batch, now: Coefficients) -> Statistics:
+def ratio_statistics(fresh: Fresh, batch: Batch, coefs: Coefficients) -> Statistics:
     """Mean entropy, two estimates of the KL, and the share of ratios out of the clip range.
 
     approx_kl = mean(ratio - 1 - log ratio), old_approx_kl = mean(-log ratio).
@@ -58,7 +59,7 @@ def ratio_statistics(fresh: Fresh, batch: Batch, now: Coefficients) -> Statistic
     ratio, old_kl = log_ratio.exp(), -log_ratio.mean()
     return {"entropy": fresh.ent.mean(), "approx_kl": ratio.mean() - 1 + old_kl,
             "old_approx_kl": old_kl,
-            "clipfrac": ((ratio - 1).abs() > now.clip_range).float().mean()}
+            "clipfrac": ((ratio - 1).abs() > coefs.clip_range).float().mean()}
 
 
 class Learner:
@@ -66,60 +67,63 @@ class Learner:
 
     Subclass it to change what is optimised: override `loss` or `evaluate_actions`. `flatten` makes
     the samples of a rollout, and each of `transforms` changes them before an epoch (build/run.py).
+    `last_iteration` is the number of the last complete one, from 0 on; -1 before. For built-in MLPs
+    on the CPU the subclass learners/compiled.py computes the same minibatches in C.
     """
 
     def __init__(self, policy: nn.Module, config: Config, flat: FlatParameters):
         self.policy, self.config, self.flat = policy, config, flat
         self.flatten, self.transforms = flatten_rollout, []
         self.optimizer, self.kl_control = make_optimizer(config, flat), KLControl(config)
-        self.clip_gradient, self.finished = make_clipping(config, flat), -1  # complete iterations
-        self.parts = [flat, self.optimizer, self.kl_control, *modules_with_moments(policy)]
+        self.clip_gradient, self.last_iteration = make_clipping(config, flat), -1
+        self.stateful = [flat, self.optimizer, self.kl_control, *modules_with_moments(policy)]
 
     def evaluate_actions(self, batch: Batch) -> Fresh:
         """Log-probability of the recorded action, entropy and value under the policy as it is."""
         return Fresh(*self.policy.evaluate_actions(batch.obs, batch.act, batch.sequences))
 
-    def loss(self, fresh: Fresh, batch: Batch, now: Coefficients) -> tuple[Tensor, Statistics]:
+    def loss(self, fresh: Fresh, batch: Batch, coefs: Coefficients) -> tuple[Tensor, Statistics]:
         """(loss, statistics by name) of a minibatch, a mean over its samples."""
-        return total_loss(fresh, batch, now)
+        return total_loss(fresh, batch, coefs)
 
-    def update(self, rollout: Rollout, now: Coefficients, iteration: int) -> dict[str, float]:
+    def update(self, rollout: Rollout, coefs: Coefficients, iteration: int) -> dict[str, float]:
         """Runs the epochs of an iteration, then merges its observations into the moments.
 
         Returns the losses, means over minibatches. If it is interrupted, or a gradient is not
         finite (Error), everything is as it was before.
         """
         self.flat.check()
-        with restored_on_error(self.parts):
-            stats = loss_report(self._epochs(rollout, now, iteration))
+        with restored_on_error(self.stateful):
+            stats = loss_report(self._epochs(rollout, coefs, iteration))
             # Not the samples: with memory they are in another order. Where every row is valid,
             # nothing is copied.
             obs = flatten_rollout(rollout, torch.device("cpu")).obs
             self.policy.observer.learn(self.policy.observer.layout.split(obs))
-            self.finished = iteration
+            self.last_iteration = iteration
         return stats
 
-    def _epochs(self, rollout: Rollout, now: Coefficients, iteration: int) -> list[Statistics]:
+    def _epochs(self, rollout: Rollout, coefs: Coefficients, iteration: int) -> list[Statistics]:
         """The mean statistics of each epoch, until the KL stops them."""
         samples, epochs = self.flatten(rollout, self.flat.values.device), []
         order = torch.empty(len(samples.adv), dtype=torch.int64, device="cpu")
         for epoch in range(self.config.epochs if len(order) else 0):
-            batch, self.optimizer.rates = samples, self.kl_control.rates(now)
+            batch, self.optimizer.rates = samples, self.kl_control.rates(coefs)
             for transform in self.transforms:
                 batch = transform(rollout, batch, iteration, epoch)
             kernels.permutation(self.config.seed, iteration, epoch, order.numpy())
-            epochs.append(self._epoch(batch, order.to(batch.adv.device), now))
-            if self.kl_control.stops(epochs[-1]["approx_kl"], now):
+            epochs.append(self._epoch(batch, order.to(batch.adv.device), coefs))
+            self.kl_control.adapt(epochs[-1]["approx_kl"], coefs)
+            if self.kl_control.exceeded(epochs[-1]["approx_kl"]):
                 break
         return epochs
 
-    def _epoch(self, batch: Batch, order: Tensor, now: Coefficients) -> Statistics:
+    def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:
         """One pass over the shuffled samples; returns the mean statistics of its minibatches."""
         minibatches = batch.shuffled(order).split(self.config.num_minibatches)
-        return average([self._minibatch(minibatch, now) for minibatch in minibatches])
+        return average([self._minibatch(minibatch, coefs) for minibatch in minibatches])
 
     @torch.enable_grad()  # whatever the host script has set
-    def _minibatch(self, batch: Batch, now: Coefficients) -> Statistics:
+    def _minibatch(self, batch: Batch, coefs: Coefficients) -> Statistics:
         """One step of the optimizer on the gradient of one minibatch."""
         if self.config.norm_advantages == "minibatch":
             batch = batch._replace(adv=normalise_advantages(batch.adv))
@@ -127,9 +131,9 @@ class Learner:
         stats = {}
         for part in batch.split(self.config.num_microbatches):
             weight, fresh = len(part.adv) / len(batch.adv), self.evaluate_actions(part)
-            loss, losses = self.loss(fresh, part, now)
+            loss, losses = self.loss(fresh, part, coefs)
             (weight * loss).backward()
-            for name, x in (losses | ratio_statistics(fresh, part, now)).items():
+            for name, x in (losses | ratio_statistics(fresh, part, coefs)).items():
                 stats[name] = stats.get(name, 0.0) + weight * x.detach()
         stats["grad_norm"] = self.clip_gradient()
         self.optimizer.step()

@@ -7,7 +7,6 @@
 
 import os
 
-from fastppo.build.arena_layout import check_rollout
 from fastppo.build.resolve import Callbacks, as_callbacks, target_steps
 from fastppo.build.run import Run
 from fastppo.collect import Rollout
@@ -57,8 +56,7 @@ class PPO(Run):
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Trains on a rollout; returns the losses as floats, means over minibatches."""
-        self.check_open()
-        check_rollout(rollout, self.policy, self.progress.iteration)
+        self.check_rollout(rollout)
         with self.clock("update"), torch_threads(self.config.update_threads):
             stats = self.learner.update(rollout, self.coefficients, self.progress.iteration - 1)
         return stats | {"losses/explained_variance": explained_variance(rollout)}

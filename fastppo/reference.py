@@ -19,7 +19,7 @@ class Purpose(IntEnum):
     ENV_SEED = 3
     EVALUATE = 4
     WARMUP = 5
-    ROBUST = 6
+    RPO = 6
 
 
 def gae(rew, val, nxt, term, trunc, gamma, lam):

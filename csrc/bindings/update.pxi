@@ -3,6 +3,8 @@
 from cpython.exc cimport PyErr_CheckSignals
 from libc.math cimport INFINITY
 
+from fastppo.errors import KernelError
+
 cdef extern from "update/update.h" nogil:
     enum: MAX_SHARDS, SUMS, STATS
     ctypedef struct Network:
@@ -61,11 +63,16 @@ cdef void *floats(array, int64_t n, int flags) except NULL:
     """The memory of an array float32 [n]; raises ValueError for another size."""
     cdef View view = view_of(array, c'f', 1, flags)
     if view.rows != n:
-        raise ValueError(f"an array has {view.rows} floats, wanted {n}")
+        raise KernelError(f"update: an array has {view.rows} floats, wanted {n}")
     return view.data
 
 
 cdef class Update:
+    """The base of machine.kernels.MinibatchUpdate.
+
+    `minibatch` equals `begin`, then every `shard` in any order, then `finish`. The bits depend
+    neither on that order nor on the processes that compute the shards.
+    """
     cdef Network network
     cdef Batch batch
     cdef Minibatch part
@@ -129,6 +136,7 @@ cdef class Update:
                 raise ValueError(f"order[{i}] is {self.order[i]}, of {rows} samples")
 
     def set_coefficients(self, terms):
+        """Use these UpdateCoefficients from now on."""
         cdef double clip_range, entropy_coef, value_coef, max_grad_norm, adam_eps
         (clip_range, clip_range_vf, entropy_coef, value_coef, dual_clip, max_grad_norm,
          norm_advantages, betas, adam_eps) = terms
@@ -139,11 +147,13 @@ cdef class Update:
         self.normalised = norm_advantages
 
     def shards(self, int64_t rows):
+        """The number of shards of a minibatch of `rows` samples, 1 to MAX_SHARDS."""
         return update_shards(rows)
 
     cpdef int64_t begin(self, int64_t first, int64_t last) except -1:
+        """Start on the samples order[first:last], at the current params; returns their shards."""
         if first < 0 or last > self.places or first >= last:
-            raise ValueError(f"places {first} to {last} of an order of {self.places}")
+            raise KernelError(f"update: places {first} to {last} of an order of {self.places}")
         self.part = Minibatch(self.order + first, last - first, 0, 1)
         with nogil:
             if self.normalised:
@@ -152,21 +162,23 @@ cdef class Update:
         return update_shards(self.part.rows)
 
     cpdef int shard(self, int64_t shard) except -1:
+        """Write one shard's gradient and statistics into its rows of memory.grads and .sums."""
         if shard < 0 or shard >= update_shards(self.part.rows) or not self.part.rows:
-            raise ValueError(f"no minibatch with a shard {shard} has begun")
+            raise KernelError(f"update: no minibatch with a shard {shard} has begun")
         with nogil:
             update_shard(&self.network, &self.batch, &self.part, &self.coefs, shard, self.params,
                          self.work, self.grads + shard * self.stride, self.sums + shard * SUMS)
         return 0
 
     cpdef int finish(self, int64_t step, double lr, stats) except -1:
+        """Add up the shards, clip, take the Adam step and fill stats, as `minibatch` does."""
         cdef float *out = <float *>floats(stats, STATS, OUT)
         cdef int64_t shards = update_shards(self.part.rows), n = self.network.params
         cdef double norm
         if step < 1 or not self.part.rows:
-            raise ValueError(f"no minibatch has begun, or its step {step} is below 1")
+            raise KernelError(f"update: no minibatch has begun, or its step {step} is below 1")
         if self.exp_avg == NULL:
-            raise ValueError("the memory has no moments of Adam to finish with")
+            raise KernelError("update: the memory has no moments of Adam to finish with")
         self.adam.lr = lr
         with nogil:
             norm = update_reduce(self.grads, self.stride, shards, n)
@@ -176,6 +188,10 @@ cdef class Update:
         return 0
 
     def minibatch(self, int64_t first, int64_t last, int64_t step, double lr, stats):
+        """One Adam step, its number `step` counted from 1, on the samples order[first:last].
+
+        Fills stats f32 [7] in the order of statistics.LOSSES; the norm is that before clipping.
+        """
         cdef int64_t shard
         for shard in range(self.begin(first, last)):
             self.shard(shard)

@@ -24,7 +24,7 @@ def check_settings(config: Config, seen: ObservationLayout) -> None:
     for satisfied, needed, names in _needs(config):
         if not satisfied and (name := first_changed(config, names)):
             raise ConfigError(f"{name} is {getattr(config, name)}, but does nothing without"
-                              f" {needed.python()}", (needed, Omit(name)))
+                              f" {needed.text(shell=False)}", (needed, Omit(name)))
     for wrong, what, fix in _conflicts(config):
         if wrong:
             raise ConfigError(what, fix)

@@ -9,10 +9,11 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from fastppo.build.arena_layout import env_groups, make_arena, shares_update, trial_rollout
+from fastppo.build.check_rollout import check_rollout
 from fastppo.build.model import build_policy
 from fastppo.build.resolve import config_for, make_source, resolve
 from fastppo.build.user_model import is_user_model
-from fastppo.collect import Collector, Progress
+from fastppo.collect import Collector, Progress, Rollout
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ClosedError, Error, ModelError
@@ -27,7 +28,7 @@ from fastppo.networks.torch_state import (
     torch_threads,
 )
 from fastppo.policy import Policy
-from fastppo.stepping.actors import CentralActor, LocalActor
+from fastppo.stepping.actors import CentralActor, LocalActor, PolicyPlan
 from fastppo.stepping.episodes import RolloutViews
 from fastppo.stepping.native_vector import NativeVector, autoreset_mode
 from fastppo.update.coefficients import coefficients_at
@@ -86,12 +87,17 @@ class Run:
     @property
     def pending(self) -> bool:
         """True if the last rollout has not been used by an update yet."""
-        return self.learner.finished < self.progress.iteration - 1
+        return self.learner.last_iteration < self.progress.iteration - 1
 
     def check_open(self) -> None:
         """Raises ClosedError after close()."""
         if self.closed:
             raise ClosedError("this PPO has been closed", "make a new one, or load what you saved")
+
+    def check_rollout(self, rollout: Rollout) -> None:
+        """Raises ClosedError after close(), InputError if `rollout` is not one of this trainer."""
+        self.check_open()
+        check_rollout(rollout, self.policy, self.progress.iteration)
 
     def close(self) -> None:
         """Stops the workers and closes the sinks; a second call does nothing."""
@@ -173,40 +179,30 @@ def make_flat_parameters(policy: Policy, arena: Arena) -> FlatParameters:
 def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,
                    config: Config) -> Collector:
     """The Collector of a run: its environments, and the actor that chooses their actions."""
-    if config.num_workers:
-        return _with_workers(arena, source, policy, learner, config)
-    if source.vector is not None:
-        next_step = autoreset_mode(source.vector) is AutoresetMode.NEXT_STEP
-        groups = [range(config.num_envs)]
-        actor = _local_actor(arena, policy, learner, config) or CentralActor(
-            arena, policy, groups, config.seed, next_step)
-        vec = NativeVector(source.vector, arena, actor, config.seed)
-    else:
-        groups = env_groups(config.num_envs) if config.acting == "central" else ()
-        actor = _local_actor(arena, policy, learner, config) or CentralActor(
-            arena, policy, groups, config.seed)
-        views = RolloutViews.of(arena, 0, config.num_envs)
-        vec = Serial(source.factories, views, actor, config.seed, groups=groups)
-    return Collector(arena, vec, policy, config)
-
-
-def _local_actor(arena: Arena, policy: Policy, learner: Learner, config: Config
-                 ) -> LocalActor | None:
-    """The compiled policy on all environments; None where the main process infers with torch."""
-    if config.acting == "central":
-        return None
-    return LocalActor(arena, 0, config.num_envs, policy_plan(policy, learner.flat),
-                      policy.observer.layout, policy.actions, config.seed)
-
-
-def _with_workers(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,
-                  config: Config) -> Collector:
-    """A Collector whose environments are in worker processes, which may share the update."""
-    groups, plan, central = env_groups(config.num_envs), None, None
+    vector, plan, central = source.vector, None, None
+    groups = env_groups(config.num_envs) if vector is None else [range(config.num_envs)]
     if config.acting == "local":
         plan = policy_plan(policy, learner.flat)
     else:
-        central = CentralActor(arena, policy, groups, config.seed)
+        next_step = vector is not None and autoreset_mode(vector) is AutoresetMode.NEXT_STEP
+        central = CentralActor(arena, policy, groups, config.seed, next_step)
+    if config.num_workers:
+        return _with_workers(arena, source, policy, learner, config, plan, central)
+    actor = central or LocalActor(arena, 0, config.num_envs, plan, policy.observer.layout,
+                                  policy.actions, config.seed)
+    if vector is not None:
+        vec = NativeVector(vector, arena, actor, config.seed)
+    else:
+        vec = Serial(source.factories, RolloutViews.of(arena, 0, config.num_envs), actor,
+                     config.seed, groups=groups if central else ())
+    return Collector(arena, vec, policy, config)
+
+
+def _with_workers(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,
+                  config: Config, plan: PolicyPlan | None, central: CentralActor | None
+                  ) -> Collector:
+    """A Collector whose environments are in worker processes, which may share the update."""
+    groups = env_groups(config.num_envs)
     helper = learner.helper_plan() if shares_update(config, policy) else None
     make = partial(make_worker_serial, groups, plan, policy.observer.layout, policy.actions,
                    config.seed, helper, helper_count(config.num_workers))

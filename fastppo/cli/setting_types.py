@@ -18,7 +18,7 @@ from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Fix, Omit, Set
 from fastppo.settings.presets import BY_PRESET
 from fastppo.settings.schedules import Scheduled, is_schedule
-from fastppo.settings.spelling import closest, parse_loose_json
+from fastppo.settings.spelling import closest
 
 # The first field of each group.
 SECTIONS = {"env_name": "environment", "model": "network", "num_envs": "rollout",
@@ -61,10 +61,10 @@ class Setting(NamedTuple):
 
     def fix(self, text: str) -> Fix:
         """The value that `text`, which cannot be read, is near to; else the default."""
-        near = closest(text, get_args(self.kind)) if get_origin(self.kind) is Literal else None
         if self.kind == dict[str, Any]:
-            near = parse_loose_json(text)
-        value = near or self.default
+            return f"""put single quotes around it: --{self.name}='{{"name": 1}}'"""
+        choices = get_args(self.kind) if get_origin(self.kind) is Literal else ()
+        value = closest(text, choices) or self.default
         return Omit(self.name) if value is None else Set(**{self.name: value})
 
     def read(self, text: str) -> Any:

@@ -127,7 +127,7 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
         seconds = time.monotonic() - started - ppo.clock.seconds.get(EVALUATION, 0.0)
         interrupts.stop_now = lambda: False
         ended = "signal" if interrupts.signum else ended
-        model = folder / MODEL_FILE if ppo.learner.finished >= 0 else None
+        model = folder / MODEL_FILE if ppo.learner.last_iteration >= 0 else None
         if model:
             ppo.save(model)
         summary = make_summary(ppo, ended, started - PROCESS_START, seconds, model)
@@ -167,7 +167,7 @@ def make_summary(ppo, ended: str, startup: float, seconds: float, model: Path | 
     best = evaluator and evaluator.best
     rows = config.num_envs * min(config.num_steps, WARMUP_STEPS)
     return {"env_name": config.env_name, "seed": config.seed, "ended": ended, "steps": ppo.step,
-            "iterations": ppo.learner.finished + 1, "episodes": ppo.episodes.count,
+            "iterations": ppo.learner.last_iteration + 1, "episodes": ppo.episodes.count,
             "seconds": seconds, "startup_seconds": startup, "steps_per_second": ppo.step / seconds,
             "warmup_steps": rows * ppo.policy.observer.norm,
             "episodic_return": recent.get("charts/episodic_return"),

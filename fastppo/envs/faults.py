@@ -13,7 +13,7 @@ MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text 
 
 def env_error_at(env: int, name: str, seed: int | None, episode: int, step: int, field: str,
                  error: BaseException) -> EnvError:
-    """The EnvError of environment `env` of worker `name` ("": the main process) at a step.
+    """The EnvError of environment `env` at a step; `name` says where it is ("": main process).
 
     Episodes below 0 are of the warm-up; without a seed, the first episode has not begun.
     """
@@ -21,7 +21,8 @@ def env_error_at(env: int, name: str, seed: int | None, episode: int, step: int,
     begun = seed is not None or episode >= 0
     where = f"seed {seed}, {number}, step {step}" if begun else "before its first episode"
     start = "" if seed is None else f", starting with env.reset(seed={seed})"
-    fix = IN_MAIN if name else f"run it alone{start}, with a breakpoint() where it fails"
+    fix = IN_MAIN if name.startswith("worker") else \
+        f"run it alone{start}, with a breakpoint() where it fails"
     return env_error(f"environment {env} ({name}{where})", field, error, fix)
 
 

@@ -20,6 +20,7 @@ from fastppo.envs.spaces import (
     can_store,
     choice_counts,
     choice_starts,
+    fitting_array,
     leaf_arrays,
     leaf_storage,
     leaves,
@@ -66,14 +67,8 @@ class StoredLeaf:
 
     def to_array(self, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray:
         """`value` [*lead ...] as it is stored; raises ValueError if its space does not allow it."""
-        array = np.asarray(value)
-        if array.shape != (*lead, *self.shape):
-            raise ValueError(f"the {self.leaf} has shape {array.shape}, its space"
-                             f" {(*lead, *self.shape)}")
-        fits = can_store(self.dtype, array.dtype) if self.counts is None \
-            else array.dtype.kind in "biu"
-        if not fits:
-            raise ValueError(f"the {self.leaf} is {array.dtype}, which {self.dtype} does not keep")
+        fits = can_store if self.counts is None else lambda _, given: given.kind in "biu"
+        array = fitting_array(value, self.leaf, (*lead, *self.shape), self.dtype, fits)
         if self.counts is not None:
             return self._choices(array)
         with np.errstate(over="ignore"):

@@ -214,6 +214,20 @@ def can_store(dtype: np.dtype, given: np.dtype) -> bool:
         np.dtype(dtype).str, "?bBhHiIlLqQefdg")
 
 
+def fitting_array(value: Any, name: Any, shape: tuple[int, ...], dtype: np.dtype,
+                  fits: Callable[[np.dtype, np.dtype], bool] = can_store) -> np.ndarray:
+    """`value` as an array of `shape`, whose own dtype `fits` to be kept as `dtype`, not converted.
+
+    Raises ValueError, with its `name`, otherwise.
+    """
+    array = np.asarray(value)
+    if array.shape != shape:
+        raise ValueError(f"the {name} has shape {array.shape}, its space {shape}")
+    if not fits(dtype, array.dtype):
+        raise ValueError(f"the {name} is {array.dtype}, which {dtype} does not keep")
+    return array
+
+
 def _check_exact(space: Space) -> None:
     """Raises SpaceError for a Box of whole numbers that float64 cannot hold exactly."""
     whole = isinstance(space, Box) and space.dtype.kind in "iu"

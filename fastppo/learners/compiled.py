@@ -27,11 +27,12 @@ def policy_plan(policy: Policy, flat: FlatParameters) -> PolicyPlan:
                       policy.observer.limit)
 
 
-def update_coefficients(config: Config, now: Coefficients) -> kernels.UpdateCoefficients:
+def update_coefficients(config: Config, coefs: Coefficients) -> kernels.UpdateCoefficients:
     """The coefficients of the loss and of Adam, as the compiled update takes them."""
     return kernels.UpdateCoefficients(
-        now.clip_range, now.clip_range_vf, now.entropy_coef, now.value_coef, now.dual_clip,
-        config.max_grad_norm, config.norm_advantages == "minibatch", Adam.BETAS, config.adam_eps)
+        coefs.clip_range, coefs.clip_range_vf, coefs.entropy_coef, coefs.value_coef,
+        coefs.dual_clip, config.max_grad_norm, config.norm_advantages == "minibatch", Adam.BETAS,
+        config.adam_eps)
 
 
 class CompiledLearner(Learner):
@@ -53,19 +54,19 @@ class CompiledLearner(Learner):
         first = update_coefficients(self.config, coefficients_at(self.config, 1.0))
         return HelperPlan(self.plan, first, self.policy.observer.norm)
 
-    def _epochs(self, rollout: Rollout, now: Coefficients, iteration: int) -> list[Statistics]:
+    def _epochs(self, rollout: Rollout, coefs: Coefficients, iteration: int) -> list[Statistics]:
         self.helped = False
         # Workers read the rollout buffer: they cannot help with any other samples.
         if self.shared is None or self.transforms or rollout is not self.shared.rollout:
-            return super()._epochs(rollout, now, iteration)
-        with self.shared.session(now) as self.helped:
-            return super()._epochs(rollout, now, iteration)
+            return super()._epochs(rollout, coefs, iteration)
+        with self.shared.session(coefs) as self.helped:
+            return super()._epochs(rollout, coefs, iteration)
 
-    def _epoch(self, batch: Batch, order: Tensor, now: Coefficients) -> Statistics:
+    def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:
         """One pass over the shuffled samples; returns the mean statistics of its minibatches."""
         rows, count = len(order), min(self.config.num_minibatches, len(order))
         update = kernels.MinibatchUpdate(*self.plan, self.buffers, self._samples(batch),
-                                         order.numpy(), update_coefficients(self.config, now))
+                                         order.numpy(), update_coefficients(self.config, coefs))
         minibatch = self.shared.minibatches(update, order.numpy()) if self.helped \
             else update.minibatch
         stats = np.empty((count, len(LOSSES)), np.float32)

@@ -31,11 +31,11 @@ class SharedMinibatches:
         self.helpers, self.calls, self.rounds = helper_count(len(team.workers)), 0, 0
 
     @contextmanager
-    def session(self, now: Coefficients) -> Iterator[bool]:
+    def session(self, coefs: Coefficients) -> Iterator[bool]:
         """Keeps the helpers at work on one update; yields False if they cannot be called."""
         self._dismiss()  # helpers that an interrupt has left at work
         self.arena["weights"][:] = [-1 if x is None else x for x in (
-            getattr(now, name) for name in SCHEDULED)]
+            getattr(coefs, name) for name in SCHEDULED)]
         called = self.team.is_idle()  # not after an interrupted rollout or a fault
         if called:
             self.calls += 1

@@ -5,7 +5,6 @@ not a SIGBUS later); elsewhere a temporary file that is already deleted. Neither
 nothing can be left behind.
 """
 
-import bisect
 import math
 import mmap
 import os
@@ -81,14 +80,6 @@ def above_stdio(fd: int) -> int:
 def spec_bytes(spec: Spec) -> int:
     """Bytes of the block that `spec` describes."""
     return max(ALIGN, sum(_padded_bytes(dtype, shape) for dtype, shape in spec.values()))
-
-
-def largest_fitting(need: Callable[[int], int], free: int, below: int) -> int:
-    """The largest n in [0, below) for which need(n) bytes leave a tenth of `free`.
-
-    need(n) grows with n. The result is 0 if even need(1) is too much.
-    """
-    return max(0, bisect.bisect_right(range(1, below), free * 9 // 10, key=need))
 
 
 def _padded_bytes(dtype: Any, shape: tuple[int, ...]) -> int:

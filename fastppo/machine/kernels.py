@@ -282,27 +282,12 @@ def _aligned(size):
     return block[first : first + size]
 
 
-def _update_call(declared: Callable) -> Callable:
-    """Make a method of MinibatchUpdate of a signature: it calls the compiled object's method."""
-    name, signature = declared.__name__, inspect.signature(declared)
-
-    @wraps(declared)
-    def method(self, *args):
-        try:
-            return getattr(self._compiled, name)(*args)
-        except _REFUSALS as refusal:
-            check_arrays("update", _UPDATE_ARRAYS, signature.bind(self, *args).arguments)
-            raise KernelError(f"update: {refusal}") from refusal
-    return method
-
-
-class MinibatchUpdate:
+class MinibatchUpdate(getattr(_twin, "Update", object)):
     """Clipped minibatch steps of PPO in place, on the networks of a plan with one action head.
 
     The compiled version of learner.Learner, which is the definition: gradients and weights equal
-    torch's within 1e-5. `minibatch` equals begin, then every shard in any order, then finish; the
-    bits depend neither on that order nor on the processes that compute the shards. The arrays must
-    not be reallocated while the object exists.
+    torch's within 1e-5. Its methods are in csrc/bindings/update.pxi. The arrays must not be
+    reallocated while the object exists.
     """
 
     def __init__(self, plan, log_std, limit, memory, samples, order, terms):
@@ -311,37 +296,9 @@ class MinibatchUpdate:
         Raises KernelError where the arrays do not fit each other or the plan.
         """
         try:
-            self._compiled = _twin.Update(plan, log_std, limit, memory, samples, order, terms)
+            super().__init__(plan, log_std, limit, memory, samples, order, terms)
         except _REFUSALS as refusal:
             arguments = {"plan": plan, **memory._asdict(), **samples._asdict(), "order": order}
             act = "act: int64 n" if log_std is None else "act: float32 n a"
-            specs = _UPDATE_ARRAYS | array_specs(act)
-            check_arrays("update", specs, arguments)
+            check_arrays("update", _UPDATE_ARRAYS | array_specs(act), arguments)
             raise KernelError(f"update: {refusal}") from refusal
-
-    @_update_call
-    def minibatch(self, first, last, step, lr, stats):
-        """One Adam step, its number `step` counted from 1, on the samples order[first:last].
-
-        Fills stats f32 [7] in the order of learner.STATS; the norm is that before clipping.
-        """
-
-    @_update_call
-    def set_coefficients(self, terms):
-        """Use these UpdateCoefficients from now on."""
-
-    @_update_call
-    def shards(self, rows):
-        """The number of shards of a minibatch of `rows` samples, 1 to MAX_SHARDS."""
-
-    @_update_call
-    def begin(self, first, last):
-        """Start on the samples order[first:last], at the current params; returns their shards."""
-
-    @_update_call
-    def shard(self, shard):
-        """Write one shard's gradient and statistics into its rows of memory.grads and .sums."""
-
-    @_update_call
-    def finish(self, step, lr, stats):
-        """Add up the shards, clip, take the Adam step and fill stats, as `minibatch` does."""

@@ -81,7 +81,7 @@ def modules_with_moments(policy: nn.Module) -> list[nn.Module]:
 
 def normalised_loss(loss: Callable, net: PopArt) -> Callable:
     """The same loss with values, recorded values and targets normalised by `net`."""
-    def normalised(fresh, batch, now):
-        return loss(fresh._replace(val=net.normalise(fresh.val)),
-                    batch._replace(val=net.normalise(batch.val), ret=net.normalise(batch.ret)), now)
+    def normalised(fresh, batch, coefs):
+        batch = batch._replace(val=net.normalise(batch.val), ret=net.normalise(batch.ret))
+        return loss(fresh._replace(val=net.normalise(fresh.val)), batch, coefs)
     return normalised

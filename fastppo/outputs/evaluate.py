@@ -6,9 +6,8 @@ from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
-from fastppo.envs import faults
 from fastppo.envs.make import Factory
-from fastppo.errors import ConfigError, EnvError
+from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 from fastppo.machine.noise import ActionNoise
@@ -58,7 +57,7 @@ class EvaluationEnvs(Environments):
     """Environments in which the episodes of an evaluation are played side by side."""
 
     def __init__(self, policy: Policy, factories: Sequence[Factory], seed: int):
-        super().__init__(factories, seed)
+        super().__init__(factories, seed, name="evaluation, ")
         self.policy, self.layout, count = policy, policy.observer.layout, len(factories)
         self.obs = np.zeros((count, *self.layout.store.shape), self.layout.store.dtype)
         self.states = np.zeros((count, policy.memory), np.float32)
@@ -100,15 +99,6 @@ class EvaluationEnvs(Environments):
         self.obs[e:e + 1] = self.layout.rows([obs])
         if not ended and (found := self.layout.unusable(self.obs[e:e + 1])):
             raise found[1]
-
-    def fault(self, e: int, field: str, error: BaseException,
-              episode: RunningEpisode | None = None) -> EnvError:
-        """The error for environment e, which failed in `field` at this step of its episode."""
-        number, seed, start = episode or self.running[e]
-        step = max(0, self.now - start)
-        where = f"environment {e} (evaluation, seed {seed}, episode {number}, step {step})"
-        return faults.env_error(where, field, error,
-                                f"play it alone, from a reset with seed {seed} on")
 
     def _noise(self, e: int) -> np.ndarray:
         """The random numbers [1 k] for this step of the running episode of environment e."""

@@ -23,12 +23,10 @@ class Set:
     def __init__(self, **settings: Any):
         self.settings = settings
 
-    def shell(self) -> str:
-        """The flags: --lr=0.001 --hidden_sizes=64,64."""
-        return " ".join(flag(name, value) for name, value in self.settings.items())
-
-    def python(self) -> str:
-        """The keyword arguments: lr=0.001, hidden_sizes=(64, 64)."""
+    def text(self, shell: bool) -> str:
+        """--lr=0.001 --hidden_sizes=64,64, or lr=0.001, hidden_sizes=(64, 64)."""
+        if shell:
+            return " ".join(flag(name, value) for name, value in self.settings.items())
         return ", ".join(f"{PYTHON_NAMES.get(name, name)}={_python_value(value)}"
                          for name, value in self.settings.items())
 
@@ -39,13 +37,9 @@ class Omit:
     def __init__(self, *names: str):
         self.names = names
 
-    def shell(self) -> str:
+    def text(self, shell: bool) -> str:
         """leave --lr and --gamma out."""
-        return f"leave {' and '.join(f'--{name}' for name in self.names)} out"
-
-    def python(self) -> str:
-        """leave lr and gamma out."""
-        return f"leave {' and '.join(self.names)} out"
+        return f"leave {' and '.join('--' * shell + name for name in self.names)} out"
 
 
 class Install:
@@ -54,11 +48,9 @@ class Install:
     def __init__(self, extra: str):
         self.extra = extra
 
-    def shell(self) -> str:
+    def text(self, shell: bool) -> str:
         """The command for pip."""
         return f'pip install "fastppo[{self.extra}]"'
-
-    python = shell
 
 
 class DidYouMean:
@@ -67,31 +59,20 @@ class DidYouMean:
     def __init__(self, name: str):
         self.name = name
 
-    def shell(self) -> str:
+    def text(self, shell: bool) -> str:
         """did you mean --lr?"""
-        return f"did you mean --{self.name}?"
-
-    def python(self) -> str:
-        """did you mean lr?"""
-        return f"did you mean {self.name}?"
+        return f"did you mean {'--' * shell}{self.name}?"
 
 
 SingleFix = str | Set | Omit | Install | DidYouMean
 Fix = SingleFix | tuple[SingleFix, ...]
 
 
-def shell_text(fix: Fix) -> str:
-    """`fix` as it is typed on a command line."""
+def fix_text(fix: Fix, shell: bool) -> str:
+    """`fix` as it is typed in a shell, or written in Python."""
     if isinstance(fix, tuple):
-        return "; or ".join(map(shell_text, fix))
-    return fix if isinstance(fix, str) else fix.shell()
-
-
-def python_text(fix: Fix) -> str:
-    """`fix` as it is written in Python."""
-    if isinstance(fix, tuple):
-        return "; or ".join(map(python_text, fix))
-    return fix if isinstance(fix, str) else fix.python()
+        return "; or ".join(fix_text(one, shell) for one in fix)
+    return fix if isinstance(fix, str) else fix.text(shell)
 
 
 def program() -> str:

@@ -1,8 +1,6 @@
-"""Checks of the values that an environment's step returns: reward, observation, flags."""
+"""Checks of the values that an environment's step returns: the reward and the flags."""
 
 import numpy as np
-
-from fastppo.envs.spaces import can_store
 
 REWARD_MAX = float(np.finfo(np.float32).max)
 # A reward of one of these types is checked faster.
@@ -23,16 +21,6 @@ def checked_reward(rew) -> float:
     if not abs(value) <= REWARD_MAX:
         raise ValueError(f"the reward is {value}, not finite in float32")
     return value
-
-
-def checked_observation(obs, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """`obs` as an array; raises ValueError for another shape or if `dtype` cannot keep it."""
-    array = np.asarray(obs)
-    if array.shape != shape:
-        raise ValueError(f"the observation has shape {array.shape}, its space {shape}")
-    if not can_store(dtype, array.dtype):
-        raise ValueError(f"the observation is {array.dtype}, which {dtype} does not keep")
-    return array
 
 
 def checked_flag(value, name: str = "terminated or truncated") -> bool:

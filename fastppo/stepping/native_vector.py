@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from fastppo.envs import faults
 from fastppo.envs.actions import ActionMapping
 from fastppo.envs.observations import ObservationLayout
+from fastppo.envs.spaces import fitting_array
 from fastppo.errors import ConfigError, SpaceError
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
@@ -183,8 +184,8 @@ class NativeVector:
         """
         layout, store = self.layout, self.obs[0]
         with self._fault_in("its observations"), np.errstate(over="ignore"):
-            rows = layout.batch(obs, self.count) if not layout.is_box else np.array(
-                checks.checked_observation(obs, store.shape, store.dtype), store.dtype, order="C")
+            rows = layout.batch(obs, self.count) if not layout.is_box else np.array(fitting_array(
+                obs, "observation", store.shape, store.dtype), store.dtype, order="C")
         if layout.mask is not None and final is not None:
             layout.legal(rows)[final] = True
         if found := layout.unusable(rows):

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 from fastppo.envs.observations import ObservationLayout
-from fastppo.envs.spaces import leaf_arrays
-from fastppo.stepping import checks
+from fastppo.envs.spaces import fitting_array, leaf_arrays
 
 
 class LeafSlot:
@@ -44,7 +43,7 @@ class ObservationWriter:
             return obs
         if not self.plain:
             return self.layout.to_arrays(obs)
-        array = checks.checked_observation(obs, self.shape, self.stored)
+        array = fitting_array(obs, "observation", self.shape, self.stored)
         if self.staging.dtype == np.float32 and array.dtype != np.float32:
             wide = self.staging.astype(np.float64)
             # One statement, because no interrupt strikes between the parts of a statement.

@@ -33,11 +33,11 @@ def configured_loss(config: Config, policy: nn.Module, loss: Loss) -> Loss:
     return normalised_loss(loss, policy.net) if isinstance(policy.net, PopArt) else loss
 
 
-def _user_loss(function: Callable, fresh: Fresh, batch: Batch, now: Coefficients) -> Weighed:
+def _user_loss(function: Callable, fresh: Fresh, batch: Batch, coefs: Coefficients) -> Weighed:
     """The loss and statistics that the user's `function` returns; ModelError for anything else."""
     called = f"the loss {function!r}, called with (fresh, batch, coefficients),"
     try:
-        result = function(fresh, batch, now)
+        result = function(fresh, batch, coefs)
     except Exception as error:  # a user's function may raise anything
         raise ModelError(f"{called} failed: {type(error).__name__}: {error}",
                          f"accept these arguments, and {LOSS_FIX}") from error

@@ -98,6 +98,6 @@ def _move_actions(config: Config, rollout: Rollout, batch: Batch, iteration: int
     its own noise in each epoch. Source: Rahman and Xue 2022, arXiv:2212.07536.
     """
     noise = np.empty(batch.act.shape, np.float32)
-    kernels.uniform(config.seed, Purpose.ROBUST, 0, iteration * config.epochs + epoch, noise)
+    kernels.uniform(config.seed, Purpose.RPO, 0, iteration * config.epochs + epoch, noise)
     away = torch.from_numpy(noise).to(batch.act.device)
     return batch._replace(act=batch.act - config.rpo_alpha * (2.0 * away - 1.0))

@@ -11,7 +11,7 @@ from gymnasium.spaces import Dict, Discrete, Space, Tuple
 from gymnasium.vector import AutoresetMode
 
 from fastppo.envs.make import Factory
-from fastppo.envs.spaces import Leaf, build_structure, leaves, tree_map
+from fastppo.envs.spaces import Leaf, build_structure, fitting_array, leaves, tree_map
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena, Spec
 from fastppo.stepping.environments import Environments, RunningEpisode
@@ -26,6 +26,11 @@ class VectorSpec(NamedTuple):
     act_space: Space
     mode: AutoresetMode
     seed: int | None  # of all episodes, as in training; None: only `reset` seeds
+
+
+def _casts(dtype: np.dtype, given: np.dtype) -> bool:
+    """True if Gymnasium would store `given` as `dtype`."""
+    return np.can_cast(given, dtype, "same_kind")
 
 
 def elements(leaf: Leaf, rows: np.ndarray) -> list:
@@ -113,7 +118,7 @@ class VectorStepper(Environments):
         for leaf, shape, dtype, slots in self.slots:
             value = leaf.of(obs) if leaf.path else obs
             if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
-                value = _checked_leaf(value, slots[e], leaf)
+                value = fitting_array(value, leaf, shape, dtype, _casts)
             slots[e][...] = value
         if not isinstance(info, dict):
             raise TypeError(f"the info is {info!r}, not a dict")
@@ -171,13 +176,3 @@ def _first_nonfinite(rows: np.ndarray) -> int:
         return kernels.first_nonfinite(rows)
     finite = np.isfinite(rows) if rows.dtype.kind == "f" else np.ones(1, bool)
     return -1 if finite.all() else int(finite.argmin())
-
-
-def _checked_leaf(value: Any, slot: np.ndarray, leaf: Leaf) -> np.ndarray:
-    """`value` as an array that can be copied to `slot`; raises ValueError otherwise."""
-    array = np.asarray(value)
-    if array.shape != slot.shape:
-        raise ValueError(f"the {leaf} has shape {array.shape}, its space {slot.shape}")
-    if not np.can_cast(array.dtype, slot.dtype, "same_kind"):
-        raise ValueError(f"the {leaf} is {array.dtype}, which {slot.dtype} does not keep")
-    return array

@@ -7,7 +7,7 @@ import time
 from fastppo.envs import faults
 from fastppo.errors import Error
 from fastppo.machine.arena import Arena
-from fastppo.settings.fixes import python_text
+from fastppo.settings.fixes import fix_text
 from fastppo.workers import protocol
 from fastppo.workers.protocol import ControlCells, Mailbox
 
@@ -47,7 +47,7 @@ def worker_loop(job: bytes, mailbox_fd: int, arena_fd: int, parent: int) -> None
 def error_message(error: Error) -> bytes:
     """(text, fix) of an error, pickled. Long ones are cut, and a long fix becomes a text."""
     what, fix = faults.truncate_text(error.what, ERROR_CHARS), error.fix
-    text = python_text(fix)
+    text = fix_text(fix, shell=False)
     if len(text) > ERROR_CHARS:
         fix = faults.truncate_text(text, ERROR_CHARS)
     return pickle.dumps((what, fix))

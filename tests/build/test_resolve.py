@@ -10,7 +10,7 @@ from fastppo.build import resolve
 from fastppo.build.resolve import config_for, make_source
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
-from fastppo.settings.fixes import shell_text
+from fastppo.settings.fixes import fix_text
 
 IMAGE = Box(0, 255, (36, 40, 3), np.uint8)
 
@@ -35,7 +35,7 @@ def test_a_layer_that_the_kernels_refuse_goes_to_torch(inputs, hidden, served):
     if not served:
         with pytest.raises(ConfigError, match="at most 16 layers of 1,048,576 units") as caught:
             resolved(space, hidden_sizes=hidden, learner="kernel", acting="central")
-        assert shell_text(caught.value.fix) == "--learner=torch"
+        assert fix_text(caught.value.fix, shell=True) == "--learner=torch"
 
 
 @pytest.mark.parametrize(("space", "given", "threads"), [

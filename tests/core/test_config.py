@@ -17,7 +17,7 @@ from fastppo.cli.train import first_lines
 from fastppo.config import check_names
 from fastppo.errors import ConfigError, EnvError
 from fastppo.settings.aliases import FOREIGN_NAMES, LIBRARY_NAMES, nearest_setting
-from fastppo.settings.fixes import Install, Omit, Set, format_value, program, shell_text
+from fastppo.settings.fixes import Install, Omit, Set, fix_text, format_value, program
 from fastppo.settings.presets import FAMILIES, PRESETS, preset_of
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -53,7 +53,7 @@ def test_a_value_that_cannot_be_is_refused_by_name_with_a_fix(name, bad):
     with pytest.raises(ConfigError) as caught:
         Config(**{name: bad})
     assert caught.value.what.startswith(f"{name} is {bad!r}, but must be ")
-    assert shell_text(caught.value.fix).startswith(f"--{name}=")
+    assert fix_text(caught.value.fix, shell=True).startswith(f"--{name}=")
 
 
 @pytest.mark.parametrize("name, good", [
@@ -96,7 +96,7 @@ def test_another_librarys_keyword_is_refused_with_ours(name, ours):
     ("lerning_rate", "lr"), ("total_timestep", "total_steps"), ("verbos", "progress"),
     ("num_env", "num_envs"), ("gama", "gamma"), ("clip_rang", "clip_range")])
 def test_a_misspelt_name_is_looked_for_among_other_libraries_names_too(name, ours):
-    assert shell_text(nearest_setting(name, NAMES)) == f"did you mean --{ours}?"
+    assert fix_text(nearest_setting(name, NAMES), shell=True) == f"did you mean --{ours}?"
 
 
 def test_a_setting_that_is_not_to_be_had_is_not_proposed():
@@ -212,4 +212,4 @@ def test_the_page_of_settings_is_what_config_says():
 def test_a_choice_that_is_mistyped_is_mended_by_the_nearest(setting, value, fix):
     with pytest.raises(ConfigError) as caught:
         Config(**{setting: value})
-    assert shell_text(caught.value.fix) == fix
+    assert fix_text(caught.value.fix, shell=True) == fix

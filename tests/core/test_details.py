@@ -15,7 +15,7 @@ from fastppo.errors import ConfigError, Error, ModelError
 from fastppo.learner import Learner, policy_loss, total_loss
 from fastppo.machine import kernels
 from fastppo.networks.value_normalisation import PopArt
-from fastppo.settings.fixes import shell_text
+from fastppo.settings.fixes import fix_text
 from fastppo.update import epoch_transforms
 from fastppo.update.batches import Fresh, flatten_rollout
 from fastppo.update.epoch_transforms import make_epoch_transforms
@@ -194,7 +194,7 @@ def test_what_torch_alone_serves_is_left_to_it_unless_the_kernel_is_asked_for(tr
     assert trainer(BOX, **settings, learner="auto").config.learner == "torch"
     with pytest.raises(ConfigError, match=f"does not support (your own )?{name}") as caught:
         trainer(BOX, **settings, learner="kernel")
-    assert shell_text(caught.value.fix) == "--learner=torch"
+    assert fix_text(caught.value.fix, shell=True) == "--learner=torch"
 
 
 # The optimizer
@@ -431,7 +431,7 @@ def test_robust_noise_is_uniform_within_alpha_and_a_samples_own_each_epoch(train
         assert -0.5 - 1e-5 <= noise.min() < -0.49 and 0.49 < noise.max() <= 0.5 + 1e-5
         assert abs(noise.mean()) < 0.03 and noise.std() == pytest.approx(0.5 / 3**0.5, rel=0.03)
     assert abs(np.corrcoef(*(noise.flatten() for noise in noises))[0, 1]) < 0.05
-    want = reference.uniform(1, kernels.Purpose.ROBUST, 0, 1, (3, 2)) - 0.5
+    want = reference.uniform(1, kernels.Purpose.RPO, 0, 1, (3, 2)) - 0.5
     np.testing.assert_allclose(noises[1][:3], want, atol=1e-6)
 
 
@@ -466,7 +466,7 @@ def test_the_compiled_learner_serves_it_and_agrees_with_torch(trainer, settings)
 def test_discrete_actions_have_no_mean_to_move():
     with pytest.raises(ConfigError, match="Discrete.* have a Categorical") as caught:
         PPO(Chance, num_workers=0, rpo_alpha=0.5)
-    assert shell_text(caught.value.fix) == "--rpo_alpha=0"
+    assert fix_text(caught.value.fix, shell=True) == "--rpo_alpha=0"
 
 
 @pytest.mark.parametrize("settings, said", [

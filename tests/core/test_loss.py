@@ -282,7 +282,7 @@ def test_a_rollout_of_resets_alone_changes_nothing(trainer, learner):
     stats = ppo.update(rollout)
     assert stats["losses/epochs"] == 0 and math.isnan(stats["losses/policy_loss"])
     assert ppo.learner.flat.values.equal(before) and ppo.policy.observer.count.item() == count
-    assert ppo.learner.finished == 0
+    assert ppo.learner.last_iteration == 0
 
 
 def now(**settings):

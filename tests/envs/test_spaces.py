@@ -16,7 +16,7 @@ from fastppo.envs.observations import ObservationEncoding, ObservationLayout
 from fastppo.envs.spaces import leaf_arrays, leaves
 from fastppo.errors import ConfigError, EnvError, InputError, SpaceError
 from fastppo.networks.normaliser import ObservationNormaliser
-from fastppo.settings.fixes import shell_text
+from fastppo.settings.fixes import fix_text
 
 HUGE = float(np.finfo(np.float32).max)
 BOXES = dict(gaussian={}, scaled=dict(action_scaling=True), fixed=dict(std=0.3),
@@ -262,7 +262,8 @@ def test_a_std_that_cannot_be_computed_with_is_refused_and_its_fix_works(trainer
     with pytest.raises(ConfigError, match=f"{said}[\\s\\S]*\n  fix: ") as caught:
         trainer(env, **settings)
     name = "std" if "std" in settings else "log_std_init"
-    assert shell_text(caught.value.fix) == {"std": "leave --std out"}.get(name, "--log_std_init=0")
+    fix = {"std": "leave --std out"}.get(name, "--log_std_init=0")
+    assert fix_text(caught.value.fix, shell=True) == fix
     trainer(env, **{**settings, name: {"std": None}.get(name, 0)}).learn(32)
 
 

@@ -16,7 +16,7 @@ from fastppo.cli import main
 from fastppo.envs.envpool import EnvPoolVector
 from fastppo.errors import ConfigError, Error
 from fastppo.machine.limits import usable_cores
-from fastppo.settings.fixes import shell_text
+from fastppo.settings.fixes import fix_text
 
 MODES = pytest.mark.parametrize("mode", AutoresetMode)
 ID = "Made/Chance-v0"
@@ -113,7 +113,7 @@ def test_by_default_an_id_is_stepped_by_workers(trainer):
 def test_what_cannot_be_made_is_said_with_a_fix(trainer, env, settings, text, fix):
     with pytest.raises(ConfigError, match=text) as raised:
         trainer(env, **{"vec": "native", **settings})
-    assert fix in shell_text(raised.value.fix)
+    assert fix in fix_text(raised.value.fix, shell=True)
 
 
 def test_an_unknown_mode_of_an_entry_point_is_refused(trainer):
@@ -279,7 +279,7 @@ def test_after_an_interrupt_inside_a_step_another_pool_goes_on(trainer, pools):
 def test_what_a_pool_cannot_be_is_said_with_a_fix(trainer, pools, name, kwargs, text, fix):
     with pytest.raises(ConfigError, match=text) as raised:
         trainer(name, vec="envpool", env_kwargs=kwargs)
-    assert fix in shell_text(raised.value.fix)
+    assert fix in fix_text(raised.value.fix, shell=True)
 
 
 def test_without_envpool_the_error_says_how_to_get_it(trainer, monkeypatch):

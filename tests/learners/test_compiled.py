@@ -349,7 +349,7 @@ def test_a_nan_in_any_sample_is_an_error_and_nothing_has_changed(name, space):
     getattr(rollout, name)[7, 1] = np.nan
     with pytest.raises(Error, match="gradient is not finite"):
         learner.update(rollout, at_rate(learner), 0)
-    assert state(learner) == before and learner.finished == -1
+    assert state(learner) == before and learner.last_iteration == -1
 
 
 @pytest.mark.parametrize("at", [0, 1, 4])

@@ -21,7 +21,7 @@ from fastppo.build import memory_estimate
 from fastppo.errors import ConfigError
 from fastppo.machine import arena
 from fastppo.machine.arena import ALIGN, Arena, spec_bytes
-from fastppo.settings.fixes import python_text, shell_text
+from fastppo.settings.fixes import fix_text
 
 SPEC = {"f": ("<f4", (3, 5)), "d": ("<f8", (2,)), "i": ("<i8", (7, 1)), "u": ("|u1", (129,)),
         "b": ("|b1", (4, 3)), "one": ("<f4", ()), "none": ("<f4", (0,))}
@@ -148,7 +148,7 @@ def test_too_much_memory_is_refused_with_the_largest_arrays_and_a_number_that_fi
     error = refusal(16 << 20, monkeypatch, **settings)
     assert "MiB of shared memory (obs 4 MiB, " in error.what
     assert error.what.endswith("MiB beside, but 16 MiB are free")
-    fitting = int(re.fullmatch(r"--num_envs=([\d_]+)", shell_text(error.fix))[1])
+    fitting = int(re.fullmatch(r"--num_envs=([\d_]+)", fix_text(error.fix, shell=True))[1])
     assert 4 < fitting < 512
     tried(fitting, **settings)
     with pytest.raises(ConfigError, match="are free"):
@@ -159,31 +159,32 @@ def test_the_fix_is_fewer_steps_where_the_environments_are_given_or_too_few(monk
     listed = [lambda: gym.make("CartPole-v1")] * 2 + [lambda: gym.make("CartPole-v1")]
     for settings in ({"env": listed, "envs": 3}, {"envs": 1}):
         error = refusal(2 << 20, monkeypatch, num_steps=65536, **settings)
-        steps = int(re.fullmatch(r"--num_steps=([\d_]+)", shell_text(error.fix))[1])
+        steps = int(re.fullmatch(r"--num_steps=([\d_]+)", fix_text(error.fix, shell=True))[1])
         assert 1024 < steps < 65536
         tried(num_steps=steps, **settings)
 
 
 def test_minibatches_must_have_their_rows_in_what_is_proposed(monkeypatch):
     error = refusal(2 << 20, monkeypatch, num_minibatches=512 * 512)
-    assert shell_text(error.fix).startswith("free memory")
+    assert fix_text(error.fix, shell=True).startswith("free memory")
 
 
 def test_where_not_even_one_environment_fits_nothing_is_promised(monkeypatch):
-    assert shell_text(refusal(1000, monkeypatch).fix).startswith("free memory")
+    assert fix_text(refusal(1000, monkeypatch).fix, shell=True).startswith("free memory")
 
 
 def test_workers_own_memory_is_forecast(monkeypatch):
     error = refusal(48 << 20, monkeypatch, envs=4, num_steps=8, num_workers=2)
     assert re.search("about 6[45] MiB beside", error.what)
-    assert shell_text(error.fix) == "--num_workers=0"
+    assert fix_text(error.fix, shell=True) == "--num_workers=0"
     tried(4, num_steps=8, num_workers=0)
 
 
 def test_fewer_environments_and_no_workers_are_proposed_together_where_neither_is_enough(
         monkeypatch):
     error = refusal(40 << 20, monkeypatch, envs=10_000, num_steps=128, num_workers=2)
-    fitting = int(re.fullmatch(r"--num_workers=0 --num_envs=([\d_]+)", shell_text(error.fix))[1])
+    fix = fix_text(error.fix, shell=True)
+    fitting = int(re.fullmatch(r"--num_workers=0 --num_envs=([\d_]+)", fix)[1])
     tried(fitting, num_steps=128, num_workers=0)
 
 
@@ -204,17 +205,9 @@ def test_a_vector_environment_that_is_too_large_is_told_a_number_that_fits(monke
     def vector(envs=4096):
         make_vec("CartPole-v1", num_envs=envs, num_workers=0).close()
     error = refusal(64 << 10, monkeypatch, vector)
-    fitting = int(re.fullmatch(r"num_envs=(\d+)", python_text(error.fix))[1])
+    fitting = int(re.fullmatch(r"num_envs=(\d+)", fix_text(error.fix, shell=False))[1])
     assert 64 < fitting < 4096
     vector(fitting)
-
-
-@hypothesis.settings(deadline=None)
-@given(st.integers(0, 10_000), st.integers(1, 60), st.integers(0, 2000), st.integers(1, 200))
-def test_what_fits_is_the_largest_number_that_leaves_a_tenth(free, each, fixed, below):
-    found = arena.largest_fitting(lambda n: fixed + each * n, free, below)
-    assert found == max((n for n in range(1, below) if 10 * (fixed + each * n) <= 9 * free),
-                        default=0)
 
 
 def test_memory_the_system_refuses_is_the_same_error(monkeypatch):

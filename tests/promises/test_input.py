@@ -20,7 +20,7 @@ from fastppo.cli import arguments
 from fastppo.envs.make import EnvFactory, make_envs, make_factory
 from fastppo.envs.spaces import action_storage, check_spaces, observation_storage
 from fastppo.errors import ConfigError, EnvError, Error, InputError, ModelError, SpaceError
-from fastppo.settings.fixes import shell_text
+from fastppo.settings.fixes import fix_text
 from fastppo.settings.presets import preset_of
 from fastppo.stepping import checks
 
@@ -257,7 +257,7 @@ def test_the_fix_of_every_rule_works_on_the_command_line():
     for name, *_ in config.RULES:
         with pytest.raises(ConfigError) as caught:
             Config(**{name: [object]})
-        fixes[name] = shell_text(caught.value.fix)
+        fixes[name] = fix_text(caught.value.fix, shell=True)
         assert fixes[name].startswith(f"--{name}=")
         assert not set(fixes[name]) & set(" ()'\"N"), fixes[name]  # a shell takes it as it is
     found = arguments.read(list(fixes.values())).config
@@ -425,7 +425,7 @@ def test_a_name_without_a_module_before_its_colon_is_refused(trainer, name):
     for setting in ("model", "env_name", "eval_env")[name.endswith("-v1"):]:
         with pytest.raises(ConfigError, match=f"{setting} is '{name}'.*\n  fix: ") as caught:
             trainer(**{"env": None, "env_name": "CartPole-v1", setting: name})
-        assert shell_text(caught.value.fix) == f"--{setting}=my_module:MyClass"
+        assert fix_text(caught.value.fix, shell=True) == f"--{setting}=my_module:MyClass"
 
 
 def test_an_environment_to_evaluate_in_is_mended_in_the_call_of_evaluate(trainer):
@@ -626,5 +626,5 @@ def test_an_environment_keeps_the_hosts_gradients_off(trainer):
 def test_training_in_environments_that_draw_themselves_is_refused(mode):
     with pytest.raises(ConfigError, match="has a render_mode") as error:
         PPO("CartPole-v1", env_kwargs={"render_mode": mode})
-    assert "evaluate(" in shell_text(error.value.fix)
+    assert "evaluate(" in fix_text(error.value.fix, shell=True)
     make_vec("CartPole-v1", env_kwargs={"render_mode": "rgb_array"}, num_workers=0).close()

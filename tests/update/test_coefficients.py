@@ -14,15 +14,10 @@ from safetensors import safe_open
 from fastppo import PPO, Config, load
 from fastppo.cli import arguments
 from fastppo.errors import ConfigError
-from fastppo.settings.fixes import shell_text
-from fastppo.update.coefficients import (
-    FASTEST,
-    SLOWEST,
-    KLControl,
-    coefficients_at,
-    scheduled_value,
-)
+from fastppo.settings.fixes import fix_text
+from fastppo.update.coefficients import coefficients_at, scheduled_value
 from fastppo.update.flat_parameters import is_critic
+from fastppo.update.kl_control import FASTEST, SLOWEST, KLControl
 
 NAMES = ["lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef"]
 SCHEDULES = {  # the value at first, half way and at last
@@ -182,7 +177,8 @@ def test_the_learning_rate_follows_the_kl_within_bounds(lr, kl, wanted):
     config = Config(lr=lr, adaptive_kl=0.01)
     now, pace = coefficients_at(config, 0.3), KLControl(config)
     assert pace.rates(now) == (lr, lr)
-    assert pace.stops(torch.tensor(kl), now) is False
+    pace.adapt(torch.tensor(kl), now)
+    assert not pace.exceeded(torch.tensor(kl))
     assert pace.rates(now) == pytest.approx((wanted, wanted))
     pace.restore(None)
     assert pace.rates(now) == (lr, lr)
@@ -191,7 +187,7 @@ def test_the_learning_rate_follows_the_kl_within_bounds(lr, kl, wanted):
 def test_a_critic_with_a_rate_of_its_own_keeps_it_under_an_adaptive_one():
     config = Config(lr=1e-3, critic_lr=4e-3, adaptive_kl=0.01, anneal_lr=False)
     now, pace = coefficients_at(config, 0.5), KLControl(config)
-    pace.stops(1.0, now)
+    pace.adapt(1.0, now)
     assert pace.rates(now) == (1e-3 / 1.5, 4e-3)
 
 
@@ -216,7 +212,7 @@ def test_an_adaptive_rate_moves_after_every_epoch_and_survives_interrupts(
     ppo = made()
     ppo.update(ppo.collect())
     before, rollout = ppo.lr, ppo.collect()
-    monkeypatch.setattr(KLControl, "stops", interrupted(KLControl.stops, -2))
+    monkeypatch.setattr(KLControl, "adapt", interrupted(KLControl.adapt, -2))
     with pytest.raises(KeyboardInterrupt):
         ppo.update(rollout)
     assert ppo.lr == before
@@ -235,7 +231,7 @@ def test_rounding_errors_of_a_kl_of_zero_move_no_learning_rate(trainer, space):
 def test_a_schedule_and_an_adaptive_rate_contradict_each_other():
     with pytest.raises(ConfigError, match="lr is the schedule linear:1e-3") as caught:
         PPO(Constant, num_workers=0, lr="linear:1e-3", adaptive_kl=0.01)
-    assert shell_text(caught.value.fix) == "--lr=0.0003"
+    assert fix_text(caught.value.fix, shell=True) == "--lr=0.0003"
 
 
 def test_a_loop_that_goes_on_after_the_last_step_is_told_once_that_it_learns_nothing(

@@ -32,7 +32,7 @@ from fault_envs import (
 
 from fastppo import PPO, Error
 from fastppo.errors import ClosedError, ConfigError, EnvError, WorkerError
-from fastppo.settings.fixes import Omit, Set, shell_text
+from fastppo.settings.fixes import Omit, Set, fix_text
 from fastppo.workers import team
 from fastppo.workers.protocol import FAILED, WARMUP
 
@@ -133,9 +133,9 @@ def test_a_wrong_answer_to_reset_names_the_episode_that_did_not_begin(reply, tex
 def test_without_workers_the_fix_is_to_play_the_episode_alone_and_not_to_do_without():
     error = failure(BAD_ANSWERS["a NaN"][0], 0)
     seed = re.search(r"seed (\d+)", str(error))[1]
-    assert "num_workers" not in shell_text(error.fix)
-    assert f"env.reset(seed={seed})" in shell_text(error.fix)
-    assert "--num_workers=0" in shell_text(failure(BAD_ANSWERS["a NaN"][0], 2).fix)
+    assert "num_workers" not in fix_text(error.fix, shell=True)
+    assert f"env.reset(seed={seed})" in fix_text(error.fix, shell=True)
+    assert "--num_workers=0" in fix_text(failure(BAD_ANSWERS["a NaN"][0], 2).fix, shell=True)
 
 
 @WORKERS
@@ -440,7 +440,7 @@ def test_a_hang_is_warned_of_once_then_reported_with_the_workers_stack_and_ends_
     assert fault.__name__ not in capfd.readouterr().err  # the stack is in the error alone
     assert "worker 1 (environment 2, step 2 of its episode) has not answered" in str(error)
     assert f"in {fault.__name__}" in str(error) and "in _step" in str(error)
-    assert "--step_timeout=0" in shell_text(error.fix)
+    assert "--step_timeout=0" in fix_text(error.fix, shell=True)
 
 
 def test_a_hang_in_reset_has_a_timeout_of_its_own():
@@ -452,7 +452,7 @@ def test_a_hang_in_reset_has_a_timeout_of_its_own():
             ppo.collect()
         ppo.close()
     assert "(environment 2, reset)" in str(caught.value) and "in hanging" in str(caught.value)
-    assert "--reset_timeout=0" in shell_text(caught.value.fix)
+    assert "--reset_timeout=0" in fix_text(caught.value.fix, shell=True)
 
 
 def test_closing_does_not_wait_for_an_environment_that_hangs():

@@ -712,9 +712,9 @@ def answer_after_interrupt(env):
 
 def test_an_interrupt_anywhere_in_a_step_in_workers_takes_no_silent_step(vec):
     env, files = vec(partial(Script, 10**6), num_envs=2, num_workers=2), (
-        "workers/vector_env workers/vector_messages workers/team")
+        "workers/make_vec workers/vector_messages workers/team")
     lines, first = inspect.getsourcelines(type(env).step_wait)
-    last, taken, resets = f"vector_env.py:{first + len(lines) - 1}", 0, 0
+    last, taken, resets = f"make_vec.py:{first + len(lines) - 1}", 0, 0
     env.reset()
     with Interruption(-1, files) as counted:
         env.step([0, 0])

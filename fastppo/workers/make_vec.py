@@ -19,7 +19,7 @@ from fastppo.config import Config, default_of
 from fastppo.envs.source import EnvSource, check_agreement
 from fastppo.envs.spaces import build_structure, leaves
 from fastppo.errors import ConfigError, EnvError
-from fastppo.machine.arena import Arena, Spec, largest_fitting, spec_bytes
+from fastppo.machine.arena import Arena, spec_bytes
 from fastppo.settings.aliases import nearest_setting
 from fastppo.settings.fixes import Fix, Set
 from fastppo.workers import vector_stepper
@@ -76,13 +76,12 @@ def _check_call(env: Any, unknown: dict[str, Any]) -> None:
 
 
 def _vector_arena(plan: VectorSpec, envs: int, workers: int) -> Arena:
-    def spec_of(envs: int) -> Spec:
-        return {**vector_stepper.arrays_of(plan, envs), **messages_spec(workers)}
+    spec = {**vector_stepper.arrays_of(plan, envs), **messages_spec(workers)}
 
     def remedy(free: int) -> Fix:
-        fitting = largest_fitting(lambda n: spec_bytes(spec_of(n)), free, envs)
+        fitting = envs * free * 9 // (10 * spec_bytes(spec))  # leaves a tenth free
         return Set(num_envs=fitting) if fitting else "free memory"
-    return Arena(spec_of(envs), remedy=remedy)
+    return Arena(spec, remedy=remedy)
 
 
 def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
