@@ -97,7 +97,8 @@ class Serial(Environments):
         for e, action in zip(group[taken:], actor.act(t, group)[taken:]):
             progress.stepping = e
             length, (step, limit) = now - running[e].start, steps[e]
-            note(length, e)
+            if note is not None:
+                note(length, e)
             try:
                 obs, rew, term, trunc, info = step(action)
                 if not (isinstance(rew, float) and abs(rew) <= REWARD_MAX

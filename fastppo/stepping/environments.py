@@ -26,14 +26,14 @@ class Environments:
     """Environments [first, first + n) of a run, in one process, and their running episodes.
 
     `seed` is the run's, `now` the number of the current step. Before every call into an environment
-    `note(step, env)` is called, with the step of its episode or -1 for a reset. `name` is that of
-    the worker. Raises EnvError for a fault of an environment.
+    `note(step, env)`, if there is one, is called with the step of its episode or -1 for a reset.
+    `name` is that of the worker. Raises EnvError for a fault of an environment.
     """
 
     def __init__(self, factories: Sequence[Factory], seed: int | None, first: int = 0,
                  note: Callable[[int, int], None] | None = None, name: str = ""):
         self.envs, self.seed, self.first = make_envs(factories, first, name), seed, first
-        self.note, self.name = note or (lambda step, env: None), name
+        self.note, self.name = note, name
         self.running, self.now = [RunningEpisode(-1, None, 0)] * len(factories), -1
 
     def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
@@ -48,7 +48,8 @@ class Environments:
 
     def begin_episode(self, e: int, episode: RunningEpisode, **options: Any) -> dict:
         """Reset environment e into `episode` and return the info; `running` is replaced last."""
-        self.note(-1, e)
+        if self.note is not None:
+            self.note(-1, e)
         try:
             obs, info = self.envs[e].reset(seed=episode.seed, **options)
             self.receive(e, obs, info)
@@ -59,7 +60,8 @@ class Environments:
 
     def take_step(self, e: int, action: Any) -> tuple[float, bool, bool, dict]:
         """(reward, terminated, truncated, info) of a step of environment e, checked."""
-        self.note(self.now - self.running[e].start, e)
+        if self.note is not None:
+            self.note(self.now - self.running[e].start, e)
         try:
             obs, rew, term, trunc, info = self.envs[e].step(action)
             if not isinstance(rew, float) or not abs(rew) <= checks.REWARD_MAX:

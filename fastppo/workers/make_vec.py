@@ -6,9 +6,8 @@ Call order, spaces, seeds, autoreset modes, masks and infos are Gymnasium's (vec
 import inspect
 import operator
 import weakref
-from contextlib import contextmanager
 from functools import partial
-from typing import Any, Iterator, Sequence
+from typing import Any, Callable, Sequence
 
 import gymnasium.error as gym_errors
 import numpy as np
@@ -123,8 +122,8 @@ class SharedVectorEnv(VectorEnv):
         seeds = self._seeds(seed)
         mask, options = self._reset_mask(options)
         self._needs_reset |= mask
-        replies = self._ask("reset", [(seeds[a:b], mask[a:b].tolist(), options)
-                                      for a, b in self.backend.slices])
+        replies = self._call_backend(self.backend.ask, "reset", [
+            (seeds[a:b], mask[a:b].tolist(), options) for a, b in self.backend.slices])
         self._needs_reset &= ~mask
         infos = {}
         for reply in replies:
@@ -147,8 +146,7 @@ class SharedVectorEnv(VectorEnv):
         self._write_actions(actions)
         try:
             self._pending = True  # before the post: a step that has begun must be waited for
-            with self._closed_on_error():
-                self.backend.post()
+            self._call_backend(self.backend.post)
         except BaseException:  # an interrupt: the environments may or may not have begun
             self._needs_reset[:], self._pending = True, False
             raise
@@ -158,8 +156,7 @@ class SharedVectorEnv(VectorEnv):
         self._check_open()
         if not self._pending:
             raise gym_errors.NoAsyncCallError("step_wait() needs a step_async() before it", "step")
-        with self._closed_on_error():
-            step_infos = self.backend.wait()
+        step_infos = self._call_backend(self.backend.wait)
         if self.plan.mode is AutoresetMode.DISABLED:
             np.logical_or(self._term, self._trunc, out=self._needs_reset)
         result = (self._observations(), self._rew.copy(), self._term.copy(), self._trunc.copy(),
@@ -217,24 +214,19 @@ class SharedVectorEnv(VectorEnv):
         if self._pending:
             raise gym_errors.AlreadyPendingCallError(f"{name} needs a step_wait() first", "step")
 
-    def _ask(self, method: str, arguments: list[tuple]) -> list:
-        with self._closed_on_error():
-            return self.backend.ask(method, arguments)
-
     def _results(self, method: str, arguments: list[tuple]) -> tuple:
         """The results of a method for every environment; EnvError if it failed in one of them."""
         results = []
-        for part, error in self._ask(method, arguments):
+        for part, error in self._call_backend(self.backend.ask, method, arguments):
             if error:
                 raise EnvError(error, "call reset() or close(): some environments may be changed")
             results += part
         return tuple(results)
 
-    @contextmanager
-    def _closed_on_error(self) -> Iterator[None]:
-        """Close all environments on an error of one of them."""
+    def _call_backend(self, call: Callable, *args: Any) -> Any:
+        """The result of a method of the back end; an error of an environment closes all of them."""
         try:
-            yield
+            return call(*args)
         except EnvError:
             self.close()
             raise
