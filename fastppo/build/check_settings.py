@@ -10,7 +10,6 @@ from fastppo.envs.observations import ObservationLayout
 from fastppo.envs.spaces import leaves, subspaces
 from fastppo.errors import ConfigError
 from fastppo.learner import Learner
-from fastppo.networks.encoders import subspace_names
 from fastppo.networks.heads import fixed_std
 from fastppo.settings.fixes import Omit, Set
 
@@ -93,7 +92,7 @@ def _conflicts(config: Config):
 
 def _check_keys(config: Config, seen: ObservationLayout) -> None:
     """Raise ConfigError for keys that the observations do not have."""
-    known = tuple(subspace_names(seen))
+    known = tuple(key for key, _ in subspaces(seen.network_space) if isinstance(key, str))
     for name, keys in (("actor_keys", config.actor_keys), ("critic_keys", config.critic_keys)):
         if keys is None:
             continue

@@ -20,7 +20,7 @@ from fastppo.envs.observations import (
     clamps_normalised_only,
 )
 from fastppo.envs.source import EnvSource, check_agreement
-from fastppo.envs.spaces import check_spaces
+from fastppo.envs.spaces import action_storage
 from fastppo.envs.vector_source import VectorEnvSource
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
@@ -128,8 +128,8 @@ def resolve(source: EnvSource) -> Config:
     Raises ConfigError or SpaceError for settings and spaces that are not supported.
     """
     config, obs_space = source.config, source.obs_space
-    check_spaces(obs_space, source.act_space)
     seen = ObservationLayout(obs_space, source.act_space)
+    action_storage(source.act_space)  # it raises SpaceError, as the layout does
     if config.norm_rewards is None:
         config = config.replace(norm_rewards=config.reward_scale == 1 and not config.clip_rewards)
     check_settings(config, seen)

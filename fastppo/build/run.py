@@ -32,7 +32,7 @@ from fastppo.stepping.actors import CentralActor, LocalActor, PolicyPlan
 from fastppo.stepping.episodes import RolloutViews
 from fastppo.stepping.native_vector import NativeVector, autoreset_mode
 from fastppo.update.coefficients import coefficients_at
-from fastppo.update.custom_loss import configured_loss
+from fastppo.update.custom_loss import configured_loss, describe_output
 from fastppo.update.epoch_transforms import make_epoch_transforms
 from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.sequences import flatten_sequences
@@ -144,7 +144,12 @@ def try_update(policy: Policy, config: Config, flat: FlatParameters) -> None:
     try:
         with preserved_buffers(policy), seeded_rng(config.seed):
             learner = with_options(learner_class(config)(policy, once, flat))
-            learner.update(trial_rollout(policy), coefficients_at(config, 1.0), 0)
+            rollout = trial_rollout(policy)
+            learner.update(rollout, coefficients_at(config, 1.0), 0)
+            fresh = learner.evaluate_actions(learner.flatten(rollout, flat.values.device))
+        if any(x.shape != (2,) for x in fresh):
+            raise ModelError(f"evaluate_actions returned for two samples {describe_output(fresh)}",
+                             "return Fresh(logp [b], ent [b], val [b])")
     except Error:
         raise
     except Exception as error:  # a user's code may raise anything

@@ -198,7 +198,8 @@ def _network_text(policy, config) -> str:
     hidden = next(part for part in policy.modules() if hasattr(part, "actor_body")
                   ).actor_body.widths
     rnn = f"-{config.rnn}{config.rnn_size}" * (config.rnn != "none")
-    return f"{config.model} {'-'.join(map(str, hidden))}{rnn}{outputs} {config.activation}"
+    norm = ", layer norm" * config.layer_norm
+    return f"{config.model} {'-'.join(map(str, hidden))}{rnn}{outputs} {config.activation}{norm}"
 
 
 def _space_text(space: Any) -> str:

@@ -11,6 +11,7 @@ from fastppo.envs.atari import atari_options
 from fastppo.envs.make import EnvFactory, make_envs, make_factory, spaces_of
 from fastppo.envs.spaces import masked_space
 from fastppo.envs.step_time import step_seconds
+from fastppo.envs.wrappers import warn_of_doubled
 from fastppo.errors import ConfigError, SpaceError
 from fastppo.settings.fixes import Omit, Set
 
@@ -75,6 +76,7 @@ class EnvSource:
         try:
             self.obs_space, self.act_space = _common_spaces(envs)
             self.metadata = dict(envs[0].metadata)
+            warn_of_doubled(envs[0])
             if show_masks and masks.has_hidden_masks(envs):
                 self.masked = True
                 self.obs_space = masked_space(self.obs_space, self.act_space)

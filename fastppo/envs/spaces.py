@@ -95,12 +95,6 @@ def tree_map(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-def check_spaces(obs_space: Space, act_space: Space) -> None:
-    """Raises SpaceError for spaces that are not served."""
-    observation_storage(obs_space)
-    action_storage(act_space)
-
-
 def leaf_storage(space: Space) -> Storage:
     """The Storage of an observation that is one array; SpaceError if it cannot be stored."""
     if isinstance(space, MultiBinary):

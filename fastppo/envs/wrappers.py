@@ -1,6 +1,7 @@
 """Wrappers around environments: those that are added, and those that a step can skip."""
 
 import copy
+import logging
 import sys
 from typing import Callable
 
@@ -10,6 +11,14 @@ from fastppo.envs import masks
 from fastppo.envs.spaces import MASK, has_mask
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Omit
+
+# Wrappers that do what training does itself, and the setting or rule that does it.
+DOUBLED = {gym.wrappers.NormalizeObservation: "norm_obs",
+           gym.wrappers.NormalizeReward: "norm_rewards",
+           gym.wrappers.ClipAction: "clipping every action to its space",
+           gym.wrappers.RescaleAction: "action_scaling"}
+
+log = logging.getLogger("fastppo")
 
 UNLIMITED = sys.maxsize  # the time limit of an environment without one
 
@@ -28,6 +37,15 @@ def stack_frames(env: gym.Env, count: int) -> gym.Env:
     # The stack keeps references, and an environment may write every observation into one buffer.
     env = gym.wrappers.TransformObservation(env, copy.deepcopy, env.observation_space)
     return gym.wrappers.FrameStackObservation(env, count)
+
+
+def warn_of_doubled(env: gym.Env) -> None:
+    """Warn of wrappers around `env` that do what training does itself; they stay."""
+    while isinstance(env, gym.Wrapper):
+        if type(env) in DOUBLED:
+            log.warning("the environment is wrapped in %s, and training does the same, faster, by"
+                        " %s: one of them is enough", type(env).__name__, DOUBLED[type(env)])
+        env = env.env
 
 
 class FreshBox2DWorld(gym.Wrapper):

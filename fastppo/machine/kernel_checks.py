@@ -50,14 +50,10 @@ def check_arrays(kernel: str, specs: Mapping[str, ArraySpec], arguments: Mapping
 def _matches(array: Any, spec: ArraySpec, shape: list[int | str]) -> bool:
     if not isinstance(array, np.ndarray) or str(array.dtype) not in spec.dtypes:
         return False
-    if spec.axes != ["..."]:
-        if array.ndim != len(shape):
-            return False
-        if any(wanted != size for wanted, size in zip(shape, array.shape)
-               if isinstance(wanted, int)):
-            return False
+    fits = spec.axes == ["..."] or array.ndim == len(shape) and all(
+        wanted == size for wanted, size in zip(shape, array.shape) if isinstance(wanted, int))
     rows = array[:1] if spec.strided else array
-    return rows.flags.c_contiguous and (array.flags.writeable or not spec.written)
+    return fits and rows.flags.c_contiguous and (array.flags.writeable or not spec.written)
 
 
 def _description(array: Any, spec: ArraySpec) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fastppo.config import Config
 from fastppo.envs.observations import ObservationEncoding, ObservationLayout
-from fastppo.envs.spaces import leaves, subspaces
+from fastppo.envs.spaces import leaves
 from fastppo.networks.cnn import IMAGE_NETWORKS, ImageEncoder, image_shape
 from fastppo.networks.mlp import DenseEncoder
 
@@ -30,11 +30,6 @@ def make_encoder(layout: ObservationLayout, config: Config,
     layers = DenseEncoder(len(columns), config.hidden_sizes, config.activation, generator,
                           config.layer_norm)
     return layers if keys is None else SelectedColumns(columns, layers)
-
-
-def subspace_names(layout: ObservationLayout) -> list[str]:
-    """The keys of a Dict observation, without the mask; none for other spaces."""
-    return [key for key, _ in subspaces(layout.network_space) if isinstance(key, str)]
 
 
 class SelectedColumns(nn.Module):

@@ -86,15 +86,10 @@ class TorchOptimizer:
             raise ConfigError(f"the optimizer {make!r} returned {type(self.optimizer).__name__},"
                               " not a torch.optim.Optimizer", OPTIMIZER_FIX)
 
-    @property
-    def lr(self) -> float:
-        """The actor's learning rate."""
-        return self.rates[0]
-
     def step(self) -> None:
         """One step of the optimizer at the `rates`."""
         groups = self.optimizer.param_groups
-        rates = self.rates if self.apart else [self.lr] * len(groups)
+        rates = self.rates if self.apart else self.rates[:1] * len(groups)
         try:
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate

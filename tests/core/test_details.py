@@ -174,6 +174,17 @@ def test_a_learner_of_other_signatures_is_refused_before_the_first_step(loss, sa
         PPO(BOX, num_workers=0, loss=loss)
 
 
+class Column(Learner):
+    def evaluate_actions(self, batch):
+        fresh = super().evaluate_actions(batch)
+        return fresh._replace(val=fresh.val[:, None])  # minus returns [b] it would be [b b]
+
+
+def test_a_learner_whose_value_is_a_column_is_refused():
+    with pytest.raises(ModelError, match=r"float32 \[2\], float32 \[2, 1\]\)\n  fix: return Fresh"):
+        PPO(BOX, num_workers=0, loss=Column)
+
+
 def test_a_loss_that_fails_is_named_and_keeps_its_own_exception(trainer):
     with pytest.raises(ModelError, match="failed: ZeroDivisionError: division by zero") as caught:
         trainer(BOX, loss=lambda fresh, batch, now: 1 / 0)

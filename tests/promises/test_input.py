@@ -18,7 +18,7 @@ from torch.distributions import Categorical
 from fastppo import PPO, Config, config, load, make_vec
 from fastppo.cli import arguments
 from fastppo.envs.make import EnvFactory, make_envs, make_factory
-from fastppo.envs.spaces import action_storage, check_spaces, observation_storage
+from fastppo.envs.spaces import action_storage, observation_storage
 from fastppo.errors import ConfigError, EnvError, Error, InputError, ModelError, SpaceError
 from fastppo.settings.fixes import fix_text
 from fastppo.settings.presets import preset_of
@@ -357,7 +357,7 @@ def test_no_environment_is_none():
     ((WIDE, Tuple([Discrete(2), Text(3)])), "actions")])
 def test_the_fix_of_a_space_names_the_wrappers_of_gymnasium(spaces, kind):
     with pytest.raises(SpaceError, match=f"{kind} of the space Text") as caught:
-        check_spaces(*spaces)
+        PPO(partial(Chance, *spaces), num_workers=0)
     for name in ("TransformObservation", "TransformAction"):
         assert name in caught.value.fix and hasattr(gym.wrappers, name)
 
