@@ -1,5 +1,9 @@
 """What every test file has: trainers that are closed for it, on tiny and quiet settings."""
 
+import os
+
+os.environ["OMP_WAIT_POLICY"] = "passive"  # torch's idle threads sleep: many processes share cores
+
 import pytest
 import torch
 
