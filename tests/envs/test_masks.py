@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from envs_for_tests import ONE, Chance, Fenced
+from envs_for_workers import Numbers
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector.utils import batch_space
 from torch.distributions import Categorical
@@ -488,24 +489,6 @@ def test_looking_for_masks_leaves_the_shared_generators_of_the_process_alone(tra
     before = np.random.get_state()[1].copy()
     trainer(Careless)
     np.testing.assert_array_equal(np.random.get_state()[1], before)
-
-
-class Numbers(Chance):
-    """Its mask comes as a Box of numbers."""
-
-    def __init__(self, dtype):
-        mask = Box(0, 1, (3,), dtype)
-        super().__init__(Dict(seen=Box(-1, 1, (2,)), action_mask=mask), Discrete(3))
-
-    def _obs(self, push):
-        self.legal = self.np_random.permutation([0, 1, 1])
-        return super()._obs(push) | {"action_mask": self.legal.astype(
-            self.observation_space["action_mask"].dtype)}
-
-    def step(self, action):
-        """Only what is legal."""
-        assert self.legal[action]
-        return super().step(action)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64, np.bool_])

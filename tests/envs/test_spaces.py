@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from envs_for_tests import Chance
+from envs_for_workers import Bent
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from spaces_for_tests import ACT, OBS, PICTURE, VECTOR
 
@@ -165,20 +166,6 @@ def test_vector_environments_of_any_spaces_are_trained_on(trainer, obs, act, mod
     off, _ = first_ratio(trainer, vec, num_envs=4, model="mlp")
     vec.close()
     assert off < 1e-5
-
-
-class Bent(Chance):
-    """Changes its third observation."""
-
-    def __init__(self, bend):
-        super().__init__(OBS["tuple"], ends=0.0)
-        self.bend, self.steps = bend, 0
-
-    def step(self, action):
-        """Bend the third."""
-        obs, *rest = super().step(action)
-        self.steps += 1
-        return (self.bend(obs) if self.steps == 3 else obs), *rest
 
 
 @pytest.mark.parametrize(("bend", "said"), [

@@ -8,6 +8,7 @@ import pytest
 import torch
 from asked_of_runs import weights
 from envs_for_tests import Chance
+from envs_for_workers import Forbidding
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -284,30 +285,6 @@ class Own(torch.nn.Module):
         state = 0.9 * state + self.into(obs).tanh()
         out = self.out(state)
         return out[:, :3], out[:, 3], state
-
-
-class Forbidding(Chance):
-    """Half of the actions are forbidden, others at every step."""
-
-    def __init__(self):
-        super().__init__(Dict(seen=VECTOR, action_mask=MultiBinary(4)), Discrete(4))
-
-    def _obs(self, push):
-        obs = super()._obs(push)
-        return obs | {"action_mask": self.np_random.permutation([0, 0, 1, 1]).astype(np.int8)}
-
-    def step(self, action):
-        """Only what is legal."""
-        assert self.legal[action]
-        obs, *rest = super().step(action)
-        self.legal = obs["action_mask"]
-        return obs, *rest
-
-    def reset(self, **given):
-        """Note what is legal."""
-        obs, info = super().reset(**given)
-        self.legal = obs["action_mask"]
-        return obs, info
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from envs_for_tests import Chance
+from envs_for_workers import Shared
 from gymnasium.spaces import Box, Dict, Discrete, Graph, OneOf, Sequence, Text, Tuple
 from torch.distributions import Categorical
 
@@ -536,20 +537,13 @@ def test_a_number_beyond_float32_is_one_error_without_a_warning_beside_it(traine
             policy.predict(np.full((2, 3), 1e300))
 
 
-class Noisy(Says):
-    """Rewards from numpy's shared generator, unless it is quiet."""
-
-    def __init__(self, quiet):
-        reward = (lambda: 1.0) if quiet else np.random.rand
-        super().__init__(step=lambda obs, rew, *rest: (obs, reward(), *rest))
-
-
 @pytest.mark.parametrize(("workers", "quiet"), [
     (0, "nobody"), (0, "all"), (2, "nobody"), (2, "the last")])
 def test_noise_from_a_shared_generator_is_said_once_whoever_draws_it(
         trainer, caplog, capfd, workers, quiet):
     silent = {"nobody": (), "the last": (2, 3), "all": range(4)}[quiet]
-    ppo = trainer([partial(Noisy, e in silent) for e in range(4)], num_workers=workers)
+    draws = [lambda env: np.random.rand(), lambda env: 1.0]
+    ppo = trainer([partial(Shared, draws[e in silent]) for e in range(4)], num_workers=workers)
     ppo.collect()
     ppo.collect()
     ppo.close()

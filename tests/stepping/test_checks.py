@@ -10,28 +10,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from envs_for_workers import Late, Shared
 
 from fastppo import PPO
 from fastppo.errors import ConfigError, EnvError, SpaceError
 from fastppo.stepping import checks
 
 SIZES = dict(num_envs=2, num_steps=8, num_minibatches=1, epochs=1, num_workers=0, preset="none")
-
-
-class Shared(gym.Env):
-    """Draws its rewards from whatever it is told to."""
-
-    observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2)
-
-    def __init__(self, draw):
-        self.draw = draw
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action):
-        return np.zeros(2, np.float32), float(self.draw(self)), False, False, {}
 
 
 @pytest.mark.parametrize("rew", [
@@ -82,23 +67,6 @@ def test_an_environment_that_draws_from_a_shared_generator_is_named_once(
         caplog.clear()
         ppo.collect()
         assert caplog.text == ""
-
-
-class Late(Shared):
-    """Draws in step 20 of its episodes for the first time, and ends after `length` steps."""
-
-    def __init__(self, length):
-        super().__init__(lambda env: np.random.rand() if env.count == 20 else 0.0)
-        self.length, self.count = length, 0
-
-    def reset(self, *, seed=None, options=None):
-        self.count = 0
-        return super().reset(seed=seed)
-
-    def step(self, action):
-        self.count += 1
-        obs, rew, *_ = super().step(action)
-        return obs, rew, self.count == self.length, False, {}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -165,12 +133,21 @@ def test_a_device_that_is_not_supported_is_refused():
         PPO("CartPole-v1", device="meta")
 
 
-def test_workers_start_where_the_standard_streams_are_closed(tmp_path):
-    script = tmp_path / "quiet.py"
-    script.write_text("from fastppo import PPO\n"
-                      "with PPO('CartPole-v1', num_envs=2, num_steps=8, num_minibatches=1, "
-                      "epochs=1, num_workers=2) as ppo:\n    ppo.collect()\n")
-    for closed in ("<&-", ">&-", "2>&-"):
-        command = f"exec '{sys.executable}' '{script}' {closed}"
-        done = subprocess.run(["sh", "-c", command], timeout=60)
-        assert done.returncode == 0, closed
+TRAINER = """
+from fastppo import PPO
+with PPO("CartPole-v1", num_envs=2, num_steps=8, num_minibatches=1, epochs=1, num_workers=2) as ppo:
+    ppo.collect()
+"""
+VECTOR = """
+from fastppo import make_vec
+with make_vec("CartPole-v1", num_envs=2, num_workers=1) as vec:
+    vec.reset()
+"""
+
+
+@pytest.mark.parametrize(("script", "closed"), [
+    (VECTOR, "<&-"), (VECTOR, ">&-"), (VECTOR, "2>&-"), (TRAINER, "<&- >&- 2>&-")])
+def test_workers_start_where_the_standard_streams_are_closed(tmp_path, script, closed):
+    (tmp_path / "quiet.py").write_text(script)
+    command = f"exec '{sys.executable}' '{tmp_path / 'quiet.py'}' {closed}"
+    assert subprocess.run(["sh", "-c", command], timeout=60).returncode == 0

@@ -5,6 +5,7 @@ import csv
 import gymnasium as gym
 import numpy as np
 import pytest
+from envs_for_workers import OneInfo, Telling
 from fault_envs import Calm, guard
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -22,27 +23,6 @@ from fastppo.stepping.infos import (
 
 QUICK = dict(preset="none", seed=3, num_minibatches=1, epochs=1, hidden_sizes=(4,), norm_obs=False,
              num_steps=24)
-
-
-class Telling(Calm):
-    """Ends after 3 to 8 steps, and then says how: some of it each time, some only sometimes."""
-
-    def __init__(self, silent=False):
-        super().__init__()
-        self.silent = silent
-
-    def reset(self, **kwargs):
-        obs, _ = super().reset(**kwargs)
-        self.length = int(self.np_random.integers(3, 9))
-        return obs, {"at reset": 1.0}
-
-    def step(self, action):
-        obs, rew, term, trunc, _ = super().step(action)
-        names = self.np_random.permutation(60)[:3]
-        if not (term or trunc) or self.silent:
-            return obs, rew, term, trunc, {} if self.silent else {"midway": 1.0}
-        told = {"steps": self.steps, "success": bool(rew), "words": "none", "nan": np.nan}
-        return obs, rew, term, trunc, told | {f"n{i}": np.float32(i / 3) for i in names}
 
 
 def metrics(make, iterations=3, envs=4, **settings):
@@ -153,24 +133,6 @@ def test_native_vector_environments_tell_the_same_way(mode):
     vec = SyncVectorEnv([Counted] * 3, autoreset_mode=mode)
     seen, _ = metrics(vec, envs=3)
     assert {(one["env/steps"], one["env/late"]) for one in seen} == {(5.0, 1.0)}
-
-
-class OneInfo(Calm):
-    """Keeps one info, which it updates in place."""
-
-    def __init__(self):
-        super().__init__()
-        self.info = {"steps": 0, "deep": {"steps": np.zeros(1)}}
-
-    def reset(self, **kwargs):
-        obs, _ = super().reset(**kwargs)
-        self.info["steps"] = self.info["deep"]["steps"][0] = 0
-        return obs, self.info
-
-    def step(self, action):
-        *reply, _ = super().step(action)
-        self.info["steps"] = self.info["deep"]["steps"][0] = self.steps
-        return *reply, self.info
 
 
 class OneInfoVector(gym.vector.VectorWrapper):

@@ -1,17 +1,16 @@
 """make_vec: what Gymnasium expects of a vector environment, in this process and in workers."""
 
-import copy
 import gc
 import inspect
 import os
 import threading
-import time
 from functools import partial
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from envs_for_tests import Chance, interrupted
+from envs_for_workers import Locked, Sampled, Script, Slow, Talker, large, with_lock
 from fault_envs import Faulty, guard, killed_by, nothing_left, observing, paying, raising
 from gymnasium.error import (
     AlreadyPendingCallError,
@@ -37,50 +36,6 @@ NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 BOTH = [0, 2]
 SELDOM = [0, pytest.param(2, marks=pytest.mark.slow)]  # workers, where one pair of tests is enough
 F, T = False, True
-
-
-class Script(gym.Env):
-    """Observation: (episode, step); reward: the step; `length` steps, then `term` or truncated."""
-
-    observation_space = Box(0, 99, (2,), np.float64)
-    action_space = Discrete(2)
-
-    def __init__(self, length=2, term=True, talks=True):
-        self.length, self.term, self.talks, self.episode = length, term, talks, -1
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.episode, self.count, self.options = self.episode + 1, 0, options
-        return np.array([self.episode, 0.0]), {"began": self.episode} if self.talks else {}
-
-    def step(self, action):
-        self.count += 1
-        over = self.count == self.length
-        info = {"part": {"at": self.count}, "word": "x" * self.count}
-        return (np.array([self.episode, self.count], float), self.count, over and self.term,
-                over and not self.term, info if self.talks else {})
-
-
-class Sampled(gym.Env):
-    """Observations drawn from any space; actions must be of theirs; `length` steps."""
-
-    def __init__(self, obs_space, act_space=None, length=3):
-        self.observation_space = copy.deepcopy(obs_space)  # has its own generator
-        self.action_space = Discrete(2) if act_space is None else act_space
-        self.length = length
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        if seed is not None:
-            self.observation_space.seed(seed)
-        self.count = 0
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        assert self.action_space.contains(action), action
-        self.count += 1
-        self.last = action
-        return self.observation_space.sample(), 1.5, self.count == self.length, False, {}
 
 
 SCRIPTS = [partial(Script, 2), partial(Script, 3, term=False)]
@@ -437,13 +392,6 @@ def test_attributes_and_methods_are_reached_wherever_the_environments_are(vec, w
     assert traced(env, 1)[0][0] == [[0, 1], [0, 1]]
 
 
-class Locked(Script):
-    """Can be asked for what no pickle takes."""
-
-    def lock(self):
-        return threading.Lock()
-
-
 def test_what_cannot_be_pickled_is_named_and_spoils_nothing(vec):
     env = vec(Locked, num_envs=2, num_workers=2)
     env.reset()
@@ -452,22 +400,6 @@ def test_what_cannot_be_pickled_is_named_and_spoils_nothing(vec):
     with pytest.raises(EnvError, match="the reply cannot be sent.*lock"):
         env.call("lock")
     assert traced(env, 1)[0][0] == [[0, 1], [0, 1]]
-
-
-class Talker(Script):
-    """Says `tells(step)` at every step."""
-
-    def __init__(self, tells):
-        super().__init__(99)
-        self.tells = tells
-
-    def step(self, action):
-        return *super().step(action)[:4], self.tells(self.count)
-
-
-def large(step):
-    """Many pages, in some steps only, and not the same for all."""
-    return {} if step % 2 else {"field": np.arange(step << 14)}
 
 
 def test_a_large_info_travels_as_it_is(vec):
@@ -492,11 +424,6 @@ def test_without_infos_no_message_is_read(vec, monkeypatch):
     monkeypatch.setattr(protocol.Mailbox, "read", None)
     for _ in range(20):
         assert set(env.step([0, 0])[4]) <= {"final_obs", "_final_obs", "final_info", "_final_info"}
-
-
-def with_lock(step):
-    """Something no pickle takes, at the third step."""
-    return {"lock": threading.Lock()} if step == 3 else {}
 
 
 def test_an_info_that_cannot_be_pickled_is_a_fault_of_its_environment(vec):
@@ -745,14 +672,6 @@ def test_a_reset_in_workers_that_was_interrupted_can_be_made_again(vec, monkeypa
         env.step([0, 0])
     env.reset()
     assert traced(env, 1)[0][1] == [1, 1]
-
-
-class Slow(Script):
-    """Takes its time to say its name."""
-
-    def name(self):
-        time.sleep(0.3)
-        return "slow"
 
 
 def test_a_call_that_was_interrupted_is_over_before_the_next_one_begins(vec, monkeypatch):

@@ -14,6 +14,7 @@ import weakref
 
 import pytest
 import torch
+from envs_for_workers import Counted
 from fault_envs import (
     TESTS,
     Calm,
@@ -261,14 +262,6 @@ def test_a_worker_has_one_thread_a_library_and_no_credentials_and_no_input(tmp_p
     assert [seen[name] for name in secrets] == [None] * 4
     assert (seen["stdin"], seen["cwd"], seen["argv"]) == ("", os.getcwd(), sys.argv)
     assert seen["torch"] is False
-
-
-class Counted(Calm):
-    """Pays the number of objects that Python's search for garbage no longer looks at."""
-
-    def step(self, action):
-        obs, _, *rest = super().step(action)
-        return obs, float(gc.get_freeze_count()), *rest
 
 
 def test_a_worker_never_searches_what_was_there_at_its_start_and_the_main_process_as_ever():
