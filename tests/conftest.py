@@ -2,13 +2,9 @@
 
 import os
 
-os.environ["OMP_WAIT_POLICY"] = "passive"  # torch's idle threads sleep: many processes share cores
-
 import pytest
-import torch
 
-from fastppo import PPO
-from fastppo.build.user_model import is_user_model
+os.environ["OMP_WAIT_POLICY"] = "passive"  # torch's idle threads sleep: many processes share cores
 
 TINY = {
     "preset": "none",
@@ -28,6 +24,8 @@ def trainer(request):
 
     A test file that looks into torch's learner says so by `LEARNER = "torch"`.
     """
+    from fastppo import PPO  # here: the process that hands out the tests does without torch
+    from fastppo.build.user_model import is_user_model
     made, learner = [], getattr(request.module, "LEARNER", "auto")
 
     def make(env, **settings) -> PPO:
@@ -43,6 +41,7 @@ def trainer(request):
 @pytest.fixture(autouse=True)
 def torch_as_it_was():
     """Torch's global settings are the same after a test as before it."""
+    import torch
     before = torch.get_num_threads(), torch.get_default_dtype()
     yield
     assert (torch.get_num_threads(), torch.get_default_dtype()) == before

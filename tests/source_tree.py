@@ -1,6 +1,7 @@
 """The source files of the project, and how their code lines are counted."""
 
 import ast
+import functools
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -17,10 +18,12 @@ def room(path: Path) -> str:
     return ".".join(path.relative_to(ROOT / "fastppo").with_suffix("").parts)
 
 
+@functools.cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@functools.cache
 def code_lines(path: Path) -> int:
     """Lines of logic: no blanks, comments or docstrings; continuation lines count."""
     tree, skipped = parsed(path), set()
