@@ -12,7 +12,9 @@ from fastppo import PPO
 from fastppo.networks.mlp import MLP
 
 
-@pytest.mark.parametrize("widths", [(8,), (2500, 500), (6200, 3000), (8,) * 16])
+@pytest.mark.parametrize("widths", [
+    (8,), (2500, 500), (6200, 30), (8,) * 16,
+    pytest.param((6200, 3000), marks=pytest.mark.slow)])
 def test_auto_takes_the_kernels_as_far_as_they_serve(trainer, widths):
     ppo = trainer("CartPole-v1", hidden_sizes=widths, learner="auto", num_steps=1)
     assert (ppo.config.acting, ppo.config.learner) == ("local", "kernel")

@@ -114,7 +114,7 @@ def test_a_grid_of_bytes_is_learnt_like_one_of_floats(trainer, settings):
         ppo = trainer(partial(Grid, dtype), **{
             "learner": "auto", "num_envs": 8, "num_steps": 32, "epochs": 4, "num_minibatches": 4,
             "lr": 5e-3, "hidden_sizes": (32,), "anneal_lr": False, **settings})
-        ppo.learn(8192)
+        ppo.learn(5120)
         found.append(torch.cat([x.detach().flatten() for x in ppo.policy.parameters()]))
         assert ppo.evaluate(episodes=50).mean > 0.9
     assert torch.equal(*found)
