@@ -82,12 +82,13 @@ def test_masks_stand_beside_observations_of_any_space(trainer, how, obs):
     assert set(space.spaces) == {"action_mask", *(OBS[obs].spaces if obs == "dict" else ["obs"])}
 
 
-@pytest.mark.parametrize(("act", "acting"), [
-    ("discrete", "local"), ("discrete", "central"), ("multi", "central"), ("binary", "central")])
+@pytest.mark.parametrize(("act", "acting", "travelling"), [
+    ("discrete", "local", "info"), ("discrete", "central", "method"), ("multi", "central", "obs"),
+    ("binary", "central", "info")])
 def test_one_mask_gives_the_same_run_wherever_it_comes_from_and_for_any_workers(
-        trainer, act, acting):
+        trainer, act, acting, travelling):
     found = []
-    for how, workers in (("obs", 0), ("method", 0), ("info", 2), ("method", 2)):
+    for how, workers in (*((how, 0) for how in HOWS), (travelling, 2)):
         ppo = trainer(partial(Fenced, how, ACT[act]), num_workers=workers, acting=acting)
         found.append(ppo.learn(96).learner.flat.values.clone())
     assert all(torch.equal(found[0], other) for other in found) and found[0].isfinite().all()
@@ -372,9 +373,13 @@ FAULTS = {"nothing": (np.zeros_like, "the action mask forbids every action"),
           "missing": (lambda mask: None, "not 3 flags|its space")}
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("fault", FAULTS)
+IN_WORKERS = ("nothing", "info"), ("long", "obs"), ("missing", "method")
+
+
+@pytest.mark.parametrize(("fault", "how", "workers"), [
+    *((fault, how, 0) for fault in FAULTS for how in HOWS),
+    *(pytest.param(fault, how, 2, marks=[] if (fault, how) in IN_WORKERS else pytest.mark.slow)
+      for fault in FAULTS for how in HOWS)])
 def test_a_wrong_mask_is_an_error_that_names_environment_seed_and_step(
         trainer, how, fault, workers):
     bend, said = FAULTS[fault]
@@ -491,11 +496,9 @@ def test_looking_for_masks_leaves_the_shared_generators_of_the_process_alone(tra
     np.testing.assert_array_equal(np.random.get_state()[1], before)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64, np.bool_])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_mask_may_be_a_box_of_whole_numbers(trainer, workers, dtype):
-    if workers and dtype != np.int8:
-        pytest.skip("one of them is enough")
+@pytest.mark.parametrize(("dtype", "workers"), [
+    (np.uint8, 0), (np.int8, 2), (np.int64, 0), (np.bool_, 0)])
+def test_a_mask_may_be_a_box_of_whole_numbers(trainer, dtype, workers):
     ppo = trainer(partial(Numbers, dtype), num_workers=workers).learn(96)
     assert ppo.rollout.obs["action_mask"].dtype == torch.bool
     assert ppo.evaluate(2, deterministic=False).lengths.min() > 0

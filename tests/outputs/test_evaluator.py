@@ -98,8 +98,10 @@ def test_its_time_is_a_metric_of_its_own_and_in_no_other(trainer, monkeypatch):
 
 # what it must not touch
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize(("name", "workers"), [
+    ("CartPole-v1", 0), ("Pendulum-v1", 2),
+    pytest.param("CartPole-v1", 2, marks=pytest.mark.slow),
+    pytest.param("Pendulum-v1", 0, marks=pytest.mark.slow)])
 def test_training_is_the_same_bit_for_bit_with_and_without_it(trainer, name, workers):
     pytest.importorskip("fastppo._kernels")
     settings = dict(num_workers=workers, max_episode_steps=20, norm_rewards=True)
