@@ -63,18 +63,13 @@ def iteration(ppo):
     return seen[0] if seen else None
 
 
-def undisturbed(env, workers, acting, count):
+def undisturbed(env, workers, acting, count, modules=""):
+    """The results of `count` iterations, and how many lines of `modules` the second one runs."""
     with guard(300), PPO(env, num_workers=workers, acting=acting, **SETTINGS) as ppo:
-        return [iteration(ppo) for _ in range(count)]
-
-
-def lines_of(env, workers, acting, modules):
-    """The number of lines of `modules` that the second iteration runs."""
-    with guard(), PPO(env, num_workers=workers, acting=acting, **SETTINGS) as ppo:
-        iteration(ppo)
+        made = [iteration(ppo)]
         with Interruption(-1, modules) as counted:
-            iteration(ppo)
-    return counted.lines
+            made += [iteration(ppo) for _ in range(count > 1)]
+        return made + [iteration(ppo) for _ in range(count - 2)], counted.lines
 
 
 def interrupted(ppo, at, modules):
@@ -96,8 +91,7 @@ def differing(made, wanted):
 
 def assert_interrupts_change_nothing(env, workers, acting, modules, points):
     """Interrupt one iteration after the other, at `points` places spread over it."""
-    total = lines_of(env, workers, acting, modules)
-    wanted = undisturbed(env, workers, acting, points + 6)
+    wanted, total = undisturbed(env, workers, acting, points + 6, modules)
     struck = set()
     with guard(300), PPO(env, num_workers=workers, acting=acting, **SETTINGS) as ppo:
         for i in range(points):

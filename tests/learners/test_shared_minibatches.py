@@ -113,7 +113,7 @@ def test_helpers_follow_the_schedules_too(trainer, cores, lazy):
 @pytest.mark.parametrize("at", [1, 4])
 def test_an_interrupt_among_helpers_leaves_no_trace(trainer, cores, monkeypatch, call, at):
     cores(2)
-    whole = trained(trainer("CartPole-v1", **SIZES, num_workers=1))
+    whole = trained(trainer("CartPole-v1", **SIZES))
     ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
     struck = interrupted(getattr(kernels.MinibatchUpdate, call), at)
     rollout, before = ppo.collect(), learnt(ppo)
@@ -130,7 +130,7 @@ def test_an_interrupt_among_helpers_leaves_no_trace(trainer, cores, monkeypatch,
 def test_an_interrupt_while_helpers_are_dismissed_does_not_hang_the_next_update(
         trainer, cores, monkeypatch):
     cores(2)
-    whole = trained(trainer("CartPole-v1", **SIZES, num_workers=1))
+    whole = trained(trainer("CartPole-v1", **SIZES))
     ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
     rollout, dismiss = ppo.collect(), SharedMinibatches._dismiss
 
@@ -166,7 +166,7 @@ class Struck:
 
 def test_an_interrupt_before_the_helpers_are_called_does_not_hang_the_next_update(trainer, cores):
     cores(2)
-    whole = trained(trainer("CartPole-v1", **SIZES, num_workers=1))
+    whole = trained(trainer("CartPole-v1", **SIZES))
     ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
     rollout, cells = ppo.collect(), ppo.learner.shared.team.cells
     cells.go = Struck(cells.go)

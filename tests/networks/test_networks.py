@@ -328,9 +328,9 @@ GIVEN = {
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_a_distribution_samples_and_judges_the_same_for_any_workers(trainer, tmp_path, name):
+def test_a_distribution_samples_and_judges_the_same_in_a_worker(trainer, tmp_path, name):
     (space, kind), found = GIVEN[name], []
-    for workers in (0, 2):
+    for workers in (0, 1):
         ppo = trainer(seeing(VECTOR, space), model=own(kind), num_workers=workers)
         rollout = ppo.collect()
         obs, act = rollout.obs[:-1].flatten(0, 1), rollout.act.flatten(0, 1)
