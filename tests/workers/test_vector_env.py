@@ -393,7 +393,7 @@ def test_attributes_and_methods_are_reached_wherever_the_environments_are(vec, w
 
 
 def test_what_cannot_be_pickled_is_named_and_spoils_nothing(vec):
-    env = vec(Locked, num_envs=2, num_workers=2)
+    env = vec(Locked, num_envs=2, num_workers=1)
     env.reset()
     with pytest.raises(ConfigError, match="cannot be sent to a worker"):
         env.set_attr("length", threading.Lock())
@@ -419,7 +419,7 @@ def test_a_large_info_travels_as_it_is(vec):
 
 
 def test_without_infos_no_message_is_read(vec, monkeypatch):
-    env = vec([partial(Script, 9, talks=False)] * 2, num_workers=2, autoreset_mode=SAME_STEP)
+    env = vec([partial(Script, 9, talks=False)] * 2, num_workers=1, autoreset_mode=SAME_STEP)
     env.reset()
     monkeypatch.setattr(protocol.Mailbox, "read", None)
     for _ in range(20):
@@ -480,7 +480,7 @@ def test_a_fault_in_a_worker_comes_with_its_number_and_traceback(vec):
 def test_a_hanging_environment_ends_at_the_step_timeout(vec):
     with nothing_left():
         hang = partial(Faulty, lambda env: threading.Event().wait(60), 1, 0)
-        env = vec(hang, num_envs=2, num_workers=2, step_timeout=1.0)
+        env = vec(hang, num_envs=2, num_workers=1, step_timeout=1.0)
         env.reset()
         env.step([0, 0])
         with pytest.raises(EnvError, match="step_timeout"):
@@ -663,7 +663,7 @@ def test_an_interrupt_anywhere_in_a_step_in_workers_takes_no_silent_step(vec):
 
 
 def test_a_reset_in_workers_that_was_interrupted_can_be_made_again(vec, monkeypatch):
-    env = vec(SCRIPTS, num_workers=2)
+    env = vec(SCRIPTS, num_workers=1)
     env.reset()
     monkeypatch.setattr(env.backend.team, "run", interrupted(env.backend.team.run, 1))
     with pytest.raises(KeyboardInterrupt):
@@ -675,7 +675,7 @@ def test_a_reset_in_workers_that_was_interrupted_can_be_made_again(vec, monkeypa
 
 
 def test_a_call_that_was_interrupted_is_over_before_the_next_one_begins(vec, monkeypatch):
-    env = vec([partial(Slow, 2), partial(Slow, 3)], num_workers=2)
+    env = vec([partial(Slow, 2), partial(Slow, 3)], num_workers=1)
     env.reset()
     monkeypatch.setattr(env.backend.team, "wait", interrupted(env.backend.team.wait, 2))
     with pytest.raises(KeyboardInterrupt):
