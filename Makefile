@@ -15,7 +15,7 @@ LOG := build/install.log
 WHAT := -e ".[test]" -c constraints.txt
 FETCHED := $(if $(TORCH),pypi.org and download.pytorch.org,pypi.org)
 OR_SAY := || { echo "  fix: see the lines above; if it is the network: $(FETCHED) must be in" \
-    "reach (HTTPS_PROXY)$(if $(TORCH), or without TORCH=$(TORCH)), then make again" >&2; exit 1; }
+    "reach (HTTPS_PROXY)$(if $(TORCH),; or leave TORCH=$(TORCH) out); then make again" >&2; exit 1; }
 SANE := build/sanitize
 TOUCH_C := $(addprefix tests/,machine workers learners core/test_rollout.py networks/test_recurrent.py \
     networks/test_normaliser.py networks/test_mlp.py stepping/test_native_vector.py \

@@ -90,6 +90,11 @@ RUNS = {
     "beta, recomputed": ("Pendulum-v1", {"distribution": "beta", "recompute_advantages": True}),
     "state gaussian, rollout": ("Pendulum-v1", {
         "distribution": "state_gaussian", "norm_advantages": "rollout", "target_kl": 0.01}),
+    "gaussian, torch, entropy": ("Pendulum-v1", {"learner": "torch", "entropy_coef": 0.01}),
+    "squashed, entropy": ("Pendulum-v1", {"distribution": "squashed", "entropy_coef": 0.01}),
+    "categorical, compiled, entropy": ("CartPole-v1", {"entropy_coef": 0.01}),
+    "bytes without moments": (toy(Box(0, 255, (6, 6), np.uint8), Discrete(5)), {
+        "norm_obs": False, "model": "mlp"}),
     "gsde": ("Pendulum-v1", {"sde": True, "sde_sample_freq": 4}),
     "rpo, values, own rates": ("Pendulum-v1", {
         "rpo_alpha": 0.3, "norm_values": True, "critic_lr": 1e-3, "grad_clipping": "network"}),

@@ -93,10 +93,10 @@ class Learner:
         finite (Error), everything is as it was before.
         """
         self.flat.check()
-        with restored_on_error(self.stateful):
+        with restored_on_error(self.stateful):  # loss_report raises it for such a gradient
             stats = loss_report(self._epochs(rollout, coefs, iteration))
-            # Not the samples: with memory they are in another order. Where every row is valid,
-            # nothing is copied.
+            # Rows in time order: the moments of the same rows differ in their last bits in another
+            # order, such as that of a recurrent policy's samples.
             obs = flatten_rollout(rollout, torch.device("cpu")).obs
             self.policy.observer.learn(self.policy.observer.layout.split(obs))
             self.last_iteration = iteration
@@ -112,7 +112,7 @@ class Learner:
                 batch = transform(rollout, batch, iteration, epoch)
             kernels.permutation(self.config.seed, iteration, epoch, order.numpy())
             epochs.append(self._epoch(batch, order.to(batch.adv.device), coefs))
-            self.kl_control.adapt(epochs[-1]["approx_kl"], coefs)
+            self.kl_control.adapt(epochs[-1]["approx_kl"], coefs, epoch)
             if self.kl_control.exceeded(epochs[-1]["approx_kl"]):
                 break
         return epochs

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any, NamedTuple, Sequence
 
 from fastppo.benchmark.peers import PEERS
-from fastppo.settings.fixes import format_value
+from fastppo.settings.fixes import format_value, program
 
 TITLES = {"environments": "environments alone", "acting": "acting alone", "update": "update alone",
           "loop": "whole loop"}
@@ -161,7 +161,7 @@ def fastest_command(session: dict[str, Any]) -> str:
              if name not in ("run_dir", "logger", "progress", "num_workers", "seed")}
     given = {"env_name": session["facts"]["config"]["env_name"], **given}
     flags = [f"--{name}={format_value(value)}" for name, value in given.items()]
-    return shlex.join(["python", "main.py", *flags, f"--num_workers={best(session).processes}"])
+    return f"{program()} {shlex.join([*flags, f'--num_workers={best(session).processes}'])}"
 
 
 def session_report(session: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Rules about settings that exclude each other, need each other, or do not fit the spaces."""
 
-import numpy as np
 from gymnasium.spaces import Box, Space
 
 from fastppo.build.user_model import is_user_model
@@ -10,7 +9,6 @@ from fastppo.envs.observations import ObservationLayout
 from fastppo.envs.spaces import leaves, subspaces
 from fastppo.errors import ConfigError
 from fastppo.learner import Learner
-from fastppo.networks.heads import fixed_std
 from fastppo.settings.fixes import Omit, Set
 
 
@@ -34,8 +32,6 @@ def check_settings(config: Config, seen: ObservationLayout) -> None:
             ("std", isinstance(config.std, str) and not config.action_scaling)):
         if given:
             check_bounds(seen.act_space, setting)
-    for box in boxes:
-        _check_std(config, box)
 
 
 def first_changed(config: Config, names: str) -> str:
@@ -46,9 +42,9 @@ def first_changed(config: Config, names: str) -> str:
 def _exclusions(config: Config, act_space: Space, boxes: list[Box]):
     """Rows of (it applies, reason, settings that must then have their default)."""
     return (
-        (not boxes, f"it is for Box actions, and these are {act_space}",
+        (not boxes, f"it is for Box actions, and the actions are {act_space}",
          "std sde final_tanh action_scaling distribution"),
-        (subspaces(act_space), f"it is for actions that are one Box, and these are {act_space}",
+        (subspaces(act_space), f"it is for actions that are one Box, and they are {act_space}",
          "sde"),
         (is_user_model(config.model), "it is for built-in networks, and the model is your own",
          "layer_norm final_tanh shared_critic actor_keys critic_keys rnn rnn_size hidden_sizes"
@@ -85,9 +81,7 @@ def _conflicts(config: Config):
          "give a function (fresh, batch, coefficients) -> (loss, statistics)"),
         (config.shared_critic and config.actor_keys != config.critic_keys,
          "actor and critic cannot share layers, because actor_keys and critic_keys differ",
-         Set(shared_critic=False)),
-        (not 1e-3 <= config.std_scale <= 1e3,
-         f"std_scale is {config.std_scale:g}, but must be from 0.001 to 1000", Set(std_scale=1.0)))
+         Set(shared_critic=False)))
 
 
 def _check_keys(config: Config, seen: ObservationLayout) -> None:
@@ -102,23 +96,6 @@ def _check_keys(config: Config, seen: ObservationLayout) -> None:
         if not isinstance(keys, tuple) or not keys or not {*keys} <= {*known}:
             raise ConfigError(f"{name} is {keys!r}, but must be some of {', '.join(known)}",
                               Set(**{name: known}))
-
-
-def _check_std(config: Config, box: Box) -> None:
-    """Raise ConfigError if the square of a fixed or initial std is 0 or infinite in float32."""
-    name, fix = "std", Omit("std")
-    with np.errstate(all="ignore"):
-        if config.std is None:
-            name, fix = "log_std_init", Set(log_std_init=0)
-            std = np.exp([np.float64(config.log_std_init)])
-        else:
-            std = fixed_std(box, config)
-        square = np.square(std).astype(np.float32)
-    wrong = std[(square == 0) | ~np.isfinite(square)]
-    if len(wrong):
-        raise ConfigError(f"{name} is {getattr(config, name)}, which is a standard deviation of"
-                          f" {wrong[0]:g} for actions of {box}: its square is"
-                          f" {'0' if wrong[0] < 1 else 'infinity'} in float32", fix)
 
 
 def torch_alone(config: Config) -> str:

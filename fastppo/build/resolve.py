@@ -91,10 +91,11 @@ def check_total_steps(total: Any) -> int:
 
 def target_steps(ppo: Any, total_steps: int | None) -> int:
     """The step at which `learn` ends; warns if that is passed, or if the learning rate rises."""
+    ppo.check_open()
     total = ppo.config.total_steps if total_steps is None else check_total_steps(total_steps)
     if ppo.step >= total and not ppo.pending:
-        log.warning("%d steps are done already, of %d asked for: nothing to do\n"
-                    "  fix: ppo.learn(ppo.step + %d)", ppo.step, total, total or 1)
+        log.warning("%d steps were asked for, but %d are already done: nothing to do\n"
+                    "  fix: ppo.learn(ppo.step + %d)", total, ppo.step, total or 1)
     elif ppo.step and not ppo.pending:
         _warn_of_rise(ppo, total)
     return total
@@ -106,9 +107,10 @@ def _warn_of_rise(ppo: Any, total: int) -> None:
     following = ppo.learner.kl_control.rates(
         coefficients_at(ppo.config, 1.0 - min(ppo.step / total, 1.0)))
     if any(after > before for before, after in zip(last, following)):
-        log.warning("the learning rate rises from %.3g to %.3g, because its schedule now ends at"
-                    " step %d\n  fix: PPO(..., total_steps=%d) from the start, or anneal_lr=False",
-                    last[0], following[0], total, total)
+        log.warning("a learning rate rises, (actor's, critic's) from %s to %s, because its schedule"
+                    " now ends at step %d\n  fix: call learn with its last total_steps from the"
+                    " start, or with constant rates: lr=3e-4, anneal_lr=False",
+                    last, following, total)
 
 
 def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:

@@ -14,7 +14,7 @@ from fastppo.build.model import build_policy
 from fastppo.build.resolve import config_for, make_source, resolve
 from fastppo.build.user_model import is_user_model
 from fastppo.collect import Collector, Progress, Rollout
-from fastppo.config import Config
+from fastppo.config import Config, default_of
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ClosedError, Error, ModelError
 from fastppo.learner import Learner
@@ -31,6 +31,7 @@ from fastppo.policy import Policy
 from fastppo.stepping.actors import CentralActor, LocalActor, PolicyPlan
 from fastppo.stepping.episodes import RolloutViews
 from fastppo.stepping.native_vector import NativeVector, autoreset_mode
+from fastppo.update.batches import Batch, Fresh
 from fastppo.update.coefficients import coefficients_at
 from fastppo.update.custom_loss import configured_loss, describe_output
 from fastppo.update.epoch_transforms import make_epoch_transforms
@@ -118,7 +119,7 @@ def make_learner(policy: Policy, config: Config, arena: Arena) -> Learner:
     flat = make_flat_parameters(policy, arena)
     if is_user_model(config.model) or callable(config.optimizer) or callable(config.loss):
         try_update(policy, config, flat)
-    if policy.memory and config.num_minibatches > config.num_envs:
+    if policy.memory and default_of("num_minibatches") != config.num_minibatches > config.num_envs:
         log.warning("num_minibatches=%d, but minibatches of a network with memory are whole"
                     " environments, so there are %d per epoch\n  fix: num_minibatches=%d",
                     config.num_minibatches, *[config.num_envs] * 2)
@@ -144,12 +145,8 @@ def try_update(policy: Policy, config: Config, flat: FlatParameters) -> None:
     try:
         with preserved_buffers(policy), seeded_rng(config.seed):
             learner = with_options(learner_class(config)(policy, once, flat))
-            rollout = trial_rollout(policy)
-            learner.update(rollout, coefficients_at(config, 1.0), 0)
-            fresh = learner.evaluate_actions(learner.flatten(rollout, flat.values.device))
-        if any(x.shape != (2,) for x in fresh):
-            raise ModelError(f"evaluate_actions returned for two samples {describe_output(fresh)}",
-                             "return Fresh(logp [b], ent [b], val [b])")
+            learner.evaluate_actions = partial(_checked_fresh, learner.evaluate_actions)
+            learner.update(trial_rollout(policy), coefficients_at(config, 1.0), 0)
     except Error:
         raise
     except Exception as error:  # a user's code may raise anything
@@ -160,6 +157,15 @@ def try_update(policy: Policy, config: Config, flat: FlatParameters) -> None:
                          " loss of your own where the exception above was raised") from error
     finally:
         flat.restore(weights)
+
+
+def _checked_fresh(evaluate_actions: Callable, batch: Batch) -> Fresh:
+    """What `evaluate_actions` returns; ModelError for other shapes, which would be broadcast."""
+    fresh = evaluate_actions(batch)
+    if any(x.shape != batch.adv.shape for x in fresh):
+        raise ModelError(f"evaluate_actions returned for two samples {describe_output(fresh)}",
+                         "return Fresh(logp [b], ent [b], val [b])")
+    return fresh
 
 
 def learner_class(config: Config) -> type[Learner]:

@@ -108,7 +108,7 @@ def split_flags(argv: Sequence[str]) -> list[Flag]:
             found[-1].values.append(word)
         else:
             is_env = re.search(r"-v\d+$|:", word)
-            raise ConfigError(f'"{word}" is no command, and no setting: they begin with --',
+            raise ConfigError(f'"{word}" is neither a command nor a setting, which begins with --',
                               Set(env_name=word) if is_env else f"{program()} --help lists them")
     return found
 

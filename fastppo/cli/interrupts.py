@@ -34,11 +34,6 @@ class Interrupts:
         for signum, handler in self.before.items():
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
 
-    @property
-    def code(self) -> int:
-        """The exit code of a process that a signal ended: 130 or 143."""
-        return 128 + self.signum
-
     def _handle(self, signum: int, frame) -> None:
         if self.signum:
             os._exit(128 + signum)  # workers die with their parent

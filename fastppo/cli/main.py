@@ -30,11 +30,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             verb, rest = choose_verb(sys.argv[1:] if argv is None else argv)
             verb(rest, interrupts)
         except Stop:
-            raise SystemExit(interrupts.code) from None
+            raise SystemExit(128 + interrupts.signum) from None
         except Error as error:
             print(f"error: {error.shell}", file=sys.stderr, flush=True)
             code = 2 if isinstance(error, USAGE_ERRORS) else 1
-            raise SystemExit(interrupts.code if interrupts.signum else code) from None
+            raise SystemExit(128 + interrupts.signum if interrupts.signum else code) from None
         except ModuleNotFoundError as error:
             if error.name not in NEEDED_PACKAGES:
                 raise

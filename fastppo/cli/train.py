@@ -198,8 +198,8 @@ def _network_text(policy, config) -> str:
     hidden = next(part for part in policy.modules() if hasattr(part, "actor_body")
                   ).actor_body.widths
     rnn = f"-{config.rnn}{config.rnn_size}" * (config.rnn != "none")
-    norm = ", layer norm" * config.layer_norm
-    return f"{config.model} {'-'.join(map(str, hidden))}{rnn}{outputs} {config.activation}{norm}"
+    layers = f" {config.activation}{', layer norm' * config.layer_norm}" * (len(hidden) > 1)
+    return f"{config.model} {'-'.join(map(str, hidden))}{rnn}{outputs}{layers}"
 
 
 def _space_text(space: Any) -> str:

@@ -107,10 +107,11 @@ def check_bounds(space: Space, setting: str) -> None:
     for box in (leaf.space for leaf in leaves(space) if isinstance(leaf.space, Box)):
         with np.errstate(over="ignore"):
             span = box.high - box.low
-        if not np.isfinite(span).all():
+        if not np.isfinite(span).all() or setting == "std" and not span.all():
+            why = "a range of 0" if np.isfinite(span).all() else \
+                f"infinite bounds, or a range beyond {box.dtype}"
             raise SpaceError(f"{setting} maps actions to their bounds, but the space {box} has"
-                             f" infinite bounds, or a range beyond {box.dtype}",
-                             (Omit(setting), NARROWER))
+                             f" {why}", (Omit(setting), NARROWER))
 
 
 def bounds_of(space: Box) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from fastppo.settings.fixes import Fix, Install
 PACKAGES: dict[str, Fix] = {
     "ale_py": Install("atari"),
     "opencv": Install("atari"),
-    "mujoco": Install("mujoco"),
+    "mujoco": Install("mujoco"), "imageio": Install("mujoco"),
     "box2d": ("pip install Box2D", Install("box2d-source")),  # the latter where there is no wheel
     "envpool": Install("envpool"),
     "jax": 'pip install "gymnasium[jax]"',
@@ -24,12 +24,13 @@ def is_atari_id(env_name: str) -> bool:
     return env_name.startswith("ALE/") or "NoFrameskip" in env_name
 
 
-def missing_package(text: str) -> Fix:
-    """The fix for a package that is not installed; `text` contains its name."""
+def missing_package(text: str, unknown: Fix = "install it in this Python, or give a newer version"
+                    " of the id") -> Fix:
+    """The fix for a package that is not installed, whose name is in `text`; else `unknown`."""
     for word, fix in PACKAGES.items():
         if word in text.lower():
             return fix
-    return "install it in this Python, or give a newer version of the id"
+    return unknown
 
 
 def wrong_keywords(name: str, constructor: EnvSpec | Callable,

@@ -4,10 +4,10 @@ import signal
 import traceback
 
 from fastppo.errors import EnvError
-from fastppo.settings.fixes import Fix, Set
+from fastppo.settings.fixes import Fix
 
 RESULTS = {"step()": "(obs, reward, terminated, truncated, info)", "reset()": "(obs, info)"}
-IN_MAIN = Set(num_workers=0)  # breakpoint() works in the main process
+IN_MAIN = "correct the environment; with num_workers=0 a breakpoint() in it works"
 MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 
 
@@ -34,26 +34,28 @@ def env_error(where: str, field: str, error: BaseException, fix: Fix = IN_MAIN) 
     """
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         raise error
-    fix = _old_api(field, error) or fix
-    trace = "".join(traceback.format_exception(error)) if error.__traceback__ else ""
+    wrong = _result_fix(field, error)  # its traceback has lines of fastppo alone
+    trace = "" if wrong else "".join(traceback.format_exception(error))
     # Unlike str(error), this cannot raise.
     message = truncate_text("".join(traceback.format_exception_only(error)), MESSAGE_MAX)
     what = f"{where} failed in {field}: {message}{truncate_text(trace, TRACE_MAX)}"
-    return EnvError(what.rstrip().encode(errors="backslashreplace").decode(), fix)
+    return EnvError(what.rstrip().encode(errors="backslashreplace").decode(), wrong or fix)
 
 
-def _old_api(field: str, error: BaseException) -> str:
-    """The fix if fastppo or Gymnasium failed to unpack a result of another length; otherwise ""."""
+def _result_fix(field: str, error: BaseException) -> str:
+    """The fix if fastppo or Gymnasium has refused what the environment returned; otherwise ""."""
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
-    ours = trace and trace.tb_frame.f_globals.get("__name__", "").startswith(("fastppo", "gymnas"))
-    wanted = RESULTS.get(field)
-    if not (wanted and ours and isinstance(error, (ValueError, TypeError))
-            and "unpack" in str(error)):
+    place = trace.tb_frame.f_globals.get("__name__", "") if trace else "fastppo"
+    if not (isinstance(error, (ValueError, TypeError)) and place.startswith(("fastppo", "gymnas"))):
         return ""
-    return (f"{field} must return {wanted}; for the old API of gym, before 0.26, there is"
-            " shimmy.GymV21CompatibilityV0(env=env)")
+    if "unpack" in str(error) and field in RESULTS:
+        return (f"{field} must return {RESULTS[field]}; for the old API of gym, before 0.26, there"
+                " is shimmy.GymV21CompatibilityV0(env=env)")
+    if "unexpected keyword" in str(error):
+        return "reset must take seed and options: def reset(self, *, seed=None, options=None)"
+    return "correct what the environment returns, or the space that it declares"
 
 
 def truncate_text(text: str, limit: int) -> str:

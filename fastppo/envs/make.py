@@ -157,9 +157,12 @@ def import_callable(name: str, setting: str = "env_name") -> Callable | None:
     return found if callable(found) else None
 
 
-def _import_module(name: str, setting: str):
-    """The module before the colon of `name`, the value of a setting; ConfigError if it fails."""
-    module = name.partition(":")[0]
+def _import_module(name: str, setting: str, module: str = ""):
+    """`module`, by default that before the colon of `name`; ConfigError if it fails.
+
+    `name` is the value of a setting.
+    """
+    module = module or name.partition(":")[0]
     if not module or module.startswith(".") or module.endswith(".py"):
         raise ConfigError(f"{setting} is {name!r}, but {module!r} is no module's name, such as"
                           " package.module", Set(**{setting: "my_module:MyClass"}))
@@ -167,7 +170,9 @@ def _import_module(name: str, setting: str):
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(f"{setting} is {name!r}: cannot import {module!r} ({error})",
-                          env_hints.missing_package(module)) from error
+                          env_hints.missing_package(
+                              module, f"run it in the folder of {module}.py, or install {module}")
+                          ) from error
 
 
 def _find_spec(name: str, setting: str) -> EnvSpec:
@@ -175,7 +180,7 @@ def _find_spec(name: str, setting: str) -> EnvSpec:
     if ":" in name:
         _import_module(name, setting)
     elif env_hints.is_atari_id(name) and name not in gym.registry:
-        _import_module("ale_py:", setting)  # it registers the ids of Atari games
+        _import_module(name, setting, "ale_py")  # it registers the ids of Atari games
     try:
         return gym.spec(name.rpartition(":")[2])
     except gym.error.Error as error:

@@ -1,4 +1,4 @@
-"""Observations of any served space: checked, stored as rows, and encoded as float32 columns.
+"""Observations of any supported space: checked, stored as rows, and encoded as float32 columns.
 
 BoxWriter (stepping/observation_buffer.py) stores a plain Box faster while training; the result is
 the same.
@@ -101,7 +101,7 @@ class ObservationLayout:
 
     `store` is how one is stored. `network_space` is the space of a network's input: without the
     mask, and without the Dict that masks.Masked has put around it (`wrapped`). Raises SpaceError
-    for spaces that are not served.
+    for spaces without support.
     """
 
     def __init__(self, space: Space, act_space: Space):
@@ -218,15 +218,18 @@ class ObservationEncoding:
     """The leaves that a network sees, all but the action mask, and the columns that encode them.
 
     `images` are the leaves, counted without the mask, that the network sees as images. `numbers`
-    are flags of leaves: True for those with moments; `normalised`, bool [o], the same of columns.
+    are flags of leaves: True for those with moments, none without `norm_obs`; `normalised`,
+    bool [o], the same of columns.
     """
 
-    def __init__(self, layout: ObservationLayout, images: Sequence[int] = ()):
+    def __init__(self, layout: ObservationLayout, images: Sequence[int] = (),
+                 norm_obs: bool = True):
         self.mask, self.images = layout.mask, images
         self.leaves = [leaf for i, leaf in enumerate(layout.leaves) if i != layout.mask]
         widths = [leaf.width for leaf in self.leaves]
         self.columns = [slice(end - width, end) for width, end in zip(widths, np.cumsum(widths))]
-        self.numbers = [leaf.numeric and i not in images for i, leaf in enumerate(self.leaves)]
+        self.numbers = [norm_obs and leaf.numeric and i not in images
+                        for i, leaf in enumerate(self.leaves)]
         self.size, self.normalised = sum(widths), np.repeat(self.numbers, widths)
         self.identity = layout.is_box and layout.store.dtype == "<f4"
 
@@ -239,8 +242,12 @@ class ObservationEncoding:
         if self.identity:
             return arrays[0].reshape(len(arrays[0]), self.size)
         visible = [array for i, array in enumerate(arrays) if i != self.mask]
-        return np.concatenate([leaf.encode(array) for leaf, array, numbers in zip(
-            self.leaves, visible, self.numbers) if numbers or not numbers_only], 1)
+        return np.concatenate([self.scaled(i, leaf.encode(array)) for i, (leaf, array) in enumerate(
+            zip(self.leaves, visible)) if self.numbers[i] or not numbers_only], 1)
+
+    def scaled(self, i: int, x: Any) -> Any:
+        """Values x, f32 in numpy or torch, of leaf `i`: images without moments over 255."""
+        return x / 255 if self.leaves[i].like_image and not self.numbers[i] else x
 
 
 def clamps_normalised_only(layout: ObservationLayout, norm_obs: bool, limit: float) -> bool:

@@ -72,7 +72,7 @@ def leaves(space: Space, path: tuple = (), kind: str = "arrays") -> list[Leaf]:
     if isinstance(space, (Dict, Tuple)):
         return [leaf for key, part in subspaces(space) for leaf in leaves(part, (*path, key), kind)]
     if not isinstance(space, (Box, *CHOICES)) or space.dtype.kind == "c":
-        raise SpaceError(f"{kind} of the space {_abbreviate(space)} are not served", WRAP)
+        raise SpaceError(f"{kind} of the space {_abbreviate(space)} are not supported", WRAP)
     return [Leaf(path, space)]
 
 
@@ -112,7 +112,7 @@ def leaf_storage(space: Space) -> Storage:
 def observation_storage(space: Space) -> Storage:
     """The Storage of an observation: one array, or a record with one field for each leaf.
 
-    The fields are "0", "1", ... Raises SpaceError for spaces that are not served.
+    The fields are "0", "1", ... Raises SpaceError for spaces without support.
     """
     parts = [leaf.space for leaf in leaves(space, kind="observations")]
     if not parts or any(math.prod(part.shape) == 0 for part in parts):
@@ -145,7 +145,7 @@ def choice_starts(space: Space) -> np.ndarray:
 
 
 def action_storage(space: Space) -> Storage:
-    """The Storage of an action: int64 for choices, otherwise float32; SpaceError if not served.
+    """The Storage of an action: int64 for choices, otherwise float32; SpaceError without support.
 
     A Discrete is a number; a MultiDiscrete, MultiBinary or Box is a flat row; a Tuple or Dict is
     one float32 row of all its leaves (whole numbers below 2^24 are exact).

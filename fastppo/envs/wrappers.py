@@ -34,8 +34,6 @@ def stack_frames(env: gym.Env, count: int) -> gym.Env:
         raise ConfigError(f"frame_stack={count} would stack the observation's {MASK!r}, too, but"
                           " only the last one says what is legal",
                           (Omit("frame_stack"), "stack the other parts in the environment"))
-    # The stack keeps references, and an environment may write every observation into one buffer.
-    env = gym.wrappers.TransformObservation(env, copy.deepcopy, env.observation_space)
     return gym.wrappers.FrameStackObservation(env, count)
 
 
@@ -65,8 +63,17 @@ class FreshBox2DWorld(gym.Wrapper):
 
 
 def make_deterministic(env: gym.Env) -> gym.Env:
-    """`env`, wrapped if its episodes are otherwise no function of seed and actions."""
-    kind = type(env.unwrapped)
+    """`env`, wrapped if its episodes are otherwise no function of seed and actions.
+
+    Wrappers that stack observations get copies: they keep references, and an environment may write
+    every observation into one buffer.
+    """
+    kind, inner = type(env.unwrapped), env
+    while isinstance(inner, gym.Wrapper):
+        if isinstance(inner, gym.wrappers.FrameStackObservation):
+            inner.env = gym.wrappers.TransformObservation(
+                inner.env, copy.deepcopy, inner.env.observation_space)
+        inner = inner.env
     walker = kind.__module__ == "gymnasium.envs.box2d.bipedal_walker"
     return FreshBox2DWorld(env) if walker else env
 

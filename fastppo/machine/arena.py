@@ -48,9 +48,6 @@ class Arena:
     def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name]
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._arrays
-
     def close(self) -> None:
         """Close the descriptor; the memory stays until its last array is deleted. Twice is fine."""
         self._arrays, self._map = {}, None

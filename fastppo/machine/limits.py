@@ -14,15 +14,12 @@ NO_LIMIT = 2**63
 
 def usable_cores(root: Path = ROOT) -> int:
     """Cores this process may use: its affinity, or its control groups' quotas if they are less."""
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     for folder in _control_groups(root):
         quota = _read_words(folder, "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
         if len(quota) == 2 and quota[0].isdigit():  # "max" or -1: no limit
             cores = min(cores, -(-int(quota[0]) // int(quota[1])))
-    return max(1, cores)
+    return max(1, cores or 1)
 
 
 def free_memory(root: Path = ROOT) -> int:

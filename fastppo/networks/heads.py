@@ -172,9 +172,9 @@ class Gaussian(Normal):
 
     def evaluate(self, mean: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b]), in the order of operations of the kernels."""
+        entropy = self.log_std.sum() + 0.5 * self.size * (1 + LOG_TWO_PI)
         z = (act - mean) * (-self.log_std).exp()
         logp = -0.5 * z.square().sum(-1) - self.log_std.sum() - 0.5 * self.size * LOG_TWO_PI
-        entropy = self.log_std.sum() + 0.5 * self.size * (1 + LOG_TWO_PI)
         return logp, entropy.expand(len(act))
 
 
@@ -332,7 +332,7 @@ COMPILED_HEADS = Categorical, Gaussian  # the heads that have kernels
 
 
 def make_head(space: Space, config: Config = DEFAULT_CONFIG, features: int = 0) -> Head:
-    """The head for a served action space; `features`: the number of the network's, for gSDE."""
+    """The head for a supported action space; `features`: the number of the network's, for gSDE."""
     if subspaces(space):
         parts = [leaf.space for leaf in leaves(space)]
         return CompositeHead([make_head(part, config) for part in parts],

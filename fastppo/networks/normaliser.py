@@ -44,7 +44,8 @@ class ObservationNormaliser(RunningMoments):
     """Stored observations to float32: `flat` columns [b o], or the structure of the space.
 
     Numbers are clip((x - mean) / sqrt(var + 1e-8), +-limit) if `norm_obs`, else unchanged. Images
-    are divided by 255, channels first. Choices are one-hot. The action mask is left out.
+    are divided by 255, channels first; in a flat network only without `norm_obs`. Choices are
+    one-hot. The action mask is left out.
 
     `images` are the leaves, counted without the mask, that the network sees as images. By default
     these are all Boxes that look like one, but none for a flat network.
@@ -55,8 +56,8 @@ class ObservationNormaliser(RunningMoments):
         if images is None:
             visible = ObservationEncoding(layout).leaves
             images = [i for i, leaf in enumerate(visible) if leaf.like_image and not flat]
-        encoding = ObservationEncoding(layout, images)
-        norm = bool(norm_obs and encoding.normalised.any())
+        encoding = ObservationEncoding(layout, images, norm_obs)
+        norm = bool(encoding.normalised.any())
         super().__init__(int(encoding.normalised.sum()) if norm else 0)
         self.layout, self.encoding, self.norm = layout, encoding, norm
         self.flat, self.limit = flat, limit
@@ -107,9 +108,9 @@ class ObservationNormaliser(RunningMoments):
             return torch.cat([flat[:, factor] == torch.arange(int(count), device=x.device)
                               for factor, count in enumerate(stored.counts)], -1).float()
         if i in self.encoding.images:
-            return channels_first(stored.shape, x.float() / 255)
-        if not (self.norm and self.encoding.numbers[i]):
-            return x.float()
+            return channels_first(stored.shape, self.encoding.scaled(i, x.float()))
+        if not self.encoding.numbers[i]:
+            return self.encoding.scaled(i, x.float())
         columns = self.encoding.columns[i]
         flat = x.float().reshape(x.shape[0], stored.width)
         flat = (flat - self.shift[columns]) * self.scale[columns]

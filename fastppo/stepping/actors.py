@@ -60,7 +60,8 @@ class LocalActor(Actor):
         self.nxt, self.term, self.trunc = (arena[n][:, part] for n in ("nxt", "term", "trunc"))
         self.fin, self.params = arena["fin"][part], arena["params"]
         self.mean, self.scale = (arena[n] if len(arena[n]) else None for n in ("mean", "scale"))
-        self.plan, self.to_env, self.encoding = plan, actions.to_env(), ObservationEncoding(layout)
+        self.plan, self.to_env = plan, actions.to_env()
+        self.encoding = ObservationEncoding(layout, norm_obs=self.mean is not None)
         kind = "u" if plan.log_std is None else "n"
         self.noise = ActionNoise(kind * actions.size, seed, first, count)
         self.packed = np.empty(kernels.packed_size(plan.plan), np.float32)

@@ -220,11 +220,14 @@ class NativeVector:
 
 def autoreset_mode(env: VectorEnv) -> AutoresetMode:
     """The autoreset mode of `env`; raises ConfigError if its metadata has none of Gymnasium's."""
-    mode = env.metadata.get("autoreset_mode")
+    return parse_autoreset_mode(env.metadata.get("autoreset_mode"), f"the metadata of {env}")
+
+
+def parse_autoreset_mode(mode: Any, where: str) -> AutoresetMode:
+    """`mode`, found in `where`, as an autoreset mode; ConfigError if Gymnasium does not know it."""
     try:
         return AutoresetMode(mode)
     except ValueError as error:
-        raise ConfigError(
-            f"{env} has the autoreset mode {mode!r} in its metadata, which Gymnasium does not know",
-            "env.metadata = {**env.metadata, 'autoreset_mode': gymnasium.vector.AutoresetMode"
-            ".NEXT_STEP}, or SAME_STEP or DISABLED") from error
+        raise ConfigError(f"{where} has the autoreset mode {mode!r}, which Gymnasium does not know",
+                          "NEXT_STEP, SAME_STEP or DISABLED of gymnasium.vector.AutoresetMode, as"
+                          " the argument or in env.metadata['autoreset_mode']") from error

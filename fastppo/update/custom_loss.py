@@ -19,11 +19,13 @@ from fastppo.errors import ModelError
 from fastppo.networks.value_normalisation import PopArt, normalised_loss
 from fastppo.update.batches import Batch, Fresh
 from fastppo.update.coefficients import Coefficients
+from fastppo.update.statistics import LOSSES
 
 Weighed = tuple[Tensor, dict[str, Tensor]]
 Loss = Callable[[Fresh, Batch, Coefficients], Weighed]
+MEASURED = {*LOSSES, "epochs", "explained_variance"} - {"policy_loss", "value_loss"}
 LOSS_FIX = ("return (loss, {}), where loss is a mean over samples that depends on fresh.logp or"
-            " fresh.val, and {} may hold numbers by name")
+            " fresh.val, and {} may hold numbers by other names than those in losses/")
 
 
 def configured_loss(config: Config, policy: nn.Module, loss: Loss) -> Loss:
@@ -45,6 +47,8 @@ def _user_loss(function: Callable, fresh: Fresh, batch: Batch, coefs: Coefficien
         loss, stats = result
         stats = {name: torch.as_tensor(x, dtype=loss.dtype, device=loss.device).reshape(())
                  for name, x in stats.items()}
+        if taken := MEASURED & stats.keys():
+            raise ValueError(f"{min(taken)!r} is the name of a statistic of every loss")
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise ModelError(f"{called} returned {describe_output(result)}: {error}",
                          LOSS_FIX) from error

@@ -8,7 +8,6 @@ from fastppo.config import Config
 from fastppo.update.coefficients import Coefficients
 
 SLOWEST, FASTEST, FACTOR = 1e-6, 1e-2, 1.5  # of the adaptive learning rate [rl_games]
-KL_ROUNDING = 2e-7  # an estimated KL below this may be 0: ratios are rounded to float32
 
 log = logging.getLogger("fastppo")
 
@@ -30,13 +29,19 @@ class KLControl:
         lr = coefs.lr if self.state is None else self.state
         return lr, lr if self.config.critic_lr is None else coefs.critic_lr
 
-    def adapt(self, kl: Tensor, coefs: Coefficients) -> None:
-        """Adapts the learning rate to an epoch's mean KL [], which is read only if needed."""
+    def adapt(self, kl: Tensor, coefs: Coefficients, epoch: int) -> None:
+        """Adapts the learning rate to the mean KL [] of `epoch`, which is read only if needed.
+
+        The KL of the first epoch is 0, but for rounding, if it has one minibatch: it is computed
+        before the step.
+        """
         self._warn_at_rate_0(coefs)
         lr, aim = self.rates(coefs)[0], self.config.adaptive_kl
-        if aim is not None and kl > 2.0 * aim:
+        if aim is None or epoch == 0 and self.config.num_minibatches == 1:
+            return
+        if kl > 2.0 * aim:
             self.state = max(lr / FACTOR, SLOWEST)
-        elif aim is not None and KL_ROUNDING < kl < 0.5 * aim:  # 0: before the first step
+        elif 0 != kl < 0.5 * aim:  # rounding can make a small KL negative
             self.state = min(lr * FACTOR, FASTEST)
 
     def exceeded(self, kl: Tensor) -> bool:

@@ -85,6 +85,10 @@ class TorchOptimizer:
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             raise ConfigError(f"the optimizer {make!r} returned {type(self.optimizer).__name__},"
                               " not a torch.optim.Optimizer", OPTIMIZER_FIX)
+        held = {id(x) for group in self.optimizer.param_groups for x in group["params"]}
+        if held.isdisjoint(flat.offsets):
+            raise ConfigError(f"the optimizer {make!r} holds none of the network's parameters",
+                              OPTIMIZER_FIX)
 
     def step(self) -> None:
         """One step of the optimizer at the `rates`."""

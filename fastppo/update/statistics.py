@@ -6,7 +6,7 @@ from typing import Sequence
 import torch
 from torch import Tensor
 
-from fastppo.errors import Error
+from fastppo.errors import Error, ModelError
 
 Statistics = dict[str, Tensor]  # scalars by name
 LOSSES = ("policy_loss", "value_loss", "entropy", "approx_kl", "old_approx_kl", "clipfrac",
@@ -14,9 +14,13 @@ LOSSES = ("policy_loss", "value_loss", "entropy", "approx_kl", "old_approx_kl", 
 
 
 def average(statistics: Sequence[Statistics]) -> Statistics:
-    """The mean of each statistic; all have the same names in the same order."""
-    rows = torch.stack([torch.stack([*one.values()]) for one in statistics])
-    return dict(zip(statistics[0], rows.mean(0)))
+    """The mean of each statistic; all have the same names."""
+    names = [*statistics[0]]
+    if any(one.keys() != {*names} for one in statistics):
+        raise ModelError("the loss returned other statistics than in an earlier minibatch",
+                         "return numbers by the same names in every minibatch")
+    rows = torch.stack([torch.stack([one[name] for name in names]) for one in statistics])
+    return dict(zip(names, rows.mean(0)))
 
 
 def loss_report(epochs: Sequence[Statistics]) -> dict[str, float]:

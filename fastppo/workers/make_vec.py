@@ -21,6 +21,7 @@ from fastppo.errors import ConfigError, EnvError
 from fastppo.machine.arena import Arena, spec_bytes
 from fastppo.settings.aliases import nearest_setting
 from fastppo.settings.fixes import Fix, Set
+from fastppo.stepping.native_vector import parse_autoreset_mode
 from fastppo.workers import vector_stepper
 from fastppo.workers.count import pays, worker_count
 from fastppo.workers.vector_messages import LocalBackend, WorkerBackend, messages_spec
@@ -50,7 +51,8 @@ def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | st
     check_agreement(env, settings)
     config = Config(preset="none", num_minibatches=1, num_steps=1, acting="local", **settings)
     source = EnvSource(env, config, show_masks=False)
-    plan = VectorSpec(source.obs_space, source.act_space, _autoreset_mode(autoreset_mode), seed)
+    mode = parse_autoreset_mode(autoreset_mode, "make_vec")
+    plan = VectorSpec(source.obs_space, source.act_space, mode, seed)
     workers = worker_count(num_workers, num_envs, partial(pays, source.step_seconds, source.config))
     arena = _vector_arena(plan, num_envs, workers)
     if workers:
@@ -81,15 +83,6 @@ def _vector_arena(plan: VectorSpec, envs: int, workers: int) -> Arena:
         fitting = envs * free * 9 // (10 * spec_bytes(spec))  # leaves a tenth free
         return Set(num_envs=fitting) if fitting else "free memory"
     return Arena(spec, remedy=remedy)
-
-
-def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    try:
-        return AutoresetMode(mode)
-    except ValueError as error:
-        raise ConfigError(f"there is no autoreset mode {mode!r}",
-                          "use NEXT_STEP, SAME_STEP or DISABLED of gymnasium.vector.AutoresetMode"
-                          ) from error
 
 
 class SharedVectorEnv(VectorEnv):

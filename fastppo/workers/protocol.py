@@ -40,16 +40,13 @@ class Mailbox:
 
     def write(self, message: bytes) -> None:
         """Replace the message by this one, which is pickled already."""
-        with open(self.file.fileno(), "wb", closefd=False) as file:
-            file.seek(0)
-            file.truncate()
-            file.write(message)
+        os.ftruncate(self.file.fileno(), 0)
+        os.pwrite(self.file.fileno(), message, 0)
 
     def read(self) -> Any:
         """The object that the message holds."""
-        with open(self.file.fileno(), "rb", closefd=False) as file:
-            file.seek(0)
-            return pickle.load(file)
+        fd = self.file.fileno()
+        return pickle.loads(os.pread(fd, os.fstat(fd).st_size, 0))
 
 
 def pickled_by_value(message: Any, name: str) -> bytes:

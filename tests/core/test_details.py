@@ -1,6 +1,7 @@
 """Options of the update, each against a formula of its own: losses, passes, values, optimizers."""
 
 import functools
+import itertools
 import math
 from functools import partial
 
@@ -174,6 +175,28 @@ def test_a_learner_of_other_signatures_is_refused_before_the_first_step(loss, sa
         PPO(BOX, num_workers=0, loss=loss)
 
 
+@pytest.mark.parametrize("name", ["entropy", "approx_kl", "old_approx_kl", "clipfrac", "grad_norm",
+                                  "epochs", "explained_variance"])
+def test_a_statistic_has_a_name_of_its_own(name):
+    with pytest.raises(ModelError, match=f"'{name}' is the name of a statistic of every loss"):
+        PPO(BOX, num_workers=0, loss=lambda fresh, batch, now: (fresh.val.mean(), {name: 1.0}))
+
+
+def test_statistics_are_averaged_by_name_and_have_the_same_names_in_every_minibatch(trainer):
+    count = itertools.count()
+
+    def loss(fresh, batch, now):
+        found = {"a": 1.0, "b": 2.0} if next(count) % 2 else {"b": 2.0, "a": 1.0}
+        return fresh.val.mean(), found | ({"c": 3.0} if later and next(count) % 3 else {})
+    later = False
+    ppo = trainer(BOX, loss=loss, num_minibatches=4)
+    stats = ppo.update(ppo.collect())
+    assert (stats["losses/a"], stats["losses/b"]) == (1.0, 2.0)
+    later = True
+    with pytest.raises(ModelError, match="other statistics than in an earlier minibatch"):
+        ppo.update(ppo.collect())
+
+
 class Column(Learner):
     def evaluate_actions(self, batch):
         fresh = super().evaluate_actions(batch)
@@ -249,6 +272,7 @@ def test_an_interrupted_update_takes_an_optimizers_memory_back(trainer, monkeypa
     (lambda params: None, "returned NoneType, not a torch.optim.Optimizer"),
     (lambda: None, "failed when called with the parameters: TypeError"),
     (partial(SGD, momentum=-1), "Invalid momentum"),
+    (lambda params: SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0), "holds none of the network"),
     (partial(SGD, lr=10.0), "has lr=10.0, but the setting lr.*\n  fix: take lr out .* or lr=10.0"),
     (torch.optim.LBFGS, r"step\(\) of LBFGS failed.*closure[\s\S]*\n  fix: give a class of torch."),
     (torch.optim.SparseAdam, r"step\(\) of SparseAdam failed.*dense gradients")])

@@ -149,9 +149,13 @@ class OneBuffer(Counting):
         return {"a": self.buffer} if self.composite else self.buffer
 
 
+@pytest.mark.parametrize("make", [
+    lambda composite: make_factory(functools.partial(OneBuffer, composite), stack=3),
+    lambda composite: lambda: gym.wrappers.FrameStackObservation(OneBuffer(composite), 3)],
+    ids=["setting", "own"])
 @pytest.mark.parametrize("composite", [False, True])
-def test_stacked_frames_are_copies_of_a_buffer_that_the_environment_writes_again(composite):
-    env = make_factory(functools.partial(OneBuffer, composite), stack=3)()
+def test_stacked_frames_are_copies_of_a_buffer_that_the_environment_writes_again(composite, make):
+    env, = make_envs([make(composite)])
     env.reset(seed=1)
     for _ in range(3):
         obs = env.step(0)[0]

@@ -57,7 +57,7 @@ def test_what_helpers_compute_are_the_same_bits(trainer, cores, lazy, env):
     cores(3)
     ppo = trainer(env, **SIZES, num_workers=2)
     computed = lazy(ppo)
-    with guard(20):
+    with guard():
         got = trained(ppo)
     assert got == want
     assert ppo.learner.shared.rounds == 8
@@ -102,7 +102,7 @@ def test_helpers_follow_the_schedules_too(trainer, cores, lazy):
     cores(3)
     ppo = trainer("CartPole-v1", **SIZES, **schedules, num_workers=2)
     computed = lazy(ppo)
-    with guard(20):
+    with guard():
         for _ in range(3):
             computed.clear()  # in each iteration helpers have at least the one that is waited for
             got = trained(ppo, 1)
@@ -117,7 +117,7 @@ def test_an_interrupt_among_helpers_leaves_no_trace(trainer, cores, monkeypatch,
     ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
     struck = interrupted(getattr(kernels.MinibatchUpdate, call), at)
     rollout, before = ppo.collect(), learnt(ppo)
-    with guard(20):
+    with guard():
         monkeypatch.setattr(kernels.MinibatchUpdate, call, struck)
         with pytest.raises(KeyboardInterrupt):
             ppo.update(rollout)
@@ -140,7 +140,7 @@ def test_an_interrupt_while_helpers_are_dismissed_does_not_hang_the_next_update(
         dismiss(self)
 
     monkeypatch.setattr(SharedMinibatches, "_dismiss", interrupted)
-    with guard(20):
+    with guard():
         with pytest.raises(KeyboardInterrupt):
             ppo.update(rollout)
         monkeypatch.undo()
@@ -170,7 +170,7 @@ def test_an_interrupt_before_the_helpers_are_called_does_not_hang_the_next_updat
     ppo = trainer("CartPole-v1", **SIZES, num_workers=1)
     rollout, cells = ppo.collect(), ppo.learner.shared.team.cells
     cells.go = Struck(cells.go)
-    with guard(20):
+    with guard():
         with pytest.raises(KeyboardInterrupt):
             ppo.update(rollout)
         ppo.update(rollout)
@@ -189,7 +189,7 @@ def test_an_update_while_a_rollout_is_interrupted_is_done_alone(
         cells.turns[0] = Struck(cell)
     else:
         cells.go = Struck(cell)
-    with guard(20):
+    with guard():
         with pytest.raises(KeyboardInterrupt):
             ppo.collect()
         ppo.update(rollout)
@@ -227,7 +227,7 @@ def test_a_helper_lost_in_the_update_is_named_without_an_environment_and_no_weig
     stopped = []
     cell, ppo.learner.shared.round = ppo.learner.shared.round, Fatal()
     lost = rf"worker 0 \(while computing its share of the update\) {said}"
-    with guard(10), pytest.raises(WorkerError, match=lost):
+    with guard(), pytest.raises(WorkerError, match=lost):
         ppo.update(rollout)
     assert learnt(ppo) == before
     ppo.close()

@@ -81,7 +81,7 @@ def test_learning_what_is_done_already_does_nothing_and_says_so(trainer, caplog)
         assert ppo.learn(callbacks=[lambda *args: calls.append(args)]) is ppo
     assert calls == [] and ppo.step == 32 and (weights == before).all()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "32 steps are done already" in caplog.text and "nothing to do" in caplog.text
+    assert "but 32 are already done" in caplog.text and "nothing to do" in caplog.text
 
 
 def test_a_step_is_a_valid_row(trainer):

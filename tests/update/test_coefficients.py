@@ -177,7 +177,7 @@ def test_the_learning_rate_follows_the_kl_within_bounds(lr, kl, wanted):
     config = Config(lr=lr, adaptive_kl=0.01)
     now, pace = coefficients_at(config, 0.3), KLControl(config)
     assert pace.rates(now) == (lr, lr)
-    pace.adapt(torch.tensor(kl), now)
+    pace.adapt(torch.tensor(kl), now, 0)
     assert not pace.exceeded(torch.tensor(kl))
     assert pace.rates(now) == pytest.approx((wanted, wanted))
     pace.restore(None)
@@ -187,7 +187,7 @@ def test_the_learning_rate_follows_the_kl_within_bounds(lr, kl, wanted):
 def test_a_critic_with_a_rate_of_its_own_keeps_it_under_an_adaptive_one():
     config = Config(lr=1e-3, critic_lr=4e-3, adaptive_kl=0.01, anneal_lr=False)
     now, pace = coefficients_at(config, 0.5), KLControl(config)
-    pace.adapt(1.0, now)
+    pace.adapt(1.0, now, 1)
     assert pace.rates(now) == (1e-3 / 1.5, 4e-3)
 
 
@@ -228,6 +228,13 @@ def test_rounding_errors_of_a_kl_of_zero_move_no_learning_rate(trainer, space):
     assert max(kls) < 1e-7 and ppo.lr == 1e-4  # measured before the only step of each update
 
 
+def test_a_small_kl_that_is_no_rounding_error_raises_a_low_learning_rate(trainer):
+    ppo = trainer(Chance, learner="torch", lr=1e-6, adaptive_kl=0.01, num_envs=8, num_steps=32,
+                  epochs=2, num_minibatches=4)
+    kl = ppo.update(ppo.collect())["losses/approx_kl"]
+    assert kl < 2e-7 and ppo.lr > 1e-6
+
+
 def test_a_schedule_and_an_adaptive_rate_contradict_each_other():
     with pytest.raises(ConfigError, match="lr is the schedule linear:1e-3") as caught:
         PPO(Constant, num_workers=0, lr="linear:1e-3", adaptive_kl=0.01)
@@ -249,7 +256,7 @@ def test_a_later_end_that_raises_the_learning_rate_again_is_said(trainer, caplog
     ppo.learn(128)
     assert "rises" not in caplog.text
     ppo.learn(512)
-    assert caplog.text.count("the learning rate rises from 7.5e-05 to 0.000225") == 1
+    assert caplog.text.count("from (7.5e-05, 7.5e-05) to (0.000225, 0.000225)") == 1
     assert "anneal_lr=False" in caplog.text
 
 

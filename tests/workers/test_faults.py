@@ -116,7 +116,6 @@ def test_a_wrong_answer_in_a_worker_is_the_same_error_with_the_workers_number(na
     error = failure(fault, 2)
     assert_named(error, 2, 2)
     assert re.search(text, str(error))
-    assert "--num_workers=0" in fix_text(error.fix, shell=True)
 
 
 @pytest.mark.parametrize("reply, text", [
@@ -131,8 +130,18 @@ def test_a_wrong_answer_to_reset_names_the_episode_that_did_not_begin(reply, tex
     assert re.search(text, str(error)) and "reset" in str(error)
 
 
+def test_the_fix_of_a_wrong_result_is_to_correct_it_and_no_line_of_ours_is_shown():
+    for workers in (0, 2):
+        error = failure(BAD_ANSWERS["a NaN"][0], workers)
+        assert error.fix == "correct what the environment returns, or the space that it declares"
+        assert "Traceback" not in error.what and re.search(r"seed \d+", error.what)
+
+
 def test_without_workers_the_fix_is_to_play_the_episode_alone_and_not_to_do_without():
-    error = failure(BAD_ANSWERS["a NaN"][0], 0)
+    def failing(env):
+        raise KeyError("of its own")
+    assert "with num_workers=0 a breakpoint() in it works" in failure(failing, 2).fix
+    error = failure(failing, 0)
     seed = re.search(r"seed (\d+)", str(error))[1]
     assert "num_workers" not in fix_text(error.fix, shell=True)
     assert f"env.reset(seed={seed})" in fix_text(error.fix, shell=True)

@@ -330,15 +330,16 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("doing", ["idle", "stepping", "gil"])
-def test_no_worker_outlives_a_main_process_that_is_killed(doing):
+@pytest.mark.parametrize(("doing", "kill"), [
+    ("idle", os.kill), ("stepping", os.kill), ("gil", os.kill), ("stepping", os.killpg)])
+def test_no_worker_outlives_a_main_process_that_is_killed(doing, kill):
     names = set(os.listdir("/dev/shm"))
     main = subprocess.Popen([sys.executable, "-c", ORPHANS.format(tests=TESTS), doing],
                             stdout=subprocess.PIPE, start_new_session=True)
     with main, guard():
         pids = list(map(int, main.stdout.readline().split()))
         assert len(alive(pids)) == 2
-        main.kill()
+        kill(main.pid, signal.SIGKILL)
         assert holds(lambda: not alive(pids))
     assert set(os.listdir("/dev/shm")) <= names
 
