@@ -249,7 +249,7 @@ class Config:
 
 
 def check_names(names) -> None:
-    """Raise ConfigError for the first name that is no field of Config, with the nearest one."""
+    """Raises ConfigError for the first name that is no field of Config, with the nearest one."""
     known = [field.name for field in fields(Config)]
     for name in names:
         if name not in known:

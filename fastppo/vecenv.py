@@ -43,13 +43,13 @@ class Serial(Environments):
         self.steps = [None] * len(factories)  # (step function, time limit) in the running episode
 
     def warmup(self, steps: int) -> None:
-        """Take `steps` random steps into obs[0 .. steps]; no statistic counts them."""
+        """Takes `steps` random steps into obs[0 .. steps]; no statistic counts them."""
         self.begin(WARMUP_EPISODE)
         actor = RandomActor(self.layout, self.obs, self.views.act, self.seed, self.first)
         self._run(WARMUP_EPISODE, actor, steps)
 
     def begin(self, episode: int = 0) -> None:
-        """Reset every environment into its episode `episode`; the next rollout starts there."""
+        """Resets every environment into its episode `episode`; the next rollout starts there."""
         self.recorder, self.now = RolloutRecorder(self.views, self.first), -1
         self.log, self.progress = ActionLog(self.views.act), RolloutProgress()
         self.rng_watch = GlobalRngWatch(self.views.drawn, self.name)
@@ -60,14 +60,14 @@ class Serial(Environments):
         self.check(self.obs[-1], self.layout)
 
     def rollout(self, iteration: int) -> None:
-        """Take T steps in every environment; called again for an iteration, continue it."""
+        """Takes T steps in every environment; called again for an iteration, continues it."""
         self.rng_watch.begin_rollout(iteration)
         self.actor.start(iteration)
         self._run(iteration, self.actor, len(self.obs) - 1)
         self.rng_watch.end_rollout(all(episode.number > 0 for episode in self.running))
 
     def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
-        """Store the first observation of an episode of environment e."""
+        """Stores the first observation of an episode of environment e."""
         self.writer.slots[e][...] = self.writer.convert(obs)
         self.steps[e] = unchecked_step(self.envs[e])
 
@@ -90,7 +90,7 @@ class Serial(Environments):
         recorder.finish_rollout(steps)
 
     def _step(self, actor: Actor, t: int, group: range) -> None:
-        """Take step t in the environments of `group` that have not taken it."""
+        """Takes step t in the environments of `group` that have not taken it."""
         running, steps, now, rewards = self.running, self.steps, self.now, self.recorder.rewards[t]
         note, writer, progress = self.note, self.writer, self.progress
         slots, taken = writer.slots, max(0, progress.done - group.start)
@@ -115,7 +115,7 @@ class Serial(Environments):
         progress.reach(t, max(progress.done, group.stop))
 
     def _end_episode(self, actor: Actor, t: int, e: int, term: bool, trunc: bool, info) -> None:
-        """Record that the episode of environment e ended in step t, and begin its next one."""
+        """Records that the episode of environment e ended in step t, and begins its next one."""
         number, _, start = self.running[e]
         self.writer.flush_final(self.views.fin, e)
         self.check(self.views.fin[e:e + 1], self.layout, e)
@@ -125,7 +125,7 @@ class Serial(Environments):
         self.begin_episode(e, self.new_episode(e, number + 1 if number >= 0 else number - 1))
 
     def _restore(self, actor: Actor, e: int) -> None:
-        """Bring environment e, interrupted inside a call, back to the end of its last step."""
+        """Brings environment e, interrupted inside a call, back to the end of its last step."""
         origin, t, start = self.recorder.origin, self.progress.t, self.running[e].start
         self.replay_episode(e, actor.to_env(self.log.actions(e, start, origin, t)))
         self.progress.reach(t, e + (start > origin + t))  # its next episode begins after step t

@@ -55,7 +55,7 @@ class Recorder:
         self.rollouts: list[tuple[np.ndarray, ...]] = []
 
     def take(self, rollout) -> None:
-        """Add a rollout, before the next one overwrites it."""
+        """Adds a rollout, before the next one overwrites it."""
         ended = (rollout.term | rollout.trunc).numpy()
         self.rollouts.append((rollout.act.numpy().copy(), self.arena["obs"].copy(), ended,
                               rollout.valid.numpy().copy()))
@@ -81,7 +81,7 @@ def without_wrappers(env: gym.Env) -> gym.Env:
 
 
 def replays_exactly(env: gym.Env, episodes: Sequence[Episode]) -> bool:
-    """Replay `episodes`; returns True if every observation equals the recorded one."""
+    """Replays `episodes`; returns True if every observation equals the recorded one."""
     layout = ObservationLayout(env.observation_space, env.action_space)
     for episode in episodes:
         env.reset(seed=episode.seed)
@@ -146,7 +146,7 @@ def vector_cost(ppo, recorder: Recorder, seconds: float, cores: int) -> Cost:
 
 
 def step_vector(env: VectorEnv, rows: Sequence[np.ndarray]) -> int:
-    """Step a vector environment by `rows` of actions; returns the steps that were no resets."""
+    """Steps a vector environment by `rows` of actions; returns the steps that were no resets."""
     mode, ends = autoreset_mode(env), [0]
     for row in rows:
         _, _, term, trunc, _ = env.step(row)

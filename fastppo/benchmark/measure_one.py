@@ -166,7 +166,7 @@ def rollout_rows(ppo) -> int:
 
 
 def signal_ready() -> None:
-    """Print that warming up is done, and wait for the line that starts the measurement."""
+    """Prints that warming up is done, and waits for the line that starts the measurement."""
     print("ready", flush=True)
     sys.stdin.readline()
 
@@ -180,7 +180,7 @@ def measure(job: Measurement) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the job from stdin; print its result, or the error of fastppo that ended it."""
+    """Runs the job from stdin; prints its result, or the error of fastppo that ended it."""
     from fastppo.errors import Error
     job = pickle.loads(bytes.fromhex(sys.stdin.readline()))
     sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv

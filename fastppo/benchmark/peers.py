@@ -57,7 +57,7 @@ class Laps:
         self.sizes, self.laps = sizes, []
 
     def over(self, steps):
-        """Record `steps` since the beginning; returns True after enough iterations or seconds."""
+        """Records `steps` since the beginning; returns True after enough iterations or seconds."""
         self.laps.append((time.perf_counter(), steps))
         spent, laps = self.laps[-1][0] - self.laps[0][0], len(self.laps) - 1
         return laps >= (self.sizes["iterations"] or 1) and (
@@ -350,7 +350,7 @@ def is_discrete(name):
 
 
 def print_and_exit(found):
-    """Print the result and end the process, without waiting for the system's own processes."""
+    """Prints the result and ends the process, without waiting for the system's own processes."""
     print("\n" + json.dumps(found), flush=True)
     os._exit(0)
 
@@ -362,7 +362,7 @@ def first_line(error):
 
 
 def main():
-    """Measure one system, or with --check print the modules that are missing."""
+    """Measures one system, or with --check prints the modules that are missing."""
     name, text = sys.argv[1:]
     missing = [module for module in PEERS[name].modules if importlib.util.find_spec(module) is None]
     if missing or text == "--check":

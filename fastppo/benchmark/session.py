@@ -52,11 +52,11 @@ class Child:
         self.process.stdin.flush()
 
     def ready(self) -> None:
-        """Wait until it is warm, or has failed."""
+        """Waits until it is warm, or has failed."""
         self.last = self.process.stdout.readline()
 
     def result(self) -> dict[str, Any]:
-        """Start the measurement and wait for its result; raises the error that ended it."""
+        """Starts the measurement and waits for its result; raises the error that ended it."""
         lines, stderr = self.process.communicate("go\n" if self.last == "ready\n" else None)
         text = (lines or self.last).strip().rpartition("\n")[2]
         if self.process.returncode or not text.startswith("{"):
@@ -123,7 +123,7 @@ def peer(name: str, python: str | None, arguments: str, limit: float | None = PE
 
 
 def check_peers(peers: dict[str, str | None], job: Measurement) -> None:
-    """Raise ConfigError for the first system that cannot be measured with these settings.
+    """Raises ConfigError for the first system that cannot be measured with these settings.
 
     It is not installed in its Python, does not have a setting, or fails at one small iteration.
     """
@@ -141,7 +141,7 @@ def check_peers(peers: dict[str, str | None], job: Measurement) -> None:
 
 
 def check_takes(name: str, config: dict[str, Any]) -> None:
-    """Raise ConfigError for settings of a resolved `config` that system `name` does not have."""
+    """Raises ConfigError for settings of a resolved `config` that system `name` does not have."""
     system, defaults = PEERS[name], {}
     for setting in CHECKED[system.part]:
         default = "mlp" if setting == "model" else default_of(setting)
@@ -159,7 +159,7 @@ def _without(name: str) -> str:
 
 
 def check_installed(peers: dict[str, str | None]) -> None:
-    """Raise ConfigError for the first system that is not installed in its Python."""
+    """Raises ConfigError for the first system that is not installed in its Python."""
     for name, python in peers.items():
         found = peer(name, python, "--check")
         if "failed" in found:
@@ -175,7 +175,7 @@ def check_installed(peers: dict[str, str | None]) -> None:
 
 def run_session(settings: dict[str, Any], options: Bench,
                 report_progress: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """Measure a PPO with `settings` as `options` say; calls report_progress before each part.
+    """Measures a PPO with `settings` as `options` say; calls report_progress before each part.
 
     Returns the session that figures.session_report takes.
     """
@@ -237,7 +237,7 @@ def processes(options: Bench, settings: dict[str, Any], facts: dict[str, Any]) -
 
 
 def check_counts(options: Bench, settings: dict[str, Any]) -> None:
-    """Raise ConfigError for numbers of processes that training would refuse."""
+    """Raises ConfigError for numbers of processes that training would refuse."""
     for count in chosen_counts(options, settings):
         check_processes(settings.get("vec", "auto"), count,
                         "processes" if options.processes else "num_workers")

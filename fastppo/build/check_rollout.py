@@ -13,7 +13,7 @@ from fastppo.policy import Policy
 
 
 def check_rollout(rollout: Rollout, policy: Policy, iterations: int) -> None:
-    """Raise InputError if `rollout` is not one of this trainer, or `iterations` is 0.
+    """Raises InputError if `rollout` is not one of this trainer, or `iterations` is 0.
 
     Its fields must have the shapes and dtypes of the policy's spaces, and be on the CPU.
     """

@@ -13,7 +13,7 @@ from fastppo.settings.fixes import Omit, Set
 
 
 def check_settings(config: Config, seen: ObservationLayout) -> None:
-    """Raise ConfigError or SpaceError for settings that contradict each other or the spaces."""
+    """Raises ConfigError or SpaceError for settings that contradict each other or the spaces."""
     boxes = [leaf.space for leaf in leaves(seen.act_space) if isinstance(leaf.space, Box)]
     for applies, why, names in _exclusions(config, seen.act_space, boxes):
         if applies and (name := first_changed(config, names)):
@@ -85,7 +85,7 @@ def _conflicts(config: Config):
 
 
 def _check_keys(config: Config, seen: ObservationLayout) -> None:
-    """Raise ConfigError for keys that the observations do not have."""
+    """Raises ConfigError for keys that the observations do not have."""
     known = tuple(key for key, _ in subspaces(seen.network_space) if isinstance(key, str))
     for name, keys in (("actor_keys", config.actor_keys), ("critic_keys", config.critic_keys)):
         if keys is None:

@@ -61,7 +61,7 @@ def activation_bytes(policy: Policy) -> int:
 
 
 def check_network_size(config: Config, inputs: int) -> None:
-    """Raise ConfigError if there is too little memory to train a built-in network.
+    """Raises ConfigError if there is too little memory to train a built-in network.
 
     It is called before the network is built. `inputs`: features of an observation; 0 if images are
     processed by convolutions first.

@@ -140,7 +140,7 @@ def with_distribution_head(policy: Policy, dist: Distribution, config: Config) -
 
 
 def _check_actions(policy: Policy, head: DistributionHead, dist: Distribution) -> None:
-    """Raise ModelError if the mode of `dist` or a sample is not an action of the space."""
+    """Raises ModelError if the mode of `dist` or a sample is not an action of the space."""
     name, actions = describe_output(dist), f"the actions are {policy.act_space}"
     fix = "return a distribution over these actions, or (action parameters, value)"
     try:

@@ -13,7 +13,7 @@ from fastppo.errors import ConfigError
 
 
 def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
-    """Measure training with the settings of `argv`, and print or write the report."""
+    """Measures training with the settings of `argv`, and prints or writes the report."""
     request = arguments.read(argv, Bench)
     options = Bench(**request.options)
     for path in filter(None, (options.json, options.profile)):
@@ -34,7 +34,7 @@ def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 
 
 def show_progress(line: str) -> None:
-    """Print a line of progress on stderr; on a terminal it replaces the one before."""
+    """Prints a line of progress on stderr; on a terminal it replaces the one before."""
     if sys.stderr.isatty():
         print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
     elif line:
@@ -42,7 +42,7 @@ def show_progress(line: str) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Raise ConfigError if a file at `path` cannot be written; measuring takes minutes."""
+    """Raises ConfigError if a file at `path` cannot be written; measuring takes minutes."""
     place = Path(path).absolute()
     if path != "-" and (place.is_dir() or not os.access(
             place if place.exists() else place.parent, os.W_OK)):
@@ -51,5 +51,5 @@ def check_writable(path: str) -> None:
 
 
 def write_json(path: str, report: dict[str, Any]) -> None:
-    """Write `report` to a file as JSON."""
+    """Writes `report` to a file as JSON."""
     Path(path).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

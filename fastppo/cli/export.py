@@ -36,7 +36,7 @@ class Export:
 
 
 def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
-    """Export the policy that `argv` names, and print a line on the check."""
+    """Exports the policy that `argv` names, and prints a line on the check."""
     if any(word in ("-h", "--help") for word in argv):
         print(help_page(f"usage: {program()} export MODEL [--option=value ...]\n\n"
                         + (Export.__doc__ or ""), settings(Export).values()))

@@ -19,7 +19,7 @@ Verb = Callable[[Sequence[str], Interrupts], None]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command `argv` (default: of the process); SystemExit unless all went well."""
+    """Runs the command `argv` (default: of the process); SystemExit unless all went well."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± must not end a run

@@ -28,7 +28,7 @@ NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and
 
 
 def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
-    """Train with the settings of `argv`, save and evaluate, in a new folder for the run."""
+    """Trains with the settings of `argv`, saves and evaluates, in a new folder for the run."""
     request = arguments.read(argv)
     config = request.config
     seed = secrets.randbits(31) if config.seed is None else config.seed
@@ -111,7 +111,7 @@ def banner(ppo, request: Request) -> list[str]:
 
 
 def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
-    """Learn, and save the policy even after an error or a signal; returns the run's summary.
+    """Learns, and saves the policy even after an error or a signal; returns the run's summary.
 
     A signal stops at once while steps are collected or evaluated, else after the iteration.
     """
@@ -141,7 +141,7 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
 
 
 def final_evaluation(ppo, folder: Path, summary: dict[str, Any], evaluator) -> None:
-    """Evaluate the final policy, unless the `evaluator` has just done it, and print the return."""
+    """Evaluates the final policy, unless `evaluator` has just done it, and prints the return."""
     try:
         known = evaluator and evaluator.latest[0] == ppo.step
         found = evaluator.latest[1] if known else ppo.evaluate(ppo.config.eval_episodes)
@@ -187,7 +187,7 @@ def result_line(summary: dict[str, Any], model: Path | None) -> str:
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:
-    """Write the summary to a run's folder."""
+    """Writes the summary to a run's folder."""
     (folder / SUMMARY_FILE).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 

@@ -86,7 +86,7 @@ class EpisodicLives(gym.Wrapper):
         return obs, info
 
     def _next_life(self, seed: int | None, options: dict[str, Any] | None):
-        """Begin the next life; a new game if the no-op ends this one, by its time limit."""
+        """Begins the next life; a new game if the no-op ends this one, by its time limit."""
         obs, _, term, trunc, info = self._step_game(NOOP)
         if not (term or trunc):
             return obs, info
@@ -94,7 +94,7 @@ class EpisodicLives(gym.Wrapper):
         return obs, info | first
 
     def _replay(self, seed: int, actions: list[int], options: dict[str, Any] | None):
-        """Begin an earlier episode again: after these actions in the game of `seed`."""
+        """Begins an earlier episode again: after these actions in the game of `seed`."""
         obs, info = self._new_game(seed, options)
         for action in actions:
             obs, _, _, _, info = self._step_game(action)

@@ -45,7 +45,7 @@ class EnvPoolVector(VectorEnv):
                                                      for space in spaces)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        """Begin new episodes in all environments; with a seed they can be repeated."""
+        """Begins new episodes in all environments; with a seed they can be repeated."""
         if seed is not None:
             self.seed, self.resets = seed, 0
         if seed is not None or self.in_step or self.pool is None:
@@ -64,7 +64,7 @@ class EnvPoolVector(VectorEnv):
         return obs, rew, term, trunc, {}
 
     def close_extras(self, **kwargs) -> None:
-        """Stop EnvPool's threads."""
+        """Stops EnvPool's threads."""
         if self.pool is not None:
             self.pool.close()
 

@@ -66,7 +66,7 @@ def truncate_text(text: str, limit: int) -> str:
 
 
 def close_all(envs: list) -> None:
-    """Close and remove all of `envs`; exceptions are printed, and the others are still closed."""
+    """Closes and removes all of `envs`; exceptions are printed, and the others are still closed."""
     while envs:
         try:
             envs.pop().close()

@@ -63,7 +63,7 @@ class EnvSource:
         """Does nothing: the caller closes a VectorEnv that it has made."""
 
     def _use_vector(self, env: VectorEnv) -> None:
-        """Take spaces and masks from `env`."""
+        """Takes spaces and masks from `env`."""
         spaces_of(env, "single_")
         self.masked = masks.has_hidden_masks([env])
         self.vector = masks.VectorActionMaskWrapper(env) if self.masked else env
@@ -71,7 +71,7 @@ class EnvSource:
         self.metadata = env.metadata
 
     def _inspect(self, factories: Sequence[EnvFactory], show_masks: bool) -> None:
-        """Take spaces, metadata, masks and the time of a step from environments made for this."""
+        """Takes spaces, metadata, masks and the time of a step from environments made for this."""
         envs = make_envs(factories)
         try:
             self.obs_space, self.act_space = _common_spaces(envs)

@@ -45,7 +45,7 @@ class VectorEnvSource(EnvSource):
             raise
 
     def close(self) -> None:
-        """Close the vector environment, which was made here; a second call does nothing."""
+        """Closes the vector environment, which was made here; a second call does nothing."""
         faults.close_all([self.vector])
 
     def _add_factories(self) -> None:

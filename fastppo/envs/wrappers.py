@@ -38,7 +38,7 @@ def stack_frames(env: gym.Env, count: int) -> gym.Env:
 
 
 def warn_of_doubled(env: gym.Env) -> None:
-    """Warn of wrappers around `env` that do what training does itself; they stay."""
+    """Warns of wrappers around `env` that do what training does itself; they stay."""
     while isinstance(env, gym.Wrapper):
         if type(env) in DOUBLED:
             log.warning("the environment is wrapped in %s, and training does the same, faster, by"

@@ -49,7 +49,7 @@ class Arena:
         return self._arrays[name]
 
     def close(self) -> None:
-        """Close the descriptor; the memory stays until its last array is deleted. Twice is fine."""
+        """Closes the descriptor; memory stays until its last array is deleted. Twice is fine."""
         self._arrays, self._map = {}, None
         self._finalizer()
 

@@ -36,12 +36,12 @@ class GlobalRngWatch:
         drawn.fill(False)
 
     def begin_rollout(self, iteration: int) -> None:
-        """Ignore what was drawn since the last rollout: it was not by environments."""
+        """Ignores what was drawn since the last rollout: it was not by environments."""
         if self.before and iteration:
             self.before = rng_states()
 
     def end_rollout(self, first_episodes_over: bool) -> None:
-        """Record the generators that were used in this rollout."""
+        """Records the generators that were used in this rollout."""
         if not self.before:
             return
         for i, (before, now) in enumerate(zip(self.before, rng_states())):
@@ -52,7 +52,7 @@ class GlobalRngWatch:
 
 
 def warn_global_rng(drawn: np.ndarray) -> bool:
-    """Warn if environments have used a shared generator, bool [... 3]; returns True if so."""
+    """Warns if environments have used a shared generator, bool [... 3]; returns True if so."""
     names = [name for name, used in zip(GENERATORS, drawn.reshape(-1, 3).any(0)) if used]
     if names:
         log.warning("an environment, or a model of your own, draws from the global generator of %s:"
@@ -63,7 +63,7 @@ def warn_global_rng(drawn: np.ndarray) -> bool:
 
 @contextmanager
 def preserved_global_rng() -> Iterator[None]:
-    """Restore the shared generators afterwards, torch's too if it is imported."""
+    """Restores the shared generators afterwards, torch's too if it is imported."""
     torch = sys.modules.get("torch")
     with RNG_LOCK:
         before = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()

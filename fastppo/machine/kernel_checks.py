@@ -34,7 +34,7 @@ def array_specs(*lines: str) -> dict[str, ArraySpec]:
 
 
 def check_arrays(kernel: str, specs: Mapping[str, ArraySpec], arguments: Mapping[str, Any]) -> None:
-    """Raise the KernelError that names the first of `arguments` that differs from its spec."""
+    """Raises the KernelError that names the first of `arguments` that differs from its spec."""
     sizes: dict[str, int] = {}
     for name, spec in specs.items():
         array = arguments.get(name)

@@ -34,10 +34,10 @@ _REFUSALS = (ValueError, TypeError, OverflowError, BufferError)
 
 
 def _kernel(*lines: str, check_first: bool = False) -> Callable:
-    """Make a kernel of a signature; `lines` describe its arrays (see kernel_checks.array_specs).
+    """Makes a kernel of a signature; `lines` describe its arrays (see kernel_checks.array_specs).
 
-    check_first: check the arrays before the call, because the compiled function does not compare
-    their sizes. Arguments are positional: keywords would cost 40 ns in every call.
+    check_first: the arrays are checked before the call, because the compiled function does not
+    compare their sizes. Arguments are positional: keywords would cost 40 ns in every call.
     """
     specs = array_specs(*lines)
 
@@ -148,7 +148,7 @@ def packed_size(plan, /):
 
 @_kernel("plan: int64 l 7", "params: float32 q", "packed: *float32 s")
 def pack(plan, params, packed, /):
-    """Copy the flat params f32 [q] to packed f32 [packed_size(plan)], the order `forward` reads."""
+    """Copies flat params f32 [q] to packed f32 [packed_size(plan)], the order `forward` reads."""
 
 
 @_kernel("plan: int64 l 7", "packed: float32 s", "mean scale: ?float32 o", "obs: float32 n o",

@@ -58,7 +58,7 @@ class Categorical(Head):
         super().__init__(n, "u")
 
     def draw(self, logits: Tensor, noise: Tensor) -> Tensor:
-        """act [b] by inverse CDF from one uniform number a row, noise [b 1]."""
+        """Samples act [b] by inverse CDF from one uniform number a row, noise [b 1]."""
         return _inverse_cdf(logits, noise)
 
     def evaluate(self, logits: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,7 +88,7 @@ class MultiCategorical(Head):
         self.register_buffer("padding", torch.from_numpy(~used), persistent=False)
 
     def draw(self, logits: Tensor, noise: Tensor) -> Tensor:
-        """act [b k] from one uniform number a factor."""
+        """Samples act [b k] from one uniform number a factor."""
         return _inverse_cdf(self._factors(logits), noise[:, :, None])
 
     def evaluate(self, logits: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,7 +114,7 @@ class Bernoulli(Head):
         super().__init__(size, "u" * size)
 
     def draw(self, odds: Tensor, noise: Tensor) -> Tensor:
-        """act [b k] from one uniform number a bit."""
+        """Samples act [b k] from one uniform number a bit."""
         return (noise < odds.sigmoid()).long()
 
     def evaluate(self, odds: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,7 +139,7 @@ class Normal(Head):
     """Independent normals; a subclass has `normal(params)`, which returns their means and stds."""
 
     def draw(self, params: Tensor, noise: Tensor) -> Tensor:
-        """act [b a] from standard normal noise [b a]."""
+        """Samples act [b a] from standard normal noise [b a]."""
         mean, std = self.normal(params)
         return mean + std * noise
 
@@ -234,7 +234,7 @@ class Beta(Head):
         super().__init__(2 * size, "nu" * (2 * self.ROUNDS * size))
 
     def draw(self, params: Tensor, noise: Tensor) -> Tensor:
-        """act [b a] from the noise of all attempts."""
+        """Samples act [b a] from the noise of all attempts."""
         alpha, beta = self._shapes(params)
         tries = noise.reshape(len(noise), alpha.shape[-1], 2, self.ROUNDS, 2)
         first, second = (_gamma(shape, tries[:, :, i]) for i, shape in enumerate((alpha, beta)))
@@ -278,7 +278,7 @@ class GSDE(Normal):
         self.log_std = nn.Parameter(start)
 
     def draw(self, params: Tensor, noise: Tensor) -> Tensor:
-        """act [b a] from standard normal noise [b f*a]."""
+        """Samples act [b a] from standard normal noise [b f*a]."""
         mean, features = self._split(params)
         drawn = self.log_std.exp() * noise.reshape(len(noise), *self.log_std.shape)
         return mean + (features[:, :, None] * drawn).sum(1)
@@ -305,7 +305,7 @@ class CompositeHead(Head):
         self.means = np.concatenate([head.means for head in heads])
 
     def draw(self, params: Tensor, noise: Tensor) -> Tensor:
-        """act [b k]."""
+        """Samples act [b k], each part with its head."""
         noises = noise.split([len(head.noise) for head in self.parts], -1)
         return self._row([head.draw(x, z) for head, x, z in zip(
             self.parts, self._params(params), noises)])

@@ -27,13 +27,13 @@ class RunningMoments(nn.Module):
         return self.count.clone(), self.mean.clone(), self.m2.clone()
 
     def merge(self, rows: np.ndarray) -> None:
-        """Merge rows f32 [n f] into the moments."""
+        """Merges rows f32 [n f] into the moments."""
         count, mean, m2 = (x.cpu().numpy() for x in self.state)
         kernels.merge_moments(np.ascontiguousarray(rows), count, mean, m2)
         self.restore([torch.from_numpy(x) for x in (count, mean, m2)])
 
     def restore(self, state: Sequence[Tensor]) -> None:
-        """Replace the moments by a `state`, in place."""
+        """Replaces the moments by a `state`, in place."""
         count, mean, m2 = state
         # The count last: if interrupted before, the first moments are still to be set.
         for buffer, value in ((self.mean, mean), (self.m2, m2), (self.count, count)):
@@ -87,12 +87,12 @@ class ObservationNormaliser(RunningMoments):
                                       for array in leaf_arrays(rows)])
 
     def learn(self, arrays: Sequence[np.ndarray]) -> None:
-        """Merge observations, leaves [n ...], into the moments; the network sees them from now."""
+        """Merges observations, leaves [n ...], into the moments; the network sees them from now."""
         if self.norm and len(arrays[0]):
             self.merge(self.encoding.encode(arrays, numbers_only=True))
 
     def restore(self, state: Sequence[Tensor]) -> None:
-        """Replace the moments by a `state`, and their float32 snapshot, all in place."""
+        """Replaces the moments by a `state`, and their float32 snapshot, all in place."""
         count, mean, m2 = state
         if self.norm:
             columns = torch.from_numpy(self.encoding.normalised).to(self.shift.device)
@@ -118,7 +118,7 @@ class ObservationNormaliser(RunningMoments):
 
 
 def update_snapshot(observer: ObservationNormaliser, keys: Any) -> None:
-    """Set shift and scale, which a state dict does not have, from the moments it had."""
+    """Sets shift and scale, which a state dict does not have, from the moments it had."""
     observer.restore(observer.state)
 
 

@@ -46,7 +46,7 @@ def _with_parsed_mask(obs, layout: ObservationLayout, mask) -> dict:
 
 
 def check_state(state, rows: int, size: int) -> None:
-    """Raise InputError unless `state` is None or a float32 array [rows size]."""
+    """Raises InputError unless `state` is None or a float32 array [rows size]."""
     if state is None:
         return
     if not size:
@@ -58,7 +58,7 @@ def check_state(state, rows: int, size: int) -> None:
 
 
 def check_parameters(params) -> None:
-    """Raise Error for action parameters [b p], a tensor, with a NaN; distributions check theirs."""
+    """Raises Error for action parameters [b p], a tensor, with NaN; distributions check theirs."""
     if hasattr(params, "isnan") and params.isnan().any():
         row = int(params.isnan().flatten(1).any(1).nonzero()[0, 0])
         raise Error(f"the network's action parameters for row {row} are not numbers (NaN)",

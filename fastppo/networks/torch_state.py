@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 @contextmanager
 def isolated_rng(seed: int, device: torch.device = CPU) -> Iterator[None]:
-    """Seed torch's own generator of `device`; restore the host script's state at the end.
+    """Seeds torch's own generator of `device`; restores the host script's state at the end.
 
     Other threads may use the generator meanwhile.
     """
@@ -42,7 +42,7 @@ def seeded_rng(seed: int, device: torch.device = CPU) -> Iterator[None]:
 
 @contextmanager
 def preserved_buffers(net: nn.Module) -> Iterator[None]:
-    """Restore the buffers of a network at the end; a user's forward may write into them."""
+    """Restores the buffers of a network at the end; a user's forward may write into them."""
     before = [(part._buffers, name, buffer, buffer.clone()) for part in net.modules()
               for name, buffer in part._buffers.items() if buffer is not None]
     try:
@@ -54,7 +54,7 @@ def preserved_buffers(net: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Set torch's intra-op threads inside the block, and leave inference mode, for training.
+    """Sets torch's intra-op threads inside the block, and leaves inference mode, for training.
 
     The host script's default device stays: environments and models of the user's may rely on it.
     """

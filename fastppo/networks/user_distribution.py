@@ -25,7 +25,7 @@ class DistributionHead(Head):
         self.dtype = torch.int64 if store.dtype == "<i8" else torch.float32
 
     def draw(self, params: td.Distribution, noise: Tensor) -> Tensor:
-        """act [b ...]; noise [b 2] is uniform, in steps of 2^-24."""
+        """Samples act [b ...]; noise [b 2] is uniform, in steps of 2^-24."""
         high, low = (noise[0].double() * 2**24).long().tolist()
         with seeded_rng(high << 24 | low, noise.device):
             return self._stored(params, params.sample())

@@ -53,7 +53,7 @@ class PopArt(RunningMoments):
 
     @torch.no_grad()
     def learn(self, ret: Tensor) -> None:
-        """Merge returns f32 [b] into the moments; keep all values if the critic can.
+        """Merges returns f32 [b] into the moments; keeps all values if the critic can.
 
         The first returns change the values of any critic: those of an untrained one are not worth
         keeping.
@@ -67,7 +67,7 @@ class PopArt(RunningMoments):
             critic.bias.mul_(spread).add_(shift - self.shift).div_(self.spread)
 
     def restore(self, state: Sequence[Tensor]) -> None:
-        """Replace the moments by a `state`; the caller restores the weights."""
+        """Replaces the moments by a `state`; the caller restores the weights."""
         super().restore(state)
         std = (self.m2 / self.count + VARIANCE_EPSILON).sqrt()
         self.shift.copy_(self.mean)

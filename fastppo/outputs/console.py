@@ -17,13 +17,13 @@ class ProgressLines:
         self.due, self.line, self.first = time.monotonic() + FIRST_SECONDS, "", True
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
-        """Print a line if it is due, if training is done, or after an evaluation."""
+        """Prints a line if it is due, if training is done, or after an evaluation."""
         self.line = progress_line(ppo.step, ppo.total, stats, forecast=not self.first)
         if time.monotonic() >= self.due or ppo.step >= ppo.total or EVAL_RETURN in stats:
             self._print()
 
     def close(self) -> None:
-        """Print the last line, unless it was printed."""
+        """Prints the last line, unless it was printed."""
         self._print()
 
     def _print(self) -> None:
@@ -57,5 +57,5 @@ def clock_time(seconds: int) -> str:
 
 
 def note(text: str) -> None:
-    """Print one line on stderr."""
+    """Prints one line on stderr."""
     print(f"note: {text}", file=sys.stderr, flush=True)

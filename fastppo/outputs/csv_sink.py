@@ -31,7 +31,7 @@ class CsvSink:
             raise write_error(path, error) from error
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
-        """Write a row; metrics without a value are empty."""
+        """Writes a row; metrics without a value are empty."""
         if self.lost:
             return
         row = {"global_step": ppo.step, **stats}
@@ -61,7 +61,7 @@ class CsvSink:
         self._rewrite(rows)
 
     def _rewrite(self, rows: list[dict]) -> None:
-        """Write the whole table; a reader sees the old one or this one."""
+        """Writes the whole table; a reader sees the old one or this one."""
         partial = self.path.with_name(f".{self.path.name}.part")
         with open(partial, "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self.names)

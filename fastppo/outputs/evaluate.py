@@ -35,7 +35,7 @@ class Evaluation(NamedTuple):
 
 def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: int,
              deterministic: bool = True) -> Evaluation:
-    """Play episodes 0 .. episodes - 1 of the evaluation's own seeds, in environments of its own.
+    """Plays episodes 0 .. episodes - 1 of the evaluation's own seeds, in environments of its own.
 
     It changes nothing of the training.
     """
@@ -63,7 +63,7 @@ class EvaluationEnvs(Environments):
         self.states = np.zeros((count, policy.memory), np.float32)
 
     def play(self, episodes: int, deterministic: bool) -> tuple[np.ndarray, np.ndarray]:
-        """(returns f64 [episodes], lengths i64 [episodes]).
+        """Plays the episodes: (returns f64 [episodes], lengths i64 [episodes]).
 
         Environment e of n plays episodes e, e + n, ...: a fixed share, because otherwise short
         episodes would count more than long ones.
@@ -95,7 +95,7 @@ class EvaluationEnvs(Environments):
         return RunningEpisode(number, seed, self.now + 1)
 
     def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
-        """Store an observation as training does; raises ValueError if its space refuses it."""
+        """Stores an observation as training does; raises ValueError if its space refuses it."""
         self.obs[e:e + 1] = self.layout.rows([obs])
         if not ended and (found := self.layout.unusable(self.obs[e:e + 1])):
             raise found[1]

@@ -49,7 +49,7 @@ class Evaluator:
         evaluation_factories(source, config.eval_env, "eval_env")
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
-        """Evaluate, if it is due, and add the results to `stats`."""
+        """Evaluates, if it is due, and adds the results to `stats`."""
         if not is_due(self.config, ppo.progress.begin, ppo.step):
             return
         with ppo.clock(EVALUATION):

@@ -48,7 +48,7 @@ Runner = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]  # inputs to out
 
 def export(policy: Policy, path: str | os.PathLike, to: str | None = None,
            env: Any = None) -> None:
-    """Write a policy to `path` as a graph; `to` is onnx or torchscript, by default as `path` ends.
+    """Writes a policy to `path` as a graph; `to` is onnx or torchscript, by default as `path` ends.
 
     The graph is checked before it is written: on 300 steps in `env`, an id or a callable, with
     frames stacked as in training, else on samples of the observation space. Raises ConfigError for
@@ -65,7 +65,7 @@ def export(policy: Policy, path: str | os.PathLike, to: str | None = None,
 @default_torch()
 def write_graph(policy: Policy, path: Path, to: str, steps: Recording, env_name: str | None
                 ) -> None:
-    """Write a policy to `path` in the format `to`, checked on recorded steps."""
+    """Writes a policy to `path` in the format `to`, checked on recorded steps."""
     make, run = MAKERS_AND_RUNNERS[to]
     graph = Graph(copy.deepcopy(policy).cpu()).eval().requires_grad_(False)
     with torch.no_grad(), torch_threads(1), prepared_torch():
@@ -135,7 +135,7 @@ def onnx(graph: Graph, inputs: tuple[Tensor, ...], metadata: str) -> bytes:
 
 
 def run_torchscript(data: bytes) -> Runner:
-    """The function of a TorchScript file."""
+    """Returns the function that a TorchScript file computes."""
     module = torch.jit.load(io.BytesIO(data))
 
     def run(inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
@@ -145,7 +145,7 @@ def run_torchscript(data: bytes) -> Runner:
 
 
 def run_onnx(data: bytes) -> Runner:
-    """The function of an ONNX file, run by onnxruntime."""
+    """Returns the function that an ONNX file computes, run by onnxruntime."""
     import onnxruntime
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
@@ -169,7 +169,7 @@ def expected_outputs(policy: Policy, steps: Recording) -> list[np.ndarray]:
 
 
 def check_graph(policy: Policy, run: Runner, steps: Recording, to: str) -> None:
-    """Raise ExportError if `run` acts differently from the policy on recorded steps.
+    """Raises ExportError if `run` acts differently from the policy on recorded steps.
 
     All steps in one batch, then single ones, because a graph may have fixed the length of a batch,
     or the branch of its first row. With a recurrent state every step is single, and the graph's own

@@ -49,7 +49,7 @@ class Graph(nn.Module):
         self.store = [storage_function(column) for column in policy.observer.layout.leaves]
 
     def forward(self, *inputs: Tensor) -> Any:
-        """Store the observations as training does, then call the policy."""
+        """Stores the observations as training does, then calls the policy."""
         policy = self.policy
         obs = policy.observer.layout.structure([store(x) for store, x in zip(self.store, inputs)])
         # A policy without memory ignores the state; an empty one would be a node of the graph.

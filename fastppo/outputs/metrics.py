@@ -26,7 +26,7 @@ class PartTimer:
 
     @contextmanager
     def __call__(self, part: str):
-        """Count the time inside the block to `part`."""
+        """Counts the time inside the block to `part`."""
         start, self.part = time.monotonic(), part
         try:
             yield
@@ -65,12 +65,12 @@ class EpisodeMetrics:
         return self.state.count
 
     def add(self, arena: Arena, iteration: int) -> None:
-        """Add the episodes that ended in the rollout of an iteration; repeating it adds nothing."""
+        """Adds the episodes that ended in an iteration's rollout; repeating it adds nothing."""
         self.take(arena["total"], arena["length"], read_infos(arena), iteration)
 
     def take(self, total: np.ndarray, length: np.ndarray, infos: InfosByStep | None = None,
              iteration: int | None = None) -> None:
-        """Add the episodes that ended in a rollout: return f64 and length i64 [t e], else 0.
+        """Adds the episodes that ended in a rollout: return f64 and length i64 [t e], else 0.
 
         `infos` are the numbers of their last infos; the first MAX_INFO_KEYS names of a run are
         metrics. A rollout given again after an interrupt, by its `iteration`, is added once.

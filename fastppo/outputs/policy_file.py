@@ -39,7 +39,7 @@ log = logging.getLogger("fastppo")
 
 @default_torch()
 def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None:
-    """Write a policy to `path`; raises CheckpointError if that fails.
+    """Writes a policy to `path`; raises CheckpointError if that fails.
 
     A missing folder is made, with a warning in the log, because training may have taken long.
     """
@@ -91,7 +91,7 @@ def _path(path: Any, call: str) -> Path:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write `data` to a file, whole or not at all; raises CheckpointError if that fails."""
+    """Writes `data` to a file, whole or not at all; raises CheckpointError if that fails."""
     partial = path.parent / f".{path.name}.{os.getpid()}.part"
     try:
         if not path.parent.exists():

@@ -23,10 +23,10 @@ class Sink(Protocol):
     """An object that receives the metrics of every iteration."""
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
-        """Receive the metrics of one iteration."""
+        """Receives the metrics of one iteration."""
 
     def close(self) -> None:
-        """Write what is left; no more metrics follow."""
+        """Writes what is left; no more metrics follow."""
 
 
 def make_sinks(config: Config, source: EnvSource) -> list[Sink]:

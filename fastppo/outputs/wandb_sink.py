@@ -30,7 +30,7 @@ class WandbSink:
         self.thread.start()
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
-        """Put one iteration into the queue of the thread; drop it if QUEUE_LIMIT rows wait."""
+        """Puts one iteration into the queue of the thread; drops it if QUEUE_LIMIT rows wait."""
         if self.rows.qsize() < QUEUE_LIMIT:
             self.rows.put((ppo.step, {"global_step": ppo.step, **stats}))
         elif not self.full and self.thread.is_alive():
@@ -38,7 +38,7 @@ class WandbSink:
             note("wandb does not keep up and misses some iterations; metrics.csv has them all")
 
     def close(self) -> None:
-        """Wait up to FINISH_SECONDS for the last rows."""
+        """Waits up to FINISH_SECONDS for the last rows."""
         self.rows.put(None)
         self.thread.join(FINISH_SECONDS)
         if self.thread.is_alive():
@@ -82,7 +82,7 @@ def start_run(project: str, folder: Path, config: dict[str, Any]):
 
 
 def check_wandb() -> None:
-    """Raise ConfigError if wandb is not installed; a folder that its runs leave is no package."""
+    """Raises ConfigError if wandb is not installed; a folder that its runs leave is no package."""
     if sys.modules.get("wandb") is not None:
         return
     spec = importlib.util.find_spec("wandb")

@@ -26,7 +26,7 @@ class Actor:
     to_env: Callable[[np.ndarray], list]  # stored actions [n ...] to n actions of the environment
 
     def start(self, iteration: int) -> None:
-        """Begin or continue the rollout of `iteration`."""
+        """Begins or continues the rollout of `iteration`."""
 
     def act(self, t: int, group: range) -> list:
         """The environment actions of step t for the environments of `group`; stores them too."""
@@ -70,7 +70,7 @@ class LocalActor(Actor):
         self.action_params = self.out[:, :-1]
 
     def start(self, iteration: int) -> None:
-        """Read the current parameters."""
+        """Reads the current parameters."""
         kernels.pack(self.plan.plan, self.params, self.packed)
         self.first_step = iteration * self.steps
         at, size = self.plan.log_std, self.noise.out.shape[1]
@@ -91,12 +91,12 @@ class LocalActor(Actor):
         return self.to_env(act)
 
     def truncated(self, t: int, e: int) -> None:
-        """Compute the value of the final observation at once."""
+        """Computes the value of the final observation at once."""
         self._forward(self.fin[e:e + 1], self.single)
         self.nxt[t, e] = self.single[0, -1]
 
     def finish(self, t: int) -> None:
-        """Compute the values of the observations after the last step."""
+        """Computes the values of the observations after the last step."""
         self._forward(self.obs[t], self.out)
         running = ~(self.term[t - 1] | self.trunc[t - 1])
         self.nxt[t - 1, running] = self.out[running, -1]
@@ -123,18 +123,18 @@ class CentralActor(Actor):
         self.hold, self.iteration = policy.head.hold or self.steps, None
 
     def start(self, iteration: int) -> None:
-        """Count noise from the rollout's first step; continue with the last recurrent state."""
+        """Counts noise from the rollout's first step; continues with the last recurrent state."""
         self.first_step, state = iteration * self.steps, self.arena["state"]
         if iteration != self.iteration:
             state[0], self.iteration = state[-1] if iteration else 0.0, iteration
 
     def act(self, t: int, group: range) -> list:
-        """Infer for environments of this process."""
+        """Infers for environments of this process."""
         self.infer(t, group)
         return self.to_env(self.arena["act"][t, group.start:group.stop])
 
     def infer(self, t: int, group: range) -> None:
-        """Fill act, logp, val [t group] and state [t+1 group]."""
+        """Fills act, logp, val [t group] and state [t+1 group]."""
         part, step = slice(group.start, group.stop), self.first_step + t
         if t:
             self._bootstrap(t - 1, part)
@@ -146,7 +146,7 @@ class CentralActor(Actor):
         _check_finite(self.checked[t, part], group.start, t)
 
     def finish(self, t: int) -> None:
-        """Infer the values of the observations after the last step."""
+        """Infers the values of the observations after the last step."""
         term, trunc, nxt = (self.arena[name][t - 1] for name in ("term", "trunc", "nxt"))
         for group in self.groups:
             part = slice(group.start, group.stop)
@@ -155,7 +155,7 @@ class CentralActor(Actor):
             nxt[part] = np.where((term | trunc)[part], nxt[part], value)
 
     def _bootstrap(self, t: int, part: slice) -> None:
-        """Infer the value of final observations where step t truncated, then clear the state.
+        """Infers the value of final observations where step t truncated, then clears the state.
 
         Values are inferred once: a later step overwrites `fin`. The state of an episode that begins
         at t + 1 is cleared after that, because its final observation needs the state before.
@@ -187,18 +187,18 @@ class WaitingActor(Actor):
         self.to_env, self.turns = actions.to_env(), turns
 
     def start(self, iteration: int) -> None:
-        """Count turns from the rollout's first step."""
+        """Counts turns from the rollout's first step."""
         self.count = first_turn(iteration, len(self.act_rows), len(self.groups))
 
     def act(self, t: int, group: range) -> list:
-        """Wait for the actions of a group."""
+        """Waits for the actions of a group."""
         self.count += 1
         self.turns.stepped(self.count)
         self.turns.wait(self.groups.index(group), self.count)
         return self.to_env(self.act_rows[t][group.start:group.stop])
 
     def finish(self, t: int) -> None:
-        """Report that the last group is stepped."""
+        """Reports that the last group is stepped."""
         self.turns.stepped(self.count + 1)
 
 
@@ -228,7 +228,7 @@ def _checked_rows(arena: Arena) -> np.ndarray:
 
 
 def _check_finite(rows: np.ndarray, first: int, t: int) -> None:
-    """Raise Error before an environment gets an action of rows [e ...] that is not finite."""
+    """Raises Error before an environment gets an action of rows [e ...] that is not finite."""
     if (at := kernels.first_nonfinite(rows)) >= 0:
         e = at // max(1, rows[0].size)
         raise Error(f"the network's action parameters for environment {first + e} are not finite,"

@@ -37,7 +37,7 @@ class Environments:
         self.running, self.now = [RunningEpisode(-1, None, 0)] * len(factories), -1
 
     def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
-        """Store an observation of environment e; a subclass says where."""
+        """Stores an observation of environment e; a subclass says where."""
         raise NotImplementedError
 
     def new_episode(self, e: int, number: int) -> RunningEpisode:
@@ -47,7 +47,7 @@ class Environments:
         return RunningEpisode(number, seed, self.now + 1)
 
     def begin_episode(self, e: int, episode: RunningEpisode, **options: Any) -> dict:
-        """Reset environment e into `episode` and return the info; `running` is replaced last."""
+        """Resets environment e into `episode` and returns the info; `running` is replaced last."""
         if self.note is not None:
             self.note(-1, e)
         try:
@@ -75,13 +75,13 @@ class Environments:
         return rew, term, trunc, info
 
     def replay_episode(self, e: int, actions: Sequence[Any]) -> None:
-        """Bring environment e to where its running episode stands after `actions`."""
+        """Brings environment e to where its running episode stands after `actions`."""
         self.begin_episode(e, self.running[e])
         for action in actions:
             self.envs[e].step(action)
 
     def check(self, rows: np.ndarray, layout: ObservationLayout, first: int = 0) -> None:
-        """Raise EnvError for an observation of rows [e ...] for which no action can be chosen.
+        """Raises EnvError for an observation of rows [e ...] for which no action can be chosen.
 
         `first` is the environment of the first row.
         """
@@ -98,5 +98,5 @@ class Environments:
                                    max(0, self.now - start), field, error)
 
     def close(self) -> None:
-        """Close the environments; an error of one of them is printed."""
+        """Closes the environments; an error of one of them is printed."""
         faults.close_all(self.envs)

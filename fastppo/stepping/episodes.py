@@ -44,20 +44,20 @@ class RolloutRecorder:
         self.next_rollout = self.origin, self.returns
 
     def start_rollout(self) -> None:
-        """Continue where the last rollout ended."""
+        """Continues where the last rollout ended."""
         self.views.obs[0] = self.views.obs[-1]
         self.origin, self.returns = self.next_rollout
         self.infos.clear()
 
     def end(self, t: int, e: int, start: int, term: bool, trunc: bool, info: dict) -> None:
-        """Record that the episode of environment e that began at step `start` ended in row t."""
+        """Records that the episode of environment e that began at step `start` ended in row t."""
         views = self.views
         views.term[t, e], views.trunc[t, e] = term, trunc
         views.length[t, e] = self.origin + t + 1 - start
         self.infos.add(t, e, finite_scalars(info))
 
     def finish_rollout(self, steps: int) -> None:
-        """Write the rewards of a rollout, and the returns and infos of the episodes that ended."""
+        """Writes the rewards of a rollout, and the returns and infos of the episodes that ended."""
         views, rewards, returns = self.views, self.rewards[:steps], self.returns.copy()
         ended, total = views.length[:steps] > 0, np.empty_like(rewards)
         kernels.discounted(rewards, ended, 1.0, returns, total)

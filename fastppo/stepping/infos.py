@@ -70,18 +70,18 @@ class EpisodeInfos:
         self.first, self.scalars = first, {}
 
     def clear(self) -> None:
-        """Begin a rollout."""
+        """Begins a rollout."""
         self.scalars = {}
 
     def add(self, t: int, e: int, scalars: Scalars) -> None:
-        """Add the numbers of an episode of environment e that ended in step t."""
+        """Adds the numbers of an episode of environment e that ended in step t."""
         if scalars:
             self.scalars[t, self.first + e] = scalars
             if len(self.scalars) > EPISODE_WINDOW:
                 del self.scalars[next(iter(self.scalars))]
 
     def write(self, slot: np.ndarray) -> None:
-        """Write them to `slot`, u1 [bytes], which the main process reads."""
+        """Writes them to `slot`, u1 [bytes], which the main process reads."""
         rows = [[t, e, scalars] for (t, e), scalars in self.scalars.items()]
         text = json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()
         if len(text) > len(slot) - 4:

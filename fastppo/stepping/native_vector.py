@@ -58,20 +58,20 @@ class NativeVector:
                              "gymnasium.vector.utils.batch_space(single_action_space, num_envs)")
 
     def warmup(self, steps: int) -> None:
-        """See Serial.warmup."""
+        """Does what Serial.warmup does."""
         self.begin(WARMUP_EPISODE)
         actor = RandomActor(self.layout, self.obs, self.views.act, self.seed)
         self._run(WARMUP_EPISODE, actor, steps)
 
     def begin(self, episode: int = 0) -> None:
-        """Seed and reset the environments, once for all their episodes."""
+        """Seeds and resets the environments, once for all their episodes."""
         self.recorder, self.iteration, self.stepping = RolloutRecorder(self.views), None, False
         self.state = self._new_episodes(0)
         seed = kernels.episode_seed(self.seed, kernels.Purpose.ENV_SEED, 0, episode)
         self.obs[-1][:] = self._stored(self._reset(seed=seed))
 
     def rollout(self, iteration: int) -> None:
-        """See Serial.rollout."""
+        """Does what Serial.rollout does."""
         self.actor.start(iteration)
         self._run(iteration, self.actor, len(self.obs) - 1)
 
@@ -99,14 +99,14 @@ class NativeVector:
             rows[~self.arena["valid"]] = np.nan if rows.dtype.kind == "f" else -1
 
     def _value_truncations(self, actor: Actor, t: int) -> None:
-        """Tell the actor which environments step t - 1 truncated, before `fin` is overwritten."""
+        """Tells the actor which environments step t - 1 truncated, before `fin` is overwritten."""
         if t:
             term, trunc, nxt = (self.arena[name][t - 1] for name in ("term", "trunc", "nxt"))
             for e in np.flatnonzero(trunc & ~term & np.isnan(nxt)).tolist():
                 actor.truncated(t - 1, e)
 
     def _finish_row(self, t: int, val: np.ndarray) -> None:
-        """Write into row t - 1 what NEXT_STEP shows a step late; `val` [e] are values of obs[t]."""
+        """Writes to row t - 1 what NEXT_STEP shows a step late; `val` [e] are values of obs[t]."""
         if t:
             truncated = self.state.truncated
             bootstrapped = truncated & ~self.views.term[t - 1]
@@ -147,7 +147,7 @@ class NativeVector:
         return rows
 
     def _restart(self, actor: Actor) -> None:
-        """Truncate the running episodes after the last whole step, and begin new ones."""
+        """Truncates the running episodes after the last whole step, and begins new ones."""
         t, start, _, _ = self.state
         term, trunc, length, valid = (self.arena[n] for n in ("term", "trunc", "length", "valid"))
         if t:
@@ -209,7 +209,7 @@ class NativeVector:
 
     @contextmanager
     def _fault_in(self, field: str) -> Iterator[None]:
-        """Raise an EnvError that names the vector environment, the step and `field`."""
+        """Raises an EnvError that names the vector environment, the step and `field`."""
         try:
             yield
         except BaseException as error:  # it runs the environment's own code

@@ -52,7 +52,7 @@ class ObservationWriter:
         return array
 
     def flush(self, row: np.ndarray, group: range) -> None:
-        """Copy the staged observations of `group` to a row [e ...] of the buffer."""
+        """Copies the staged observations of `group` to a row [e ...] of the buffer."""
         part = slice(group.start, group.stop)
         if self.staging.dtype == self.stored:
             row[part] = self.staging[part]
@@ -61,7 +61,7 @@ class ObservationWriter:
             row[part] = self.staging[part]
 
     def flush_final(self, rows: np.ndarray, e: int) -> None:
-        """Copy a staged final observation to rows[e]; every action counts as legal there."""
+        """Copies a staged final observation to rows[e]; every action counts as legal there."""
         self.flush(rows, range(e, e + 1))
         if self.layout.mask is not None:
             self.layout.legal(rows)[e] = True

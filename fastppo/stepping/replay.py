@@ -23,7 +23,7 @@ class ActionLog:
         self.earlier: dict[int, np.ndarray] = {}  # first step of a rollout -> act [t e ...]
 
     def record(self, origin: int, steps: int, oldest: int) -> None:
-        """Copy a rollout that began at step `origin`; forget what is older than step `oldest`."""
+        """Copies a rollout that began at step `origin`; forgets what is before step `oldest`."""
         self.earlier[origin] = self.act[:steps].copy()
         needed = max(oldest, origin + steps - REPLAY_LIMIT)
         self.earlier = {first: act for first, act in self.earlier.items()

@@ -21,7 +21,7 @@ class ReturnScaling:
 
     def scale(self, iteration: int, rew: np.ndarray, ended: np.ndarray, valid: np.ndarray,
               gamma: float) -> float:
-        """Add a rollout's rewards f32 [t e] to the moments; returns 1 / sqrt(variance + 1e-8).
+        """Adds a rollout's rewards f32 [t e] to the moments; returns 1 / sqrt(variance + 1e-8).
 
         An iteration given again, after an interrupt, is added once.
         """
@@ -36,7 +36,7 @@ class ReturnScaling:
 
 
 def fill_rewards(arena: Arena, config: Config, returns: ReturnScaling, iteration: int) -> None:
-    """Fill rew [t e] of a rollout from its raw rewards."""
+    """Fills rew [t e] of a rollout from its raw rewards."""
     raw, rew, term, trunc, valid = (arena[n] for n in ("raw", "rew", "term", "trunc", "valid"))
     rew[:] = raw * np.float32(config.reward_scale)
     if config.clip_rewards:

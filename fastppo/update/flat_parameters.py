@@ -35,7 +35,7 @@ class FlatParameters:
         return self.values.clone()
 
     def restore(self, state: Tensor) -> None:
-        """Go back to a `state`."""
+        """Goes back to a `state`."""
         self.values.copy_(state)
 
     def parts(self) -> list[tuple[slice, bool]]:
@@ -48,7 +48,7 @@ class FlatParameters:
         return found
 
     def check(self) -> None:
-        """Raise ModelError where the network no longer uses the vector."""
+        """Raises ModelError where the network no longer uses the vector."""
         start = self.values.data_ptr()
         for param in trained_parameters(self.net):
             if param.data_ptr() != start + 4 * self.offsets.get(id(param), -1):

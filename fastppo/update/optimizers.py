@@ -54,7 +54,7 @@ class Adam:
         return self.steps, self.mean.clone(), self.square.clone()
 
     def restore(self, state: tuple[int, Tensor, Tensor]) -> None:
-        """Go back to a `state`."""
+        """Goes back to a `state`."""
         self.steps = state[0]
         self.mean.copy_(state[1])
         self.square.copy_(state[2])
@@ -110,7 +110,7 @@ class TorchOptimizer:
         return copy.deepcopy(self.optimizer.state_dict())
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go back to a `state`."""
+        """Goes back to a `state`."""
         self.optimizer.load_state_dict(state)
 
 
@@ -125,7 +125,7 @@ def make_optimizer(config: Config, flat: FlatParameters) -> Adam | TorchOptimize
 
 
 def _check_two_networks(name: str, config: Config, flat: FlatParameters) -> None:
-    """Raise ConfigError if a setting is for actor and critic, and the names do not tell them."""
+    """Raises ConfigError if a setting is for actor and critic, and the names do not tell them."""
     if len({critic for _, critic in flat.parts()}) < 2:
         raise ConfigError(f"{name} is {getattr(config, name)}, but the names of the parameters do"
                           " not tell the actor's from the critic's",
@@ -146,7 +146,7 @@ def make_clipping(config: Config, flat: FlatParameters) -> Callable[[], Tensor]:
 
 
 def _clip(networks: list[list[Tensor]], limit: float) -> Tensor:
-    """Scale the gradients of each network to a norm of `limit` at most; returns the whole norm."""
+    """Scales the gradients of each network to a norm of `limit` at most; returns the whole norm."""
     norms = [functools.reduce(torch.hypot, [part.norm() for part in parts]) for parts in networks]
     for parts, norm in zip(networks, norms):
         for part in parts:

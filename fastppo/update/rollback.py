@@ -6,7 +6,7 @@ from typing import Any, Iterator, Sequence
 
 @contextmanager
 def restored_on_error(parts: Sequence[Any]) -> Iterator[None]:
-    """Restore the `state` of all parts if the block raises anything, an interrupt included."""
+    """Restores the `state` of all parts if the block raises anything, an interrupt included."""
     before = [part.state for part in parts]
     try:
         yield

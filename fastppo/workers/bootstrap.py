@@ -12,7 +12,7 @@ import sys
 
 
 def die_with_parent(lifeline: int) -> None:
-    """Have Linux kill this process when the other end of the pipe `lifeline` closes."""
+    """Makes Linux kill this process when the other end of the pipe `lifeline` closes."""
     import fcntl
     import select
     if not hasattr(fcntl, "F_SETSIG"):
@@ -26,7 +26,7 @@ def die_with_parent(lifeline: int) -> None:
 
 
 def main() -> None:
-    """Read the first message of the mailbox, then run the worker's loop."""
+    """Reads the first message of the mailbox, then runs the worker's loop."""
     import faulthandler
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     faulthandler.register(signal.SIGUSR1, all_threads=True)

@@ -63,7 +63,7 @@ def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | st
 
 
 def _check_call(env: Any, unknown: dict[str, Any]) -> None:
-    """Raise ConfigError for unknown keyword arguments, and if there is no environment."""
+    """Raises ConfigError for unknown keyword arguments, and if there is no environment."""
     if env is None:
         name = unknown.get("env_name", "CartPole-v1")
         raise ConfigError("make_vec was given no environment, its first argument",
@@ -110,7 +110,7 @@ class SharedVectorEnv(VectorEnv):
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None,
               options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin new episodes, in all environments or in those of `options["reset_mask"]`."""
+        """Begins new episodes, in all environments or in those of `options["reset_mask"]`."""
         self._check_idle("reset")
         seeds = self._seeds(seed)
         mask, options = self._reset_mask(options)
@@ -130,7 +130,7 @@ class SharedVectorEnv(VectorEnv):
         return self.step_wait()
 
     def step_async(self, actions) -> None:
-        """Begin a step with a batch of actions, an element of `action_space`."""
+        """Begins a step with a batch of actions, an element of `action_space`."""
         self._check_idle("step")
         if self._needs_reset.any():
             raise gym_errors.ResetNeeded(
@@ -145,7 +145,7 @@ class SharedVectorEnv(VectorEnv):
             raise
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Wait for the step that step_async began."""
+        """Waits for the step that step_async began."""
         self._check_open()
         if not self._pending:
             raise gym_errors.NoAsyncCallError("step_wait() needs a step_async() before it", "step")
@@ -170,7 +170,7 @@ class SharedVectorEnv(VectorEnv):
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of every environment, to one value or to its item of a list or tuple."""
+        """Sets an attribute of every environment, to one value or its item of a list or tuple."""
         self._check_idle(name)
         each = values if isinstance(values, (list, tuple)) else [values] * self.num_envs
         if len(each) != self.num_envs:
@@ -179,7 +179,7 @@ class SharedVectorEnv(VectorEnv):
         self._results("set", [(name, each[a:b]) for a, b in self.backend.slices])
 
     def close_extras(self, **kwargs) -> None:
-        """Stop the workers; always returns."""
+        """Stops the workers; always returns."""
         self._finalizer()
 
     def __enter__(self) -> "SharedVectorEnv":
@@ -250,7 +250,7 @@ class SharedVectorEnv(VectorEnv):
         return mask, rest
 
     def _write_actions(self, actions) -> None:
-        """Copy the actions into the arena."""
+        """Copies the actions into the arena."""
         try:
             for leaf, rows in zip(self._act_leaves, self._act):
                 value = np.asarray(leaf.of(actions))

@@ -39,7 +39,7 @@ class Mailbox:
         self.file = os.fdopen(fd, "r+b", 0)
 
     def write(self, message: bytes) -> None:
-        """Replace the message by this one, which is pickled already."""
+        """Replaces the message by this one, which is pickled already."""
         os.ftruncate(self.file.fileno(), 0)
         os.pwrite(self.file.fileno(), message, 0)
 

@@ -65,12 +65,12 @@ class WorkerTeam:
         self.restart_timers()
 
     def run(self, command: int, argument: int = 0) -> None:
-        """Have every worker run `command`, and wait for its end."""
+        """Makes every worker run `command`, and waits for its end."""
         self.post(command, argument)
         self.wait(self.cells.done, self.posted.generation)
 
     def post(self, command: int, argument: int = 0) -> None:
-        """Post a command without waiting for its end.
+        """Posts a command without waiting for its end.
 
         The same command and argument posted again are the same command, which runs once. So a
         call that was interrupted can be repeated.
@@ -82,7 +82,7 @@ class WorkerTeam:
         self.cells.go.post(self.posted.generation & 0xFFFFFFFF)
 
     def finish_last(self) -> None:
-        """Wait for the end of the last command; post it again, as its post may be interrupted."""
+        """Waits for the end of the last command; posts it again, as its post may be interrupted."""
         self.run(self.posted.command, self.posted.argument)
 
     def is_idle(self) -> bool:
@@ -90,7 +90,7 @@ class WorkerTeam:
         return not self.closed and not self._late(self.cells.done, self.posted.generation)
 
     def wait(self, cells: Sequence, target: int) -> None:
-        """Sleep until every worker's cell has reached `target`; raise WorkerError if one cannot."""
+        """Sleeps until every worker's cell reaches `target`; raises WorkerError if one cannot."""
         self._check_open()
         self.restart_timers()
         while True:
@@ -103,7 +103,7 @@ class WorkerTeam:
                 self.check_workers(late)
 
     def close(self) -> None:
-        """Ask the workers to end, then kill those that do not; a second call does nothing."""
+        """Asks the workers to end, then kills those that do not; a second call does nothing."""
         if self.closed:
             return
         idle, self.closed = self.posted.generation == 0 or self.is_idle(), True
@@ -118,11 +118,11 @@ class WorkerTeam:
             self._finalizer()
 
     def restart_timers(self) -> None:
-        """Restart the time that each worker has for its current step."""
+        """Restarts the time that each worker has for its current step."""
         self._progress = [(None, time.monotonic())] * len(self.workers)
 
     def check_workers(self, late: Sequence[int]) -> None:
-        """Raise WorkerError if a worker has failed, or one of `late` has died or timed out."""
+        """Raises WorkerError if a worker has failed, or one of `late` has died or timed out."""
         self._raise_failures(late)
         for w in late:
             self._check_timeout(w)
@@ -137,7 +137,7 @@ class WorkerTeam:
         return [w for w, cell in enumerate(cells) if protocol.is_behind(cell.value(), target)]
 
     def _raise_failures(self, late: Sequence[int] = ()) -> None:
-        """Raise one error for all workers, if one has failed or one of `late` has died."""
+        """Raises one error for all workers, if one has failed or one of `late` has died."""
         if not any(cell.state == protocol.FAILED for cell in self.cells.done) and not any(
                 self.workers[w].process.poll() is not None for w in late):
             return
@@ -159,7 +159,7 @@ class WorkerTeam:
         return f"{self._place(w)} {how}{worker.last_output()}", DEATH_FIX
 
     def _check_timeout(self, w: int) -> None:
-        """Raise WorkerError if worker `w` has been at the same environment step for too long."""
+        """Raises WorkerError if worker `w` has been at the same environment step for too long."""
         where, now = (self.cells.done[w].where, self.cells.stepped[w].value()), time.monotonic()
         before, since = self._progress[w]
         if where != before:

@@ -66,7 +66,7 @@ class UpdateHelper:
             arena["order"], share.terms)
 
     def update(self, call: int) -> None:
-        """Compute what can be claimed, until that is all or another command is given."""
+        """Computes what can be claimed, until that is all or another command is given."""
         weights = (None if x < 0 else x for x in self.weights.tolist())
         self.shards.set_coefficients(self.terms._replace(**dict(zip(SCHEDULED, weights))))
         self.done.at(UPDATING, 0)

@@ -31,7 +31,7 @@ class LocalBackend:
         self.stepper, self.slices, self.infos = stepper, [(0, len(stepper.envs))], {}
 
     def post(self) -> None:
-        """Take a step."""
+        """Takes a step."""
         self.infos = self.stepper.step()
 
     def wait(self) -> StepInfos:
@@ -43,7 +43,7 @@ class LocalBackend:
         return [getattr(self.stepper, method)(*arguments[0])]
 
     def close(self) -> None:
-        """Close the environments."""
+        """Closes the environments."""
         self.stepper.close()
 
 
@@ -58,12 +58,12 @@ class WorkerBackend:
         self.replied, self.number = arena["replied"], 0
 
     def post(self) -> None:
-        """Have every worker take a step."""
+        """Makes every worker take a step."""
         self.number += 1
         self.team.post(protocol.STEP, self.number)
 
     def wait(self) -> StepInfos:
-        """Wait for the end of the step; can be repeated after an interrupt."""
+        """Waits for the end of the step; can be repeated after an interrupt."""
         self.team.finish_last()
         infos = {}
         for reply in self._replies():
@@ -71,7 +71,7 @@ class WorkerBackend:
         return infos
 
     def ask(self, method: str, arguments: Sequence[tuple]) -> list:
-        """Call a method of every worker's stepper with its own arguments; the replies to read."""
+        """Calls a method of every worker's stepper with its own arguments; returns the replies."""
         messages = [protocol.pickled_by_value((method, each), "this value") for each in arguments]
         self.team.finish_last()  # after an interrupt, a command may still run
         for worker, message in zip(self.team.workers, messages):
@@ -81,7 +81,7 @@ class WorkerBackend:
         return self._replies()
 
     def close(self) -> None:
-        """Stop the processes."""
+        """Stops the processes."""
         self.team.close()
 
     def _replies(self) -> list:
@@ -100,11 +100,11 @@ class WorkerEndpoint:
         self.close = self.stepper.close
 
     def step(self, number: int) -> None:
-        """Take a step, and reply with the infos if there are any."""
+        """Takes a step, and replies with the infos if there are any."""
         self._reply(self.stepper.step())
 
     def ask(self, number: int) -> None:
-        """Call the method that the message names, and reply."""
+        """Calls the method that the message names, and replies."""
         method, arguments = self.mailbox.read()
         self._reply(getattr(self.stepper, method)(*arguments))
 

@@ -75,7 +75,7 @@ class VectorStepper(Environments):
 
     def reset(self, seeds: Sequence[int | None], mask: Sequence[bool],
               options: dict | None) -> StepInfos:
-        """Begin an episode in every environment of `mask`."""
+        """Begins an episode in every environment of `mask`."""
         infos = {}
         for e in range(len(mask)):
             if mask[e] and (info := self._reset(e, seeds[e], options)):
@@ -83,7 +83,7 @@ class VectorStepper(Environments):
         return infos
 
     def step(self) -> StepInfos:
-        """Take a step in every environment, with the actions in the arena."""
+        """Takes a step in every environment, with the actions in the arena."""
         infos, rewards = {}, [0.0] * len(self.envs)
         self.now += 1
         self.term[:] = self.trunc[:] = False
@@ -110,11 +110,11 @@ class VectorStepper(Environments):
         return self._for_each(name, read)
 
     def set(self, name: str, values: Sequence) -> tuple[list, str]:
-        """Give every environment its own value of an attribute; replies as `call` does."""
+        """Gives every environment its own value of an attribute; replies as `call` does."""
         return self._for_each(name, lambda e: self.envs[e].set_wrapper_attr(name, values[e]))
 
     def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
-        """Copy an observation at once, because an environment may reuse its array."""
+        """Copies an observation at once, because an environment may reuse its array."""
         for leaf, shape, dtype, slots in self.slots:
             value = leaf.of(obs) if leaf.path else obs
             if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
@@ -136,7 +136,7 @@ class VectorStepper(Environments):
         return final, self._reset(e)
 
     def _reset(self, e: int, seed: int | None = None, options: dict | None = None) -> dict:
-        """Begin the next episode of environment e; a given seed makes it number 0."""
+        """Begins the next episode of environment e; a given seed makes it number 0."""
         self.resetting[e] = False
         episode = self.new_episode(e, self.running[e].number + 1) if seed is None \
             else RunningEpisode(0, seed, self.now + 1)
@@ -162,7 +162,7 @@ class VectorStepper(Environments):
         return results, ""
 
     def _check_finite(self, start: int, stop: int) -> None:
-        """Raise EnvError for the first number of observations [start, stop) that is not finite."""
+        """Raises EnvError for the first number of observations [start, stop) that is not finite."""
         for rows, leaf in zip(self.obs, self.leaves):
             if (at := _first_nonfinite(rows[start:stop])) >= 0:
                 e, index = divmod(at, max(1, rows[0].size))

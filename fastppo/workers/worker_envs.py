@@ -35,15 +35,15 @@ class WorkerVecEnv:
         self._warned = False
 
     def warmup(self, steps: int) -> None:
-        """See Serial.warmup."""
+        """Does what Serial.warmup does."""
         self.team.run(WARMUP, steps)
 
     def begin(self) -> None:
-        """See Serial.begin."""
+        """Does what Serial.begin does."""
         self.team.run(BEGIN)
 
     def rollout(self, iteration: int) -> None:
-        """See Serial.rollout."""
+        """Does what Serial.rollout does."""
         if self.central:
             self.team.post(ROLLOUT, iteration)
             self.central.start(iteration)
@@ -55,11 +55,11 @@ class WorkerVecEnv:
             self._warned = global_rng.warn_global_rng(self.team.arena["drawn"])
 
     def close(self) -> None:
-        """Stop the processes; always returns. A second call does nothing."""
+        """Stops the processes; always returns. A second call does nothing."""
         self.team.close()
 
     def _infer(self, first: int) -> None:
-        """Infer for one group of environments while the other one steps, from turn `first` on."""
+        """Infers for one group of environments while the other one steps, from turn `first` on."""
         groups, cells = self.central.groups, self.team.cells
         begin = self._inferred[1] if self._inferred[0] == first else 0
         for k in range(begin, self.steps * len(groups)):

@@ -15,7 +15,7 @@ ERROR_CHARS = 16_000  # longest text of an error, and of its fix, that is sent
 
 
 def worker_loop(job: bytes, mailbox_fd: int, arena_fd: int, parent: int) -> None:
-    """Make the object that the job describes, then run its methods as commanded, until CLOSE."""
+    """Makes the object that the job describes, then runs its methods as commanded, until CLOSE."""
     spec, index, groups, spinning, make = pickle.loads(job)
     arena = Arena(spec, arena_fd)
     cells = ControlCells(arena, groups)
@@ -66,21 +66,21 @@ class WorkerSync:
         self.note, self._stepped = cells.done[index].at, cells.stepped[index]
 
     def wait_until(self, cell, target: int, spin: int) -> int:
-        """Sleep until `cell` reaches `target` and return its value; exit if the parent has died."""
+        """Sleeps until `cell` reaches `target`; returns its value; exits if the parent died."""
         while protocol.is_behind(value := cell.value(), target):
             self.pause(cell, value, spin)
         return value
 
     def pause(self, cell, value: int, spin: int) -> None:
-        """Sleep while `cell` has `value`, for a slice at most; exit if the parent has died."""
+        """Sleeps while `cell` has `value`, for a slice at most; exits if the parent has died."""
         if not cell.wait_change(value, spin, protocol.SLICE_NS) and os.getppid() != self.parent:
             os._exit(1)
 
     def stepped(self, count: int) -> None:
-        """Report that `count` groups have been stepped since the run began."""
+        """Reports that `count` groups have been stepped since the run began."""
         self._stepped.post(count & 0xFFFFFFFF)
         self.cells.hint.hint()
 
     def wait(self, group: int, count: int) -> None:
-        """Wait until the main process has released group step `count`."""
+        """Waits until the main process has released group step `count`."""
         self.wait_until(self.cells.turns[group], count & 0xFFFFFFFF, self.spin)

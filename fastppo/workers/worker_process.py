@@ -53,7 +53,7 @@ class WorkerProcess:
         self.reader.start()
 
     def release(self) -> None:
-        """Close the mailbox and the lifeline; a second call does nothing."""
+        """Closes the mailbox and the lifeline; a second call does nothing."""
         self.lifeline.close()
         self.mailbox.file.close()
 
@@ -63,7 +63,7 @@ class WorkerProcess:
         return f"\nits last output:\n{self.output.rstrip()}" if self.output else ""
 
     def dump_stack(self) -> None:
-        """Have the process write its Python stack, for last_output alone, and wait for it."""
+        """Makes the process write its Python stack, for last_output alone, and waits for it."""
         self.echo = False  # the error shows it
         self.process.send_signal(signal.SIGUSR1)
         deadline = time.monotonic() + STACK_SECONDS
@@ -72,7 +72,7 @@ class WorkerProcess:
         time.sleep(0.1)
 
     def wait(self, deadline: float) -> None:
-        """Wait until `deadline`, in time.monotonic, for the process to end."""
+        """Waits until `deadline`, in time.monotonic, for the process to end."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(max(0.0, deadline - time.monotonic()))
 
@@ -91,7 +91,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def kill_workers(workers: Sequence[WorkerProcess]) -> None:
-    """Kill the processes that still run, wait for all of them, and close their descriptors."""
+    """Kills the processes that still run, waits for all of them, and closes their descriptors."""
     for worker in workers:
         if worker.process.poll() is None:
             worker.process.kill()
@@ -108,7 +108,7 @@ def _import_path() -> list[str]:
 
 
 def _copy_output(worker: WorkerProcess) -> None:
-    """Copy whole lines of a worker's output to stderr, and keep the end of it."""
+    """Copies whole lines of a worker's output to stderr, and keeps the end of it."""
     with worker.process.stdout as stream:
         for line in iter(lambda: stream.readline(TAIL_CHARS), b""):
             text = line.decode(errors="replace").rstrip("\n") + "\n"
