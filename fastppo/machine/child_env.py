@@ -4,8 +4,8 @@ import os
 import re
 
 # Whole words between other characters: GH_TOKEN and API_KEY, but not KEYMAP or MJKEY.
-SECRET = re.compile(r"(?<![A-Z])(API)?(KEY|TOKEN|SECRET|CREDENTIAL|PASS(WORD|WD|PHRASE)?)S?"
-                    r"(?![A-Z])", re.IGNORECASE)
+SECRET = re.compile(r"(?<![A-Z])(API)?(KEY|TOKEN|SECRET|CREDENTIAL)S?(?![A-Z])|PASSW",
+                    re.IGNORECASE)
 PASS_ON = "FASTPPO_WORKER_ENV"  # names of variables that workers get although they look secret
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
                  "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS")

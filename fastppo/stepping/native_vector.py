@@ -88,7 +88,7 @@ class NativeVector:
             self._value_truncations(actor, t)
             actions = actor.act(t, range(self.count))
             self._finish_row(t, self.arena["val"][t])
-            self.arena["valid"][t, self.state.resetting] = False
+            self._mark_resets(t)
             self._step(t, actions)
         self._value_truncations(actor, steps)
         actor.finish(steps)
@@ -112,6 +112,10 @@ class NativeVector:
             bootstrapped = truncated & ~self.views.term[t - 1]
             self.arena["nxt"][t - 1, bootstrapped] = val[bootstrapped]
             self.views.trunc[t - 1, truncated] = True
+
+    def _mark_resets(self, t: int) -> None:
+        """Marks row t as invalid for the environments that step t only resets."""
+        self.arena["valid"][t, self.state.resetting] = False
 
     def _step(self, t: int, actions: list) -> None:
         _, start, resetting, _ = self.state

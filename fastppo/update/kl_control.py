@@ -36,12 +36,11 @@ class KLControl:
         before the step.
         """
         self._warn_at_rate_0(coefs)
-        lr, aim = self.rates(coefs)[0], self.config.adaptive_kl
-        if aim is None or epoch == 0 and self.config.num_minibatches == 1:
-            return
-        if kl > 2.0 * aim:
+        first = epoch == 0 and self.config.num_minibatches == 1
+        lr, aim = self.rates(coefs)[0], None if first else self.config.adaptive_kl
+        if aim is not None and kl > 2.0 * aim:
             self.state = max(lr / FACTOR, SLOWEST)
-        elif 0 != kl < 0.5 * aim:  # rounding can make a small KL negative
+        elif aim is not None and 0 != kl < 0.5 * aim:  # rounding can make a small KL negative
             self.state = min(lr * FACTOR, FASTEST)
 
     def exceeded(self, kl: Tensor) -> bool:

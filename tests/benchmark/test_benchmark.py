@@ -23,7 +23,7 @@ from fastppo.benchmark.options import Bench
 from fastppo.cli import arguments, main
 from fastppo.errors import ConfigError, EnvError
 from fastppo.machine.limits import usable_cores
-from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.fixes import Omit, Set, program
 
 SIZES = ["--env_name=CartPole-v1", "--preset=none", "--num_envs=4", "--num_steps=8", "--epochs=2",
          "--num_minibatches=2", "--hidden_sizes=8"]
@@ -140,7 +140,7 @@ def test_what_holds_back_adds_up_to_what_is_above_the_limit():
     above = found["above_limit"]
     assert sum(above.values()) == pytest.approx(1 / loop["median"] - 1 / loop["limit"])
     assert next(iter(above)) == "acting"
-    assert found["command"] == "python main.py --env_name=CartPole-v1 --num_workers=2"
+    assert found["command"] == f"{program()} --env_name=CartPole-v1 --num_workers=2"
     assert all(len(line) <= 120 for line in table.text(found).splitlines())
 
 
@@ -267,7 +267,7 @@ def test_the_verb_measures_and_says_it_as_a_table_and_as_json(fresh, tmp_path, m
     assert {"environment", "acting", "update", "peak_flops", "step", "reset"} <= set(found["limit"])
     assert bool(found["parallel"]) == (usable_cores() > 1)
     assert found["limit"]["same_episodes"] and math.isfinite(sum(found["above_limit"].values()))
-    for word in ("whole loop", "share", "limit", "held back by", "fastest   python main.py"):
+    for word in ("whole loop", "share", "limit", "held back by", f"fastest   {program()}"):
         assert word in out
     assert list(tmp_path.iterdir()) == [tmp_path / "found.json"]
 

@@ -38,13 +38,13 @@ def test_every_array_has_its_dtype_and_shape_and_is_aligned_and_apart(block):
     ends = []
     for name, (dtype, shape) in SPEC.items():
         array = block[name]
-        assert (array.dtype.str, array.shape) == (dtype, shape) and name in block
+        assert (array.dtype.str, array.shape) == (dtype, shape) and name in block.spec
         assert array.ctypes.data % ALIGN == 0 or not array.size
         assert array.flags.c_contiguous and array.flags.writeable
         if array.size:
             ends.append((array.ctypes.data, array.ctypes.data + array.nbytes))
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ends))
-    assert "other" not in block
+    assert "other" not in block.spec
 
 
 def test_memory_is_born_poisoned(block):

@@ -619,7 +619,7 @@ def test_a_step_in_workers_that_was_interrupted_can_be_waited_for_again(vec, mon
     env.step([0, 0])
     team = env.backend.team
     monkeypatch.setattr(team, "wait", interrupted(team.wait, 1, -2))
-    monkeypatch.setattr(protocol.pickle, "load", interrupted(protocol.pickle.load, 1, -2))
+    monkeypatch.setattr(protocol.pickle, "loads", interrupted(protocol.pickle.loads, 1, -2))
     env.step_async([0, 0])
     for _ in range(4):
         with pytest.raises(KeyboardInterrupt):
