@@ -23,6 +23,7 @@ from fastppo.learner import Batch, Learner
 from fastppo.learners.compiled import CompiledLearner
 from fastppo.networks.mlp import MLP
 from fastppo.policy import Policy
+from fastppo.update.coefficients import coefficients_at
 from fastppo.update.flat_parameters import FlatParameters
 
 
@@ -70,13 +71,14 @@ def measure(options: argparse.Namespace, size: int) -> tuple[list[float], list[f
     count = max(1, options.rows // size)
     learners = [learner_of(kind, options, count) for kind in (CompiledLearner, Learner)]
     batch, order = batch_of(learners[0].policy, options, count * size), torch.randperm(count * size)
-    flops, a, times, peak = flops_of(learners[0].recipe.plan), torch.randn(512, 512), ([], []), 0.0
+    coefs = coefficients_at(learners[0].config, 1.0)
+    flops, a, times, peak = flops_of(learners[0].plan.plan), torch.randn(512, 512), ([], []), 0.0
     for turn in range(options.rounds + 1):
         peak = max(peak, 2 * 512**3 / seconds(lambda: a @ a, 5))
         for learner, of_learner in zip(learners, times, strict=True):
-            spent = seconds(partial(learner._epoch, batch, order), options.passes) / count * 1e6
+            spent = seconds(partial(learner._epoch, batch, order, coefs), options.passes)
             if turn:  # the first round is warm-up
-                of_learner.append(spent)
+                of_learner.append(spent / count * 1e6)
     return *times, flops * size / peak * 1e6
 
 

@@ -1,0 +1,52 @@
+"""The scripts of bench/ run; what they measure is not asserted."""
+
+import importlib
+import re
+import sys
+
+import pytest
+import torch
+from source_tree import ROOT
+
+from fastppo.machine import kernels
+
+pytestmark = pytest.mark.skipif(not kernels.COMPILED, reason="they measure the compiled extension")
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """A function: a script of bench/ as a module."""
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+
+    def load(name):
+        sys.modules.pop(name, None)
+        return importlib.import_module(name)
+    return load
+
+
+def test_the_update_is_timed_with_both_learners(script, monkeypatch, capsys):
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # it stays for other tests
+    monkeypatch.setattr(sys, "argv", ["update.py", "--sizes", "32", "--hidden", "8", "--rounds",
+                                      "1", "--rows", "64", "--passes", "1"])
+    script("update").main()
+    assert re.search(r"^ +32( +[\d.]+ \([\d.]+-[\d.]+\)){2}( +[\d.]+){3}", capsys.readouterr().out,
+                     re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["scaling", "stepping"])
+def test_steps_are_timed_with_and_without_workers(name, script, monkeypatch, capsys):
+    few = {"scaling": ["--workers", "0"], "stepping": ["--steps", "20"]}[name]
+    module = script(name)
+    for size in {"ENVS", "STEPS"} & {*vars(module)}:
+        monkeypatch.setattr(module, size, 2)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--rounds", "1", *few])
+    module.main()
+    assert "us" in capsys.readouterr().out or name == "scaling"
+
+
+def test_rollouts_are_timed_without_their_updates(script, monkeypatch):
+    spinning, workers = script("spinning"), script("workers")
+    monkeypatch.setattr(spinning, "ENVS", 4)
+    monkeypatch.setattr(spinning, "STEPS", 8)
+    assert spinning.seconds("CartPole-v1", "local", 1, "as it is") > 0
+    assert min(workers.measured("central", 2, 4, 0)) > 0
