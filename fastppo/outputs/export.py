@@ -32,7 +32,7 @@ from fastppo.errors import ConfigError, ExportError
 from fastppo.networks.torch_state import default_torch, torch_threads
 from fastppo.outputs.export_graph import Graph, inputs_of, outputs_of
 from fastppo.outputs.export_samples import Recording, play_episodes, predict_step, sample_episodes
-from fastppo.outputs.policy_file import write_file
+from fastppo.outputs.policy_file import describe_space, write_file
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Install, Set
 
@@ -235,9 +235,13 @@ def describe_difference(found: np.ndarray, wanted: np.ndarray, tolerance: float)
 def graph_metadata(policy: Policy, env_name: str | None) -> dict[str, Any]:
     """The description of a graph, which its file holds as JSON under the key `fastppo`.
 
-    Inputs and outputs are in the order of TorchScript's arguments and results.
+    Inputs and outputs are in the order of TorchScript's arguments and results. `arrays` has the
+    arrays of the spaces, as texts, because JSON has no infinity.
     """
-    return {"version": __version__, "env_name": env_name,
-            "obs_space": str(policy.obs_space), "act_space": str(policy.act_space),
+    arrays: dict[str, Tensor] = {}
+    spaces = {name: describe_space(getattr(policy, name), name, arrays)
+              for name in ("obs_space", "act_space")}
+    return {"version": __version__, "env_name": env_name, **spaces,
+            "arrays": {name: x.numpy().astype(str).tolist() for name, x in arrays.items()},
             "inputs": [port._asdict() for port in inputs_of(policy)],
             "outputs": [port._asdict() for port in outputs_of(policy)]}

@@ -46,7 +46,7 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None
     path = _path(path, "ppo.save")
     tensors = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format)
                for name, x in policy.state_dict().items()}
-    texts = {name: _describe_space(space, name, tensors) for name, space in (
+    texts = {name: describe_space(space, name, tensors) for name, space in (
         ("obs_space", policy.obs_space), ("act_space", policy.act_space))}
     texts |= {"config": vars(config), "fingerprint": fingerprint(config.torch_threads or 1)}
     metadata = {name: json.dumps(text, default=repr) for name, text in texts.items()}
@@ -151,10 +151,10 @@ def _stored_config(text: str, model: Any, path: Path) -> Config:
                      if field.name in stored and field.name not in CALLABLE_SETTINGS})
 
 
-def _describe_space(space: Space, name: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+def describe_space(space: Space, name: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     """A space as JSON values; its arrays go to `tensors`, with names that begin with `name`."""
     if inner := subspaces(space):
-        text: dict[str, Any] = {"parts": [_describe_space(part, f"{name}.{i}", tensors)
+        text: dict[str, Any] = {"parts": [describe_space(part, f"{name}.{i}", tensors)
                                           for i, (_, part) in enumerate(inner)]}
         if isinstance(space, Dict):
             text |= {"keys": list(space.spaces), "wrapped": isinstance(space, MaskedDict)}

@@ -1,4 +1,4 @@
 """vecenv.py in worker processes, and make_vec; without torch.
 
-May import: update and what that may import.
+May import: stepping and what that may import, vecenv.
 """

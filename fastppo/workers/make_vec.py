@@ -24,8 +24,9 @@ from fastppo.settings.fixes import Fix, Set
 from fastppo.stepping.native_vector import parse_autoreset_mode
 from fastppo.workers import vector_stepper
 from fastppo.workers.count import pays, worker_count
+from fastppo.workers.protocol import worker_slices
 from fastppo.workers.vector_messages import LocalBackend, WorkerBackend, messages_spec
-from fastppo.workers.vector_stepper import StepInfos, VectorSpec, VectorStepper
+from fastppo.workers.vector_stepper import StepInfos, VectorSpec
 
 
 def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | str | None = None,
@@ -58,7 +59,7 @@ def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | st
     if workers:
         backend = WorkerBackend(source.factories, plan, arena, workers, step_timeout, reset_timeout)
     else:
-        backend = LocalBackend(VectorStepper(source.factories, plan, arena))
+        backend = LocalBackend(source.factories, plan, arena)
     return SharedVectorEnv(backend, plan, arena, source.metadata, copy)
 
 
@@ -96,6 +97,7 @@ class SharedVectorEnv(VectorEnv):
                  metadata: dict, copy: bool):
         self.backend, self.plan, self.copy = backend, plan, copy
         self.num_envs = len(arena["rew"])
+        self.slices = worker_slices(self.num_envs, max(1, len(arena["replied"])))
         self.metadata = {**metadata, "autoreset_mode": plan.mode}
         self.single_observation_space, self.single_action_space = plan.obs_space, plan.act_space
         self.observation_space = batch_space(plan.obs_space, self.num_envs)
@@ -116,7 +118,7 @@ class SharedVectorEnv(VectorEnv):
         mask, options = self._reset_mask(options)
         self._needs_reset |= mask
         replies = self._call_backend(self.backend.ask, "reset", [
-            (seeds[a:b], mask[a:b].tolist(), options) for a, b in self.backend.slices])
+            (seeds[a:b], mask[a:b].tolist(), options) for a, b in self.slices])
         self._needs_reset &= ~mask
         infos = {}
         for reply in replies:
@@ -163,7 +165,7 @@ class SharedVectorEnv(VectorEnv):
         if name in ("reset", "step", "close"):
             raise ConfigError(f"{name!r} cannot be called on single environments",
                               f"use the vector environment's own {name}()")
-        return self._results("call", [(name, args, kwargs)] * len(self.backend.slices))
+        return self._results("call", [(name, args, kwargs)] * len(self.slices))
 
     def get_attr(self, name: str) -> tuple:
         """The attribute `name` of every environment."""
@@ -176,7 +178,7 @@ class SharedVectorEnv(VectorEnv):
         if len(each) != self.num_envs:
             raise ConfigError(f"{len(each)} values for {self.num_envs} environments",
                               "give one value for each of them, or one that is no list or tuple")
-        self._results("set", [(name, each[a:b]) for a, b in self.backend.slices])
+        self._results("set", [(name, each[a:b]) for a, b in self.slices])
 
     def close_extras(self, **kwargs) -> None:
         """Stops the workers; always returns."""

@@ -24,15 +24,12 @@ def messages_spec(workers: int) -> Spec:
     return {**protocol.protocol_spec(workers, 0), "replied": ("|b1", (workers,))}
 
 
-class LocalBackend:
-    """A VectorStepper in this process; the same calls as WorkerBackend's."""
-
-    def __init__(self, stepper: VectorStepper):
-        self.stepper, self.slices, self.infos = stepper, [(0, len(stepper.envs))], {}
+class LocalBackend(VectorStepper):
+    """A VectorStepper in this process, with the calls of WorkerBackend."""
 
     def post(self) -> None:
         """Takes a step."""
-        self.infos = self.stepper.step()
+        self.infos = self.step()
 
     def wait(self) -> StepInfos:
         """The infos of the step."""
@@ -40,11 +37,7 @@ class LocalBackend:
 
     def ask(self, method: str, arguments: Sequence[tuple]) -> list:
         """The reply of a method of the stepper, as a list."""
-        return [getattr(self.stepper, method)(*arguments[0])]
-
-    def close(self) -> None:
-        """Closes the environments."""
-        self.stepper.close()
+        return [getattr(self, method)(*arguments[0])]
 
 
 class WorkerBackend:
@@ -52,7 +45,6 @@ class WorkerBackend:
 
     def __init__(self, factories: Sequence[Factory], plan: VectorSpec, arena: Arena, workers: int,
                  step_timeout: float, reset_timeout: float):
-        self.slices = protocol.worker_slices(len(factories), workers)
         self.team = WorkerTeam(partial(WorkerEndpoint, plan), factories, workers, arena, 0,
                                step_timeout, reset_timeout, IDLE_SPIN_NS)
         self.replied, self.number = arena["replied"], 0

@@ -79,6 +79,24 @@ def test_every_room_says_what_it_is_and_what_it_may_import():
             assert rest and rest[-1].startswith("May import"), path
 
 
+def test_a_room_imports_what_its_sentence_allows():
+    """'May import: X and what that may import' allows X and what X's own sentence allows."""
+    used, said = collections.defaultdict(set), {}
+    for path in PACKAGE:
+        used[row(room(path))] |= {row(name) for name in imported(path) if name[0] != "_"}
+        if path.stem == "__init__" and path.parent.name != "fastppo":
+            said[path.parent.name] = ast.get_docstring(parsed(path)).split("May import:")[1]
+
+    def allowed(name: str) -> set[str]:
+        text = said.get(name)
+        direct = used[name] if text is None else {*RANK} & {*re.findall(r"[a-z]+", text)}
+        further = direct if text is None or "may import" in text else ()
+        return {*RANK} if "everything" in (text or "") else {
+            name, *direct, *(far for one in further if one != name for far in allowed(one))}
+
+    assert {name: used[name] - allowed(name) for name in said if used[name] - allowed(name)} == {}
+
+
 def test_a_name_at_module_level_has_one_meaning():
     places = collections.defaultdict(set)
     for path in PACKAGE:

@@ -686,7 +686,7 @@ def test_a_call_that_was_interrupted_is_over_before_the_next_one_begins(vec, mon
 def test_a_step_in_this_process_that_was_interrupted_wants_a_reset(vec):
     env = vec(partial(Script, 9), num_envs=2, num_workers=0)
     env.reset()
-    inner = env.backend.stepper.envs[1]
+    inner = env.backend.envs[1]
     inner.step = interrupted(inner.step, 1)
     with pytest.raises(KeyboardInterrupt):
         env.step([0, 0])
