@@ -121,7 +121,7 @@ def test_the_measurement_decides_the_number_of_workers_and_nothing_else(
 def test_a_vector_environment_chooses_its_workers_too(monkeypatch):
     monkeypatch.setattr(source, "step_seconds", lambda env: 0.0)
     env = make_vec("CartPole-v1", num_envs=2, num_workers="auto", seed=1)
-    assert len(env.backend.slices) == 1
+    assert len(env.slices) == 1
     env.close()
 
 
