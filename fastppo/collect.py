@@ -15,6 +15,8 @@ from fastppo.envs.spaces import leaf_arrays
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
 from fastppo.policy import Policy
+from fastppo.stepping.boundary import boundary_of
+from fastppo.stepping.replay import EpisodeLog
 from fastppo.stepping.rewards import ReturnScaling, fill_rewards
 
 WARMUP_STEPS = 128  # longest random rollout from which observation moments start
@@ -47,13 +49,18 @@ class Progress(NamedTuple):
 
 
 class Collector:
-    """The environments of a run, `vec`, and the rollout that they fill, the same tensors always."""
+    """The environments of a run, `vec`, and the rollout that they fill, the same tensors always.
 
-    def __init__(self, arena: Arena, vec, policy: Policy, config: Config):
+    `log` has the running episodes, `resumed` those of another run, with which the first rollout
+    begins. `boundary` is the state of the environments before the last rollout that has begun.
+    """
+
+    def __init__(self, arena: Arena, vec, policy: Policy, config: Config, log: EpisodeLog):
         self.arena, self.vec, self.policy, self.config = arena, vec, policy, config
+        self.log, self.resumed = log, None
         self.returns, self.progress = ReturnScaling(config.num_envs), Progress()
         self.rollout = as_rollout(arena, policy.observer.layout)
-        self.started, self.prepared = False, -1
+        self.started, self.prepared, self.boundary = False, -1, None
 
     def collect(self) -> Rollout:
         """The next rollout; after an interrupt, the rest of the same one."""
@@ -61,9 +68,11 @@ class Collector:
         if not self.started:
             self._start()
         if self.prepared != iteration:
+            self.boundary = boundary_of(self.arena, self.progress, self.returns.state, self.log)
             prepare_rollout(self.arena)
             self.prepared = iteration
         self.vec.rollout(iteration)
+        self.log.record(iteration * self.config.num_steps)
         finish_rollout(self.arena, self.config, self.returns, iteration)
         self.progress = Progress(iteration + 1, step + int(self.arena["valid"].sum()), step)
         return self.rollout
@@ -75,7 +84,9 @@ class Collector:
             self.vec.warmup(steps)
             self.policy.observer.learn([x.reshape(-1, *x.shape[2:]) for x in leaf_arrays(
                 self.arena["obs"][:steps])])
-        self.vec.begin()
+        restarted = self.vec.begin(self.resumed)
+        self.log.resume(self.resumed, restarted)
+        self.arena["state"][-1, restarted] = 0.0
         self.started = True
 
 

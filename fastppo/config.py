@@ -224,6 +224,9 @@ class Config:
     """Project name for wandb"""
     progress: Literal["auto", "lines", "none"] = "auto"
     """Output during training; auto: lines with the command, none in Python"""
+    checkpoint_interval: float = 60.0
+    """Seconds between checkpoints in the run's folder, the last one at the end of training; 0: only
+    that one"""
     run_dir: str | None = None
     """Folder for the run's files; none: a new one under runs/ with the command, no files in
     Python"""
@@ -288,7 +291,7 @@ RULES = [(name, *rule) for names, *rule in (
     ("entropy_coef", lambda x: is_schedule(x, False), f"a number, 0 or more, or {EXAMPLES}"),
     ("adam_eps max_grad_norm target_kl adaptive_kl reward_limit obs_limit",
      lambda x: is_finite_number(x) and x > 0, "a finite number above 0"),
-    ("value_coef rpo_alpha step_timeout reset_timeout min_std",
+    ("value_coef rpo_alpha step_timeout reset_timeout min_std checkpoint_interval",
      lambda x: is_finite_number(x) and x >= 0, "a finite number, 0 or more"),
     ("dual_clip", lambda x: is_finite_number(x) and x > 1, "a finite number above 1, such as 3"),
     ("gamma gae_lambda", lambda x: is_finite_number(x) and 0 <= x <= 1, "a number from 0 to 1"),

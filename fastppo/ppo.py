@@ -5,31 +5,28 @@
         stats = update(rollout)    epochs of clipped minibatch steps
 """
 
-import os
-
 from fastppo.build.resolve import Callbacks, as_callbacks, target_steps
-from fastppo.build.run import Run
 from fastppo.collect import Rollout
 from fastppo.networks.torch_state import torch_threads
 from fastppo.outputs.evaluate import Evaluation, evaluate
 from fastppo.outputs.evaluator import evaluation_factories
-from fastppo.outputs.metrics import EpisodeMetrics, PartTimer, explained_variance
-from fastppo.outputs.policy_file import save_policy
-from fastppo.outputs.sinks import asks_to_stop, make_sinks
+from fastppo.outputs.metrics import explained_variance
+from fastppo.outputs.saved_run import SavedRun
+from fastppo.outputs.sinks import asks_to_stop
 from fastppo.update.coefficients import Coefficients, coefficients_at
 
 
-class PPO(Run):
+class PPO(SavedRun):
     """Proximal policy optimisation [Schulman 2017, arXiv:1707.06347] on an environment.
 
     `env`: a Gymnasium id, class, callable, list of callables, or a gymnasium VectorEnv; `settings`:
-    fields of Config by name. Nothing is printed or written unless `run_dir`, `logger` or `progress`
-    is given. Raises subclasses of fastppo.Error; close() it, or use `with`.
+    fields of Config by name. `init_from`: the file of a policy to start with; `checkpoint`: see
+    `resume`. Nothing is printed or written unless `run_dir`, `logger` or `progress` is given.
+    Raises subclasses of fastppo.Error; close() it, or use `with`.
     """
 
-    def __init__(self, env=None, **settings):
-        super().__init__(env, settings, make_sinks)
-        self.clock, self.episodes = PartTimer(), EpisodeMetrics()
+    def __init__(self, env=None, *, checkpoint=None, init_from=None, **settings):
+        super().__init__(env, settings, checkpoint, init_from)
 
     def learn(self, total_steps: int | None = None, callbacks: Callbacks = ()) -> "PPO":
         """Trains until `step` reaches `total_steps` (default: the Config's), in whole iterations.
@@ -80,13 +77,6 @@ class PPO(Run):
         with torch_threads(self.config.torch_threads):
             return evaluate(self.policy, evaluation_factories(self.source, env), self.config.seed,
                             episodes, deterministic)
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Writes the policy, with everything `fastppo.load` needs, to a safetensors file.
-
-        A missing folder is made, with a warning. Raises CheckpointError if it cannot be written.
-        """
-        save_policy(self.policy, self.config, path)
 
     def _iterate(self) -> dict[str, float]:
         """Runs one iteration, or finishes an interrupted one; returns its metrics."""

@@ -19,24 +19,28 @@ from fastppo.envs.make import Factory
 from fastppo.envs.observations import ObservationLayout
 from fastppo.envs.wrappers import unchecked_step
 from fastppo.machine.global_rng import GlobalRngWatch
+from fastppo.stepping import replay
 from fastppo.stepping.actors import Actor, RandomActor
 from fastppo.stepping.checks import REWARD_MAX, checked_flag, checked_reward
 from fastppo.stepping.environments import WARMUP_EPISODE, Environments
 from fastppo.stepping.episodes import RolloutRecorder, RolloutViews
 from fastppo.stepping.observation_buffer import ObservationWriter
-from fastppo.stepping.replay import ActionLog, RolloutProgress
+from fastppo.stepping.replay import EpisodeLog, ResumedEpisodes, RolloutProgress
 
 
 class Serial(Environments):
     """Environments [first, first + n) of a run, stepped one after the other into `views`.
 
-    The environments of one of `groups` act together.
+    The environments of one of `groups` act together. `log` has the actions to replay after an
+    interrupt, which reaches the main process alone.
     """
 
     def __init__(self, factories: Sequence[Factory], views: RolloutViews, actor: Actor, seed: int,
-                 first: int = 0, groups: Sequence[range] = (), note=None, name: str = ""):
+                 first: int = 0, groups: Sequence[range] = (), note=None, name: str = "",
+                 log: EpisodeLog | None = None):
         super().__init__(factories, seed, first, note, name)
         self.views, self.actor, self.groups = views, actor, groups or [range(len(factories))]
+        self.log = log
         self.obs = list(views.obs)  # indexing a list costs a fifth of indexing the array
         self.layout = ObservationLayout(self.envs[0].observation_space, self.envs[0].action_space)
         self.writer = ObservationWriter(self.obs[0], self.layout)
@@ -44,20 +48,25 @@ class Serial(Environments):
 
     def warmup(self, steps: int) -> None:
         """Takes `steps` random steps into obs[0 .. steps]; no statistic counts them."""
-        self.begin(WARMUP_EPISODE)
+        self.begin(episode=WARMUP_EPISODE)
         actor = RandomActor(self.layout, self.obs, self.views.act, self.seed, self.first)
         self._run(WARMUP_EPISODE, actor, steps)
 
-    def begin(self, episode: int = 0) -> None:
-        """Resets every environment into its episode `episode`; the next rollout starts there."""
-        self.recorder, self.now = RolloutRecorder(self.views, self.first), -1
-        self.log, self.progress = ActionLog(self.views.act), RolloutProgress()
-        self.rng_watch = GlobalRngWatch(self.views.drawn, self.name)
+    def begin(self, resumed: ResumedEpisodes | None = None, episode: int = 0) -> list[int]:
+        """Resets every environment into episode `episode`, or continues the episodes `resumed`.
+
+        The next rollout starts there. Returns the environments that cannot continue.
+        """
+        origin = resumed.step if resumed else 0
+        self.recorder, self.now = RolloutRecorder(self.views, self.first, origin), origin - 1
+        self.progress, self.rng_watch = RolloutProgress(), GlobalRngWatch(
+            self.views.drawn, self.name)
         for e, env in enumerate(self.envs):
             env.action_space.seed(self.new_episode(e, 0).seed)
-            self.begin_episode(e, self.new_episode(e, episode))
+        restarted = replay.begin_episodes(self, resumed, episode)
         self.writer.flush(self.obs[-1], range(len(self.envs)))
         self.check(self.obs[-1], self.layout)
+        return restarted
 
     def rollout(self, iteration: int) -> None:
         """Takes T steps in every environment; called again for an iteration, continues it."""
@@ -86,7 +95,6 @@ class Serial(Environments):
             self.check(self.obs[t + 1], self.layout)
             progress.reach(t + 1, 0)
         actor.finish(steps)
-        self.log.record(recorder.origin, steps, min(episode.start for episode in self.running))
         recorder.finish_rollout(steps)
 
     def _step(self, actor: Actor, t: int, group: range) -> None:
@@ -126,6 +134,7 @@ class Serial(Environments):
 
     def _restore(self, actor: Actor, e: int) -> None:
         """Brings environment e, interrupted inside a call, back to the end of its last step."""
-        origin, t, start = self.recorder.origin, self.progress.t, self.running[e].start
-        self.replay_episode(e, actor.to_env(self.log.actions(e, start, origin, t)))
-        self.progress.reach(t, e + (start > origin + t))  # its next episode begins after step t
+        t, stop = self.progress.t, self.recorder.origin + self.progress.t
+        history = self.log.running(e, self.running[e], stop)
+        replay.replay_episode(self, e, history, actor.to_env)
+        self.progress.reach(t, e + (history.start > stop))  # its next episode begins after step t

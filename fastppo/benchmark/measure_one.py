@@ -127,7 +127,7 @@ def run_facts(ppo) -> dict[str, Any]:
     import torch
 
     from fastppo.machine import kernels
-    from fastppo.outputs.run_folder import public_config
+    from fastppo.saved.run_folder import public_config
     policy = ppo.policy
     return {"config": public_config(ppo.config), "inputs": policy.observer.encoding.size,
             "outputs": policy.head.size,

@@ -20,6 +20,7 @@ from fastppo.errors import ClosedError, Error, ModelError
 from fastppo.learner import Learner
 from fastppo.learners.compiled import CompiledLearner, policy_plan
 from fastppo.learners.shared_minibatches import SharedMinibatches
+from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
 from fastppo.networks.torch_state import (
     default_torch,
@@ -31,6 +32,7 @@ from fastppo.policy import Policy
 from fastppo.stepping.actors import CentralActor, LocalActor, PolicyPlan
 from fastppo.stepping.episodes import RolloutViews
 from fastppo.stepping.native_vector import NativeVector, autoreset_mode
+from fastppo.stepping.replay import EpisodeLog
 from fastppo.update.batches import Batch, Fresh
 from fastppo.update.coefficients import coefficients_at
 from fastppo.update.custom_loss import configured_loss, describe_output
@@ -84,6 +86,11 @@ class Run:
     def step(self) -> int:
         """Environment steps collected so far."""
         return self.progress.step
+
+    @property
+    def complete_steps(self) -> int:
+        """Environment steps of the complete iterations, which updates have used."""
+        return self.progress.begin if self.pending else self.step
 
     @property
     def pending(self) -> bool:
@@ -197,21 +204,32 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     else:
         next_step = vector is not None and autoreset_mode(vector) is AutoresetMode.NEXT_STEP
         central = CentralActor(arena, policy, groups, config.seed, next_step)
+    views = RolloutViews.of(arena, 0, config.num_envs)
+    log = EpisodeLog(views)
     if config.num_workers:
-        return _with_workers(arena, source, policy, learner, config, plan, central)
+        return _with_workers(arena, source, policy, learner, config, plan, central, log)
     actor = central or LocalActor(arena, 0, config.num_envs, plan, policy.observer.layout,
                                   policy.actions, config.seed)
     if vector is not None:
         vec = NativeVector(vector, arena, actor, config.seed)
     else:
-        vec = Serial(source.factories, RolloutViews.of(arena, 0, config.num_envs), actor,
-                     config.seed, groups=groups if central else ())
-    return Collector(arena, vec, policy, config)
+        vec = Serial(source.factories, views, actor, config.seed, groups=groups if central else (),
+                     log=log)
+    return Collector(arena, vec, policy, config, log)
+
+
+def _episode_text(collector: Collector, seed: int, env: int) -> str:
+    """Seed and number of the running episode of an environment, for an error of its worker."""
+    if not collector.started:  # the warm-up, or the first reset
+        return ""
+    number = collector.log.running_now(env)
+    of_env = kernels.episode_seed(seed, kernels.Purpose.ENV_SEED, env, number)
+    return f"seed {of_env}, episode {number}, "
 
 
 def _with_workers(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,
-                  config: Config, plan: PolicyPlan | None, central: CentralActor | None
-                  ) -> Collector:
+                  config: Config, plan: PolicyPlan | None, central: CentralActor | None,
+                  log: EpisodeLog) -> Collector:
     """A Collector whose environments are in worker processes, which may share the update."""
     groups = env_groups(config.num_envs)
     helper = learner.helper_plan() if shares_update(config, policy) else None
@@ -220,7 +238,9 @@ def _with_workers(arena: Arena, source: EnvSource, policy: Policy, learner: Lear
     team = WorkerTeam(make, source.factories, config.num_workers, arena, len(groups),
                       config.step_timeout, config.reset_timeout,
                       main_computes=central is not None)
-    collector = Collector(arena, WorkerVecEnv(team, config.num_steps, central), policy, config)
+    vec = WorkerVecEnv(team, config.num_steps, central)
+    collector = Collector(arena, vec, policy, config, log)
+    team.episode_of = partial(_episode_text, collector, config.seed)
     if helper:
         learner.share(SharedMinibatches(team, arena, collector.rollout))
     return collector

@@ -7,6 +7,7 @@ Nothing here imports torch, gymnasium or numpy, so that --help and typing errors
 
 import inspect
 import re
+from dataclasses import dataclass
 from typing import Any, Mapping, NamedTuple, Sequence, get_origin
 
 from fastppo.cli.help_page import help_page
@@ -23,20 +24,29 @@ ALIASES = {"env": "env_name", "lam": "gae_lambda", "epsilon": "clip_range", "ppo
 # Flags that are no settings, and the setting that is computed from each.
 COMPUTED = {"name": "run_dir", "num_iterations": "total_steps"}
 
-HELP = """\
-Train PPO on a Gymnasium environment, then evaluate it; files go to runs/.
 
-  {0} bench    measures how fast that is on this machine
-  {0} export   writes a trained policy as ONNX or TorchScript
+@dataclass(frozen=True)
+class Train:
+    """Train PPO on a Gymnasium environment, then evaluate it; files go to runs/.
 
-Both have a --help of their own. Values and names:
+      {0} bench    measures how fast that is on this machine
+      {0} export   writes a trained policy as ONNX or TorchScript
 
-  BOOL      --flag, --no-flag or --flag=True
-  INT       16, 1_000, 1e6, 10M or 500k; none, where it is offered, is no value
-  SCHEDULE  linear:3e-4 or cosine:3e-4 (falls to 0), linear:3e-4:1e-5 (to 1e-5), constant:3e-4
-  names     with underscores or hyphens; these are understood too:
-            --env --name (of the run) --lam --epsilon --ppo_epochs --num_batches
-            --num_iterations --value_loss_coef"""
+    Both have a --help of their own. Values and names:
+
+      BOOL      --flag, --no-flag or --flag=True
+      INT       16, 1_000, 1e6, 10M or 500k; none, where it is offered, is no value
+      SCHEDULE  linear:3e-4 or cosine:3e-4 (falls to 0), linear:3e-4:1e-5 (to 1e-5), constant:3e-4
+      names     with underscores or hyphens; these are understood too:
+                --env --name (of the run) --lam --epsilon --ppo_epochs --num_batches
+                --num_iterations --value_loss_coef
+    """
+
+    resume: str | None = None
+    """Run to continue, a folder such as runs/latest or a checkpoint in it; auto: the run of the
+    same --name or --run_dir, or a new one if there is none"""
+    init_from: str | None = None
+    """Policy whose weights and observation moments a new run starts with, a file of another run"""
 
 
 class Request(NamedTuple):
@@ -57,14 +67,14 @@ class Flag(NamedTuple):
     values: list[str]
 
 
-def read(argv: Sequence[str], options: type | None = None) -> Request:
+def read(argv: Sequence[str], options: type = Train) -> Request:
     """The settings that `argv` gives; raises ConfigError for a name or value that is wrong.
 
     `options` is the dataclass, named after its verb, of the options that a verb has beside the
-    settings. With --help it prints a page with the defaults of the named environment, and raises
-    SystemExit.
+    settings; its docstring introduces --help. With --help it prints a page with the defaults of the
+    named environment, and raises SystemExit.
     """
-    own = settings(options) if options else {}
+    own = settings(options)
     known = own | settings() | {
         "num_iterations": settings()["total_steps"]._replace(name="num_iterations", default=100),
         "name": settings()["run_dir"]._replace(name="name")}
@@ -177,10 +187,11 @@ def folder_name(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
 
 
-def _intro(options: type | None, texts: Mapping[str, str], preset: str, changes: dict) -> str:
+def _intro(options: type, texts: Mapping[str, str], preset: str, changes: dict) -> str:
     """The text of --help above the settings."""
-    verb = f" {options.__name__.lower()}" if options else ""
-    about = inspect.getdoc(options) if options else HELP.format(program())
+    name = options.__name__.lower()
+    verb = f" {name}" * (name != "train")  # the verb of a command without one
+    about = (inspect.getdoc(options) or "").format(program())
     which = f"preset {preset}: {len(changes)} differ" if changes else "no preset"
     return (f"usage: {program()}{verb} [--setting=value ...]\n\n{about}\n\n"
             f"The defaults are those of {texts.get('env_name', Config.env_name)} ({which});"

@@ -37,8 +37,9 @@ class Interrupts:
     def _handle(self, signum: int, frame) -> None:
         if self.signum:
             os._exit(128 + signum)  # workers die with their parent
-        self.signum = signum
-        if self.stop_now():
-            raise Stop
+        self.signum, now = signum, self.stop_now()
         # Not print, which the signal may have interrupted.
-        os.write(2, b"stopping after this iteration; once more stops at once\n")
+        os.write(2, b"stopping%s; another Ctrl-C or SIGTERM ends the process at once\n" % (
+            b"" if now else b" after this iteration"))
+        if now:
+            raise Stop

@@ -1,24 +1,22 @@
 """The verb train: learns, saves, evaluates, and prints the results."""
 
 import importlib.util
-import itertools
 import json
 import os
 import secrets
+import shlex
 import sys
+import tempfile
 import time
-from contextlib import contextmanager, suppress
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Iterator, Sequence
+from typing import Any, Sequence
 
 from fastppo import __version__
 from fastppo.cli import arguments
-from fastppo.cli.arguments import Request, folder_name
+from fastppo.cli.arguments import Request, Train, folder_name
+from fastppo.cli.folders import place_to_resume, run_folder
 from fastppo.cli.interrupts import Interrupts, Stop
-from fastppo.errors import ConfigError
-from fastppo.outputs.run_folder import write_error
-from fastppo.settings.fixes import Set, format_value
+from fastppo.settings.fixes import format_value, program
 from fastppo.settings.spelling import MODELS
 
 PROCESS_START = time.monotonic()
@@ -28,52 +26,31 @@ NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and
 
 
 def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
-    """Trains with the settings of `argv`, saves and evaluates, in a new folder for the run."""
+    """Trains with the settings of `argv`, saves and evaluates, in the folder of the run."""
     request = arguments.read(argv)
-    config = request.config
+    options, config = Train(**request.options), request.config
     seed = secrets.randbits(31) if config.seed is None else config.seed
-    progress = "lines" if config.progress == "auto" else config.progress
-    with new_folder(config.run_dir, f"{folder_name(config.env_name)}__{seed}") as folder:
+    start = {"run_dir": None, "progress": "lines" if config.progress == "auto" else config.progress}
+    place = place_to_resume(options.resume, options.init_from, config.run_dir)
+    name = f"{folder_name(config.env_name)}__{seed}"
+    with run_folder(place, options.resume, config.run_dir, name) as folder:
         from fastppo.outputs.evaluator import evaluator_of
         from fastppo.ppo import PPO
-        fixed = {"env_name": config.env_name, "seed": seed, "run_dir": str(folder),
-                 "progress": progress}
-        with PPO(**request.given | fixed) as ppo:
-            print(*first_lines(request, seed, folder), *banner(ppo, request), sep="\n", flush=True)
+        start = request.given | start | {"run_dir": str(folder)}
+        if place is None:
+            start |= {"env_name": config.env_name, "seed": seed, "init_from": options.init_from}
+        with PPO(checkpoint=place, **start) as ppo:
+            lines = first_lines(request, seed, folder)
+            if place is not None:
+                lines, request = [resumed_line(ppo, folder)], request._replace(changes={})
+            print(*lines, *banner(ppo, request), sep="\n", flush=True)
             sinks = list(ppo.sinks)
             summary = learn_and_save(ppo, folder, interrupts)
-        if config.eval_episodes:
+        if ppo.config.eval_episodes:
             final_evaluation(ppo, folder, summary, evaluator_of(sinks))
     if any(getattr(sink, "hung", False) for sink in sinks):
         sys.stdout.flush()
         os._exit(0)  # a normal exit would wait for wandb again
-
-
-@contextmanager
-def new_folder(run_dir: str | None, name: str) -> Iterator[Path]:
-    """A new folder for a run: `run_dir`, or runs/{name}__{now}, removed at the end if it is empty.
-
-    Raises ConfigError if `run_dir` is not empty or cannot be made.
-    """
-    folder = Path(run_dir or f"runs/{name}__{datetime.now():%Y%m%d-%H%M%S}")
-    numbered = (folder.with_name(f"{folder.name}-{i}") for i in itertools.count(2))
-    if run_dir and folder.is_dir() and any(folder.iterdir()):
-        free = next(path for path in numbered if not path.exists())
-        raise ConfigError(f"the folder {run_dir} is not empty: it may hold another run",
-                          Set(run_dir=str(free)))
-    try:
-        while folder.exists() and not run_dir:
-            folder = next(numbered)
-        folder.mkdir(parents=True, exist_ok=bool(run_dir))
-    except OSError as error:
-        raise write_error(folder, error) from error
-    try:
-        yield folder
-    finally:
-        if not run_dir:
-            with suppress(OSError):  # it holds files
-                folder.rmdir()
-                folder.parent.rmdir()
 
 
 def first_lines(request: Request, seed: int, folder: Path) -> list[str]:
@@ -83,6 +60,12 @@ def first_lines(request: Request, seed: int, folder: Path) -> list[str]:
         else "no preset"
     line = f"fastppo {__version__}   {request.config.env_name}   {preset}   seed {seed}   {folder}"
     return [line] if compiled else [NO_EXTENSION, line]
+
+
+def resumed_line(ppo, folder: Path) -> str:
+    """The line that names a run that is resumed."""
+    name, seed = ppo.config.env_name, ppo.config.seed
+    return f"fastppo {__version__}   {name}   resumed at step {ppo.step:,}   seed {seed}   {folder}"
 
 
 def banner(ppo, request: Request) -> list[str]:
@@ -115,8 +98,10 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
 
     A signal stops at once while steps are collected or evaluated, else after the iteration.
     """
+    from fastppo.outputs.checkpointer import checkpointer_of
     from fastppo.outputs.metrics import EVALUATION
-    started, ended = time.monotonic(), "error"
+    started, ended, begun = time.monotonic(), "error", ppo.step
+    evaluating = -ppo.clock.seconds.get(EVALUATION, 0.0)
     interrupts.stop_now = lambda: ppo.clock.part in ("collect", EVALUATION)
     try:
         ppo.learn(callbacks=[lambda *_: not interrupts.signum])
@@ -124,20 +109,37 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
     except Stop:
         pass
     finally:
-        seconds = time.monotonic() - started - ppo.clock.seconds.get(EVALUATION, 0.0)
+        evaluating += ppo.clock.seconds.get(EVALUATION, 0.0)
+        seconds = time.monotonic() - started - evaluating
         interrupts.stop_now = lambda: False
         ended = "signal" if interrupts.signum else ended
-        model = folder / MODEL_FILE if ppo.learner.last_iteration >= 0 else None
-        if model:
-            ppo.save(model)
-        summary = make_summary(ppo, ended, started - PROCESS_START, seconds, model)
+        model = save_model(ppo, folder) if ppo.learner.last_iteration >= 0 else None
+        if model and ended != "done":
+            checkpointer_of(ppo.sinks).write(ppo)
+        summary = make_summary(ppo, ended, started - PROCESS_START, seconds, begun, model)
         write_summary(folder, summary)
         ppo.close()  # its sinks print their last lines
         print(result_line(summary, model), flush=True)
+        if ended != "done" and checkpointer_of(ppo.sinks).newest:
+            print(f"resume    {program()} --resume={shlex.quote(str(folder))}", flush=True)
         interrupts.stop_now = lambda: True
     if interrupts.signum:
         raise Stop
     return summary
+
+
+def save_model(ppo, folder: Path) -> Path:
+    """Saves the policy in the run's folder, or else in a new temporary one; returns the file."""
+    from fastppo.errors import CheckpointError
+    from fastppo.outputs.console import note
+    try:
+        ppo.save(folder / MODEL_FILE)
+        return folder / MODEL_FILE
+    except CheckpointError as error:  # a full disk must not cost a run
+        other = Path(tempfile.mkdtemp(prefix="fastppo-")) / MODEL_FILE
+        note(f"{error.what}; the policy is in {other}")
+        ppo.save(other)
+        return other
 
 
 def final_evaluation(ppo, folder: Path, summary: dict[str, Any], evaluator) -> None:
@@ -156,19 +158,23 @@ def final_evaluation(ppo, folder: Path, summary: dict[str, Any], evaluator) -> N
     print(f"evaluation return {found}", flush=True)
 
 
-def make_summary(ppo, ended: str, startup: float, seconds: float, model: Path | None
+def make_summary(ppo, ended: str, startup: float, seconds: float, begun: int, model: Path | None
                  ) -> dict[str, Any]:
-    """The contents of summary.json; `startup` and `seconds` of training in seconds."""
+    """The contents of summary.json; `startup` and `seconds` of training in seconds.
+
+    `begun` is the step at which this process began.
+    """
     from fastppo.collect import WARMUP_STEPS
     from fastppo.machine import kernels
     from fastppo.outputs.evaluator import evaluator_of
-    from fastppo.outputs.fingerprint import fingerprint
+    from fastppo.saved.fingerprint import fingerprint
     config, recent, evaluator = ppo.config, ppo.episodes.stats(), evaluator_of(ppo.sinks)
     best = evaluator and evaluator.best
     rows = config.num_envs * min(config.num_steps, WARMUP_STEPS)
     return {"env_name": config.env_name, "seed": config.seed, "ended": ended, "steps": ppo.step,
             "iterations": ppo.learner.last_iteration + 1, "episodes": ppo.episodes.count,
-            "seconds": seconds, "startup_seconds": startup, "steps_per_second": ppo.step / seconds,
+            "seconds": seconds, "startup_seconds": startup,
+            "steps_per_second": (ppo.step - begun) / seconds,
             "warmup_steps": rows * ppo.policy.observer.norm,
             "episodic_return": recent.get("charts/episodic_return"),
             "evaluation": None, "best": best and best._asdict(), "model": model and model.name,
@@ -187,8 +193,12 @@ def result_line(summary: dict[str, Any], model: Path | None) -> str:
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:
-    """Writes the summary to a run's folder."""
-    (folder / SUMMARY_FILE).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    """Writes the summary to a run's folder; a note says if that fails."""
+    path = folder / SUMMARY_FILE
+    try:
+        path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        print(f"note: cannot write {path}: {error.strerror}", file=sys.stderr, flush=True)
 
 
 def _network_text(policy, config) -> str:

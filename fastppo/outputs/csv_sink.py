@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 
 from fastppo.outputs.console import note
-from fastppo.outputs.run_folder import write_error
+from fastppo.saved.run_folder import write_error
 
 log = logging.getLogger("fastppo")
 
@@ -15,18 +15,20 @@ log = logging.getLogger("fastppo")
 class CsvSink:
     """A table with a row for every iteration; a metric that appears later gets a new column.
 
-    An older table at `path` is renamed, with a warning in the log. If the disk is full, a note is
-    printed once, and the run goes on. Raises ConfigError if the file cannot be created.
+    An older table at `path` is renamed, with a warning in the log; a run that is resumed at `step`
+    continues it after that step. If the disk is full, a note is printed once, and the run goes on.
+    Raises ConfigError if the file cannot be created.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, step: int | None = None):
         self.path, self.lost = path, False
         self.names = ["global_step", "charts/episodic_return", "charts/episodic_length",
                       "charts/episodes"]
         try:
-            if path.exists():
+            rows = [] if step is None or not path.exists() else self._rows()
+            if path.exists() and step is None:
                 self._rename_older()
-            self._rewrite([])
+            self._rewrite([row for row in rows if int(row["global_step"]) <= (step or 0)])
         except OSError as error:
             raise write_error(path, error) from error
 
@@ -55,10 +57,18 @@ class CsvSink:
         log.warning("%s of an earlier run is now %s", self.path, older.name)
 
     def _add_columns(self, names: list[str]) -> None:
-        with open(self.path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        rows = self._rows()
         self.names += names
         self._rewrite(rows)
+
+    def _rows(self) -> list[dict[str, str]]:
+        """The rows of the table that is there; its columns become `names`."""
+        with open(self.path, newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+        self.names = list(reader.fieldnames or self.names)
+        # A run that was killed may have left half a row.
+        return [row for row in rows if None not in row.values() and row["global_step"].isdigit()]
 
     def _rewrite(self, rows: list[dict]) -> None:
         """Writes the whole table; a reader sees the old one or this one."""

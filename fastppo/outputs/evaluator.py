@@ -59,6 +59,15 @@ class Evaluator:
         if self.best is None or found.mean > self.best.mean:
             self._save_best(ppo, found)
 
+    @property
+    def state(self) -> Best | None:
+        """The best evaluation so far, for a checkpoint."""
+        return self.best
+
+    def restore(self, state: Sequence[Any] | None) -> None:
+        """Continues with a `state`."""
+        self.best = None if state is None else Best(*state)
+
     def close(self) -> None:
         """No environment is open between two evaluations."""
 

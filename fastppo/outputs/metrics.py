@@ -3,7 +3,7 @@
 import logging
 import time
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
@@ -63,6 +63,10 @@ class EpisodeMetrics:
     def count(self) -> int:
         """The number of finished episodes."""
         return self.state.count
+
+    def restore(self, state: Sequence[Any]) -> None:
+        """Continues with a `state`."""
+        self.state = RecentEpisodes(*state)
 
     def add(self, arena: Arena, iteration: int) -> None:
         """Adds the episodes that ended in an iteration's rollout; repeating it adds nothing."""

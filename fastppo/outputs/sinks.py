@@ -7,11 +7,12 @@ import numpy as np
 
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
+from fastppo.outputs.checkpointer import Checkpointer
 from fastppo.outputs.console import ProgressLines
 from fastppo.outputs.csv_sink import CsvSink
 from fastppo.outputs.evaluator import Evaluator
-from fastppo.outputs.run_folder import make_run_folder, public_config
 from fastppo.outputs.wandb_sink import WandbSink, check_wandb
+from fastppo.saved.run_folder import make_run_folder, public_config
 
 
 def asks_to_stop(answer: Any) -> bool:
@@ -29,14 +30,19 @@ class Sink(Protocol):
         """Writes what is left; no more metrics follow."""
 
 
-def make_sinks(config: Config, source: EnvSource) -> list[Sink]:
-    """The sinks of a Config; the evaluator is first, because the others receive its metrics."""
+def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> list[Sink]:
+    """The sinks of a Config; the evaluator is first, because the others receive its metrics.
+
+    The checkpoints are last: what the others write for an iteration is written before. `step` is
+    that of the checkpoint of a run that is resumed.
+    """
     if config.logger == "wandb":
         check_wandb()
     evaluates = config.eval_interval is not None or config.eval_env is not None
     sinks: list[Sink] = [Evaluator(config, source)] if evaluates else []
     folder = make_run_folder(config)
-    sinks += [CsvSink(folder / "metrics.csv")] if folder else []
+    sinks += [CsvSink(folder / "metrics.csv", step)] if folder else []
     if config.logger == "wandb":
         sinks.append(WandbSink(config.wandb_project, folder or Path("."), public_config(config)))
-    return sinks + ([ProgressLines()] if config.progress == "lines" else [])
+    sinks += [ProgressLines()] if config.progress == "lines" else []
+    return sinks + ([Checkpointer(folder, config.checkpoint_interval)] if folder else [])

@@ -61,7 +61,6 @@ LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
         "use_rnn": Answer(Set(rnn="gru"), Set(rnn="none")),
         "use_lstm": Answer(Set(rnn="lstm"), Set(rnn="none")),
         "wandb": Answer(Set(logger="wandb"), Set(logger="none")),
-        "resume": Answer("leave it out: a run cannot be resumed yet"),
         "render": Answer("leave it out: there are no videos yet", "leave it out"),
     },
 }

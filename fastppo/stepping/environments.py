@@ -74,12 +74,6 @@ class Environments:
             raise self.fault(e, "step()", error) from error
         return rew, term, trunc, info
 
-    def replay_episode(self, e: int, actions: Sequence[Any]) -> None:
-        """Brings environment e to where its running episode stands after `actions`."""
-        self.begin_episode(e, self.running[e])
-        for action in actions:
-            self.envs[e].step(action)
-
     def check(self, rows: np.ndarray, layout: ObservationLayout, first: int = 0) -> None:
         """Raises EnvError for an observation of rows [e ...] for which no action can be chosen.
 

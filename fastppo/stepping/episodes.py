@@ -37,10 +37,10 @@ class RolloutRecorder:
     float64 at the end of a rollout, so a step that is taken again after an interrupt counts once.
     """
 
-    def __init__(self, views: RolloutViews, first: int = 0):
+    def __init__(self, views: RolloutViews, first: int = 0, origin: int = 0):
         self.views, self.infos = views, EpisodeInfos(first)
         self.rewards = np.zeros(views.raw.shape)  # f64 [t e] as the environments returned them
-        self.origin, self.returns = 0, np.zeros(views.raw.shape[1])  # of episodes begun before it
+        self.origin, self.returns = origin, np.zeros(views.raw.shape[1])  # of episodes before it
         self.next_rollout = self.origin, self.returns
 
     def start_rollout(self) -> None:

@@ -26,6 +26,7 @@ from fastppo.stepping.actors import Actor, RandomActor
 from fastppo.stepping.environments import WARMUP_EPISODE
 from fastppo.stepping.episodes import RolloutRecorder, RolloutViews
 from fastppo.stepping.infos import finite_scalars_of
+from fastppo.stepping.replay import ResumedEpisodes
 
 
 class VectorState(NamedTuple):
@@ -58,17 +59,21 @@ class NativeVector:
                              "gymnasium.vector.utils.batch_space(single_action_space, num_envs)")
 
     def warmup(self, steps: int) -> None:
-        """Does what Serial.warmup does."""
-        self.begin(WARMUP_EPISODE)
+        """See Serial.warmup."""
+        self.begin(episode=WARMUP_EPISODE)
         actor = RandomActor(self.layout, self.obs, self.views.act, self.seed)
         self._run(WARMUP_EPISODE, actor, steps)
 
-    def begin(self, episode: int = 0) -> None:
-        """Seeds and resets the environments, once for all their episodes."""
-        self.recorder, self.iteration, self.stepping = RolloutRecorder(self.views), None, False
+    def begin(self, resumed: ResumedEpisodes | None = None, episode: int = 0) -> list[int]:
+        """Seeds and resets the environments, once for all their episodes; none can be resumed."""
+        origin = resumed.step if resumed else 0
+        self.recorder = RolloutRecorder(self.views, origin=origin)
+        self.iteration, self.stepping = None, False
         self.state = self._new_episodes(0)
-        seed = kernels.episode_seed(self.seed, kernels.Purpose.ENV_SEED, 0, episode)
+        # A resumed run gets other episodes than those of its first start.
+        seed = kernels.episode_seed(self.seed, kernels.Purpose.ENV_SEED, 0, episode + origin)
         self.obs[-1][:] = self._stored(self._reset(seed=seed))
+        return list(range(self.count)) if resumed else []
 
     def rollout(self, iteration: int) -> None:
         """Does what Serial.rollout does."""

@@ -10,8 +10,8 @@ from fastppo.machine.limits import usable_cores
 from fastppo.settings.fixes import Set
 
 # A command is a method of the object that a worker's job made, called with one integer.
-COMMANDS = "close", "begin", "warmup", "rollout", "update", "step", "ask"
-CLOSE, BEGIN, WARMUP, ROLLOUT, UPDATE, STEP, ASK = range(len(COMMANDS))
+COMMANDS = "close", "start", "warmup", "rollout", "update", "step", "ask"
+CLOSE, START, WARMUP, ROLLOUT, UPDATE, STEP, ASK = range(len(COMMANDS))
 IDLE, UPDATING, STARTING, RESET = -4, -3, -2, -1  # in a `done` cell, in place of a step's number
 FAILED = 1  # the state of a `done` cell whose worker has written its error into its mailbox
 ALARM = 1 << 24  # added to `hint` by a worker that fails: more than the main process waits for

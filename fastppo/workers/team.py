@@ -47,6 +47,7 @@ class WorkerTeam:
         self.step_timeout, self.reset_timeout = step_timeout, reset_timeout
         self.posted, self.pid = PostedCommand(0, protocol.CLOSE, 0), os.getpid()
         self.closed, self.warned = False, False
+        self.episode_of: Callable[[int], str] = lambda env: ""  # text on an environment's episode
         self.workers: list[WorkerProcess] = []
         self._finalizer = weakref.finalize(self, kill_workers, self.workers)
         for cell in self.cells.done:
@@ -182,7 +183,8 @@ class WorkerTeam:
         activity = ACTIVITIES.get(step, f"step {step} of its episode")
         if step in (protocol.IDLE, protocol.UPDATING):
             return f"worker {w} ({activity})"
-        return f"worker {w} (environment {self.workers[w].first_env + env}, {activity})"
+        env += self.workers[w].first_env
+        return f"worker {w} (environment {env}, {self.episode_of(env)}{activity})"
 
     def _close_and_raise(self, what: str, fix: Fix) -> None:
         self.closed = True

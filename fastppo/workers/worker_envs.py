@@ -5,6 +5,7 @@ the same arena.
 """
 
 import gc
+import pickle
 from typing import Sequence
 
 import numpy as np
@@ -16,8 +17,9 @@ from fastppo.machine import global_rng
 from fastppo.machine.arena import Arena
 from fastppo.stepping.actors import CentralActor, LocalActor, PolicyPlan, WaitingActor, first_turn
 from fastppo.stepping.episodes import RolloutViews
+from fastppo.stepping.replay import ResumedEpisodes
 from fastppo.vecenv import Serial
-from fastppo.workers.protocol import BEGIN, ROLLOUT, WARMUP
+from fastppo.workers.protocol import ROLLOUT, START, WARMUP, Mailbox, worker_slices
 from fastppo.workers.team import WorkerTeam
 from fastppo.workers.update_helper import HelperPlan, UpdateHelper
 from fastppo.workers.worker_loop import WorkerSync
@@ -30,7 +32,7 @@ class WorkerVecEnv:
     """
 
     def __init__(self, team: WorkerTeam, steps: int, central: CentralActor | None):
-        self.team, self.steps, self.central = team, steps, central
+        self.team, self.steps, self.central, self.begins = team, steps, central, 0
         self._inferred = -1, 0  # the first turn of a rollout, and how many turns of it are done
         self._warned = False
 
@@ -38,9 +40,18 @@ class WorkerVecEnv:
         """Does what Serial.warmup does."""
         self.team.run(WARMUP, steps)
 
-    def begin(self) -> None:
-        """Does what Serial.begin does."""
-        self.team.run(BEGIN)
+    def begin(self, resumed: ResumedEpisodes | None = None) -> list[int]:
+        """See Serial.begin."""
+        team, restarted = self.team, []
+        slices = worker_slices(team.arena["act"].shape[1], len(team.workers))
+        team.finish_last()  # after an interrupt, the command before may still run
+        for worker, (first, last) in zip(team.workers, slices):
+            worker.mailbox.write(pickle.dumps(resumed and resumed.part(first, last)))
+        self.begins += 1
+        team.run(START, self.begins)
+        for worker in team.workers:
+            restarted += [worker.first_env + e for e in worker.mailbox.read()]
+        return restarted
 
     def rollout(self, iteration: int) -> None:
         """Does what Serial.rollout does."""
@@ -70,6 +81,16 @@ class WorkerVecEnv:
             self._inferred = first, k + 1
 
 
+class WorkerSerial(Serial):
+    """A Serial in a worker, which begins with the episodes in its mailbox."""
+
+    mailbox: Mailbox
+
+    def start(self, number: int) -> None:
+        """Calls `begin` with the message in the mailbox; what it returns is the answer."""
+        self.mailbox.write(pickle.dumps(self.begin(self.mailbox.read())))
+
+
 def make_worker_serial(groups: Sequence[range], recipe: PolicyPlan | None, seen: ObservationLayout,
                        acts: ActionMapping, seed: int, share: HelperPlan | None, helpers: int,
                        factories: Sequence[Factory], first: int, worker: int, arena: Arena,
@@ -87,8 +108,9 @@ def make_worker_serial(groups: Sequence[range], recipe: PolicyPlan | None, seen:
     else:
         groups, actor = (), LocalActor(arena, first, last, recipe, seen, acts, seed)
     views = RolloutViews.of(arena, first, last, worker)
-    serial = Serial(factories, views, actor, seed, first, groups, sync.note, f"worker {worker}, ")
-    serial.update = lambda call: None
+    serial = WorkerSerial(factories, views, actor, seed, first, groups, sync.note,
+                          f"worker {worker}, ")
+    serial.mailbox, serial.update = sync.mailbox, lambda call: None
     if share is not None and worker < helpers:
         serial.update = UpdateHelper(arena, share, sync, worker).update
     gc.freeze()  # no later garbage collection looks at the objects that exist now

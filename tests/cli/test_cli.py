@@ -1,6 +1,7 @@
 """The command: what argv may look like, what is said and written, and how it ends."""
 
 import io
+import itertools
 import json
 import os
 import re
@@ -14,14 +15,16 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
+import torch
 from gymnasium.envs.registration import EnvSpec
 
 from fastppo import Config, load
-from fastppo.cli import arguments, interrupts, main, train
+from fastppo.cli import arguments, folders, interrupts, main, train
 from fastppo.cli.setting_types import settings
-from fastppo.errors import ConfigError
+from fastppo.errors import CheckpointError, ConfigError
 from fastppo.learner import Learner
 from fastppo.outputs import wandb_sink
+from fastppo.saved import tensor_file
 from fastppo.settings.aliases import FOREIGN_NAMES, Answer
 from fastppo.settings.fixes import Set, fix_text, format_value, program
 from fastppo.settings.presets import PRESETS
@@ -187,7 +190,6 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["--env_kwargs", "{map:", "it's}"], "takes one value", """--env_kwargs='{"name": 1}'"""),
     (["--env_kwargs=[1]"], "must be a JSON object", """--env_kwargs='{"name": 1}'"""),
     (["--rnn=GRU"], "rnn is", "--rnn=gru"),
-    (["--resume=x"], "resume", "cannot be resumed yet"),
     (["--lam=0.9", "--gae_lambda=0.9"], "two names of one setting", "leave --lam out"),
     (["--num_iterations=1", "--total_steps=9"], "both set total_steps",
      "leave --num_iterations out"),
@@ -382,7 +384,8 @@ def test_a_run_leaves_model_metrics_settings_and_summary_in_its_own_folder(comma
     folder = only_run()
     assert re.fullmatch(r"CartPole-v1__7__\d{8}-\d{6}", folder.name)
     assert sorted(path.name for path in folder.iterdir()) == [
-        "config.json", "metrics.csv", "model.safetensors", "summary.json"]
+        "checkpoint-000000000096.safetensors", "config.json", "metrics.csv", "model.safetensors",
+        "summary.json"]
     assert load(folder / "model.safetensors").predict([0.0, 0.0, 0.0, 0.0]) in (0, 1)
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["fingerprint"]["precision"] == "fp32" and summary["fingerprint"]["torch"]
@@ -492,7 +495,7 @@ def test_a_folder_that_cannot_be_made_is_refused(command):
 
 
 def test_two_runs_of_one_second_have_two_folders():
-    with train.new_folder(None, "x__1") as one, train.new_folder(None, "x__1") as two:
+    with folders.new_folder(None, "x__1") as one, folders.new_folder(None, "x__1") as two:
         assert one != two and one.is_dir() and two.is_dir()
     assert not Path("runs").exists()  # nothing was put into them
 
@@ -504,7 +507,9 @@ def test_a_fault_of_the_environment_is_exit_code_1_and_leaves_the_last_whole_ite
                              '--env_kwargs={"fails": 12}')
     assert code == 1
     assert err.startswith("error: environment 0") and "a bug in the environment" in err
-    assert out.splitlines()[-1].startswith("failed    32 steps")
+    ended, resume = out.splitlines()[-2:]
+    assert ended.startswith("failed    32 steps")
+    assert resume == f"resume    {program()} --resume={only_run()}"
     load(only_run() / "model.safetensors")
     assert json.loads((only_run() / "summary.json").read_text())["ended"] == "error"
 
@@ -518,7 +523,8 @@ def test_a_signal_ends_collecting_at_once_and_keeps_the_last_whole_iteration(
                              f'--env_kwargs={{"signum": {int(signum)}, "at": {at}}}')
     assert (code, err) == (128 + signum, "")
     assert signal.getsignal(signum) == before
-    last = out.splitlines()[-1]
+    last, *resume = out.splitlines()[-2 if steps else -1:]
+    assert resume == [f"resume    {program()} --resume={only_run()}"] * bool(steps)
     assert last.startswith(f"stopped   {steps} steps" if steps else "stopped   before the first")
     assert (only_run() / "model.safetensors").exists() == bool(steps)
     assert json.loads((only_run() / "summary.json").read_text())["ended"] == "signal"
@@ -533,7 +539,7 @@ def test_a_signal_while_updating_lets_the_iteration_end(command, monkeypatch):
     monkeypatch.setattr(Learner, "update", interrupted)
     code, out, _ = command(*CARTPOLE)
     assert code == 130
-    assert out.splitlines()[-1].startswith("stopped   32 steps")
+    assert out.splitlines()[-2].startswith("stopped   32 steps")
     assert json.loads((only_run() / "summary.json").read_text())["iterations"] == 1
 
 
@@ -544,6 +550,75 @@ def test_a_signal_while_evaluating_ends_it_and_names_the_model(command):
     assert code == 130
     assert re.fullmatch(r"stopped   during the evaluation   runs/.*model.safetensors",
                         out.splitlines()[-1])
+
+
+def table_of(folder):
+    """The rows of a run's metrics.csv, without what depends on time."""
+    rows = [row.split(",") for row in (folder / "metrics.csv").read_text().splitlines()]
+    kept = [i for i, name in enumerate(rows[0]) if not re.match("time/|charts/SPS", name)]
+    return [[row[i] for i in kept] for row in rows]
+
+
+def test_an_interrupted_command_and_its_resumption_equal_one_that_ran_through(command, monkeypatch):
+    settings = (*CARTPOLE, "--seed=3", "--total_steps=160", "--eval_episodes=3")
+    update, count = Learner.update, itertools.count(1)
+
+    def interrupting(*args):
+        if next(count) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return update(*args)
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "update", interrupting)
+        assert command(*settings, "--run_dir=parts")[0] == 130
+    code, out, err = command("--resume=parts", "--num_workers=2")
+    assert (code, err) == (0, "") and "resumed at step 64   seed 3   parts" in out
+    command(*settings, "--run_dir=whole")
+    parts, whole = Path("parts"), Path("whole")
+    assert table_of(parts) == table_of(whole)
+    one, two = (load(folder / "model.safetensors").state_dict() for folder in (parts, whole))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    one, two = (json.loads((folder / "summary.json").read_text()) for folder in (parts, whole))
+    assert one["evaluation"] == two["evaluation"] and one["episodes"] == two["episodes"]
+
+
+def test_the_same_command_goes_on_by_itself(command):
+    settings = (*CARTPOLE, "--seed=3", "--name=mine", "--resume=auto")
+    assert command(*settings)[0] == 0
+    code, out, err = command(*settings, "--total_steps=128")
+    assert code == 0 and "resumed at step 96" in out
+    assert len(table_of(Path("runs/mine"))) == 5
+
+
+@pytest.mark.parametrize(("argv", "text", "fix"), [
+    (["--resume=nowhere"], "there is no run and no checkpoint nowhere", "give the folder of a run"),
+    (["--resume=auto"], "and there is none", "--name=my_run"),
+    (["--resume=x", "--init_from=y"], "--init_from starts a new run", "leave --resume out"),
+    (["--init_from=nowhere.safetensors"], "there is no file nowhere", "load(")])
+def test_what_cannot_be_resumed_is_named_with_a_fix(command, argv, text, fix):
+    code, _, err = command(*argv, "--env_name=CartPole-v1", "--eval_episodes=0")
+    assert code in (1, 2) and text in err and fix in err.splitlines()[-1]
+
+
+def test_a_disk_that_is_full_at_the_end_costs_no_run(command, monkeypatch):
+    real = tensor_file.write_file
+
+    def full(path, data):
+        if "run" in path.parts:
+            raise CheckpointError(f"cannot write {path}: No space left on device")
+        real(path, data)
+    monkeypatch.setattr(tensor_file, "write_file", full)
+    code, out, err = command(*CARTPOLE, "--run_dir=run", "--eval_episodes=0")
+    place = re.search(r"the policy is in (\S+)", err)[1]
+    assert code == 0 and place in out and load(place)
+    shutil.rmtree(Path(place).parent)
+
+
+def test_a_signal_is_answered_at_once(capfd):
+    with interrupts.Interrupts() as stopping:
+        stopping.stop_now = lambda: False
+        os.kill(os.getpid(), signal.SIGINT)
+    assert capfd.readouterr().err == (
+        "stopping after this iteration; another Ctrl-C or SIGTERM ends the process at once\n")
 
 
 def test_the_second_signal_ends_the_process_at_once(monkeypatch):
@@ -580,7 +655,8 @@ def test_a_real_process_with_workers_stops_on_sigterm_and_leaves_nobody():
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 143 and "Traceback" not in err
-    assert out.splitlines()[-1].startswith("stopped")
+    assert out.splitlines()[-2].startswith("stopped")
+    assert out.splitlines()[-1] == "resume    python main.py --resume=run"
     load("run/model.safetensors")
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)

@@ -57,7 +57,7 @@ def test_every_command_of_the_pages_is_understood():
             export.parse_options(argv[1:])
         elif "--help" not in argv:
             bench = argv[0] == "bench"
-            arguments.read(argv[bench:], Bench if bench else None)
+            arguments.read(argv[bench:], *[Bench] * bench)
     assert len(found) > 4
 
 

@@ -18,6 +18,7 @@ ROWS = """
     benchmark
     ppo
     outputs
+    saved
     build
     learners
     learner
@@ -60,14 +61,15 @@ def test_ppo_is_understood_from_three_files():
 
 
 def test_the_package_outside_the_benchmark_is_small():
+    """The ceiling rises by what a feature needs: 7,608 with the rooms, then checkpoints."""
     rest = {name: size for name, size in sizes().items() if row(name) != "benchmark"}
-    assert sum(rest.values()) <= 7_608
+    assert sum(rest.values()) <= 8_150
 
 
 def test_there_are_few_rooms_and_few_files_in_a_room():
     files = collections.Counter(path.parent.name for path in PACKAGE if path.stem != "__init__")
     del files["fastppo"]
-    assert len(files) <= 12
+    assert len(files) <= 13
     assert {name: count for name, count in files.items() if not 2 <= count <= 14} == {}
 
 

@@ -15,8 +15,9 @@ from gymnasium.spaces import Box, Discrete
 from fastppo import PPO, Config, load
 from fastppo.cli import main
 from fastppo.errors import ConfigError, EnvError, Error
-from fastppo.outputs import evaluator, policy_file
+from fastppo.outputs import evaluator
 from fastppo.outputs.evaluator import BEST, Best, is_due
+from fastppo.saved import policy_file
 
 WORDS = dict(eval_interval=64, eval_episodes=3)  # every second rollout of conftest's TINY
 
@@ -169,7 +170,8 @@ def test_the_commands_summary_says_score_and_step_of_the_best(tmp_path, monkeypa
               "--num_envs=2", "--num_steps=8", "--num_minibatches=1", "--total_steps=48",
               "--eval_episodes=2", "--eval_interval=16", "--run_dir=run"])
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "best.safetensors", "config.json", "metrics.csv", "model.safetensors", "summary.json"}
+        "best.safetensors", "checkpoint-000000000048.safetensors", "config.json", "metrics.csv",
+        "model.safetensors", "summary.json"}
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["best"] == {"mean": 5.0, "step": 16, "model": "best.safetensors"}
     assert played == [16, 32, 48] and summary["evaluation"]["mean"] == 5.0  # the last one is known

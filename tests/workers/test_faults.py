@@ -379,7 +379,8 @@ def test_a_worker_that_dies_is_named_with_its_signal_and_its_environment(fault, 
     error = failure(fault, 2, at)
     assert isinstance(error, WorkerError)
     doing = "step 2 of its episode" if at >= 0 else "reset"
-    assert f"worker 1 (environment 2, {doing}) " in str(error)
+    seed = re.search(r"seed (\d+), episode 1,", str(failure(raising(KeyError), 2)))[1]
+    assert f"worker 1 (environment 2, seed {seed}, episode 1, {doing}) " in str(error)
     assert text in str(error) and "\n  fix: " in str(error)
 
 
@@ -404,7 +405,8 @@ def test_a_worker_that_dies_while_the_main_process_is_busy_is_reported_at_the_ne
 
 def test_a_worker_that_dies_in_central_acting_is_reported_too():
     error = failure(killed_by(signal.SIGKILL), 2, acting="central")
-    assert "worker 1 (environment 2, step 2 of its episode) was killed by SIGKILL" in str(error)
+    assert re.search(r"worker 1 \(environment 2, seed \d+, episode 1, step 2 of its episode\) was"
+                     " killed by SIGKILL", str(error))
 
 
 def test_an_exception_in_central_acting_is_reported_too():
@@ -447,7 +449,8 @@ def test_a_hang_is_warned_of_once_then_reported_with_the_workers_stack_and_ends_
     assert caplog.text.count("still waiting for worker") == 1
     assert str(error).count(f"in {fault.__name__}") == 1
     assert fault.__name__ not in capfd.readouterr().err  # the stack is in the error alone
-    assert "worker 1 (environment 2, step 2 of its episode) has not answered" in str(error)
+    assert re.search(r"worker 1 \(environment 2, seed \d+, episode 1, step 2 of its episode\) has"
+                     " not answered", str(error))
     assert f"in {fault.__name__}" in str(error) and "in _step" in str(error)
     assert "--step_timeout=0" in fix_text(error.fix, shell=True)
 
@@ -460,7 +463,8 @@ def test_a_hang_in_reset_has_a_timeout_of_its_own():
         with pytest.raises(Error) as caught:
             ppo.collect()
         ppo.close()
-    assert "(environment 2, reset)" in str(caught.value) and "in hanging" in str(caught.value)
+    assert re.search(r"\(environment 2, seed \d+, episode 4, reset\)", str(caught.value))
+    assert "in hanging" in str(caught.value)
     assert "--reset_timeout=0" in fix_text(caught.value.fix, shell=True)
 
 

@@ -1,12 +1,5 @@
-"""A policy as one safetensors file: weights, observation moments, spaces and settings; no pickle.
+"""A policy as one file: weights, observation moments, spaces and settings; see tensor_file."""
 
-Texts are JSON in the file's metadata, arrays are tensors, and a SHA-256 covers both. Writing is
-atomic: a reader sees the old file or the new one.
-"""
-
-import contextlib
-import hashlib
-import json
 import logging
 import os
 from dataclasses import fields
@@ -16,20 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
 from fastppo.build.model import build_policy
+from fastppo.build.user_model import is_user_model
 from fastppo.config import Config
 from fastppo.envs.spaces import MASK, OBS_KEY, MaskedDict, subspaces
 from fastppo.errors import CheckpointError
 from fastppo.networks.torch_state import default_torch
-from fastppo.outputs.fingerprint import fingerprint
-from fastppo.outputs.run_folder import example_model
 from fastppo.policy import Policy
+from fastppo.saved.fingerprint import fingerprint
+from fastppo.saved.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.settings.spelling import MODELS
 
-FORMAT = "fastppo policy 1"
+POLICY_FORMAT = "fastppo policy 1"
 # Settings of training that may be functions or classes; a policy does not need them.
 CALLABLE_SETTINGS = ("lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef", "optimizer",
                      "loss")
@@ -49,10 +41,7 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None
     texts = {name: describe_space(space, name, tensors) for name, space in (
         ("obs_space", policy.obs_space), ("act_space", policy.act_space))}
     texts |= {"config": vars(config), "fingerprint": fingerprint(config.torch_threads or 1)}
-    metadata = {name: json.dumps(text, default=repr) for name, text in texts.items()}
-    metadata["format"] = FORMAT
-    metadata["sha256"] = _digest(tensors, metadata)
-    write_file(path, save(tensors, metadata))
+    write_tensor_file(path, POLICY_FORMAT, tensors, texts)
 
 
 @default_torch()
@@ -63,10 +52,10 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
     missing, damaged, or not a policy.
     """
     path = _path(path, "load")
-    tensors, metadata = _read(path)
+    tensors, texts = read_tensor_file(path, POLICY_FORMAT, "a policy", "ppo.save(path)")
     try:
-        config = _stored_config(metadata["config"], model, path)
-        obs_space, act_space = (_build_space(json.loads(metadata[name]), name, tensors)
+        config = _stored_config(texts["config"], model, path)
+        obs_space, act_space = (_build_space(texts[name], name, tensors)
                                 for name in ("obs_space", "act_space"))
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} holds invalid settings or spaces: {error!r}",
@@ -82,6 +71,26 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
     return policy.to(device)
 
 
+def start_from_policy(ppo, path: str | os.PathLike) -> None:
+    """Gives `ppo` the weights and observation moments of a policy's file.
+
+    The log says what such a file does not have. Raises CheckpointError if it does not fit.
+    """
+    own = ppo.config.model if is_user_model(ppo.config.model) else None
+    found = load(path, model=own)
+    try:
+        if (found.obs_space, found.act_space) != (ppo.policy.obs_space, ppo.policy.act_space):
+            raise RuntimeError(f"it is for observations {found.obs_space} and actions"
+                               f" {found.act_space}")
+        ppo.policy.load_state_dict(found.state_dict())
+    except RuntimeError as error:
+        raise CheckpointError(f"the policy in {path} does not fit this run: {error}",
+                              "give the environment and the model that it was trained with"
+                              ) from error
+    log.warning("starting with the weights and observation moments of %s; it does not have the"
+                " optimizer's moments, adapted rates, the scaling of rewards or steps taken", path)
+
+
 def _path(path: Any, call: str) -> Path:
     """The argument of `call` as a Path; CheckpointError if it is no path."""
     if not isinstance(path, (str, os.PathLike)):
@@ -90,57 +99,8 @@ def _path(path: Any, call: str) -> Path:
     return Path(path)
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Writes `data` to a file, whole or not at all; raises CheckpointError if that fails."""
-    partial = path.parent / f".{path.name}.{os.getpid()}.part"
-    try:
-        if not path.parent.exists():
-            path.parent.mkdir(parents=True)
-            log.warning("made the folder %s, which was not there", path.parent)
-        with open(partial, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {error.strerror}",
-                              "save to a file in a folder where you may write, on a disk with"
-                              " free space, under a shorter name") from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-
-
-def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    if not path.is_file():
-        raise CheckpointError(f"{path} is a folder" if path.is_dir() else
-                              f"there is no file {path}", f'load("{example_model(path)}")')
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is not a safetensors file, or is damaged: {error}",
-                              "load a file that ppo.save(path) wrote, or another copy of it"
-                              ) from error
-    checksum = metadata.pop("sha256", "")
-    if metadata.get("format") != FORMAT or checksum != _digest(tensors, metadata):
-        raise CheckpointError(f"{path} is not a policy of this version of fastppo, or is damaged",
-                              "load a file that ppo.save(path) wrote, or another copy of it")
-    return tensors, metadata
-
-
-def _digest(tensors: dict[str, torch.Tensor], texts: dict[str, str]) -> str:
-    sha = hashlib.sha256(json.dumps(sorted(texts.items())).encode())
-    for name, tensor in sorted(tensors.items()):
-        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        sha.update(tensor.reshape(-1, 1).view(torch.uint8).numpy())  # bfloat16 too
-    return sha.hexdigest()
-
-
-def _stored_config(text: str, model: Any, path: Path) -> Config:
+def _stored_config(stored: dict[str, Any], model: Any, path: Path) -> Config:
     """The Config in a file, without settings that this version or a policy does not need."""
-    stored = json.loads(text)
     stored["hidden_sizes"] = tuple(stored["hidden_sizes"])
     if stored["model"] not in MODELS and model is None:
         raise CheckpointError(f"{path} holds a model of your own, {stored['model']}",

@@ -1,0 +1,53 @@
+"""The sink that writes checkpoints into the folder of a run."""
+
+import time
+from pathlib import Path
+from typing import Any, Sequence
+
+from fastppo.errors import CheckpointError
+from fastppo.outputs.console import note
+from fastppo.saved.checkpoint import checkpoints_in, write_checkpoint
+
+KEPT = 2  # the newest, and the one before in case that is damaged
+
+
+class Checkpointer:
+    """Writes a checkpoint every `interval` seconds, and at the end of training.
+
+    The interval is in seconds because what a crash may cost is time, and so is what a checkpoint
+    costs: neither depends on how fast a run is. If a file cannot be written, a note is printed
+    once, the older ones stay, and the next interval tries again. `newest` is the last file.
+    """
+
+    def __init__(self, folder: Path, interval: float):
+        self.folder, self.interval, self.newest = folder, interval, None
+        self.due, self.failed = time.monotonic() + interval, False
+        for part in folder.glob(".*.part"):  # of a process that was killed while it wrote
+            part.unlink(missing_ok=True)
+
+    def __call__(self, ppo, stats: dict[str, float]) -> None:
+        """Writes a checkpoint if it is due, or if training is done."""
+        if ppo.step >= ppo.total or self.interval and time.monotonic() >= self.due:
+            self.write(ppo)
+
+    def write(self, ppo) -> None:
+        """Writes a checkpoint of the last complete iteration; removes all but the newest two."""
+        path = self.folder / f"checkpoint-{ppo.complete_steps:012d}.safetensors"
+        try:
+            write_checkpoint(ppo, path)
+            self.newest, self.failed = path, False
+            for old in checkpoints_in(self.folder)[KEPT:]:
+                old.unlink(missing_ok=True)
+        except (CheckpointError, OSError) as error:
+            if not self.failed:
+                note(f"{getattr(error, 'what', error)}; training goes on and tries again")
+            self.failed = True
+        self.due = time.monotonic() + self.interval
+
+    def close(self) -> None:
+        """No file is open between two checkpoints."""
+
+
+def checkpointer_of(sinks: Sequence[Any]) -> Checkpointer:
+    """The Checkpointer among the sinks of a run with a folder."""
+    return next(sink for sink in sinks if isinstance(sink, Checkpointer))

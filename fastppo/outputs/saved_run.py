@@ -1,0 +1,67 @@
+"""A run that can be saved, and continued from what was saved."""
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from fastppo.build.run import Run
+from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
+from fastppo.outputs.sinks import make_sinks
+from fastppo.saved.checkpoint import (
+    find_checkpoint,
+    restore,
+    resumed_settings,
+    write_checkpoint,
+)
+from fastppo.saved.policy_file import save_policy, start_from_policy
+
+
+class SavedRun(Run):
+    """A Run with metrics and sinks.
+
+    With `checkpoint` it continues the run that wrote the file; with `init_from`, the file of a
+    policy, it starts with its weights and observation moments.
+    """
+
+    def __init__(self, env: Any, settings: dict[str, Any],
+                 checkpoint: str | os.PathLike | None = None,
+                 init_from: str | os.PathLike | None = None):
+        self.clock, self.episodes = PartTimer(), EpisodeMetrics()
+        found = None if checkpoint is None else find_checkpoint(Path(checkpoint))
+        if found is not None:
+            settings = resumed_settings(found, env, settings)
+        super().__init__(env, settings, partial(make_sinks, step=found and found.step))
+        try:
+            if found is not None:
+                restore(self, found)
+            if init_from is not None:
+                start_from_policy(self, init_from)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def resume(cls, path: str | os.PathLike, env: Any = None, **changes: Any) -> Self:
+        """The run that wrote a checkpoint: a file, or the newest valid one in a run's folder.
+
+        It continues bit for bit on the same machine; the running episodes are replayed. `env` is
+        needed if it was not an id, and every setting that was code, such as model=MyNet. `changes`
+        are settings such as total_steps or num_workers. Raises CheckpointError for a damaged file,
+        ConfigError for settings that would make it another run.
+        """
+        return cls(env, checkpoint=path, **changes)
+
+    def checkpoint(self, path: str | os.PathLike) -> None:
+        """Writes the state after the last complete iteration to a file, for `resume`.
+
+        Raises CheckpointError if it cannot be written; an older file is then as it was.
+        """
+        write_checkpoint(self, Path(path))
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the policy, with everything `fastppo.load` needs, to a safetensors file.
+
+        A missing folder is made, with a warning. Raises CheckpointError if it cannot be written.
+        """
+        save_policy(self.policy, self.config, path)

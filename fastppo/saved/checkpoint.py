@@ -1,0 +1,221 @@
+"""The whole state of a run between two iterations as one file, from which it continues exactly.
+
+    weights, moments, optimizer, adaptive rates     the learner's
+    progress, scaling of rewards, running episodes  the environments' (stepping/boundary.py)
+    last episodes, seconds, best evaluation         the outputs'
+
+An environment itself is not saved: the actions of its running episode are, and are replayed.
+"""
+
+import logging
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple, Sequence
+
+import numpy as np
+from gymnasium import registry
+from torch import Tensor
+
+from fastppo.build.resolve import env_label
+from fastppo.collect import Progress
+from fastppo.config import Config
+from fastppo.envs.env_hints import is_atari_id
+from fastppo.envs.spaces import tree_map
+from fastppo.errors import CheckpointError, ConfigError
+from fastppo.saved.fingerprint import fingerprint
+from fastppo.saved.run_folder import public_config
+from fastppo.saved.tensor_file import read_tensor_file, write_tensor_file
+from fastppo.saved.tensor_tree import join_tree, split_tree
+from fastppo.settings.fixes import Omit
+from fastppo.stepping.boundary import Boundary, boundary_of, boundary_tree, resumed_episodes
+
+CHECKPOINT_FORMAT = "fastppo checkpoint 1"
+NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
+# Settings that a resumed run may change: they do not change what is learnt, or extend it.
+CHANGEABLE = {"num_workers", "total_steps", "device", "learner", "acting", "torch_threads",
+              "update_threads", "step_timeout", "reset_timeout", "eval_episodes", "eval_interval",
+              "eval_env", "checkpoint_interval", "logger", "wandb_project", "progress", "run_dir"}
+RUN_FIX = "give the folder of a run, such as runs/CartPole-v1__1, or a checkpoint in it"
+
+log = logging.getLogger("fastppo")
+
+
+class Checkpoint(NamedTuple):
+    """The contents of a checkpoint's file."""
+
+    path: Path
+    settings: dict[str, Any]  # of the Config as it was given, without those that are code
+    code: list[str]  # names of the settings that no file holds: functions, classes, passwords
+    fingerprint: dict[str, Any]  # of the machine that wrote it
+    state: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """The environment steps that the run had taken."""
+        return self.state["boundary"]["progress"][1]
+
+
+def write_checkpoint(ppo, path: Path) -> None:
+    """Writes the state after the last complete iteration; CheckpointError if that fails."""
+    # As it was given: what "auto" means is resolved again, for the machine that resumes.
+    config = vars(ppo.source.config) | {"seed": ppo.config.seed, "run_dir": None}
+    public, tensors = public_config(ppo.config), {}
+    code = [name for name, value in config.items()
+            if not is_plain(value) or name == "env_kwargs" and value != public[name]]
+    texts = {"config": {name: value for name, value in config.items() if name not in code},
+             "code": code, "fingerprint": fingerprint(ppo.config.torch_threads),
+             "state": split_tree(run_state(ppo), "state", tensors)}
+    write_tensor_file(path, CHECKPOINT_FORMAT, tensors, texts)
+
+
+def is_plain(value: Any) -> bool:
+    """True if `value` is made of numbers, texts, lists and dicts alone."""
+    if isinstance(value, dict):
+        return all(map(is_plain, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def run_state(ppo) -> dict[str, Any]:
+    """The state of `ppo` after its last complete iteration, as nested numbers and arrays."""
+    learner = ppo.learner
+    return {"policy": ppo.policy.state_dict(), "optimizer": learner.optimizer.state,
+            "rates": learner.optimizer.rates, "adapted_rate": learner.kl_control.state,
+            "last_iteration": learner.last_iteration,
+            "boundary": boundary_tree(last_boundary(ppo), ppo.collector.log),
+            "episodes": ppo.episodes.state, "seconds": ppo.clock.seconds,
+            "sinks": {type(sink).__name__: sink.state for sink in sinks_with_state(ppo)}}
+
+
+def sinks_with_state(ppo) -> list[Any]:
+    """The sinks of `ppo` that continue where they were, such as the evaluator."""
+    return [sink for sink in ppo.sinks if hasattr(sink, "state")]
+
+
+def last_boundary(ppo) -> Boundary:
+    """The state of the environments after the last complete iteration.
+
+    The rollout buffer has it until the next rollout begins, which stores it.
+    """
+    collector = ppo.collector
+    begun = collector.prepared == collector.progress.iteration or collector.prepared < 0
+    if collector.boundary is not None and (begun or ppo.pending):
+        return collector.boundary
+    return boundary_of(collector.arena, collector.progress, collector.returns.state, collector.log)
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The checkpoints in a run's folder, the newest first."""
+    found = [(int(match[1]), path) for path in folder.glob("checkpoint-*.safetensors")
+             if (match := NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def find_checkpoint(place: Path) -> Checkpoint:
+    """The checkpoint in a file, or the newest valid one in a run's folder.
+
+    Damaged ones are named in the log. Raises CheckpointError if there is no valid one.
+    """
+    if not place.exists():
+        raise CheckpointError(f"there is no run and no checkpoint {place}", RUN_FIX)
+    if not place.is_dir():
+        return read_checkpoint(place)
+    errors = []
+    for path in checkpoints_in(place):
+        try:
+            found = read_checkpoint(path)
+        except CheckpointError as error:
+            errors.append(error)
+            continue
+        for error in errors:
+            log.warning("%s; resuming from the one before, %s", error.what, path)
+        return found
+    if errors:
+        raise errors[0]
+    raise CheckpointError(f"there is no checkpoint in {place}", RUN_FIX)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint in a file; CheckpointError if it is missing, damaged or something else."""
+    tensors, texts = read_tensor_file(path, CHECKPOINT_FORMAT, "a checkpoint",
+                                      "ppo.checkpoint(path)")
+    try:
+        state = join_tree(texts["state"], tensors)
+        found = Checkpoint(path, texts["config"], texts["code"], texts["fingerprint"], state)
+        found.step  # noqa: B018  a file without it is damaged
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path} holds an invalid state: {error!r}",
+                              "give another checkpoint of the run") from error
+    return found
+
+
+def resumed_settings(found: Checkpoint, env: Any, changes: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run that continues `found` with some `changes`.
+
+    Raises ConfigError for a change that would make it another run, and for code that is missing.
+    """
+    changes = {name: value for name, value in changes.items()
+               if name in CHANGEABLE or value not in (None, "auto")}
+    known = {field.name for field in fields(Config)}
+    stored = {name: value for name, value in found.settings.items() if name in known}
+    name = stored["env_name"]
+    if env is None and "env_name" not in changes and not (name in registry or is_atari_id(name)):
+        raise ConfigError(f"{found.path} is of the environment {name}, and code that a file names"
+                          " is never imported", "PPO.resume(path, env=...) with that environment,"
+                          " or --env_name=module:MyEnv")
+    given = env_label(env) if env is not None else changes.get("env_name", name)
+    for setting, value in {**changes, "env_name": given}.items():
+        if setting not in CHANGEABLE | {*found.code} and plain(value) != plain(stored.get(setting)):
+            raise ConfigError(f"{setting} is {value!r}, but the run that is resumed has"
+                              f" {stored.get(setting)!r}", Omit(setting))
+    missing = [setting for setting in found.code if setting not in changes]
+    if missing:
+        raise ConfigError(f"the run had your own {' and '.join(missing)}, which a file cannot hold",
+                          f"PPO.resume(path, {', '.join(f'{one}=...' for one in missing)})")
+    return stored | changes | ({} if env is None else {"env_name": given})
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON gives it back: lists in place of tuples."""
+    return [plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def check_alike(arrays: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> None:
+    """Raises ValueError unless `arrays` have the shapes and dtypes of those that they replace."""
+    for one, two in zip(arrays, wanted, strict=True):
+        if (one.shape, one.dtype) != (two.shape, two.dtype):
+            raise ValueError(f"it has {one.dtype} {one.shape} for {two.dtype} {two.shape}")
+
+
+def restore(ppo, found: Checkpoint) -> None:
+    """Brings a new `ppo` to the state of a checkpoint; CheckpointError if it does not fit."""
+    state, learner, collector = found.state, ppo.learner, ppo.collector
+    try:
+        ppo.policy.load_state_dict(state["policy"])
+        learner.optimizer.restore(state["optimizer"])
+        learner.optimizer.rates = state["rates"]
+        learner.kl_control.restore(state["adapted_rate"])
+        learner.last_iteration = state["last_iteration"]
+        ppo.episodes.restore(state["episodes"])
+        ppo.clock.seconds = dict(state["seconds"])
+        for sink in sinks_with_state(ppo):
+            if type(sink).__name__ in state["sinks"]:
+                sink.restore(state["sinks"][type(sink).__name__])
+        boundary = tree_map(lambda x: x.numpy() if isinstance(x, Tensor) else x, state["boundary"])
+        check_alike([*boundary["returns"], boundary["memory"]],
+                    [*collector.returns.state, collector.arena["state"][-1]])
+        collector.progress = Progress(*boundary["progress"])
+        collector.returns.state = boundary["returns"]
+        if boundary["step"]:
+            rows = np.empty_like(collector.arena["obs"][-1])
+            collector.resumed = resumed_episodes(boundary, rows)
+            collector.log.resume(collector.resumed, ())
+            collector.arena["state"][-1] = boundary["memory"]
+            collector.boundary = Boundary(collector.progress, boundary["returns"],
+                                          collector.log.state, rows, boundary["memory"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{found.path} does not fit this run: {error}",
+                              "give the environment and the model that it was written with"
+                              ) from error

@@ -1,0 +1,110 @@
+"""Tensors and JSON texts in one safetensors file, with a checksum; no pickle.
+
+Writing is atomic: a reader sees the old file or the new one. Nothing is imported or run because a
+file names it.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from fastppo.errors import CheckpointError
+from fastppo.saved.run_folder import example_model
+
+HEADER_BYTES = 16 << 20  # longest header that is read: names, shapes and texts
+
+log = logging.getLogger("fastppo")
+
+
+def write_tensor_file(path: Path, form: str, tensors: dict[str, Tensor], texts: dict[str, Any]
+                      ) -> None:
+    """Writes contiguous tensors and JSON values to `path`, in the format `form`.
+
+    Raises CheckpointError if that fails.
+    """
+    metadata = {name: json.dumps(text, default=repr) for name, text in texts.items()}
+    metadata["format"] = form
+    metadata["sha256"] = _digest(tensors, metadata)
+    write_file(path, save(tensors, metadata))
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Writes `data` to a file, whole or not at all; raises CheckpointError if that fails."""
+    partial = path.parent / f".{path.name}.{os.getpid()}.part"
+    try:
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
+            log.warning("made the folder %s, which was not there", path.parent)
+        with open(partial, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise CheckpointError(f"cannot write {path}: {error.strerror}",
+                              "save to a file in a folder where you may write, on a disk with"
+                              " free space, under a shorter name") from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Writes the names in a folder to the disk; without this a new name may be lost."""
+    if os.name == "nt":  # a folder cannot be opened there
+        return
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def read_tensor_file(path: Path, form: str, what: str, writer: str
+                     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(tensors, JSON values) of a file in the format `form`.
+
+    `what` is the name of its contents, `writer` the call that writes it. Raises CheckpointError if
+    it is missing, damaged or of another format.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path} is a folder" if path.is_dir() else
+                              f"there is no file {path}", f'load("{example_model(path)}")')
+    fix = f"give a file that {writer} wrote, or another copy of it"
+    try:
+        with open(path, "rb") as file:
+            if int.from_bytes(file.read(8), "little") > HEADER_BYTES:
+                raise SafetensorError(f"its header is longer than {HEADER_BYTES:,} bytes")
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is not a safetensors file, or is damaged: {error}",
+                              fix) from error
+    checksum = metadata.pop("sha256", "")
+    if metadata.get("format") != form or checksum != _digest(tensors, metadata):
+        raise CheckpointError(f"{path} is not {what} of this version of fastppo, or is damaged",
+                              fix)
+    del metadata["format"]
+    try:
+        return tensors, {name: json.loads(text) for name, text in metadata.items()}
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} holds texts that are no JSON: {error}", fix) from error
+
+
+def _digest(tensors: dict[str, Tensor], texts: dict[str, str]) -> str:
+    sha = hashlib.sha256(json.dumps(sorted(texts.items())).encode())
+    for name, tensor in sorted(tensors.items()):
+        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        sha.update(tensor.reshape(-1, 1).view(torch.uint8).numpy())  # bfloat16 too
+    return sha.hexdigest()
