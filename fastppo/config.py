@@ -290,7 +290,7 @@ RULES = [(name, *rule) for names, *rule in (
     ("lr critic_lr clip_range clip_range_vf", is_schedule, f"a number above 0, or {EXAMPLES}"),
     ("entropy_coef", lambda x: is_schedule(x, False), f"a number, 0 or more, or {EXAMPLES}"),
     ("adam_eps max_grad_norm target_kl adaptive_kl reward_limit obs_limit",
-     lambda x: is_finite_number(x) and x > 0, "a finite number above 0"),
+     lambda x: is_finite_number(x) and 0 < x < 3e38, "a number above 0, finite in float32"),
     ("value_coef rpo_alpha step_timeout reset_timeout min_std checkpoint_interval",
      lambda x: is_finite_number(x) and x >= 0, "a finite number, 0 or more"),
     ("dual_clip", lambda x: is_finite_number(x) and x > 1, "a finite number above 1, such as 3"),

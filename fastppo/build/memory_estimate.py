@@ -66,10 +66,7 @@ def check_network_size(config: Config, inputs: int) -> None:
     It is called before the network is built. `inputs`: features of an observation; 0 if images are
     processed by convolutions first.
     """
-    widths, gates = [inputs, *config.hidden_sizes], {"none": 0, "gru": 3, "lstm": 4}[config.rnn]
-    count = sum(a * b for a, b in pairwise(widths))  # at least: there are biases and heads, too
-    count += gates * config.rnn_size * (config.rnn_size + widths[-1])
-    count *= 1 if config.shared_critic else 2
+    count = least_parameters(config, inputs)
     need, free = 4 * PARAMETER_VECTORS.get(config.learner, 9) * count, free_memory()
     if need > free:
         larger = {name: default_of(name) for name in ("hidden_sizes", "rnn_size")
@@ -77,6 +74,14 @@ def check_network_size(config: Config, inputs: int) -> None:
         raise ConfigError(f"the network has at least {count:,} parameters and needs {need >> 20:,}"
                           f" MiB to be trained, but {free >> 20:,} MiB are free",
                           Set(**larger) if larger else "use smaller observations")
+
+
+def least_parameters(config: Config, inputs: int) -> int:
+    """The weights of a built-in network's hidden layers; it has biases and heads, too."""
+    widths, gates = [inputs, *config.hidden_sizes], {"none": 0, "gru": 3, "lstm": 4}[config.rnn]
+    count = sum(a * b for a, b in pairwise(widths))
+    count += gates * config.rnn_size * (config.rnn_size + widths[-1])
+    return count * (1 if config.shared_critic else 2)
 
 
 def fitting_setting(config: Config, need: Callable[[Config], int], names: Sequence[str],

@@ -1,7 +1,9 @@
 """A policy as one file: weights, observation moments, spaces and settings; see tensor_file."""
 
 import logging
+import math
 import os
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,17 +12,23 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
-from fastppo.build.model import build_policy
+from fastppo.build.memory_estimate import least_parameters
+from fastppo.build.model import build_policy, is_plain_mlp
 from fastppo.build.user_model import is_user_model
 from fastppo.config import Config
-from fastppo.envs.spaces import MASK, OBS_KEY, MaskedDict, subspaces
-from fastppo.errors import CheckpointError
+from fastppo.envs.actions import check_bounds
+from fastppo.envs.faults import truncate_text
+from fastppo.envs.observations import ObservationEncoding, ObservationLayout
+from fastppo.envs.spaces import MASK, MAX_DISCRETE, OBS_KEY, MaskedDict, subspaces
+from fastppo.errors import CheckpointError, ModelError
 from fastppo.networks.torch_state import default_torch
+from fastppo.networks.value_normalisation import modules_with_moments
 from fastppo.policy import Policy
 from fastppo.saved.fingerprint import fingerprint
 from fastppo.saved.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.settings.spelling import MODELS
 
+MAX_LEAVES = 1_000  # parts of a space in a file
 POLICY_FORMAT = "fastppo policy 1"
 # Settings of training that may be functions or classes; a policy does not need them.
 CALLABLE_SETTINGS = ("lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef", "optimizer",
@@ -55,15 +63,19 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
     tensors, texts = read_tensor_file(path, POLICY_FORMAT, "a policy", "ppo.save(path)")
     try:
         config = _stored_config(texts["config"], model, path)
-        obs_space, act_space = (_build_space(texts[name], name, tensors)
-                                for name in ("obs_space", "act_space"))
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} holds invalid settings or spaces: {error!r}",
+        spaces = [_build_space(texts[name], name, tensors) for name in ("obs_space", "act_space")]
+        _check_size(config, *spaces, tensors)
+        policy = build_policy(*spaces, config, model)
+    except (CheckpointError, ModelError):
+        raise
+    except Exception as error:  # a file may hold anything
+        text = truncate_text(repr(error), 500)
+        raise CheckpointError(f"{path} holds invalid settings or spaces: {text}",
                               "ppo.save(path) writes valid ones") from error
-    policy = build_policy(obs_space, act_space, config, model)
     try:
         policy.load_state_dict(tensors)
-    except RuntimeError as error:
+        _check_moments(policy)
+    except (RuntimeError, ValueError) as error:
         raise CheckpointError(
             f"{path} does not fit the model: {error}",
             "load(path, model=MyNet) with the class it was trained with; a built-in network has"
@@ -139,7 +151,12 @@ def describe_space(space: Space, name: str, tensors: dict[str, torch.Tensor]) ->
 
 
 def _build_space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tensor]) -> Space:
-    """The space that `text` describes; its arrays are removed from `tensors`."""
+    """The space that `text` describes; its arrays are removed from `tensors`.
+
+    Raises an exception, before it allocates, for a space that no policy has.
+    """
+    if name.count(".") == 0 and _count_leaves(text) > MAX_LEAVES:
+        raise ValueError(f"{name} has more than {MAX_LEAVES:,} parts")
     if "parts" in text:
         inner = [_build_space(part, f"{name}.{i}", tensors) for i, part in enumerate(text["parts"])]
         if "keys" not in text:
@@ -150,10 +167,44 @@ def _build_space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tenso
     if "n" in text:
         return Discrete(**text)
     if "bits" in text:
+        if math.prod(np.atleast_1d(text["bits"]).tolist()) > MAX_DISCRETE:
+            raise ValueError(f"{name} has more than {MAX_DISCRETE:,} bits")
         return MultiBinary(text["bits"])
     first, second = ("nvec", "start") if "choices" in text else ("low", "high")
     low, high = (tensors.pop(f"{name}.{kind}").numpy() for kind in (first, second))
     if "choices" in text:
-        return MultiDiscrete(low, np.dtype(text["choices"]), start=high)
-    dtype = np.dtype(text["dtype"])
+        return MultiDiscrete(low, _number_type(text["choices"]), start=high)
+    dtype = _number_type(text["dtype"])
     return Box(low.astype(dtype), high.astype(dtype), low.shape, dtype)
+
+
+def _count_leaves(text: dict[str, Any]) -> int:
+    return sum(map(_count_leaves, text["parts"])) if "parts" in text else 1
+
+
+def _number_type(text: str) -> np.dtype:
+    """The dtype that `text` names; ValueError for any but a number, which may have any size."""
+    if not re.fullmatch(r"[<>=|][biuf](1|2|4|8|16)", text):
+        raise ValueError(f"{text[:20]!r} is no type of numbers")
+    return np.dtype(text)
+
+
+def _check_size(config: Config, obs_space: Space, act_space: Space,
+                tensors: dict[str, torch.Tensor]) -> None:
+    """Raises ValueError for a network that has more parameters than the file."""
+    seen = ObservationLayout(obs_space, act_space)
+    inputs = ObservationEncoding(seen).size if is_plain_mlp(config) else 0
+    least = 0 if is_user_model(config.model) else least_parameters(config, inputs)
+    if least > (held := sum(x.numel() for x in tensors.values())):
+        raise ValueError(f"the network has at least {least:,} parameters, but the file {held:,}")
+
+
+def _check_moments(policy: Policy) -> None:
+    """Raises ValueError for moments that no observations or returns have."""
+    if policy.actions.form != "clip":
+        check_bounds(policy.act_space, "action_scaling")
+    for part in modules_with_moments(policy):
+        count, mean, m2 = part.state
+        if not (0 <= count < math.inf and mean.isfinite().all() and (m2 >= 0).all()
+                and m2.isfinite().all()):
+            raise ValueError("its moments are not finite, or negative")

@@ -20,7 +20,7 @@ from torch import Tensor
 from fastppo.errors import CheckpointError
 from fastppo.saved.run_folder import example_model
 
-HEADER_BYTES = 16 << 20  # longest header that is read: names, shapes and texts
+HEADER_BYTES = 4 << 20  # longest header that is read: names, shapes and texts
 
 log = logging.getLogger("fastppo")
 

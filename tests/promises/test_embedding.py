@@ -328,7 +328,7 @@ def test_nothing_of_the_hosts_is_touched(workers, tmp_path, monkeypatch, capfd):
 
 
 IMPORTED = """
-import sys; sys.path.append({tests!r})
+import sys; sys.path += {tests!r}
 import gymnasium, numpy, torch
 import test_embedding
 before = test_embedding.host()
@@ -341,7 +341,8 @@ print([name for name in before if before[name] != after[name]])
 
 @pytest.mark.slow
 def test_importing_everything_changes_nothing_global():
-    code = IMPORTED.format(tests=os.path.dirname(__file__))
+    here = os.path.dirname(__file__)
+    code = IMPORTED.format(tests=[here, os.path.dirname(here)])
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout == "[]\n" and out.stderr == ""
 
