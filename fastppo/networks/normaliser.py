@@ -60,7 +60,7 @@ class ObservationNormaliser(RunningMoments):
         norm = bool(encoding.normalised.any())
         super().__init__(int(encoding.normalised.sum()) if norm else 0)
         self.layout, self.encoding, self.norm = layout, encoding, norm
-        self.flat, self.limit = flat, limit
+        self.flat, self.limit = flat, float(limit)
         columns = encoding.size if norm else 0
         self.register_buffer("shift", torch.zeros(columns, dtype=torch.float32), persistent=False)
         self.register_buffer("scale", torch.ones(columns, dtype=torch.float32), persistent=False)
