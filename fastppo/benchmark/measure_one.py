@@ -126,8 +126,8 @@ def run_facts(ppo) -> dict[str, Any]:
     import gymnasium
     import torch
 
+    from fastppo.build.run_folder import public_config
     from fastppo.machine import kernels
-    from fastppo.saved.run_folder import public_config
     policy = ppo.policy
     return {"config": public_config(ppo.config), "inputs": policy.observer.encoding.size,
             "outputs": policy.head.size,

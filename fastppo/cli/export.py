@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Sequence
 
+from fastppo.build.run_folder import example_model
 from fastppo.cli.arguments import flag_text, flags_by_setting, split_flags
 from fastppo.cli.help_page import help_page
 from fastppo.cli.interrupts import Interrupts
 from fastppo.cli.setting_types import settings
 from fastppo.errors import ConfigError, Error
-from fastppo.saved.run_folder import example_model
 from fastppo.settings.fixes import Omit, program
 
 
@@ -42,8 +42,8 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
                         + (Export.__doc__ or ""), settings(Export).values()))
         return
     model, options = parse_options(argv)
-    from fastppo.saved import export as exporter
-    from fastppo.saved.policy_file import load
+    from fastppo.build.policy_file import load
+    from fastppo.outputs import export as exporter
     path = Path(options.output or model.with_suffix(exporter.FORMATS[options.to or "onnx"]))
     if path.absolute() == model.absolute():
         raise ConfigError(f"{path} is the policy itself", Omit("output"))
@@ -66,7 +66,7 @@ def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[
 
     from fastppo.envs.env_hints import is_atari_id
     from fastppo.envs.make import make_factory
-    from fastppo.saved.export_samples import play_episodes, sample_episodes
+    from fastppo.outputs.export_samples import play_episodes, sample_episodes
     if env_name:
         return play_episodes(policy, make_factory(env_name, games=games)), f"steps of {env_name}"
     if stored_name in registry or is_atari_id(stored_name):  # no module of the file's is imported

@@ -164,10 +164,10 @@ def make_summary(ppo, ended: str, startup: float, seconds: float, begun: int, mo
 
     `begun` is the step at which this process began.
     """
+    from fastppo.build.fingerprint import fingerprint
     from fastppo.collect import WARMUP_STEPS
     from fastppo.machine import kernels
     from fastppo.outputs.evaluator import evaluator_of
-    from fastppo.saved.fingerprint import fingerprint
     config, recent, evaluator = ppo.config, ppo.episodes.stats(), evaluator_of(ppo.sinks)
     best = evaluator and evaluator.best
     rows = config.num_envs * min(config.num_steps, WARMUP_STEPS)

@@ -1,4 +1,4 @@
-"""The outputs of a run while it goes on: metrics, sinks, evaluations.
+"""The outputs of a run: metrics, sinks, evaluations, exports.
 
-May import: saved and what that may import.
+May import: build and what that may import.
 """

@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 from typing import Any, Sequence
 
+from fastppo.build.checkpoint import checkpoints_in, write_checkpoint
 from fastppo.errors import CheckpointError
 from fastppo.outputs.console import note
-from fastppo.saved.checkpoint import checkpoints_in, write_checkpoint
 
 KEPT = 2  # the newest, and the one before in case that is damaged
 

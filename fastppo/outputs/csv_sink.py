@@ -6,8 +6,8 @@ import os
 from itertools import count
 from pathlib import Path
 
+from fastppo.build.run_folder import write_error
 from fastppo.outputs.console import note
-from fastppo.saved.run_folder import write_error
 
 log = logging.getLogger("fastppo")
 

@@ -5,16 +5,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from fastppo.build.run import Run
-from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
-from fastppo.outputs.sinks import make_sinks
-from fastppo.saved.checkpoint import (
+from fastppo.build.checkpoint import (
     find_checkpoint,
     restore,
     resumed_settings,
     write_checkpoint,
 )
-from fastppo.saved.policy_file import save_policy, start_from_policy
+from fastppo.build.policy_file import save_policy, start_from_policy
+from fastppo.build.run import Run
+from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
+from fastppo.outputs.sinks import make_sinks
 
 
 class SavedRun(Run):

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fastppo.build.run_folder import make_run_folder, public_config
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
 from fastppo.outputs.checkpointer import Checkpointer
@@ -12,7 +13,6 @@ from fastppo.outputs.console import ProgressLines
 from fastppo.outputs.csv_sink import CsvSink
 from fastppo.outputs.evaluator import Evaluator
 from fastppo.outputs.wandb_sink import WandbSink, check_wandb
-from fastppo.saved.run_folder import make_run_folder, public_config
 
 
 def asks_to_stop(answer: Any) -> bool:

@@ -13,11 +13,11 @@ from envs_for_tests import Chance, Counting
 from gymnasium.spaces import Box, Discrete
 
 from fastppo import PPO, Config, load
+from fastppo.build import policy_file
 from fastppo.cli import main
 from fastppo.errors import ConfigError, EnvError, Error
 from fastppo.outputs import evaluator
 from fastppo.outputs.evaluator import BEST, Best, is_due
-from fastppo.saved import policy_file
 
 WORDS = dict(eval_interval=64, eval_episodes=3)  # every second rollout of conftest's TINY
 

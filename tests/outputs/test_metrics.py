@@ -14,12 +14,12 @@ import torch
 from asked_of_runs import table, weights
 
 from fastppo import Config
+from fastppo.build import run_folder
 from fastppo.errors import ConfigError
 from fastppo.outputs import console, metrics, sinks, wandb_sink
 from fastppo.outputs.console import ProgressLines
 from fastppo.outputs.csv_sink import CsvSink
 from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
-from fastppo.saved import run_folder
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 STATS = {"charts/SPS": 500.0, "losses/approx_kl": 0.01, "losses/explained_variance": 0.5}

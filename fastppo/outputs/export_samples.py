@@ -12,8 +12,8 @@ from fastppo.envs.observations import ObservationLayout
 from fastppo.envs.spaces import MASK, leaves, tree_map
 from fastppo.errors import Error, InputError
 from fastppo.networks.torch_state import torch_threads
+from fastppo.outputs.export_graph import inputs_of
 from fastppo.policy import Policy
-from fastppo.saved.export_graph import inputs_of
 
 STEPS = 300
 SAMPLE_LIMIT = 6e4  # samples are clipped to this, because those without bounds may overflow

@@ -15,11 +15,11 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from safetensors.torch import save_file
 
 from fastppo import PPO
+from fastppo.build import tensor_file
+from fastppo.build.checkpoint import checkpoints_in, find_checkpoint, read_checkpoint
+from fastppo.build.tensor_file import join_tree, split_tree
 from fastppo.errors import CheckpointError, ConfigError, Error
 from fastppo.outputs import checkpointer
-from fastppo.saved import tensor_file
-from fastppo.saved.checkpoint import checkpoints_in, find_checkpoint, read_checkpoint
-from fastppo.saved.tensor_tree import join_tree, split_tree
 from fastppo.stepping import replay
 
 TINY = dict(preset="none", seed=1, num_envs=4, num_steps=16, num_minibatches=2, epochs=2,

@@ -1,7 +1,9 @@
 """Tensors and JSON texts in one safetensors file, with a checksum; no pickle.
 
 Writing is atomic: a reader sees the old file or the new one. Nothing is imported or run because a
-file names it.
+file names it. Nested values are JSON with tensors by name (split_tree, join_tree):
+
+    {"a": [1, array]}  <->  {"dict": [["a", {"list": [1, {"tensor": "x.0.1"}]}]]}, {"x.0.1": array}
 """
 
 import contextlib
@@ -12,13 +14,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from fastppo.build.run_folder import example_model
 from fastppo.errors import CheckpointError
-from fastppo.saved.run_folder import example_model
 
 HEADER_BYTES = 4 << 20  # longest header that is read: names, shapes and texts
 
@@ -108,3 +111,37 @@ def _digest(tensors: dict[str, Tensor], texts: dict[str, str]) -> str:
         sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         sha.update(tensor.reshape(-1, 1).view(torch.uint8).numpy())  # bfloat16 too
     return sha.hexdigest()
+
+
+def split_tree(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """`value` as a JSON value; its arrays are put into `tensors`, under names from `name` on."""
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(np.ascontiguousarray(value))
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {"dict": [[key, split_tree(part, f"{name}.{i}", tensors)]
+                         for i, (key, part) in enumerate(value.items())]}
+    if isinstance(value, (list, tuple)):
+        return {"list": [split_tree(part, f"{name}.{i}", tensors) for i, part in enumerate(value)]}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"{name} is {type(value).__name__}, which a file cannot hold")
+
+
+def join_tree(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """The value that `split_tree` made JSON of; lists and tuples are tuples, arrays are tensors.
+
+    Raises KeyError, TypeError or ValueError for JSON of any other form.
+    """
+    if not isinstance(value, dict):
+        return value
+    (kind, content), = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {key: join_tree(part, tensors) for key, part in content}
+    if kind == "list":
+        return tuple(join_tree(part, tensors) for part in content)
+    raise ValueError(f"a tree has a {kind!r}")

@@ -12,8 +12,10 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
+from fastppo.build.fingerprint import fingerprint
 from fastppo.build.memory_estimate import least_parameters
 from fastppo.build.model import build_policy, is_plain_mlp
+from fastppo.build.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.build.user_model import is_user_model
 from fastppo.config import Config
 from fastppo.envs.actions import check_bounds
@@ -24,8 +26,6 @@ from fastppo.errors import CheckpointError, ModelError
 from fastppo.networks.torch_state import default_torch
 from fastppo.networks.value_normalisation import modules_with_moments
 from fastppo.policy import Policy
-from fastppo.saved.fingerprint import fingerprint
-from fastppo.saved.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.settings.spelling import MODELS
 
 MAX_LEAVES = 1_000  # parts of a space in a file
