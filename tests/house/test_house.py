@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import fnmatch
 import graphlib
 import re
 import subprocess
@@ -221,6 +222,12 @@ def test_every_public_name_has_a_docstring(path):
         for node in holder.body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
                 assert ast.get_docstring(node), f"{path.stem}.{node.name}"
+
+
+def test_every_folder_of_tests_is_collected(pytestconfig):
+    folders = {path.parent.name for path in (ROOT / "tests").rglob("test_*.py")}
+    left_out = pytestconfig.getini("norecursedirs")
+    assert [name for name in folders for form in left_out if fnmatch.fnmatch(name, form)] == []
 
 
 def test_a_worker_imports_neither_torch_nor_numba():
