@@ -1,11 +1,13 @@
-"""Ctrl-C and SIGTERM: the first stops training after the iteration, the second ends the process."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first stops training, the second ends the process."""
 
+import contextlib
 import os
 import signal
 import threading
 from typing import Any, Callable
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGHUP = getattr(signal, "SIGHUP", signal.SIGTERM)  # a closed terminal; Windows has none
+SIGNALS = {signal.SIGINT, signal.SIGTERM, SIGHUP}
 
 
 class Stop(KeyboardInterrupt):
@@ -13,7 +15,7 @@ class Stop(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Handles SIGINT and SIGTERM inside the block; afterwards the handlers are those of before.
+    """Handles SIGINT, SIGTERM and SIGHUP inside the block; then the handlers are those of before.
 
     The first signal raises Stop if `stop_now()`, else it only stores its number in `signum`. The
     second ends the process with the exit code that shells expect. Outside the main thread nothing
@@ -27,7 +29,10 @@ class Interrupts:
 
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
-            self.before = {signum: signal.signal(signum, self._handle) for signum in SIGNALS}
+            # Under nohup SIGHUP is ignored, and stays so.
+            ignored = {SIGHUP} if signal.getsignal(SIGHUP) == signal.SIG_IGN else set()
+            self.before = {signum: signal.signal(signum, self._handle)
+                           for signum in SIGNALS - ignored}
         return self
 
     def __exit__(self, *_) -> None:
@@ -38,8 +43,9 @@ class Interrupts:
         if self.signum:
             os._exit(128 + signum)  # workers die with their parent
         self.signum, now = signum, self.stop_now()
-        # Not print, which the signal may have interrupted.
-        os.write(2, b"stopping%s; another Ctrl-C or SIGTERM ends the process at once\n" % (
-            b"" if now else b" after this iteration"))
+        when = b"" if now else b" after this iteration"
+        with contextlib.suppress(OSError):  # the terminal may be closed
+            # Not print, which the signal may have interrupted.
+            os.write(2, b"stopping" + when + b"; another signal ends the process at once\n")
         if now:
             raise Stop

@@ -515,7 +515,7 @@ def test_a_fault_of_the_environment_is_exit_code_1_and_leaves_the_last_whole_ite
 
 
 @pytest.mark.parametrize("at, steps", [(4, None), (12, 32)])
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_collecting_at_once_and_keeps_the_last_whole_iteration(
         command, signum, at, steps):
     before = signal.getsignal(signum)
@@ -618,7 +618,7 @@ def test_a_signal_is_answered_at_once(capfd):
         stopping.stop_now = lambda: False
         os.kill(os.getpid(), signal.SIGINT)
     assert capfd.readouterr().err == (
-        "stopping after this iteration; another Ctrl-C or SIGTERM ends the process at once\n")
+        "stopping after this iteration; another signal ends the process at once\n")
 
 
 def test_the_second_signal_ends_the_process_at_once(monkeypatch):
@@ -630,6 +630,17 @@ def test_the_second_signal_ends_the_process_at_once(monkeypatch):
         assert (stopping.signum, codes) == (2, [])
         os.kill(os.getpid(), signal.SIGTERM)
     assert codes == [143]
+
+
+def test_a_hangup_that_is_ignored_stays_so():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupts.Interrupts():
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_handlers_are_the_main_threads_business():
