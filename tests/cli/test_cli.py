@@ -28,7 +28,7 @@ from fastppo.outputs import wandb_sink
 from fastppo.settings.aliases import FOREIGN_NAMES, Answer
 from fastppo.settings.fixes import Set, fix_text, format_value, program
 from fastppo.settings.presets import PRESETS
-from fastppo.workers import worker_process
+from fastppo.workers import team
 
 MAIN = Path(__file__).parents[2] / "main.py"
 TINY = ["--preset=none", "--num_workers=0", "--num_envs=4", "--num_steps=8", "--epochs=1",
@@ -281,7 +281,7 @@ def test_help_and_errors_name_the_command_as_it_was_started(command, monkeypatch
 ])
 def test_bad_input_is_one_error_with_a_fix_before_any_worker_starts(command, monkeypatch, argv,
                                                                     what, fix):
-    monkeypatch.setattr(worker_process, "WorkerProcess", None)
+    monkeypatch.setattr(team, "WorkerProcess", None)
     for version in (2, 9, 10):
         monkeypatch.setitem(gym.registry, f"Moved-v{version}",
                             EnvSpec(f"Moved-v{version}", "gone_from_here:Env"))
