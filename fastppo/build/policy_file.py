@@ -15,6 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from fastppo.build.fingerprint import fingerprint
 from fastppo.build.memory_estimate import least_parameters
 from fastppo.build.model import build_policy, is_plain_mlp
+from fastppo.build.run_folder import public_config
 from fastppo.build.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.build.user_model import is_user_model
 from fastppo.config import Config
@@ -48,7 +49,8 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None
                for name, x in policy.state_dict().items()}
     texts = {name: describe_space(space, name, tensors) for name, space in (
         ("obs_space", policy.obs_space), ("act_space", policy.act_space))}
-    texts |= {"config": vars(config), "fingerprint": fingerprint(config.torch_threads or 1)}
+    shown = {"env_kwargs": public_config(config)["env_kwargs"]}  # without passwords
+    texts |= {"config": vars(config) | shown, "fingerprint": fingerprint(config.torch_threads or 1)}
     write_tensor_file(path, POLICY_FORMAT, tensors, texts)
 
 

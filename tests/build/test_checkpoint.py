@@ -14,7 +14,7 @@ from envs_for_tests import Chance, Fenced
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from safetensors.torch import save_file
 
-from fastppo import PPO
+from fastppo import PPO, load
 from fastppo.build import tensor_file
 from fastppo.build.checkpoint import checkpoints_in, find_checkpoint, read_checkpoint
 from fastppo.build.tensor_file import join_tree, split_tree
@@ -386,7 +386,10 @@ def test_a_password_of_the_environment_is_not_in_the_file(tmp_path):
         return Chance(FLOATS, Discrete(3))
     with PPO(env, env_kwargs=kwargs, **TINY) as ppo:
         ppo.checkpoint(path)
+        ppo.save(tmp_path / "policy.safetensors")
     assert b"swordfish" not in path.read_bytes()
+    assert b"swordfish" not in (tmp_path / "policy.safetensors").read_bytes()
+    load(tmp_path / "policy.safetensors")
     with pytest.raises(ConfigError, match="env_kwargs"):
         PPO.resume(path, env)
     PPO.resume(path, env, env_kwargs=kwargs).close()
