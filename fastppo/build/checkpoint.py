@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fastppo.build.fingerprint import fingerprint
 from fastppo.build.resolve import env_label
-from fastppo.build.run_folder import public_config
+from fastppo.build.run_folder import CHECKPOINTS, public_config
 from fastppo.build.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
 from fastppo.collect import Progress
 from fastppo.config import Config
@@ -107,7 +107,7 @@ def last_boundary(ppo) -> Boundary:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoints in a run's folder, the newest first."""
-    found = [(int(match[1]), path) for path in folder.glob("checkpoint-*.safetensors")
+    found = [(int(match[1]), path) for path in folder.glob(CHECKPOINTS)
              if (match := NAME.fullmatch(path.name))]
     return [path for _, path in sorted(found, reverse=True)]
 

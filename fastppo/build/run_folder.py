@@ -9,6 +9,8 @@ from fastppo.errors import ConfigError
 from fastppo.machine.child_env import SECRET
 from fastppo.settings.fixes import Set
 
+CHECKPOINTS = "checkpoint-*.safetensors"  # the files of a run's checkpoints; * is the step
+
 
 def public_config(config: Config) -> dict[str, Any]:
     """A Config as plain JSON values; texts in env_kwargs that may be passwords become ***."""

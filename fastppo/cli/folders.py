@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Iterator
 
-from fastppo.build.run_folder import write_error
+from fastppo.build.run_folder import CHECKPOINTS, write_error
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Omit, Set
 
@@ -26,7 +26,7 @@ def place_to_resume(resume: str | None, init_from: str | None, run_dir: str | No
     if run_dir is None:
         raise ConfigError("resume=auto continues the run of a name, and there is none",
                           Set(name="my_run"))
-    found = any(Path(run_dir).glob("checkpoint-*.safetensors"))
+    found = any(Path(run_dir).glob(CHECKPOINTS))
     return Path(run_dir) if found else None
 
 

@@ -30,13 +30,13 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     request = arguments.read(argv)
     options, config = Train(**request.options), request.config
     seed = secrets.randbits(31) if config.seed is None else config.seed
-    start = {"run_dir": None, "progress": "lines" if config.progress == "auto" else config.progress}
+    progress = "lines" if config.progress == "auto" else config.progress
     place = place_to_resume(options.resume, options.init_from, config.run_dir)
     name = f"{folder_name(config.env_name)}__{seed}"
     with run_folder(place, options.resume, config.run_dir, name) as folder:
         from fastppo.outputs.evaluator import evaluator_of
         from fastppo.ppo import PPO
-        start = request.given | start | {"run_dir": str(folder)}
+        start = request.given | {"progress": progress, "run_dir": str(folder)}
         if place is None:
             start |= {"env_name": config.env_name, "seed": seed, "init_from": options.init_from}
         with PPO(checkpoint=place, **start) as ppo:
