@@ -29,13 +29,14 @@ else
   $(error TORCH=$(TORCH) is unknown; fix: make TORCH=cpu, or leave it out)
 endif
 
-.PHONY: help train test slow check sanitize bench clean
+.PHONY: help train test slow test-faults check sanitize bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make train    train LunarLander-v3 on the CPU     (SEED=1, ARGS=\"--env_name=CartPole-v1\")"
 	@echo "make test     run the fast tests                  (JOBS=2, ARGS=\"-k gae\")"
 	@echo "make slow     run the learning tests and the full matrix"
+	@echo "make test-faults  run kills, hangs and damaged files by the hundred"
 	@echo "make check    run the linter, the type checker and the tests of the code's form"
 	@echo "make sanitize run the tests of the C under the address and undefined sanitizers"
 	@echo "make bench    measure README's speed table: figures, limits, other systems"
@@ -52,6 +53,9 @@ test: $(STAMP)
 
 slow: $(STAMP)
 	@$(PY) -m pytest -q -n $(JOBS) -m slow $(ARGS)
+
+test-faults: $(STAMP)
+	@$(PY) -m pytest -q -n $(JOBS) -m faults $(ARGS)
 
 check: $(VENV)/dev
 	@$(PY) -m ruff check fastppo tests bench docs setup.py main.py
