@@ -8,10 +8,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastppo.build.policy_file import load
     from fastppo.collect import Rollout
     from fastppo.config import Config
     from fastppo.errors import Error
+    from fastppo.files.policy_file import load
     from fastppo.outputs.evaluate import Evaluation
     from fastppo.outputs.export import export
     from fastppo.policy import Policy
@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 __all__ = ["PPO", "Config", "load", "export", "make_vec", "Error", "Rollout", "Evaluation",
            "Policy", "__version__"]
 
-_MODULES = {"PPO": "ppo", "Config": "config", "load": "build.policy_file",
+_MODULES = {"PPO": "ppo", "Config": "config", "load": "files.policy_file",
             "export": "outputs.export", "make_vec": "workers.make_vec", "Error": "errors",
             "Rollout": "collect", "Evaluation": "outputs.evaluate", "Policy": "policy"}
 

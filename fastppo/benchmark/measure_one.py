@@ -126,7 +126,7 @@ def run_facts(ppo) -> dict[str, Any]:
     import gymnasium
     import torch
 
-    from fastppo.build.run_folder import public_config
+    from fastppo.files.run_folder import public_config
     from fastppo.machine import kernels
     policy = ppo.policy
     return {"config": public_config(ppo.config), "inputs": policy.observer.encoding.size,

@@ -1,4 +1,4 @@
-"""From a Config or a file to a run: settings, policy, memory, environments, learner.
+"""From a Config to a run: settings, policy, memory, environments, learner.
 
 May import: learners and what that may import.
 """

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Sequence
 
-from fastppo.build.run_folder import example_model
 from fastppo.cli.arguments import flag_text, flags_by_setting, split_flags
 from fastppo.cli.help_page import help_page
 from fastppo.cli.interrupts import Interrupts
 from fastppo.cli.setting_types import settings
 from fastppo.errors import ConfigError, Error
+from fastppo.files.run_folder import example_model
 from fastppo.settings.fixes import Omit, program
 
 
@@ -42,7 +42,7 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
                         + (Export.__doc__ or ""), settings(Export).values()))
         return
     model, options = parse_options(argv)
-    from fastppo.build.policy_file import load
+    from fastppo.files.policy_file import load
     from fastppo.outputs import export as exporter
     path = Path(options.output or model.with_suffix(exporter.FORMATS[options.to or "onnx"]))
     if path.absolute() == model.absolute():

@@ -6,8 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Iterator
 
-from fastppo.build.run_folder import CHECKPOINTS, write_error
 from fastppo.errors import ConfigError
+from fastppo.files.run_folder import CHECKPOINTS, write_error
 from fastppo.settings.fixes import Omit, Set
 
 

@@ -164,8 +164,8 @@ def make_summary(ppo, ended: str, startup: float, seconds: float, begun: int, mo
 
     `begun` is the step at which this process began.
     """
-    from fastppo.build.fingerprint import fingerprint
     from fastppo.collect import WARMUP_STEPS
+    from fastppo.files.fingerprint import fingerprint
     from fastppo.machine import kernels
     from fastppo.outputs.evaluator import evaluator_of
     config, recent, evaluator = ppo.config, ppo.episodes.stats(), evaluator_of(ppo.sinks)

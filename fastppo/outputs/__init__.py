@@ -1,4 +1,4 @@
 """The outputs of a run: metrics, sinks, evaluations, exports.
 
-May import: build and what that may import.
+May import: files and what that may import.
 """

@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 from typing import Any, Sequence
 
-from fastppo.build.checkpoint import checkpoints_in, write_checkpoint
 from fastppo.errors import CheckpointError
+from fastppo.files.checkpoint import checkpoints_in, write_checkpoint
 from fastppo.outputs.console import note
 
 KEPT = 2  # the newest, and the one before in case that is damaged

@@ -6,7 +6,7 @@ import os
 from itertools import count
 from pathlib import Path
 
-from fastppo.build.run_folder import write_error
+from fastppo.files.run_folder import write_error
 from fastppo.outputs.console import note
 
 log = logging.getLogger("fastppo")

@@ -5,14 +5,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from fastppo.build.checkpoint import (
+from fastppo.build.run import Run
+from fastppo.files.checkpoint import (
     find_checkpoint,
     restore,
     resumed_settings,
     write_checkpoint,
 )
-from fastppo.build.policy_file import save_policy, start_from_policy
-from fastppo.build.run import Run
+from fastppo.files.policy_file import save_policy, start_from_policy
 from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
 from fastppo.outputs.sinks import make_sinks
 

@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fastppo.build.run_folder import make_run_folder, public_config
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
+from fastppo.files.run_folder import make_run_folder, public_config
 from fastppo.outputs.checkpointer import Checkpointer
 from fastppo.outputs.console import ProgressLines
 from fastppo.outputs.csv_sink import CsvSink

@@ -15,10 +15,10 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from safetensors.torch import save_file
 
 from fastppo import PPO, load
-from fastppo.build import tensor_file
-from fastppo.build.checkpoint import checkpoints_in, find_checkpoint, read_checkpoint
-from fastppo.build.tensor_file import join_tree, split_tree
 from fastppo.errors import CheckpointError, ConfigError, Error
+from fastppo.files import tensor_file
+from fastppo.files.checkpoint import checkpoints_in, find_checkpoint, read_checkpoint
+from fastppo.files.tensor_file import join_tree, split_tree
 from fastppo.outputs import checkpointer
 from fastppo.stepping import replay
 

@@ -15,10 +15,10 @@ from envs_for_tests import Chance
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from fastppo import PPO, load
-from fastppo.build.checkpoint import CHECKPOINT_FORMAT, read_checkpoint
-from fastppo.build.policy_file import POLICY_FORMAT
-from fastppo.build.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.errors import CheckpointError, Error
+from fastppo.files.checkpoint import CHECKPOINT_FORMAT, read_checkpoint
+from fastppo.files.policy_file import POLICY_FORMAT
+from fastppo.files.tensor_file import read_tensor_file, write_tensor_file
 
 SPACES = (Dict(a=Box(-5, 5, (3,), np.float32), b=Discrete(3),
                c=Tuple([MultiBinary(2), MultiDiscrete([2, 3])])), Box(-1, 1, (2,), np.float32))
@@ -168,7 +168,7 @@ def test_a_header_of_a_million_tensors_is_refused_before_it_is_read(tmp_path):
 
 
 def test_no_link_is_followed_out_of_a_folder_of_a_run(files, tmp_path):
-    from fastppo.build.checkpoint import find_checkpoint
+    from fastppo.files.checkpoint import find_checkpoint
     (tmp_path / "checkpoint-000000000099.safetensors").symlink_to("/dev/zero")
     (tmp_path / "checkpoint-000000000007.safetensors").write_bytes(
         (files / "checkpoint.safetensors").read_bytes())

@@ -15,8 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fastppo import PPO, load
-from fastppo.build.fingerprint import fingerprint
 from fastppo.errors import CheckpointError
+from fastppo.files.fingerprint import fingerprint
 
 TINY = dict(preset="none", seed=1, num_envs=2, num_steps=8, num_minibatches=1, epochs=1,
             num_workers=0, hidden_sizes=(4,))
@@ -110,7 +110,7 @@ def test_a_file_says_under_which_fingerprint_it_was_made_and_loads_under_any(sav
     assert {"machine", "cpu_flags", "fastppo", "torch", "numpy", "gymnasium", "kernels",
             "torch_cpu", "torch_threads", "precision"} == set(held)
     assert held["precision"] == "fp32" and held["torch"] == torch.__version__
-    monkeypatch.setattr("fastppo.build.policy_file.fingerprint",
+    monkeypatch.setattr("fastppo.files.policy_file.fingerprint",
                         lambda threads: {"machine": "another"})
     with PPO(lambda: Chance(*SPACES["vectors"]), **TINY) as ppo:
         ppo.save(path)
@@ -271,7 +271,7 @@ def test_tensors_of_another_program_are_refused(tmp_path):
 
 def forged(path, **changes):
     """The file with other texts and a checksum that fits them."""
-    from fastppo.build.tensor_file import _digest
+    from fastppo.files.tensor_file import _digest
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
         tensors = {name: file.get_tensor(name) for name in file.keys()}

@@ -19,10 +19,10 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 
 from fastppo import Config, load
-from fastppo.build import tensor_file
 from fastppo.cli import arguments, folders, interrupts, main, train
 from fastppo.cli.setting_types import settings
 from fastppo.errors import CheckpointError, ConfigError
+from fastppo.files import tensor_file
 from fastppo.learner import Learner
 from fastppo.outputs import wandb_sink
 from fastppo.settings.aliases import FOREIGN_NAMES, Answer

@@ -13,9 +13,9 @@ from envs_for_tests import Chance, Counting
 from gymnasium.spaces import Box, Discrete
 
 from fastppo import PPO, Config, load
-from fastppo.build import policy_file
 from fastppo.cli import main
 from fastppo.errors import ConfigError, EnvError, Error
+from fastppo.files import policy_file
 from fastppo.outputs import evaluator
 from fastppo.outputs.evaluator import BEST, Best, is_due
 

@@ -14,8 +14,8 @@ import torch
 from asked_of_runs import table, weights
 
 from fastppo import Config
-from fastppo.build import run_folder
 from fastppo.errors import ConfigError
+from fastppo.files import run_folder
 from fastppo.outputs import console, metrics, sinks, wandb_sink
 from fastppo.outputs.console import ProgressLines
 from fastppo.outputs.csv_sink import CsvSink

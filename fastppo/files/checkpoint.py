@@ -17,15 +17,15 @@ import numpy as np
 from gymnasium import registry
 from torch import Tensor
 
-from fastppo.build.fingerprint import fingerprint
 from fastppo.build.resolve import env_label
-from fastppo.build.run_folder import CHECKPOINTS, public_config
-from fastppo.build.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
 from fastppo.collect import Progress
 from fastppo.config import Config
 from fastppo.envs.env_hints import is_atari_id
 from fastppo.envs.spaces import tree_map
 from fastppo.errors import CheckpointError, ConfigError
+from fastppo.files.fingerprint import fingerprint
+from fastppo.files.run_folder import CHECKPOINTS, public_config
+from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
 from fastppo.settings.fixes import Omit
 from fastppo.stepping.boundary import Boundary, boundary_of, boundary_tree, resumed_episodes
 

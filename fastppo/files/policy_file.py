@@ -12,11 +12,8 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
-from fastppo.build.fingerprint import fingerprint
 from fastppo.build.memory_estimate import least_parameters
 from fastppo.build.model import build_policy, is_plain_mlp
-from fastppo.build.run_folder import public_config
-from fastppo.build.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.build.user_model import is_user_model
 from fastppo.config import Config
 from fastppo.envs.actions import check_bounds
@@ -24,6 +21,9 @@ from fastppo.envs.faults import truncate_text
 from fastppo.envs.observations import ObservationEncoding, ObservationLayout
 from fastppo.envs.spaces import MASK, MAX_DISCRETE, OBS_KEY, MaskedDict, subspaces
 from fastppo.errors import CheckpointError, ModelError
+from fastppo.files.fingerprint import fingerprint
+from fastppo.files.run_folder import public_config
+from fastppo.files.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.networks.torch_state import default_torch
 from fastppo.networks.value_normalisation import modules_with_moments
 from fastppo.policy import Policy

@@ -20,8 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fastppo.build.run_folder import example_model
 from fastppo.errors import CheckpointError
+from fastppo.files.run_folder import example_model
 
 HEADER_BYTES = 4 << 20  # longest header that is read: names, shapes and texts
 
