@@ -77,6 +77,18 @@ class Collector:
         self.progress = Progress(iteration + 1, step + int(self.arena["valid"].sum()), step)
         return self.rollout
 
+    def rewind(self) -> None:
+        """Makes the next `collect` begin with the running episodes replayed, in new workers.
+
+        A rollout that has not ended begins again.
+        """
+        state, arena = self.returns.state, self.arena
+        inside = self.started and self.prepared == self.progress.iteration
+        if self.started:
+            at = self.boundary if inside else boundary_of(arena, self.progress, state, self.log)
+            self.resumed, arena["state"][-1] = self.log.resumed(at.log, at.obs), at.memory
+        self.started, self.prepared = False, -1 if inside else self.prepared
+
     def _start(self) -> None:
         """Sets the observation moments from a random rollout, then starts every environment."""
         if self.policy.observer.norm and not self.policy.observer.count.item():

@@ -119,6 +119,21 @@ class Config:
     reset_timeout: float = 600.0
     """Seconds that starting or resetting environments may take before the worker is killed; 0: no
     limit"""
+    on_worker_failure: Literal["raise", "restart"] = "raise"
+    """When a worker process raises, dies or hangs: raise (end the run with an error) or restart
+    (start the workers again and replay the running episodes, three times in ten minutes at most; an
+    episode that fails twice at the same step is truncated before it)"""
+    nan_policy: Literal["raise", "reset_env"] = "raise"
+    """When a reward or an observation is not finite: raise (a fault of the environment) or
+    reset_env (discard the step and truncate the episode before it)"""
+    replay_limit: int = 100_000
+    """Steps of a running episode that can be replayed when a run is resumed or a worker is started
+    again; a longer one ends there"""
+    replay_timeout: float = 120.0
+    """Seconds that the replay of one episode may take; one that takes longer ends there"""
+    worker_env: tuple[str, ...] | None = None
+    """Environment variables that workers get although their names look like credentials; none:
+    none of them"""
 
     gamma: float = 0.99
     """Discount per step, 0 to 1 [Schulman 2017, table 3]"""
@@ -282,7 +297,7 @@ def _one_of(choices):
 # (settings, a function that is True for a valid value, a description of valid values)
 RULES = [(name, *rule) for names, *rule in (
     ("num_envs num_steps epochs num_minibatches num_microbatches total_steps frame_stack rnn_size"
-     " torch_threads update_threads max_episode_steps eval_interval sde_sample_freq",
+     " torch_threads update_threads max_episode_steps eval_interval sde_sample_freq replay_limit",
      _whole(1), "a whole number above 0"),
     ("eval_episodes", _whole(0), "a whole number, 0 or more"),
     ("num_workers", lambda x: x == "auto" or _whole(0)(x), "a whole number, 0 or more, or auto"),
@@ -291,7 +306,7 @@ RULES = [(name, *rule) for names, *rule in (
     ("entropy_coef", lambda x: is_schedule(x, False), f"a number, 0 or more, or {EXAMPLES}"),
     ("adam_eps max_grad_norm target_kl adaptive_kl reward_limit obs_limit",
      lambda x: is_finite_number(x) and 0 < x < 3e38, "a number above 0, finite in float32"),
-    ("value_coef rpo_alpha step_timeout reset_timeout min_std checkpoint_interval",
+    ("value_coef rpo_alpha step_timeout reset_timeout min_std checkpoint_interval replay_timeout",
      lambda x: is_finite_number(x) and x >= 0, "a finite number, 0 or more"),
     ("dual_clip", lambda x: is_finite_number(x) and x > 1, "a finite number above 1, such as 3"),
     ("gamma gae_lambda", lambda x: is_finite_number(x) and 0 <= x <= 1, "a number from 0 to 1"),
@@ -309,5 +324,6 @@ RULES = [(name, *rule) for names, *rule in (
     ("model", lambda x: callable(x) or ":" in str(x) or x in MODELS, _one_of(MODELS)[1]),
     ("optimizer", lambda x: callable(x) or x == "adam", "adam, or in Python torch.optim.SGD"),
     ("loss", lambda x: callable(x) or x == "ppo", "ppo, or in Python a function"),
+    ("worker_env", lambda x: isinstance(x, tuple) and {*map(type, x)} <= {str}, "such as HF_TOKEN"),
     ("hidden_sizes", lambda x: isinstance(x, tuple) and all(map(_whole(1), x)), "such as 64,64"),
 ) for name in names.split()]

@@ -8,10 +8,13 @@
     |- KernelError        a kernel called with the wrong array            (also a ValueError)
     |- ExportError        a policy without an equivalent graph
     |- CheckpointError    a file that cannot be read or written
+    |- NonFiniteError     a number of the network or the update that is NaN or infinite
     |- EnvError           an environment that broke its contract
     |  `- WorkerError     a worker process that raised, died or hung
     `- ClosedError        something used after close()
 """
+
+from typing import NamedTuple
 
 from fastppo.settings.fixes import Fix, fix_text
 
@@ -24,7 +27,10 @@ class Error(Exception):
 
     def __init__(self, what: str, fix: Fix = ""):
         self.what, self.fix = what, fix
-        super().__init__(self._text(shell=False))
+        super().__init__(what, fix)
+
+    def __str__(self) -> str:
+        return self._text(shell=False)
 
     @property
     def shell(self) -> str:
@@ -63,8 +69,25 @@ class ExportError(Error):
     """A policy that cannot become a graph, or whose graph acts differently."""
 
 
+class NonFiniteError(Error):
+    """A number of the network or the update that is NaN or infinite; the weights are unchanged."""
+
+
+class FaultPlace(NamedTuple):
+    """The place at which an environment failed."""
+
+    env: int
+    episode: int  # its number; below 0 in the warm-up
+    step: int  # of the episode, from 0 on; -1 in its reset
+
+
 class EnvError(Error):
-    """An environment that raised or broke its contract; the text names the environment and step."""
+    """An environment that raised or broke its contract; the text names the environment and step.
+
+    `places` has the place of each environment that failed, as far as they are known.
+    """
+
+    places: tuple[FaultPlace, ...] = ()
 
 
 class WorkerError(EnvError):

@@ -15,6 +15,8 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from fastppo.envs.atari import continues_game
+from fastppo.envs.faults import NonFiniteValue
 from fastppo.envs.make import Factory
 from fastppo.envs.observations import ObservationLayout
 from fastppo.envs.wrappers import unchecked_step
@@ -22,8 +24,9 @@ from fastppo.machine.global_rng import GlobalRngWatch
 from fastppo.stepping import replay
 from fastppo.stepping.actors import Actor, RandomActor
 from fastppo.stepping.checks import REWARD_MAX, checked_flag, checked_reward
-from fastppo.stepping.environments import WARMUP_EPISODE, Environments
+from fastppo.stepping.environments import NO_RULES, WARMUP_EPISODE, Environments, RunningEpisode
 from fastppo.stepping.episodes import RolloutRecorder, RolloutViews
+from fastppo.stepping.nonfinite import discard_step, finite_step
 from fastppo.stepping.observation_buffer import ObservationWriter
 from fastppo.stepping.replay import EpisodeLog, ResumedEpisodes, RolloutProgress
 
@@ -37,8 +40,8 @@ class Serial(Environments):
 
     def __init__(self, factories: Sequence[Factory], views: RolloutViews, actor: Actor, seed: int,
                  first: int = 0, groups: Sequence[range] = (), note=None, name: str = "",
-                 log: EpisodeLog | None = None):
-        super().__init__(factories, seed, first, note, name)
+                 rules=NO_RULES, log: EpisodeLog | None = None):
+        super().__init__(factories, seed, first, note, name, rules)
         self.views, self.actor, self.groups = views, actor, groups or [range(len(factories))]
         self.log = log
         self.obs = list(views.obs)  # indexing a list costs a fifth of indexing the array
@@ -78,7 +81,14 @@ class Serial(Environments):
     def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
         """Stores the first observation of an episode of environment e."""
         self.writer.slots[e][...] = self.writer.convert(obs)
-        self.steps[e] = unchecked_step(self.envs[e])
+        self.views.same_game[self.progress.t, e] = continues_game(info)
+
+    def begin_episode(self, e: int, episode: RunningEpisode, **options: Any) -> dict:
+        """See Environments.begin_episode."""
+        info, (step, limit) = super().begin_episode(e, episode), unchecked_step(self.envs[e])
+        step = finite_step(step, self.layout) if self.rules.reset_on_nan else step
+        self.steps[e] = step, min(limit, episode.limit)
+        return info
 
     def _run(self, iteration: int, actor: Actor, steps: int) -> None:
         recorder = self.recorder
@@ -115,7 +125,10 @@ class Serial(Environments):
                     rew, term, trunc = checked_reward(rew), checked_flag(term), checked_flag(trunc)
                     obs = writer.convert(obs)
             except BaseException as error:
-                raise self.fault(e, "step()", error) from error
+                if not (self.rules.reset_on_nan and isinstance(error, NonFiniteValue)):
+                    raise self.fault(e, "step()", error) from error
+                discard_step(self, self.recorder, t, e)
+                continue
             rewards[e], slots[e][...] = rew, obs
             if term or trunc or length + 1 >= limit:
                 self._end_episode(actor, t, e, term, trunc or length + 1 >= limit, info)
@@ -124,7 +137,7 @@ class Serial(Environments):
 
     def _end_episode(self, actor: Actor, t: int, e: int, term: bool, trunc: bool, info) -> None:
         """Records that the episode of environment e ended in step t, and begins its next one."""
-        number, _, start = self.running[e]
+        number, _, start, _ = self.running[e]
         self.writer.flush_final(self.views.fin, e)
         self.check(self.views.fin[e:e + 1], self.layout, e)
         self.recorder.end(t, e, start, term, trunc, info)
@@ -135,6 +148,6 @@ class Serial(Environments):
     def _restore(self, actor: Actor, e: int) -> None:
         """Brings environment e, interrupted inside a call, back to the end of its last step."""
         t, stop = self.progress.t, self.recorder.origin + self.progress.t
-        history = self.log.running(e, self.running[e], stop)
+        history = self.log.history(e, self.running[e], stop)
         replay.replay_episode(self, e, history, actor.to_env)
         self.progress.reach(t, e + (history.start > stop))  # its next episode begins after step t

@@ -176,6 +176,7 @@ def make_workers(factories, workers: int, steps: int = 8, **timeouts):
     from fastppo.envs.actions import ActionMapping
     from fastppo.envs.observations import ObservationLayout
     from fastppo.machine.arena import Arena
+    from fastppo.stepping.environments import NO_RULES
     from fastppo.stepping.infos import infos_spec
     from fastppo.workers.protocol import protocol_spec
     from fastppo.workers.team import WorkerTeam
@@ -185,10 +186,12 @@ def make_workers(factories, workers: int, steps: int = 8, **timeouts):
     arena = Arena({"obs": ("<f4", (steps + 1, envs, 2)), "fin": ("<f4", (envs, 2)),
                    "act": ("<i8", te), "raw": ("<f4", te), "term": ("|b1", te),
                    "trunc": ("|b1", te), "total": ("<f8", te), "length": ("<i8", te),
+                   "val": ("<f4", te), "nxt": ("<f4", te), "valid": ("|b1", te),
+                   "same_game": ("|b1", te),
                    **infos_spec(workers), **protocol_spec(workers, 1)})
     arena["length"].fill(0)
     seen, acts = ObservationLayout(Box(-np.inf, np.inf, (2,)), ACTIONS), ActionMapping(ACTIONS)
-    make = partial(make_worker_serial, groups, None, seen, acts, 7, None, 0)
+    make = partial(make_worker_serial, groups, None, seen, acts, 7, NO_RULES, None, 0)
     timeouts = {"step_timeout": 0, "reset_timeout": 0} | timeouts
     team = WorkerTeam(make, factories, workers, arena, 1, **timeouts)
     return WorkerVecEnv(team, steps, None), arena

@@ -57,7 +57,7 @@ def rollout_spec(policy: Policy, steps: int, envs: int) -> Spec:
     return {"obs": (obs.dtype, (steps + 1, envs, *obs.shape)),
             "fin": (obs.dtype, (envs, *obs.shape)),
             "act": (act.dtype, (*te, *act.shape)), **scalars,
-            **dict.fromkeys(("term", "trunc", "valid"), ("|b1", te)),
+            **dict.fromkeys(("term", "trunc", "valid", "same_game"), ("|b1", te)),
             "state": ("<f4", (steps + 1, envs, policy.memory)),
             "total": ("<f8", te), "length": ("<i8", te)}
 

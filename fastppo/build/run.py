@@ -30,6 +30,7 @@ from fastppo.networks.torch_state import (
 )
 from fastppo.policy import Policy
 from fastppo.stepping.actors import CentralActor, LocalActor, PolicyPlan
+from fastppo.stepping.environments import EpisodeRules
 from fastppo.stepping.episodes import RolloutViews
 from fastppo.stepping.native_vector import NativeVector, autoreset_mode
 from fastppo.stepping.replay import EpisodeLog
@@ -40,6 +41,7 @@ from fastppo.update.epoch_transforms import make_epoch_transforms
 from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.sequences import flatten_sequences
 from fastppo.vecenv import Serial
+from fastppo.workers.restarts import WorkerRestarts
 from fastppo.workers.team import WorkerTeam
 from fastppo.workers.update_helper import helper_count
 from fastppo.workers.worker_envs import WorkerVecEnv, make_worker_serial
@@ -205,42 +207,43 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
         next_step = vector is not None and autoreset_mode(vector) is AutoresetMode.NEXT_STEP
         central = CentralActor(arena, policy, groups, config.seed, next_step)
     views = RolloutViews.of(arena, 0, config.num_envs)
-    log = EpisodeLog(views)
+    log = EpisodeLog(views, config.replay_limit)
+    rules = EpisodeRules(config.replay_timeout, config.nan_policy == "reset_env", {})
     if config.num_workers:
-        return _with_workers(arena, source, policy, learner, config, plan, central, log)
+        return _with_workers(arena, source, policy, learner, config, plan, central, log, rules)
     actor = central or LocalActor(arena, 0, config.num_envs, plan, policy.observer.layout,
                                   policy.actions, config.seed)
     if vector is not None:
         vec = NativeVector(vector, arena, actor, config.seed)
     else:
         vec = Serial(source.factories, views, actor, config.seed, groups=groups if central else (),
-                     log=log)
+                     rules=rules, log=log)
     return Collector(arena, vec, policy, config, log)
 
 
-def _episode_text(collector: Collector, seed: int, env: int) -> str:
-    """Seed and number of the running episode of an environment, for an error of its worker."""
+def _running_episode(collector: Collector, seed: int, env: int) -> tuple[int, int] | None:
+    """(seed, number) of the running episode of an environment; None before the first."""
     if not collector.started:  # the warm-up, or the first reset
-        return ""
+        return None
     number = collector.log.running_now(env)
-    of_env = kernels.episode_seed(seed, kernels.Purpose.ENV_SEED, env, number)
-    return f"seed {of_env}, episode {number}, "
+    return kernels.episode_seed(seed, kernels.Purpose.ENV_SEED, env, number), number
 
 
 def _with_workers(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,
                   config: Config, plan: PolicyPlan | None, central: CentralActor | None,
-                  log: EpisodeLog) -> Collector:
+                  log: EpisodeLog, rules: EpisodeRules) -> Collector:
     """A Collector whose environments are in worker processes, which may share the update."""
     groups = env_groups(config.num_envs)
     helper = learner.helper_plan() if shares_update(config, policy) else None
     make = partial(make_worker_serial, groups, plan, policy.observer.layout, policy.actions,
-                   config.seed, helper, helper_count(config.num_workers))
+                   config.seed, rules, helper, helper_count(config.num_workers))
     team = WorkerTeam(make, source.factories, config.num_workers, arena, len(groups),
                       config.step_timeout, config.reset_timeout,
-                      main_computes=central is not None)
-    vec = WorkerVecEnv(team, config.num_steps, central)
+                      main_computes=central is not None, allowed=config.worker_env or ())
+    restarts = WorkerRestarts(team, rules.cuts) if config.on_worker_failure == "restart" else None
+    vec = WorkerVecEnv(team, config.num_steps, central, restarts)
     collector = Collector(arena, vec, policy, config, log)
-    team.episode_of = partial(_episode_text, collector, config.seed)
+    team.episode_of = partial(_running_episode, collector, config.seed)
     if helper:
         learner.share(SharedMinibatches(team, arena, collector.rollout))
     return collector

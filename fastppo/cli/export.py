@@ -62,14 +62,12 @@ def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[
 
     `env_name` is the environment that the user names; the rest is of the policy's file.
     """
-    from gymnasium import registry
-
-    from fastppo.envs.env_hints import is_atari_id
+    from fastppo.envs.env_hints import is_registered
     from fastppo.envs.make import make_factory
     from fastppo.outputs.export_samples import play_episodes, sample_episodes
     if env_name:
         return play_episodes(policy, make_factory(env_name, games=games)), f"steps of {env_name}"
-    if stored_name in registry or is_atari_id(stored_name):  # no module of the file's is imported
+    if is_registered(stored_name):  # no module of the file's is imported
         with contextlib.suppress(Error):  # not installed here, or another version of it
             factory = make_factory(stored_name, None, kwargs, games=games)
             return play_episodes(policy, factory), f"steps of {stored_name}"

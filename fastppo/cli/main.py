@@ -12,7 +12,7 @@ from fastppo.errors import ConfigError, Error, ModelError, SpaceError
 from fastppo.settings.fixes import program
 from fastppo.settings.spelling import closest
 
-VERBS = "train", "bench", "export"  # each a module with a function such as train_verb
+VERBS = "train", "bench", "export", "replay"  # each a module with a function such as train_verb
 USAGE_ERRORS = (ConfigError, ModelError, SpaceError)
 NEEDED_PACKAGES = "numpy", "torch", "gymnasium", "safetensors", "cloudpickle"
 Verb = Callable[[Sequence[str], Interrupts], None]

@@ -20,7 +20,7 @@ from fastppo.settings.fixes import Omit, Set
 
 NOOP, FIRE = 0, 1  # actions
 NOOPS, SKIP, SIDE = 30, 4, 84  # most no-ops; frames of an action; pixels [Mnih 2015]
-STORED_STARTS = 8  # episodes that can be repeated
+SAME_GAME = "same_game"  # in a reset's info: the game goes on, which began in an earlier episode
 ALE_ARGUMENTS = {"frameskip": 1, "obs_type": "grayscale"}  # colour frames would cost time
 GAME_RETURN, GAME_LENGTH = "game_return", "game_length"  # metrics env/game_return, env/game_length
 
@@ -35,32 +35,24 @@ class AtariOptions(NamedTuple):
 class EpisodicLives(gym.Wrapper):
     """The end of a life ends an episode; a game is reset when it is over [baselines].
 
-    After a lost life `reset` continues the same game with one no-op and ignores the seed: an
-    episode is a function of the game's seed and of all actions since the game began. They are
-    stored: `reset` with the seed of one of the last episodes replays its game up to that episode,
-    which can so be repeated. Otherwise `reset` begins a new game.
+    After a lost life `reset` continues the same game with one no-op and ignores the seed, unless
+    that is the one the game began with: then, and always otherwise, a new game begins. So an
+    episode is a function of the game's seed and of all actions since the game began. The info of a
+    reset that continues a game has SAME_GAME.
     The info of the step that ends a game has its "game_return" (sum of raw rewards) and
     "game_length" (steps of 4 frames, including those in resets).
     """
 
     def __init__(self, env: gym.Env):
         super().__init__(env)
-        self.lost, self.lives, self.score = False, 0, 0.0
-        self.seed, self.actions, self.starts = None, [], {}
+        self.lost, self.lives, self.score, self.seed, self.length = False, 0, 0.0, None, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """(observation, info) of the next life, or of a game's first one."""
-        if seed in self.starts:
-            obs, info = self._replay(*self.starts[seed], options)
-        elif self.lost:
-            obs, info = self._next_life(seed, options)
-        else:
-            obs, info = self._new_game(seed, options)
+        again = seed is not None and seed == self.seed
+        obs, info = self._next_life(seed, options) if self.lost and not again else \
+            self._new_game(seed, options)
         self.lost = False
-        if None not in (seed, self.seed):
-            self.starts[seed] = self.seed, list(self.actions)
-            if len(self.starts) > STORED_STARTS:
-                del self.starts[next(iter(self.starts))]
         return obs, info
 
     def step(self, action):
@@ -69,19 +61,19 @@ class EpisodicLives(gym.Wrapper):
         return obs, rew, term or self.lost, trunc, info
 
     def _step_game(self, action):
-        self.actions.append(int(action))
+        self.length += 1
         obs, rew, term, trunc, info = self.env.step(action)
         before, self.lives = self.lives, self.unwrapped.ale.lives()
         # Some games have 0 lives some frames before they are over: that is not a lost life.
         self.lost = 0 < self.lives < before and not (term or trunc)
         self.score += rew
         if term or trunc:
-            info = {**info, GAME_RETURN: self.score, GAME_LENGTH: len(self.actions)}
+            info = {**info, GAME_RETURN: self.score, GAME_LENGTH: self.length}
         return obs, rew, term, trunc, info
 
     def _new_game(self, seed: int | None, options: dict[str, Any] | None):
         obs, info = self.env.reset(seed=seed, options=options)
-        self.seed, self.actions, self.score = seed, [], 0.0
+        self.seed, self.length, self.score = self.seed if seed is None else seed, 0, 0.0
         self.lives = self.unwrapped.ale.lives()
         return obs, info
 
@@ -89,16 +81,9 @@ class EpisodicLives(gym.Wrapper):
         """Begins the next life; a new game if the no-op ends this one, by its time limit."""
         obs, _, term, trunc, info = self._step_game(NOOP)
         if not (term or trunc):
-            return obs, info
+            return obs, info | {SAME_GAME: True}
         obs, first = self._new_game(seed, options)
         return obs, info | first
-
-    def _replay(self, seed: int, actions: list[int], options: dict[str, Any] | None):
-        """Begins an earlier episode again: after these actions in the game of `seed`."""
-        obs, info = self._new_game(seed, options)
-        for action in actions:
-            obs, _, _, _, info = self._step_game(action)
-        return obs, info
 
 
 class FireOnReset(gym.Wrapper):
@@ -106,8 +91,9 @@ class FireOnReset(gym.Wrapper):
 
     def reset(self, **kwargs):
         """(observation, info) of the step with FIRE."""
-        self.env.reset(**kwargs)
+        _, first = self.env.reset(**kwargs)
         obs, _, term, trunc, info = self.env.step(FIRE)
+        info = info | {name: first[name] for name in (SAME_GAME,) if name in first}
         if term or trunc:
             obs, first = self.env.reset()
             info = info | first
@@ -173,6 +159,11 @@ def preprocess_atari(env: gym.Env, limit: int | None, lives: bool) -> gym.Env:
     env = gym.wrappers.TimeLimit(env, limit) if limit else env
     env = EpisodicLives(env) if lives else env
     return FireOnReset(env) if needs_fire(env) else env
+
+
+def continues_game(info: Any) -> bool:
+    """Returns True for the info of a reset that continues a game, which may be any object."""
+    return isinstance(info, dict) and info.get(SAME_GAME) is True
 
 
 def needs_fire(env: gym.Env) -> bool:

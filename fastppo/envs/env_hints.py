@@ -3,7 +3,7 @@
 import inspect
 from typing import Any, Callable
 
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec, load_env_creator, registry
 
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Fix, Install
@@ -22,6 +22,11 @@ PACKAGES: dict[str, Fix] = {
 def is_atari_id(env_name: str) -> bool:
     """Returns True for an id that ale-py registers."""
     return env_name.startswith("ALE/") or "NoFrameskip" in env_name
+
+
+def is_registered(env_name: str) -> bool:
+    """Returns True for an id for which no module must be imported by its name."""
+    return env_name in registry or is_atari_id(env_name)
 
 
 def missing_package(text: str, unknown: Fix = "install it in this Python, or give a newer version"

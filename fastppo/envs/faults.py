@@ -3,7 +3,7 @@
 import signal
 import traceback
 
-from fastppo.errors import EnvError
+from fastppo.errors import EnvError, FaultPlace
 from fastppo.settings.fixes import Fix
 
 RESULTS = {"step()": "(obs, reward, terminated, truncated, info)", "reset()": "(obs, info)"}
@@ -11,19 +11,32 @@ IN_MAIN = "correct the environment; with num_workers=0 a breakpoint() in it work
 MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 
 
-def env_error_at(env: int, name: str, seed: int | None, episode: int, step: int, field: str,
-                 error: BaseException) -> EnvError:
-    """The EnvError of environment `env` at a step; `name` says where it is ("": main process).
+class NonFiniteValue(ValueError):
+    """A reward or an observation that is not finite."""
 
-    Episodes below 0 are of the warm-up; without a seed, the first episode has not begun.
+
+def env_error_at(place: FaultPlace, name: str, seed: int | None, field: str, error: BaseException
+                 ) -> EnvError:
+    """The EnvError of an environment at a place; `name` says where it is ("": main process).
+
+    Without a seed, the first episode has not begun.
     """
-    number = f"episode {episode}" if episode >= 0 else f"warm-up episode {-episode}"
+    env, episode, step = place
     begun = seed is not None or episode >= 0
-    where = f"seed {seed}, {number}, step {step}" if begun else "before its first episode"
+    where = f"{episode_text(seed, episode)}, step {max(0, step)}" if begun else \
+        "before its first episode"
     start = "" if seed is None else f", starting with env.reset(seed={seed})"
     fix = IN_MAIN if name.startswith("worker") else \
         f"run it alone{start}, with a breakpoint() where it fails"
-    return env_error(f"environment {env} ({name}{where})", field, error, fix)
+    found = env_error(f"environment {env} ({name}{where})", field, error, fix)
+    found.places = (place,) if begun else ()
+    return found
+
+
+def episode_text(seed: int | None, episode: int) -> str:
+    """Seed and number of an episode; numbers below 0 are of the warm-up."""
+    return f"seed {seed}, " + (f"episode {episode}" if episode >= 0 else
+                               f"warm-up episode {-episode}")
 
 
 def env_error(where: str, field: str, error: BaseException, fix: Fix = IN_MAIN) -> EnvError:

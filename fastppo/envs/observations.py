@@ -10,6 +10,7 @@ from typing import Any, Sequence
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 
+from fastppo.envs.faults import NonFiniteValue
 from fastppo.envs.spaces import (
     CHOICES,
     MASK,
@@ -170,7 +171,7 @@ class ObservationLayout:
         """
         if rows.dtype == np.float32 and (at := kernels.first_nonfinite(rows)) >= 0:
             row, place = divmod(at, max(1, rows[0].size))
-            return row, ValueError(f"observation[{place}] is {rows.reshape(-1)[at]} in float32")
+            return row, NonFiniteValue(f"observation[{place}] is {rows.reshape(-1)[at]} in float32")
         if self.mask is None:
             return None
         starts = np.cumsum(self.factors) - self.factors

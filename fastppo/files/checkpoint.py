@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Sequence
 
 import numpy as np
-from gymnasium import registry
 from torch import Tensor
 
 from fastppo.build.resolve import env_label
 from fastppo.collect import Progress
 from fastppo.config import Config
-from fastppo.envs.env_hints import is_atari_id
+from fastppo.envs.env_hints import is_registered
 from fastppo.envs.spaces import tree_map
 from fastppo.errors import CheckpointError, ConfigError
 from fastppo.files.fingerprint import fingerprint
@@ -29,12 +28,13 @@ from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, w
 from fastppo.settings.fixes import Omit
 from fastppo.stepping.boundary import Boundary, boundary_of, boundary_tree, resumed_episodes
 
-CHECKPOINT_FORMAT = "fastppo checkpoint 1"
+CHECKPOINT_FORMAT = "fastppo checkpoint 2"
 NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
 # Settings that a resumed run may change: they do not change what is learnt, or extend it.
 CHANGEABLE = {"num_workers", "total_steps", "device", "learner", "acting", "torch_threads",
               "update_threads", "step_timeout", "reset_timeout", "eval_episodes", "eval_interval",
-              "eval_env", "checkpoint_interval", "logger", "wandb_project", "progress", "run_dir"}
+              "eval_env", "checkpoint_interval", "logger", "wandb_project", "progress", "run_dir",
+              "on_worker_failure", "nan_policy", "replay_limit", "replay_timeout", "worker_env"}
 RUN_FIX = "give the folder of a run, such as runs/CartPole-v1__1, or a checkpoint in it"
 
 log = logging.getLogger("fastppo")
@@ -65,7 +65,7 @@ def write_checkpoint(ppo, path: Path) -> None:
     texts = {"config": {name: value for name, value in config.items() if name not in code},
              "code": code, "fingerprint": fingerprint(ppo.config.torch_threads),
              "state": split_tree(run_state(ppo), "state", tensors)}
-    write_tensor_file(path, CHECKPOINT_FORMAT, tensors, texts)
+    write_tensor_file(path, CHECKPOINT_FORMAT, tensors, texts, private=True)
 
 
 def is_plain(value: Any) -> bool:
@@ -160,7 +160,7 @@ def resumed_settings(found: Checkpoint, env: Any, changes: dict[str, Any]) -> di
     known = {field.name for field in fields(Config)}
     stored = {name: value for name, value in found.settings.items() if name in known}
     name = stored["env_name"]
-    if env is None and "env_name" not in changes and not (name in registry or is_atari_id(name)):
+    if env is None and "env_name" not in changes and not is_registered(name):
         raise ConfigError(f"{found.path} is of the environment {name}, and code that a file names"
                           " is never imported", "PPO.resume(path, env=...) with that environment,"
                           " or --env_name=module:MyEnv")

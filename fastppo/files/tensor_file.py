@@ -28,26 +28,27 @@ HEADER_BYTES = 4 << 20  # longest header that is read: names, shapes and texts
 log = logging.getLogger("fastppo")
 
 
-def write_tensor_file(path: Path, form: str, tensors: dict[str, Tensor], texts: dict[str, Any]
-                      ) -> None:
+def write_tensor_file(path: Path, form: str, tensors: dict[str, Tensor], texts: dict[str, Any],
+                      private: bool = False) -> None:
     """Writes contiguous tensors and JSON values to `path`, in the format `form`.
 
-    Raises CheckpointError if that fails.
+    Only the user may read a `private` file: it holds observations, or actions in them. Raises
+    CheckpointError if it cannot be written.
     """
     metadata = {name: json.dumps(text, default=repr) for name, text in texts.items()}
     metadata["format"] = form
     metadata["sha256"] = _digest(tensors, metadata)
-    write_file(path, save(tensors, metadata))
+    write_file(path, save(tensors, metadata), private)
 
 
-def write_file(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes, private: bool = False) -> None:
     """Writes `data` to a file, whole or not at all; raises CheckpointError if that fails."""
     partial = path.parent / f".{path.name}.{os.getpid()}.part"
     try:
         if not path.parent.exists():
             path.parent.mkdir(parents=True)
             log.warning("made the folder %s, which was not there", path.parent)
-        with open(partial, "wb") as file:
+        with open(partial, "wb", opener=_open_private if private else None) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -60,6 +61,10 @@ def write_file(path: Path, data: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _sync_folder(folder: Path) -> None:

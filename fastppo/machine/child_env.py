@@ -2,6 +2,7 @@
 
 import os
 import re
+from typing import Sequence
 
 # Whole words between other characters: GH_TOKEN and API_KEY, but not KEYMAP or MJKEY.
 SECRET = re.compile(r"(?<![A-Z])(API)?(KEY|TOKEN|SECRET|CREDENTIAL)S?(?![A-Z])|PASSW",
@@ -11,9 +12,12 @@ THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
                  "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS")
 
 
-def worker_environment() -> dict[str, str]:
-    """The environment variables of a worker: one thread per library, and no credentials."""
-    allowed = re.split(r"[,\s]+", os.environ.get(PASS_ON, ""))
+def worker_environment(allowed: Sequence[str] = ()) -> dict[str, str]:
+    """The environment variables of a worker: one thread per library, and no credentials.
+
+    But those whose names are `allowed`, here or in PASS_ON.
+    """
+    allowed = {*allowed, *re.split(r"[,\s]+", os.environ.get(PASS_ON, ""))}
     kept = {name: value for name, value in os.environ.items()
             if name in allowed or not SECRET.search(name)}
     return kept | dict.fromkeys(THREAD_LIMITS, "1") | {"PYTHONUNBUFFERED": "1"}

@@ -102,7 +102,7 @@ class EvaluationEnvs(Environments):
 
     def _noise(self, e: int) -> np.ndarray:
         """The random numbers [1 k] for this step of the running episode of environment e."""
-        number, _, start = self.running[e]
+        number, _, start, _ = self.running[e]
         head, step = self.policy.head, self.now - start
         noise = ActionNoise(head.noise, self.seed, number + 1, 1)
         return noise.at(step - step % head.hold if head.hold else 0, Purpose.EVALUATE)

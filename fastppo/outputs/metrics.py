@@ -51,6 +51,7 @@ class RecentEpisodes(NamedTuple):
     recent: tuple[tuple[float, int, dict], ...] = ()  # return, length and infos of each
     count: int = 0
     names: tuple[str, ...] = ()  # of the infos that are metrics
+    discarded: int = 0  # steps that nan_policy=reset_env has discarded
 
 
 class EpisodeMetrics:
@@ -70,7 +71,10 @@ class EpisodeMetrics:
 
     def add(self, arena: Arena, iteration: int) -> None:
         """Adds the episodes that ended in an iteration's rollout; repeating it adds nothing."""
+        known, discarded = self.state, ((arena["length"] > 0) & ~arena["valid"]).sum()
         self.take(arena["total"], arena["length"], read_infos(arena), iteration)
+        if discarded and self.state is not known:
+            self.state = self.state._replace(discarded=known.discarded + int(discarded))
 
     def take(self, total: np.ndarray, length: np.ndarray, infos: InfosByStep | None = None,
              iteration: int | None = None) -> None:
@@ -86,7 +90,8 @@ class EpisodeMetrics:
                 for t, e in ended[-EPISODE_WINDOW:].tolist()]
         names = dict.fromkeys([*self.state.names, *(name for *_, info in last for name in info)])
         self.state = RecentEpisodes(iteration, (*self.state.recent, *last)[-EPISODE_WINDOW:],
-                                    self.count + len(ended), tuple(names)[:MAX_INFO_KEYS])
+                                    self.count + len(ended), tuple(names)[:MAX_INFO_KEYS],
+                                    self.state.discarded)
 
     def stats(self) -> dict[str, float]:
         """Means over the last episodes, of an info over those that have it; {} before the first."""
@@ -96,6 +101,8 @@ class EpisodeMetrics:
         means = {"charts/episodic_return": float(np.mean(total)),
                  "charts/episodic_length": float(np.mean(length)),
                  "charts/episodes": float(self.count)}
+        if self.state.discarded:
+            means["faults/discarded_steps"] = float(self.state.discarded)
         for name in self.state.names:
             if values := [info[name] for info in infos if name in info]:
                 means[f"env/{name}"] = float(np.mean(values))

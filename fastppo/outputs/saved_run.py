@@ -13,6 +13,7 @@ from fastppo.files.checkpoint import (
     write_checkpoint,
 )
 from fastppo.files.policy_file import save_policy, start_from_policy
+from fastppo.outputs.fault_handler import FaultHandler
 from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
 from fastppo.outputs.sinks import make_sinks
 
@@ -27,7 +28,7 @@ class SavedRun(Run):
     def __init__(self, env: Any, settings: dict[str, Any],
                  checkpoint: str | os.PathLike | None = None,
                  init_from: str | os.PathLike | None = None):
-        self.clock, self.episodes = PartTimer(), EpisodeMetrics()
+        self.clock, self.episodes, self.faults = PartTimer(), EpisodeMetrics(), FaultHandler()
         found = None if checkpoint is None else find_checkpoint(Path(checkpoint))
         if found is not None:
             settings = resumed_settings(found, env, settings)

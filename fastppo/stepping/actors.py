@@ -13,7 +13,7 @@ import numpy as np
 from fastppo.envs.actions import ActionMapping
 from fastppo.envs.observations import ObservationEncoding, ObservationLayout
 from fastppo.envs.spaces import MASKED_LOGIT, leaf_arrays
-from fastppo.errors import Error
+from fastppo.errors import NonFiniteError
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
 from fastppo.machine.kernels import Purpose
@@ -228,10 +228,10 @@ def _checked_rows(arena: Arena) -> np.ndarray:
 
 
 def _check_finite(rows: np.ndarray, first: int, t: int) -> None:
-    """Raises Error before an environment gets an action of rows [e ...] that is not finite."""
+    """Raises NonFiniteError before an environment gets an action of rows [e ...] that is not."""
     if (at := kernels.first_nonfinite(rows)) >= 0:
         e = at // max(1, rows[0].size)
-        raise Error(f"the network's action parameters for environment {first + e} are not finite,"
-                    f" at step {t} of a rollout",
-                    ("return finite numbers from your model's forward",
-                     "lower the learning rate of a built-in network"))
+        raise NonFiniteError(f"the network's action parameters for environment {first + e} are not"
+                             f" finite, at step {t} of a rollout",
+                             ("return finite numbers from your model's forward",
+                              "lower the learning rate of a built-in network"))

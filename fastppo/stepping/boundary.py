@@ -30,7 +30,7 @@ def boundary_tree(boundary: Boundary, log: EpisodeLog) -> dict[str, Any]:
     histories = log.histories(boundary.log) if boundary.log.step else []
     kept = [one.actions for one in histories if one.actions is not None]
     return {"progress": boundary.progress, "returns": boundary.returns, "step": boundary.log.step,
-            "number": boundary.log.number, "start": boundary.log.start,
+            "episodes": boundary.log.episodes,
             "length": np.array([-1 if one.actions is None else len(one.actions)
                                 for one in histories], np.int64),
             "actions": np.concatenate(kept) if kept else log.views.act[:0, 0],
@@ -42,8 +42,8 @@ def resumed_episodes(tree: dict[str, Any], rows: np.ndarray) -> ResumedEpisodes:
 
     Raises ValueError if its arrays do not fit each other or the rows.
     """
-    number, start, length = (tree[name] for name in ("number", "start", "length"))
-    if not len(number) == len(start) == len(length) == len(rows) or len(tree["actions"]) != length[
+    episodes, length = tree["episodes"], tree["length"]
+    if not (len(length), 4) == (len(rows), 4) == episodes.shape or len(tree["actions"]) != length[
             length > 0].sum():
         raise ValueError("the running episodes do not fit each other")
     for field, values in zip(leaf_arrays(rows), tree["obs"], strict=True):
@@ -53,5 +53,5 @@ def resumed_episodes(tree: dict[str, Any], rows: np.ndarray) -> ResumedEpisodes:
         field[...] = values
     actions = np.split(tree["actions"], np.cumsum(length.clip(0))[:-1])
     return ResumedEpisodes(int(tree["step"]), [
-        EpisodeHistory(int(n), int(first), None if count < 0 else taken)
-        for n, first, count, taken in zip(number, start, length, actions)], rows)
+        EpisodeHistory(*map(int, one), None if count < 0 else taken)
+        for one, count, taken in zip(episodes, length, actions)], rows)

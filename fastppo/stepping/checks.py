@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from fastppo.envs.faults import NonFiniteValue
+
 REWARD_MAX = float(np.finfo(np.float32).max)
 # A reward of one of these types is checked faster.
 SCALAR_TYPES = frozenset({int, float, np.float32, np.float64, np.int32, np.int64})
@@ -19,7 +21,7 @@ def checked_reward(rew) -> float:
     except (TypeError, ValueError, RuntimeError):  # numpy and torch raise different ones
         raise ValueError(f"the reward is {rew!r}, not a number") from None
     if not abs(value) <= REWARD_MAX:
-        raise ValueError(f"the reward is {value}, not finite in float32")
+        raise NonFiniteValue(f"the reward is {value}, not finite in float32")
     return value
 
 

@@ -1,5 +1,6 @@
 """Environments of one process: resets, running episodes, replay, and errors that name the place."""
 
+import math
 from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
@@ -7,11 +8,12 @@ import numpy as np
 from fastppo.envs import faults
 from fastppo.envs.make import Factory, make_envs
 from fastppo.envs.observations import ObservationLayout
-from fastppo.errors import EnvError
+from fastppo.errors import EnvError, FaultPlace
 from fastppo.machine import kernels
 from fastppo.stepping import checks
 
 WARMUP_EPISODE = -1  # training's episodes are 0, 1, 2, ...; the warm-up's are -1, -2, -3, ...
+SUBSTITUTE = 1 << 31  # added to the number of an episode whose own seed cannot be used
 
 
 class RunningEpisode(NamedTuple):
@@ -20,6 +22,18 @@ class RunningEpisode(NamedTuple):
     number: int
     seed: int | None
     start: int  # its first step, in the count of `Environments.now`
+    limit: float = math.inf  # steps after which it is truncated
+
+
+class EpisodeRules(NamedTuple):
+    """What is done about episodes that cannot go on."""
+
+    replay_timeout: float = math.inf  # seconds for the replay of one
+    reset_on_nan: bool = False  # a number that is not finite ends it
+    cuts: dict[tuple[int, int], int] = {}  # (environment, number) of one that failed twice -> step
+
+
+NO_RULES = EpisodeRules()
 
 
 class Environments:
@@ -31,9 +45,10 @@ class Environments:
     """
 
     def __init__(self, factories: Sequence[Factory], seed: int | None, first: int = 0,
-                 note: Callable[[int, int], None] | None = None, name: str = ""):
+                 note: Callable[[int, int], None] | None = None, name: str = "",
+                 rules: EpisodeRules = NO_RULES):
         self.envs, self.seed, self.first = make_envs(factories, first, name), seed, first
-        self.note, self.name = note, name
+        self.note, self.name, self.rules = note, name, rules
         self.running, self.now = [RunningEpisode(-1, None, 0)] * len(factories), -1
 
     def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
@@ -41,10 +56,14 @@ class Environments:
         raise NotImplementedError
 
     def new_episode(self, e: int, number: int) -> RunningEpisode:
-        """Episode `number` of environment e, which begins with the next step."""
+        """Episode `number` of environment e, which begins with the next step.
+
+        One that failed twice ends before that step; it has another seed if it cannot even begin.
+        """
+        cut = self.rules.cuts.get((self.first + e, number), math.inf)
         seed = None if self.seed is None else kernels.episode_seed(
-            self.seed, kernels.Purpose.ENV_SEED, self.first + e, number)
-        return RunningEpisode(number, seed, self.now + 1)
+            self.seed, kernels.Purpose.ENV_SEED, self.first + e, number + SUBSTITUTE * (cut <= 0))
+        return RunningEpisode(number, seed, self.now + 1, cut if cut > 0 else math.inf)
 
     def begin_episode(self, e: int, episode: RunningEpisode, **options: Any) -> dict:
         """Resets environment e into `episode` and returns the info; `running` is replaced last."""
@@ -87,9 +106,9 @@ class Environments:
     def fault(self, e: int, field: str, error: BaseException,
               episode: RunningEpisode | None = None) -> EnvError:
         """The error for environment e, which failed in `field` at this step of its episode."""
-        number, seed, start = episode or self.running[e]
-        return faults.env_error_at(self.first + e, self.name, seed, number,
-                                   max(0, self.now - start), field, error)
+        number, seed, start, _ = episode or self.running[e]
+        place = FaultPlace(self.first + e, number, -1 if field == "reset()" else self.now - start)
+        return faults.env_error_at(place, self.name, seed, field, error)
 
     def close(self) -> None:
         """Closes the environments; an error of one of them is printed."""

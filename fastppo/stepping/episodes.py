@@ -14,11 +14,15 @@ class RolloutViews(NamedTuple):
 
     obs: np.ndarray  # [t+1 e ...]
     act: np.ndarray  # [t e ...] as the policy chose it
+    val: np.ndarray  # f32 [t e] value of obs[t]
+    nxt: np.ndarray  # f32 [t e] value of the true successor, where an episode is truncated
+    valid: np.ndarray  # bool [t e] false for rows that are no step
     raw: np.ndarray  # f32 [t e]
     term: np.ndarray  # bool [t e]
     trunc: np.ndarray  # bool [t e]
     total: np.ndarray  # f64 [t e] return of the episode that ended at this step
     length: np.ndarray  # i64 [t e] its length in steps; 0 where none ended
+    same_game: np.ndarray  # bool [t e] the episode that begins after it continues its game
     fin: np.ndarray  # [e ...] the last final observation
     infos: np.ndarray  # u1 [bytes] see infos.py
     drawn: np.ndarray  # bool [3] see GlobalRngWatch

@@ -6,6 +6,8 @@ continues a rollout that was interrupted, and a run that was stopped.
 """
 
 import logging
+import math
+import time
 from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
 import numpy as np
@@ -17,17 +19,21 @@ from fastppo.stepping.checks import checked_reward
 from fastppo.stepping.environments import Environments, RunningEpisode
 from fastppo.stepping.episodes import RolloutViews
 
-REPLAY_LIMIT = 100_000  # longest replay in steps
-
 log = logging.getLogger("fastppo")
 
 
 class EpisodeHistory(NamedTuple):
-    """The running episode of an environment: its number, and what was done in it."""
+    """The running episode of an environment, and how it is reached again.
+
+    That is from the episode with which its game began: the same one, unless the environment goes on
+    with a game after the end of an episode, such as a lost life of Atari (SAME_GAME in the info).
+    """
 
     number: int
     start: int  # its first step, counted from the first of the run
-    actions: np.ndarray | None  # [n ...] as stored; None if there are too many
+    first_number: int  # of the episode with which its game began
+    first_start: int
+    actions: np.ndarray | None  # [n ...] as stored, since first_start; None if there are too many
 
 
 class ResumedEpisodes(NamedTuple):
@@ -46,8 +52,7 @@ class LogState(NamedTuple):
     """The contents of an EpisodeLog; replaced as a whole, so that an interrupt never splits it."""
 
     step: int  # steps that every environment has taken
-    number: np.ndarray  # i64 [e] of each running episode
-    start: np.ndarray  # i64 [e] its first step
+    episodes: np.ndarray  # i64 [e 4] the first four fields of the EpisodeHistory of each
     rollouts: tuple[tuple[int, np.ndarray], ...] = ()  # (first step, act [t e ...]) of the earlier
 
 
@@ -57,66 +62,84 @@ class EpisodeLog:
     Those of the current rollout are in `views`, those of earlier rollouts are copies.
     """
 
-    def __init__(self, views: RolloutViews, limit: int = REPLAY_LIMIT):
+    def __init__(self, views: RolloutViews, limit: int):
         self.views, self.limit = views, limit
-        zeros = np.zeros(views.act.shape[1], np.int64)
-        self.state = LogState(0, zeros, zeros)
+        self.state = LogState(0, np.zeros((views.act.shape[1], 4), np.int64))
 
     def record(self, step: int) -> None:
         """Adds the complete rollout that began at `step`; one that is there changes nothing.
 
         What no running episode needs is dropped.
         """
-        before, act, ended = self.state, self.views.act, self.views.length > 0
+        before, act = self.state, self.views.act
         if before.step != step:
             return
         stop = step + len(act)
-        start = np.where(ended.any(0), stop - ended[::-1].argmax(0), before.start)
-        oldest = max(start.min(), stop - self.limit)
-        rollouts = (*before.rollouts, (step, act.copy()))
-        self.state = LogState(stop, before.number + ended.sum(0), start, tuple(
+        episodes, rollouts = self._episodes_at(stop), (*before.rollouts, (step, act.copy()))
+        oldest = max(episodes[:, 3].min(), stop - self.limit)
+        self.state = LogState(stop, episodes, tuple(
             (first, rows) for first, rows in rollouts if first + len(rows) > oldest))
 
-    def running(self, e: int, episode: RunningEpisode, stop: int) -> EpisodeHistory:
+    def _episodes_at(self, stop: int) -> np.ndarray:
+        """The `episodes` of LogState at step `stop` of the current rollout."""
+        begin, known, _ = self.state
+        if not (rows := stop - begin):
+            return known
+        ended = self.views.length[:rows] > 0
+        anew, ends = ended & ~self.views.same_game[:rows], known[:, 0] + ended.cumsum(0)
+        last, first = (rows - 1 - one[::-1].argmax(0) for one in (ended, anew))
+        started, restarted = ended.any(0), anew.any(0)
+        return np.stack([ends[-1], np.where(started, begin + last + 1, known[:, 1]), np.where(
+            restarted, ends[first, np.arange(len(known))], known[:, 2]), np.where(
+            restarted, begin + first + 1, known[:, 3])], 1)
+
+    def history(self, e: int, episode: RunningEpisode, stop: int) -> EpisodeHistory:
         """The history of a running episode of environment e, up to step `stop`.
 
-        Raises EnvError if it is too long.
+        In the warm-up, whose episodes have numbers below 0, the log has nothing else.
         """
-        number, _, start = episode
-        if stop - start > self.limit:
-            raise EnvError(f"environment {e} was interrupted in step {stop - start} of its episode,"
-                           f" but only {self.limit} steps can be replayed: this run cannot go on."
-                           " An interrupt never reaches a worker process", Set(num_workers=1))
+        number, _, start, _ = episode
+        ends = max(stop, start)  # an episode that begins after step `stop` has that step before it
+        first = self._episodes_at(ends)[e, 2:].tolist() if number >= 0 else (number, start)
         rollouts = (*self.state.rollouts, (self.state.step, self.views.act))
-        return EpisodeHistory(number, start, actions_between(rollouts, e, start, stop))
+        return EpisodeHistory(number, start, *first, None if ends - first[1] > self.limit else
+                              actions_between(rollouts, e, first[1], ends))
 
     def running_now(self, e: int) -> int:
         """The number of the running episode of environment e during a rollout."""
-        return int(self.state.number[e] + (self.views.length[:, e] > 0).sum())
+        return int(self._episodes_at(self.state.step + len(self.views.act))[e, 0])
+
+    def running_start(self, e: int) -> int:
+        """The first step of the running episode of environment e during a rollout."""
+        return int(self._episodes_at(self.state.step + len(self.views.act))[e, 1])
 
     def histories(self, state: LogState) -> list[EpisodeHistory]:
         """The running episodes of all environments between two rollouts."""
-        stop, number, start, rollouts = state
+        stop, episodes, rollouts = state
         rollouts = (*rollouts, (stop, self.views.act[:0]))  # for episodes without a step
-        return [EpisodeHistory(n, first, None if stop - first > self.limit
-                               else actions_between(rollouts, e, first, stop))
-                for e, (n, first) in enumerate(zip(number.tolist(), start.tolist()))]
+        return [EpisodeHistory(*one, None if stop - one[3] > self.limit
+                               else actions_between(rollouts, e, one[3], stop))
+                for e, one in enumerate(episodes.tolist())]
+
+    def resumed(self, state: LogState, obs: np.ndarray) -> ResumedEpisodes:
+        """The episodes that were running between two rollouts, where `obs` [e ...] was observed."""
+        return ResumedEpisodes(state.step, self.histories(state), obs)
 
     def resume(self, resumed: ResumedEpisodes | None, restarted: Sequence[int]) -> None:
         """Begins with resumed episodes, if any; in the environments `restarted` new ones began."""
         if resumed is None:
             return
-        number, start = (np.array([getattr(one, name) for one in resumed.histories])
-                         for name in ("number", "start"))
+        episodes = np.array([one[:4] for one in resumed.histories], np.int64)
         actions = [one.actions for one in resumed.histories]
         for e in restarted:
-            number[e], start[e], actions[e] = number[e] + 1, resumed.step, ()
-        act, first = self.views.act, max(int(start.min()), resumed.step - self.limit)
+            number = episodes[e, 0] + 1
+            episodes[e], actions[e] = (number, resumed.step, number, resumed.step), ()
+        act, first = self.views.act, max(int(episodes[:, 3].min()), resumed.step - self.limit)
         rows = np.zeros((resumed.step - first, *act.shape[1:]), act.dtype)
         for e, taken in enumerate(actions):
             taken = () if taken is None else taken
             rows[len(rows) - len(taken):, e] = np.reshape(taken, (-1, *act.shape[2:]))
-        self.state = LogState(resumed.step, number, start, ((first, rows),))
+        self.state = LogState(resumed.step, episodes, ((first, rows),))
         if restarted:
             log.warning("resumed, but not bit for bit: the running episodes of environments %s"
                         " could not be replayed, so new ones begin there",
@@ -131,23 +154,38 @@ def actions_between(rollouts: Iterable[tuple[int, np.ndarray]], e: int, start: i
 
 
 def replay_episode(envs: Environments, e: int, history: EpisodeHistory,
-                   to_env: Callable[[np.ndarray], list]) -> tuple[Any, float]:
+                   to_env: Callable[[np.ndarray], list], seconds: float = math.inf
+                   ) -> tuple[Any, float]:
     """Takes the steps of an episode again; (the last (observation, info), the return until then).
 
-    Raises EnvError if the environment fails, or ends the episode earlier.
+    Raises EnvError if the environment fails, if the episode is too long or takes longer than
+    `seconds`, or if it ends at another step than it did.
     """
-    episode = envs.new_episode(e, history.number)._replace(start=history.start)
-    last, total = (None, envs.begin_episode(e, episode)), 0.0
-    for action in to_env(history.actions):
+    if history.actions is None:
+        raise too_long(e)
+    begun, total, first = time.monotonic(), 0.0, envs.new_episode(e, history.first_number)
+    last = None, envs.begin_episode(e, first._replace(start=history.first_start))
+    for step, action in enumerate(to_env(history.actions), history.first_start + 1):
         try:
+            if time.monotonic() - begun > seconds:
+                raise TimeoutError(f"its replay has taken more than {seconds:g} s")
             obs, rew, term, trunc, info = envs.envs[e].step(action)
-            total += checked_reward(rew)
-            if term or trunc:
-                raise ValueError("the episode ended in its replay, which it had not before")
+            last, total = (obs, info), total + checked_reward(rew)
         except BaseException as error:
             raise envs.fault(e, "step()", error) from error
-        last = obs, info
+        if term or trunc:
+            episode = envs.new_episode(e, envs.running[e].number + 1)._replace(start=step)
+            last, total = (None, envs.begin_episode(e, episode)), 0.0
+    if (envs.running[e].number, envs.running[e].start) != history[:2]:
+        raise envs.fault(e, "step()", ValueError("in its replay the episode ended at another step"))
     return last, total
+
+
+def too_long(e: int) -> EnvError:
+    """The error for an episode that was interrupted after more steps than the log keeps."""
+    return EnvError(f"environment {e} was interrupted in an episode that is too long to be"
+                    " replayed: this run cannot go on. An interrupt never reaches a worker process",
+                    (Set(num_workers=1), "raise replay_limit"))
 
 
 def begin_episodes(envs: Any, resumed: ResumedEpisodes | None, episode: int) -> list[int]:
@@ -157,15 +195,14 @@ def begin_episodes(envs: Any, resumed: ResumedEpisodes | None, episode: int) -> 
     function of seed and actions, have failed in the replay, or the episode is too long for it.
     """
     restarted = []
+    envs.views.length.fill(0)  # the warm-up's
     for e in range(len(envs.envs) if resumed is None else 0):
         envs.begin_episode(e, envs.new_episode(e, episode))
     for e, history in enumerate(resumed.histories if resumed else ()):
         try:
-            if history.actions is None:
-                raise EnvError("the episode is too long to be replayed")
             (obs, info), envs.recorder.returns[e] = replay_episode(
-                envs, e, history, envs.actor.to_env)
-            if len(history.actions):
+                envs, e, history, envs.actor.to_env, envs.rules.replay_timeout)
+            if obs is not None:
                 envs.receive(e, obs, info)
             envs.writer.flush(envs.obs[-1], range(e, e + 1))
             same = all(one.tobytes() == two.tobytes() for one, two in zip(

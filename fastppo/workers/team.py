@@ -7,11 +7,13 @@ import signal
 import time
 import weakref
 from functools import partial
-from typing import Callable, Sequence
+from typing import Callable, NamedTuple, Sequence
 
+from fastppo.envs.faults import episode_text
 from fastppo.envs.make import Factory
-from fastppo.errors import ClosedError, WorkerError
+from fastppo.errors import ClosedError, FaultPlace, NonFiniteError, WorkerError
 from fastppo.machine.arena import Arena
+from fastppo.machine.limits import free_memory
 from fastppo.settings.fixes import Fix, Set
 from fastppo.workers import protocol
 from fastppo.workers.protocol import ControlCells, PostedCommand
@@ -20,13 +22,28 @@ from fastppo.workers.worker_process import WorkerProcess, kill_workers
 ACTIVITIES = {protocol.IDLE: "while it had nothing to do",
               protocol.UPDATING: "while computing its share of the update",
               protocol.STARTING: "starting", protocol.RESET: "reset"}
-DEATH_FIX = ("lower num_envs or num_workers if the machine has run out of memory",
-             "run the environment alone to find out why it ends its process")
+ALONE = "run the environment alone to find out why it ends its process"
+LESS_MEMORY = "lower num_envs or num_workers if the machine has run out of memory"
+# The likely causes of some signals, and what to do.
+CAUSES = {
+    signal.SIGKILL: ("which the system sends when memory runs out", (LESS_MEMORY, ALONE)),
+    signal.SIGBUS: ("which means that a disk or the shared memory is full, or that a file in use"
+                    " was cut", (LESS_MEMORY, ALONE)),
+    signal.SIGSEGV: ("which native code of the environment causes", ALONE)}
 CLOSE_SECONDS = 3.0
 COLLECT_SECONDS = 0.05  # failures of several workers within this time are one error
 WARN_SECONDS = 30.0
 
 log = logging.getLogger("fastppo")
+
+
+class Failure(NamedTuple):
+    """How a worker failed: the text and the fix of the error, and what is known beside."""
+
+    what: str
+    fix: Fix
+    places: tuple[FaultPlace, ...]
+    kind: str  # name of the class of the error
 
 
 class WorkerTeam:
@@ -36,30 +53,41 @@ class WorkerTeam:
     whose methods the commands call; `sync` is a WorkerSync.
 
     A worker that has a core of its own spins for `idle_spin` nanoseconds before it sleeps until the
-    next command. `main_computes`: the main process needs a core while the workers work.
+    next command. `main_computes`: the main process needs a core while the workers work. `allowed`:
+    see worker_environment.
     """
 
     def __init__(self, make: Callable, factories: Sequence[Factory], workers: int, arena: Arena,
                  groups: int, step_timeout: float, reset_timeout: float, idle_spin: int = 0,
-                 main_computes: bool = False):
-        arena["cells"].fill(0)
+                 main_computes: bool = False, allowed: Sequence[str] = ()):
         self.arena, self.cells = arena, ControlCells(arena, groups)
-        self.step_timeout, self.reset_timeout = step_timeout, reset_timeout
-        self.posted, self.pid = PostedCommand(0, protocol.CLOSE, 0), os.getpid()
-        self.closed, self.warned = False, False
-        self.episode_of: Callable[[int], str] = lambda env: ""  # text on an environment's episode
+        self.make, self.factories, self.count, self.allowed = make, factories, workers, allowed
+        self.step_timeout, self.reset_timeout, self.pid = step_timeout, reset_timeout, os.getpid()
+        self.spinning = protocol.spin_times(workers + main_computes, idle_spin)
+        # (seed, number) of an environment's running episode, if there is one; for texts of errors
+        self.episode_of: Callable[[int], tuple[int, int] | None] = lambda env: None
         self.workers: list[WorkerProcess] = []
+        self.start()
+
+    def start(self) -> None:
+        """Starts all workers; those of before, which have failed, are killed first."""
+        kill_workers(self.workers)
+        self.workers.clear()
+        self.arena["cells"].fill(0)
+        self.posted, self.closed, self.warned = PostedCommand(0, protocol.CLOSE, 0), False, False
         self._finalizer = weakref.finalize(self, kill_workers, self.workers)
         for cell in self.cells.done:
             cell.at(protocol.STARTING, 0)
             cell.post(0xFFFFFFFF)  # one behind generation 0, which is the start
-        spinning = protocol.spin_times(workers + main_computes, idle_spin)
+        groups = len(self.cells.turns)
         try:
-            for w, (first, last) in enumerate(protocol.worker_slices(len(factories), workers)):
-                made = protocol.pickled_by_value(partial(make, factories[first:last], first, w),
-                                                 "the environment's factory")
-                job = pickle.dumps((arena.spec, w, groups, spinning, made))
-                self.workers.append(WorkerProcess(arena.fd, w, first, job))
+            for w, (first, last) in enumerate(protocol.worker_slices(
+                    len(self.factories), self.count)):
+                made = protocol.pickled_by_value(
+                    partial(self.make, self.factories[first:last], first, w),
+                    "the environment's factory")
+                job = pickle.dumps((self.arena.spec, w, groups, self.spinning, made))
+                self.workers.append(WorkerProcess(self.arena.fd, w, first, job, self.allowed))
         except BaseException:
             self._finalizer()
             raise
@@ -144,20 +172,23 @@ class WorkerTeam:
             return
         time.sleep(COLLECT_SECONDS)
         failures = [failure for failure in map(self._failure, range(len(self.workers))) if failure]
-        self._close_and_raise("\n".join(what for what, _ in failures), failures[0][1])
+        self._close_and_raise(failures)
 
-    def _failure(self, w: int) -> tuple[str, Fix] | None:
-        """The text and the fix of the error of worker `w`, if it has failed or died."""
+    def _failure(self, w: int) -> Failure | None:
+        """How worker `w` failed, if it has failed or died."""
         worker = self.workers[w]
         if self.cells.done[w].state == protocol.FAILED:
-            return worker.mailbox.read()
+            return Failure(*worker.mailbox.read())
         code = worker.process.poll()
         if code is None:
             return None
-        how = f"exited with code {code}"
+        how, fix = f"exited with code {code}", ALONE
         if code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
-        return f"{self._place(w)} {how}{worker.last_output()}", DEATH_FIX
+            cause, fix = CAUSES.get(-code, ("", ALONE))
+            how = f"was killed by {signal.Signals(-code).name}{cause and ', ' + cause}"
+        memory = f" ({free_memory() / 2**30:.1f} GiB of memory are free)" * (fix != ALONE)
+        what = f"{self._place(w)} {how}{memory}{worker.last_output()}"
+        return Failure(what, fix, self._fault_places(w), "WorkerError")
 
     def _check_timeout(self, w: int) -> None:
         """Raises WorkerError if worker `w` has been at the same environment step for too long."""
@@ -174,8 +205,10 @@ class WorkerTeam:
             log.warning("still waiting for %s after %.0f s", place, waited)
         if 0 < limit < waited:
             self.workers[w].dump_stack()
-            self._close_and_raise(f"{place} has not answered for {waited:.1f} s ({name}={limit:g};"
-                                  f" 0: no limit){self.workers[w].last_output()}", Set(**{name: 0}))
+            what = (f"{place} has not answered for {waited:.1f} s ({name}={limit:g}; 0: no limit)"
+                    f"{self.workers[w].last_output()}")
+            self._close_and_raise([
+                Failure(what, Set(**{name: 0}), self._fault_places(w), "WorkerError")])
 
     def _place(self, w: int) -> str:
         """The name of worker `w`, with its environment and its step."""
@@ -184,9 +217,25 @@ class WorkerTeam:
         if step in (protocol.IDLE, protocol.UPDATING):
             return f"worker {w} ({activity})"
         env += self.workers[w].first_env
-        return f"worker {w} (environment {env}, {self.episode_of(env)}{activity})"
+        episode = self.episode_of(env)
+        return (f"worker {w} (environment {env}, "
+                f"{episode_text(*episode) + ', ' if episode else ''}{activity})")
 
-    def _close_and_raise(self, what: str, fix: Fix) -> None:
+    def _fault_places(self, w: int) -> tuple[FaultPlace, ...]:
+        """The place in which worker `w` is, if it is inside an environment."""
+        step, env, _ = self.cells.done[w].where
+        env += self.workers[w].first_env
+        if step < protocol.RESET or (episode := self.episode_of(env)) is None:
+            return ()
+        return FaultPlace(env, episode[1], -1 if step == protocol.RESET else step),
+
+    def _close_and_raise(self, failures: Sequence[Failure]) -> None:
+        """Kills the workers, and raises one error for all `failures`, of the kind of the first."""
         self.closed = True
         self._finalizer()
-        raise WorkerError(what, fix)
+        first = failures[0]
+        kind = NonFiniteError if first.kind == "NonFiniteError" else WorkerError
+        error = kind("\n".join(failure.what for failure in failures), first.fix)
+        if kind is WorkerError:
+            error.places = tuple(place for failure in failures for place in failure.places)
+        raise error

@@ -16,10 +16,12 @@ from fastppo.envs.observations import ObservationLayout
 from fastppo.machine import global_rng
 from fastppo.machine.arena import Arena
 from fastppo.stepping.actors import CentralActor, LocalActor, PolicyPlan, WaitingActor, first_turn
+from fastppo.stepping.environments import EpisodeRules
 from fastppo.stepping.episodes import RolloutViews
 from fastppo.stepping.replay import ResumedEpisodes
 from fastppo.vecenv import Serial
 from fastppo.workers.protocol import ROLLOUT, START, WARMUP, Mailbox, worker_slices
+from fastppo.workers.restarts import WorkerRestarts
 from fastppo.workers.team import WorkerTeam
 from fastppo.workers.update_helper import HelperPlan, UpdateHelper
 from fastppo.workers.worker_loop import WorkerSync
@@ -28,10 +30,13 @@ from fastppo.workers.worker_loop import WorkerSync
 class WorkerVecEnv:
     """Environments in worker processes; the same calls and the same arrays as Serial.
 
-    `central` computes the actions in the main process; None if the workers do.
+    `central` computes the actions in the main process; None if the workers do. `restarts` starts
+    the workers again after a fault.
     """
 
-    def __init__(self, team: WorkerTeam, steps: int, central: CentralActor | None):
+    def __init__(self, team: WorkerTeam, steps: int, central: CentralActor | None,
+                 restarts: WorkerRestarts | None = None):
+        self.restarts = restarts
         self.team, self.steps, self.central, self.begins = team, steps, central, 0
         self._inferred = -1, 0  # the first turn of a rollout, and how many turns of it are done
         self._warned = False
@@ -42,7 +47,9 @@ class WorkerVecEnv:
 
     def begin(self, resumed: ResumedEpisodes | None = None) -> list[int]:
         """See Serial.begin."""
-        team, restarted = self.team, []
+        team, restarted, self._inferred = self.team, [], (-1, 0)
+        if self.central:
+            self.central.iteration = None
         slices = worker_slices(team.arena["act"].shape[1], len(team.workers))
         team.finish_last()  # after an interrupt, the command before may still run
         for worker, (first, last) in zip(team.workers, slices):
@@ -92,7 +99,8 @@ class WorkerSerial(Serial):
 
 
 def make_worker_serial(groups: Sequence[range], recipe: PolicyPlan | None, seen: ObservationLayout,
-                       acts: ActionMapping, seed: int, share: HelperPlan | None, helpers: int,
+                       acts: ActionMapping, seed: int, rules: EpisodeRules,
+                       share: HelperPlan | None, helpers: int,
                        factories: Sequence[Factory], first: int, worker: int, arena: Arena,
                        sync: WorkerSync) -> Serial:
     """Makes, in the worker, a Serial on its slice of the environments.
@@ -109,7 +117,7 @@ def make_worker_serial(groups: Sequence[range], recipe: PolicyPlan | None, seen:
         groups, actor = (), LocalActor(arena, first, last, recipe, seen, acts, seed)
     views = RolloutViews.of(arena, first, last, worker)
     serial = WorkerSerial(factories, views, actor, seed, first, groups, sync.note,
-                          f"worker {worker}, ")
+                          f"worker {worker}, ", rules)
     serial.mailbox, serial.update = sync.mailbox, lambda call: None
     if share is not None and worker < helpers:
         serial.update = UpdateHelper(arena, share, sync, worker).update

@@ -45,12 +45,12 @@ def worker_loop(job: bytes, mailbox_fd: int, arena_fd: int, parent: int) -> None
 
 
 def error_message(error: Error) -> bytes:
-    """(text, fix) of an error, pickled. Long ones are cut, and a long fix becomes a text."""
+    """An error as the fields of a Failure, pickled; long texts are cut, a long fix is a text."""
     what, fix = faults.truncate_text(error.what, ERROR_CHARS), error.fix
     text = fix_text(fix, shell=False)
     if len(text) > ERROR_CHARS:
         fix = faults.truncate_text(text, ERROR_CHARS)
-    return pickle.dumps((what, fix))
+    return pickle.dumps((what, fix, getattr(error, "places", ()), type(error).__name__))
 
 
 class WorkerSync:

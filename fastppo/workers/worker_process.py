@@ -27,10 +27,11 @@ class WorkerProcess:
     """A worker process, and the main process's ends of its mailbox, lifeline and output.
 
     The lifeline is a pipe without data. When the main process ends, it closes and Linux kills the
-    worker.
+    worker. `allowed`: see worker_environment.
     """
 
-    def __init__(self, arena_fd: int, index: int, first_env: int, job: bytes):
+    def __init__(self, arena_fd: int, index: int, first_env: int, job: bytes,
+                 allowed: Sequence[str] = ()):
         self.first_env, self.output, self.echo = first_env, "", True
         self.mailbox = Mailbox(anonymous_file())
         lifeline, ours = map(above_stdio, os.pipe())
@@ -40,7 +41,7 @@ class WorkerProcess:
         try:
             self.mailbox.write(pickle.dumps((_import_path(), list(map(str, sys.argv)), job)))
             self.process = subprocess.Popen(
-                command, pass_fds=fds, env=worker_environment(), stdin=subprocess.DEVNULL,
+                command, pass_fds=fds, env=worker_environment(allowed), stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         except OSError as error:
             self.release()

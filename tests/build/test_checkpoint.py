@@ -20,7 +20,6 @@ from fastppo.files import tensor_file
 from fastppo.files.checkpoint import checkpoints_in, find_checkpoint, read_checkpoint
 from fastppo.files.tensor_file import join_tree, split_tree
 from fastppo.outputs import checkpointer
-from fastppo.stepping import replay
 
 TINY = dict(preset="none", seed=1, num_envs=4, num_steps=16, num_minibatches=2, epochs=2,
             hidden_sizes=(8,), num_workers=0, total_steps=4000)
@@ -177,18 +176,15 @@ def test_an_episode_that_cannot_be_replayed_is_followed_by_a_new_one_and_named(
         ppo.checkpoint(path)
     with PPO.resume(path, env, num_workers=workers) as ppo:
         iterations(ppo, 2)
-        assert ppo.collector.log.state.number.tolist() == [1] * 4
-        assert ppo.collector.log.state.start.tolist() == [32] * 4
+        assert ppo.collector.log.state.episodes.tolist() == [[1, 32, 1, 32]] * 4
         ppo.checkpoint(path)
     assert "not bit for bit: the running episodes of environments 0, 1, 2, 3 " in caplog.text
     assert find_checkpoint(path).step == 4 * 64
 
 
-def test_an_episode_longer_than_the_limit_is_followed_by_a_new_one(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(replay, "REPLAY_LIMIT", 20)
-    monkeypatch.setattr(replay.EpisodeLog.__init__, "__defaults__", (20,))
+def test_an_episode_longer_than_the_limit_is_followed_by_a_new_one(tmp_path, caplog):
     env, path = partial(Chance, FLOATS, Discrete(3), ends=0.0), tmp_path / "c.safetensors"
-    with PPO(env, **TINY) as ppo:
+    with PPO(env, replay_limit=20, **TINY) as ppo:
         iterations(ppo, 2)
         assert sum(len(rows) for _, rows in ppo.collector.log.state.rollouts) <= 20 + 16
         ppo.checkpoint(path)
@@ -258,7 +254,7 @@ DAMAGES = {
     "truncated": lambda data: data[:len(data) // 2], "empty": lambda data: b"",
     "flipped": lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:],
     "text": lambda data: b"not a checkpoint", "long header": lambda data: b"\xff" * 8 + data[8:],
-    "future": lambda data: data.replace(b"fastppo checkpoint 1", b"fastppo checkpoint 9"),
+    "future": lambda data: data.replace(b"fastppo checkpoint 2", b"fastppo checkpoint 9"),
 }
 
 
@@ -277,7 +273,7 @@ def test_a_damaged_checkpoint_is_one_error_or_the_one_before_is_taken_and_named(
 
 
 def test_texts_nested_without_end_are_an_error(tmp_path):
-    texts = {"state": '{"list": [' * 10**5, "format": "fastppo checkpoint 1"}
+    texts = {"state": '{"list": [' * 10**5, "format": "fastppo checkpoint 2"}
     texts["sha256"] = tensor_file._digest({}, texts)
     save_file({}, tmp_path / "c.safetensors", texts)
     with pytest.raises(CheckpointError, match="no JSON"):
@@ -297,9 +293,9 @@ def test_a_policy_is_no_checkpoint_and_a_place_without_one_is_named(folder):
 
 def test_a_state_that_lies_about_itself_is_an_error(folder):
     found = checkpoints_in(folder)[0]
-    tensors, texts = tensor_file.read_tensor_file(found, "fastppo checkpoint 1", "", "")
+    tensors, texts = tensor_file.read_tensor_file(found, "fastppo checkpoint 2", "", "")
     for wrong in ({"dict": []}, {"tensor": "nowhere"}, {"code": "import os"}, [], 3):
-        tensor_file.write_tensor_file(found, "fastppo checkpoint 1", tensors,
+        tensor_file.write_tensor_file(found, "fastppo checkpoint 2", tensors,
                                       texts | {"state": wrong})
         with pytest.raises(CheckpointError):
             read_checkpoint(found)
@@ -308,7 +304,7 @@ def test_a_state_that_lies_about_itself_is_an_error(folder):
         less = {one: x[:-1].clone() if one == name and x.ndim else x for one, x in tensors.items()}
         if all(torch.equal(less[one], tensors[one]) for one in less):
             continue
-        tensor_file.write_tensor_file(found, "fastppo checkpoint 1", less, texts)
+        tensor_file.write_tensor_file(found, "fastppo checkpoint 2", less, texts)
         with pytest.raises(Error):
             PPO.resume(found, CASES["kernel"][0])
 
@@ -335,10 +331,10 @@ def test_a_write_that_is_cut_off_leaves_the_older_checkpoints(call, folder, monk
 def test_a_full_disk_is_noted_once_and_tried_again(tmp_path, monkeypatch, capsys):
     real, full = tensor_file.write_file, [True]
 
-    def write(path, data):
+    def write(path, data, private):
         if full[0] and "checkpoint-" in path.name:
             raise CheckpointError(f"cannot write {path}: {os.strerror(errno.ENOSPC)}")
-        real(path, data)
+        real(path, data, private)
     monkeypatch.setattr(tensor_file, "write_file", write)
     with PPO(CASES["kernel"][0], **TINY, run_dir=str(tmp_path), checkpoint_interval=1e-9) as ppo:
         ppo.learn(3 * 64)

@@ -22,6 +22,7 @@ from fastppo.envs.atari import (
     EpisodicLives,
     FireOnReset,
     WholeGame,
+    continues_game,
     needs_fire,
 )
 from fastppo.envs.make import make_factory
@@ -106,12 +107,24 @@ def test_a_games_return_and_length_are_told_where_it_ends():
     assert infos[2]["told"] == 1.0
 
 
-def test_the_seed_of_an_episode_begins_that_very_episode_again():
+def test_the_seed_of_a_game_begins_it_again_also_after_a_lost_life():
     env = FireOnReset(EpisodicLives(Game()))
-    first = [played(env, seed, action=2) for seed in range(7)]  # two games and a life
-    for seed in (6, 4, 3, 5):
-        again = played(env, seed, action=2)
-        assert np.array_equal(again[0], first[seed][0]) and again[1:] == first[seed][1:]
+    for lives in (1, 2, 3):
+        first = [played(env, seed, action=2) for seed in range(lives)]
+        again = [played(env, seed, action=2) for seed in range(lives)]
+        for one, two in zip(first, again):
+            assert np.array_equal(one[0], two[0]) and one[1:] == two[1:]
+        env.reset(seed=0)
+
+
+def test_a_reset_that_goes_on_with_a_game_says_so():
+    env = FireOnReset(EpisodicLives(Game()))
+    said = []
+    for seed in range(4):
+        said.append(continues_game(env.reset(seed=seed)[1]))
+        while not any(env.step(2)[2:4]):
+            pass
+    assert said == [False, True, True, False]
 
 
 @pytest.mark.parametrize("lives", [False, True])
@@ -337,8 +350,6 @@ def test_a_real_game_is_a_function_of_its_seed_through_all_its_lives(opencv, nam
         env.action_space.seed(1)
         games.append([played(env, seed, action=2) for seed in range(6)])
         assert env.unwrapped.ale.lives() in (4, 5)
-        again = played(env, 3, action=2)
-        assert np.array_equal(again[0], games[0][3][0])
         env.close()
     assert all(np.array_equal(one[0], two[0]) and one[1:] == two[1:] for one, two in zip(*games))
     assert ["game_return" in info for _, _, info in games[0][:5]] == [False] * 4 + [True]

@@ -1,0 +1,117 @@
+"""The verb: fastppo replay BUNDLE [--env_name=module:MyEnv] [--env_kwargs=JSON] [--debugger]."""
+
+import faulthandler
+import pdb
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Sequence
+
+from fastppo.cli.arguments import flag_text, flags_by_setting, split_flags
+from fastppo.cli.help_page import help_page
+from fastppo.cli.interrupts import Interrupts
+from fastppo.cli.setting_types import settings
+from fastppo.errors import ConfigError, EnvError
+from fastppo.settings.fixes import Set, program
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Run the episode of a fault again, in this process, up to the step that failed.
+
+    BUNDLE is a file fault-*.bundle in the folder of a run. The environment is reset with the seed
+    of the episode and takes its actions. It ends with 0 if the step fails again, and with 1 if it
+    does not: then the cause was outside, such as a lack of memory, or the environment is no
+    function of its seed and actions.
+    """
+
+    env_name: str | None = None
+    """Environment, an id or `module:callable`; none: the one in the file if that is an id of
+    Gymnasium's, because code that a file names is never imported"""
+    env_kwargs: dict[str, Any] | None = None
+    """Arguments of the environment; none: those in the file, without passwords"""
+    debugger: bool = False
+    """Take the last step under Python's debugger, which also starts where the step raises"""
+
+
+def replay_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
+    """Replays the bundle that `argv` names; SystemExit(1) if nothing fails."""
+    if any(word in ("-h", "--help") for word in argv):
+        print(help_page(f"usage: {program()} replay BUNDLE [--option=value ...]\n\n"
+                        + (Replay.__doc__ or ""), settings(Replay).values()))
+        return
+    known = settings(Replay)
+    if not argv or argv[0].startswith("-"):
+        raise ConfigError("replay needs the bundle of a fault",
+                          f"{program()} replay runs/RUN/fault-env0-episode3-step12.bundle")
+    flags = flags_by_setting(split_flags(argv[1:]), known)
+    options = Replay(**{name: known[name].read(flag_text(flag, known[name]))
+                        for name, flag in flags.items()})
+    replay(Path(argv[0]), options)
+
+
+def replay(path: Path, options: Replay) -> None:
+    """Replays the bundle in a file, and prints what happens."""
+    from fastppo.files.crash_bundle import read_bundle
+    bundle = read_bundle(path)
+    envs, to_env = make_environment(bundle, options, path)
+    print(f"fault     {indented(bundle.error)}", flush=True)
+    faulthandler.enable()  # a crash in native code shows the stack
+    try:
+        play(envs, to_env, bundle, options.debugger)
+    except EnvError as error:
+        print(f"again     {indented(error.what)}", flush=True)
+    else:
+        print("result    nothing has failed: the cause was outside of the environment, or it is no"
+              " function of its seed and actions")
+        raise SystemExit(1)
+    finally:
+        envs.close()
+
+
+def play(envs, to_env, bundle, debugger: bool) -> None:
+    """Takes the steps of a bundle's episode; EnvError if the environment fails."""
+    from fastppo.stepping.replay import replay_episode
+    place, history = bundle.place, bundle.history
+    begun, steps = time.monotonic(), len(history.actions) - (place.step >= 0)
+    replay_episode(envs, 0, history._replace(actions=history.actions[:steps]), to_env)
+    seed, seconds = envs.running[0].seed, time.monotonic() - begun
+    print(f"replay    environment {place.env}, episode {place.episode}, seed {seed}: {steps} steps"
+          f" in {seconds:.1f} s", flush=True)
+    if place.step < 0:
+        return
+    action, envs.now = to_env(history.actions[steps:])[0], envs.running[0].start + place.step
+    print(f"step      {place.step}, with the action {action}", flush=True)
+    try:
+        (pdb.runcall if debugger else _call)(envs.take_step, 0, action)
+    except EnvError as error:
+        if debugger and error.__cause__:
+            pdb.post_mortem(error.__cause__.__traceback__)
+        raise
+
+
+def _call(function: Callable, *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def make_environment(bundle, options: Replay, path: Path) -> tuple[Any, Callable]:
+    """(the environment of a bundle, as Environments; its stored actions as its own)."""
+    from fastppo.envs.actions import ActionMapping
+    from fastppo.envs.atari import atari_options
+    from fastppo.envs.make import make_factory
+    from fastppo.files.crash_bundle import ReplayEnvs
+    stored = bundle.settings
+    if options.env_name is None and not bundle.known:
+        raise ConfigError(f"{path} is of the environment {stored['env_name']}, and code that a file"
+                          " names is never imported", Set(env_name="my_module:MyEnv"))
+    kwargs = stored["env_kwargs"] if options.env_kwargs is None else options.env_kwargs
+    factory = make_factory(options.env_name or stored["env_name"], stored["max_episode_steps"],
+                           kwargs, stored["frame_stack"],
+                           atari_options(stored["preprocessing"], stored["end_on_life_loss"]))
+    envs = ReplayEnvs(factory, bundle.seed, bundle.place.env)
+    return envs, ActionMapping(envs.envs[0].action_space, bundle.form).to_env()
+
+
+def indented(text: str) -> str:
+    """A text of several lines, the later ones below the first."""
+    return text.replace("\n", "\n          ")

@@ -1,0 +1,79 @@
+"""The bundle of a fault: all that is needed to run an episode again up to the step that failed.
+
+The seed of the run, the environment and its settings, the actions of the episode, the versions, and
+the text of the error; no observation.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastppo.envs.env_hints import is_registered
+from fastppo.envs.make import Factory
+from fastppo.envs.observations import ObservationLayout
+from fastppo.errors import CheckpointError, FaultPlace
+from fastppo.files.fingerprint import fingerprint
+from fastppo.files.run_folder import public_config
+from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
+from fastppo.stepping.environments import Environments, RunningEpisode
+from fastppo.stepping.replay import EpisodeHistory
+
+BUNDLE_FORMAT = "fastppo bundle 1"
+ENV_SETTINGS = ("env_name", "env_kwargs", "max_episode_steps", "frame_stack", "preprocessing",
+                "end_on_life_loss")
+
+
+class CrashBundle(NamedTuple):
+    """The contents of a bundle's file."""
+
+    settings: dict[str, Any]  # those of ENV_SETTINGS
+    known: bool  # the environment is an id of Gymnasium's or ale-py's
+    seed: int  # of the run
+    place: FaultPlace
+    form: str  # of the stored actions, see ActionMapping
+    history: EpisodeHistory  # its last action is that of the step that failed
+    error: str
+    fingerprint: dict[str, Any]
+
+
+def write_bundle(ppo, error: str, place: FaultPlace, path: Path) -> None:
+    """Writes the bundle of a fault that has just happened; CheckpointError if that fails."""
+    log, (env, number, step) = ppo.collector.log, place
+    start = log.running_start(env)
+    history = log.history(env, RunningEpisode(number, None, start), start + step + 1)
+    tensors, shown = {}, public_config(ppo.config)
+    form = ppo.policy.actions.form if number >= 0 else "clip"  # the warm-up's
+    texts = {"settings": {name: shown[name] for name in ENV_SETTINGS}, "seed": ppo.config.seed,
+             "place": list(place), "form": form, "error": error,
+             "history": split_tree(tuple(history), "history", tensors),
+             "fingerprint": fingerprint(ppo.config.torch_threads)}
+    write_tensor_file(path, BUNDLE_FORMAT, tensors, texts, private=True)
+
+
+def read_bundle(path: Path) -> CrashBundle:
+    """The bundle in a file; CheckpointError if it is missing, damaged or something else."""
+    tensors, texts = read_tensor_file(path, BUNDLE_FORMAT, "the bundle of a fault", "a run")
+    try:
+        *numbers, actions = join_tree(texts["history"], tensors)
+        history = EpisodeHistory(*map(int, numbers), np.asarray(actions))
+        settings = {name: texts["settings"][name] for name in ENV_SETTINGS}
+        return CrashBundle(settings, is_registered(settings["env_name"]), int(texts["seed"]),
+                           FaultPlace(*map(int, texts["place"])), str(texts["form"]), history,
+                           str(texts["error"]), texts["fingerprint"])
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path} holds an invalid bundle: {error!r}",
+                              "give a bundle that a run has written") from error
+
+
+class ReplayEnvs(Environments):
+    """The environment of a bundle alone; its observations are checked and dropped."""
+
+    def __init__(self, factory: Factory, seed: int, number: int):
+        super().__init__([factory], seed, number, name="replay, ")
+        self.layout = ObservationLayout(self.envs[0].observation_space, self.envs[0].action_space)
+
+    def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
+        """Raises ValueError for an observation that training refuses."""
+        if found := self.layout.unusable(self.layout.rows([obs])):
+            raise found[1]
