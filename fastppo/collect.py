@@ -15,8 +15,7 @@ from fastppo.envs.spaces import leaf_arrays
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
 from fastppo.policy import Policy
-from fastppo.stepping.boundary import boundary_of
-from fastppo.stepping.replay import EpisodeLog
+from fastppo.stepping.boundary import Boundaries
 from fastppo.stepping.rewards import ReturnScaling, fill_rewards
 
 WARMUP_STEPS = 128  # longest random rollout from which observation moments start
@@ -49,18 +48,13 @@ class Progress(NamedTuple):
 
 
 class Collector:
-    """The environments of a run, `vec`, and the rollout that they fill, the same tensors always.
+    """The environments of a run, `vec`, and the rollout that they fill, the same tensors always."""
 
-    `log` has the running episodes, `resumed` those of another run, with which the first rollout
-    begins. `boundary` is the state of the environments before the last rollout that has begun.
-    """
-
-    def __init__(self, arena: Arena, vec, policy: Policy, config: Config, log: EpisodeLog):
+    def __init__(self, arena: Arena, vec, policy: Policy, config: Config, boundaries: Boundaries):
         self.arena, self.vec, self.policy, self.config = arena, vec, policy, config
-        self.log, self.resumed = log, None
-        self.returns, self.progress = ReturnScaling(config.num_envs), Progress()
+        self.boundaries, self.progress = boundaries, Progress()
         self.rollout = as_rollout(arena, policy.observer.layout)
-        self.started, self.prepared, self.boundary = False, -1, None
+        self.started, self.prepared = False, -1
 
     def collect(self) -> Rollout:
         """The next rollout; after an interrupt, the rest of the same one."""
@@ -68,26 +62,20 @@ class Collector:
         if not self.started:
             self._start()
         if self.prepared != iteration:
-            self.boundary = boundary_of(self.arena, self.progress, self.returns.state, self.log)
+            self.boundaries.mark(self.progress)
             prepare_rollout(self.arena)
             self.prepared = iteration
         self.vec.rollout(iteration)
-        self.log.record(iteration * self.config.num_steps)
-        finish_rollout(self.arena, self.config, self.returns, iteration)
+        self.boundaries.log.record(iteration * self.config.num_steps)
+        finish_rollout(self.arena, self.config, self.boundaries.returns, iteration)
         self.progress = Progress(iteration + 1, step + int(self.arena["valid"].sum()), step)
         return self.rollout
 
     def rewind(self) -> None:
-        """Makes the next `collect` begin with the running episodes replayed, in new workers.
-
-        A rollout that has not ended begins again.
-        """
-        state, arena = self.returns.state, self.arena
-        inside = self.started and self.prepared == self.progress.iteration
+        """Makes the next `collect` begin in new environments; a rollout begins again."""
         if self.started:
-            at = self.boundary if inside else boundary_of(arena, self.progress, state, self.log)
-            self.resumed, arena["state"][-1] = self.log.resumed(at.log, at.obs), at.memory
-        self.started, self.prepared = False, -1 if inside else self.prepared
+            self.boundaries.rewind(self.progress)
+        self.started, self.prepared = False, -1
 
     def _start(self) -> None:
         """Sets the observation moments from a random rollout, then starts every environment."""
@@ -96,9 +84,7 @@ class Collector:
             self.vec.warmup(steps)
             self.policy.observer.learn([x.reshape(-1, *x.shape[2:]) for x in leaf_arrays(
                 self.arena["obs"][:steps])])
-        restarted = self.vec.begin(self.resumed)
-        self.log.resume(self.resumed, restarted)
-        self.arena["state"][-1, restarted] = 0.0
+        self.boundaries.begin(self.vec)
         self.started = True
 
 

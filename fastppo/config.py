@@ -324,6 +324,5 @@ RULES = [(name, *rule) for names, *rule in (
     ("model", lambda x: callable(x) or ":" in str(x) or x in MODELS, _one_of(MODELS)[1]),
     ("optimizer", lambda x: callable(x) or x == "adam", "adam, or in Python torch.optim.SGD"),
     ("loss", lambda x: callable(x) or x == "ppo", "ppo, or in Python a function"),
-    ("worker_env", lambda x: isinstance(x, tuple) and {*map(type, x)} <= {str}, "such as HF_TOKEN"),
     ("hidden_sizes", lambda x: isinstance(x, tuple) and all(map(_whole(1), x)), "such as 64,64"),
 ) for name in names.split()]

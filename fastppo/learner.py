@@ -16,7 +16,7 @@ from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.kl_control import KLControl
 from fastppo.update.optimizers import make_clipping, make_optimizer
 from fastppo.update.rollback import restored_on_error
-from fastppo.update.statistics import Statistics, average, loss_report
+from fastppo.update.statistics import Statistics, average, check_finite, loss_report
 
 
 def policy_loss(log_ratio: Tensor, adv: Tensor, clip_range: float, dual_clip: float | None = None
@@ -90,7 +90,7 @@ class Learner:
         """Runs the epochs of an iteration, then merges its observations into the moments.
 
         Returns the losses, means over minibatches. If it is interrupted, or a gradient is not
-        finite (Error), everything is as it was before.
+        finite (NonFiniteError), everything is as it was before.
         """
         self.flat.check()
         with restored_on_error(self.stateful):  # loss_report raises it for such a gradient
@@ -136,5 +136,6 @@ class Learner:
             for name, x in (losses | ratio_statistics(fresh, part, coefs)).items():
                 stats[name] = stats.get(name, 0.0) + weight * x.detach()
         stats["grad_norm"] = self.clip_gradient()
+        check_finite(stats)
         self.optimizer.step()
         return stats

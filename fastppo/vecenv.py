@@ -16,19 +16,16 @@ from typing import Any, Sequence
 import numpy as np
 
 from fastppo.envs.atari import continues_game
-from fastppo.envs.faults import NonFiniteValue
 from fastppo.envs.make import Factory
 from fastppo.envs.observations import ObservationLayout
-from fastppo.envs.wrappers import unchecked_step
 from fastppo.machine.global_rng import GlobalRngWatch
 from fastppo.stepping import replay
 from fastppo.stepping.actors import Actor, RandomActor
 from fastppo.stepping.checks import REWARD_MAX, checked_flag, checked_reward
-from fastppo.stepping.environments import NO_RULES, WARMUP_EPISODE, Environments, RunningEpisode
+from fastppo.stepping.environments import NO_RULES, WARMUP_EPISODE, Environments
 from fastppo.stepping.episodes import RolloutRecorder, RolloutViews
-from fastppo.stepping.nonfinite import discard_step, finite_step
+from fastppo.stepping.nonfinite import discard_or_raise, episode_step
 from fastppo.stepping.observation_buffer import ObservationWriter
-from fastppo.stepping.replay import EpisodeLog, ResumedEpisodes, RolloutProgress
 
 
 class Serial(Environments):
@@ -40,14 +37,13 @@ class Serial(Environments):
 
     def __init__(self, factories: Sequence[Factory], views: RolloutViews, actor: Actor, seed: int,
                  first: int = 0, groups: Sequence[range] = (), note=None, name: str = "",
-                 rules=NO_RULES, log: EpisodeLog | None = None):
+                 rules=NO_RULES, log: replay.EpisodeLog | None = None):
         super().__init__(factories, seed, first, note, name, rules)
         self.views, self.actor, self.groups = views, actor, groups or [range(len(factories))]
-        self.log = log
         self.obs = list(views.obs)  # indexing a list costs a fifth of indexing the array
         self.layout = ObservationLayout(self.envs[0].observation_space, self.envs[0].action_space)
         self.writer = ObservationWriter(self.obs[0], self.layout)
-        self.steps = [None] * len(factories)  # (step function, time limit) in the running episode
+        self.log, self.steps = log, [None] * len(factories)  # (step, limit) of running episodes
 
     def warmup(self, steps: int) -> None:
         """Takes `steps` random steps into obs[0 .. steps]; no statistic counts them."""
@@ -55,17 +51,15 @@ class Serial(Environments):
         actor = RandomActor(self.layout, self.obs, self.views.act, self.seed, self.first)
         self._run(WARMUP_EPISODE, actor, steps)
 
-    def begin(self, resumed: ResumedEpisodes | None = None, episode: int = 0) -> list[int]:
+    def begin(self, resumed: replay.ResumedEpisodes | None = None, episode: int = 0) -> list[int]:
         """Resets every environment into episode `episode`, or continues the episodes `resumed`.
 
         The next rollout starts there. Returns the environments that cannot continue.
         """
         origin = resumed.step if resumed else 0
         self.recorder, self.now = RolloutRecorder(self.views, self.first, origin), origin - 1
-        self.progress, self.rng_watch = RolloutProgress(), GlobalRngWatch(
+        self.progress, self.rng_watch = replay.RolloutProgress(), GlobalRngWatch(
             self.views.drawn, self.name)
-        for e, env in enumerate(self.envs):
-            env.action_space.seed(self.new_episode(e, 0).seed)
         restarted = replay.begin_episodes(self, resumed, episode)
         self.writer.flush(self.obs[-1], range(len(self.envs)))
         self.check(self.obs[-1], self.layout)
@@ -73,28 +67,22 @@ class Serial(Environments):
 
     def rollout(self, iteration: int) -> None:
         """Takes T steps in every environment; called again for an iteration, continues it."""
-        self.rng_watch.begin_rollout(iteration)
-        self.actor.start(iteration)
-        self._run(iteration, self.actor, len(self.obs) - 1)
-        self.rng_watch.end_rollout(all(episode.number > 0 for episode in self.running))
+        with self.rng_watch.rollout(iteration, self.running):
+            self.actor.start(iteration)
+            self._run(iteration, self.actor, len(self.obs) - 1)
 
-    def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
+    def receive(self, e: int, obs: Any, info: dict, begins=None, ended: bool = False) -> None:
         """Stores the first observation of an episode of environment e."""
         self.writer.slots[e][...] = self.writer.convert(obs)
         self.views.same_game[self.progress.t, e] = continues_game(info)
-
-    def begin_episode(self, e: int, episode: RunningEpisode, **options: Any) -> dict:
-        """See Environments.begin_episode."""
-        info, (step, limit) = super().begin_episode(e, episode), unchecked_step(self.envs[e])
-        step = finite_step(step, self.layout) if self.rules.reset_on_nan else step
-        self.steps[e] = step, min(limit, episode.limit)
-        return info
+        if begins:
+            self.steps[e] = episode_step(self.envs[e], begins.limit, self.rules, self.layout)
 
     def _run(self, iteration: int, actor: Actor, steps: int) -> None:
         recorder = self.recorder
         if self.progress.iteration != iteration:
             recorder.start_rollout()
-            self.progress = RolloutProgress(iteration)
+            self.progress = replay.RolloutProgress(iteration)
         progress = self.progress
         if progress.stepping is not None:
             self._restore(actor, progress.stepping)
@@ -125,9 +113,7 @@ class Serial(Environments):
                     rew, term, trunc = checked_reward(rew), checked_flag(term), checked_flag(trunc)
                     obs = writer.convert(obs)
             except BaseException as error:
-                if not (self.rules.reset_on_nan and isinstance(error, NonFiniteValue)):
-                    raise self.fault(e, "step()", error) from error
-                discard_step(self, self.recorder, t, e)
+                discard_or_raise(self, self.recorder, t, e, error)
                 continue
             rewards[e], slots[e][...] = rew, obs
             if term or trunc or length + 1 >= limit:
@@ -137,13 +123,12 @@ class Serial(Environments):
 
     def _end_episode(self, actor: Actor, t: int, e: int, term: bool, trunc: bool, info) -> None:
         """Records that the episode of environment e ended in step t, and begins its next one."""
-        number, _, start, _ = self.running[e]
         self.writer.flush_final(self.views.fin, e)
         self.check(self.views.fin[e:e + 1], self.layout, e)
-        self.recorder.end(t, e, start, term, trunc, info)
+        self.recorder.end(t, e, self.running[e].start, term, trunc, info)
         if trunc and not term:
             actor.truncated(t, e)
-        self.begin_episode(e, self.new_episode(e, number + 1 if number >= 0 else number - 1))
+        self.begin_next(e)
 
     def _restore(self, actor: Actor, e: int) -> None:
         """Brings environment e, interrupted inside a call, back to the end of its last step."""

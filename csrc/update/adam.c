@@ -106,6 +106,8 @@ DISPATCH(update_descend,
 
 void update_adam(const Adam *adam, int64_t step, const float *grad, double norm, int64_t params,
                  float *exp_avg, float *exp_avg_sq, float *values) {
+    if (!isfinite(norm)) /* then the update ends with an error, and the weights stay as they are */
+        return;
     double scale = adam->max_norm / (norm + 1e-6), t = (double)step;
     double bias1 = 1.0 - pow(adam->beta1, t), bias2 = 1.0 - pow(adam->beta2, t);
     Step numbers = {.clip = (float)(scale > 1.0 ? 1.0 : scale),

@@ -90,7 +90,7 @@ void update_shard(const Network *network, const Batch *batch, const Minibatch *p
 double update_reduce(float *grads, int64_t stride, int64_t shards, int64_t params);
 
 /* Adam's step number `step` (from 1), values -= lr m / (sqrt(v) + eps), on the gradient clipped to
- * max_norm. Source: Kingma and Ba 2015; torch.optim.Adam. */
+ * max_norm; none if the norm is not finite. Source: Kingma and Ba 2015; torch.optim.Adam. */
 void update_adam(const Adam *adam, int64_t step, const float *grad, double norm, int64_t params,
                  float *exp_avg, float *exp_avg_sq, float *values);
 

@@ -1,15 +1,19 @@
 """The check that a rollout given to an update is one of its trainer."""
 
+import logging
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 
 from fastppo.build.arena_layout import rollout_spec
 from fastppo.collect import Rollout, as_rollout
-from fastppo.envs.spaces import tree_map
+from fastppo.envs.spaces import leaves, tree_map
 from fastppo.errors import InputError
 from fastppo.policy import Policy
+
+log = logging.getLogger("fastppo")
 
 
 def check_rollout(rollout: Rollout, policy: Policy, iterations: int) -> None:
@@ -31,6 +35,19 @@ def check_rollout(rollout: Rollout, policy: Policy, iterations: int) -> None:
         if x != expected:
             raise InputError(f"the {name} of this rollout is {x}, where this trainer's is"
                              f" {expected}", fix)
+    if iterations == 1:
+        warn_of_bounds(rollout, policy)
+
+
+def warn_of_bounds(rollout: Rollout, policy: Policy) -> None:
+    """Warns of observations outside the bounds of a Box; they are taken as they are."""
+    layout = policy.observer.layout
+    for leaf, rows in zip(leaves(layout.space), layout.split(rollout.obs)):
+        space = leaf.space
+        if isinstance(space, Box) and rows.dtype.kind == "f" and (
+                (rows < space.low) | (rows > space.high)).any():
+            log.warning("the %s leaves the bounds of its space, %s: it has values from %g to %g",
+                        leaf, space, rows.min(), rows.max())
 
 
 def _describe_tensor(x: Any) -> str:

@@ -81,7 +81,16 @@ def _conflicts(config: Config):
          "give a function (fresh, batch, coefficients) -> (loss, statistics)"),
         (config.shared_critic and config.actor_keys != config.critic_keys,
          "actor and critic cannot share layers, because actor_keys and critic_keys differ",
-         Set(shared_critic=False)))
+         Set(shared_critic=False)),
+        (isinstance(config.worker_env, str),
+         f"worker_env is {config.worker_env!r}, but must be names", Set(worker_env=(
+             config.worker_env,))),
+        (config.vec in ("native", "envpool") and config.nan_policy == "reset_env",
+         "nan_policy=reset_env resets one environment, which a vector environment cannot",
+         Omit("nan_policy")),
+        (config.on_worker_failure == "restart" and config.num_workers == 0,
+         "on_worker_failure=restart starts worker processes again, and there are none",
+         Omit("on_worker_failure")))
 
 
 def _check_keys(config: Config, seen: ObservationLayout) -> None:

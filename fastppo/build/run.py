@@ -30,10 +30,12 @@ from fastppo.networks.torch_state import (
 )
 from fastppo.policy import Policy
 from fastppo.stepping.actors import CentralActor, LocalActor, PolicyPlan
-from fastppo.stepping.environments import EpisodeRules
+from fastppo.stepping.boundary import Boundaries
+from fastppo.stepping.environments import WARMUP_EPISODE, EpisodeRules
 from fastppo.stepping.episodes import RolloutViews
 from fastppo.stepping.native_vector import NativeVector, autoreset_mode
 from fastppo.stepping.replay import EpisodeLog
+from fastppo.stepping.rewards import ReturnScaling
 from fastppo.update.batches import Batch, Fresh
 from fastppo.update.coefficients import coefficients_at
 from fastppo.update.custom_loss import configured_loss, describe_output
@@ -41,6 +43,7 @@ from fastppo.update.epoch_transforms import make_epoch_transforms
 from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.sequences import flatten_sequences
 from fastppo.vecenv import Serial
+from fastppo.workers.protocol import START, WARMUP
 from fastppo.workers.restarts import WorkerRestarts
 from fastppo.workers.team import WorkerTeam
 from fastppo.workers.update_helper import helper_count
@@ -208,9 +211,11 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
         central = CentralActor(arena, policy, groups, config.seed, next_step)
     views = RolloutViews.of(arena, 0, config.num_envs)
     log = EpisodeLog(views, config.replay_limit)
+    boundaries = Boundaries(arena, ReturnScaling(config.num_envs), log)
     rules = EpisodeRules(config.replay_timeout, config.nan_policy == "reset_env", {})
     if config.num_workers:
-        return _with_workers(arena, source, policy, learner, config, plan, central, log, rules)
+        return _with_workers(arena, source, policy, learner, config, plan, central, boundaries,
+                             rules)
     actor = central or LocalActor(arena, 0, config.num_envs, plan, policy.observer.layout,
                                   policy.actions, config.seed)
     if vector is not None:
@@ -218,20 +223,21 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     else:
         vec = Serial(source.factories, views, actor, config.seed, groups=groups if central else (),
                      rules=rules, log=log)
-    return Collector(arena, vec, policy, config, log)
+    return Collector(arena, vec, policy, config, boundaries)
 
 
-def _running_episode(collector: Collector, seed: int, env: int) -> tuple[int, int] | None:
-    """(seed, number) of the running episode of an environment; None before the first."""
-    if not collector.started:  # the warm-up, or the first reset
-        return None
-    number = collector.log.running_now(env)
+def _running_episode(team: WorkerTeam, log: EpisodeLog, seed: int, env: int) -> tuple[int, int]:
+    """(seed, number) of the running episode of an environment."""
+    number = int(log.state.episodes[env, 0]) if team.posted.command == START else \
+        log.running_now(env)
+    if team.posted.command == WARMUP:
+        number = WARMUP_EPISODE - number
     return kernels.episode_seed(seed, kernels.Purpose.ENV_SEED, env, number), number
 
 
 def _with_workers(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,
                   config: Config, plan: PolicyPlan | None, central: CentralActor | None,
-                  log: EpisodeLog, rules: EpisodeRules) -> Collector:
+                  boundaries: Boundaries, rules: EpisodeRules) -> Collector:
     """A Collector whose environments are in worker processes, which may share the update."""
     groups = env_groups(config.num_envs)
     helper = learner.helper_plan() if shares_update(config, policy) else None
@@ -242,8 +248,8 @@ def _with_workers(arena: Arena, source: EnvSource, policy: Policy, learner: Lear
                       main_computes=central is not None, allowed=config.worker_env or ())
     restarts = WorkerRestarts(team, rules.cuts) if config.on_worker_failure == "restart" else None
     vec = WorkerVecEnv(team, config.num_steps, central, restarts)
-    collector = Collector(arena, vec, policy, config, log)
-    team.episode_of = partial(_running_episode, collector, config.seed)
+    collector = Collector(arena, vec, policy, config, boundaries)
+    team.episode_of = partial(_running_episode, team, boundaries.log, config.seed)
     if helper:
         learner.share(SharedMinibatches(team, arena, collector.rollout))
     return collector

@@ -113,9 +113,7 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
         seconds = time.monotonic() - started - evaluating
         interrupts.stop_now = lambda: False
         ended = "signal" if interrupts.signum else ended
-        model = save_model(ppo, folder) if ppo.learner.last_iteration >= 0 else None
-        if model and ended != "done":
-            checkpointer_of(ppo.sinks).write(ppo)
+        model = save_state(ppo, folder, ended) if ppo.learner.last_iteration >= 0 else None
         summary = make_summary(ppo, ended, started - PROCESS_START, seconds, begun, model)
         write_summary(folder, summary)
         ppo.close()  # its sinks print their last lines
@@ -126,6 +124,23 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
     if interrupts.signum:
         raise Stop
     return summary
+
+
+def save_state(ppo, folder: Path, ended: str) -> Path | None:
+    """Saves the policy, and a checkpoint unless that is done; returns the policy's file.
+
+    After an error of the device its memory may be lost; then the last checkpoint is what there is.
+    """
+    from fastppo.outputs.checkpointer import checkpointer_of
+    from fastppo.outputs.console import note
+    try:
+        model = save_model(ppo, folder)
+        if ended != "done":
+            checkpointer_of(ppo.sinks).write(ppo)
+        return model
+    except RuntimeError as error:
+        note(f"the policy cannot be saved: {str(error).partition(chr(10))[0]}")
+        return None
 
 
 def save_model(ppo, folder: Path) -> Path:
@@ -171,10 +186,11 @@ def make_summary(ppo, ended: str, startup: float, seconds: float, begun: int, mo
     config, recent, evaluator = ppo.config, ppo.episodes.stats(), evaluator_of(ppo.sinks)
     best = evaluator and evaluator.best
     rows = config.num_envs * min(config.num_steps, WARMUP_STEPS)
-    return {"env_name": config.env_name, "seed": config.seed, "ended": ended, "steps": ppo.step,
+    return {"env_name": config.env_name, "seed": config.seed, "ended": ended,
+            "steps": ppo.complete_steps,
             "iterations": ppo.learner.last_iteration + 1, "episodes": ppo.episodes.count,
             "seconds": seconds, "startup_seconds": startup,
-            "steps_per_second": (ppo.step - begun) / seconds,
+            "steps_per_second": (ppo.complete_steps - begun) / seconds,
             "warmup_steps": rows * ppo.policy.observer.norm,
             "episodic_return": recent.get("charts/episodic_return"),
             "evaluation": None, "best": best and best._asdict(), "model": model and model.name,
@@ -186,7 +202,8 @@ def result_line(summary: dict[str, Any], model: Path | None) -> str:
     """The line that says how training ended."""
     word = {"done": "trained", "signal": "stopped", "error": "failed"}[summary["ended"]]
     if model is None:
-        return f"{word:9} before the first iteration was complete: there is no model"
+        return f"{word:9} before the first iteration was complete: there is no model" \
+            if not summary["iterations"] else f"{word:9} {summary['steps']:,} steps"
     return (f"{word:9} {summary['steps']:,} steps in {summary['seconds']:.1f} s"
             f" after {summary['startup_seconds']:.1f} s of start-up,"
             f" {summary['steps_per_second']:,.0f} steps/s   {model}")
@@ -194,11 +211,12 @@ def result_line(summary: dict[str, Any], model: Path | None) -> str:
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:
     """Writes the summary to a run's folder; a note says if that fails."""
+    from fastppo.outputs.console import note
     path = folder / SUMMARY_FILE
     try:
         path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        print(f"note: cannot write {path}: {error.strerror}", file=sys.stderr, flush=True)
+        note(f"cannot write {path}: {error.strerror}")
 
 
 def _network_text(policy, config) -> str:

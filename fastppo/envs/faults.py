@@ -1,14 +1,22 @@
 """The EnvError for an environment that raised or returned something invalid."""
 
+import logging
 import signal
+import threading
+import time
 import traceback
+from typing import Any
 
 from fastppo.errors import EnvError, FaultPlace
 from fastppo.settings.fixes import Fix
 
 RESULTS = {"step()": "(obs, reward, terminated, truncated, info)", "reset()": "(obs, info)"}
 IN_MAIN = "correct the environment; with num_workers=0 a breakpoint() in it works"
+CLOSE_SECONDS = 3.0  # for the close() of all environments together
 MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
+
+
+log = logging.getLogger("fastppo")
 
 
 class NonFiniteValue(ValueError):
@@ -79,9 +87,23 @@ def truncate_text(text: str, limit: int) -> str:
 
 
 def close_all(envs: list) -> None:
-    """Closes and removes all of `envs`; exceptions are printed, and the others are still closed."""
+    """Closes and removes all of `envs`; exceptions are printed, and the others are still closed.
+
+    Each one is closed in a thread of its own, and a close that hangs is left there.
+    """
+    deadline, threads = time.monotonic() + CLOSE_SECONDS, []
     while envs:
-        try:
-            envs.pop().close()
-        except (Exception, SystemExit):  # a user's close may raise anything
-            traceback.print_exc()
+        threads.append(threading.Thread(target=_close, args=(envs.pop(),), daemon=True))
+        threads[-1].start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if hanging := sum(thread.is_alive() for thread in threads):
+        log.warning("close() of %d environments has not returned after %g s; going on without it",
+                    hanging, CLOSE_SECONDS)
+
+
+def _close(env: Any) -> None:
+    try:
+        env.close()
+    except (Exception, SystemExit):  # a user's close may raise anything
+        traceback.print_exc()

@@ -11,9 +11,8 @@ import logging
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
 from torch import Tensor
 
 from fastppo.build.resolve import env_label
@@ -26,7 +25,7 @@ from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import CHECKPOINTS, public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
 from fastppo.settings.fixes import Omit
-from fastppo.stepping.boundary import Boundary, boundary_of, boundary_tree, resumed_episodes
+from fastppo.stepping.boundary import Boundary, boundary_tree
 
 CHECKPOINT_FORMAT = "fastppo checkpoint 2"
 NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
@@ -83,7 +82,7 @@ def run_state(ppo) -> dict[str, Any]:
     return {"policy": ppo.policy.state_dict(), "optimizer": learner.optimizer.state,
             "rates": learner.optimizer.rates, "adapted_rate": learner.kl_control.state,
             "last_iteration": learner.last_iteration,
-            "boundary": boundary_tree(last_boundary(ppo), ppo.collector.log),
+            "boundary": boundary_tree(last_boundary(ppo), ppo.collector.boundaries.log),
             "episodes": ppo.episodes.state, "seconds": ppo.clock.seconds,
             "sinks": {type(sink).__name__: sink.state for sink in sinks_with_state(ppo)}}
 
@@ -94,15 +93,9 @@ def sinks_with_state(ppo) -> list[Any]:
 
 
 def last_boundary(ppo) -> Boundary:
-    """The state of the environments after the last complete iteration.
-
-    The rollout buffer has it until the next rollout begins, which stores it.
-    """
-    collector = ppo.collector
-    begun = collector.prepared == collector.progress.iteration or collector.prepared < 0
-    if collector.boundary is not None and (begun or ppo.pending):
-        return collector.boundary
-    return boundary_of(collector.arena, collector.progress, collector.returns.state, collector.log)
+    """The state of the environments after the last complete iteration."""
+    boundaries = ppo.collector.boundaries
+    return boundaries.last if ppo.pending else boundaries.now(ppo.progress)
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
@@ -181,13 +174,6 @@ def plain(value: Any) -> Any:
     return [plain(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
-def check_alike(arrays: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> None:
-    """Raises ValueError unless `arrays` have the shapes and dtypes of those that they replace."""
-    for one, two in zip(arrays, wanted, strict=True):
-        if (one.shape, one.dtype) != (two.shape, two.dtype):
-            raise ValueError(f"it has {one.dtype} {one.shape} for {two.dtype} {two.shape}")
-
-
 def restore(ppo, found: Checkpoint) -> None:
     """Brings a new `ppo` to the state of a checkpoint; CheckpointError if it does not fit."""
     state, learner, collector = found.state, ppo.learner, ppo.collector
@@ -203,17 +189,8 @@ def restore(ppo, found: Checkpoint) -> None:
             if type(sink).__name__ in state["sinks"]:
                 sink.restore(state["sinks"][type(sink).__name__])
         boundary = tree_map(lambda x: x.numpy() if isinstance(x, Tensor) else x, state["boundary"])
-        check_alike([*boundary["returns"], boundary["memory"]],
-                    [*collector.returns.state, collector.arena["state"][-1]])
         collector.progress = Progress(*boundary["progress"])
-        collector.returns.state = boundary["returns"]
-        if boundary["step"]:
-            rows = np.empty_like(collector.arena["obs"][-1])
-            collector.resumed = resumed_episodes(boundary, rows)
-            collector.log.resume(collector.resumed, ())
-            collector.arena["state"][-1] = boundary["memory"]
-            collector.boundary = Boundary(collector.progress, boundary["returns"],
-                                          collector.log.state, rows, boundary["memory"])
+        collector.boundaries.restore(boundary, collector.progress)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{found.path} does not fit this run: {error}",
                               "give the environment and the model that it was written with"

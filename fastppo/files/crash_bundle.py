@@ -19,6 +19,7 @@ from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, w
 from fastppo.stepping.environments import Environments, RunningEpisode
 from fastppo.stepping.replay import EpisodeHistory
 
+BUNDLE = ".bundle"
 BUNDLE_FORMAT = "fastppo bundle 1"
 ENV_SETTINGS = ("env_name", "env_kwargs", "max_episode_steps", "frame_stack", "preprocessing",
                 "end_on_life_loss")
@@ -37,9 +38,16 @@ class CrashBundle(NamedTuple):
     fingerprint: dict[str, Any]
 
 
+def bundle_name(place: FaultPlace) -> str:
+    """The name of the bundle's file."""
+    episode = f"episode{place.episode}" if place.episode >= 0 else f"warmup{-place.episode}"
+    step = f"step{place.step}" if place.step >= 0 else "reset"
+    return f"fault-env{place.env}-{episode}-{step}{BUNDLE}"
+
+
 def write_bundle(ppo, error: str, place: FaultPlace, path: Path) -> None:
     """Writes the bundle of a fault that has just happened; CheckpointError if that fails."""
-    log, (env, number, step) = ppo.collector.log, place
+    log, (env, number, step) = ppo.collector.boundaries.log, place
     start = log.running_start(env)
     history = log.history(env, RunningEpisode(number, None, start), start + step + 1)
     tensors, shown = {}, public_config(ppo.config)
@@ -73,7 +81,8 @@ class ReplayEnvs(Environments):
         super().__init__([factory], seed, number, name="replay, ")
         self.layout = ObservationLayout(self.envs[0].observation_space, self.envs[0].action_space)
 
-    def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
+    def receive(self, e: int, obs: Any, info: dict, begins: RunningEpisode | None = None,
+                ended: bool = False) -> None:
         """Raises ValueError for an observation that training refuses."""
         if found := self.layout.unusable(self.layout.rows([obs])):
             raise found[1]

@@ -6,7 +6,7 @@ import random
 import sys
 import threading
 from contextlib import contextmanager
-from typing import Iterator
+from typing import Any, Iterator, Sequence
 
 import numpy as np
 
@@ -35,19 +35,21 @@ class GlobalRngWatch:
         self.drawn, self.name, self.before = drawn, name, rng_states()
         drawn.fill(False)
 
-    def begin_rollout(self, iteration: int) -> None:
-        """Ignores what was drawn since the last rollout: it was not by environments."""
+    @contextmanager
+    def rollout(self, iteration: int, running: Sequence[Any]) -> Iterator[None]:
+        """Records the generators used in a rollout, until all `running` are later episodes.
+
+        What was drawn since the last rollout is ignored: it was not by environments.
+        """
         if self.before and iteration:
             self.before = rng_states()
-
-    def end_rollout(self, first_episodes_over: bool) -> None:
-        """Records the generators that were used in this rollout."""
+        yield
         if not self.before:
             return
         for i, (before, now) in enumerate(zip(self.before, rng_states())):
             self.drawn[i] |= bool(before) and before != now
         warned = not self.name and warn_global_rng(self.drawn)
-        if first_episodes_over or warned:
+        if warned or all(episode.number > 0 for episode in running):
             self.before = ()
 
 

@@ -38,6 +38,21 @@ def free_memory(root: Path = ROOT) -> int:
     return max(0, free)
 
 
+def descriptors() -> tuple[int, int]:
+    """(file descriptors that this process may have, those it has); (NO_LIMIT, 0) if unknown."""
+    try:
+        import resource
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return NO_LIMIT if limit < 0 else limit, len(os.listdir("/proc/self/fd"))
+    except (ImportError, OSError):  # Windows, macOS
+        return NO_LIMIT, 0
+
+
+def memory_kills(root: Path = ROOT) -> int:
+    """Processes that Linux has killed since the machine's start because memory ran out."""
+    return _read_table(root / "proc/vmstat").get("oom_kill", 0)
+
+
 def _control_groups(root: Path) -> Iterator[Path]:
     """The folders of this process's control groups, and of all groups above them."""
     for line in _read_lines(root / "proc/self/cgroup"):

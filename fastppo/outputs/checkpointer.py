@@ -1,8 +1,10 @@
 """The sink that writes checkpoints into the folder of a run."""
 
+import contextlib
 import time
+import weakref
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 from fastppo.errors import CheckpointError
 from fastppo.files.checkpoint import checkpoints_in, write_checkpoint
@@ -12,7 +14,7 @@ KEPT = 2  # the newest, and the one before in case that is damaged
 
 
 class Checkpointer:
-    """Writes a checkpoint every `interval` seconds, and at the end of training.
+    """Writes a checkpoint every `interval` seconds, and at the end, also after an error.
 
     The interval is in seconds because what a crash may cost is time, and so is what a checkpoint
     costs: neither depends on how fast a run is. If a file cannot be written, a note is printed
@@ -22,17 +24,19 @@ class Checkpointer:
     def __init__(self, folder: Path, interval: float):
         self.folder, self.interval, self.newest = folder, interval, None
         self.due, self.failed = time.monotonic() + interval, False
+        self.ppo: Callable[[], Any] = lambda: None
         for part in folder.glob(".*.part"):  # of a process that was killed while it wrote
             part.unlink(missing_ok=True)
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Writes a checkpoint if it is due, or if training is done."""
+        self.ppo = weakref.ref(ppo)
         if ppo.step >= ppo.total or self.interval and time.monotonic() >= self.due:
             self.write(ppo)
 
     def write(self, ppo) -> None:
         """Writes a checkpoint of the last complete iteration; removes all but the newest two."""
-        path = self.folder / f"checkpoint-{ppo.complete_steps:012d}.safetensors"
+        path = self._path(ppo)
         try:
             write_checkpoint(ppo, path)
             self.newest, self.failed = path, False
@@ -45,7 +49,14 @@ class Checkpointer:
         self.due = time.monotonic() + self.interval
 
     def close(self) -> None:
-        """No file is open between two checkpoints."""
+        """Writes the last iteration, unless that is done or its memory is lost with a device."""
+        ppo = self.ppo()
+        if ppo is not None and self.newest != self._path(ppo):
+            with contextlib.suppress(RuntimeError):
+                self.write(ppo)
+
+    def _path(self, ppo) -> Path:
+        return self.folder / f"checkpoint-{ppo.complete_steps:012d}.safetensors"
 
 
 def checkpointer_of(sinks: Sequence[Any]) -> Checkpointer:

@@ -1,5 +1,6 @@
 """Progress lines and notes for a terminal."""
 
+import contextlib
 import math
 import sys
 import time
@@ -57,5 +58,6 @@ def clock_time(seconds: int) -> str:
 
 
 def note(text: str) -> None:
-    """Prints one line on stderr."""
-    print(f"note: {text}", file=sys.stderr, flush=True)
+    """Prints one line on stderr, if that can be written."""
+    with contextlib.suppress(OSError):  # a closed terminal
+        print(f"note: {text}", file=sys.stderr, flush=True)

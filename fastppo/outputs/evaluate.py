@@ -94,7 +94,8 @@ class EvaluationEnvs(Environments):
         seed = kernels.episode_seed(self.seed, Purpose.EVALUATE, 0, number)
         return RunningEpisode(number, seed, self.now + 1)
 
-    def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
+    def receive(self, e: int, obs: Any, info: dict, begins: RunningEpisode | None = None,
+                ended: bool = False) -> None:
         """Stores an observation as training does; raises ValueError if its space refuses it."""
         self.obs[e:e + 1] = self.layout.rows([obs])
         if not ended and (found := self.layout.unusable(self.obs[e:e + 1])):

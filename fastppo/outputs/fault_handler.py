@@ -5,15 +5,31 @@ from functools import partial
 from pathlib import Path
 from typing import Callable, TypeVar
 
+import torch
+
+from fastppo.envs.env_hints import is_registered
 from fastppo.errors import CheckpointError, EnvError, Error, NonFiniteError, WorkerError
-from fastppo.files.crash_bundle import write_bundle
+from fastppo.files.crash_bundle import BUNDLE, bundle_name, write_bundle
 from fastppo.files.failed_update import write_failed_update
-from fastppo.settings.fixes import program
+from fastppo.settings.fixes import Set, program
 
 Result = TypeVar("Result")
-BUNDLE = ".bundle"
 
 log = logging.getLogger("fastppo")
+
+
+def _less_memory(ppo, error: BaseException) -> Error:
+    """The error for a device without free memory."""
+    parts, envs, config = ppo.config.num_microbatches, ppo.config.num_envs, ppo.config
+    return Error(f"{config.device} has run out of memory: {str(error).partition(chr(10))[0]}",
+                 (Set(num_microbatches=2 * parts), Set(num_envs=max(1, envs // 2))))
+
+
+def replay_command(bundle: Path, env_name: str) -> str:
+    """The command that replays a bundle."""
+    named = "" if is_registered(env_name) else \
+        f" --env_name={env_name if ':' in env_name else 'my_module:MyEnv'}"
+    return f"{program()} replay {bundle}{named}"
 
 
 class FaultHandler:
@@ -37,6 +53,8 @@ class FaultHandler:
                 write = partial(write_failed_update, ppo, error.what)
                 self._write(ppo, error, f"failed-update-{ppo.complete_steps:012d}.record", write)
                 raise
+            except torch.OutOfMemoryError as error:
+                raise _less_memory(ppo, error) from error
 
     def stats(self, ppo) -> dict[str, float]:
         """The numbers of restarts and of truncated episodes, from the first restart on."""
@@ -60,8 +78,7 @@ class FaultHandler:
         """Writes the bundle of every environment that failed."""
         text = error.what
         for place in error.places:
-            name = "fault-env{}-episode{}-step{}{}".format(*place, BUNDLE)
-            self._write(ppo, error, name, partial(write_bundle, ppo, text, place))
+            self._write(ppo, error, bundle_name(place), partial(write_bundle, ppo, text, place))
 
     def _write(self, ppo, error: Error, name: str, write: Callable[[Path], None]) -> None:
         """Writes a file into the run's folder, and names it in the error."""
@@ -73,5 +90,5 @@ class FaultHandler:
         except CheckpointError as other:
             log.warning("%s", other.what)
             return
-        error.what += f"\nto see it again: {program()} replay {path}" \
+        error.what += f"\nto see it again: {replay_command(path, ppo.config.env_name)}" \
             if path.suffix == BUNDLE else f"\nits rollout is in {path}"

@@ -1,12 +1,17 @@
-"""The state of the environments between two rollouts, which a checkpoint saves."""
+"""The boundaries between rollouts, at which the environments of a run can begin again.
 
-from typing import Any, NamedTuple
+    mark -> a rollout -> mark -> a rollout that fails -> rewind -> begin, in new environments
+                     `-> a checkpoint -> restore -> begin, in another process
+"""
+
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
 from fastppo.envs.spaces import leaf_arrays
 from fastppo.machine.arena import Arena
 from fastppo.stepping.replay import EpisodeHistory, EpisodeLog, LogState, ResumedEpisodes
+from fastppo.stepping.rewards import ReturnScaling
 
 
 class Boundary(NamedTuple):
@@ -19,10 +24,56 @@ class Boundary(NamedTuple):
     memory: np.ndarray  # f32 [e s] the recurrent state there
 
 
-def boundary_of(arena: Arena, progress: tuple, returns: tuple, log: EpisodeLog) -> Boundary:
-    """The Boundary at the end of the arena's rollout; copies."""
-    return Boundary(progress, returns, log.state, arena["obs"][-1].copy(),
-                    arena["state"][-1].copy())
+class Boundaries:
+    """The boundaries of a run: the last one, and the episodes with which environments begin.
+
+    `log` has the actions of the running episodes, `last` is the boundary before the rollout that
+    began last. `resumed`, of a checkpoint or of a rollout that failed, is what the next `begin`
+    continues; without it new episodes begin.
+    """
+
+    def __init__(self, arena: Arena, returns: ReturnScaling, log: EpisodeLog):
+        self.arena, self.returns, self.log = arena, returns, log
+        self.last: Boundary | None = None
+        self.resumed: ResumedEpisodes | None = None
+
+    def now(self, progress: tuple[int, int, int]) -> Boundary:
+        """The boundary after as many rollouts as `progress` says, also inside the next one."""
+        if self.last is not None and self.last.progress == progress:
+            return self.last
+        return Boundary(progress, self.returns.state, self.log.state, self.arena["obs"][-1].copy(),
+                        self.arena["state"][-1].copy())
+
+    def mark(self, progress: tuple[int, int, int]) -> None:
+        """Stores the boundary at which a rollout begins."""
+        self.last = self.now(progress)
+
+    def begin(self, vec: Any) -> None:
+        """Brings the environments to where the next rollout begins."""
+        restarted = vec.begin(self.resumed)
+        self.log.resume(self.resumed, restarted)
+        self.arena["state"][-1, restarted] = 0.0
+        self.last = None
+
+    def rewind(self, progress: tuple[int, int, int]) -> None:
+        """Makes new environments begin where the last rollout ended, or one that failed began."""
+        at = self.now(progress)
+        self.resumed = ResumedEpisodes(at.log.step, self.log.histories(at.log), at.obs)
+        self.arena["state"][-1] = at.memory
+
+    def restore(self, tree: dict[str, Any], progress: tuple[int, int, int]) -> None:
+        """Makes the environments begin at a boundary from `boundary_tree`.
+
+        Raises ValueError if its arrays do not fit this run.
+        """
+        memory, obs = self.arena["state"][-1], np.empty_like(self.arena["obs"][-1])
+        check_alike([*tree["returns"], tree["memory"]], [*self.returns.state, memory])
+        self.returns.state = tree["returns"]
+        if tree["step"]:
+            self.resumed = resumed_episodes(tree, obs)
+            self.log.resume(self.resumed, ())
+            memory[...] = tree["memory"]
+            self.last = Boundary(progress, tree["returns"], self.log.state, obs, tree["memory"])
 
 
 def boundary_tree(boundary: Boundary, log: EpisodeLog) -> dict[str, Any]:
@@ -46,12 +97,17 @@ def resumed_episodes(tree: dict[str, Any], rows: np.ndarray) -> ResumedEpisodes:
     if not (len(length), 4) == (len(rows), 4) == episodes.shape or len(tree["actions"]) != length[
             length > 0].sum():
         raise ValueError("the running episodes do not fit each other")
-    for field, values in zip(leaf_arrays(rows), tree["obs"], strict=True):
-        if field.shape != values.shape or field.dtype != values.dtype:
-            raise ValueError(f"observations are {values.dtype} {values.shape}, not"
-                             f" {field.dtype} {field.shape}")
+    check_alike(tree["obs"], leaf_arrays(rows))
+    for field, values in zip(leaf_arrays(rows), tree["obs"]):
         field[...] = values
     actions = np.split(tree["actions"], np.cumsum(length.clip(0))[:-1])
     return ResumedEpisodes(int(tree["step"]), [
         EpisodeHistory(*map(int, one), None if count < 0 else taken)
         for one, count, taken in zip(episodes, length, actions)], rows)
+
+
+def check_alike(arrays: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> None:
+    """Raises ValueError unless `arrays` have the shapes and dtypes of those that they replace."""
+    for one, two in zip(arrays, wanted, strict=True):
+        if (one.shape, one.dtype) != (two.shape, two.dtype):
+            raise ValueError(f"it has {one.dtype} {one.shape} for {two.dtype} {two.shape}")

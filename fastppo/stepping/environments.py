@@ -51,8 +51,12 @@ class Environments:
         self.note, self.name, self.rules = note, name, rules
         self.running, self.now = [RunningEpisode(-1, None, 0)] * len(factories), -1
 
-    def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
-        """Stores an observation of environment e; a subclass says where."""
+    def receive(self, e: int, obs: Any, info: dict, begins: RunningEpisode | None = None,
+                ended: bool = False) -> None:
+        """Stores an observation of environment e, with which an episode begins or not.
+
+        A subclass says where.
+        """
         raise NotImplementedError
 
     def new_episode(self, e: int, number: int) -> RunningEpisode:
@@ -71,11 +75,16 @@ class Environments:
             self.note(-1, e)
         try:
             obs, info = self.envs[e].reset(seed=episode.seed, **options)
-            self.receive(e, obs, info)
+            self.receive(e, obs, info, episode)
         except BaseException as error:
             raise self.fault(e, "reset()", error, episode) from error
         self.running[e] = episode
         return info
+
+    def begin_next(self, e: int) -> None:
+        """Begins the episode after the running one of environment e."""
+        number = self.running[e].number
+        self.begin_episode(e, self.new_episode(e, number + 1 if number >= 0 else number - 1))
 
     def take_step(self, e: int, action: Any) -> tuple[float, bool, bool, dict]:
         """(reward, terminated, truncated, info) of a step of environment e, checked."""
@@ -88,7 +97,7 @@ class Environments:
             if term is not False or trunc is not False:
                 term = checks.checked_flag(term, "terminated")
                 trunc = checks.checked_flag(trunc, "truncated")
-            self.receive(e, obs, info, term or trunc)
+            self.receive(e, obs, info, ended=term or trunc)
         except BaseException as error:
             raise self.fault(e, "step()", error) from error
         return rew, term, trunc, info

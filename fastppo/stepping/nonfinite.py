@@ -2,32 +2,49 @@
 
 from typing import Any, Callable
 
+import gymnasium as gym
+
+from fastppo.envs.faults import NonFiniteValue
 from fastppo.envs.observations import ObservationLayout
+from fastppo.envs.wrappers import unchecked_step
 from fastppo.stepping.checks import checked_reward
-from fastppo.stepping.environments import Environments
+from fastppo.stepping.environments import Environments, EpisodeRules
 from fastppo.stepping.episodes import RolloutRecorder
+
+
+def episode_step(env: gym.Env, limit: float, rules: EpisodeRules, layout: ObservationLayout
+                 ) -> tuple[Callable[[Any], tuple], float]:
+    """(step, limit) of an episode, see unchecked_step; it is truncated after `limit` at the latest.
+
+    With reset_on_nan, the step raises NonFiniteValue.
+    """
+    step, longest = unchecked_step(env)
+    return finite_step(step, layout) if rules.reset_on_nan else step, min(limit, longest)
 
 
 def finite_step(step: Callable[[Any], tuple], layout: ObservationLayout) -> Callable[[Any], tuple]:
     """`step`, but it raises NonFiniteValue for a reward or an observation that is not finite."""
     def checked(action: Any) -> tuple:
-        result = obs, rew, _, _, _ = step(action)
+        obs, rew, *rest = step(action)
         checked_reward(rew)
         if found := layout.unusable(layout.rows([obs])):
             raise found[1]
-        return result
+        return obs, rew, *rest
     return checked
 
 
-def discard_step(envs: Environments, recorder: RolloutRecorder, t: int, e: int) -> None:
-    """Row t of environment e becomes no step, and ends the episode; the next one begins after it.
+def discard_or_raise(envs: Environments, recorder: RolloutRecorder, t: int, e: int,
+                     error: BaseException) -> None:
+    """Raises the EnvError for a step that failed, or discards it if a number is not finite.
 
-    The episode is truncated with the observation before that step, whose value is known: it was
-    acted on.
+    Then row t of environment e becomes no step and ends the episode, which is truncated with the
+    observation before it. The value of that one is known, because it was acted on.
     """
-    views, (number, _, start, _) = recorder.views, envs.running[e]
+    if not (envs.rules.reset_on_nan and isinstance(error, NonFiniteValue)):
+        raise envs.fault(e, "step()", error) from error
+    views = recorder.views
     views.valid[t, e], recorder.rewards[t, e] = False, 0.0
     if t and not (views.term[t - 1, e] or views.trunc[t - 1, e]):
         views.trunc[t - 1, e], views.nxt[t - 1, e] = True, views.val[t, e]
-    recorder.end(t, e, start, False, True, {})
-    envs.begin_episode(e, envs.new_episode(e, number + 1 if number >= 0 else number - 1))
+    recorder.end(t, e, envs.running[e].start, False, True, {})
+    envs.begin_next(e)

@@ -121,10 +121,6 @@ class EpisodeLog:
                                else actions_between(rollouts, e, one[3], stop))
                 for e, one in enumerate(episodes.tolist())]
 
-    def resumed(self, state: LogState, obs: np.ndarray) -> ResumedEpisodes:
-        """The episodes that were running between two rollouts, where `obs` [e ...] was observed."""
-        return ResumedEpisodes(state.step, self.histories(state), obs)
-
     def resume(self, resumed: ResumedEpisodes | None, restarted: Sequence[int]) -> None:
         """Begins with resumed episodes, if any; in the environments `restarted` new ones began."""
         if resumed is None:
@@ -192,14 +188,19 @@ def begin_episodes(envs: Any, resumed: ResumedEpisodes | None, episode: int) -> 
     """Brings every environment of a Serial to the start of `episode`, or to where it was `resumed`.
 
     Returns those for which that is not possible, and which begin their next episode: they are no
-    function of seed and actions, have failed in the replay, or the episode is too long for it.
+    function of seed and actions, have failed in the replay or in the step after it, or the episode
+    is too long for a replay.
     """
     restarted = []
     envs.views.length.fill(0)  # the warm-up's
+    for e, env in enumerate(envs.envs):
+        env.action_space.seed(envs.new_episode(e, 0).seed)
     for e in range(len(envs.envs) if resumed is None else 0):
         envs.begin_episode(e, envs.new_episode(e, episode))
     for e, history in enumerate(resumed.histories if resumed else ()):
         try:
+            if resumed.step - history.start >= envs.new_episode(e, history.number).limit:
+                raise EnvError("the episode ends here, because its next step has failed twice")
             (obs, info), envs.recorder.returns[e] = replay_episode(
                 envs, e, history, envs.actor.to_env, envs.rules.replay_timeout)
             if obs is not None:

@@ -6,11 +6,16 @@ from typing import Sequence
 import torch
 from torch import Tensor
 
-from fastppo.errors import Error, ModelError
+from fastppo.errors import ModelError, NonFiniteError
 
 Statistics = dict[str, Tensor]  # scalars by name
 LOSSES = ("policy_loss", "value_loss", "entropy", "approx_kl", "old_approx_kl", "clipfrac",
           "grad_norm")
+# The stage of an update whose numbers are not finite: that of the first statistic that is not.
+STAGES = (("entropy", "the logits, which actions are drawn from, are"),
+          ("approx_kl", "the log-probabilities of actions are"),
+          ("value_loss", "the values, or the returns, are"),
+          ("policy_loss", "the loss is"), ("grad_norm", "the gradient is"))
 
 
 def average(statistics: Sequence[Statistics]) -> Statistics:
@@ -23,15 +28,28 @@ def average(statistics: Sequence[Statistics]) -> Statistics:
     return dict(zip(names, rows.mean(0)))
 
 
+def check_finite(stats: Statistics) -> None:
+    """Raises NonFiniteError, which names the stage, if the gradient's norm is not finite.
+
+    On a GPU nothing is checked before the end of the update, because a check would wait for it.
+    """
+    if stats["grad_norm"].device.type != "cpu" or stats["grad_norm"].isfinite():
+        return
+    stage = next(text for name, text in STAGES if name in stats and not stats[name].isfinite())
+    raise NonFiniteError(f"in an update {stage} not finite; the weights are as they were before it",
+                         ("check the rewards and a model or loss of your own",
+                          "lower the learning rate"))
+
+
 def loss_report(epochs: Sequence[Statistics]) -> dict[str, float]:
     """The metrics losses/<name>: means over the epochs, and their number.
 
-    NaN if there were no epochs, because the rollout had no valid row. Raises Error if a gradient
-    was not finite.
+    NaN if there were no epochs, because the rollout had no valid row. Raises NonFiniteError if a
+    gradient was not finite.
     """
-    means = average(epochs) if epochs else dict.fromkeys(LOSSES, math.nan)
-    if epochs and not means["grad_norm"].isfinite():
-        raise Error("the gradient is not finite; the weights are as they were before the update",
-                    ("check the rewards and a model of your own", "lower the learning rate"))
+    means = average(epochs) if epochs else dict.fromkeys(LOSSES, torch.tensor(math.nan))
+    means = {name: mean.cpu() for name, mean in means.items()}
+    if epochs:
+        check_finite(means)
     report = {f"losses/{name}": float(mean) for name, mean in means.items()}
     return report | {"losses/epochs": float(len(epochs))}

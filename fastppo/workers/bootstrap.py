@@ -28,7 +28,12 @@ def die_with_parent(lifeline: int) -> None:
 def main() -> None:
     """Reads the first message of the mailbox, then runs the worker's loop."""
     import faulthandler
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
+    # A terminal or a scheduler sends these to a whole group; the main process handles them. What is
+    # ignored is inherited by children of an environment, a function is not.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, lambda signum, frame: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     faulthandler.enable()
     mailbox_fd, arena_fd, lifeline, parent = map(int, sys.argv[1:])

@@ -9,11 +9,11 @@ import weakref
 from functools import partial
 from typing import Callable, NamedTuple, Sequence
 
-from fastppo.envs.faults import episode_text
+from fastppo.envs.faults import CLOSE_SECONDS, episode_text
 from fastppo.envs.make import Factory
-from fastppo.errors import ClosedError, FaultPlace, NonFiniteError, WorkerError
+from fastppo.errors import ClosedError, ConfigError, FaultPlace, NonFiniteError, WorkerError
 from fastppo.machine.arena import Arena
-from fastppo.machine.limits import free_memory
+from fastppo.machine.limits import descriptors, free_memory, memory_kills
 from fastppo.settings.fixes import Fix, Set
 from fastppo.workers import protocol
 from fastppo.workers.protocol import ControlCells, PostedCommand
@@ -23,14 +23,16 @@ ACTIVITIES = {protocol.IDLE: "while it had nothing to do",
               protocol.UPDATING: "while computing its share of the update",
               protocol.STARTING: "starting", protocol.RESET: "reset"}
 ALONE = "run the environment alone to find out why it ends its process"
+NATIVE = "run the environment alone to find the native code that crashes"
+FREE = "free space on the disk and in shared memory"
 LESS_MEMORY = "lower num_envs or num_workers if the machine has run out of memory"
 # The likely causes of some signals, and what to do.
 CAUSES = {
-    signal.SIGKILL: ("which the system sends when memory runs out", (LESS_MEMORY, ALONE)),
-    signal.SIGBUS: ("which means that a disk or the shared memory is full, or that a file in use"
-                    " was cut", (LESS_MEMORY, ALONE)),
-    signal.SIGSEGV: ("which native code of the environment causes", ALONE)}
-CLOSE_SECONDS = 3.0
+    "SIGKILL": ("which the system sends when memory runs out", (LESS_MEMORY, ALONE)),
+    "SIGBUS": ("because a disk or the shared memory is full, or a file in use was cut",
+                    (FREE, LESS_MEMORY, ALONE)),
+    "SIGSEGV": ("a crash in native code", NATIVE)}
+DESCRIPTORS = 3  # of this process for each worker: mailbox, lifeline, output
 COLLECT_SECONDS = 0.05  # failures of several workers within this time are one error
 WARN_SECONDS = 30.0
 
@@ -75,6 +77,8 @@ class WorkerTeam:
         self.workers.clear()
         self.arena["cells"].fill(0)
         self.posted, self.closed, self.warned = PostedCommand(0, protocol.CLOSE, 0), False, False
+        self._check_descriptors()
+        self.memory_kills = memory_kills()
         self._finalizer = weakref.finalize(self, kill_workers, self.workers)
         for cell in self.cells.done:
             cell.at(protocol.STARTING, 0)
@@ -156,6 +160,15 @@ class WorkerTeam:
         for w in late:
             self._check_timeout(w)
 
+    def _check_descriptors(self) -> None:
+        """Raises ConfigError if this process may not open as many files as its workers need."""
+        limit, used = descriptors()
+        if limit - used < (needed := self.count * DESCRIPTORS + DESCRIPTORS):
+            fitting = max(0, (limit - used) // DESCRIPTORS - 1)
+            raise ConfigError(f"{self.count} workers need {needed} file descriptors, but the limit"
+                              f" of this process is {limit}, and {used} are in use",
+                              (Set(num_workers=fitting), f"ulimit -n {used + 2 * needed}"))
+
     def _check_open(self) -> None:
         if self.closed or os.getpid() != self.pid:
             raise ClosedError("the worker processes are closed, or serve the parent of this fork",
@@ -184,9 +197,12 @@ class WorkerTeam:
             return None
         how, fix = f"exited with code {code}", ALONE
         if code < 0:
-            cause, fix = CAUSES.get(-code, ("", ALONE))
-            how = f"was killed by {signal.Signals(-code).name}{cause and ', ' + cause}"
-        memory = f" ({free_memory() / 2**30:.1f} GiB of memory are free)" * (fix != ALONE)
+            name = signal.Signals(-code).name
+            cause, fix = CAUSES.get(name, ("", ALONE))
+            if name == "SIGKILL" and memory_kills() > self.memory_kills:
+                cause = "because memory ran out"
+            how = f"was killed by {name}{cause and ', ' + cause}"
+        memory = f" ({free_memory() / 2**30:.1f} GiB are free now)" * (LESS_MEMORY in fix)
         what = f"{self._place(w)} {how}{memory}{worker.last_output()}"
         return Failure(what, fix, self._fault_places(w), "WorkerError")
 

@@ -113,7 +113,8 @@ class VectorStepper(Environments):
         """Gives every environment its own value of an attribute; replies as `call` does."""
         return self._for_each(name, lambda e: self.envs[e].set_wrapper_attr(name, values[e]))
 
-    def receive(self, e: int, obs: Any, info: dict, ended: bool = False) -> None:
+    def receive(self, e: int, obs: Any, info: dict, begins: RunningEpisode | None = None,
+                ended: bool = False) -> None:
         """Copies an observation at once, because an environment may reuse its array."""
         for leaf, shape, dtype, slots in self.slots:
             value = leaf.of(obs) if leaf.path else obs

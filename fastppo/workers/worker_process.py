@@ -9,8 +9,9 @@ import sys
 import threading
 import time
 import weakref
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Sequence
+from typing import IO, Sequence
 
 from fastppo.errors import ConfigError
 from fastppo.machine.arena import above_stdio, anonymous_file
@@ -19,6 +20,9 @@ from fastppo.settings.fixes import Set
 from fastppo.workers.protocol import Mailbox
 
 BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
+# A terminal or a scheduler sends these to a whole group; the main process handles them.
+GROUP_SIGNALS = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")
+                 if hasattr(signal, name)}
 TAIL_CHARS = 65_536  # characters of a worker's output that are kept for an error's text
 STACK_SECONDS = 2.0  # longest wait for the stack of a worker that hangs
 
@@ -33,25 +37,44 @@ class WorkerProcess:
     def __init__(self, arena_fd: int, index: int, first_env: int, job: bytes,
                  allowed: Sequence[str] = ()):
         self.first_env, self.output, self.echo = first_env, "", True
-        self.mailbox = Mailbox(anonymous_file())
-        lifeline, ours = map(above_stdio, os.pipe())
-        self.lifeline = os.fdopen(ours, "wb", 0)
-        fds = self.mailbox.file.fileno(), arena_fd, lifeline
+        with ExitStack() as undo:
+            try:
+                self.mailbox = Mailbox(anonymous_file())
+                undo.callback(self.mailbox.file.close)
+                self.lifeline = undo.enter_context(self._start(arena_fd, job, allowed))
+                undo.callback(self._kill)
+                self.reader = threading.Thread(target=_copy_output, args=(self,), daemon=True)
+                self.reader.start()
+            except (OSError, RuntimeError) as error:  # a limit of files, processes or threads
+                raise ConfigError(f"cannot start worker {index}: {error}",
+                                  (Set(num_workers=0), "use fewer workers")) from error
+            undo.pop_all()
+        _LIFELINES.add(self.lifeline)
+
+    def _start(self, arena_fd: int, job: bytes, allowed: Sequence[str]) -> IO[bytes]:
+        """Starts the process; returns the main process's end of its lifeline."""
+        theirs, ours = map(above_stdio, os.pipe())
+        lifeline, fds = os.fdopen(ours, "wb", 0), (self.mailbox.file.fileno(), arena_fd, theirs)
         command = [sys.executable, "-P", str(BOOTSTRAP), *map(str, fds), str(os.getpid())]
+        # Blocked signals stay so in the new process until it has handlers for them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
         try:
             self.mailbox.write(pickle.dumps((_import_path(), list(map(str, sys.argv)), job)))
             self.process = subprocess.Popen(
                 command, pass_fds=fds, env=worker_environment(allowed), stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        except OSError as error:
-            self.release()
-            raise ConfigError(f"cannot start worker {index}: {error}",
-                              (Set(num_workers=0), "use fewer workers")) from error
+        except BaseException:
+            lifeline.close()
+            raise
         finally:
-            os.close(lifeline)
-        _LIFELINES.add(self.lifeline)
-        self.reader = threading.Thread(target=_copy_output, args=(self,), daemon=True)
-        self.reader.start()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(theirs)
+        return lifeline
+
+    def _kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
 
     def release(self) -> None:
         """Closes the mailbox and the lifeline; a second call does nothing."""

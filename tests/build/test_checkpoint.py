@@ -176,7 +176,7 @@ def test_an_episode_that_cannot_be_replayed_is_followed_by_a_new_one_and_named(
         ppo.checkpoint(path)
     with PPO.resume(path, env, num_workers=workers) as ppo:
         iterations(ppo, 2)
-        assert ppo.collector.log.state.episodes.tolist() == [[1, 32, 1, 32]] * 4
+        assert ppo.collector.boundaries.log.state.episodes.tolist() == [[1, 32, 1, 32]] * 4
         ppo.checkpoint(path)
     assert "not bit for bit: the running episodes of environments 0, 1, 2, 3 " in caplog.text
     assert find_checkpoint(path).step == 4 * 64
@@ -186,7 +186,7 @@ def test_an_episode_longer_than_the_limit_is_followed_by_a_new_one(tmp_path, cap
     env, path = partial(Chance, FLOATS, Discrete(3), ends=0.0), tmp_path / "c.safetensors"
     with PPO(env, replay_limit=20, **TINY) as ppo:
         iterations(ppo, 2)
-        assert sum(len(rows) for _, rows in ppo.collector.log.state.rollouts) <= 20 + 16
+        assert sum(len(rows) for _, rows in ppo.collector.boundaries.log.state.rollouts) <= 20 + 16
         ppo.checkpoint(path)
     with PPO.resume(path, env) as ppo:
         ppo.checkpoint(path)

@@ -602,10 +602,10 @@ def test_what_cannot_be_resumed_is_named_with_a_fix(command, argv, text, fix):
 def test_a_disk_that_is_full_at_the_end_costs_no_run(command, monkeypatch):
     real = tensor_file.write_file
 
-    def full(path, data):
+    def full(path, data, private):
         if "run" in path.parts:
             raise CheckpointError(f"cannot write {path}: No space left on device")
-        real(path, data)
+        real(path, data, private)
     monkeypatch.setattr(tensor_file, "write_file", full)
     code, out, err = command(*CARTPOLE, "--run_dir=run", "--eval_episodes=0")
     place = re.search(r"the policy is in (\S+)", err)[1]

@@ -14,6 +14,7 @@ from gymnasium.spaces import Box, Discrete
 from fastppo import Config, Error, learner, reference
 from fastppo.build.model import build_policy
 from fastppo.envs.spaces import action_storage
+from fastppo.errors import NonFiniteError
 from fastppo.learner import policy_loss, ratio_statistics, total_loss, value_loss
 from fastppo.update.batches import Batch, Fresh, normalise_advantages
 from fastppo.update.coefficients import coefficients_at
@@ -381,12 +382,14 @@ def everything(ppo):
 
 
 @pytest.mark.parametrize("iterations", [0, 1])
-@pytest.mark.parametrize(("field", "bad"), [("ret", np.nan), ("ret", 1e30), ("adv", np.inf),
-                                           ("logp", -np.inf)])
+@pytest.mark.parametrize("learner", ["torch", "kernel"])
+@pytest.mark.parametrize(("field", "bad", "stage"), [
+    ("ret", np.nan, "the values, or the returns, are"), ("ret", 1e30, "the values, or the"),
+    ("adv", np.inf, "the loss is"), ("logp", -np.inf, "the log-probabilities of actions are")])
 def test_a_gradient_that_is_not_finite_changes_nothing_and_is_an_error(
-    trainer, field, bad, iterations
+    trainer, field, bad, stage, iterations, learner
 ):
-    ppo, other = (trainer(Chance, epochs=2, num_minibatches=4) for _ in range(2))
+    ppo, other = (trainer(Chance, epochs=2, num_minibatches=4, learner=learner) for _ in range(2))
     for _ in range(iterations):
         ppo.update(ppo.collect())
         other.update(other.collect())
@@ -394,7 +397,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_an_error(
     before = everything(ppo)
     spoilt = getattr(rollout, field).clone()
     spoilt[5, 2] = bad
-    with pytest.raises(Error, match="gradient is not finite"):
+    with pytest.raises(NonFiniteError, match=f"in an update {stage}.* not finite; the weights are"):
         ppo.update(rollout._replace(**{field: spoilt}))
     assert everything(ppo) == before
     ppo.update(rollout)
