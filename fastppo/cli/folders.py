@@ -1,6 +1,7 @@
 """The folder of a run: a new one, or that of the run to resume."""
 
 import itertools
+import os
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Iterator
 from fastppo.errors import ConfigError
 from fastppo.files.run_folder import CHECKPOINTS, write_error
 from fastppo.settings.fixes import Omit, Set
+
+LATEST = "latest"  # in runs/: a link to the folder of the last run that was started
 
 
 def place_to_resume(resume: str | None, init_from: str | None, run_dir: str | None) -> Path | None:
@@ -22,7 +25,8 @@ def place_to_resume(resume: str | None, init_from: str | None, run_dir: str | No
         raise ConfigError("--init_from starts a new run, and --resume continues one",
                           (Omit("resume"), Omit("init_from")))
     if resume != "auto":
-        return Path(resume)
+        place = Path(resume)
+        return place.parent / os.readlink(place) if place.is_symlink() else place
     if run_dir is None:
         raise ConfigError("resume=auto continues the run of a name, and there is none",
                           Set(name="my_run"))
@@ -37,7 +41,9 @@ def run_folder(place: Path | None, resume: str | None, run_dir: str | None, name
     With resume=auto the folder may hold files of a run that ended before its first checkpoint.
     """
     if place is not None:
-        return nullcontext(place if place.is_dir() else place.parent)
+        folder = place if place.is_dir() else place.parent
+        link_latest(folder)
+        return nullcontext(folder)
     return new_folder(run_dir, name, resume is not None)
 
 
@@ -59,10 +65,24 @@ def new_folder(run_dir: str | None, name: str, again: bool = False) -> Iterator[
         folder.mkdir(parents=True, exist_ok=bool(run_dir))
     except OSError as error:
         raise write_error(folder, error) from error
+    link_latest(folder)
     try:
         yield folder
     finally:
         if not run_dir:
             with suppress(OSError):  # it holds files
                 folder.rmdir()
+                link = folder.parent / LATEST
+                if link.is_symlink() and not link.exists():
+                    link.unlink()
                 folder.parent.rmdir()
+
+
+def link_latest(folder: Path) -> None:
+    """Makes runs/latest a link to the folder of a run in runs/, if the system has links."""
+    link, new = folder.parent / LATEST, folder.parent / f".{LATEST}.{os.getpid()}"
+    if folder.parent.name != "runs" or link.exists() and not link.is_symlink():
+        return
+    with suppress(OSError, NotImplementedError):
+        new.symlink_to(folder.name, target_is_directory=True)
+        os.replace(new, link)

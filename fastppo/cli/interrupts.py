@@ -7,6 +7,7 @@ import threading
 from typing import Any, Callable
 
 SIGHUP = getattr(signal, "SIGHUP", signal.SIGTERM)  # a closed terminal; Windows has none
+PATIENCE, AGAIN = 3.0, 0.2  # seconds that an update may still take; and between two looks
 SIGNALS = {signal.SIGINT, signal.SIGTERM, SIGHUP}
 
 
@@ -17,14 +18,16 @@ class Stop(KeyboardInterrupt):
 class Interrupts:
     """Handles SIGINT, SIGTERM and SIGHUP inside the block; then the handlers are those of before.
 
-    The first signal raises Stop if `stop_now()`, else it only stores its number in `signum`. The
-    second ends the process with the exit code that shells expect. Outside the main thread nothing
-    is handled, because Python does not allow it.
+    The first signal raises Stop if `stop_now()`, else it only stores its number in `signum`; from
+    PATIENCE seconds after that on, Stop is raised if `stop_late()`. The second signal ends the
+    process with the exit code that shells expect. Outside the main thread nothing is handled,
+    because Python does not allow it.
     """
 
     def __init__(self):
         self.signum = 0
         self.stop_now: Callable[[], bool] = lambda: True
+        self.stop_late: Callable[[], bool] = lambda: False
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -33,9 +36,13 @@ class Interrupts:
             ignored = {SIGHUP} if signal.getsignal(SIGHUP) == signal.SIG_IGN else set()
             self.before = {signum: signal.signal(signum, self._handle)
                            for signum in SIGNALS - ignored}
+            if hasattr(signal, "SIGALRM"):
+                self.before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._stop_late)
         return self
 
     def __exit__(self, *_) -> None:
+        if hasattr(signal, "SIGALRM") and self.before:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
         for signum, handler in self.before.items():
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
 
@@ -48,4 +55,11 @@ class Interrupts:
             # Not print, which the signal may have interrupted.
             os.write(2, b"stopping" + when + b"; another signal ends the process at once\n")
         if now:
+            raise Stop
+        if hasattr(signal, "SIGALRM"):
+            signal.setitimer(signal.ITIMER_REAL, PATIENCE, AGAIN)
+
+    def _stop_late(self, signum: int, frame) -> None:
+        if self.stop_late():
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
             raise Stop

@@ -56,7 +56,7 @@ def replay(path: Path, options: Replay) -> None:
     bundle = read_bundle(path)
     envs, to_env = make_environment(bundle, options, path)
     print(f"fault     {indented(bundle.error)}", flush=True)
-    faulthandler.enable()  # a crash in native code shows the stack
+    faulthandler.enable(2)  # stderr: a crash in native code shows the stack
     try:
         play(envs, to_env, bundle, options.debugger)
     except EnvError as error:

@@ -96,13 +96,15 @@ def banner(ppo, request: Request) -> list[str]:
 def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
     """Learns, and saves the policy even after an error or a signal; returns the run's summary.
 
-    A signal stops at once while steps are collected or evaluated, else after the iteration.
+    A signal stops at once while steps are collected or evaluated, else after the iteration; an
+    update that takes long is undone.
     """
     from fastppo.outputs.checkpointer import checkpointer_of
     from fastppo.outputs.metrics import EVALUATION
     started, ended, begun = time.monotonic(), "error", ppo.step
     evaluating = -ppo.clock.seconds.get(EVALUATION, 0.0)
     interrupts.stop_now = lambda: ppo.clock.part in ("collect", EVALUATION)
+    interrupts.stop_late = lambda: ppo.clock.part == "update"
     try:
         ppo.learn(callbacks=[lambda *_: not interrupts.signum])
         ended = "done"
@@ -111,7 +113,7 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
     finally:
         evaluating += ppo.clock.seconds.get(EVALUATION, 0.0)
         seconds = time.monotonic() - started - evaluating
-        interrupts.stop_now = lambda: False
+        interrupts.stop_now = interrupts.stop_late = lambda: False
         ended = "signal" if interrupts.signum else ended
         model = save_state(ppo, folder, ended) if ppo.learner.last_iteration >= 0 else None
         summary = make_summary(ppo, ended, started - PROCESS_START, seconds, begun, model)

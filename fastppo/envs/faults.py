@@ -22,6 +22,8 @@ log = logging.getLogger("fastppo")
 class NonFiniteValue(ValueError):
     """A reward or an observation that is not finite."""
 
+    __module__ = "builtins"  # an error's text has the name alone
+
 
 def env_error_at(place: FaultPlace, name: str, seed: int | None, field: str, error: BaseException
                  ) -> EnvError:

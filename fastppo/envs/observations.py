@@ -76,8 +76,8 @@ class StoredLeaf:
             array = array.astype(self.dtype, copy=False)
         if self.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
             row, place = divmod(int(finite.argmin()), math.prod(self.shape))
-            raise ValueError(f"{self.leaf}[{place}] is {array.reshape(-1)[finite.argmin()]} in"
-                             " float32" + f", in row {row}" * bool(lead))
+            raise NonFiniteValue(f"{self.leaf}[{place}] is {array.reshape(-1)[finite.argmin()]} in"
+                                 " float32" + f", in row {row}" * bool(lead))
         return array
 
     def _choices(self, array: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """The folder of a run and its config.json."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,33 @@ def example_model(folder: Path = Path()) -> Path:
 def write_error(path: Path, error: OSError) -> ConfigError:
     """The error for a file or folder of a run that cannot be written."""
     return ConfigError(f"cannot write {path}: {error.strerror}", Set(run_dir="another/folder"))
+
+
+class FolderLock:
+    """Keeps the folder of a run for this process, until close() or the end of the process.
+
+    Raises ConfigError if another process has it. A file system without locks locks nothing.
+    """
+
+    def __init__(self, folder: Path):
+        self.fd = -1
+        try:
+            import fcntl
+            self.fd = os.open(folder, os.O_RDONLY)
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.close()
+            raise ConfigError(f"another run is writing into {folder}",
+                              ("wait until it has ended", Set(run_dir="another/folder"))
+                              ) from error
+        except (OSError, ImportError):  # Windows cannot open a folder
+            self.close()
+
+    def close(self) -> None:
+        """Gives the folder back; a second call does nothing."""
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
 
 
 def make_run_folder(config: Config) -> Path | None:

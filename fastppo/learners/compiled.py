@@ -56,8 +56,9 @@ class CompiledLearner(Learner):
 
     def _epochs(self, rollout: Rollout, coefs: Coefficients, iteration: int) -> list[Statistics]:
         self.helped = False
-        # Workers read the rollout buffer: they cannot help with any other samples.
-        if self.shared is None or self.transforms or rollout is not self.shared.rollout:
+        # Workers read all rows of the rollout buffer: they cannot help with any other samples.
+        if self.shared is None or self.transforms or rollout is not self.shared.rollout \
+                or not rollout.valid.all():
             return super()._epochs(rollout, coefs, iteration)
         with self.shared.session(coefs) as self.helped:
             return super()._epochs(rollout, coefs, iteration)

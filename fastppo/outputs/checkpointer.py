@@ -8,6 +8,7 @@ from typing import Any, Callable, Sequence
 
 from fastppo.errors import CheckpointError
 from fastppo.files.checkpoint import checkpoints_in, write_checkpoint
+from fastppo.files.run_folder import FolderLock
 from fastppo.outputs.console import note
 
 KEPT = 2  # the newest, and the one before in case that is damaged
@@ -18,11 +19,12 @@ class Checkpointer:
 
     The interval is in seconds because what a crash may cost is time, and so is what a checkpoint
     costs: neither depends on how fast a run is. If a file cannot be written, a note is printed
-    once, the older ones stay, and the next interval tries again. `newest` is the last file.
+    once, the older ones stay, and the next interval tries again. `newest` is the last file; the
+    `lock` keeps the folder until it is closed.
     """
 
-    def __init__(self, folder: Path, interval: float):
-        self.folder, self.interval, self.newest = folder, interval, None
+    def __init__(self, folder: Path, interval: float, lock: FolderLock):
+        self.folder, self.interval, self.newest, self.lock = folder, interval, None, lock
         self.due, self.failed = time.monotonic() + interval, False
         self.ppo: Callable[[], Any] = lambda: None
         for part in folder.glob(".*.part"):  # of a process that was killed while it wrote
@@ -54,6 +56,7 @@ class Checkpointer:
         if ppo is not None and self.newest != self._path(ppo):
             with contextlib.suppress(RuntimeError):
                 self.write(ppo)
+        self.lock.close()
 
     def _path(self, ppo) -> Path:
         return self.folder / f"checkpoint-{ppo.complete_steps:012d}.safetensors"

@@ -14,7 +14,7 @@ from fastppo.envs import faults, masks
 from fastppo.envs.make import Factory, make_envs, spaces_of
 from fastppo.envs.source import EnvSource
 from fastppo.envs.spaces import CHOICES, mask_leaf, observation_storage
-from fastppo.errors import CheckpointError, ConfigError, Error
+from fastppo.errors import CheckpointError, ConfigError, EnvError, Error
 from fastppo.outputs.console import note
 from fastppo.outputs.evaluate import Evaluation
 from fastppo.outputs.metrics import EVAL_RETURN, EVALUATION
@@ -36,13 +36,14 @@ class Evaluator:
 
     `best` is the best of these evaluations, `latest` the (step, Evaluation) of the last one. The
     best model is saved in the run's folder, if there is one. Raises ConfigError for an environment
-    that the policy cannot play; if it fails later, training ends with an EnvError.
+    that the policy cannot play; if one fails later, a note says so, and training goes on.
     """
 
     def __init__(self, config: Config, source: EnvSource):
         self.config = config
         self.best: Best | None = None
         self.latest: tuple[int, Evaluation | None] = -1, None
+        self.failed = 0  # evaluations
         if config.eval_interval and not config.eval_episodes:
             raise ConfigError(f"eval_interval is {config.eval_interval}, but eval_episodes is 0",
                               Set(eval_episodes=10))
@@ -52,8 +53,14 @@ class Evaluator:
         """Evaluates, if it is due, and adds the results to `stats`."""
         if not is_due(self.config, ppo.progress.begin, ppo.step):
             return
-        with ppo.clock(EVALUATION):
-            found = ppo.evaluate(self.config.eval_episodes)
+        try:
+            with ppo.clock(EVALUATION):
+                found = ppo.evaluate(self.config.eval_episodes)
+        except EnvError as error:
+            self.failed += 1
+            note(f"the evaluation at step {ppo.step:,} failed: {error.what}")
+            stats["faults/evaluations"] = float(self.failed)
+            return
         self.latest = ppo.step, found
         stats |= evaluation_metrics(found) | ppo.clock.stats(ppo.step)
         if self.best is None or found.mean > self.best.mean:

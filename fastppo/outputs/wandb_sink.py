@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import queue
+import secrets
 import sys
 import threading
 from pathlib import Path
@@ -19,18 +20,25 @@ FINISH_SECONDS = 10.0  # for the last rows when the run has ended
 class WandbSink:
     """A sink for wandb: online with an account, offline without; `config` is stored with the run.
 
-    `hung` is True after close() if wandb did not finish; its thread ends with the process.
+    `hung` is True after close() if wandb did not finish; its thread ends with the process. The
+    `state`, which a checkpoint holds, is the id of wandb's run, which a resumed run goes on with.
     """
 
     def __init__(self, project: str, folder: Path, config: dict[str, Any]):
         self.hung, self.full = False, False
         self.rows: queue.SimpleQueue = queue.SimpleQueue()
+        self.state = secrets.token_hex(4)
         self.thread = threading.Thread(target=self._log_rows, args=(project, folder, config),
                                        name="wandb", daemon=True)
-        self.thread.start()
+
+    def restore(self, state: str) -> None:
+        """Goes on with the run of wandb's that has this id, before the first row."""
+        self.state = str(state)
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Puts one iteration into the queue of the thread; drops it if QUEUE_LIMIT rows wait."""
+        if self.thread.ident is None:
+            self.thread.start()
         if self.rows.qsize() < QUEUE_LIMIT:
             self.rows.put((ppo.step, {"global_step": ppo.step, **stats}))
         elif not self.full and self.thread.is_alive():
@@ -39,6 +47,8 @@ class WandbSink:
 
     def close(self) -> None:
         """Waits up to FINISH_SECONDS for the last rows."""
+        if self.thread.ident is None:
+            return
         self.rows.put(None)
         self.thread.join(FINISH_SECONDS)
         if self.thread.is_alive():
@@ -48,7 +58,7 @@ class WandbSink:
     def _log_rows(self, project: str, folder: Path, config: dict[str, Any]) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            run = start_run(project, folder, config)
+            run = start_run(project, folder, config, self.state)
             while (row := self.rows.get()) is not None:
                 run.log(row[1], step=row[0])
             run.finish()
@@ -56,8 +66,11 @@ class WandbSink:
             note(f"wandb: {_first_line(error)}; going on without it")
 
 
-def start_run(project: str, folder: Path, config: dict[str, Any]):
-    """A run of wandb's: online, else offline; raises what wandb raises if neither works."""
+def start_run(project: str, folder: Path, config: dict[str, Any], name: str):
+    """The run of wandb's with the id `name`: online, else offline.
+
+    Raises what wandb raises if neither works.
+    """
     import wandb
     chosen = os.environ.get("WANDB_MODE")
     mode = chosen or ("online" if _is_logged_in(wandb) else "offline")
@@ -66,7 +79,7 @@ def start_run(project: str, folder: Path, config: dict[str, Any]):
         note(f"wandb: {'WANDB_MODE is offline' if chosen else 'not logged in'}; writing to"
              f" {folder}/wandb (later: {later})")
     arguments = {"project": project, "dir": str(folder), "name": folder.name or None,
-                 "config": config, "settings": wandb.Settings(
+                 "id": name, "resume": "allow", "config": config, "settings": wandb.Settings(
                      console="off", silent=True, save_code=False, disable_git=True,
                      init_timeout=20)}
     try:

@@ -1,6 +1,7 @@
 """A run that is stopped and resumed is the same, bit for bit, as one that was never stopped."""
 
 import errno
+import importlib.util
 import json
 import os
 import types
@@ -25,6 +26,9 @@ TINY = dict(preset="none", seed=1, num_envs=4, num_steps=16, num_minibatches=2, 
             hidden_sizes=(8,), num_workers=0, total_steps=4000)
 FLOATS = Box(-np.inf, np.inf, (3,), np.float32)
 TIMED = ("charts/SPS", "time/collect", "time/update")
+
+
+NEEDS_MUJOCO = pytest.mark.skipif(not importlib.util.find_spec("mujoco"), reason="needs mujoco")
 
 
 class Net(torch.nn.Module):
@@ -61,7 +65,8 @@ CASES = {
     "sde": (partial(Chance, FLOATS, Box(-1, 1, (2,), np.float32)), dict(sde=True)),
 }
 CODE = ("model", "optimizer", "loss")
-IDS = ["CartPole-v1", "MountainCarContinuous-v0", "LunarLander-v3", "Taxi-v4", "BipedalWalker-v3"]
+IDS = ["CartPole-v1", "MountainCarContinuous-v0", "LunarLander-v3", "Taxi-v4", "BipedalWalker-v3",
+       pytest.param("HalfCheetah-v5", marks=NEEDS_MUJOCO)]
 
 
 def result(ppo):
@@ -122,6 +127,35 @@ def test_the_environments_of_gymnasium_go_on_where_they_were(name, tmp_path):
         want = iterations(ppo, 1)
     with PPO.resume(path) as ppo:
         assert differing(want, iterations(ppo, 1)) == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("lives", [False, True])
+def test_a_game_of_atari_goes_on_where_it_was_in_any_of_its_lives(workers, lives, tmp_path, caplog):
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    path = tmp_path / "c.safetensors"
+    settings = TINY | dict(num_envs=2, num_steps=40, num_minibatches=1, epochs=1, model="mlp",
+                           preprocessing="atari", end_on_life_loss=lives)
+    with PPO("ALE/Breakout-v5", **settings) as ppo:
+        iterations(ppo, 5)
+        ppo.checkpoint(path)
+        episodes = ppo.collector.boundaries.log.state.episodes
+        assert (episodes[:, 0] > episodes[:, 2]).any() == lives  # not in their first life
+        want = iterations(ppo, 2)
+    with PPO.resume(path, num_workers=workers) as ppo:
+        assert differing(want, iterations(ppo, 2)) == []
+    assert "bit for bit" not in caplog.text
+
+
+def test_a_replay_that_takes_too_long_is_given_up(tmp_path, caplog):
+    env, path = partial(Chance, FLOATS, Discrete(3), ends=0.0), tmp_path / "c.safetensors"
+    with PPO(env, **TINY) as ppo:
+        iterations(ppo, 2)
+        ppo.checkpoint(path)
+    with PPO.resume(path, env, replay_timeout=0.0) as ppo:
+        iterations(ppo, 1)
+    assert "environments 0, 1, 2, 3 could not be replayed" in caplog.text
 
 
 def test_a_checkpoint_between_collect_and_update_or_inside_collect_is_of_the_last_iteration(

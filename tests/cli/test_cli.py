@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import types
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from fastppo.cli import arguments, folders, interrupts, main, train
 from fastppo.cli.setting_types import settings
 from fastppo.errors import CheckpointError, ConfigError
 from fastppo.files import tensor_file
+from fastppo.files.failed_update import RECORD_FORMAT
 from fastppo.learner import Learner
 from fastppo.outputs import wandb_sink
 from fastppo.settings.aliases import FOREIGN_NAMES, Answer
@@ -102,7 +104,8 @@ def command(capsys):
 
 
 def only_run() -> Path:
-    folder, = Path("runs").iterdir()
+    folder, = (path for path in Path("runs").iterdir() if not path.is_symlink())
+    assert not Path("runs/latest").exists() or Path("runs/latest").samefile(folder)
     return folder
 
 
@@ -587,6 +590,110 @@ def test_the_same_command_goes_on_by_itself(command):
     code, out, err = command(*settings, "--total_steps=128")
     assert code == 0 and "resumed at step 96" in out
     assert len(table_of(Path("runs/mine"))) == 5
+
+
+def test_runs_latest_is_the_last_run_that_was_started(command):
+    for name in ("one", "two", "one"):
+        code, out, _ = command(*CARTPOLE, "--eval_episodes=0", f"--name={name}", "--resume=auto")
+        assert code == 0 and os.readlink("runs/latest") == name
+    command(*CARTPOLE, "--eval_episodes=0", "--name=two", "--resume=auto")
+    code, out, _ = command("--resume=runs/latest", "--total_steps=160", "--eval_episodes=0")
+    assert code == 0 and "resumed at step 96" in out and "runs/two" in out
+
+
+def test_a_folder_belongs_to_one_run_at_a_time(command):
+    from fastppo import PPO
+    with PPO("CartPole-v1", run_dir="run", num_workers=0) as ppo:
+        ppo.collect()
+        code, _, err = command(*CARTPOLE, "--run_dir=run", "--resume=auto")
+        assert code == 2 and "another run is writing into run" in err
+    assert command(*CARTPOLE, "--run_dir=run", "--resume=auto", "--eval_episodes=0")[0] == 0
+
+
+def test_an_update_that_takes_long_is_undone_after_a_signal(command, monkeypatch):
+    monkeypatch.setattr(interrupts, "PATIENCE", 0.1)
+    update, count = Learner.update, itertools.count(1)
+
+    def slow(self, *args):
+        if next(count) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(30)
+        return update(self, *args)
+    monkeypatch.setattr(Learner, "update", slow)
+    code, out, err = command(*CARTPOLE, "--run_dir=run")
+    assert code == 143 and "stopped   64 steps" in out
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+
+
+# replay
+
+@pytest.fixture
+def bundle(command):
+    """The bundle of a fault in a run of the command."""
+    command("--env_name=shop:Plain", *TINY, "--no-norm-obs", '--env_kwargs={"fails": 12}')
+    path, = only_run().glob("*.bundle")
+    return path
+
+
+def test_a_bundle_is_replayed_up_to_the_step_that_failed(command, bundle):
+    assert bundle.name == "fault-env0-episode2-step1.bundle"
+    code, out, err = command("replay", str(bundle))
+    assert code == 2 and "code that a file names is never imported" in err
+    code, out, _ = command("replay", str(bundle), "--env_name=shop:Plain",
+                           '--env_kwargs={"fails": 2}')
+    lines = out.splitlines()
+    assert code == 0 and lines[0].startswith("fault     environment 0 (seed ")
+    assert any(re.match(r"replay    environment 0, episode 2, seed \d+: 1 steps in", line)
+               for line in lines)
+    assert any(line.startswith("step      1, with the action ") for line in lines)
+    assert "again     environment 0 (replay, seed" in out and "a bug in the environment" in out
+
+
+def test_a_replay_in_which_nothing_fails_says_so(command, bundle):
+    code, out, _ = command("replay", str(bundle), "--env_name=shop:Plain", "--env_kwargs={}")
+    assert code == 1 and "nothing has failed" in out.splitlines()[-1]
+
+
+def test_a_replay_under_a_debugger_stops_at_the_step(command, bundle, monkeypatch):
+    asked = []
+    from fastppo.cli import replay
+    monkeypatch.setattr(replay.pdb, "runcall", lambda step, *a: (asked.append(a), step(*a)))
+    monkeypatch.setattr(replay.pdb, "post_mortem", lambda trace: asked.append(trace.tb_lineno))
+    command("replay", str(bundle), "--env_name=shop:Plain", '--env_kwargs={"fails": 2}',
+            "--debugger")
+    assert len(asked) == 2
+
+
+def test_what_is_no_bundle_is_one_error(command, bundle):
+    Path("text.bundle").write_text("x")
+    for argv, text in ((["replay"], "needs the bundle"), (["replay", "no.bundle"], "there is no"),
+                       (["replay", "text.bundle"], "is not a safetensors file"),
+                       (["replay", str(only_run() / "model.safetensors")], "is not the bundle")):
+        code, _, err = command(*argv)
+        assert code in (1, 2) and text in err and err.count("\n  fix: ") == 1
+
+
+def test_numbers_that_are_not_finite_leave_a_record_and_the_weights_before(command, monkeypatch):
+    update, count = Learner.update, itertools.count(1)
+
+    def spoilt(self, rollout, *args):
+        if next(count) == 3:
+            rollout.adv[2, 1] = float("nan")
+        return update(self, rollout, *args)
+    monkeypatch.setattr(Learner, "update", spoilt)
+    code, out, err = command(*CARTPOLE, "--seed=1")
+    path, = only_run().glob("*.record")
+    assert code == 1 and "in an update the loss is not" in err
+    assert f"its rollout is in {path}" in err
+    assert path.name == "failed-update-000000000064.record" and path.stat().st_mode & 0o77 == 0
+    tensors, texts = tensor_file.read_tensor_file(path, RECORD_FORMAT, "", "")
+    state = tensor_file.join_tree(texts["state"], tensors)
+    assert state["rollout"]["adv"][2, 1].isnan() and state["rollout"]["obs"].isfinite().all()
+    saved = load(only_run() / "model.safetensors").state_dict()
+    assert all(torch.equal(saved[name], x) for name, x in state["policy"].items())
+    assert all(x.isfinite().all() for x in saved.values())
+    assert "stopped" not in out and f"--resume={only_run()}" in out
 
 
 @pytest.mark.parametrize(("argv", "text", "fix"), [

@@ -295,7 +295,18 @@ def test_an_environment_that_fails_in_an_evaluation_is_named_with_its_seed(train
         def step(self, action):
             raise RuntimeError("not today")
     with pytest.raises(EnvError, match=r"evaluation, seed \d+, episode 0, step 0.*not today"):
-        trainer(Counting, eval_env=Fails, **WORDS).learn(64)
+        trainer(Counting, **WORDS).evaluate(2, env=Fails)
+
+
+def test_an_evaluation_that_fails_is_noted_and_counted_and_training_goes_on(trainer, capsys):
+    class Fails(Counting):
+        def step(self, action):
+            raise RuntimeError("not today")
+    seen = []
+    ppo, plain = trainer(Counting, eval_env=Fails, **WORDS), trainer(Counting, **WORDS)
+    ppo.learn(64, lambda ppo, stats: seen.append(stats.get("faults/evaluations")))
+    assert ppo.step == 64 and seen[-1] == capsys.readouterr().err.count("note: the eval") > 0
+    assert all(map(torch.equal, ppo.policy.parameters(), plain.learn(64).policy.parameters()))
 
 
 class Counts(torch.nn.Module):

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 from asked_of_runs import table, weights
+from source_tree import PACKAGE
 
-from fastppo import Config
+from fastppo import PPO, Config
 from fastppo.errors import ConfigError
 from fastppo.files import run_folder
 from fastppo.outputs import console, metrics, sinks, wandb_sink
@@ -251,6 +252,17 @@ def test_wandb_gets_every_iteration_and_the_settings(wandb, tmp_path, capsys):
     assert capsys.readouterr().err == "note: wandb: https://wandb.test/run\n"
 
 
+def test_a_resumed_run_goes_on_with_the_same_run_of_wandbs(wandb, trainer, tmp_path):
+    fakes = [wandb()]
+    with trainer("CartPole-v1", logger="wandb", run_dir=str(tmp_path / "run")) as ppo:
+        ppo.learn(64)
+    fakes.append(wandb())
+    with PPO.resume(tmp_path / "run", total_steps=96, run_dir=str(tmp_path / "run")) as ppo:
+        ppo.learn()
+    ids = [fake.given["id"] for fake in fakes]
+    assert ids[0] == ids[1] and [fake.given["resume"] for fake in fakes] == ["allow"] * 2
+
+
 def test_without_an_account_wandb_is_offline_and_says_so_in_one_line(wandb, tmp_path, capsys):
     fake = wandb(account=False)
     logged(tmp_path)
@@ -346,4 +358,10 @@ def test_the_page_of_metrics_names_exactly_what_a_run_logs(trainer, tmp_path):
     row = table(tmp_path / "metrics.csv")[-1]
     assert all(row.values())  # every metric has a value by now
     told = re.findall(r"(?m)^\| `(\w+(?:/\w+)?)` \| .*\|$", PAGE.read_text(encoding="utf-8"))
-    assert sorted(told) == sorted(row)
+    assert sorted(name for name in told if not name.startswith("faults/")) == sorted(row)
+
+
+def test_the_page_of_metrics_names_every_fault_that_is_counted():
+    told = {*re.findall(r"`(faults/\w+)`", PAGE.read_text(encoding="utf-8"))}
+    assert told == {name for path in PACKAGE
+                    for name in re.findall(r'"(faults/\w+)"', path.read_text(encoding="utf-8"))}

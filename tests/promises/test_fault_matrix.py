@@ -634,9 +634,9 @@ MANY_WORKERS = "--num_workers=40", "--num_envs=40"
 def test_too_few_descriptors_are_one_error_with_a_fix_and_leave_nobody():
     code, out, err = finished(*MANY_WORKERS, **FEW_FILES)
     assert (code, out) == (2, "")
-    assert re.fullmatch(r"error: 40 workers need \d+ file descriptors, but the limit of this process"
-                        r" is 64, and \d+ are in use\n  fix: --num_workers=\d+; or ulimit -n \d+\n",
-                        err)
+    assert re.fullmatch(r"error: 40 workers need \d+ file descriptors, but the limit of this"
+                        r" process is 64, and \d+ are in use\n"
+                        r"  fix: --num_workers=\d+; or ulimit -n \d+\n", err)
 
 
 def test_a_limit_of_processes_is_one_error_and_leaves_nobody(monkeypatch):

@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 
@@ -370,6 +371,21 @@ def test_an_environment_that_leaves_in_close_stops_nobody(capfd):
     with trainer([Leaver, Leaver], 0) as ppo:
         ppo.collect()
     assert "SystemExit" in capfd.readouterr().err
+
+
+def test_a_close_that_hangs_in_the_main_process_is_left_behind(monkeypatch, caplog):
+    from fastppo.envs import faults
+    monkeypatch.setattr(faults, "CLOSE_SECONDS", 0.2)
+    free = threading.Event()
+
+    class Clinging(Calm):
+        def close(self):
+            free.wait()
+    with trainer(Clinging, 0, num_envs=3) as ppo:
+        ppo.collect()
+        assert "close() of 1 environments has not returned after 0.2 s" in caplog.text
+    assert "close() of 3 environments has not returned" in caplog.text
+    free.set()
 
 
 @pytest.mark.parametrize("fault, text, at", [
