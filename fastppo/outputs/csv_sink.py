@@ -1,6 +1,9 @@
 """The sink that writes metrics.csv."""
 
+import contextlib
 import csv
+import errno
+import io
 import logging
 import os
 from itertools import count
@@ -9,6 +12,8 @@ from pathlib import Path
 from fastppo.files.run_folder import write_error
 from fastppo.outputs.console import note
 
+MAX_WAITING = 10_000  # rows that wait for a disk
+
 log = logging.getLogger("fastppo")
 
 
@@ -16,12 +21,13 @@ class CsvSink:
     """A table with a row for every iteration; a metric that appears later gets a new column.
 
     An older table at `path` is renamed, with a warning in the log; a run that is resumed at `step`
-    continues it after that step. If the disk is full, a note is printed once, and the run goes on.
-    Raises ConfigError if the file cannot be created.
+    continues it after that step. If the disk is full, a note is printed once, the run goes on, and
+    the rows are written as soon as there is room, the last MAX_WAITING of them. Raises ConfigError
+    if the file cannot be created.
     """
 
     def __init__(self, path: Path, step: int | None = None):
-        self.path, self.lost = path, False
+        self.path, self.waiting = path, []
         self.names = ["global_step", "charts/episodic_return", "charts/episodic_length",
                       "charts/episodes"]
         try:
@@ -34,21 +40,32 @@ class CsvSink:
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Writes a row; metrics without a value are empty."""
-        if self.lost:
-            return
-        row = {"global_step": ppo.step, **stats}
-        new = [name for name in row if name not in self.names]
+        row, noted = {"global_step": ppo.step, **stats}, bool(self.waiting)
+        self.waiting = [*self.waiting, row][-MAX_WAITING:]
         try:
-            if new:
-                self._add_columns(new)
-            with open(self.path, "a", newline="", encoding="utf-8") as file:
-                csv.DictWriter(file, self.names).writerow(row)
+            self._write_waiting()
         except OSError as error:
-            self.lost = True
-            note(f"{self.path}: {error.strerror}; metrics from step {ppo.step:,} on are lost")
+            if not noted:
+                note(f"{self.path}: {error.strerror}; metrics from step {ppo.step:,} on wait until"
+                     " they can be written")
 
     def close(self) -> None:
-        """No file is open between two rows."""
+        """Writes what is waiting, if that is possible now."""
+        with contextlib.suppress(OSError):
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        if new := [name for row in self.waiting for name in row if name not in self.names]:
+            self._add_columns([*dict.fromkeys(new)])
+        text = io.StringIO(newline="")
+        csv.DictWriter(text, self.names).writerows(self.waiting)
+        data = text.getvalue().encode()
+        with open(self.path, "r+b", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            if file.write(data) < len(data):
+                file.truncate(end)  # no half rows
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.waiting = []
 
     def _rename_older(self) -> None:
         free = (self.path.with_name(f"{self.path.stem}-{i}{self.path.suffix}") for i in count(1))
@@ -58,8 +75,12 @@ class CsvSink:
 
     def _add_columns(self, names: list[str]) -> None:
         rows = self._rows()
-        self.names += names
-        self._rewrite(rows)
+        known, self.names = self.names, [*self.names, *names]
+        try:
+            self._rewrite(rows)
+        except OSError:
+            self.names = known
+            raise
 
     def _rows(self) -> list[dict[str, str]]:
         """The rows of the table that is there; its columns become `names`."""

@@ -31,7 +31,7 @@ class WorkerRestarts:
             if place in self.failed:
                 self.cuts[place.env, place.episode] = place.step
             self.failed.add(place)
-        time.sleep(PAUSES[len(self.times)])
+        time.sleep(PAUSES[min(len(self.times), len(PAUSES) - 1)])
         self.times.append(time.monotonic())
         self.team.start()
         self.count += 1

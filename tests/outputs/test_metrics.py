@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import re
 import sys
 import threading
@@ -98,7 +99,28 @@ def test_a_table_that_can_no_longer_be_written_is_noted_once_and_stops_nobody(tm
     for step in (8, 16):
         sink(trainer_at(step), {})
     sink.close()
-    assert capsys.readouterr().err.count("metrics from step 8 on are lost") == 1
+    assert capsys.readouterr().err.count("metrics from step 8 on wait") == 1
+
+
+@pytest.mark.parametrize("new_column", [False, True])
+def test_rows_wait_for_a_disk_that_is_full_and_none_is_lost_or_doubled(
+        tmp_path, monkeypatch, capsys, new_column):
+    sink = CsvSink(tmp_path / "run.csv")
+    sink(trainer_at(8), {"losses/entropy": 0.5})
+    full = tmp_path / "gone"
+    os.rename(tmp_path / "run.csv", full)
+    (tmp_path / "run.csv").mkdir()
+    for step in (16, 24):
+        sink(trainer_at(step), {"losses/entropy": 0.5, **({"env/x": 1.0} if new_column else {})})
+    (tmp_path / "run.csv").rmdir()
+    os.rename(full, tmp_path / "run.csv")
+    sink(trainer_at(32), {"losses/entropy": 0.5})
+    sink.close()
+    rows = table(tmp_path / "run.csv")
+    assert [row["global_step"] for row in rows] == ["8", "16", "24", "32"]
+    assert not new_column or [row["env/x"] for row in rows] == ["", "1.0", "1.0", ""]
+    assert capsys.readouterr().err.count("note: ") == 1
+
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [

@@ -694,7 +694,8 @@ def test_a_disk_that_is_really_full_costs_a_run_its_table_alone(capsys):
         fill_disk(ppo.learn(32))
         ppo.learn(96)
     assert capsys.readouterr().err == (
-        "note: run/metrics.csv: No space left on device; metrics from step 64 on are lost\n")
+        "note: run/metrics.csv: No space left on device; metrics from step 64 on wait until they"
+        " can be written\n")
     assert resumed_steps(Calm) == 96
 
 
