@@ -8,6 +8,7 @@ Nothing here imports torch, gymnasium or numpy, so that --help and typing errors
 import inspect
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Mapping, NamedTuple, Sequence, get_origin
 
 from fastppo.cli.help_page import help_page
@@ -31,8 +32,9 @@ class Train:
 
       {0} bench    measures how fast that is on this machine
       {0} export   writes a trained policy as ONNX or TorchScript
+      {0} replay   runs an episode again in which an environment failed
 
-    Both have a --help of their own. Values and names:
+    They have a --help of their own. Values and names:
 
       BOOL      --flag, --no-flag or --flag=True
       INT       16, 1_000, 1e6, 10M or 500k; none, where it is offered, is no value
@@ -96,6 +98,19 @@ def read(argv: Sequence[str], options: type = Train) -> Request:
     computed = computed_settings(values, config)
     return Request(given | computed, preset, changes, config.replace(**computed),
                    {name: values.get(name, option.default) for name, option in own.items()})
+
+
+def file_and_options(argv: Sequence[str], kind: type, missing: ConfigError) -> tuple[Path, Any]:
+    """(the file that a command line begins with, its options as an instance of `kind`).
+
+    Raises `missing` if there is no file, ConfigError for a wrong word.
+    """
+    known = settings(kind)
+    if not argv or argv[0].startswith("-"):
+        raise missing
+    flags = flags_by_setting(split_flags(argv[1:]), known)
+    return Path(argv[0]), kind(**{name: known[name].read(flag_text(flag, known[name]))
+                                  for name, flag in flags.items()})
 
 
 def split_flags(argv: Sequence[str]) -> list[Flag]:

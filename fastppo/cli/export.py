@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Sequence
 
-from fastppo.cli.arguments import flag_text, flags_by_setting, split_flags
+from fastppo.cli.arguments import file_and_options
 from fastppo.cli.help_page import help_page
 from fastppo.cli.interrupts import Interrupts
 from fastppo.cli.setting_types import settings
@@ -76,14 +76,9 @@ def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[
 
 def parse_options(argv: Sequence[str]) -> tuple[Path, Export]:
     """(file of the policy, options) of a command line; ConfigError for a wrong word."""
-    known = settings(Export)
-    if not argv or argv[0].startswith("-"):
-        raise ConfigError("export needs the file of a policy",
-                          f"{program()} export MODEL, such as {example_model()}")
-    flags = flags_by_setting(split_flags(argv[1:]), known)
-    values = {name: known[name].read(flag_text(flag, known[name])) for name, flag in flags.items()}
-    model = Path(argv[0])
-    return model / "model.safetensors" if model.is_dir() else model, Export(**values)
+    model, options = file_and_options(argv, Export, ConfigError(
+        "export needs the file of a policy", f"{program()} export MODEL, such as {example_model()}"))
+    return model / "model.safetensors" if model.is_dir() else model, options
 
 
 def stored_env(model: Path) -> tuple[str, dict[str, Any], Any]:

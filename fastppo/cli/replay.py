@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
-from fastppo.cli.arguments import flag_text, flags_by_setting, split_flags
+from fastppo.cli.arguments import file_and_options
 from fastppo.cli.help_page import help_page
 from fastppo.cli.interrupts import Interrupts
 from fastppo.cli.setting_types import settings
@@ -40,14 +40,14 @@ def replay_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         print(help_page(f"usage: {program()} replay BUNDLE [--option=value ...]\n\n"
                         + (Replay.__doc__ or ""), settings(Replay).values()))
         return
-    known = settings(Replay)
-    if not argv or argv[0].startswith("-"):
-        raise ConfigError("replay needs the bundle of a fault",
-                          f"{program()} replay runs/RUN/fault-env0-episode3-step12.bundle")
-    flags = flags_by_setting(split_flags(argv[1:]), known)
-    options = Replay(**{name: known[name].read(flag_text(flag, known[name]))
-                        for name, flag in flags.items()})
-    replay(Path(argv[0]), options)
+    replay(*parse_replay(argv))
+
+
+def parse_replay(argv: Sequence[str]) -> tuple[Path, Replay]:
+    """(file of the bundle, options) of a command line; ConfigError for a wrong word."""
+    return file_and_options(argv, Replay, ConfigError(
+        "replay needs the bundle of a fault",
+        f"{program()} replay runs/RUN/fault-env0-episode3-step12.bundle"))
 
 
 def replay(path: Path, options: Replay) -> None:
@@ -109,7 +109,12 @@ def make_environment(bundle, options: Replay, path: Path) -> tuple[Any, Callable
                            kwargs, stored["frame_stack"],
                            atari_options(stored["preprocessing"], stored["end_on_life_loss"]))
     envs = ReplayEnvs(factory, bundle.seed, bundle.place.env)
-    return envs, ActionMapping(envs.envs[0].action_space, bundle.form).to_env()
+    actions, taken = ActionMapping(envs.envs[0].action_space, bundle.form), bundle.history.actions
+    if (taken.dtype, taken.shape[1:]) != (actions.store.dtype, actions.store.shape):
+        envs.close()
+        raise ConfigError(f"the actions in {path}, {taken.dtype} {taken.shape[1:]}, are not of the"
+                          f" space {actions.space}", "give the environment of the run")
+    return envs, actions.to_env()
 
 
 def indented(text: str) -> str:

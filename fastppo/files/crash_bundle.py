@@ -7,9 +7,10 @@ the text of the error; no observation.
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from fastppo.config import Config
+from fastppo.envs.actions import FORMS
 from fastppo.envs.env_hints import is_registered
+from fastppo.envs.faults import truncate_text
 from fastppo.envs.make import Factory
 from fastppo.envs.observations import ObservationLayout
 from fastppo.errors import CheckpointError, FaultPlace
@@ -20,6 +21,7 @@ from fastppo.stepping.environments import Environments, RunningEpisode
 from fastppo.stepping.replay import EpisodeHistory
 
 BUNDLE = ".bundle"
+MOST_FRAMES = 1_000  # that a file may stack
 BUNDLE_FORMAT = "fastppo bundle 1"
 ENV_SETTINGS = ("env_name", "env_kwargs", "max_episode_steps", "frame_stack", "preprocessing",
                 "end_on_life_loss")
@@ -64,14 +66,28 @@ def read_bundle(path: Path) -> CrashBundle:
     tensors, texts = read_tensor_file(path, BUNDLE_FORMAT, "the bundle of a fault", "a run")
     try:
         *numbers, actions = join_tree(texts["history"], tensors)
-        history = EpisodeHistory(*map(int, numbers), np.asarray(actions))
         settings = {name: texts["settings"][name] for name in ENV_SETTINGS}
-        return CrashBundle(settings, is_registered(settings["env_name"]), int(texts["seed"]),
-                           FaultPlace(*map(int, texts["place"])), str(texts["form"]), history,
-                           str(texts["error"]), texts["fingerprint"])
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path} holds an invalid bundle: {error!r}",
+        found = CrashBundle(settings, is_registered(settings["env_name"]), int(texts["seed"]),
+                            FaultPlace(*map(int, texts["place"])), texts["form"],
+                            EpisodeHistory(*map(int, numbers), actions.numpy()),
+                            str(texts["error"]), texts["fingerprint"])
+        _check_bundle(found)
+        return found
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError
+            ) as error:
+        raise CheckpointError(f"{path} holds an invalid bundle: {truncate_text(repr(error), 500)}",
                               "give a bundle that a run has written") from error
+
+
+def _check_bundle(found: CrashBundle) -> None:
+    """Raises ValueError for numbers and settings that no run writes."""
+    Config(seed=found.seed, **found.settings)
+    if found.form not in FORMS or found.settings["frame_stack"] > MOST_FRAMES:
+        raise ValueError(f"form is {found.form!r}, frame_stack {found.settings['frame_stack']}")
+    if not -1 <= found.place.step <= len(found.history.actions) or not 0 <= found.place.env < 2**31:
+        raise ValueError(f"it failed at {found.place} of {len(found.history.actions)} actions")
+    if any(abs(number) >= 2**31 for number in found.history[:4:2]):
+        raise ValueError(f"the episode has the number {found.history.number}")
 
 
 class ReplayEnvs(Environments):

@@ -20,7 +20,7 @@ from fastppo import Config
 from fastppo.benchmark.options import Bench
 from fastppo.build.arena_layout import rollout_spec
 from fastppo.build.model import build_policy
-from fastppo.cli import arguments, export, main
+from fastppo.cli import arguments, export, main, replay
 from fastppo.cli.setting_types import settings
 from fastppo.machine.arena import Arena
 from fastppo.workers.protocol import ControlCells, protocol_spec
@@ -55,6 +55,8 @@ def test_every_command_of_the_pages_is_understood():
     for argv in found:
         if argv[0] == "export":
             export.parse_options(argv[1:])
+        elif argv[0] == "replay":
+            replay.parse_replay(argv[1:])
         elif "--help" not in argv:
             bench = argv[0] == "bench"
             arguments.read(argv[bench:], *[Bench] * bench)
@@ -187,3 +189,14 @@ def test_the_picture_keeps_its_spaces():
     for node in ElementTree.parse(PICTURE).iter():
         assert "  " not in (node.text or "").strip() or node.get(keep) == "preserve" \
             or node.tag.endswith("style"), node.text
+
+
+def test_every_test_that_the_page_on_reliability_names_exists():
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    named = {*re.findall(r"`(test_\w+)`", page)}
+    there = {name for path in (ROOT / "tests").rglob("test_*.py")
+             for name in re.findall(r"(?m)^def (test_\w+)", path.read_text(encoding="utf-8"))}
+    assert named - there == set()
+    assert sorted(map(int, re.findall(r"(?m)^\| F(\d+) \|", page))) == [*range(1, 41)]
+    for path in re.findall(r"tests/[\w/.]+", page):
+        assert (ROOT / path).exists(), path
