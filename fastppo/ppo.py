@@ -49,13 +49,13 @@ class PPO(SavedRun):
         """Takes num_steps steps in every environment; its tensors are good until the next call."""
         self.check_open()
         with self.clock("collect"), torch_threads(self.config.torch_threads):
-            return self.faults.run(self, self.collector.collect)
+            return self.attempt(self.collector.collect)
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Trains on a rollout; returns the losses as floats, means over minibatches."""
         self.check_rollout(rollout)
         with self.clock("update"), torch_threads(self.config.update_threads):
-            stats = self.faults.run(self, lambda: self.learner.update(
+            stats = self.attempt(lambda: self.learner.update(
                 rollout, self.coefficients, self.progress.iteration - 1))
         return stats | {"losses/explained_variance": explained_variance(rollout)}
 
@@ -85,4 +85,4 @@ class PPO(SavedRun):
         rollout = self.rollout if self.pending else self.collect()
         self.episodes.add(self.arena, self.progress.iteration)
         stats = self.update(rollout) | {"charts/learning_rate": self.lr}
-        return stats | self.episodes.stats() | self.clock.stats(self.step) | self.faults.stats(self)
+        return stats | self.episodes.stats() | self.clock.stats(self.step) | self.fault_stats()

@@ -76,8 +76,9 @@ def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[
 
 def parse_options(argv: Sequence[str]) -> tuple[Path, Export]:
     """(file of the policy, options) of a command line; ConfigError for a wrong word."""
-    model, options = file_and_options(argv, Export, ConfigError(
-        "export needs the file of a policy", f"{program()} export MODEL, such as {example_model()}"))
+    missing = ConfigError("export needs the file of a policy",
+                          f"{program()} export MODEL, such as {example_model()}")
+    model, options = file_and_options(argv, Export, missing)
     return model / "model.safetensors" if model.is_dir() else model, options
 
 

@@ -3,7 +3,7 @@
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Callable, Self
 
 from fastppo.build.run import Run
 from fastppo.files.checkpoint import (
@@ -13,7 +13,7 @@ from fastppo.files.checkpoint import (
     write_checkpoint,
 )
 from fastppo.files.policy_file import save_policy, start_from_policy
-from fastppo.outputs.fault_handler import FaultHandler
+from fastppo.outputs.fault_handler import Result, attempt, fault_stats
 from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
 from fastppo.outputs.sinks import make_sinks
 
@@ -28,7 +28,7 @@ class SavedRun(Run):
     def __init__(self, env: Any, settings: dict[str, Any],
                  checkpoint: str | os.PathLike | None = None,
                  init_from: str | os.PathLike | None = None):
-        self.clock, self.episodes, self.faults = PartTimer(), EpisodeMetrics(), FaultHandler()
+        self.clock, self.episodes = PartTimer(), EpisodeMetrics()
         found = None if checkpoint is None else find_checkpoint(Path(checkpoint))
         if found is not None:
             settings = resumed_settings(found, env, settings)
@@ -52,6 +52,14 @@ class SavedRun(Run):
         ConfigError for settings that would make it another run.
         """
         return cls(env, checkpoint=path, **changes)
+
+    def attempt(self, part: Callable[[], Result]) -> Result:
+        """The result of a part of an iteration, see fault_handler.attempt."""
+        return attempt(self, part)
+
+    def fault_stats(self) -> dict[str, float]:
+        """The metrics faults/..., from the first restart on."""
+        return fault_stats(self)
 
     def checkpoint(self, path: str | os.PathLike) -> None:
         """Writes the state after the last complete iteration to a file, for `resume`.
