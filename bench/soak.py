@@ -75,6 +75,7 @@ def command(settings: list[str], folder: Path) -> list[str]:
     """The command that starts a run in `folder`, or continues it."""
     return [sys.executable, "-c", LAUNCH, *settings, f"--run_dir={folder}", "--resume=auto",
             f"--checkpoint_interval={INTERVAL}", "--eval_episodes=0", "--step_timeout=3",
+            "--reset_timeout=10",
             "--on_worker_failure=restart"]
 
 

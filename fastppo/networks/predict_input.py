@@ -4,7 +4,7 @@ import numpy as np
 
 from fastppo.envs.observations import ObservationLayout, parse_mask, with_mask
 from fastppo.envs.spaces import MASK
-from fastppo.errors import Error, InputError
+from fastppo.errors import InputError, NonFiniteError
 
 
 def stored_batch(obs, layout: ObservationLayout, mask=None) -> tuple[np.ndarray, bool]:
@@ -58,9 +58,12 @@ def check_state(state, rows: int, size: int) -> None:
 
 
 def check_parameters(params) -> None:
-    """Raises Error for action parameters [b p], a tensor, with NaN; distributions check theirs."""
+    """Raises NonFiniteError for action parameters [b p], a tensor, with NaN.
+
+    Distributions of torch check theirs.
+    """
     if hasattr(params, "isnan") and params.isnan().any():
         row = int(params.isnan().flatten(1).any(1).nonzero()[0, 0])
-        raise Error(f"the network's action parameters for row {row} are not numbers (NaN)",
-                    "return finite numbers from the model's forward; train a built-in network with"
-                    " a lower lr")
+        raise NonFiniteError(f"the network's action parameters (logits) for row {row} are NaN",
+                             "return finite numbers from the model's forward; train a built-in"
+                             " network with a lower lr")
