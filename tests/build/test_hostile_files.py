@@ -5,7 +5,11 @@ Mutations of bytes, which the checksum finds, and of contents under a checksum t
 
 import copy
 import json
+import os
 import random
+import resource
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -41,7 +45,24 @@ def files(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def little_memory():
+    """Two more GB of address space during a test: what takes that much is an error, not the end."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as file:
+        space = int(file.read().split()[0]) * resource.getpagesize() + (2 << 30)
+    resource.setrlimit(resource.RLIMIT_AS, (space, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 KINDS = {"policy": (load, POLICY_FORMAT), "checkpoint": (read_checkpoint, CHECKPOINT_FORMAT)}
+
+
+def mutations(seed):
+    """Parametrises (how many, seed): 500 in the fast tests, and 25,000 more in parts."""
+    many = [pytest.param(2_500, 100 + part, marks=pytest.mark.faults) for part in range(10)]
+    return pytest.mark.parametrize(("count", "seed"), [(500, seed), *many])
 
 
 def outcome(read, path):
@@ -54,6 +75,7 @@ def outcome(read, path):
             assert found.act_space.contains(action)
     except Error as error:
         assert len(str(error)) < 20_000
+        assert "MemoryError" not in str(error) and "allocate" not in str(error)
         return error
     finally:
         assert time.monotonic() - start < SECONDS
@@ -61,11 +83,12 @@ def outcome(read, path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bytes_that_were_changed_are_found(kind, files, tmp_path):
+@mutations(1)
+def test_bytes_that_were_changed_are_found(count, seed, kind, files, tmp_path):
     read, _ = KINDS[kind]
-    data, rng = (files / f"{kind}.safetensors").read_bytes(), random.Random(1)
+    data, rng = (files / f"{kind}.safetensors").read_bytes(), random.Random(seed)
     path = tmp_path / "mutated"
-    for _ in range(500):
+    for _ in range(count):
         changed = bytearray(data)
         for _ in range(rng.choice([1, 1, 1, 8])):
             changed[rng.randrange(min(len(data), rng.choice([8, 4000, len(data)])))] ^= \
@@ -112,15 +135,17 @@ def mutated_tensors(rng, tensors):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", KINDS)
-def test_contents_that_were_changed_give_one_error_or_are_harmless(kind, files, tmp_path):
+@mutations(2)
+def test_contents_that_were_changed_give_one_error_or_are_harmless(
+        count, seed, kind, files, tmp_path):
     read, form = KINDS[kind]
     tensors, texts = read_tensor_file(files / f"{kind}.safetensors", form, "", "")
-    rng, refused = random.Random(2), 0
-    for _ in range(500):
+    rng, refused = random.Random(seed), 0
+    for _ in range(count):
         changed = mutated_tensors(rng, tensors) if rng.random() < 0.4 else tensors
         write_tensor_file(tmp_path / "mutated", form, changed, mutated_texts(rng, texts))
         refused += outcome(read, tmp_path / "mutated") is not None
-    assert refused > 50
+    assert refused > count // 10
 
 
 def lying(files, tmp_path, change):
@@ -173,3 +198,113 @@ def test_no_link_is_followed_out_of_a_folder_of_a_run(files, tmp_path):
     (tmp_path / "checkpoint-000000000007.safetensors").write_bytes(
         (files / "checkpoint.safetensors").read_bytes())
     assert find_checkpoint(tmp_path).path.name.endswith("007.safetensors")
+
+
+# ---- memory ------------------------------------------------------------------------------------
+
+def with_header(header, data=b""):
+    """The bytes of a safetensors file with a header, a JSON value or its text, that may lie."""
+    text = (header if isinstance(header, str) else json.dumps(header)).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+FORMATS = {"format": POLICY_FORMAT, "sha256": "0" * 64}
+
+
+def claiming(shape, offsets=(0, 64), dtype="F32"):
+    """A file with 64 bytes, and one tensor that is what it says."""
+    part = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+    return with_header({"__metadata__": FORMATS, "x": part}, bytes(64))
+
+
+BITS = {"BOOL": 8, "I8": 8, "U16": 16, "F16": 16, "BF16": 16, "U64": 64, "C64": 64, "F4": 4,
+        "F8_E4M3": 8, "F8_E8M0": 8, "F1024": 1}  # of a number of a dtype; there is no last one
+TENSOR = '"dtype": "F32", "shape": [16], "data_offsets": [0, 64]'
+PLAIN = json.loads(f"{{{TENSOR}}}")
+HOSTILE = {
+    **{f"numbers of {name}": claiming([512 // bits], dtype=name) for name, bits in BITS.items()},
+    "a huge shape": claiming([10**12], [0, 4 * 10**12]),
+    "a huge shape of few bytes": claiming([10**12]),
+    "a shape whose product is too large": claiming([2**32, 2**32, 2**32]),
+    "a shape whose product is zero": claiming([2**62, 0], [0, 0]),
+    "a thousand axes": claiming([1] * 1000 + [16]),
+    "a negative axis": claiming([-16]),
+    "an axis that is no number": claiming(["16"]),
+    "offsets beyond the end": claiming([16], [10**15, 10**15 + 64]),
+    "offsets in turned order": claiming([16], [64, 0]),
+    "the largest offsets": claiming([16], [2**64 - 65, 2**64 - 1]),
+    "offsets that overlap": with_header({"x": PLAIN, "y": PLAIN, "z": PLAIN}, bytes(64)),
+    "offsets with a gap": with_header({"x": PLAIN, "y": PLAIN | {"data_offsets": [128, 192]}},
+                                      bytes(192)),
+    "a tensor twice": with_header(f'{{"x": {{{TENSOR}}}, "x": {{{TENSOR}}}}}', bytes(64)),
+    "a key twice": with_header(f'{{"x": {{{TENSOR}, "shape": [{10**12}]}}}}', bytes(64)),
+    "a text twice": with_header('{"__metadata__": {"format": "a", "format": "b"}}'),
+    "10,000 levels": with_header('{"x": ' + "[" * 10_000 + "]" * 10_000 + "}"),
+    "10,000 levels of metadata": with_header('{"__metadata__": ' * 10_000 + "1" + "}" * 10_000),
+    "half of a byte": claiming([127], dtype="F4"),
+    "metadata that are no texts": with_header({"__metadata__": {"format": 1}, "x": PLAIN}),
+    "a header that is a list": with_header([1, 2, 3]),
+    "no header": (0).to_bytes(8, "little") + bytes(64),
+    "a header longer than the file": (1 << 21).to_bytes(8, "little") + b"{}",
+    "a header of 2**63 bytes": (1 << 63).to_bytes(8, "little") + b"{}",
+    "a header of spaces": with_header("{}" + " " * (3 << 20)),
+    "a long text": with_header({"__metadata__": FORMATS | {"state": "[" * (3 << 20)}}),
+    "40,000 tensors": with_header({f"x{i}": PLAIN for i in range(40_000)}, bytes(64)),
+    "nothing": b"",
+}
+NO_FILES = {
+    "a link to endless zeros": lambda path: path.symlink_to("/dev/zero"),
+    "a link to a terminal": lambda path: path.symlink_to("/dev/tty"),
+    "a pipe": os.mkfifo,
+    "a link to a pipe": lambda path: (os.mkfifo(f"{path}-"), path.symlink_to(f"{path}-")),
+    "a folder": lambda path: path.mkdir(),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+}
+EXTRA = 300  # MB of address space that reading may take, and 100 MB of memory
+
+READER = """
+import resource, sys
+from pathlib import Path
+from fastppo import load
+from fastppo.errors import Error
+from fastppo.files.checkpoint import find_checkpoint
+def outcome(path):
+    for read in (load, find_checkpoint):
+        try:
+            read(path)
+            yield "read"
+        except Error as error:
+            assert len(str(error)) < 20_000
+            yield "memory" if "MemoryError" in str(error) or "allocate" in str(error) else "error"
+sound, *paths = map(Path, sys.argv[1:])
+list(outcome(sound))  # what the first one imports is no part of the others
+with open("/proc/self/statm") as file:
+    space = int(file.read().split()[0]) * resource.getpagesize() + ({extra} << 20)
+resource.setrlimit(resource.RLIMIT_AS, (space, space))
+for path in paths:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(path.name, *outcome(path), end=" ")
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10, flush=True)
+"""
+
+
+def test_no_file_makes_its_reader_take_the_memory_that_it_claims_or_wait(files, tmp_path):
+    names = {}
+    for name, make in [*HOSTILE.items(), *NO_FILES.items()]:
+        path = tmp_path / str(len(names))
+        path.write_bytes(make) if isinstance(make, bytes) else make(path)
+        names[path.name] = name
+    for name, lie in LIES.items():
+        tensors, texts = read_tensor_file(files / "policy.safetensors", POLICY_FORMAT, "", "")
+        lie(tensors, texts)
+        write_tensor_file(tmp_path / str(len(names)), POLICY_FORMAT, tensors, texts)
+        names[str(len(names))] = name
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", READER.format(extra=EXTRA),
+         files / "policy.safetensors", *[tmp_path / name for name in names]],
+        capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    found = {names[line.split()[0]]: line.split()[1:] for line in done.stdout.splitlines()}
+    assert done.returncode == 0, (done.stderr, found)
+    assert {name: one for name, one in found.items() if one[:2] != ["error", "error"]} == {}
+    assert {name: one for name, one in found.items() if int(one[2]) > 100} == {}
+    assert [*found] == [*names.values()]
