@@ -15,6 +15,8 @@ from fastppo.envs.wrappers import warn_of_doubled
 from fastppo.errors import ConfigError, SpaceError
 from fastppo.settings.fixes import Omit, Set
 
+MOST_ENVS = 1_000_000
+
 
 class EnvSource:
     """The factories and spaces of the environments of a run, and its Config.
@@ -40,6 +42,9 @@ class EnvSource:
             self._inspect(self.factories, show_masks)
         else:
             factory = self._factory(config.env_name if env is None else env)
+            if config.num_envs > MOST_ENVS:  # a list of so many would take seconds and gigabytes
+                raise ConfigError(f"num_envs is {config.num_envs}, but {MOST_ENVS} is the most",
+                                  Set(num_envs=64))
             self.factories = [factory] * config.num_envs
             self._inspect([factory], show_masks)
 

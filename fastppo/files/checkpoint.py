@@ -8,6 +8,7 @@ An environment itself is not saved: the actions of its running episode are, and 
 """
 
 import logging
+import math
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -19,6 +20,7 @@ from fastppo.build.resolve import env_label
 from fastppo.collect import Progress
 from fastppo.config import Config
 from fastppo.envs.env_hints import is_registered
+from fastppo.envs.faults import truncate_text
 from fastppo.envs.spaces import tree_map
 from fastppo.errors import CheckpointError, ConfigError
 from fastppo.files.fingerprint import fingerprint
@@ -26,6 +28,7 @@ from fastppo.files.run_folder import CHECKPOINTS, public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
 from fastppo.settings.fixes import Omit
 from fastppo.stepping.boundary import Boundary, boundary_tree
+from fastppo.update.optimizers import Adam
 
 CHECKPOINT_FORMAT = "fastppo checkpoint 2"
 NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
@@ -134,13 +137,30 @@ def read_checkpoint(path: Path) -> Checkpoint:
     tensors, texts = read_tensor_file(path, CHECKPOINT_FORMAT, "a checkpoint",
                                       "ppo.checkpoint(path)")
     try:
-        state = join_tree(texts["state"], tensors)
-        found = Checkpoint(path, texts["config"], texts["code"], texts["fingerprint"], state)
-        found.step  # noqa: B018  a file without it is damaged
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path} holds an invalid state: {error!r}",
+        found = Checkpoint(path, texts["config"], texts["code"], texts["fingerprint"],
+                           join_tree(texts["state"], tensors))
+        _check_settings(found, sum(x.numel() for x in tensors.values()))
+        return found
+    except Exception as error:  # a file may hold anything
+        raise CheckpointError(f"{path} holds an invalid state: {truncate_text(repr(error), 500)}",
                               "give another checkpoint of the run") from error
-    return found
+
+
+def _check_settings(found: Checkpoint, numbers: int) -> None:
+    """Raises an exception for settings that no run has, or that its state does not fit.
+
+    `numbers` are those in the file: a network has no layer with more units.
+    """
+    known = {field.name for field in fields(Config)}
+    config = Config(**{name: x for name, x in found.settings.items() if name in known})
+    if not {*found.code} <= known or not isinstance(found.settings["env_name"], str):
+        raise ValueError(f"no settings are {found.code!r}")
+    envs, built_in = len(found.state["boundary"]["episodes"]), "model" not in found.code
+    most = max(*config.hidden_sizes, config.rnn_size * (config.rnn != "none")) * built_in
+    if config.num_envs != envs or most > numbers:
+        raise ValueError(f"num_envs is {config.num_envs} for {envs}, a layer has {most} units")
+    if found.step < 0:
+        raise ValueError("the step is below 0")
 
 
 def resumed_settings(found: Checkpoint, env: Any, changes: dict[str, Any]) -> dict[str, Any]:
@@ -176,22 +196,50 @@ def plain(value: Any) -> Any:
 
 def restore(ppo, found: Checkpoint) -> None:
     """Brings a new `ppo` to the state of a checkpoint; CheckpointError if it does not fit."""
-    state, learner, collector = found.state, ppo.learner, ppo.collector
+    state, own = found.state, run_state(ppo)
     try:
-        ppo.policy.load_state_dict(state["policy"])
-        learner.optimizer.restore(state["optimizer"])
-        learner.optimizer.rates = state["rates"]
-        learner.kl_control.restore(state["adapted_rate"])
-        learner.last_iteration = state["last_iteration"]
-        ppo.episodes.restore(state["episodes"])
-        ppo.clock.seconds = dict(state["seconds"])
-        for sink in sinks_with_state(ppo):
-            if type(sink).__name__ in state["sinks"]:
-                sink.restore(state["sinks"][type(sink).__name__])
-        boundary = tree_map(lambda x: x.numpy() if isinstance(x, Tensor) else x, state["boundary"])
-        collector.progress = Progress(*boundary["progress"])
-        collector.boundaries.restore(boundary, collector.progress)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{found.path} does not fit this run: {error}",
-                              "give the environment and the model that it was written with"
-                              ) from error
+        for name in ("policy", "rates", "last_iteration", *["optimizer"] * isinstance(
+                ppo.learner.optimizer, Adam)):
+            check_form(state[name], own[name], name)
+        _restore_state(ppo, state)
+    except Exception as error:  # a file may hold anything
+        raise CheckpointError(
+            f"{found.path} does not fit this run: {truncate_text(str(error), 500)}",
+            "give the environment and the model that it was written with") from error
+
+
+def _restore_state(ppo, state: dict[str, Any]) -> None:
+    learner, collector = ppo.learner, ppo.collector
+    ppo.policy.load_state_dict(state["policy"])
+    learner.optimizer.restore(state["optimizer"])
+    learner.optimizer.rates = state["rates"]
+    learner.kl_control.restore(state["adapted_rate"])
+    learner.last_iteration = state["last_iteration"]
+    ppo.episodes.restore(state["episodes"])
+    ppo.clock.seconds = {str(part): float(spent) for part, spent in state["seconds"].items()}
+    for sink in sinks_with_state(ppo):
+        if type(sink).__name__ in state["sinks"]:
+            sink.restore(state["sinks"][type(sink).__name__])
+    boundary = tree_map(lambda x: x.numpy() if isinstance(x, Tensor) else x, state["boundary"])
+    iteration, step, begin = progress = Progress(*map(int, boundary["progress"]))
+    if iteration != learner.last_iteration + 1 or not 0 <= begin <= step <= iteration * len(
+            collector.arena["raw"]) * ppo.config.num_envs:
+        raise ValueError(f"its progress is {progress}")
+    collector.progress = progress
+    collector.boundaries.restore(boundary, progress)
+
+
+def check_form(found: Any, own: Any, name: str) -> None:
+    """Raises ValueError unless `found` has the keys, types, shapes and dtypes of `own`."""
+    if isinstance(own, (tuple, list, dict)):
+        parts, ours = (dict(x) if isinstance(x, dict) else dict(enumerate(x)) for x in (found, own))
+        if parts.keys() != ours.keys():
+            raise ValueError(f"{name} has the parts {[*parts]}, not {[*ours]}")
+        for key, part in ours.items():
+            check_form(parts[key], part, f"{name}.{key}")
+    elif isinstance(own, Tensor):
+        if (found.dtype, found.shape) != (own.dtype, own.shape):
+            raise ValueError(f"{name} is {found.dtype} {[*found.shape]}, not {own.dtype}"
+                             f" {[*own.shape]}")
+    elif type(found) is not type(own) or not math.isfinite(found):
+        raise ValueError(f"{name} is {found!r}")

@@ -19,7 +19,15 @@ from fastppo.config import Config
 from fastppo.envs.actions import check_bounds
 from fastppo.envs.faults import truncate_text
 from fastppo.envs.observations import ObservationEncoding, ObservationLayout
-from fastppo.envs.spaces import MASK, MAX_DISCRETE, OBS_KEY, MaskedDict, subspaces
+from fastppo.envs.spaces import (
+    MASK,
+    MAX_DISCRETE,
+    OBS_KEY,
+    Leaf,
+    MaskedDict,
+    leaves,
+    subspaces,
+)
 from fastppo.errors import CheckpointError, ModelError
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import public_config
@@ -197,8 +205,17 @@ def _check_size(config: Config, obs_space: Space, act_space: Space,
     seen = ObservationLayout(obs_space, act_space)
     inputs = ObservationEncoding(seen).size if is_plain_mlp(config) else 0
     least = 0 if is_user_model(config.model) else least_parameters(config, inputs)
+    least = max(least, sum(map(_outputs, leaves(act_space))))
     if least > (held := sum(x.numel() for x in tensors.values())):
         raise ValueError(f"the network has at least {least:,} parameters, but the file {held:,}")
+
+
+def _outputs(leaf: Leaf) -> int:
+    """The outputs of a built-in network for a part of the action space, at least."""
+    space = leaf.space
+    if isinstance(space, Discrete):
+        return int(space.n)
+    return int(space.nvec.sum()) if isinstance(space, MultiDiscrete) else math.prod(space.shape)
 
 
 def _check_moments(policy: Policy) -> None:

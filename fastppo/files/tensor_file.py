@@ -38,7 +38,12 @@ def write_tensor_file(path: Path, form: str, tensors: dict[str, Tensor], texts: 
     metadata = {name: json.dumps(text, default=repr) for name, text in texts.items()}
     metadata["format"] = form
     metadata["sha256"] = _digest(tensors, metadata)
-    write_file(path, save(tensors, metadata), private)
+    data = save(tensors, metadata)
+    if int.from_bytes(data[:8], "little") > HEADER_BYTES:
+        raise CheckpointError(f"cannot write {path}: its settings, names and texts are longer than"
+                              f" {HEADER_BYTES:,} bytes", "give large values as files, whose names"
+                              " are settings")
+    write_file(path, data, private)
 
 
 def write_file(path: Path, data: bytes, private: bool = False) -> None:
@@ -96,7 +101,7 @@ def read_tensor_file(path: Path, form: str, what: str, writer: str
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, RuntimeError, MemoryError) as error:
         raise CheckpointError(f"{path} is not a safetensors file, or is damaged: {error}",
                               fix) from error
     checksum = metadata.pop("sha256", "")

@@ -1,6 +1,8 @@
 """The sink that writes checkpoints into the folder of a run."""
 
 import contextlib
+import logging
+import os
 import time
 import weakref
 from pathlib import Path
@@ -11,6 +13,8 @@ from fastppo.files.checkpoint import checkpoints_in, write_checkpoint
 from fastppo.files.run_folder import FolderLock
 from fastppo.outputs.console import note
 
+log = logging.getLogger("fastppo")
+
 KEPT = 2  # the newest, and the one before in case that is damaged
 
 
@@ -20,15 +24,16 @@ class Checkpointer:
     The interval is in seconds because what a crash may cost is time, and so is what a checkpoint
     costs: neither depends on how fast a run is. If a file cannot be written, a note is printed
     once, the older ones stay, and the next interval tries again. `newest` is the last file; the
-    `lock` keeps the folder until it is closed.
+    `lock` keeps the folder until it is closed. The run continues at `step`, or begins (None).
     """
 
-    def __init__(self, folder: Path, interval: float, lock: FolderLock):
+    def __init__(self, folder: Path, interval: float, lock: FolderLock, step: int | None):
         self.folder, self.interval, self.newest, self.lock = folder, interval, None, lock
         self.due, self.failed = time.monotonic() + interval, False
         self.ppo: Callable[[], Any] = lambda: None
         for part in folder.glob(".*.part"):  # of a process that was killed while it wrote
             part.unlink(missing_ok=True)
+        self._set_aside(-1 if step is None else step)
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Writes a checkpoint if it is due, or if training is done."""
@@ -57,6 +62,15 @@ class Checkpointer:
             with contextlib.suppress(RuntimeError):
                 self.write(ppo)
         self.lock.close()
+
+    def _set_aside(self, step: int) -> None:
+        """Renames the checkpoints beyond `step`, which are of a run that is not continued."""
+        for path in checkpoints_in(self.folder):
+            if int(path.stem.partition("-")[2]) > step:
+                with contextlib.suppress(OSError):
+                    aside = path.with_name(path.name.replace("checkpoint", "abandoned"))
+                    os.replace(path, aside)
+                    log.warning("%s is not continued, and is now %s", path, aside.name)
 
     def _path(self, ppo) -> Path:
         return self.folder / f"checkpoint-{ppo.complete_steps:012d}.safetensors"

@@ -73,7 +73,9 @@ class Evaluator:
 
     def restore(self, state: Sequence[Any] | None) -> None:
         """Continues with a `state`."""
-        self.best = None if state is None else Best(*state)
+        if state is not None:
+            mean, step, model = state
+            self.best = Best(float(mean), int(step), None if model is None else str(model))
 
     def close(self) -> None:
         """No environment is open between two evaluations."""

@@ -66,8 +66,14 @@ class EpisodeMetrics:
         return self.state.count
 
     def restore(self, state: Sequence[Any]) -> None:
-        """Continues with a `state`."""
-        self.state = RecentEpisodes(*state)
+        """Continues with a `state`; raises an exception if it is none."""
+        iteration, recent, *counts = state
+        count, names, discarded = [*counts, 0][:3]
+        self.state = RecentEpisodes(
+            iteration if iteration is None else int(iteration),
+            tuple((float(total), int(length), {str(name): float(x) for name, x in infos.items()})
+                  for total, length, infos in recent), int(count), tuple(map(str, names)),
+            int(discarded))
 
     def add(self, arena: Arena, iteration: int) -> None:
         """Adds the episodes that ended in an iteration's rollout; repeating it adds nothing."""

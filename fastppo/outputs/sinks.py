@@ -46,4 +46,6 @@ def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> li
     if config.logger == "wandb":
         sinks.append(WandbSink(config.wandb_project, folder or Path("."), public_config(config)))
     sinks += [ProgressLines()] if config.progress == "lines" else []
-    return sinks + ([Checkpointer(folder, config.checkpoint_interval, lock)] if folder else [])
+    if folder:
+        sinks.append(Checkpointer(folder, config.checkpoint_interval, lock, step))
+    return sinks

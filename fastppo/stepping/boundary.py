@@ -67,9 +67,12 @@ class Boundaries:
         Raises ValueError if its arrays do not fit this run.
         """
         memory, obs = self.arena["state"][-1], np.empty_like(self.arena["obs"][-1])
+        if tree["step"] != progress[0] * len(self.arena["raw"]):
+            raise ValueError(f"it has taken {tree['step']} steps in {progress[0]} rollouts")
         check_alike([*tree["returns"], tree["memory"]], [*self.returns.state, memory])
         self.returns.state = tree["returns"]
         if tree["step"]:
+            check_alike([tree["actions"][:0]], [self.log.views.act[:0, 0]])
             self.resumed = resumed_episodes(tree, obs)
             self.log.resume(self.resumed, ())
             memory[...] = tree["memory"]
@@ -97,6 +100,10 @@ def resumed_episodes(tree: dict[str, Any], rows: np.ndarray) -> ResumedEpisodes:
     if not (len(length), 4) == (len(rows), 4) == episodes.shape or len(tree["actions"]) != length[
             length > 0].sum():
         raise ValueError("the running episodes do not fit each other")
+    starts, steps = episodes[:, 1::2], int(tree["step"]) - episodes[:, 3]
+    if not (0 <= episodes.min() and episodes.max() < 2**31 and (starts[:, 0] >= starts[:, 1]).all()
+            and (steps >= 0).all() and ((length == steps) | (length == -1)).all()):
+        raise ValueError("the running episodes have lengths that no run has")
     check_alike(tree["obs"], leaf_arrays(rows))
     for field, values in zip(leaf_arrays(rows), tree["obs"]):
         field[...] = values

@@ -83,7 +83,7 @@ class EpisodeLog:
     def _episodes_at(self, stop: int) -> np.ndarray:
         """The `episodes` of LogState at step `stop` of the current rollout."""
         begin, known, _ = self.state
-        if not (rows := stop - begin):
+        if not (rows := min(stop - begin, len(self.views.length))):
             return known
         ended = self.views.length[:rows] > 0
         anew, ends = ended & ~self.views.same_game[:rows], known[:, 0] + ended.cumsum(0)

@@ -49,7 +49,9 @@ class KLControl:
         return target is not None and bool(kl > 1.5 * target)
 
     def restore(self, state: float | None) -> None:
-        """Restores a `state`."""
+        """Restores a `state`; ValueError if it is no learning rate."""
+        if state is not None and not SLOWEST <= float(state) <= FASTEST:
+            raise ValueError(f"the adapted learning rate is {state!r}")
         self.state = state
 
     def _warn_at_rate_0(self, coefs: Coefficients) -> None:

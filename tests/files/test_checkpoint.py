@@ -477,3 +477,29 @@ def test_a_checkpoint_is_due_after_the_interval_and_at_the_end(tmp_path, monkeyp
                 later(ppo, {})
                 sink(ppo, ppo._iterate())
         assert [int(path.name[11:23]) // 64 for path in written] == wanted
+
+
+def test_checkpoints_of_a_run_that_is_not_continued_are_set_aside(tmp_path, caplog):
+    env, settings = CASES["kernel"][0], TINY | dict(checkpoint_interval=1e-9)
+    with PPO(env, **settings, run_dir=str(tmp_path)) as ppo:
+        ppo.learn(4 * 64)
+    older = sorted(checkpoints_in(tmp_path))[0]
+    with PPO.resume(older, env, run_dir=str(tmp_path)) as ppo:
+        assert ppo.step == 3 * 64
+        assert [path.name for path in checkpoints_in(tmp_path)] == [older.name]
+        ppo.learn(5 * 64)
+    assert [read_checkpoint(path).step for path in checkpoints_in(tmp_path)] == [5 * 64, 4 * 64]
+    assert caplog.text.count("is not continued, and is now abandoned-") == 1
+    with PPO(env, **settings, run_dir=str(tmp_path)) as ppo:  # another run in the same folder
+        ppo.learn(64)
+    assert find_checkpoint(tmp_path).step == 64
+    assert len([*tmp_path.glob("abandoned-*")]) == 2
+
+
+def test_a_file_that_could_not_be_read_again_is_not_written(tmp_path):
+    env = partial(Chance, FLOATS, Discrete(3))
+    with PPO(env, **TINY, worker_env=("x" * 5_000_000,)) as ppo:
+        for write in (ppo.checkpoint, ppo.save):
+            with pytest.raises(CheckpointError, match="longer than 4,194,304 bytes"):
+                write(tmp_path / "c.safetensors")
+    assert not [*tmp_path.iterdir()]

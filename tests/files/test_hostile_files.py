@@ -19,8 +19,9 @@ from envs_for_tests import Chance
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from fastppo import PPO, load
-from fastppo.errors import CheckpointError, Error
+from fastppo.errors import CheckpointError, Error, FaultPlace
 from fastppo.files.checkpoint import CHECKPOINT_FORMAT, read_checkpoint
+from fastppo.files.crash_bundle import BUNDLE_FORMAT, read_bundle, write_bundle
 from fastppo.files.policy_file import POLICY_FORMAT
 from fastppo.files.tensor_file import read_tensor_file, write_tensor_file
 
@@ -42,6 +43,7 @@ def files(tmp_path_factory):
         ppo.learn(32)
         ppo.save(folder / "policy.safetensors")
         ppo.checkpoint(folder / "checkpoint.safetensors")
+        write_bundle(ppo, "an error", FaultPlace(1, 0, 3), folder / "bundle.safetensors")
     return folder
 
 
@@ -56,7 +58,8 @@ def little_memory():
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-KINDS = {"policy": (load, POLICY_FORMAT), "checkpoint": (read_checkpoint, CHECKPOINT_FORMAT)}
+KINDS = {"policy": (load, POLICY_FORMAT), "checkpoint": (read_checkpoint, CHECKPOINT_FORMAT),
+         "bundle": (read_bundle, BUNDLE_FORMAT)}
 
 
 def mutations(seed):
@@ -148,6 +151,24 @@ def test_contents_that_were_changed_give_one_error_or_are_harmless(
     assert refused > count // 10
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("count", "seed"), [
+    (60, 3), *(pytest.param(1_000, 200 + part, marks=pytest.mark.faults) for part in range(4))])
+def test_a_run_that_is_resumed_from_changed_contents_is_one_error_or_goes_on(
+        count, seed, files, tmp_path):
+    tensors, texts = read_tensor_file(files / "checkpoint.safetensors", CHECKPOINT_FORMAT, "", "")
+    rng, refused, path = random.Random(seed), 0, tmp_path / "mutated"
+    for _ in range(count):
+        changed = mutated_tensors(rng, tensors) if rng.random() < 0.4 else tensors
+        write_tensor_file(path, CHECKPOINT_FORMAT, changed, mutated_texts(rng, texts))
+        try:
+            with PPO.resume(path, lambda: Chance(*SPACES)) as ppo:
+                ppo.update(ppo.collect())
+        except Error:
+            refused += 1
+    assert refused > count // 4
+
+
 def lying(files, tmp_path, change):
     """The error of a policy's file whose texts and tensors `change` has changed."""
     tensors, texts = read_tensor_file(files / "policy.safetensors", POLICY_FORMAT, "", "")
@@ -161,6 +182,7 @@ def deep(levels):
 
 
 LIES = {
+    "a billion actions": lambda x, t: t.update(act_space={"n": 10**9, "start": 0}),
     "a dtype of 100 MB": lambda x, t: t["act_space"].update(dtype="V99999999"),
     "20,000 parts": lambda x, t: t.update(obs_space={"parts": [{"n": 2, "start": 0}] * 20_000}),
     "200 levels": lambda x, t: t.update(obs_space=deep(200)),
