@@ -136,6 +136,6 @@ class Learner:
             for name, x in (losses | ratio_statistics(fresh, part, coefs)).items():
                 stats[name] = stats.get(name, 0.0) + weight * x.detach()
         stats["grad_norm"] = self.clip_gradient()
-        check_finite(stats)
+        check_finite(stats, loss.detach())
         self.optimizer.step()
         return stats

@@ -41,9 +41,7 @@ def run_folder(place: Path | None, resume: str | None, run_dir: str | None, name
     With resume=auto the folder may hold files of a run that ended before its first checkpoint.
     """
     if place is not None:
-        folder = place if place.is_dir() else place.parent
-        link_latest(folder)
-        return nullcontext(folder)
+        return nullcontext(place if place.is_dir() else place.parent)
     return new_folder(run_dir, name, resume is not None)
 
 
@@ -65,7 +63,6 @@ def new_folder(run_dir: str | None, name: str, again: bool = False) -> Iterator[
         folder.mkdir(parents=True, exist_ok=bool(run_dir))
     except OSError as error:
         raise write_error(folder, error) from error
-    link_latest(folder)
     try:
         yield folder
     finally:

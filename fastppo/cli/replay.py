@@ -1,5 +1,6 @@
 """The verb: fastppo replay BUNDLE [--env_name=module:MyEnv] [--env_kwargs=JSON] [--debugger]."""
 
+import bdb
 import faulthandler
 import pdb
 import time
@@ -29,7 +30,7 @@ class Replay:
     """Environment, an id or `module:callable`; none: the one in the file if that is an id of
     Gymnasium's, because code that a file names is never imported"""
     env_kwargs: dict[str, Any] | None = None
-    """Arguments of the environment; none: those in the file, without passwords"""
+    """Arguments of the environment, which are never taken from the file"""
     debugger: bool = False
     """Take the last step under Python's debugger, which also starts where the step raises"""
 
@@ -71,27 +72,39 @@ def replay(path: Path, options: Replay) -> None:
 
 def play(envs, to_env, bundle, debugger: bool) -> None:
     """Takes the steps of a bundle's episode; EnvError if the environment fails."""
+    from fastppo.envs.faults import episode_text
     from fastppo.stepping.replay import replay_episode
     place, history = bundle.place, bundle.history
     begun, steps = time.monotonic(), len(history.actions) - (place.step >= 0)
     replay_episode(envs, 0, history._replace(actions=history.actions[:steps]), to_env)
     seed, seconds = envs.running[0].seed, time.monotonic() - begun
-    print(f"replay    environment {place.env}, episode {place.episode}, seed {seed}: {steps} steps"
+    print(f"replay    environment {place.env}, {episode_text(seed, place.episode)}: {steps} steps"
           f" in {seconds:.1f} s", flush=True)
     if place.step < 0:
         return
     action, envs.now = to_env(history.actions[steps:])[0], envs.running[0].start + place.step
     print(f"step      {place.step}, with the action {action}", flush=True)
+    inner = envs.envs[0].unwrapped
+    if debugger:
+        inner.step = debugged(inner.step)
     try:
-        (pdb.runcall if debugger else _call)(envs.take_step, 0, action)
+        envs.take_step(0, action)
     except EnvError as error:
+        if isinstance(error.__cause__, bdb.BdbQuit):
+            raise SystemExit("stopped in the debugger") from None
         if debugger and error.__cause__:
             pdb.post_mortem(error.__cause__.__traceback__)
         raise
 
 
-def _call(function: Callable, *arguments: Any) -> Any:
-    return function(*arguments)
+def debugged(step: Callable) -> Callable:
+    """`step` under Python's debugger, which begins in its first line; BdbQuit where that ends."""
+    def run(action: Any) -> Any:
+        answer = pdb.runcall(step, action)
+        if answer is None:
+            raise bdb.BdbQuit
+        return answer
+    return run
 
 
 def make_environment(bundle, options: Replay, path: Path) -> tuple[Any, Callable]:
@@ -104,9 +117,11 @@ def make_environment(bundle, options: Replay, path: Path) -> tuple[Any, Callable
     if options.env_name is None and not bundle.known:
         raise ConfigError(f"{path} is of the environment {stored['env_name']}, and code that a file"
                           " names is never imported", Set(env_name="my_module:MyEnv"))
-    kwargs = stored["env_kwargs"] if options.env_kwargs is None else options.env_kwargs
+    if options.env_kwargs is None and stored["env_kwargs"]:  # it may name files and modules
+        raise ConfigError(f"{path} has arguments of the environment, and those of a file are never"
+                          " used", Set(env_kwargs=stored["env_kwargs"]))
     factory = make_factory(options.env_name or stored["env_name"], stored["max_episode_steps"],
-                           kwargs, stored["frame_stack"],
+                           options.env_kwargs, stored["frame_stack"],
                            atari_options(stored["preprocessing"], stored["end_on_life_loss"]))
     envs = ReplayEnvs(factory, bundle.seed, bundle.place.env)
     actions, taken = ActionMapping(envs.envs[0].action_space, bundle.form), bundle.history.actions

@@ -14,7 +14,7 @@ from typing import Any, Sequence
 from fastppo import __version__
 from fastppo.cli import arguments
 from fastppo.cli.arguments import Request, Train, folder_name
-from fastppo.cli.folders import place_to_resume, run_folder
+from fastppo.cli.folders import link_latest, place_to_resume, run_folder
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.settings.fixes import format_value, program
 from fastppo.settings.spelling import MODELS
@@ -40,10 +40,14 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         if place is None:
             start |= {"env_name": config.env_name, "seed": seed, "init_from": options.init_from}
         with PPO(checkpoint=place, **start) as ppo:
+            link_latest(folder)
             lines = first_lines(request, seed, folder)
             if place is not None:
                 lines, request = [resumed_line(ppo, folder)], request._replace(changes={})
             print(*lines, *banner(ppo, request), sep="\n", flush=True)
+            if is_complete(ppo, folder):
+                print(f"complete  {ppo.step:,} of {ppo.total:,} steps   {folder / MODEL_FILE}")
+                return
             sinks = list(ppo.sinks)
             summary = learn_and_save(ppo, folder, interrupts)
         if ppo.config.eval_episodes:
@@ -51,6 +55,12 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     if any(getattr(sink, "hung", False) for sink in sinks):
         sys.stdout.flush()
         os._exit(0)  # a normal exit would wait for wandb again
+
+
+def is_complete(ppo, folder: Path) -> bool:
+    """True for a resumed run that has nothing left to do: it was saved, and its steps are taken."""
+    saved = (folder / MODEL_FILE).exists() and (folder / SUMMARY_FILE).exists()
+    return saved and ppo.step >= ppo.total
 
 
 def first_lines(request: Request, seed: int, folder: Path) -> list[str]:
@@ -189,7 +199,7 @@ def make_summary(ppo, ended: str, startup: float, seconds: float, begun: int, mo
     best = evaluator and evaluator.best
     rows = config.num_envs * min(config.num_steps, WARMUP_STEPS)
     return {"env_name": config.env_name, "seed": config.seed, "ended": ended,
-            "steps": ppo.complete_steps,
+            "steps": ppo.complete_steps, "resumed_at": begun,
             "iterations": ppo.learner.last_iteration + 1, "episodes": ppo.episodes.count,
             "seconds": seconds, "startup_seconds": startup,
             "steps_per_second": (ppo.complete_steps - begun) / seconds,
@@ -206,7 +216,8 @@ def result_line(summary: dict[str, Any], model: Path | None) -> str:
     if model is None:
         return f"{word:9} before the first iteration was complete: there is no model" \
             if not summary["iterations"] else f"{word:9} {summary['steps']:,} steps"
-    return (f"{word:9} {summary['steps']:,} steps in {summary['seconds']:.1f} s"
+    part = f"{summary['steps'] - summary['resumed_at']:,} of " if summary["resumed_at"] else ""
+    return (f"{word:9} {part}{summary['steps']:,} steps in {summary['seconds']:.1f} s"
             f" after {summary['startup_seconds']:.1f} s of start-up,"
             f" {summary['steps_per_second']:,.0f} steps/s   {model}")
 

@@ -63,7 +63,7 @@ def write_checkpoint(ppo, path: Path) -> None:
     config = vars(ppo.source.config) | {"seed": ppo.config.seed, "run_dir": None}
     public, tensors = public_config(ppo.config), {}
     code = [name for name, value in config.items()
-            if not is_plain(value) or name == "env_kwargs" and value != public[name]]
+            if not is_plain(value) or name == "env_kwargs" and plain(value) != public[name]]
     texts = {"config": {name: value for name, value in config.items() if name not in code},
              "code": code, "fingerprint": fingerprint(ppo.config.torch_threads),
              "state": split_tree(run_state(ppo), "state", tensors)}
@@ -129,7 +129,8 @@ def find_checkpoint(place: Path) -> Checkpoint:
         return found
     if errors:
         raise errors[0]
-    raise CheckpointError(f"there is no checkpoint in {place}", RUN_FIX)
+    raise CheckpointError(f"there is no checkpoint in {place}", (
+        "start the run again, if it ended before its first checkpoint", RUN_FIX))
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -191,6 +192,8 @@ def resumed_settings(found: Checkpoint, env: Any, changes: dict[str, Any]) -> di
 
 def plain(value: Any) -> Any:
     """`value` as JSON gives it back: lists in place of tuples."""
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
     return [plain(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 

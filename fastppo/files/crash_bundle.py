@@ -17,6 +17,7 @@ from fastppo.errors import CheckpointError, FaultPlace
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
+from fastppo.settings.fixes import Set
 from fastppo.stepping.environments import Environments, RunningEpisode
 from fastppo.stepping.replay import EpisodeHistory
 
@@ -52,6 +53,9 @@ def write_bundle(ppo, error: str, place: FaultPlace, path: Path) -> None:
     log, (env, number, step) = ppo.collector.boundaries.log, place
     start = log.running_start(env)
     history = log.history(env, RunningEpisode(number, None, start), start + step + 1)
+    if history.actions is None:
+        raise CheckpointError(f"the episode of environment {env} is too long for a bundle: it has"
+                              f" more than {log.limit} steps", Set(replay_limit=10 * log.limit))
     tensors, shown = {}, public_config(ppo.config)
     form = ppo.policy.actions.form if number >= 0 else "clip"  # the warm-up's
     texts = {"settings": {name: shown[name] for name in ENV_SETTINGS}, "seed": ppo.config.seed,
@@ -70,7 +74,8 @@ def read_bundle(path: Path) -> CrashBundle:
         found = CrashBundle(settings, is_registered(settings["env_name"]), int(texts["seed"]),
                             FaultPlace(*map(int, texts["place"])), texts["form"],
                             EpisodeHistory(*map(int, numbers), actions.numpy()),
-                            str(texts["error"]), texts["fingerprint"])
+                            "".join(c for c in str(texts["error"]) if c.isprintable() or c == "\n"),
+                            texts["fingerprint"])
         _check_bundle(found)
         return found
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError
@@ -84,10 +89,11 @@ def _check_bundle(found: CrashBundle) -> None:
     Config(seed=found.seed, **found.settings)
     if found.form not in FORMS or found.settings["frame_stack"] > MOST_FRAMES:
         raise ValueError(f"form is {found.form!r}, frame_stack {found.settings['frame_stack']}")
-    if not -1 <= found.place.step <= len(found.history.actions) or not 0 <= found.place.env < 2**31:
-        raise ValueError(f"it failed at {found.place} of {len(found.history.actions)} actions")
-    if any(abs(number) >= 2**31 for number in found.history[:4:2]):
-        raise ValueError(f"the episode has the number {found.history.number}")
+    number, start, first_number, first_start, actions = found.history
+    if len(actions) != start - first_start + found.place.step + 1 or found.place.step < -1:
+        raise ValueError(f"it failed at {found.place} after {len(actions)} actions")
+    if any(abs(x) >= 2**31 for x in (number, first_number, found.place.env)) or first_start < 0:
+        raise ValueError(f"the episode is {found.history[:4]}")
 
 
 class ReplayEnvs(Environments):

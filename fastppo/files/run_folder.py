@@ -7,22 +7,26 @@ from typing import Any
 
 from fastppo.config import Config
 from fastppo.errors import ConfigError
-from fastppo.machine.child_env import SECRET
+from fastppo.machine.child_env import is_secret
 from fastppo.settings.fixes import Set
 
 CHECKPOINTS = "checkpoint-*.safetensors"  # the files of a run's checkpoints; * is the step
 
 
 def public_config(config: Config) -> dict[str, Any]:
-    """A Config as plain JSON values; texts in env_kwargs that may be passwords become ***."""
+    """A Config as plain JSON values; what may be a password in env_kwargs becomes ***."""
     plain = json.loads(json.dumps(vars(config), default=repr))
     return plain | {"env_kwargs": _without_secrets(plain["env_kwargs"])}
 
 
-def _without_secrets(value: Any, name: str = "") -> Any:
+def _without_secrets(value: Any, secret: bool = False) -> Any:
+    """`value`, in which texts under a name like that of a password are ***."""
     if isinstance(value, dict):
-        return {key: _without_secrets(part, key) for key, part in value.items()}
-    return "***" if isinstance(value, str) and SECRET.search(name) else value
+        return {key: _without_secrets(part, secret or is_secret(key))
+                for key, part in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(part, secret) for part in value]
+    return "***" if secret and isinstance(value, str) else value
 
 
 def example_model(folder: Path = Path()) -> Path:
@@ -64,15 +68,16 @@ class FolderLock:
         self.fd = -1
 
 
-def make_run_folder(config: Config) -> Path | None:
-    """The `run_dir` of a Config, created with config.json in it; None if there is none."""
+def make_run_folder(config: Config) -> tuple[Path, FolderLock] | tuple[None, None]:
+    """The `run_dir` of a Config, locked, with config.json in it; (None, None) if there is none."""
     if config.run_dir is None:
-        return None
+        return None, None
     folder = Path(config.run_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(folder)
         text = json.dumps(public_config(config), indent=2)
         (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise write_error(folder, error) from error
-    return folder
+    return folder, lock

@@ -25,6 +25,12 @@ from fastppo.files.run_folder import example_model
 
 HEADER_BYTES = 4 << 20  # longest header that is read: names, shapes and texts
 
+# What a file of another kind is for.
+OTHER_KINDS = {
+    "policy": ("start a new run with a policy, by init_from", "give a checkpoint"),
+    "checkpoint": ("continue the run of a checkpoint, by resume", "give model.safetensors"),
+    "bundle": "fastppo replay shows the fault of a bundle"}
+
 log = logging.getLogger("fastppo")
 
 
@@ -90,10 +96,11 @@ def read_tensor_file(path: Path, form: str, what: str, writer: str
     `what` is the name of its contents, `writer` the call that writes it. Raises CheckpointError if
     it is missing, damaged or of another format.
     """
-    if not path.is_file():
-        raise CheckpointError(f"{path} is a folder" if path.is_dir() else
-                              f"there is no file {path}", f'load("{example_model(path)}")')
     fix = f"give a file that {writer} wrote, or another copy of it"
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path} is a folder" if path.is_dir() else f"there is no file {path}",
+            f'load("{example_model(path)}")' if what == "a policy" else fix)
     try:
         with open(path, "rb") as file:
             if int.from_bytes(file.read(8), "little") > HEADER_BYTES:
@@ -104,6 +111,11 @@ def read_tensor_file(path: Path, form: str, what: str, writer: str
     except (SafetensorError, OSError, RuntimeError, MemoryError) as error:
         raise CheckpointError(f"{path} is not a safetensors file, or is damaged: {error}",
                               fix) from error
+    stored = metadata.get("format", "")
+    if stored.startswith("fastppo ") and stored != form:
+        kind = stored.split()[1]
+        raise CheckpointError(f"{path} is {stored[8:]!r}, not {what} of this version",
+                              OTHER_KINDS.get(kind, fix))
     checksum = metadata.pop("sha256", "")
     if metadata.get("format") != form or checksum != _digest(tensors, metadata):
         raise CheckpointError(f"{path} is not {what} of this version of fastppo, or is damaged",

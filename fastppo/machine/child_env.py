@@ -12,6 +12,12 @@ THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
                  "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS")
 
 
+def is_secret(name: str) -> bool:
+    """True if a name looks like that of a credential, also in camel case: authToken."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(name))
+    return bool(SECRET.search(words))
+
+
 def worker_environment(allowed: Sequence[str] = ()) -> dict[str, str]:
     """The environment variables of a worker: one thread per library, and no credentials.
 

@@ -49,8 +49,8 @@ def descriptors() -> tuple[int, int]:
 
 
 def memory_kills(root: Path = ROOT) -> int:
-    """Processes that Linux has killed since the machine's start because memory ran out."""
-    return _read_table(root / "proc/vmstat").get("oom_kill", 0)
+    """Processes that Linux has killed since its start because memory ran out; -1 if unknown."""
+    return _read_table(root / "proc/vmstat").get("oom_kill", -1)
 
 
 def _control_groups(root: Path) -> Iterator[Path]:

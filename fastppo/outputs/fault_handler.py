@@ -1,17 +1,22 @@
 """What follows a fault: a file that shows it, and workers that start again."""
 
+import json
 import logging
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Callable, TypeVar
 
 import torch
 
+from fastppo.config import Config
 from fastppo.envs.env_hints import is_registered
 from fastppo.errors import EnvError, Error, NonFiniteError, WorkerError
 from fastppo.files.crash_bundle import BUNDLE, bundle_name, write_bundle
 from fastppo.files.failed_update import write_failed_update
+from fastppo.files.run_folder import public_config
 from fastppo.settings.fixes import Set, program
+from fastppo.workers.restarts import RESTARTS, SECONDS
 
 Result = TypeVar("Result")
 
@@ -60,6 +65,8 @@ def _restarted(ppo, error: EnvError) -> bool:
     ppo.collector.rewind()
     before = len(restarts.cuts)
     if not restarts.restart(error.places):
+        error.what += (f"\nthe workers are not started again, because that has happened {RESTARTS}"
+                       f" times in {SECONDS / 60:g} minutes")
         return False
     log.warning("%s\nthe workers have been started again (restart %d), and the running episodes are"
                 " replayed%s", error.what, restarts.count, "" if len(restarts.cuts) == before else
@@ -77,12 +84,14 @@ def _write(ppo, error: Error, name: str, write: Callable[[Path], None]) -> None:
     except Exception as other:  # nothing may hide the fault itself
         log.warning("%s", getattr(other, "what", repr(other)))
         return
-    error.what += f"\nto see it again: {replay_command(path, ppo.config.env_name)}" \
+    error.what += f"\nto see it again: {replay_command(path, ppo.config)}" \
         if path.suffix == BUNDLE else f"\nits rollout is in {path}"
 
 
-def replay_command(bundle: Path, env_name: str) -> str:
+def replay_command(bundle: Path, config: Config) -> str:
     """The command that replays a bundle."""
-    named = "" if is_registered(env_name) else \
-        f" --env_name={env_name if ':' in env_name else 'my_module:MyEnv'}"
-    return f"{program()} replay {bundle}{named}"
+    name, kwargs = config.env_name, public_config(config)["env_kwargs"]
+    named = "" if is_registered(name) else \
+        f" --env_name={name if ':' in name else 'my_module:MyEnv'}"
+    given = f" --env_kwargs={shlex.quote(json.dumps(kwargs))}" if kwargs else ""
+    return f"{program()} replay {bundle}{named}{given}"

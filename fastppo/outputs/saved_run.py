@@ -31,7 +31,8 @@ class SavedRun(Run):
         self.clock, self.episodes = PartTimer(), EpisodeMetrics()
         found = None if checkpoint is None else find_checkpoint(Path(checkpoint))
         if found is not None:
-            settings = resumed_settings(found, env, settings)
+            folder = {"run_dir": str(checkpoint)} if Path(checkpoint).is_dir() else {}
+            settings = resumed_settings(found, env, folder | settings)
         super().__init__(env, settings, partial(make_sinks, step=found and found.step))
         try:
             if found is not None:
@@ -45,6 +46,8 @@ class SavedRun(Run):
     @classmethod
     def resume(cls, path: str | os.PathLike, env: Any = None, **changes: Any) -> Self:
         """The run that wrote a checkpoint: a file, or the newest valid one in a run's folder.
+
+        Of a folder, it goes on writing there.
 
         It continues bit for bit on the same machine; the running episodes are replayed. `env` is
         needed if it was not an id, and every setting that was code, such as model=MyNet. `changes`

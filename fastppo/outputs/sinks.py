@@ -7,7 +7,7 @@ import numpy as np
 
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
-from fastppo.files.run_folder import FolderLock, make_run_folder, public_config
+from fastppo.files.run_folder import make_run_folder, public_config
 from fastppo.outputs.checkpointer import Checkpointer
 from fastppo.outputs.console import ProgressLines
 from fastppo.outputs.csv_sink import CsvSink
@@ -40,8 +40,7 @@ def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> li
         check_wandb()
     evaluates = config.eval_interval is not None or config.eval_env is not None
     sinks: list[Sink] = [Evaluator(config, source)] if evaluates else []
-    folder = make_run_folder(config)
-    lock = folder and FolderLock(folder)
+    folder, lock = make_run_folder(config)
     sinks += [CsvSink(folder / "metrics.csv", step)] if folder else []
     if config.logger == "wandb":
         sinks.append(WandbSink(config.wandb_project, folder or Path("."), public_config(config)))

@@ -208,7 +208,9 @@ def begin_episodes(envs: Any, resumed: ResumedEpisodes | None, episode: int) -> 
             envs.writer.flush(envs.obs[-1], range(e, e + 1))
             same = all(one.tobytes() == two.tobytes() for one, two in zip(
                 leaf_arrays(envs.obs[-1][e:e + 1]), leaf_arrays(resumed.obs[e:e + 1])))
-        except EnvError:
+        except EnvError as error:
+            log.warning("the running episode of environment %d is not replayed: %s",
+                        envs.first + e, error.what)
             same = False
         if not same:
             envs.begin_episode(e, envs.new_episode(e, history.number + 1))

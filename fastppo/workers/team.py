@@ -199,8 +199,10 @@ class WorkerTeam:
         if code < 0:
             name = signal.Signals(-code).name
             cause, fix = CAUSES.get(name, ("", ALONE))
-            if name == "SIGKILL" and memory_kills() > self.memory_kills:
-                cause = "because memory ran out"
+            if name == "SIGKILL" and memory_kills() >= self.memory_kills >= 0:
+                ran_out = memory_kills() > self.memory_kills
+                cause = "because memory ran out" if ran_out else \
+                    "but not by the system for lack of memory"
             how = f"was killed by {name}{cause and ', ' + cause}"
         memory = f" ({free_memory() / 2**30:.1f} GiB are free now)" * (LESS_MEMORY in fix)
         what = f"{self._place(w)} {how}{memory}{worker.last_output()}"
@@ -224,7 +226,8 @@ class WorkerTeam:
             what = (f"{place} has not answered for {waited:.1f} s ({name}={limit:g}; 0: no limit)"
                     f"{self.workers[w].last_output()}")
             self._close_and_raise([
-                Failure(what, Set(**{name: 0}), self._fault_places(w), "WorkerError")])
+                Failure(what, ("correct the environment where its stack ends",
+                               Set(**{name: 10 * limit})), self._fault_places(w), "WorkerError")])
 
     def _place(self, w: int) -> str:
         """The name of worker `w`, with its environment and its step."""

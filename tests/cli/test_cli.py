@@ -588,8 +588,10 @@ def test_the_same_command_goes_on_by_itself(command):
     settings = (*CARTPOLE, "--seed=3", "--name=mine", "--resume=auto")
     assert command(*settings)[0] == 0
     code, out, err = command(*settings, "--total_steps=128")
-    assert code == 0 and "resumed at step 96" in out
+    assert code == 0 and "resumed at step 96" in out and "trained   32 of 128 steps" in out
     assert len(table_of(Path("runs/mine"))) == 5
+    code, out, err = command(*settings, "--total_steps=128")
+    assert (code, err) == (0, "") and out.splitlines()[-1].startswith("complete  128 of 128 steps")
 
 
 def test_runs_latest_is_the_last_run_that_was_started(command):
@@ -644,7 +646,7 @@ def test_a_bundle_is_replayed_up_to_the_step_that_failed(command, bundle):
                            '--env_kwargs={"fails": 2}')
     lines = out.splitlines()
     assert code == 0 and lines[0].startswith("fault     environment 0 (seed ")
-    assert any(re.match(r"replay    environment 0, episode 2, seed \d+: 1 steps in", line)
+    assert any(re.match(r"replay    environment 0, seed \d+, episode 2: 1 steps in", line)
                for line in lines)
     assert any(line.startswith("step      1, with the action ") for line in lines)
     assert "again     environment 0 (replay, seed" in out and "a bug in the environment" in out
@@ -655,23 +657,32 @@ def test_a_replay_in_which_nothing_fails_says_so(command, bundle):
     assert code == 1 and "nothing has failed" in out.splitlines()[-1]
 
 
-def test_a_replay_under_a_debugger_stops_at_the_step(command, bundle, monkeypatch):
+@pytest.mark.parametrize("quits", [False, True])
+def test_a_replay_under_a_debugger_begins_in_the_step_of_the_environment(
+        command, bundle, monkeypatch, quits):
     asked = []
     from fastppo.cli import replay
-    monkeypatch.setattr(replay.pdb, "runcall", lambda step, *a: (asked.append(a), step(*a)))
-    monkeypatch.setattr(replay.pdb, "post_mortem", lambda trace: asked.append(trace.tb_lineno))
-    command("replay", str(bundle), "--env_name=shop:Plain", '--env_kwargs={"fails": 2}',
-            "--debugger")
-    assert len(asked) == 2
+
+    def runcall(step, action):
+        asked.append(step.__qualname__)
+        return None if quits else step(action)
+    monkeypatch.setattr(replay.pdb, "runcall", runcall)
+    monkeypatch.setattr(replay.pdb, "post_mortem", lambda trace: asked.append("after"))
+    code, out, _ = command("replay", str(bundle), "--env_name=shop:Plain",
+                           '--env_kwargs={"fails": 2}', "--debugger")
+    assert asked == ["Plain.step"] if quits else asked == ["Plain.step", "after"]
+    assert code == ("stopped in the debugger" if quits else 0) and "nothing has failed" not in out
 
 
 def test_what_is_no_bundle_is_one_error(command, bundle):
     Path("text.bundle").write_text("x")
     for argv, text in ((["replay"], "needs the bundle"), (["replay", "no.bundle"], "there is no"),
                        (["replay", "text.bundle"], "is not a safetensors file"),
-                       (["replay", str(only_run() / "model.safetensors")], "is not the bundle")):
+                       (["replay", str(only_run() / "model.safetensors")], "is 'policy 1', not")):
         code, _, err = command(*argv)
         assert code in (1, 2) and text in err and err.count("\n  fix: ") == 1
+    code, _, err = command("replay", str(bundle), "--env_name=shop:Plain")
+    assert code == 2 and """--env_kwargs='{"fails": 12}'""" in err
 
 
 def test_numbers_that_are_not_finite_leave_a_record_and_the_weights_before(command, monkeypatch):

@@ -64,7 +64,7 @@ def test_ppo_is_understood_from_three_files():
 def test_the_package_outside_the_benchmark_is_small():
     """The ceiling rises by what a feature needs: 7,608, then checkpoints and faults."""
     rest = {name: size for name, size in sizes().items() if row(name) != "benchmark"}
-    assert sum(rest.values()) <= 8_950
+    assert sum(rest.values()) <= 9_000
 
 
 def test_there_are_few_rooms_and_few_files_in_a_room():

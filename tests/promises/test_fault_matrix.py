@@ -188,7 +188,7 @@ def command(*argv, env="CartPole-v1"):
 
 def resumed_steps(env=None) -> int:
     """The step of the newest checkpoint of the run, which loads."""
-    with PPO.resume("run", env) as ppo:
+    with PPO.resume("run", env, run_dir=None) as ppo:
         return ppo.step
 
 
@@ -257,7 +257,7 @@ def hang_text(factory):
         vec.team.reset_timeout = 0.3
         with pytest.raises(WorkerError) as caught:
             vec.warmup(1)
-    assert "--reset_timeout=0" in fix_text(caught.value.fix, shell=True)
+    assert "--reset_timeout=3" in fix_text(caught.value.fix, shell=True)
     assert "worker 1 (environment 1, starting) has not answered" in str(caught.value)
     return str(caught.value)
 

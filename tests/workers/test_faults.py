@@ -468,7 +468,7 @@ def test_a_hang_is_warned_of_once_then_reported_with_the_workers_stack_and_ends_
     assert re.search(r"worker 1 \(environment 2, seed \d+, episode 1, step 2 of its episode\) has"
                      " not answered", str(error))
     assert f"in {fault.__name__}" in str(error) and "in _step" in str(error)
-    assert "--step_timeout=0" in fix_text(error.fix, shell=True)
+    assert "--step_timeout=6" in fix_text(error.fix, shell=True)
 
 
 def test_a_hang_in_reset_has_a_timeout_of_its_own():
@@ -481,7 +481,7 @@ def test_a_hang_in_reset_has_a_timeout_of_its_own():
         ppo.close()
     assert re.search(r"\(environment 2, seed \d+, episode 4, reset\)", str(caught.value))
     assert "in hanging" in str(caught.value)
-    assert "--reset_timeout=0" in fix_text(caught.value.fix, shell=True)
+    assert "--reset_timeout=6" in fix_text(caught.value.fix, shell=True)
 
 
 def test_closing_does_not_wait_for_an_environment_that_hangs():
