@@ -19,7 +19,8 @@ class Interrupts:
     """Handles SIGINT, SIGTERM and SIGHUP inside the block; then the handlers are those of before.
 
     The first signal raises Stop if `stop_now()`, else it only stores its number in `signum`; from
-    PATIENCE seconds after that on, Stop is raised if `stop_late()`. The second signal ends the
+    PATIENCE seconds after that on, Stop is raised where `stop_late()`, also if code of the user's
+    has caught the first one. The second signal ends the
     process with the exit code that shells expect. Outside the main thread nothing is handled,
     because Python does not allow it.
     """
@@ -54,10 +55,10 @@ class Interrupts:
         with contextlib.suppress(OSError):  # the terminal may be closed
             # Not print, which the signal may have interrupted.
             os.write(2, b"stopping" + when + b"; another signal ends the process at once\n")
-        if now:
-            raise Stop
         if hasattr(signal, "SIGALRM"):
             signal.setitimer(signal.ITIMER_REAL, PATIENCE, AGAIN)
+        if now:
+            raise Stop
 
     def _stop_late(self, signum: int, frame) -> None:
         if self.stop_late():

@@ -114,7 +114,7 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
     started, ended, begun = time.monotonic(), "error", ppo.step
     evaluating = -ppo.clock.seconds.get(EVALUATION, 0.0)
     interrupts.stop_now = lambda: ppo.clock.part in ("collect", EVALUATION)
-    interrupts.stop_late = lambda: ppo.clock.part == "update"
+    interrupts.stop_late = lambda: ppo.clock.part in ("update", "collect", EVALUATION)
     try:
         ppo.learn(callbacks=[lambda *_: not interrupts.signum])
         ended = "done"

@@ -603,6 +603,13 @@ def test_runs_latest_is_the_last_run_that_was_started(command):
     assert code == 0 and "resumed at step 96" in out and "runs/two" in out
 
 
+def test_a_place_that_is_not_there_leaves_runs_latest_as_it_is(command):
+    command(*CARTPOLE, "--eval_episodes=0", "--name=one")
+    for place in ("runs/typo", "runs/typo/checkpoint-000000000512.safetensors"):
+        assert command(f"--resume={place}")[0] == 1
+    assert os.readlink("runs/latest") == "one"
+
+
 def test_a_folder_belongs_to_one_run_at_a_time(command):
     from fastppo import PPO
     with PPO("CartPole-v1", run_dir="run", num_workers=0) as ppo:
@@ -626,6 +633,32 @@ def test_an_update_that_takes_long_is_undone_after_a_signal(command, monkeypatch
     assert code == 143 and "stopped   64 steps" in out
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+
+
+def test_an_environment_that_catches_everything_does_not_keep_a_run_from_stopping(
+        command, monkeypatch):
+    monkeypatch.setattr(interrupts, "PATIENCE", 0.1)
+
+    class Deaf(gym.Wrapper):
+        def __init__(self):
+            super().__init__(gym.make("CartPole-v1"))
+            self.steps = 0
+
+        def step(self, action):
+            self.steps += 1
+            try:
+                if self.steps == 20:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(1e-3)
+            except BaseException:  # noqa: S110
+                pass
+            return self.env.step(action)
+    module = types.ModuleType("deaf")
+    module.Deaf = Deaf
+    monkeypatch.setitem(sys.modules, "deaf", module)
+    code, out, _ = command("--env_name=deaf:Deaf", *TINY, "--num_steps=4096", "--num_envs=1",
+                           "--total_steps=100k")
+    assert code == 143 and "stopped   " in out
 
 
 # replay

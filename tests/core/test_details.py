@@ -643,6 +643,6 @@ def test_a_loss_that_is_not_finite_is_an_error_with_own_functions_too(trainer):
     ppo = trainer(BOX, optimizer=SGD, loss=lambda fresh, batch, now: (
         fresh.val.mean() * (1.0 if len(batch.adv) == 2 else math.inf), {}))
     before = weights(ppo)
-    with pytest.raises(Error, match="not finite; the weights are as they were"):
+    with pytest.raises(Error, match="in an update the loss is not finite; the weights are as they"):
         ppo.update(ppo.collect())
     assert torch.equal(weights(ppo), before)

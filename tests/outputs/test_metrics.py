@@ -155,6 +155,23 @@ def test_what_looks_like_a_password_is_not_written(tmp_path):
     assert written["model"] == "<class 'dict'>"
 
 
+def test_passwords_in_lists_in_parts_and_in_camel_case_are_not_written_either(tmp_path):
+    kwargs = {"api_keys": ["S1"], "credentials": {"value": "S2"}, "users": [{"password": "S3"}],
+              "authToken": "S4", "secretKey": "S5", "keymap": "qwerty", "monkey": "see"}
+    run_folder.make_run_folder(Config(run_dir=str(tmp_path), env_kwargs=kwargs))
+    text = (tmp_path / "config.json").read_text()
+    assert not re.search(r"S\d", text) and "qwerty" in text and "see" in text
+
+
+def test_a_folder_that_is_locked_is_not_written_into(tmp_path):
+    _, lock = run_folder.make_run_folder(Config(run_dir=str(tmp_path), seed=1))
+    with pytest.raises(ConfigError, match="another run is writing into"):
+        run_folder.make_run_folder(Config(run_dir=str(tmp_path), seed=2))
+    assert json.loads((tmp_path / "config.json").read_text())["seed"] == 1
+    lock.close()
+    run_folder.make_run_folder(Config(run_dir=str(tmp_path), seed=2))[1].close()
+
+
 def test_nothing_is_written_or_printed_unless_asked_for(trainer, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     trainer("CartPole-v1").learn(64)

@@ -313,3 +313,13 @@ def test_without_a_folder_no_bundle_is_written_and_a_full_disk_stops_nobody(
         with pytest.raises(EnvError, match="failed in step"):
             ppo.learn()
     assert "cannot write" in caplog.text
+
+
+def test_an_episode_that_is_too_long_for_a_bundle_has_none_and_says_so(tmp_path, caplog):
+    settings = SETTINGS | dict(num_workers=0, on_worker_failure="raise", replay_limit=2)
+    with PPO(failing(1, 2, 4, raising(OSError)), **settings, norm_obs=False,
+             run_dir=str(tmp_path)) as ppo:
+        with pytest.raises(EnvError) as caught:
+            ppo.learn()
+    assert not [*tmp_path.glob("*.bundle")] and "replay" not in str(caught.value)
+    assert "too long for a bundle: it has more than 2 steps" in caplog.text
