@@ -198,25 +198,35 @@ def begin_episodes(envs: Any, resumed: ResumedEpisodes | None, episode: int) -> 
     for e in range(len(envs.envs) if resumed is None else 0):
         envs.begin_episode(e, envs.new_episode(e, episode))
     for e, history in enumerate(resumed.histories if resumed else ()):
+        if not resume_episode(envs, e, resumed):
+            envs.begin_episode(e, envs.new_episode(e, history.number + 1))
+            envs.recorder.returns[e] = 0.0
+            restarted.append(e)
+    return restarted
+
+
+def resume_episode(envs: Any, e: int, resumed: ResumedEpisodes) -> bool:
+    """Brings environment e of a Serial to where it was `resumed`; True if it is there.
+
+    An environment that fails in its replay gets a second one: the cause may have been outside.
+    """
+    history = resumed.histories[e]
+    if resumed.step - history.start >= envs.new_episode(e, history.number).limit:
+        return False  # its next step has failed twice
+    for _ in range(2):
         try:
-            if resumed.step - history.start >= envs.new_episode(e, history.number).limit:
-                raise EnvError("the episode ends here, because its next step has failed twice")
             (obs, info), envs.recorder.returns[e] = replay_episode(
                 envs, e, history, envs.actor.to_env, envs.rules.replay_timeout)
             if obs is not None:
                 envs.receive(e, obs, info)
             envs.writer.flush(envs.obs[-1], range(e, e + 1))
-            same = all(one.tobytes() == two.tobytes() for one, two in zip(
+            return all(one.tobytes() == two.tobytes() for one, two in zip(
                 leaf_arrays(envs.obs[-1][e:e + 1]), leaf_arrays(resumed.obs[e:e + 1])))
         except EnvError as error:
-            log.warning("the running episode of environment %d is not replayed: %s",
-                        envs.first + e, error.what)
-            same = False
-        if not same:
-            envs.begin_episode(e, envs.new_episode(e, history.number + 1))
-            envs.recorder.returns[e] = 0.0
-            restarted.append(e)
-    return restarted
+            log.warning("a replay has failed: %s", error.what)
+            if not error.places or isinstance(error.__cause__, TimeoutError):
+                break  # it would be as long again
+    return False
 
 
 class RolloutProgress:

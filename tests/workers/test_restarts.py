@@ -323,3 +323,35 @@ def test_an_episode_that_is_too_long_for_a_bundle_has_none_and_says_so(tmp_path,
             ppo.learn()
     assert not [*tmp_path.glob("*.bundle")] and "replay" not in str(caught.value)
     assert "too long for a bundle: it has more than 2 steps" in caplog.text
+
+
+class FailsInReplay(Pure):
+    """Fails once: in the third step of the first episode that a worker has replayed."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder, self.resets = folder, 0
+
+    def reset(self, **kwargs):
+        self.resets += 1
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        there = self.folder / "killed", self.folder / "raised"
+        if there[0].exists() and self.resets == 1 and self.steps == 0 and not there[1].exists():
+            there[1].touch()
+            raise OSError("from outside")
+        return super().step(action)
+
+
+def test_a_fault_from_outside_in_a_replay_changes_no_bit(tmp_path, caplog):
+    def kill(ppo):
+        if ppo.progress.iteration == 2:
+            (tmp_path / "killed").touch()
+            killed_at(2)(ppo)
+    env = functools.partial(FailsInReplay, tmp_path)
+    plain = learnt(env, norm_obs=False)
+    found = learnt(env, kill, norm_obs=False)
+    assert (tmp_path / "raised").exists()
+    assert found[0] == plain[0] and found[2] == plain[2]
+    assert "bit for bit" not in caplog.text
