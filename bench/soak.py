@@ -14,9 +14,9 @@ random times something happens to it from outside:
 
 When the run is complete, its weights and its metrics are compared with those of a run of the same
 settings that nothing disturbed. Prints what happened, what was left behind (processes, files that
-are no checkpoint), the steps that each kill of the main process cost beyond the interval of the
-checkpoints, the growth of memory, descriptors, threads and processes within the longest life of a
-main process, and the result. Other settings are passed on to the command.
+are no checkpoint), the most seconds of training that a kill of the main process cost, the growth
+of memory, descriptors, threads and processes within the longest life of a main process, and the
+result. Other settings are passed on to the command.
 """
 
 import argparse
@@ -36,6 +36,7 @@ import gymnasium as gym
 import torch
 
 from fastppo import load
+from fastppo.files.checkpoint import checkpoints_in, step_of
 
 HERE = Path(__file__).resolve().parent
 SETTLED = 2.0  # seconds after which nothing may be left of a process that was killed
@@ -75,8 +76,7 @@ def command(settings: list[str], folder: Path) -> list[str]:
     """The command that starts a run in `folder`, or continues it."""
     return [sys.executable, "-c", LAUNCH, *settings, f"--run_dir={folder}", "--resume=auto",
             f"--checkpoint_interval={INTERVAL}", "--eval_episodes=0", "--step_timeout=3",
-            "--reset_timeout=10",
-            "--on_worker_failure=restart"]
+            "--reset_timeout=10", "--on_worker_failure=restart"]
 
 
 def children(pid: int) -> list[int]:
@@ -110,8 +110,7 @@ def last_row(folder: Path) -> tuple[int, float]:
 
 def newest_checkpoint(folder: Path) -> int:
     """The step of the newest checkpoint of a run."""
-    return max((int(path.stem.partition("-")[2]) for path in folder.glob("checkpoint-*")),
-               default=0)
+    return max(map(step_of, checkpoints_in(folder)), default=0)
 
 
 class Soak:

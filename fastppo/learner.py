@@ -93,7 +93,7 @@ class Learner:
         finite (NonFiniteError), everything is as it was before.
         """
         self.flat.check()
-        with restored_on_error(self.stateful):  # loss_report raises it for such a gradient
+        with restored_on_error(self.stateful):  # check_finite raises it for a gradient
             stats = loss_report(self._epochs(rollout, coefs, iteration))
             # Rows in time order: the moments of the same rows differ in their last bits in another
             # order, such as that of a recurrent policy's samples.

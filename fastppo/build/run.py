@@ -229,7 +229,7 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
 def _running_episode(team: WorkerTeam, log: EpisodeLog, seed: int, env: int) -> tuple[int, int]:
     """(seed, number) of the running episode of an environment."""
     number = int(log.state.episodes[env, 0]) if team.posted.command == START else \
-        log.running_now(env)
+        log.running_now(env)[0]
     if team.posted.command == WARMUP:
         number = WARMUP_EPISODE - number
     return kernels.episode_seed(seed, kernels.Purpose.ENV_SEED, env, number), number

@@ -15,7 +15,6 @@ IN_MAIN = "correct the environment; with num_workers=0 a breakpoint() in it work
 CLOSE_SECONDS = 3.0  # for the close() of all environments together
 MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 
-
 log = logging.getLogger("fastppo")
 
 

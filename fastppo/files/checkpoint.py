@@ -103,9 +103,13 @@ def last_boundary(ppo) -> Boundary:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoints in a run's folder, the newest first."""
-    found = [(int(match[1]), path) for path in folder.glob(CHECKPOINTS)
-             if (match := NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found, reverse=True)]
+    found = [path for path in folder.glob(CHECKPOINTS) if NAME.fullmatch(path.name)]
+    return sorted(found, key=step_of, reverse=True)
+
+
+def step_of(path: Path) -> int:
+    """The step in the name of a checkpoint."""
+    return int(path.stem.partition("-")[2])
 
 
 def find_checkpoint(place: Path) -> Checkpoint:

@@ -51,7 +51,7 @@ def bundle_name(place: FaultPlace) -> str:
 def write_bundle(ppo, error: str, place: FaultPlace, path: Path) -> None:
     """Writes the bundle of a fault that has just happened; CheckpointError if that fails."""
     log, (env, number, step) = ppo.collector.boundaries.log, place
-    start = log.running_start(env)
+    _, start = log.running_now(env)
     history = log.history(env, RunningEpisode(number, None, start), start + step + 1)
     if history.actions is None:
         raise CheckpointError(f"the episode of environment {env} is too long for a bundle: it has"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, Sequence
 
 from fastppo.errors import CheckpointError
-from fastppo.files.checkpoint import checkpoints_in, write_checkpoint
+from fastppo.files.checkpoint import checkpoints_in, step_of, write_checkpoint
 from fastppo.files.run_folder import FolderLock
 from fastppo.outputs.console import note
 
@@ -66,7 +66,7 @@ class Checkpointer:
     def _set_aside(self, step: int) -> None:
         """Renames the checkpoints beyond `step`, which are of a run that is not continued."""
         for path in checkpoints_in(self.folder):
-            if int(path.stem.partition("-")[2]) > step:
+            if step_of(path) > step:
                 with contextlib.suppress(OSError):
                     aside = path.with_name(path.name.replace("checkpoint", "abandoned"))
                     os.replace(path, aside)

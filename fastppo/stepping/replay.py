@@ -105,13 +105,10 @@ class EpisodeLog:
         return EpisodeHistory(number, start, *first, None if ends - first[1] > self.limit else
                               actions_between(rollouts, e, first[1], ends))
 
-    def running_now(self, e: int) -> int:
-        """The number of the running episode of environment e during a rollout."""
-        return int(self._episodes_at(self.state.step + len(self.views.act))[e, 0])
-
-    def running_start(self, e: int) -> int:
-        """The first step of the running episode of environment e during a rollout."""
-        return int(self._episodes_at(self.state.step + len(self.views.act))[e, 1])
+    def running_now(self, e: int) -> tuple[int, int]:
+        """(number, first step) of the running episode of environment e during a rollout."""
+        number, start, *_ = self._episodes_at(self.state.step + len(self.views.act))[e].tolist()
+        return number, start
 
     def histories(self, state: LogState) -> list[EpisodeHistory]:
         """The running episodes of all environments between two rollouts."""
@@ -211,8 +208,9 @@ def resume_episode(envs: Any, e: int, resumed: ResumedEpisodes) -> bool:
     An environment that fails in its replay gets a second one: the cause may have been outside.
     """
     history = resumed.histories[e]
-    if resumed.step - history.start >= envs.new_episode(e, history.number).limit:
-        return False  # its next step has failed twice
+    failed_twice = resumed.step - history.start >= envs.new_episode(e, history.number).limit
+    if failed_twice or history.actions is None:  # its next step; or it is too long
+        return False
     for _ in range(2):
         try:
             (obs, info), envs.recorder.returns[e] = replay_episode(
@@ -224,7 +222,7 @@ def resume_episode(envs: Any, e: int, resumed: ResumedEpisodes) -> bool:
                 leaf_arrays(envs.obs[-1][e:e + 1]), leaf_arrays(resumed.obs[e:e + 1])))
         except EnvError as error:
             log.warning("a replay has failed: %s", error.what)
-            if not error.places or isinstance(error.__cause__, TimeoutError):
+            if isinstance(error.__cause__, TimeoutError):
                 break  # it would be as long again
     return False
 
