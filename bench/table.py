@@ -11,10 +11,10 @@ import sys
 from typing import Any
 
 from fastppo import __version__
+from fastppo.arguments import command_line
 from fastppo.benchmark import figures, session
 from fastppo.benchmark.options import Bench
 from fastppo.benchmark.peers import PEERS
-from fastppo.cli import arguments
 from fastppo.errors import ConfigError
 
 SAME = {"preset": "none", "num_envs": 16, "num_steps": 512, "norm_obs": False,
@@ -60,7 +60,7 @@ def section(all_found: list[dict[str, Any]], names: list[str]) -> str:
 
 def main() -> None:
     """Measure every task and print the section."""
-    request = arguments.read(sys.argv[1:], Bench)
+    request = command_line.read(sys.argv[1:], Bench)
     options = Bench(**{"against": "sb3,rl_games", **{
         name: value for name, value in request.options.items() if value is not None}})
     names = [name for name in options.peers if PEERS[name].part == "loop"]

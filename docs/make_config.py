@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from fastppo.cli.setting_types import Setting, settings  # noqa: E402
+from fastppo.arguments.setting_types import Setting, settings  # noqa: E402
 from fastppo.settings.fixes import format_value  # noqa: E402
 from fastppo.settings.presets import FAMILIES, PRESETS  # noqa: E402
 

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from fastppo.collect import Rollout
     from fastppo.config import Config
     from fastppo.errors import Error
+    from fastppo.files.export import export
     from fastppo.files.policy_file import load
     from fastppo.outputs.evaluate import Evaluation
-    from fastppo.outputs.export import export
     from fastppo.policy import Policy
     from fastppo.ppo import PPO
     from fastppo.workers.make_vec import make_vec
@@ -23,7 +23,7 @@ __all__ = ["PPO", "Config", "load", "export", "make_vec", "Error", "Rollout", "E
            "Policy", "__version__"]
 
 _MODULES = {"PPO": "ppo", "Config": "config", "load": "files.policy_file",
-            "export": "outputs.export", "make_vec": "workers.make_vec", "Error": "errors",
+            "export": "files.export", "make_vec": "workers.make_vec", "Error": "errors",
             "Rollout": "collect", "Evaluation": "outputs.evaluate", "Policy": "policy"}
 
 

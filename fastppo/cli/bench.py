@@ -6,15 +6,15 @@ import sys
 from pathlib import Path
 from typing import Any, Sequence
 
+from fastppo.arguments import command_line
 from fastppo.benchmark.options import Bench
-from fastppo.cli import arguments
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError
 
 
 def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Measures training with the settings of `argv`, and prints or writes the report."""
-    request = arguments.read(argv, Bench)
+    request = command_line.read(argv, Bench)
     options = Bench(**request.options)
     for path in filter(None, (options.json, options.profile)):
         check_writable(path)

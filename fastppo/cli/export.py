@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Sequence
 
-from fastppo.cli.arguments import file_and_options
-from fastppo.cli.help_page import help_page
+from fastppo.arguments.command_line import file_and_options
+from fastppo.arguments.help_page import help_page
+from fastppo.arguments.setting_types import settings
 from fastppo.cli.interrupts import Interrupts
-from fastppo.cli.setting_types import settings
 from fastppo.errors import ConfigError, Error
 from fastppo.files.run_folder import example_model
 from fastppo.settings.fixes import Omit, program
@@ -42,8 +42,8 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
                         + (Export.__doc__ or ""), settings(Export).values()))
         return
     model, options = parse_options(argv)
+    from fastppo.files import export as exporter
     from fastppo.files.policy_file import load
-    from fastppo.outputs import export as exporter
     path = Path(options.output or model.with_suffix(exporter.FORMATS[options.to or "onnx"]))
     if path.absolute() == model.absolute():
         raise ConfigError(f"{path} is the policy itself", Omit("output"))
@@ -64,7 +64,7 @@ def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[
     """
     from fastppo.envs.env_hints import is_registered
     from fastppo.envs.make import make_factory
-    from fastppo.outputs.export_samples import play_episodes, sample_episodes
+    from fastppo.files.export_samples import play_episodes, sample_episodes
     if env_name:
         return play_episodes(policy, make_factory(env_name, games=games)), f"steps of {env_name}"
     if is_registered(stored_name):  # no module of the file's is imported

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
-from fastppo.cli.arguments import file_and_options
-from fastppo.cli.help_page import help_page
+from fastppo.arguments.command_line import file_and_options
+from fastppo.arguments.help_page import help_page
+from fastppo.arguments.setting_types import settings
 from fastppo.cli.interrupts import Interrupts
-from fastppo.cli.setting_types import settings
 from fastppo.errors import ConfigError, EnvError
 from fastppo.settings.fixes import Set, program
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from fastppo import __version__
-from fastppo.cli import arguments
-from fastppo.cli.arguments import Request, Train, folder_name
-from fastppo.cli.folders import link_latest, place_to_resume, run_folder
+from fastppo.arguments import command_line
+from fastppo.arguments.command_line import Request, Train, folder_name
 from fastppo.cli.interrupts import Interrupts, Stop
+from fastppo.files.choose_folder import link_latest, place_to_resume, run_folder
 from fastppo.settings.fixes import format_value, program
+from fastppo.settings.metric_names import MEAN_RETURN
 from fastppo.settings.spelling import MODELS
 
 PROCESS_START = time.monotonic()
@@ -27,7 +28,7 @@ NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and
 
 def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Trains with the settings of `argv`, saves and evaluates, in the folder of the run."""
-    request = arguments.read(argv)
+    request = command_line.read(argv)
     options, config = Train(**request.options), request.config
     seed = secrets.randbits(31) if config.seed is None else config.seed
     progress = "lines" if config.progress == "auto" else config.progress
@@ -143,8 +144,8 @@ def save_state(ppo, folder: Path, ended: str) -> Path | None:
 
     After an error of the device its memory may be lost; then the last checkpoint is what there is.
     """
+    from fastppo.display.notes import note
     from fastppo.outputs.checkpointer import checkpointer_of
-    from fastppo.outputs.console import note
     try:
         model = save_model(ppo, folder)
         if ended != "done":
@@ -157,8 +158,8 @@ def save_state(ppo, folder: Path, ended: str) -> Path | None:
 
 def save_model(ppo, folder: Path) -> Path:
     """Saves the policy in the run's folder, or else in a new temporary one; returns the file."""
+    from fastppo.display.notes import note
     from fastppo.errors import CheckpointError
-    from fastppo.outputs.console import note
     try:
         ppo.save(folder / MODEL_FILE)
         return folder / MODEL_FILE
@@ -204,7 +205,7 @@ def make_summary(ppo, ended: str, startup: float, seconds: float, begun: int, mo
             "seconds": seconds, "startup_seconds": startup,
             "steps_per_second": (ppo.complete_steps - begun) / seconds,
             "warmup_steps": rows * ppo.policy.observer.norm,
-            "episodic_return": recent.get("charts/episodic_return"),
+            "episodic_return": recent.get(MEAN_RETURN),
             "evaluation": None, "best": best and best._asdict(), "model": model and model.name,
             "kernels": kernels.backend(), "version": __version__,
             "fingerprint": fingerprint(config.torch_threads)}
@@ -224,7 +225,7 @@ def result_line(summary: dict[str, Any], model: Path | None) -> str:
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:
     """Writes the summary to a run's folder; a note says if that fails."""
-    from fastppo.outputs.console import note
+    from fastppo.display.notes import note
     path = folder / SUMMARY_FILE
     try:
         path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The files of a run: its folder, policies, checkpoints, and what is written after a fault.
+"""The files of a run: its folder, policies, checkpoints, exports, records of faults.
 
 May import: build and what that may import.
 """

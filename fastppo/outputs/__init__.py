@@ -1,4 +1,4 @@
-"""The outputs of a run: metrics, sinks, evaluations, exports.
+"""The outputs of a run: metrics, sinks, evaluations, faults.
 
-May import: files and what that may import.
+May import: files, display and what these may import.
 """

@@ -8,10 +8,10 @@ import weakref
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
+from fastppo.display.notes import note
 from fastppo.errors import CheckpointError
 from fastppo.files.checkpoint import checkpoints_in, step_of, write_checkpoint
 from fastppo.files.run_folder import FolderLock
-from fastppo.outputs.console import note
 
 log = logging.getLogger("fastppo")
 

@@ -9,8 +9,9 @@ import os
 from itertools import count
 from pathlib import Path
 
+from fastppo.display.notes import note
 from fastppo.files.run_folder import write_error
-from fastppo.outputs.console import note
+from fastppo.settings.metric_names import EPISODES, GLOBAL_STEP, MEAN_LENGTH, MEAN_RETURN
 
 MAX_WAITING = 10_000  # rows that wait for a disk
 
@@ -28,19 +29,18 @@ class CsvSink:
 
     def __init__(self, path: Path, step: int | None = None):
         self.path, self.waiting = path, []
-        self.names = ["global_step", "charts/episodic_return", "charts/episodic_length",
-                      "charts/episodes"]
+        self.names = [GLOBAL_STEP, MEAN_RETURN, MEAN_LENGTH, EPISODES]
         try:
             rows = [] if step is None or not path.exists() else self._rows()
             if path.exists() and step is None:
                 self._rename_older()
-            self._rewrite([row for row in rows if int(row["global_step"]) <= (step or 0)])
+            self._rewrite([row for row in rows if int(row[GLOBAL_STEP]) <= (step or 0)])
         except OSError as error:
             raise write_error(path, error) from error
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Writes a row; metrics without a value are empty."""
-        row, noted = {"global_step": ppo.step, **stats}, bool(self.waiting)
+        row, noted = {GLOBAL_STEP: ppo.step, **stats}, bool(self.waiting)
         self.waiting = [*self.waiting, row][-MAX_WAITING:]
         try:
             self._write_waiting()
@@ -89,7 +89,7 @@ class CsvSink:
             rows = list(reader)
         self.names = list(reader.fieldnames or self.names)
         # A run that was killed may have left half a row.
-        return [row for row in rows if None not in row.values() and row["global_step"].isdigit()]
+        return [row for row in rows if None not in row.values() and row[GLOBAL_STEP].isdigit()]
 
     def _rewrite(self, rows: list[dict]) -> None:
         """Writes the whole table; a reader sees the old one or this one."""

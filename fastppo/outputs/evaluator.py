@@ -10,15 +10,16 @@ from typing import Any, NamedTuple, Sequence
 from gymnasium.spaces import Box, Space
 
 from fastppo.config import Config
+from fastppo.display.notes import note
 from fastppo.envs import faults, masks
 from fastppo.envs.make import Factory, make_envs, spaces_of
 from fastppo.envs.source import EnvSource
 from fastppo.envs.spaces import CHOICES, mask_leaf, observation_storage
 from fastppo.errors import CheckpointError, ConfigError, EnvError, Error
-from fastppo.outputs.console import note
 from fastppo.outputs.evaluate import Evaluation
-from fastppo.outputs.metrics import EVAL_RETURN, EVALUATION
+from fastppo.outputs.metrics import EVALUATION
 from fastppo.settings.fixes import Set
+from fastppo.settings.metric_names import EVAL_RETURN
 
 BEST = "best.safetensors"
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from fastppo.collect import Rollout
 from fastppo.machine.arena import Arena
+from fastppo.settings.metric_names import EPISODES, MEAN_LENGTH, MEAN_RETURN, SPEED
 from fastppo.stepping.infos import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep, read_infos
 
 log = logging.getLogger("fastppo")
 
-EVAL_RETURN = "eval/return_mean"
 EVALUATION = "evaluate"  # part of the PartTimer; not training
 
 
@@ -41,7 +41,7 @@ class PartTimer:
         """
         busy = sum(spent for part, spent in self.seconds.items() if part != EVALUATION)
         shares = {f"time/{part}": spent / busy for part, spent in self.seconds.items()}
-        return {"charts/SPS": step / busy, **shares}
+        return {SPEED: step / busy, **shares}
 
 
 class RecentEpisodes(NamedTuple):
@@ -104,9 +104,9 @@ class EpisodeMetrics:
         if not self.state.recent:
             return {}
         total, length, infos = zip(*self.state.recent)
-        means = {"charts/episodic_return": float(np.mean(total)),
-                 "charts/episodic_length": float(np.mean(length)),
-                 "charts/episodes": float(self.count)}
+        means = {MEAN_RETURN: float(np.mean(total)),
+                 MEAN_LENGTH: float(np.mean(length)),
+                 EPISODES: float(self.count)}
         if self.state.discarded:
             means["faults/discarded_steps"] = float(self.state.discarded)
         for name in self.state.names:

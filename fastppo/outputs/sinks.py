@@ -6,10 +6,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from fastppo.config import Config
+from fastppo.display.progress_lines import ProgressLines
 from fastppo.envs.source import EnvSource
 from fastppo.files.run_folder import make_run_folder, public_config
 from fastppo.outputs.checkpointer import Checkpointer
-from fastppo.outputs.console import ProgressLines
 from fastppo.outputs.csv_sink import CsvSink
 from fastppo.outputs.evaluator import Evaluator
 from fastppo.outputs.wandb_sink import WandbSink, check_wandb

@@ -9,9 +9,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from fastppo.display.notes import note
 from fastppo.errors import ConfigError
-from fastppo.outputs.console import note
 from fastppo.settings.fixes import Install
+from fastppo.settings.metric_names import GLOBAL_STEP
 
 QUEUE_LIMIT = 10_000  # iterations that may wait to be logged
 FINISH_SECONDS = 10.0  # for the last rows when the run has ended
@@ -40,7 +41,7 @@ class WandbSink:
         if self.thread.ident is None:
             self.thread.start()
         if self.rows.qsize() < QUEUE_LIMIT:
-            self.rows.put((ppo.step, {"global_step": ppo.step, **stats}))
+            self.rows.put((ppo.step, {GLOBAL_STEP: ppo.step, **stats}))
         elif not self.full and self.thread.is_alive():
             self.full = True
             note("wandb does not keep up and misses some iterations; metrics.csv has them all")

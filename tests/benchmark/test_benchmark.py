@@ -18,9 +18,10 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
+from fastppo.arguments import command_line
 from fastppo.benchmark import figures, limit, measure_one, peers, session, table, trace
 from fastppo.benchmark.options import Bench
-from fastppo.cli import arguments, main
+from fastppo.cli import main
 from fastppo.errors import ConfigError, EnvError
 from fastppo.machine.limits import usable_cores
 from fastppo.settings.fixes import Omit, Set, program
@@ -511,11 +512,11 @@ def test_a_verb_has_help_of_its_own_and_training_stays_the_default(capsys):
 
 
 def test_the_verbs_own_settings_are_no_settings_of_training():
-    request = arguments.read([*SIZES, "--json", "--processes", "1", "2"], Bench)
+    request = command_line.read([*SIZES, "--json", "--processes", "1", "2"], Bench)
     assert request.options["json"] == "-" and request.options["processes"] == (1, 2)
     assert "json" not in request.given
     with pytest.raises(ConfigError, match="no setting"):
-        arguments.read([*SIZES, "--rounds=3"])
+        command_line.read([*SIZES, "--rounds=3"])
 
 
 def test_the_command_imports_nothing_heavy_before_it_measures():

@@ -20,10 +20,11 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 
 from fastppo import Config, load
-from fastppo.cli import arguments, folders, interrupts, main, train
-from fastppo.cli.setting_types import settings
+from fastppo.arguments import command_line
+from fastppo.arguments.setting_types import settings
+from fastppo.cli import interrupts, main, train
 from fastppo.errors import CheckpointError, ConfigError
-from fastppo.files import tensor_file
+from fastppo.files import choose_folder, tensor_file
 from fastppo.files.failed_update import RECORD_FORMAT
 from fastppo.learner import Learner
 from fastppo.outputs import wandb_sink
@@ -110,7 +111,7 @@ def only_run() -> Path:
 
 
 def asked(*argv):
-    return arguments.read(argv).given
+    return command_line.read(argv).given
 
 
 # argv
@@ -156,15 +157,15 @@ def test_every_setting_can_be_given_as_it_is_shown():
 
 
 def test_what_is_given_wins_over_the_preset_also_where_it_is_the_default():
-    request = arguments.read(["--env_name=CartPole-v1", f"--lr={Config.lr}"])
+    request = command_line.read(["--env_name=CartPole-v1", f"--lr={Config.lr}"])
     assert request.given["lr"] == request.config.lr == Config.lr != PRESETS["cartpole"]["lr"]
     assert request.config.gamma == PRESETS["cartpole"]["gamma"]
     assert "lr" not in request.changes and request.preset == "cartpole"
 
 
 def test_a_preset_that_is_named_holds_for_any_environment():
-    assert arguments.read(["--env_name=Acrobot-v1", "--preset=cartpole"]).preset == "cartpole"
-    assert arguments.read(["--env_name=CartPole-v1", "--preset=none"]).config == Config(
+    assert command_line.read(["--env_name=Acrobot-v1", "--preset=cartpole"]).preset == "cartpole"
+    assert command_line.read(["--env_name=CartPole-v1", "--preset=none"]).config == Config(
         env_name="CartPole-v1", preset="none")
 
 
@@ -221,7 +222,7 @@ def test_iterations_are_counted_in_the_presets_rollouts():
 ])
 def test_what_cannot_be_meant_is_refused_with_a_fix(argv, what, fix):
     with pytest.raises(ConfigError) as caught:
-        arguments.read(argv)
+        command_line.read(argv)
     assert what in caught.value.what
     assert fix in fix_text(caught.value.fix, shell=True)
 
@@ -229,7 +230,7 @@ def test_what_cannot_be_meant_is_refused_with_a_fix(argv, what, fix):
 @pytest.mark.parametrize("name, ours", list(FOREIGN_NAMES.items()))
 def test_every_answer_to_another_librarys_name_is_one_that_works(name, ours):
     for fix in (ours.on, ours.off) if isinstance(ours, Answer) else [Set(**{ours: "1"})]:
-        arguments.read(fix.text(shell=True).split() if isinstance(fix, Set) else [])
+        command_line.read(fix.text(shell=True).split() if isinstance(fix, Set) else [])
 
 
 @pytest.mark.parametrize("started, named", [
@@ -400,7 +401,7 @@ def test_a_run_leaves_model_metrics_settings_and_summary_in_its_own_folder(comma
 
 
 def test_without_a_setting_lunarlander_is_trained_with_its_preset():
-    request = arguments.read([])
+    request = command_line.read([])
     assert (request.config.env_name, request.preset) == ("LunarLander-v3", "lunarlander")
 
 
@@ -430,7 +431,7 @@ def test_the_first_line_says_what_is_trained_and_where_the_files_go(command):
 
 def test_without_the_extension_the_first_line_says_so_and_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "fastppo._kernels", None)
-    first, _ = train.first_lines(arguments.read([]), 1, Path("runs/x"))
+    first, _ = train.first_lines(command_line.read([]), 1, Path("runs/x"))
     assert first.startswith("kernels   numba") and "one process" in first
     assert "install a C compiler" in first
 
@@ -498,7 +499,8 @@ def test_a_folder_that_cannot_be_made_is_refused(command):
 
 
 def test_two_runs_of_one_second_have_two_folders():
-    with folders.new_folder(None, "x__1") as one, folders.new_folder(None, "x__1") as two:
+    new = choose_folder.new_folder
+    with new(None, "x__1") as one, new(None, "x__1") as two:
         assert one != two and one.is_dir() and two.is_dir()
     assert not Path("runs").exists()  # nothing was put into them
 

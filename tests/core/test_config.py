@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from fastppo import Config
+from fastppo.arguments import command_line
+from fastppo.arguments.command_line import ALIASES, COMPUTED
+from fastppo.arguments.setting_types import BARE_VALUES, SECTIONS, settings
 from fastppo.benchmark.options import Bench
 from fastppo.build.resolve import config_for
-from fastppo.cli import arguments
-from fastppo.cli.arguments import ALIASES, COMPUTED
-from fastppo.cli.setting_types import BARE_VALUES, SECTIONS, settings
 from fastppo.cli.train import first_lines
 from fastppo.config import check_names
 from fastppo.errors import ConfigError, EnvError
@@ -195,7 +195,7 @@ def test_the_words_of_an_environment_are_left_as_they_are():
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_page_the_first_line_and_help_count_the_same_settings_of_a_preset(name):
     row = re.search(rf"^\| `{name}` .*", (DOCS / "config.md").read_text(), re.MULTILINE)[0]
-    request = arguments.read([f"--preset={name}"])
+    request = command_line.read([f"--preset={name}"])
     assert row.count("=") == len(request.changes)
     assert f"({row.count('=')} settings)" in first_lines(request, 1, "runs")[-1]
 

@@ -17,11 +17,12 @@ from gymnasium.spaces import Box, Discrete
 from source_tree import CORE, PACKAGE, ROOT, code_lines
 
 from fastppo import Config
+from fastppo.arguments import command_line
+from fastppo.arguments.setting_types import settings
 from fastppo.benchmark.options import Bench
 from fastppo.build.arena_layout import rollout_spec
 from fastppo.build.model import build_policy
-from fastppo.cli import arguments, export, main, replay
-from fastppo.cli.setting_types import settings
+from fastppo.cli import export, main, replay
 from fastppo.machine.arena import Arena
 from fastppo.workers.protocol import ControlCells, protocol_spec
 from fastppo.workers.update_helper import shards_spec
@@ -59,7 +60,7 @@ def test_every_command_of_the_pages_is_understood():
             replay.parse_replay(argv[1:])
         elif "--help" not in argv:
             bench = argv[0] == "bench"
-            arguments.read(argv[bench:], *[Bench] * bench)
+            command_line.read(argv[bench:], *[Bench] * bench)
     assert len(found) > 4
 
 

@@ -16,10 +16,11 @@ from asked_of_runs import table, weights
 from source_tree import PACKAGE
 
 from fastppo import PPO, Config
+from fastppo.display import progress_lines
+from fastppo.display.progress_lines import ProgressLines, progress_line
 from fastppo.errors import ConfigError
 from fastppo.files import run_folder
-from fastppo.outputs import console, metrics, sinks, wandb_sink
-from fastppo.outputs.console import ProgressLines
+from fastppo.outputs import metrics, sinks, wandb_sink
 from fastppo.outputs.csv_sink import CsvSink
 from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
 
@@ -126,7 +127,7 @@ def test_rows_wait_for_a_disk_that_is_full_and_none_is_lost_or_doubled(
 @pytest.mark.parametrize(("seconds", "shown"), [
     (0, "0:00"), (15, "0:15"), (3599, "59:59"), (3600, "1:00:00"), (100_000, "27:46:40")])
 def test_time_is_shown_as_clocks_do(seconds, shown):
-    assert console.clock_time(seconds) == shown
+    assert progress_lines.clock_time(seconds) == shown
 
 
 def test_an_older_table_is_kept_under_another_name_which_the_log_says(tmp_path, caplog):
@@ -181,10 +182,10 @@ def test_nothing_is_written_or_printed_unless_asked_for(trainer, tmp_path, monke
 # lines
 
 def test_a_line_says_how_far_how_good_and_how_long_still():
-    assert console.progress_line(2_500, 10_000, STATS | {"charts/episodic_return": -12.34}) == (
+    assert progress_line(2_500, 10_000, STATS | {"charts/episodic_return": -12.34}) == (
         "step  2,500 / 10,000  25%   return    -12.3       500 steps/s   kl 0.0100   ev  0.50   "
         "left 0:15")
-    assert "return        -   " in console.progress_line(64, 10_000, STATS)
+    assert "return        -   " in progress_lines.progress_line(64, 10_000, STATS)
 
 
 def test_the_first_line_has_no_forecast_for_its_seconds_are_the_warm_ups(capsys, monkeypatch):

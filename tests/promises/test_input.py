@@ -17,7 +17,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Graph, OneOf, Sequence, Text, 
 from torch.distributions import Categorical
 
 from fastppo import PPO, Config, config, load, make_vec
-from fastppo.cli import arguments
+from fastppo.arguments import command_line
 from fastppo.envs.make import EnvFactory, make_envs, make_factory
 from fastppo.envs.spaces import action_storage, observation_storage
 from fastppo.errors import ConfigError, EnvError, Error, InputError, ModelError, SpaceError
@@ -261,7 +261,7 @@ def test_the_fix_of_every_rule_works_on_the_command_line():
         fixes[name] = fix_text(caught.value.fix, shell=True)
         assert fixes[name].startswith(f"--{name}=")
         assert not set(fixes[name]) & set(" ()'\"N"), fixes[name]  # a shell takes it as it is
-    found = arguments.read(list(fixes.values())).config
+    found = command_line.read(list(fixes.values())).config
     beneath = {"progress": "lines"} | preset_of(config.default_of("env_name"))
     for name in fixes:
         assert getattr(found, name) == beneath.get(name, config.default_of(name))

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete
 from safetensors import safe_open
 
 from fastppo import PPO, Config, load
-from fastppo.cli import arguments
+from fastppo.arguments import command_line
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import fix_text
 from fastppo.update.coefficients import coefficients_at, scheduled_value
@@ -113,13 +113,14 @@ def test_a_function_that_fails_is_refused_before_the_first_step(name):
 
 
 def test_schedules_are_typed_as_texts():
-    request = arguments.read(["--lr=linear:2e-3", "--clip_range=0.1", "--entropy_coef=cosine:.1:0",
-                              "--clip_range_vf=none", "--critic_lr=constant:1e-3"])
+    request = command_line.read(["--lr=linear:2e-3", "--clip_range=0.1",
+                                 "--entropy_coef=cosine:.1:0", "--clip_range_vf=none",
+                                 "--critic_lr=constant:1e-3"])
     assert request.given == {"lr": "linear:2e-3", "clip_range": 0.1, "clip_range_vf": None,
                              "entropy_coef": "cosine:.1:0", "critic_lr": "constant:1e-3"}
     for flag in ("--lr=linear", "--lr=linear:x", "--clip_range=quick", "--entropy_coef=sine:1"):
         with pytest.raises(ConfigError, match="or a schedule"):
-            arguments.read([flag])
+            command_line.read([flag])
 
 
 def test_schedules_and_functions_are_stored_as_text_and_loaded_again(trainer, tmp_path):

@@ -1,11 +1,15 @@
-"""Progress lines and notes for a terminal."""
+"""Progress as plain lines."""
 
-import contextlib
 import math
-import sys
 import time
 
-from fastppo.outputs.metrics import EVAL_RETURN
+from fastppo.settings.metric_names import (
+    EVAL_RETURN,
+    EXPLAINED_VARIANCE,
+    KL,
+    MEAN_RETURN,
+    SPEED,
+)
 
 LINE_SECONDS = 5.0
 FIRST_SECONDS = 1.0
@@ -39,12 +43,12 @@ def progress_line(step: int, total: int, stats: dict[str, float], forecast: bool
 
     The first line of a run has no forecast, because start-up and warm-up slow the first steps.
     """
-    value, width = stats.get("charts/episodic_return"), len(f"{total:,}")
+    value, width = stats.get(MEAN_RETURN), len(f"{total:,}")
     shown = "       -" if value is None else f"{value:8.1f}"
-    left = clock_time(math.ceil(max(0, total - step) / stats["charts/SPS"]))
+    left = clock_time(math.ceil(max(0, total - step) / stats[SPEED]))
     return (f"step {step:{width},} / {total:,} {min(1.0, step / total):4.0%}   return {shown}   "
-            f"{stats['charts/SPS']:7,.0f} steps/s   kl {stats['losses/approx_kl']:.4f}   "
-            f"ev {stats['losses/explained_variance']:5.2f}"
+            f"{stats[SPEED]:7,.0f} steps/s   kl {stats[KL]:.4f}   "
+            f"ev {stats[EXPLAINED_VARIANCE]:5.2f}"
             + f"   left {left}" * forecast
             + (f"   evaluation {stats[EVAL_RETURN]:.1f}" if EVAL_RETURN in stats else ""))
 
@@ -55,9 +59,3 @@ def clock_time(seconds: int) -> str:
     if minutes < 60:
         return f"{minutes}:{seconds:02d}"
     return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
-
-
-def note(text: str) -> None:
-    """Prints one line on stderr, if that can be written."""
-    with contextlib.suppress(OSError):  # a closed terminal
-        print(f"note: {text}", file=sys.stderr, flush=True)

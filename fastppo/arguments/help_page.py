@@ -4,7 +4,7 @@ import shutil
 import textwrap
 from typing import Any, Iterable, Mapping
 
-from fastppo.cli.setting_types import Setting
+from fastppo.arguments.setting_types import Setting
 from fastppo.settings.fixes import format_value
 
 MEANING_COLUMN, WIDEST = 30, 110

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Mapping, NamedTuple, Sequence, get_origin
 
-from fastppo.cli.help_page import help_page
-from fastppo.cli.setting_types import SWITCHES, Setting, settings
+from fastppo.arguments.help_page import help_page
+from fastppo.arguments.setting_types import SWITCHES, Setting, settings
 from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.settings.aliases import FOREIGN_NAMES, Answer, library_of, nearest_setting

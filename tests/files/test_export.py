@@ -22,9 +22,9 @@ from fastppo.cli import main
 from fastppo.envs.actions import ActionMapping
 from fastppo.envs.make import make_factory
 from fastppo.errors import ConfigError, EnvError, ExportError, InputError
-from fastppo.outputs import export as exporter
-from fastppo.outputs import export_samples
-from fastppo.outputs.export_graph import env_action_function
+from fastppo.files import export as exporter
+from fastppo.files import export_samples
+from fastppo.files.export_graph import env_action_function
 
 # The tests' own torch.jit.load; the package silences its deprecation itself.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

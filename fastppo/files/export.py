@@ -29,11 +29,11 @@ from fastppo.envs import faults
 from fastppo.envs.make import make_factory
 from fastppo.envs.spaces import leaves
 from fastppo.errors import ConfigError, ExportError
+from fastppo.files.export_graph import Graph, inputs_of, outputs_of
+from fastppo.files.export_samples import Recording, play_episodes, predict_step, sample_episodes
 from fastppo.files.policy_file import describe_space
 from fastppo.files.tensor_file import write_file
 from fastppo.networks.torch_state import default_torch, torch_threads
-from fastppo.outputs.export_graph import Graph, inputs_of, outputs_of
-from fastppo.outputs.export_samples import Recording, play_episodes, predict_step, sample_episodes
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Install, Set
 

@@ -11,8 +11,8 @@ from fastppo.envs.make import Factory, make_envs, spaces_of
 from fastppo.envs.observations import ObservationLayout
 from fastppo.envs.spaces import MASK, leaves, tree_map
 from fastppo.errors import Error, InputError
+from fastppo.files.export_graph import inputs_of
 from fastppo.networks.torch_state import torch_threads
-from fastppo.outputs.export_graph import inputs_of
 from fastppo.policy import Policy
 
 STEPS = 300
