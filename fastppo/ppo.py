@@ -5,14 +5,13 @@
         stats = update(rollout)    epochs of clipped minibatch steps
 """
 
-from fastppo.build.resolve import Callbacks, as_callbacks, target_steps
 from fastppo.collect import Rollout
 from fastppo.networks.torch_state import torch_threads
+from fastppo.outputs.callbacks import Callbacks, learning, rollout_collected
 from fastppo.outputs.evaluate import Evaluation, evaluate
 from fastppo.outputs.evaluator import evaluation_factories
 from fastppo.outputs.metrics import explained_variance
 from fastppo.outputs.saved_run import SavedRun
-from fastppo.outputs.sinks import asks_to_stop
 from fastppo.update.coefficients import Coefficients, coefficients_at
 
 
@@ -32,17 +31,13 @@ class PPO(SavedRun):
         """Trains until `step` reaches `total_steps` (default: the Config's), in whole iterations.
 
         After each iteration `callbacks`, one or several, are called with (ppo, stats); False ends
-        training. After an interrupt the next call continues with the same rollout.
+        training. They may also be objects, see outputs/callbacks.py. After an interrupt the next
+        call continues with the same rollout.
         """
-        sinks = *self.sinks, *as_callbacks(callbacks)
-        self.total = target_steps(self, total_steps)
-        try:
+        with learning(self, total_steps, callbacks) as ended_by:
             while self.step < self.total or self.pending:
-                stats = self._iterate()
-                if any([asks_to_stop(sink(self, stats)) for sink in sinks]):
+                if ended_by(self._iterate()):
                     break
-        finally:
-            self.total = self.config.total_steps
         return self
 
     def collect(self) -> Rollout:
@@ -83,6 +78,6 @@ class PPO(SavedRun):
         """Runs one iteration, or finishes an interrupted one; returns its metrics."""
         self.check_open()
         rollout = self.rollout if self.pending else self.collect()
-        self.episodes.add(self.arena, self.progress.iteration)
+        rollout_collected(self, rollout)
         stats = self.update(rollout) | {"charts/learning_rate": self.lr}
         return stats | self.episodes.stats() | self.clock.stats(self.step) | self.fault_stats()

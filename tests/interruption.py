@@ -14,7 +14,8 @@ SETTINGS = dict(preset="none", seed=5, num_envs=3, num_steps=10, num_minibatches
 
 FOLDER = os.path.dirname(fastppo.__file__)
 
-TIMED = ("charts/SPS", "time/collect", "time/update")
+TIMED = ("charts/SPS", "time/collect", "time/update", "time/environment", "time/policy",
+         "time/advantages", "time/start")
 
 
 class Interruption:

@@ -7,16 +7,12 @@ The environment's time is measured by replaying recorded episodes in one process
 Gymnasium's wrappers; the FLOPs are counted from the network; the peak is that of a matrix product.
 """
 
-import contextlib
 import time
-import warnings
 from typing import Any, NamedTuple, Sequence
 
 import gymnasium as gym
 import numpy as np
-import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
-from torch import nn
 
 from fastppo.envs.make import make_envs
 from fastppo.envs.observations import ObservationLayout
@@ -24,10 +20,7 @@ from fastppo.envs.spaces import leaf_arrays
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 from fastppo.stepping.native_vector import autoreset_mode
-from fastppo.update.flat_parameters import trained_parameters
 
-PEAK_SIZES = (256, 384, 512)  # of square matrices that fit into a core's cache
-PEAK_SECONDS = 0.15
 WRAPPERS = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker)
 
 
@@ -156,45 +149,3 @@ def step_vector(env: VectorEnv, rows: Sequence[np.ndarray]) -> int:
         if mode == AutoresetMode.DISABLED and ends[-1]:
             env.reset(options={"reset_mask": ended})
     return len(rows) * env.num_envs - sum(ends[:-1]) * (mode == AutoresetMode.NEXT_STEP)
-
-
-def flops(policy: nn.Module, rows: int = 8) -> tuple[int, int]:
-    """Exact FLOPs of one sample's forward pass, and of its forward and backward pass.
-
-    Multiplications and additions of the products count one each. Activations, the loss and Adam
-    are left out, so the limit is higher than it could be.
-    """
-    from torch.utils.flop_counter import FlopCounterMode
-    store = policy.observer.layout.store
-    obs = policy.observer.tensors(np.zeros((rows, *store.shape), store.dtype))
-    with without_onednn(), torch.enable_grad(), FlopCounterMode(display=False) as counter:
-        params, val = policy(obs)
-        forward = counter.get_total_flops()
-        gradients = torch.autograd.grad(params.sum() + val.sum(), trained_parameters(policy),
-                                        allow_unused=True)
-    del gradients
-    return forward // rows, counter.get_total_flops() // rows
-
-
-@contextlib.contextmanager
-def without_onednn():
-    """Disables oneDNN, whose LSTM is one operation that the counter does not know."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # switching oneDNN warns that there is no Intel GPU
-        with torch.backends.mkldnn.flags(enabled=False):
-            yield
-
-
-def peak(device: str = "cpu") -> float:
-    """FLOPs per second of the fastest fp32 matrix product; on the CPU, of one core."""
-    on_cpu, best = torch.device(device).type == "cpu", 0.0
-    for size in PEAK_SIZES if on_cpu else (8192,):
-        a, out = torch.rand(size, size, device=device), torch.empty(size, size, device=device)
-        end = time.perf_counter() + PEAK_SECONDS
-        while time.perf_counter() < end:
-            start = time.perf_counter()
-            torch.mm(a, a, out=out)
-            if not on_cpu:
-                torch.cuda.synchronize()
-            best = max(best, 2 * size**3 / (time.perf_counter() - start))
-    return best

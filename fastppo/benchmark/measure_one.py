@@ -105,6 +105,7 @@ def measure_limit(ppo, job: Measurement) -> dict[str, Any]:
     """The costs of environment and network on one core, and the facts of the run."""
     from fastppo.benchmark import limit as limits
     from fastppo.machine.limits import usable_cores
+    from fastppo.update import arithmetic
     recorder, start = limits.Recorder(ppo), time.perf_counter()
     for _ in range(2):
         rollout = ppo.collect()
@@ -116,9 +117,9 @@ def measure_limit(ppo, job: Measurement) -> dict[str, Any]:
     native = ppo.source.vector is not None
     cost = limits.vector_cost(ppo, recorder, job.seconds, usable_cores()) if native else \
         limits.env_cost(ppo, recorder, job.seconds)
-    act, both = limits.flops(ppo.policy)
+    act, both = arithmetic.flops(ppo.policy)
     return {"cost": cost._asdict(), "act_flops": act, "update_flops": both,
-            "peak": limits.peak(ppo.config.device), "facts": run_facts(ppo)}
+            "peak": arithmetic.peak(ppo.config.device), "facts": run_facts(ppo)}
 
 
 def run_facts(ppo) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def rollout_spec(policy: Policy, steps: int, envs: int) -> Spec:
             "act": (act.dtype, (*te, *act.shape)), **scalars,
             **dict.fromkeys(("term", "trunc", "valid", "same_game"), ("|b1", te)),
             "state": ("<f4", (steps + 1, envs, policy.memory)),
-            "total": ("<f8", te), "length": ("<i8", te)}
+            "total": ("<f8", te), "length": ("<i8", te), "times": ("<f8", (envs + 1, 3))}
 
 
 def trial_rollout(policy: Policy) -> Rollout:

@@ -6,7 +6,7 @@ import re
 import secrets
 from functools import partial
 from numbers import Real
-from typing import Any, Callable, Iterable
+from typing import Any
 
 import torch
 from gymnasium.vector import VectorEnv
@@ -35,8 +35,6 @@ from fastppo.update.coefficients import coefficients_at
 from fastppo.workers.count import pays, worker_count
 
 log = logging.getLogger("fastppo")
-Callback = Callable[[Any, dict[str, float]], Any]
-Callbacks = Callback | Iterable[Callback]
 
 
 def make_source(env: Any, config: Config) -> EnvSource:
@@ -111,17 +109,6 @@ def _warn_of_rise(ppo: Any, total: int) -> None:
                     " now ends at step %d\n  fix: call learn with its last total_steps from the"
                     " start, or with constant rates: lr=3e-4, anneal_lr=False",
                     last, following, total)
-
-
-def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:
-    """`callbacks`, one or several, as a tuple; ConfigError for one that cannot be called."""
-    several = isinstance(callbacks, Iterable) and not callable(callbacks)
-    found = tuple(callbacks) if several else (callbacks,)
-    for callback in found:
-        if not callable(callback):
-            raise ConfigError(f"learn was given the callback {callback!r}, which cannot be called",
-                              "ppo.learn(callbacks=[lambda ppo, stats: print(stats)])")
-    return found
 
 
 def resolve(source: EnvSource) -> Config:

@@ -18,11 +18,15 @@ EVALUATION = "evaluate"  # part of the PartTimer; not training
 
 
 class PartTimer:
-    """Seconds in each named part: `with clock("update"): ...`; `part` is the current one."""
+    """Seconds in each named part: `with clock("update"): ...`; `part` is the current one.
+
+    `times` f64 [e+1 3], of the last rollout, divide "collect" (`within`), see parts_of_collect.
+    """
 
     def __init__(self):
         self.seconds: dict[str, float] = {}
-        self.part = ""
+        self.within: dict[str, float] = {}
+        self.part, self.times = "", np.full((1, 3), np.nan)
 
     @contextmanager
     def __call__(self, part: str):
@@ -32,16 +36,40 @@ class PartTimer:
             yield
         finally:
             self.part = ""
-            self.seconds[part] = self.seconds.get(part, 0.0) + time.monotonic() - start
+            end = time.monotonic()
+            self.seconds[part] = self.seconds.get(part, 0.0) + end - start
+        if part == "collect":
+            for name, inside in parts_of_collect(start, end, self.times).items():
+                self.within[name] = self.within.get(name, 0.0) + inside
 
     def stats(self, step: int) -> dict[str, float]:
         """Steps per second of training, and the seconds of each part as a share of training's.
 
-        The shares of the parts of training add up to 1; evaluation is not one of them.
+        The shares of the parts of training add up to 1; evaluation is not one of them. The parts of
+        collect, measured since this process began, add up to the share of collect.
         """
         busy = sum(spent for part, spent in self.seconds.items() if part != EVALUATION)
         shares = {f"time/{part}": spent / busy for part, spent in self.seconds.items()}
-        return {SPEED: step / busy, **shares}
+        collect = shares.get("time/collect", 0.0) / (sum(self.within.values()) or 1.0)
+        inside = {f"time/{part}": spent * collect for part, spent in self.within.items()}
+        return {SPEED: step / busy, **shares, **inside}
+
+
+def parts_of_collect(start: float, end: float, times: np.ndarray) -> dict[str, float]:
+    """The seconds from `start` to `end` of collecting a rollout, divided into its parts.
+
+    `times` f64 [e+1 3]: see docs/vocabulary.md. Where the processes that take steps also act, the
+    policy's part is its share of the time of all of them.
+    """
+    last_row = times[-1:]
+    acting, begun, ended = (last_row if np.isfinite(last_row).all() else
+                            times[np.isfinite(times[:, 0])]).T
+    if not len(begun):
+        return {}
+    first, last = max(start, float(begun.min())), min(end, float(ended.max()))
+    policy = (last - first) * float(acting.sum() / (ended - begun).sum())
+    return {"start": first - start, "environment": last - first - policy, "policy": policy,
+            "advantages": end - last}
 
 
 class RecentEpisodes(NamedTuple):

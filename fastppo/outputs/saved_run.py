@@ -13,6 +13,7 @@ from fastppo.files.checkpoint import (
     write_checkpoint,
 )
 from fastppo.files.policy_file import save_policy, start_from_policy
+from fastppo.outputs.callbacks import Hooks
 from fastppo.outputs.fault_handler import Result, attempt, fault_stats
 from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
 from fastppo.outputs.sinks import make_sinks
@@ -28,12 +29,13 @@ class SavedRun(Run):
     def __init__(self, env: Any, settings: dict[str, Any],
                  checkpoint: str | os.PathLike | None = None,
                  init_from: str | os.PathLike | None = None):
-        self.clock, self.episodes = PartTimer(), EpisodeMetrics()
+        self.clock, self.episodes, self.hooks = PartTimer(), EpisodeMetrics(), Hooks()
         found = None if checkpoint is None else find_checkpoint(Path(checkpoint))
         if found is not None:
             folder = {"run_dir": str(checkpoint)} if Path(checkpoint).is_dir() else {}
             settings = resumed_settings(found, env, folder | settings)
         super().__init__(env, settings, partial(make_sinks, step=found and found.step))
+        self.clock.times = self.arena["times"]
         try:
             if found is not None:
                 restore(self, found)

@@ -1,9 +1,7 @@
 """The sinks of a run, which receive its metrics."""
 
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from fastppo.config import Config
 from fastppo.display.progress_lines import ProgressLines
@@ -15,13 +13,8 @@ from fastppo.outputs.evaluator import Evaluator
 from fastppo.outputs.wandb_sink import WandbSink, check_wandb
 
 
-def asks_to_stop(answer: Any) -> bool:
-    """True if the answer of a callback ends training: False, or numpy's False."""
-    return isinstance(answer, (bool, np.bool_)) and not answer
-
-
 class Sink(Protocol):
-    """An object that receives the metrics of every iteration."""
+    """A callback that belongs to a run: it gets the metrics of every iteration, and is closed."""
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Receives the metrics of one iteration."""

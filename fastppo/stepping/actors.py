@@ -6,6 +6,7 @@
     RandomActor    uniformly random actions, for the warm-up
 """
 
+import time
 from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
@@ -39,6 +40,24 @@ class Actor:
         """The last step is taken, and obs[t], the row after it, is written."""
 
 
+class TimedActor(Actor):
+    """An actor that measures a rollout: `times` f64 [3] are seconds of acting, begin, end.
+
+    Begin and end are in time.monotonic, which all processes of a machine share.
+    """
+
+    times: np.ndarray
+    begun, acting = 0.0, 0.0
+
+    def start(self, iteration: int) -> None:
+        """Begins to measure."""
+        self.begun, self.acting = time.monotonic(), 0.0
+
+    def finish(self, t: int) -> None:
+        """Writes what was measured."""
+        self.times[:] = self.acting, self.begun, time.monotonic()
+
+
 class PolicyPlan(NamedTuple):
     """A network as the compiled policy reads it."""
 
@@ -47,7 +66,7 @@ class PolicyPlan(NamedTuple):
     limit: float = 10.0  # of normalised observations
 
 
-class LocalActor(Actor):
+class LocalActor(TimedActor):
     """The compiled policy for environments [first, last): forward pass, sampling, values."""
 
     def __init__(self, arena: Arena, first: int, last: int, plan: PolicyPlan,
@@ -59,6 +78,7 @@ class LocalActor(Actor):
                                              arena["val"], _checked_rows(arena)))
         self.nxt, self.term, self.trunc = (arena[n][:, part] for n in ("nxt", "term", "trunc"))
         self.fin, self.params = arena["fin"][part], arena["params"]
+        self.times = arena["times"][first]
         self.mean, self.scale = (arena[n] if len(arena[n]) else None for n in ("mean", "scale"))
         self.plan, self.to_env = plan, actions.to_env()
         self.encoding = ObservationEncoding(layout, norm_obs=self.mean is not None)
@@ -71,6 +91,7 @@ class LocalActor(Actor):
 
     def start(self, iteration: int) -> None:
         """Reads the current parameters."""
+        super().start(iteration)
         kernels.pack(self.plan.plan, self.params, self.packed)
         self.first_step = iteration * self.steps
         at, size = self.plan.log_std, self.noise.out.shape[1]
@@ -78,6 +99,7 @@ class LocalActor(Actor):
 
     def act(self, t: int, group: range) -> list:
         """Forward pass, sampling and recording for all environments of the slice at once."""
+        begin = time.monotonic()
         self._forward(self.obs[t], self.out)
         if (legal := self.layout.legal(self.obs[t])) is not None:
             self.action_params[~legal] = MASKED_LOGIT
@@ -88,7 +110,9 @@ class LocalActor(Actor):
             kernels.sample_gaussian(self.action_params, self.log_std, noise, act, self.logp[t])
         self.val[t][:] = self.out[:, -1]
         _check_finite(self.checked[t], self.first, t)
-        return self.to_env(act)
+        actions = self.to_env(act)
+        self.acting += time.monotonic() - begin
+        return actions
 
     def truncated(self, t: int, e: int) -> None:
         """Computes the value of the final observation at once."""
@@ -100,6 +124,7 @@ class LocalActor(Actor):
         self._forward(self.obs[t], self.out)
         running = ~(self.term[t - 1] | self.trunc[t - 1])
         self.nxt[t - 1, running] = self.out[running, -1]
+        super().finish(t)
 
     def _forward(self, obs: np.ndarray, out: np.ndarray) -> None:
         encoded = self.encoding.encode(leaf_arrays(obs))
@@ -107,7 +132,7 @@ class LocalActor(Actor):
                         self.plan.limit)
 
 
-class CentralActor(Actor):
+class CentralActor(TimedActor):
     """A policy that infers for one group of environments at once, always for the same groups.
 
     `next_step`: the autoreset mode is NEXT_STEP, so a final observation has a row of its own.
@@ -121,9 +146,11 @@ class CentralActor(Actor):
         self.noise = {group: ActionNoise(policy.head.noise, seed, group.start, len(group))
                       for group in groups}
         self.hold, self.iteration = policy.head.hold or self.steps, None
+        self.times = arena["times"][-1]
 
     def start(self, iteration: int) -> None:
         """Counts noise from the rollout's first step; continues with the last recurrent state."""
+        super().start(iteration)
         self.first_step, state = iteration * self.steps, self.arena["state"]
         if iteration != self.iteration:
             state[0], self.iteration = state[-1] if iteration else 0.0, iteration
@@ -135,6 +162,7 @@ class CentralActor(Actor):
 
     def infer(self, t: int, group: range) -> None:
         """Fills act, logp, val [t group] and state [t+1 group]."""
+        begin = time.monotonic()
         part, step = slice(group.start, group.stop), self.first_step + t
         if t:
             self._bootstrap(t - 1, part)
@@ -144,6 +172,7 @@ class CentralActor(Actor):
             self.arena[name][t, part] = x
         state[t + 1, part] = after
         _check_finite(self.checked[t, part], group.start, t)
+        self.acting += time.monotonic() - begin
 
     def finish(self, t: int) -> None:
         """Infers the values of the observations after the last step."""
@@ -153,6 +182,7 @@ class CentralActor(Actor):
             self._bootstrap(t - 1, part)
             value = self.policy.values(self.arena["obs"][t, part], self.arena["state"][t, part])
             nxt[part] = np.where((term | trunc)[part], nxt[part], value)
+        super().finish(t)
 
     def _bootstrap(self, t: int, part: slice) -> None:
         """Infers the value of final observations where step t truncated, then clears the state.
@@ -173,7 +203,7 @@ def first_turn(iteration: int, steps: int, groups: int) -> int:
     return iteration * (steps * groups + 1)
 
 
-class WaitingActor(Actor):
+class WaitingActor(TimedActor):
     """The worker's end of a CentralActor: reports its steps, and waits for actions.
 
     `turns` has stepped(count) and wait(group number, count). In counts after `first_turn`: the
@@ -184,22 +214,26 @@ class WaitingActor(Actor):
     def __init__(self, arena: Arena, first: int, last: int, groups: Sequence[range],
                  actions: ActionMapping, turns: Any):
         self.act_rows, self.groups = list(arena["act"][:, first:last]), list(groups)
-        self.to_env, self.turns = actions.to_env(), turns
+        self.to_env, self.turns, self.times = actions.to_env(), turns, arena["times"][first]
 
     def start(self, iteration: int) -> None:
         """Counts turns from the rollout's first step."""
+        super().start(iteration)
         self.count = first_turn(iteration, len(self.act_rows), len(self.groups))
 
     def act(self, t: int, group: range) -> list:
-        """Waits for the actions of a group."""
+        """Waits for the actions of a group; the time of that counts as acting."""
+        begin = time.monotonic()
         self.count += 1
         self.turns.stepped(self.count)
         self.turns.wait(self.groups.index(group), self.count)
+        self.acting += time.monotonic() - begin
         return self.to_env(self.act_rows[t][group.start:group.stop])
 
     def finish(self, t: int) -> None:
         """Reports that the last group is stepped."""
         self.turns.stepped(self.count + 1)
+        super().finish(t)
 
 
 class RandomActor(Actor):

@@ -2,14 +2,12 @@
 
 import importlib.util
 import io
-import itertools
 import json
 import math
 import pickle
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import gymnasium as gym
@@ -54,35 +52,6 @@ def made(rates, count=2, **loop):
             "measured": [{"part": part, "processes": count,
                           "rounds": [{"rate": rate, **more} for rate in rates]}
                          for part, more in parts]}
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_flops_are_two_for_a_weight_forward_and_no_gradient_of_the_input(trainer, shared):
-    policy = trainer("CartPole-v1", hidden_sizes=(16, 8), shared_critic=shared).policy
-    first, body, heads = (4 * 16, 16 * 8, 8 * 2 + 8 * 1)
-    bodies = 1 if shared else 2
-    forward = 2 * (bodies * (first + body) + heads)
-    assert limit.flops(policy) == (forward, 3 * forward - 2 * bodies * first)
-
-
-def test_flops_of_a_network_of_ones_own_are_counted_too(trainer):
-    class Net(torch.nn.Module):
-        def __init__(self, obs_space, act_space):
-            super().__init__()
-            self.layer = torch.nn.Linear(4, 3)
-
-        def forward(self, obs):
-            out = self.layer(obs)
-            return out[:, :2], out[:, 2]
-
-    policy = trainer("CartPole-v1", model=Net).policy
-    assert limit.flops(policy) == (2 * 12, 4 * 12)
-
-
-@pytest.mark.parametrize("rnn, gates", [("gru", 3), ("lstm", 4)])
-def test_flops_of_a_memory_are_counted(trainer, rnn, gates):
-    policy = trainer("CartPole-v1", hidden_sizes=(), rnn=rnn, rnn_size=16).policy
-    assert limit.flops(policy)[0] == 2 * (2 * gates * 16 * (4 + 16) + 16 * 2 + 16)
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
@@ -526,15 +495,6 @@ def test_the_command_imports_nothing_heavy_before_it_measures():
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                          cwd=Path(__file__).parents[2])
     assert out.stdout.splitlines()[-1] == "[]"
-
-
-def test_the_peak_is_two_flops_a_weight_and_row_over_the_seconds_of_the_fastest_product(
-        monkeypatch):
-    ticks = itertools.count()
-    monkeypatch.setattr(limit, "time", SimpleNamespace(perf_counter=lambda: next(ticks) / 16))
-    assert limit.peak() == 2 * 512**3 * 16
-    monkeypatch.setattr(limit, "PEAK_SIZES", (8, 4))
-    assert limit.peak() == 2 * 8**3 * 16
 
 
 @pytest.mark.parametrize("native, words", [

@@ -25,7 +25,8 @@ from fastppo.outputs import checkpointer
 TINY = dict(preset="none", seed=1, num_envs=4, num_steps=16, num_minibatches=2, epochs=2,
             hidden_sizes=(8,), num_workers=0, total_steps=4000)
 FLOATS = Box(-np.inf, np.inf, (3,), np.float32)
-TIMED = ("charts/SPS", "time/collect", "time/update")
+TIMED = ("charts/SPS", "time/collect", "time/update", "time/environment", "time/policy",
+         "time/advantages", "time/start")
 
 
 NEEDS_MUJOCO = pytest.mark.skipif(not importlib.util.find_spec("mujoco"), reason="needs mujoco")

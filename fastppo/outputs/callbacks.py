@@ -1,0 +1,91 @@
+"""Callbacks: functions or objects that `learn` calls while it trains.
+
+    on_start(ppo)                 before the first iteration of a call of learn
+    on_collect(ppo, rollout)      after a rollout, before its update
+    on_iteration(ppo, stats)      after an iteration; False ends training
+    on_end(ppo)                   after the last iteration, also after an exception
+
+An object has any of these methods; a function is called like on_iteration. Sinks are callbacks.
+"""
+
+from contextlib import contextmanager
+from typing import Any, Callable, Iterable, Iterator
+
+import numpy as np
+
+from fastppo.build.resolve import target_steps
+from fastppo.collect import Rollout
+from fastppo.errors import ConfigError
+
+EVENTS = "on_start", "on_collect", "on_iteration", "on_end"
+Callback = Callable[[Any, dict[str, float]], Any] | object
+Callbacks = Callback | Iterable[Callback]
+
+
+class Hooks:
+    """The methods of some callbacks by event, in the order of the callbacks."""
+
+    def __init__(self, callbacks: Iterable[Callback] = ()):
+        found = list(callbacks)
+        self.start, self.collect, self.iteration, self.end = (
+            [method for callback in found if (method := _method(callback, event))]
+            for event in EVENTS)
+
+    def report(self, ppo, stats: dict[str, float]) -> bool:
+        """Calls on_iteration of all; returns True if one of them ends training."""
+        return any([asks_to_stop(method(ppo, stats)) for method in self.iteration])
+
+
+@contextmanager
+def learning(ppo, total_steps: int | None, callbacks: Callbacks
+             ) -> Iterator[Callable[[dict[str, float]], bool]]:
+    """Sets `ppo.total` and the hooks of `ppo` inside the block; calls on_start and on_end.
+
+    Yields a function that reports the metrics of an iteration, and is True if training ends.
+    """
+    hooks = Hooks([*ppo.sinks, *as_callbacks(callbacks)])
+    ppo.total, ppo.hooks = target_steps(ppo, total_steps), hooks
+    try:
+        for method in hooks.start:
+            method(ppo)
+        yield lambda stats: hooks.report(ppo, stats)
+    finally:
+        ppo.total, ppo.hooks = ppo.config.total_steps, Hooks()
+        for method in hooks.end:
+            method(ppo)
+
+
+def rollout_collected(ppo, rollout: Rollout) -> None:
+    """Counts the episodes that ended in a rollout, and calls on_collect."""
+    ppo.episodes.add(ppo.arena, ppo.progress.iteration)
+    for method in ppo.hooks.collect:
+        method(ppo, rollout)
+
+
+def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:
+    """`callbacks`, one or several, as a tuple; ConfigError for one that has no method to call."""
+    several = isinstance(callbacks, Iterable) and not _methods(callbacks)
+    found = tuple(callbacks) if several else (callbacks,)
+    for callback in found:
+        if isinstance(callback, type) or not _methods(callback):
+            raise ConfigError(f"learn was given the callback {callback!r}, which is no function"
+                              f" and no object with any of {', '.join(EVENTS)}",
+                              "ppo.learn(callbacks=[lambda ppo, stats: print(stats)])")
+    return found
+
+
+def asks_to_stop(answer: Any) -> bool:
+    """True if the answer of a callback ends training: False, or numpy's False."""
+    return isinstance(answer, (bool, np.bool_)) and not answer
+
+
+def _methods(callback: Any) -> list[Callable]:
+    return [method for event in EVENTS if (method := _method(callback, event))]
+
+
+def _method(callback: Any, event: str) -> Callable | None:
+    """The method of a callback for an event; a function is called after every iteration."""
+    method = getattr(callback, event, None)
+    if method is None and event == "on_iteration" and callable(callback):
+        return callback
+    return method if callable(method) else None

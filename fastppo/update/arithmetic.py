@@ -1,0 +1,57 @@
+"""The arithmetic of training: FLOPs of a sample, and FLOPs per second of the hardware."""
+
+import contextlib
+import time
+import warnings
+
+import numpy as np
+import torch
+from torch import nn
+
+from fastppo.update.flat_parameters import trained_parameters
+
+PEAK_SIZES = (256, 384, 512)  # of square matrices that fit into a core's cache
+PEAK_SECONDS = 0.15
+
+
+def flops(policy: nn.Module, rows: int = 8) -> tuple[int, int]:
+    """Exact FLOPs of one sample's forward pass, and of its forward and backward pass.
+
+    Multiplications and additions of the products count one each. Activations, the loss and Adam
+    are left out, so the limit is higher than it could be.
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+    store = policy.observer.layout.store
+    obs = policy.observer.tensors(np.zeros((rows, *store.shape), store.dtype))
+    with without_onednn(), torch.enable_grad(), FlopCounterMode(display=False) as counter:
+        params, val = policy(obs)
+        forward = counter.get_total_flops()
+        gradients = torch.autograd.grad(params.sum() + val.sum(), trained_parameters(policy),
+                                        allow_unused=True)
+    del gradients
+    return forward // rows, counter.get_total_flops() // rows
+
+
+@contextlib.contextmanager
+def without_onednn():
+    """Disables oneDNN, whose LSTM is one operation that the counter does not know."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # switching oneDNN warns that there is no Intel GPU
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
+
+
+def peak(device: str = "cpu") -> float:
+    """FLOPs per second of the fastest fp32 matrix product; on the CPU, of one core."""
+    on_cpu, best = torch.device(device).type == "cpu", 0.0
+    for size in PEAK_SIZES if on_cpu else (8192,):
+        a = torch.ones(size, size, device=device)
+        out = torch.empty_like(a)
+        end = time.perf_counter() + PEAK_SECONDS
+        while time.perf_counter() < end:
+            start = time.perf_counter()
+            torch.mm(a, a, out=out)
+            if not on_cpu:
+                torch.cuda.synchronize()
+            best = max(best, 2 * size**3 / (time.perf_counter() - start))
+    return best

@@ -1,0 +1,83 @@
+"""Callbacks: functions and objects that learn calls."""
+
+import numpy as np
+import pytest
+from envs_for_tests import Constant
+
+from fastppo.errors import ConfigError
+
+
+class Watcher:
+    """Writes down every call, with the step at which it came."""
+
+    def __init__(self, answer=None):
+        self.calls, self.answer = [], answer
+
+    def on_start(self, ppo):
+        self.calls.append(("start", ppo.step, ppo.total))
+
+    def on_collect(self, ppo, rollout):
+        self.calls.append(("collect", ppo.step, ppo.pending, len(rollout.rew)))
+
+    def on_iteration(self, ppo, stats):
+        self.calls.append(("iteration", ppo.step, "losses/value_loss" in stats))
+        return self.answer
+
+    def on_end(self, ppo):
+        self.calls.append(("end", ppo.step))
+
+
+def test_an_object_is_told_of_start_rollouts_iterations_and_end(trainer):
+    watcher, ppo = Watcher(), trainer(Constant)
+    rows, steps = ppo.config.num_envs * ppo.config.num_steps, ppo.config.num_steps
+    ppo.learn(2 * rows, callbacks=watcher)
+    assert watcher.calls == [
+        ("start", 0, 2 * rows),
+        ("collect", rows, True, steps), ("iteration", rows, True),
+        ("collect", 2 * rows, True, steps), ("iteration", 2 * rows, True), ("end", 2 * rows)]
+
+
+def test_an_object_with_one_of_the_methods_is_a_callback_and_a_class_is_none(trainer):
+    class End:
+        ended = 0
+
+        def on_end(self, ppo):
+            self.ended += 1
+
+    one, ppo = End(), trainer(Constant)
+    ppo.learn(32, callbacks=[one])
+    assert one.ended == 1
+    with pytest.raises(ConfigError, match="is no function"):
+        ppo.learn(64, callbacks=End)
+
+
+@pytest.mark.parametrize("answer", [False, np.False_])
+def test_an_object_ends_training_as_a_function_does(trainer, answer):
+    watcher = Watcher(answer)
+    trainer(Constant).learn(10_000, callbacks=watcher)
+    assert [call[0] for call in watcher.calls] == ["start", "collect", "iteration", "end"]
+
+
+def test_the_end_is_told_after_an_exception_too_and_the_next_learn_forgets_the_callback(trainer):
+    watcher, ppo = Watcher(), trainer(Constant)
+
+    def fails(ppo, stats):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        ppo.learn(callbacks=[watcher, fails])
+    assert watcher.calls[-1][0] == "end"
+    known = list(watcher.calls)
+    ppo.learn(ppo.step + 1)
+    assert watcher.calls == known and ppo.total == ppo.config.total_steps
+
+
+def test_what_on_collect_changes_in_a_rollout_is_what_the_update_sees(trainer):
+    class NoReward:
+        def on_collect(self, ppo, rollout):
+            rollout.adv.zero_()
+
+    ppo = trainer(Constant, norm_advantages="none", entropy_coef=0.0, value_coef=0.0, seed=1)
+    before = {name: x.clone() for name, x in ppo.policy.named_parameters()}
+    ppo.learn(32, callbacks=NoReward())
+    assert all(x.equal(before[name]) for name, x in ppo.policy.named_parameters())

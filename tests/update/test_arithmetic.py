@@ -1,0 +1,47 @@
+"""The FLOPs of a network, and the hardware's peak."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fastppo.update import arithmetic
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_flops_are_two_for_a_weight_forward_and_no_gradient_of_the_input(trainer, shared):
+    policy = trainer("CartPole-v1", hidden_sizes=(16, 8), shared_critic=shared).policy
+    first, body, heads = (4 * 16, 16 * 8, 8 * 2 + 8 * 1)
+    bodies = 1 if shared else 2
+    forward = 2 * (bodies * (first + body) + heads)
+    assert arithmetic.flops(policy) == (forward, 3 * forward - 2 * bodies * first)
+
+
+def test_flops_of_a_network_of_ones_own_are_counted_too(trainer):
+    class Net(torch.nn.Module):
+        def __init__(self, obs_space, act_space):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 3)
+
+        def forward(self, obs):
+            out = self.layer(obs)
+            return out[:, :2], out[:, 2]
+
+    policy = trainer("CartPole-v1", model=Net).policy
+    assert arithmetic.flops(policy) == (2 * 12, 4 * 12)
+
+
+@pytest.mark.parametrize("rnn, gates", [("gru", 3), ("lstm", 4)])
+def test_flops_of_a_memory_are_counted(trainer, rnn, gates):
+    policy = trainer("CartPole-v1", hidden_sizes=(), rnn=rnn, rnn_size=16).policy
+    assert arithmetic.flops(policy)[0] == 2 * (2 * gates * 16 * (4 + 16) + 16 * 2 + 16)
+
+
+def test_the_peak_is_two_flops_a_weight_and_row_over_the_seconds_of_the_fastest_product(
+        monkeypatch):
+    ticks = itertools.count()
+    monkeypatch.setattr(arithmetic, "time", SimpleNamespace(perf_counter=lambda: next(ticks) / 16))
+    assert arithmetic.peak() == 2 * 512**3 * 16
+    monkeypatch.setattr(arithmetic, "PEAK_SIZES", (8, 4))
+    assert arithmetic.peak() == 2 * 8**3 * 16
