@@ -237,8 +237,9 @@ class Config:
     """Additional sink of metrics, beside the CSV file of the command"""
     wandb_project: str = "fastppo"
     """Project name for wandb"""
-    progress: Literal["auto", "lines", "none"] = "auto"
-    """Output during training; auto: lines with the command, none in Python"""
+    progress: Literal["auto", "live", "lines", "none"] = "auto"
+    """Output during training: live (redrawn in place; lines where there is no terminal), lines (one
+    every ten seconds) or none; auto: live with the command, none in Python"""
     checkpoint_interval: float = 60.0
     """Seconds between checkpoints in the run's folder, the last one at the end of training; 0: only
     that one"""

@@ -29,6 +29,7 @@ class Interrupts:
         self.signum = 0
         self.stop_now: Callable[[], bool] = lambda: True
         self.stop_late: Callable[[], bool] = lambda: False
+        self.say: Callable[[str], None] = write_line  # that a signal was heard
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -51,10 +52,8 @@ class Interrupts:
         if self.signum:
             os._exit(128 + signum)  # workers die with their parent
         self.signum, now = signum, self.stop_now()
-        when = b"" if now else b" after this iteration"
-        with contextlib.suppress(OSError):  # the terminal may be closed
-            # Not print, which the signal may have interrupted.
-            os.write(2, b"stopping" + when + b"; another signal ends the process at once\n")
+        when = "" if now else " after this iteration"
+        self.say(f"stopping{when}; another signal ends the process at once")
         if hasattr(signal, "SIGALRM"):
             signal.setitimer(signal.ITIMER_REAL, PATIENCE, AGAIN)
         if now:
@@ -64,3 +63,9 @@ class Interrupts:
         if self.stop_late():
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             raise Stop
+
+
+def write_line(text: str) -> None:
+    """Writes a line on stderr, also from inside a print that a signal has interrupted."""
+    with contextlib.suppress(OSError):  # the terminal may be closed
+        os.write(2, f"{text}\n".encode())

@@ -1,6 +1,5 @@
 """The verb train: learns, saves, evaluates, and prints the results."""
 
-import importlib.util
 import json
 import os
 import secrets
@@ -13,17 +12,16 @@ from typing import Any, Sequence
 
 from fastppo import __version__
 from fastppo.arguments import command_line
-from fastppo.arguments.command_line import Request, Train, folder_name
+from fastppo.arguments.command_line import Train, folder_name
 from fastppo.cli.interrupts import Interrupts, Stop
+from fastppo.display.banner import banner
+from fastppo.display.notes import note, status
 from fastppo.files.choose_folder import link_latest, place_to_resume, run_folder
-from fastppo.settings.fixes import format_value, program
-from fastppo.settings.metric_names import MEAN_RETURN
-from fastppo.settings.spelling import MODELS
+from fastppo.settings.fixes import program
+from fastppo.settings.metric_names import EVALUATION, MEAN_RETURN
 
 PROCESS_START = time.monotonic()
 MODEL_FILE, SUMMARY_FILE = "model.safetensors", "summary.json"
-NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and slower; to get it:"
-                " install a C compiler and Python's headers, then pip install -e .")
 
 
 def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
@@ -31,10 +29,11 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     request = command_line.read(argv)
     options, config = Train(**request.options), request.config
     seed = secrets.randbits(31) if config.seed is None else config.seed
-    progress = "lines" if config.progress == "auto" else config.progress
+    progress = "live" if config.progress == "auto" else config.progress
     place = place_to_resume(options.resume, options.init_from, config.run_dir)
     name = f"{folder_name(config.env_name)}__{seed}"
     with run_folder(place, options.resume, config.run_dir, name) as folder:
+        status(f"fastppo {__version__}   {config.env_name if place is None else place}   starting")
         from fastppo.outputs.evaluator import evaluator_of
         from fastppo.ppo import PPO
         start = request.given | {"progress": progress, "run_dir": str(folder)}
@@ -42,10 +41,8 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
             start |= {"env_name": config.env_name, "seed": seed, "init_from": options.init_from}
         with PPO(checkpoint=place, **start) as ppo:
             link_latest(folder)
-            lines = first_lines(request, seed, folder)
-            if place is not None:
-                lines, request = [resumed_line(ppo, folder)], request._replace(changes={})
-            print(*lines, *banner(ppo, request), sep="\n", flush=True)
+            status("")
+            print(*banner(ppo, request, folder, place is not None), sep="\n", flush=True)
             if is_complete(ppo, folder):
                 print(f"complete  {ppo.step:,} of {ppo.total:,} steps   {folder / MODEL_FILE}")
                 return
@@ -64,46 +61,6 @@ def is_complete(ppo, folder: Path) -> bool:
     return saved and ppo.step >= ppo.total
 
 
-def first_lines(request: Request, seed: int, folder: Path) -> list[str]:
-    """The line that names the run, after a warning if the compiled extension is missing."""
-    compiled = importlib.util.find_spec("fastppo._kernels") is not None
-    preset = f"preset {request.preset} ({len(request.changes)} settings)" if request.changes \
-        else "no preset"
-    line = f"fastppo {__version__}   {request.config.env_name}   {preset}   seed {seed}   {folder}"
-    return [line] if compiled else [NO_EXTENSION, line]
-
-
-def resumed_line(ppo, folder: Path) -> str:
-    """The line that names a run that is resumed."""
-    name, seed = ppo.config.env_name, ppo.config.seed
-    return f"fastppo {__version__}   {name}   resumed at step {ppo.step:,}   seed {seed}   {folder}"
-
-
-def banner(ppo, request: Request) -> list[str]:
-    """The resolved choices of a run, one line each."""
-    from fastppo.build.check_settings import torch_alone
-    from fastppo.machine import kernels
-    config, policy, only_torch = ppo.config, ppo.policy, torch_alone(ppo.config)
-    size = sum(param.numel() for param in policy.parameters())
-    place = {"native": "one vector environment", "envpool": "EnvPool"}.get(config.vec) or (
-        f"{config.num_workers} workers" if config.num_workers else "the main process")
-    in_update = f", {config.update_threads} in the update" * (
-        config.update_threads != config.torch_threads)
-    changed = " ".join(f"{name}={format_value(value)}" for name, value in request.changes.items())
-    return [
-        f"env       observations {_space_text(policy.obs_space)},"
-        f" actions {_space_text(policy.act_space)}",
-        *([f"preset    {request.preset}: {changed}"] if changed else []),
-        f"model     {_network_text(policy, config)}, {size:,} parameters"
-        + ", observations normalised" * policy.observer.norm,
-        f"acting    {config.acting}; {config.num_envs} environments x {config.num_steps} steps in"
-        f" {place}",
-        f"device    {config.device}, torch_threads={config.torch_threads}{in_update}",
-        f"kernels   {kernels.backend()}; learner {config.learner}"
-        + f", for {only_torch}" * bool(only_torch),
-    ]
-
-
 def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
     """Learns, and saves the policy even after an error or a signal; returns the run's summary.
 
@@ -111,12 +68,13 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
     update that takes long is undone.
     """
     from fastppo.outputs.checkpointer import checkpointer_of
-    from fastppo.outputs.metrics import EVALUATION
     started, ended, begun = time.monotonic(), "error", ppo.step
     evaluating = -ppo.clock.seconds.get(EVALUATION, 0.0)
     interrupts.stop_now = lambda: ppo.clock.part in ("collect", EVALUATION)
     interrupts.stop_late = lambda: ppo.clock.part in ("update", "collect", EVALUATION)
+    say = interrupts.say
     try:
+        interrupts.say = next((sink.say for sink in ppo.sinks if hasattr(sink, "say")), say)
         ppo.learn(callbacks=[lambda *_: not interrupts.signum])
         ended = "done"
     except Stop:
@@ -125,6 +83,7 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
         evaluating += ppo.clock.seconds.get(EVALUATION, 0.0)
         seconds = time.monotonic() - started - evaluating
         interrupts.stop_now = interrupts.stop_late = lambda: False
+        interrupts.say = say
         ended = "signal" if interrupts.signum else ended
         model = save_state(ppo, folder, ended) if ppo.learner.last_iteration >= 0 else None
         summary = make_summary(ppo, ended, started - PROCESS_START, seconds, begun, model)
@@ -144,7 +103,6 @@ def save_state(ppo, folder: Path, ended: str) -> Path | None:
 
     After an error of the device its memory may be lost; then the last checkpoint is what there is.
     """
-    from fastppo.display.notes import note
     from fastppo.outputs.checkpointer import checkpointer_of
     try:
         model = save_model(ppo, folder)
@@ -158,7 +116,6 @@ def save_state(ppo, folder: Path, ended: str) -> Path | None:
 
 def save_model(ppo, folder: Path) -> Path:
     """Saves the policy in the run's folder, or else in a new temporary one; returns the file."""
-    from fastppo.display.notes import note
     from fastppo.errors import CheckpointError
     try:
         ppo.save(folder / MODEL_FILE)
@@ -225,25 +182,8 @@ def result_line(summary: dict[str, Any], model: Path | None) -> str:
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:
     """Writes the summary to a run's folder; a note says if that fails."""
-    from fastppo.display.notes import note
     path = folder / SUMMARY_FILE
     try:
         path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         note(f"cannot write {path}: {error.strerror}")
-
-
-def _network_text(policy, config) -> str:
-    outputs = f"-{{{policy.head.size},1}}"
-    if config.model not in MODELS:
-        return f"{format_value(config.model)}{outputs}"
-    hidden = next(part for part in policy.modules() if hasattr(part, "actor_body")
-                  ).actor_body.widths
-    rnn = f"-{config.rnn}{config.rnn_size}" * (config.rnn != "none")
-    layers = f" {config.activation}{', layer norm' * config.layer_norm}" * (len(hidden) > 1)
-    return f"{config.model} {'-'.join(map(str, hidden))}{rnn}{outputs}{layers}"
-
-
-def _space_text(space: Any) -> str:
-    name = type(space).__name__
-    return f"{name}{space.shape} {space.dtype}" if name == "Box" else str(space)

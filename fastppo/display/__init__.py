@@ -1,4 +1,4 @@
 """Shows a run in a terminal: progress, hints and notes.
 
-May import: build and what that may import.
+May import: build, arguments and what these may import.
 """

@@ -11,7 +11,7 @@ from fastppo.settings.metric_names import (
     SPEED,
 )
 
-LINE_SECONDS = 5.0
+LINE_SECONDS = 10.0
 FIRST_SECONDS = 1.0
 
 

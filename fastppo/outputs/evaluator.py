@@ -17,9 +17,8 @@ from fastppo.envs.source import EnvSource
 from fastppo.envs.spaces import CHOICES, mask_leaf, observation_storage
 from fastppo.errors import CheckpointError, ConfigError, EnvError, Error
 from fastppo.outputs.evaluate import Evaluation
-from fastppo.outputs.metrics import EVALUATION
 from fastppo.settings.fixes import Set
-from fastppo.settings.metric_names import EVAL_RETURN
+from fastppo.settings.metric_names import EVAL_RETURN, EVALUATION
 
 BEST = "best.safetensors"
 

@@ -9,12 +9,11 @@ import numpy as np
 
 from fastppo.collect import Rollout
 from fastppo.machine.arena import Arena
-from fastppo.settings.metric_names import EPISODES, MEAN_LENGTH, MEAN_RETURN, SPEED
+from fastppo.settings.metric_names import EPISODES, EVALUATION, MEAN_LENGTH, MEAN_RETURN, SPEED
 from fastppo.stepping.infos import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep, read_infos
 
 log = logging.getLogger("fastppo")
 
-EVALUATION = "evaluate"  # part of the PartTimer; not training
 
 
 class PartTimer:

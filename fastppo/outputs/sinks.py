@@ -1,5 +1,7 @@
 """The sinks of a run, which receive its metrics."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +25,19 @@ class Sink(Protocol):
         """Writes what is left; no more metrics follow."""
 
 
+def progress_sinks(progress: str) -> list[Sink]:
+    """The sink that shows progress: none, lines, or the live view where there is a terminal."""
+    if progress == "live" and can_show_live():
+        from fastppo.display.live_view import LiveView
+        return [LiveView()]
+    return [ProgressLines()] if progress in ("lines", "live") else []
+
+
+def can_show_live() -> bool:
+    """True if the output is a terminal that can move its cursor."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
 def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> list[Sink]:
     """The sinks of a Config; the evaluator is first, because the others receive its metrics.
 
@@ -37,7 +52,7 @@ def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> li
     sinks += [CsvSink(folder / "metrics.csv", step)] if folder else []
     if config.logger == "wandb":
         sinks.append(WandbSink(config.wandb_project, folder or Path("."), public_config(config)))
-    sinks += [ProgressLines()] if config.progress == "lines" else []
+    sinks += progress_sinks(config.progress)
     if folder:
         sinks.append(Checkpointer(folder, config.checkpoint_interval, lock, step))
     return sinks

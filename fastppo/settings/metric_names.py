@@ -11,3 +11,4 @@ SPEED = "charts/SPS"
 KL = "losses/approx_kl"
 EXPLAINED_VARIANCE = "losses/explained_variance"
 EVAL_RETURN = "eval/return_mean"
+EVALUATION = "evaluate"  # the part of a run's time that is not training

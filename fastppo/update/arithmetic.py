@@ -41,13 +41,16 @@ def without_onednn():
             yield
 
 
-def peak(device: str = "cpu") -> float:
-    """FLOPs per second of the fastest fp32 matrix product; on the CPU, of one core."""
+def peak(device: str = "cpu", seconds: float = PEAK_SECONDS) -> float:
+    """FLOPs per second of the fastest fp32 matrix product; on the CPU, of one core.
+
+    `seconds` are measured for each of several sizes of the matrices.
+    """
     on_cpu, best = torch.device(device).type == "cpu", 0.0
     for size in PEAK_SIZES if on_cpu else (8192,):
         a = torch.ones(size, size, device=device)
         out = torch.empty_like(a)
-        end = time.perf_counter() + PEAK_SECONDS
+        end = time.perf_counter() + seconds
         while time.perf_counter() < end:
             start = time.perf_counter()
             torch.mm(a, a, out=out)

@@ -19,10 +19,11 @@ import pytest
 import torch
 from gymnasium.envs.registration import EnvSpec
 
-from fastppo import Config, load
+from fastppo import PPO, Config, load
 from fastppo.arguments import command_line
 from fastppo.arguments.setting_types import settings
 from fastppo.cli import interrupts, main, train
+from fastppo.display import banner
 from fastppo.errors import CheckpointError, ConfigError
 from fastppo.files import choose_folder, tensor_file
 from fastppo.files.failed_update import RECORD_FORMAT
@@ -425,15 +426,16 @@ def test_the_banner_says_what_was_chosen(command):
 
 def test_the_first_line_says_what_is_trained_and_where_the_files_go(command):
     _, out, _ = command("--env_name=CartPole-v1", *TINY[1:], "--seed=5")
-    assert re.match(r"fastppo \S+   CartPole-v1   preset cartpole \(\d+ settings\)"
-                    rf"   seed 5   {only_run()}\n", out)
+    assert re.match(rf"fastppo \S+   CartPole-v1   seed 5\nrun       {only_run()}\n", out)
 
 
 def test_without_the_extension_the_first_line_says_so_and_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "fastppo._kernels", None)
-    first, _ = train.first_lines(command_line.read([]), 1, Path("runs/x"))
-    assert first.startswith("kernels   numba") and "one process" in first
-    assert "install a C compiler" in first
+    with PPO("CartPole-v1", num_workers=0) as ppo:
+        lines = banner.banner(ppo, command_line.read([]), Path("runs/x"), False)
+    line = " ".join(lines[0].split())
+    assert line.startswith("kernels numba") and "one process" in line
+    assert "install a C compiler" in line
 
 
 def test_a_terminal_without_plus_minus_gets_a_question_mark(monkeypatch):
@@ -576,7 +578,7 @@ def test_an_interrupted_command_and_its_resumption_equal_one_that_ran_through(co
         patch.setattr(Learner, "update", interrupting)
         assert command(*settings, "--run_dir=parts")[0] == 130
     code, out, err = command("--resume=parts", "--num_workers=2")
-    assert (code, err) == (0, "") and "resumed at step 64   seed 3   parts" in out
+    assert (code, err) == (0, "") and "resumed at step 64   seed 3\nrun       parts\n" in out
     command(*settings, "--run_dir=whole")
     parts, whole = Path("parts"), Path("whole")
     assert table_of(parts) == table_of(whole)

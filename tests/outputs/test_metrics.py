@@ -193,7 +193,7 @@ def test_the_first_line_has_no_forecast_for_its_seconds_are_the_warm_ups(capsys,
     monkeypatch.setattr(metrics.time, "monotonic", lambda: now[0])
     sink = ProgressLines()
     for step in (1000, 2000, 3000):
-        now[0] += 6.0
+        now[0] += 11.0
         sink(trainer_at(step), STATS)
     assert ["left" in text for text in capsys.readouterr().out.splitlines()] == [False, True, True]
 
@@ -202,7 +202,7 @@ def test_lines_come_rarely_and_the_last_one_always(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(metrics.time, "monotonic", lambda: now[0])
     sink = ProgressLines()
-    for step, time in ((1000, 0.5), (2000, 1.5), (3000, 3.0), (4000, 7.0), (5000, 8.0)):
+    for step, time in ((1000, 0.5), (2000, 1.5), (3000, 3.0), (4000, 12.0), (5000, 13.0)):
         now[0] = time
         sink(trainer_at(step), STATS)
     sink.close()

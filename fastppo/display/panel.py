@@ -1,0 +1,140 @@
+"""The lines of the live view."""
+
+import math
+from typing import Sequence
+
+import numpy as np
+from rich.text import Text
+
+from fastppo.display.progress_lines import clock_time
+from fastppo.display.snapshot import Snapshot
+from fastppo.settings.metric_names import (
+    EPISODES,
+    EVAL_RETURN,
+    EXPLAINED_VARIANCE,
+    KL,
+    MEAN_LENGTH,
+    MEAN_RETURN,
+)
+
+LABEL = 10  # columns of the first word of a line
+PANEL_WIDTH = 100  # at most
+BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
+SOLVED = "green"
+Part = str | tuple[str, str]  # text, or (text, style)
+
+
+def panel(now: Snapshot, doing: str, columns: int, unicode: bool = True) -> list[Text]:
+    """The lines of a run in a terminal of so many `columns`; `doing` is the current part."""
+    width = min(columns, PANEL_WIDTH)
+    return [
+        progress_bar(now, width, unicode),
+        line("return", return_parts(now), width),
+        *sparkline_of_returns(now, width, unicode),
+        line("speed", speed_parts(now), width),
+        line("time", [(f"{part} {share:.0%}", "bold" if share > 0.5 else "")
+                      for part, share in now.shares.items()], width),
+        line("update", update_parts(now.stats), width),
+        line("now", [*state_parts(now), doing], width),
+    ]
+
+
+def line(label: str, parts: Sequence[Part], width: int) -> Text:
+    """`label`, then as many of the parts as fit into `width` columns."""
+    text = Text(f"{label:{LABEL}}", style="dim", no_wrap=True, end="")
+    for i, part in enumerate(parts):
+        word, style = (part, "") if isinstance(part, str) else part
+        gap = "   " * (i > 0)
+        if len(text) + len(gap) + len(word) > width:
+            break
+        text.append(gap + word, f"not dim {style}")
+    return text
+
+
+def progress_bar(now: Snapshot, width: int, unicode: bool) -> Text:
+    """A bar, the share of the steps, the steps, and the time left."""
+    share = min(1.0, now.step / now.total) if now.total else 1.0
+    parts = [f"{share:4.0%}", f"{now.step:,} / {now.total:,}"]
+    if now.seconds_left is not None:
+        parts.append(f"left {clock_time(math.ceil(now.seconds_left))}")
+    after = "   ".join(parts)
+    room = width - LABEL - len(after) - 1
+    if room < 8:
+        return line("step", parts, width)
+    done, (full, empty) = round(share * room), ("━", "─") if unicode else ("#", "-")
+    return Text.assemble((f"{'step':{LABEL}}", "dim"), (full * done, "cyan"),
+                         (empty * (room - done), "dim"), f" {after}", no_wrap=True, end="")
+
+
+def return_parts(now: Snapshot) -> list[Part]:
+    """Mean return, the best mean, length of an episode, the number of episodes."""
+    mean, stats = now.stats.get(MEAN_RETURN), now.stats
+    if mean is None or now.best_return is None:
+        return ["no episode has ended yet"]
+    solved = now.threshold is not None and mean >= now.threshold
+    mark = f" solved (from {now.threshold:g})" if solved else ""
+    return [(f"{mean:.1f}{mark}", f"bold {SOLVED}" if solved else "bold"),
+            f"best {now.best_return:.1f}",
+            *([f"evaluation {stats[EVAL_RETURN]:.1f}"] if EVAL_RETURN in stats else []),
+            f"length {stats[MEAN_LENGTH]:,.0f}", f"{stats[EPISODES]:,.0f} episodes",
+            "mean of the last 100"]
+
+
+def sparkline_of_returns(now: Snapshot, width: int, unicode: bool) -> list[Text]:
+    """A line with the mean return over the steps so far, from its lowest to its highest."""
+    if len(now.returns) < 2:
+        return []
+    values = [value for _, value in now.returns]
+    low, high = f"{min(values):.1f} ", f" {max(values):.1f}"
+    room = width - LABEL - len(low) - len(high)
+    if room < 8:
+        return []
+    bars = sparkline(now.returns, room, BLOCKS if unicode else ASCII_BLOCKS)
+    return [Text(f"{'':{LABEL}}", no_wrap=True, end="").append(low, "dim").append(
+        bars, "cyan").append(high, "dim")]
+
+
+def sparkline(points: Sequence[tuple[int, float]], width: int, blocks: str = BLOCKS) -> str:
+    """`points` (step, value) as `width` blocks, whose heights go from the lowest to the highest."""
+    steps, values = np.array(points, float).T
+    grid = np.interp(np.linspace(steps[0], steps[-1], width), steps, values)
+    low, high = values.min(), values.max()
+    heights = (grid - low) / ((high - low) or 1.0) * (len(blocks) - 1)
+    return "".join(blocks[round(height)] for height in heights)
+
+
+def speed_parts(now: Snapshot) -> list[Part]:
+    """Steps per second: now, in the mean, and beside the limit of this machine's cores."""
+    speed = now.speed or now.mean_speed
+    parts: list[Part] = [(f"{speed:,.0f} steps/s", "bold"), f"mean {now.mean_speed:,.0f}"]
+    if now.limit:
+        parts.append(f"{now.mean_speed / now.limit:.0%} of the limit {now.limit:,.0f}"
+                     f" of {now.cores} core{'s' * (now.cores != 1)}")
+    return parts
+
+
+def update_parts(stats: dict[str, float]) -> list[Part]:
+    """The losses, and how far the update went."""
+    names = {"entropy": "losses/entropy", "policy": "losses/policy_loss",
+             "value": "losses/value_loss"}
+    return [f"kl {stats[KL]:.4f}", f"clipped {stats['losses/clipfrac']:.0%}",
+            f"explained variance {explained(stats)}",
+            *[f"{word} {number(stats[name])}" for word, name in names.items() if name in stats]]
+
+
+def explained(stats: dict[str, float]) -> str:
+    """The explained variance; a very wrong critic's is only named so."""
+    value = stats[EXPLAINED_VARIANCE]
+    return f"{value:.2f}" if value > -10 else "< -10"
+
+
+def state_parts(now: Snapshot) -> list[Part]:
+    """Processes, memory and learning rate."""
+    workers = f"{now.workers} worker{'s' * (now.workers != 1)}" if now.workers else "one process"
+    memory = [f"{now.memory / 1e9:.1f} GB"] if now.memory else []
+    return [workers, *memory, f"lr {number(now.lr)}"]
+
+
+def number(value: float) -> str:
+    """A number in at most seven characters: three digits that count."""
+    return f"{value:.3g}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.1e}"

@@ -1,0 +1,163 @@
+"""A run after an iteration, as the numbers that a display shows."""
+
+import collections
+import contextlib
+import functools
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from fastppo.machine.limits import usable_cores
+from fastppo.networks.torch_state import preserved_buffers, seeded_rng, torch_threads
+from fastppo.settings.metric_names import EVALUATION, MEAN_RETURN, SPEED
+from fastppo.update.arithmetic import flops, peak
+
+WINDOW_SECONDS = 10.0  # of the current speed
+PARTS = "environment", "policy", "advantages", "update"  # of training
+
+
+class Snapshot(NamedTuple):
+    """The numbers of a run after an iteration; None is unknown."""
+
+    name: str  # of the environment
+    step: int
+    total: int
+    seconds_left: float | None
+    stats: dict[str, float]  # the metrics of the iteration
+    returns: tuple[tuple[int, float], ...]  # (step, mean return then), see thinned
+    best_return: float | None  # the largest mean of the last 100 episodes
+    threshold: float | None  # return from which Gymnasium's registry calls the environment solved
+    speed: float | None  # steps per second of the last seconds, everything included
+    mean_speed: float  # steps per second of training
+    limit: float | None  # steps per second, see speed_limit
+    shares: dict[str, float]  # of the time of the last seconds, see shares_between
+    memory: int | None  # bytes, of all processes
+    lr: float
+    workers: int
+    cores: int
+
+class Moment(NamedTuple):
+    """The end of an iteration."""
+
+    time: float  # monotonic
+    step: int
+    seconds: dict[str, float]  # spent in each part until then
+
+
+class RunHistory:
+    """What a Snapshot needs of the iterations before; it does not grow with the run."""
+
+    def __init__(self):
+        self.returns: list[tuple[int, float]] = []
+        self.best: float | None = None
+        self.moments: collections.deque[Moment] = collections.deque()
+        self.flops: float | None = None  # per step, of acting and updating
+        self.threshold: float | None = None
+
+    def add(self, step: int, stats: dict[str, float]) -> None:
+        """Adds an iteration that ended at `step` with the metrics `stats`."""
+        if MEAN_RETURN in stats:
+            self.returns = thinned([*self.returns, (step, stats[MEAN_RETURN])])
+            self.best = max(stats[MEAN_RETURN], -math.inf if self.best is None else self.best)
+
+    def snapshot(self, ppo, stats: dict[str, float]) -> Snapshot:
+        """The Snapshot after the last iteration, whose metrics are `stats`."""
+        config = ppo.config
+        if self.flops is None:
+            self.flops, self.threshold = flops_per_step(ppo), threshold_of(ppo)
+        now = Moment(time.monotonic(), ppo.step, {**ppo.clock.seconds, **ppo.clock.within})
+        before = self._keep(now)
+        steps, seconds = now.step - before.step, now.time - before.time
+        speed = steps / seconds if steps > 0 and seconds > 0 else None
+        left = max(0, ppo.total - ppo.step) / (speed or stats[SPEED])
+        return Snapshot(
+            config.env_name, ppo.step, ppo.total, left, stats, tuple(self.returns), self.best,
+            self.threshold, speed, stats[SPEED], speed_limit(ppo, self.flops),
+            shares_between(before, now), memory_of([os.getpid(), *worker_pids(ppo)]), ppo.lr,
+            config.num_workers, usable_cores())
+
+    def _keep(self, moment: Moment) -> Moment:
+        """Adds a moment; returns the one before it that is WINDOW_SECONDS old, or the oldest."""
+        self.moments.append(moment)
+        while len(self.moments) > 2 and moment.time - self.moments[1].time >= WINDOW_SECONDS:
+            self.moments.popleft()
+        return self.moments[0]
+
+
+def shares_between(before: Moment, now: Moment) -> dict[str, float]:
+    """Shares of the time between two moments by part; "other" is in none. Evaluation is left out.
+
+    {} if no time has passed.
+    """
+    spent = {part: now.seconds.get(part, 0.0) - before.seconds.get(part, 0.0)
+             for part in (*PARTS, EVALUATION)}
+    total = now.time - before.time - spent.pop(EVALUATION)
+    if total <= 0:
+        return {}
+    spent["other"] = max(0.0, total - sum(spent.values()))
+    return {part: seconds / sum(spent.values()) for part, seconds in spent.items()}
+
+
+def thinned(points: list[tuple[int, float]], most: int = 400) -> list[tuple[int, float]]:
+    """`points`, or every second one of them and the last if there are more than `most`."""
+    return points if len(points) <= most else [*points[:-1:2], points[-1]]
+
+
+def flops_per_step(ppo) -> float:
+    """FLOPs of acting and of the update for one step; changes no bit of the run."""
+    with preserved_buffers(ppo.policy), seeded_rng(ppo.config.seed):
+        forward, both = flops(ppo.policy)
+    return forward + ppo.config.epochs * both
+
+
+def threshold_of(ppo) -> float | None:
+    """The return at which Gymnasium's registry calls the environment solved, if it has one."""
+    with contextlib.suppress(gym.error.Error, TypeError):
+        return gym.spec(ppo.config.env_name).reward_threshold
+    return None
+
+
+def speed_limit(ppo, flops_per_step: float) -> float | None:
+    """Steps per second if all cores only stepped environments and multiplied matrices.
+
+    The time of the environments is that of the last rollout. None where the learner is not on the
+    CPU, or no process has told its times.
+    """
+    times = ppo.arena["times"]
+    acting, begun, ended = times[:-1][np.isfinite(times[:-1, 0])].T
+    if not len(begun):  # the main process acts and steps
+        acting, begun, ended = times[-1:].T
+    env = float((ended - begun - acting).sum()) / ppo.arena["valid"].size
+    if ppo.config.device != "cpu" or not math.isfinite(env) or env <= 0:
+        return None
+    return usable_cores() / (env + flops_per_step / measured_peak())
+
+
+@functools.cache
+def measured_peak() -> float:
+    """FLOPs per second of one core, measured once per process in about 50 ms."""
+    with torch_threads(1):
+        return peak(seconds=0.015)
+
+
+def worker_pids(ppo) -> list[int]:
+    """The process ids of a trainer's workers."""
+    team: Any = getattr(ppo.collector.vec, "team", None)
+    return [worker.process.pid for worker in team.workers] if team else []
+
+
+def memory_of(pids: list[int]) -> int | None:
+    """Bytes in memory of some processes; what they share counts once. None if unknown."""
+    page, private, shared = os.sysconf("SC_PAGE_SIZE"), 0, [0]
+    try:
+        for pid in pids:
+            _, resident, common, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
+            private, shared = private + resident - common, [*shared, common]
+    except (OSError, ValueError):  # not Linux, or a worker that has just ended
+        return None
+    return (private + max(shared)) * page

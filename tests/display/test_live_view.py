@@ -1,0 +1,256 @@
+"""The live view: its numbers, its lines, its hints, and the terminal it leaves."""
+
+import io
+import re
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from envs_for_tests import Constant
+from rich.console import Console
+
+from fastppo.display import hints, panel
+from fastppo.display.hints import Hints
+from fastppo.display.live_view import LiveView
+from fastppo.display.snapshot import (
+    Moment,
+    RunHistory,
+    Snapshot,
+    shares_between,
+    speed_limit,
+    thinned,
+)
+from fastppo.outputs import sinks
+
+STATS = {"charts/SPS": 2_000.0, "charts/episodic_return": 150.0, "charts/episodic_length": 80.0,
+         "charts/episodes": 1_904.0, "losses/approx_kl": 0.009, "losses/clipfrac": 0.07,
+         "losses/explained_variance": 0.83, "losses/entropy": 0.71, "losses/policy_loss": -0.004,
+         "losses/value_loss": 0.31}
+NOW = Snapshot("LunarLander-v3", 52_000, 100_000, 24.0, STATS, ((0, -180.0), (52_000, 148.0)),
+               171.9, 200.0, 9_120.0, 8_870.0, 20_000.0,
+               {"environment": 0.61, "policy": 0.12, "advantages": 0.01, "update": 0.24,
+                "other": 0.02}, 600_000_000, 1e-3, 2, 2)
+
+
+def text_of(now, columns=100, unicode=True, doing="collecting"):
+    return [line.plain for line in panel.panel(now, doing, columns, unicode)]
+
+
+# ---- lines ---------------------------------------------------------------------------------------
+
+def test_the_lines_say_how_far_how_good_how_fast_and_where_the_time_goes():
+    step, mean, curve, speed, times, update, now = text_of(NOW)
+    assert re.fullmatch(r"step +━+─+  52%   52,000 / 100,000   left 0:24", step)
+    assert mean.startswith("return    150.0   best 171.9   length 80   1,904 episodes")
+    assert re.fullmatch(r" +-180.0 ▁+[▁-█]+█+ 148.0", curve)
+    assert "9,120 steps/s   mean 8,870   44% of the limit 20,000 of 2 cores" in speed
+    assert times == "time      environment 61%   policy 12%   advantages 1%   update 24%   other 2%"
+    assert update.startswith("update    kl 0.0090   clipped 7%   explained variance 0.83   entropy")
+    assert now == "now       2 workers   0.6 GB   lr 0.001   collecting"
+
+
+@pytest.mark.parametrize("columns", [30, 45, 60, 80, 100, 300])
+def test_no_line_is_wider_than_the_terminal_and_none_is_cut_inside_a_number(columns):
+    for line in text_of(NOW, columns):
+        assert len(line) <= columns
+    assert text_of(NOW, columns)[1].startswith("return    150.0")
+    whole, part = (next(line for line in text_of(NOW, width) if line.startswith("speed"))
+                   for width in (100, columns))
+    assert whole.startswith(part)
+
+
+def test_a_terminal_without_these_characters_gets_plain_ones():
+    step, _, curve, *_ = text_of(NOW, unicode=False)
+    assert "##--" in step and step.isascii() and curve.isascii()
+
+
+@pytest.mark.parametrize("mean, words", [(199.9, "199.9   best"),
+                                         (200.0, "200.0 solved (from 200)")])
+def test_an_environment_is_solved_from_the_threshold_of_the_registry(mean, words):
+    now = NOW._replace(stats=STATS | {"charts/episodic_return": mean})
+    assert text_of(now)[1].startswith(f"return    {words}")
+
+
+def test_what_is_not_known_is_left_out():
+    few = {name: x for name, x in STATS.items() if not name.startswith("charts/e")}
+    lines = text_of(NOW._replace(stats=few, returns=(), best_return=None, limit=None, memory=None,
+                                 threshold=None, seconds_left=None, speed=None, workers=0))
+    assert len(lines) == 6 and "no episode has ended yet" in lines[1]
+    assert "limit" not in lines[2] and lines[-1] == "now       one process   lr 0.001   collecting"
+
+
+def test_a_hopeless_critic_does_not_widen_its_column():
+    assert "explained variance < -10 " in text_of(NOW._replace(
+        stats=STATS | {"losses/explained_variance": -1234.5}))[5]
+
+
+def test_a_sparkline_goes_from_the_lowest_to_the_highest_block_over_the_steps():
+    assert panel.sparkline([(0, 0.0), (70, 7.0)], 8) == "▁▂▃▄▅▆▇█"
+    assert panel.sparkline([(0, 0.0), (10, 7.0), (70, 7.0)], 8) == "▁████████"[:8]
+    assert panel.sparkline([(0, 3.0), (5, 3.0)], 4) == "▁▁▁▁"
+
+
+@pytest.mark.parametrize("value, text", [(0.0, "0"), (-0.00412, "-0.00412"), (0.0001, "1.0e-04"),
+                                         (123456.0, "1.2e+05"), (0.5, "0.5")])
+def test_a_number_has_three_digits_that_count(value, text):
+    assert panel.number(value) == text
+
+
+# ---- numbers -------------------------------------------------------------------------------------
+
+def test_the_shares_of_the_last_seconds_add_up_to_one_without_the_evaluation():
+    before = Moment(100.0, 0, {"update": 5.0, "evaluate": 1.0, "environment": 2.0})
+    now = Moment(110.0, 9, {"update": 7.0, "evaluate": 3.0, "environment": 6.0, "policy": 1.0})
+    assert shares_between(before, now) == pytest.approx(
+        {"environment": 0.5, "policy": 0.125, "advantages": 0.0, "update": 0.25, "other": 0.125})
+    assert shares_between(now, now) == {}
+
+
+def test_a_long_run_keeps_a_bounded_curve_with_its_newest_point():
+    points = []
+    for step in range(5_000):
+        points = thinned([*points, (step, float(step))])
+        assert len(points) <= 400 and points[-1] == (step, float(step)) and points[0] == (0, 0.0)
+    assert sorted(points) == points
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("acting", ["local", "central"])
+def test_a_snapshot_is_taken_of_a_real_run(trainer, workers, acting):
+    ppo, history = trainer("CartPole-v1", num_workers=workers, acting=acting, num_envs=4,
+                           num_steps=64), RunHistory()
+
+    def take(ppo, stats):
+        history.add(ppo.step, stats)
+        history.snapshot(ppo, stats)
+
+    ppo.learn(1_024, callbacks=take)
+    now = history.snapshot(ppo, STATS)
+    assert (now.name, now.step, now.workers, now.threshold) == ("CartPole-v1", 1_024, workers, 475)
+    assert sum(now.shares.values()) == pytest.approx(1) and now.shares["environment"] > 0
+    assert now.limit > now.speed > 0 and now.memory > 1e7 and now.seconds_left > 0
+    assert now.best_return == max(mean for _, mean in now.returns) > 5
+
+
+def test_the_limit_is_all_cores_over_the_time_of_the_environments_and_the_flops(
+        trainer, monkeypatch):
+    ppo = trainer(Constant, num_envs=4, num_steps=8)
+    monkeypatch.setattr("fastppo.display.snapshot.usable_cores", lambda: 3)
+    monkeypatch.setattr("fastppo.display.snapshot.measured_peak", lambda: 1e9)
+    times = ppo.arena["times"]
+    times[:] = np.nan
+    times[0], times[2] = (1.0, 10.0, 14.0), (0.5, 10.0, 12.5)  # 3 and 2 seconds of environments
+    per_step = 5.0 / (4 * 8) + 2e6 / 1e9
+    assert speed_limit(ppo, 2e6) == pytest.approx(3 / per_step)
+    times[:] = np.nan
+    assert speed_limit(ppo, 2e6) is None
+
+
+# ---- hints ---------------------------------------------------------------------------------------
+
+def looks(now, count):
+    found = Hints()
+    return [text for _ in range(count) for text in found.take(now)]
+
+
+def test_environments_as_bottleneck_are_said_once_with_what_helps():
+    assert looks(NOW, 60) == ["61% of the time is environment stepping on 2 cores: more workers"
+                              " cannot help, a faster environment can"]
+    assert looks(NOW._replace(workers=0), 60)[0].endswith("on 1 of 2 cores: --num_workers=2")
+    assert looks(NOW, hints.SETTLED - 1) == []
+    assert looks(NOW._replace(shares={"environment": 0.59}), 60) == []
+
+
+def test_a_kl_that_stays_high_is_said_with_a_lower_learning_rate():
+    high = NOW._replace(stats=STATS | {"losses/approx_kl": 0.09}, shares={}, lr=3e-4)
+    assert looks(high, 10) == ["the KL stays above 0.05, now 0.09: try --lr=1e-04"]
+    found = Hints()
+    assert [found.take(high if i % 5 else NOW._replace(shares={})) for i in range(20)] == [[]] * 20
+
+
+def test_episodes_that_never_end_are_said():
+    endless = NOW._replace(step=200_000, shares={},
+                           stats={n: x for n, x in STATS.items() if n != "charts/episodes"})
+    assert looks(endless, 3) == ["no episode has ended in 200,000 steps: --max_episode_steps=1000"
+                                 " truncates them"]
+    assert looks(endless._replace(step=199_999), 3) == looks(NOW._replace(shares={}), 3) == []
+
+
+# ---- the terminal --------------------------------------------------------------------------------
+
+def view_on(columns=90, **options):
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=columns, height=30, **options)
+    return LiveView(console), out
+
+
+def test_the_view_shows_a_run_and_leaves_its_last_lines(trainer):
+    view, out = view_on()
+    ppo = trainer("CartPole-v1", num_envs=4, num_steps=64)
+    ppo.learn(512, callbacks=view)
+    last = out.getvalue().rpartition("step ")[2]
+    assert "512 / 512" in last and "steps/s" in last and "kl " in last
+    assert "\x1b[2J" not in out.getvalue()  # the screen is not cleared
+    assert out.getvalue().rfind("\x1b[?25h") > out.getvalue().rfind("\x1b[?25l")  # cursor shown
+    assert view.live is None and view.close() is None
+
+
+def test_a_run_that_fails_ends_the_view(trainer):
+    view, _ = view_on()
+    with pytest.raises(ZeroDivisionError):
+        trainer(Constant).learn(callbacks=[view, lambda *_: 1 / 0])
+    assert view.live is None
+
+
+def test_the_view_changes_no_bit(trainer):
+    plain, watched = trainer(Constant, seed=3), trainer(Constant, seed=3)
+    plain.learn(256)
+    view, _ = view_on()
+    watched.learn(256, callbacks=view)
+    for ours, theirs in zip(plain.policy.parameters(), watched.policy.parameters()):
+        assert ours.equal(theirs)
+
+
+def test_a_part_that_takes_long_is_shown_with_its_seconds_and_a_message_in_its_place(monkeypatch):
+    view, out = view_on()
+    view.clock, view.now = SimpleNamespace(part="update"), NOW
+    assert "   updating\n" in rendered(view) + "\n"
+    view.since -= 12
+    assert "updating 12 s" in rendered(view)
+    view.say("stopping after this iteration")
+    assert "stopping after this iteration" in rendered(view) and "updating" not in rendered(view)
+
+
+def rendered(view):
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(view)
+    return captured.get()
+
+
+def test_before_the_first_iteration_the_view_says_what_is_being_done():
+    view, _ = view_on()
+    assert rendered(view).split() == ["now", "starting"]
+    view.clock, view.since = SimpleNamespace(part="collect"), time.monotonic()
+    assert rendered(view).split() == ["now", "collecting"]
+
+
+def test_no_color_is_honoured(trainer, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    view, out = view_on(color_system="standard")
+    trainer(Constant).learn(64, callbacks=view)
+    assert "steps/s" in out.getvalue()
+    assert not re.search(r"\x1b\[(3[1-7]|9[1-7])m", out.getvalue())
+
+
+@pytest.mark.parametrize("progress, terminal, term, wanted", [
+    ("live", True, "xterm", "LiveView"), ("live", False, "xterm", "ProgressLines"),
+    ("live", True, "dumb", "ProgressLines"), ("lines", True, "xterm", "ProgressLines"),
+    ("none", True, "xterm", None), ("auto", True, "xterm", None)])
+def test_the_view_is_for_terminals_and_lines_for_everything_else(
+        monkeypatch, progress, terminal, term, wanted):
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: terminal))
+    monkeypatch.setenv("TERM", term)
+    found = [type(sink).__name__ for sink in sinks.progress_sinks(progress)]
+    assert found == [wanted] * bool(wanted)
