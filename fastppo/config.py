@@ -238,8 +238,8 @@ class Config:
     wandb_project: str = "fastppo"
     """Project name for wandb"""
     progress: Literal["auto", "live", "lines", "none"] = "auto"
-    """Output during training: live (redrawn in place; lines where there is no terminal), lines (one
-    every ten seconds) or none; auto: live with the command, none in Python"""
+    """Output during training: live, lines or none; live is redrawn in place, and lines where there
+    is no terminal; lines come every ten seconds; auto: live with the command, none in Python"""
     checkpoint_interval: float = 60.0
     """Seconds between checkpoints in the run's folder, the last one at the end of training; 0: only
     that one"""

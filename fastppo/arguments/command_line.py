@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Mapping, NamedTuple, Sequence, get_origin
 
-from fastppo.arguments.help_page import help_page
+from fastppo.arguments.help_page import split_help, training_page, verb_lines
 from fastppo.arguments.setting_types import SWITCHES, Setting, settings
 from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.settings.aliases import FOREIGN_NAMES, Answer, library_of, nearest_setting
-from fastppo.settings.fixes import Omit, Set, program
+from fastppo.settings.fixes import Omit, Set, fix_text, program
 from fastppo.settings.presets import BY_PRESET, PRESETS, preset_of
 
 # Other names that settings may be given under.
@@ -30,18 +30,12 @@ COMPUTED = {"name": "run_dir", "num_iterations": "total_steps"}
 class Train:
     """Train PPO on a Gymnasium environment, then evaluate it; files go to runs/.
 
-      {0} bench    measures how fast that is on this machine
-      {0} export   writes a trained policy as ONNX or TorchScript
-      {0} replay   runs an episode again in which an environment failed
+      {0} --env_name=CartPole-v1
+      {0} --env_name=my_module:MyEnv --total_steps=2M --name=first
 
-    They have a --help of their own. Values and names:
+    Other verbs, each with a --help of its own:
 
-      BOOL      --flag, --no-flag or --flag=True
-      INT       16, 1_000, 1e6, 10M or 500k; none, where it is offered, is no value
-      SCHEDULE  linear:3e-4 or cosine:3e-4 (falls to 0), linear:3e-4:1e-5 (to 1e-5), constant:3e-4
-      names     with underscores or hyphens; these are understood too:
-                --env --name (of the run) --lam --epsilon --ppo_epochs --num_batches
-                --num_iterations --value_loss_coef
+    {1}
     """
 
     resume: str | None = None
@@ -73,22 +67,21 @@ def read(argv: Sequence[str], options: type = Train) -> Request:
     """The settings that `argv` gives; raises ConfigError for a name or value that is wrong.
 
     `options` is the dataclass, named after its verb, of the options that a verb has beside the
-    settings; its docstring introduces --help. With --help it prints a page with the defaults of the
-    named environment, and raises SystemExit.
+    settings; its docstring introduces --help. With --help it prints a page of help_page.py with the
+    defaults of the named environment, and raises SystemExit.
     """
     own = settings(options)
     known = own | settings() | {
         "num_iterations": settings()["total_steps"]._replace(name="num_iterations", default=100),
         "name": settings()["run_dir"]._replace(name="name")}
-    words = [word for word in argv if word not in ("-h", "--help")]
+    topic, words = split_help(argv)
     flags = flags_by_setting(split_flags(words), known)
     texts = {name: flag_text(flag, known[name]) for name, flag in flags.items()}
     texts = {name: text for name, text in texts.items()
              if name not in BY_PRESET or text.lower() != "auto"}
     preset, changes = preset_for(texts)
-    if len(words) < len(argv):
-        print(help_page(_intro(options, texts, preset, changes), (own | settings()).values(),
-                        preset, changes))
+    if topic is not None:
+        print(training_page(_intro(options, texts, preset, changes), own, topic, preset, changes))
         raise SystemExit(0)
     values = {name: known[name]._replace(default=changes.get(name, known[name].default)).read(text)
               for name, text in texts.items()}
@@ -141,18 +134,15 @@ def split_flags(argv: Sequence[str]) -> list[Flag]:
 def flags_by_setting(flags: Sequence[Flag], known: Mapping[str, Setting]) -> dict[str, Flag]:
     """The flags by the name of the `known` setting that they set; the last of several counts.
 
-    Raises ConfigError for an unknown name, for a name of another library, and for a setting that
+    Raises ConfigError for all unknown names, also those of other libraries, and for a setting that
     is given under two names.
     """
     found: dict[str, Flag] = {}
+    unknown = [flag for flag in flags if ALIASES.get(flag.name, flag.name) not in known]
+    if unknown:
+        raise unknown_settings([_unknown_flag(flag, [*known, *ALIASES]) for flag in unknown])
     for flag in flags:
         name = ALIASES.get(flag.name, flag.name)
-        if name in FOREIGN_NAMES:
-            raise _foreign_name(flag)
-        if name not in known:
-            plain = flag.name.lstrip("-").removeprefix("no_")
-            raise ConfigError(f'there is no setting "{flag.name}"',
-                              nearest_setting(plain, [*known, *ALIASES]))
         before = found.get(name, flag)
         if before.name != flag.name:
             alias = flag.name if before.name == name else before.name
@@ -206,18 +196,29 @@ def _intro(options: type, texts: Mapping[str, str], preset: str, changes: dict) 
     """The text of --help above the settings."""
     name = options.__name__.lower()
     verb = f" {name}" * (name != "train")  # the verb of a command without one
-    about = (inspect.getdoc(options) or "").format(program())
+    about = (inspect.getdoc(options) or "").format(program(), verb_lines())
     which = f"preset {preset}: {len(changes)} differ" if changes else "no preset"
     return (f"usage: {program()}{verb} [--setting=value ...]\n\n{about}\n\n"
             f"The defaults are those of {texts.get('env_name', Config.env_name)} ({which});"
             " --env_name=... --help shows others.")
 
 
-def _foreign_name(flag: Flag) -> ConfigError:
-    """The error for a setting of another library, with ours as its fix."""
+def _unknown_flag(flag: Flag, known: Sequence[str]) -> ConfigError:
+    """The error for a flag that is no setting: perhaps one of another library, or mistyped."""
+    if flag.name not in FOREIGN_NAMES:
+        plain = flag.name.lstrip("-").removeprefix("no_")
+        return ConfigError(f'there is no setting "{flag.name}"', nearest_setting(plain, known))
     ours, value = FOREIGN_NAMES[flag.name], " ".join(flag.values)
     if isinstance(ours, str):
         ours = Answer(Set(**{ours: value or "..."}))
     off = None if SWITCHES.get(value.lower(), True) else ours.off
     return ConfigError(f"{flag.typed} is a name of {library_of(flag.name)}, not of fastppo"
                        f"{ours.why}", off or ours.on)
+
+
+def unknown_settings(errors: Sequence[ConfigError]) -> ConfigError:
+    """One error for several; the same one if it is alone."""
+    if len(errors) == 1:
+        return errors[0]
+    fixes = [f"{error.what}: {fix_text(error.fix, shell=True)}" for error in errors]
+    return ConfigError(f"{len(errors)} flags are no settings of fastppo", "\n       ".join(fixes))

@@ -1,13 +1,85 @@
-"""The page that --help prints."""
+"""The pages that --help prints.
+
+    --help             the verbs, and the settings that people change first
+    --help SECTION     the settings of a section, such as network
+    --help SETTING     one setting
+    --help-all         everything
+"""
 
 import shutil
 import textwrap
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, Sequence
 
-from fastppo.arguments.setting_types import Setting
-from fastppo.settings.fixes import format_value
+from fastppo.arguments.setting_types import SECTIONS, Setting, settings
+from fastppo.arguments.verbs import VERBS
+from fastppo.errors import ConfigError
+from fastppo.settings.fixes import format_value, program
+from fastppo.settings.spelling import closest
 
 MEANING_COLUMN, WIDEST = 30, 110
+ALL = "all"
+FIRST = ("env_name", "total_steps", "seed", "model", "num_envs", "num_workers", "lr", "gamma",
+         "device", "eval_interval", "logger", "progress", "run_dir")
+VALUES = """\
+Values and names:
+
+  BOOL      --flag, --no-flag or --flag=True
+  INT       16, 1_000, 1e6, 10M or 500k; none, where it is offered, is no value
+  SCHEDULE  linear:3e-4 or cosine:3e-4 (falls to 0), linear:3e-4:1e-5 (to 1e-5), constant:3e-4
+  names     with underscores or hyphens; these are understood too:
+            --env --name (of the run) --lam --epsilon --ppo_epochs --num_batches
+            --num_iterations --value_loss_coef"""
+
+
+def split_help(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """(the topic of --help, the other words); None if no help is asked for, "" without a topic."""
+    words, topic = list(argv), None
+    for flag in ("-h", "--help", "--help-all", "--help_all"):
+        if flag in words:
+            at = words.index(flag)
+            follows = words[at + 1:at + 2]
+            has_topic = flag[-4:] == "help" and follows and not follows[0].startswith("-")
+            topic = ALL if flag.endswith("all") else follows[0] if has_topic else ""
+            del words[at:at + 1 + bool(has_topic)]
+    return topic, words
+
+
+def training_page(about: str, own: Mapping[str, Setting], topic: str, preset: str,
+                  changes: Mapping[str, Any]) -> str:
+    """The page on a `topic` for a verb that takes the settings of training beside its `own`.
+
+    The defaults are those of a `preset`, which changes `changes`. Raises ConfigError for an unknown
+    topic.
+    """
+    known = {**own, **settings()}
+    sections = [*dict.fromkeys(setting.section for setting in known.values())]
+    plain = topic.lstrip("-").replace("-", "_")
+    if topic == ALL:
+        return help_page(f"{about}\n\n{VALUES}", known.values(), preset, changes)
+    if not topic:
+        first = [*own.values(), *(known[name]._replace(section="settings") for name in FIRST)]
+        more = (f"More: --help SECTION, one of {', '.join(SECTIONS.values())};"
+                " --help SETTING; --help-all")
+        page = help_page(about, map(first_clause, first), preset, changes)
+        return f"{page}\n\n{filled(more, '', '')}"
+    if plain in known:
+        return help_page("", [known[plain]], preset, changes).lstrip()
+    if plain not in sections:
+        near = closest(plain, [*sections, *known])
+        raise ConfigError(f'there is no section and no setting "{topic}"; the sections are '
+                          + ", ".join(sections), f"{program()} --help {near or ALL}")
+    return help_page(VALUES, [x for x in known.values() if x.section == plain], preset, changes)
+
+
+def first_clause(setting: Setting) -> Setting:
+    """`setting` with the part of its meaning before the first semicolon."""
+    return setting._replace(text=setting.text.partition("; ")[0])
+
+
+def verb_lines() -> str:
+    """The verbs, a line each."""
+    return "\n".join(f"  {program()} {verb:{max(map(len, VERBS))}}  {text}"
+                     for verb, text in VERBS.items() if verb != "train")
 
 
 def help_page(intro: str, shown: Iterable[Setting], preset: str = "none",
@@ -17,7 +89,6 @@ def help_page(intro: str, shown: Iterable[Setting], preset: str = "none",
     The defaults are those of a `preset`, which changes `changes`.
     """
     lines, section, changes = [intro], "", changes or {}
-    indent, width = " " * MEANING_COLUMN, min(shutil.get_terminal_size().columns, WIDEST)
     for setting in shown:
         if setting.section != section:
             section = setting.section
@@ -29,8 +100,13 @@ def help_page(intro: str, shown: Iterable[Setting], preset: str = "none",
         default = format_value(setting.default)
         if setting.name in changes:
             default = f"{format_value(changes[setting.name])} by preset {preset}, else {default}"
-        meaning = f"{setting.text} (default: {default})"
-        lines.append(textwrap.fill(meaning, max(width, 2 * MEANING_COLUMN), break_on_hyphens=False,
-                                   initial_indent=f"{flag:{MEANING_COLUMN}}",
-                                   subsequent_indent=indent, break_long_words=False))
+        lines.append(filled(f"{setting.text} (default: {default})", f"{flag:{MEANING_COLUMN}}",
+                            " " * MEANING_COLUMN))
     return "\n".join(lines)
+
+
+def filled(text: str, first: str, indent: str) -> str:
+    """`text` broken to the width of the terminal, after `first`, later lines after `indent`."""
+    width = max(min(shutil.get_terminal_size().columns, WIDEST), 2 * MEANING_COLUMN)
+    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=indent,
+                         break_on_hyphens=False, break_long_words=False)

@@ -6,13 +6,14 @@ import os
 import sys
 from typing import Callable, Sequence
 
+from fastppo import __version__
+from fastppo.arguments.verbs import VERBS
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.cli.stdout_guard import guarded_stdout
 from fastppo.errors import ConfigError, Error, ModelError, SpaceError
 from fastppo.settings.fixes import program
 from fastppo.settings.spelling import closest
 
-VERBS = "train", "bench", "export", "replay"  # each a module with a function such as train_verb
 USAGE_ERRORS = (ConfigError, ModelError, SpaceError)
 NEEDED_PACKAGES = "numpy", "torch", "gymnasium", "safetensors", "cloudpickle"
 Verb = Callable[[Sequence[str], Interrupts], None]
@@ -23,8 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv; last, so that it hides nothing
+    add_working_directory(sys.path)
     with Interrupts() as interrupts, guarded_stdout():
         try:
             verb, rest = choose_verb(sys.argv[1:] if argv is None else argv)
@@ -46,12 +46,31 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise SystemExit(141) from None
 
 
+def add_working_directory(path: list[str]) -> None:
+    """Adds the working directory to sys.path, for --env_name=my_module:MyEnv.
+
+    It comes before installed packages, as in a script of the user's, and after Python's own
+    modules, which a file such as queue.py must not hide.
+    """
+    if os.getcwd() not in path:
+        installed = (i for i, place in enumerate(path) if place.endswith("-packages"))
+        path.insert(next(installed, len(path)), os.getcwd())
+
+
+def print_version(argv: Sequence[str], interrupts: Interrupts) -> None:
+    """Prints the version."""
+    print(f"fastppo {__version__}")
+
+
 def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:
     """(function of the verb that `argv` begins with, the words after it); without a verb: train.
 
+    The function of a verb is that of its module, such as fastppo.cli.train.train_verb.
     Raises ConfigError for a word that is nearly a verb, or looks like one.
     """
     first, rest = (argv[0], list(argv[1:])) if argv else ("", [])
+    if first == "--version":
+        return print_version, []
     if first not in VERBS:
         near = closest(first, VERBS)
         if near or first.isalpha() and first.islower():

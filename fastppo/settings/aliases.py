@@ -5,6 +5,8 @@ from typing import Iterable, NamedTuple
 
 from fastppo.settings.fixes import DidYouMean, Fix, Set, program
 
+NEAR = 0.75  # similarity from which a name is proposed: one or two letters are wrong
+
 
 class Answer(NamedTuple):
     """The fix for a setting of another library that is no setting of ours under another name."""
@@ -14,14 +16,18 @@ class Answer(NamedTuple):
     why: str = ""
 
 
-MINIBATCH_SIZE = Answer(Set(num_minibatches=4), why="; here the number of minibatches is set")
+MINIBATCH_SIZE = Answer("give num_minibatches, which is num_envs x num_steps / the size of a"
+                        " minibatch", why="; here the number of minibatches is set")
 
 # Settings of other libraries, by library: our name for the same setting, or an Answer.
 LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
+    "CleanRL's and Stable-Baselines3's": {
+        "total_timesteps": "total_steps", "learning_rate": "lr", "ent_coef": "entropy_coef",
+        "vf_coef": "value_coef",
+    },
     "CleanRL's": {
-        "env_id": "env_name", "total_timesteps": "total_steps", "learning_rate": "lr",
-        "update_epochs": "epochs", "clip_coef": "clip_range", "ent_coef": "entropy_coef",
-        "vf_coef": "value_coef", "wandb_project_name": "wandb_project", "exp_name": "name",
+        "env_id": "env_name", "update_epochs": "epochs", "clip_coef": "clip_range",
+        "wandb_project_name": "wandb_project", "exp_name": "name",
         "track": Answer(Set(logger="wandb"), Set(logger="none")),
         "norm_adv": Answer(Set(norm_advantages="minibatch"), Set(norm_advantages="none")),
         "clip_vloss": Answer(Set(clip_range_vf=0.2), Set(clip_range_vf=None)),
@@ -73,12 +79,19 @@ def library_of(name: str) -> str:
 
 
 def nearest_setting(name: str, known: Iterable[str]) -> Fix:
-    """The fix for the unknown `name`: the nearest of the `known` names, by meaning or spelling."""
+    """The fix for the unknown `name`: the nearest of the `known` names, by meaning or spelling.
+
+    If none is near, those of which it is a word.
+    """
     known = list(known)
+    answer = FOREIGN_NAMES.get(name)
+    if isinstance(answer, Answer) and not isinstance(answer.on, Set):
+        return answer.on
     near = [name] if name in FOREIGN_NAMES else difflib.get_close_matches(
-        name, [*known, *FOREIGN_NAMES], 3, 0.5)
+        name, [*known, *FOREIGN_NAMES], 1, NEAR)
     found = [ours for candidate in near for ours in _our_names(candidate) if ours in known]
-    return DidYouMean(found[0]) if found else f"{program()} --help lists them all"
+    found = found[:1] or [one for one in known if name in one.split("_")][:3]
+    return DidYouMean(*found) if found else f"{program()} --help-all lists them"
 
 
 def _our_names(name: str) -> list[str]:

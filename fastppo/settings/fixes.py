@@ -54,14 +54,14 @@ class Install:
 
 
 class DidYouMean:
-    """The name of the setting that an unknown name is probably meant to be."""
+    """The names of the settings, one or several, that an unknown name may be meant to be."""
 
-    def __init__(self, name: str):
-        self.name = name
+    def __init__(self, *names: str):
+        self.names = names
 
     def text(self, shell: bool) -> str:
-        """did you mean --lr?"""
-        return f"did you mean {'--' * shell}{self.name}?"
+        """did you mean --lr or --critic_lr?"""
+        return f"did you mean {' or '.join('--' * shell + name for name in self.names)}?"
 
 
 SingleFix = str | Set | Omit | Install | DidYouMean

@@ -19,9 +19,10 @@ import pytest
 import torch
 from gymnasium.envs.registration import EnvSpec
 
-from fastppo import PPO, Config, load
+from fastppo import PPO, Config, __version__, load
 from fastppo.arguments import command_line
 from fastppo.arguments.setting_types import settings
+from fastppo.arguments.verbs import VERBS
 from fastppo.cli import interrupts, main, train
 from fastppo.display import banner
 from fastppo.errors import CheckpointError, ConfigError
@@ -29,7 +30,7 @@ from fastppo.files import choose_folder, tensor_file
 from fastppo.files.failed_update import RECORD_FORMAT
 from fastppo.learner import Learner
 from fastppo.outputs import wandb_sink
-from fastppo.settings.aliases import FOREIGN_NAMES, Answer
+from fastppo.settings.aliases import FOREIGN_NAMES, Answer, nearest_setting
 from fastppo.settings.fixes import Set, fix_text, format_value, program
 from fastppo.settings.presets import PRESETS
 from fastppo.workers import team
@@ -201,12 +202,12 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["--name=a", "--run_dir=b"], "both set run_dir", "leave --name out"),
     (["--num_iterations=1.5"], "num_iterations", "--num_iterations=100"),
     (["--env-id=CartPole-v1"], "--env-id is a name of CleanRL's", "--env_name=CartPole-v1"),
-    (["--total-timesteps", "1000"], "CleanRL's", "--total_steps=1000"),
-    (["--learning-rate=1e-3"], "CleanRL's", "--lr=1e-3"),
+    (["--total-timesteps", "1000"], "CleanRL's and Stable", "--total_steps=1000"),
+    (["--learning-rate=1e-3"], "CleanRL's and Stable", "--lr=1e-3"),
     (["--update-epochs=4"], "CleanRL's", "--epochs=4"),
     (["--clip-coef=0.1"], "CleanRL's", "--clip_range=0.1"),
-    (["--ent-coef=0.1"], "CleanRL's", "--entropy_coef=0.1"),
-    (["--vf-coef=0.1"], "CleanRL's", "--value_coef=0.1"),
+    (["--ent-coef=0.1"], "CleanRL's and Stable", "--entropy_coef=0.1"),
+    (["--vf-coef=0.1"], "CleanRL's and Stable", "--value_coef=0.1"),
     (["--wandb-project-name=x"], "CleanRL's", "--wandb_project=x"),
     (["--track"], "CleanRL's", "--logger=wandb"),
     (["--no-track"], "CleanRL's", "--logger=none"),
@@ -215,11 +216,11 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["--save-model"], "CleanRL's", "leave it out: the command always saves the model"),
     (["--n-steps=64"], "Stable-Baselines3's", "--num_steps=64"),
     (["--n_epochs=3"], "Stable-Baselines3's", "--epochs=3"),
-    (["--batch_size=64"], "Stable-Baselines3's", "--num_minibatches=4"),
+    (["--batch_size=64"], "Stable-Baselines3's", "num_envs x num_steps"),
     (["--policy=MlpPolicy"], "Stable-Baselines3's", "--model=mlp"),
     (["--verbose=0"], "Stable-Baselines3's", "--progress=none"),
     (["--timesteps=100"], "another library's", "--total_steps=100"),
-    (["--num_env=3", "--n_steps=1"], 'no setting "num_env"', "did you mean --num_envs?"),
+    (["--num_env=3", "--n_steps=1"], "2 flags", "did you mean --num_envs?"),
 ])
 def test_what_cannot_be_meant_is_refused_with_a_fix(argv, what, fix):
     with pytest.raises(ConfigError) as caught:
@@ -241,7 +242,7 @@ def test_help_and_errors_name_the_command_as_it_was_started(command, monkeypatch
     monkeypatch.setattr(sys, "argv", [started])
     assert program() == named
     assert command("--help")[1].startswith(f"usage: {named} ")
-    assert f"fix: {named} --help lists them all" in command("--xyzzy")[2]
+    assert f"fix: {named} --help-all lists them" in command("--xyzzy")[2]
     assert command("export", "--help")[1].startswith(f"usage: {named} export MODEL")
     assert f"fix: {named} bench" in command("bensh")[2]
 
@@ -328,7 +329,7 @@ def test_help_imports_neither_torch_nor_gymnasium_nor_numpy():
 
 
 def test_help_lists_every_setting_with_type_default_and_meaning(command):
-    code, out, err = command("--help", "--preset=none")
+    code, out, err = command("--help-all", "--preset=none")
     assert (code, err) == (0, "")
     text = re.sub(r"[\s│]+", " ", out)
     for setting in settings().values():
@@ -337,10 +338,57 @@ def test_help_lists_every_setting_with_type_default_and_meaning(command):
 
 
 def test_help_shows_the_preset_of_the_environment_that_is_named(command):
-    _, out, _ = command("-h", "--env_name=CartPole-v1")
+    _, out, _ = command("--help_all", "--env_name=CartPole-v1")
     steps = PRESETS["cartpole"]["num_steps"]
     assert f"(default: {steps} by preset cartpole, else {Config.num_steps})" in \
         re.sub(r"[\s│]+", " ", out)
+
+
+def test_help_is_a_page_with_the_verbs_and_the_settings_people_change_first(command):
+    _, out, _ = command("--help")
+    assert len(out.splitlines()) < 70 and max(map(len, out.splitlines())) <= 110
+    assert "--env_name TEXT" in out and "--sde_sample_freq" not in out and "--help-all" in out
+    assert all(f"main.py {verb} " in out for verb in VERBS if verb != "train")
+
+
+def test_help_on_a_section_or_a_setting_shows_that_alone(command):
+    _, out, _ = command("--help", "network")
+    assert "--hidden_sizes INT,..." in out and "--lr " not in out
+    assert command("--help", "clip_range")[1].startswith("update:\n  --clip_range FLOAT|SCHEDULE")
+    assert "--clip_range" not in command("--help", "--seed=1")[1]  # a flag is no topic
+    code, _, err = command("--help", "netwrk")
+    assert code == 2 and 'no section and no setting "netwrk"' in err and "--help network" in err
+
+
+def test_all_unknown_flags_are_said_at_once(command):
+    code, _, err = command("--num_env=3", "--n_steps=4", "--seed=1", "--xyzzy")
+    assert code == 2 and err.splitlines()[0] == "error: 3 flags are no settings of fastppo"
+    assert all(word in err for word in ("--num_envs?", "--num_steps=4", '"xyzzy"'))
+
+
+@pytest.mark.parametrize("name", ["load", "plot", "config", "verbose_eval", "v"])
+def test_what_is_near_no_setting_is_not_guessed(command, name):
+    _, _, err = command(f"--{name}=1")
+    assert "did you mean" not in err and "--help-all" in err
+
+
+def test_a_word_of_several_settings_proposes_them():
+    assert fix_text(nearest_setting("minibatches", ["num_minibatches", "lr"]), shell=True) == \
+        "did you mean --num_minibatches?"
+    assert fix_text(nearest_setting("kl", ["target_kl", "adaptive_kl"]), shell=False) == \
+        "did you mean target_kl or adaptive_kl?"
+
+
+def test_the_version_is_printed(command):
+    assert command("--version") == (0, f"fastppo {__version__}\n", "")
+
+
+def test_the_working_directory_is_before_installed_packages_and_after_pythons_own(tmp_path):
+    path = ["/clone", "/usr/lib/python3.11", "/venv/lib/python3.11/site-packages", "/other"]
+    main.add_working_directory(path)
+    assert path[2] == os.getcwd() and len(path) == 5
+    main.add_working_directory(path)
+    assert len(path) == 5
 
 
 def test_a_reader_that_has_left_is_no_error():

@@ -80,16 +80,21 @@ def test_an_unknown_name_is_refused_with_the_nearest_one():
         check_names(["lr", "num_env"])
     with pytest.raises(ConfigError, match="did you mean num_envs"):
         Config().replace(num_env=3)
-    with pytest.raises(ConfigError, match="--help lists them all"):
+    with pytest.raises(ConfigError, match="--help-all lists them"):
         check_names(["zzz"])
 
 
 @pytest.mark.parametrize("name, ours", [
-    ("learning_rate", "lr"), ("n_steps", "num_steps"), ("batch_size", "num_minibatches"),
+    ("learning_rate", "lr"), ("n_steps", "num_steps"),
     ("track", "logger"), ("timesteps", "total_steps")])
 def test_another_librarys_keyword_is_refused_with_ours(name, ours):
     with pytest.raises(ConfigError, match=f"did you mean {ours}?"):
         check_names([name])
+
+
+def test_a_keyword_that_only_a_sentence_answers_gets_the_sentence():
+    with pytest.raises(ConfigError, match="num_minibatches, which is num_envs x num_steps / the"):
+        check_names(["batch_size"])
 
 
 @pytest.mark.parametrize("name, ours", [
@@ -100,7 +105,7 @@ def test_a_misspelt_name_is_looked_for_among_other_libraries_names_too(name, our
 
 
 def test_a_setting_that_is_not_to_be_had_is_not_proposed():
-    assert nearest_setting("learning_rate", ["num_envs"]) == f"{program()} --help lists them all"
+    assert nearest_setting("learning_rate", ["num_envs"]) == f"{program()} --help-all lists them"
 
 
 def test_replace_checks_the_whole_again():
@@ -181,7 +186,7 @@ def test_a_value_is_shown_as_it_is_typed():
     ((Set(lr=1.0), Omit("critic_lr"), "train longer"),
      "--lr=1; or leave --critic_lr out; or train longer",
      "lr=1.0; or leave critic_lr out; or train longer"),
-    ('load("a--b")',) * 3, ("python main.py --help lists them all",) * 3])
+    ('load("a--b")',) * 3, ("python main.py --help-all lists them",) * 3])
 def test_a_fix_is_told_to_the_command_as_flags_and_in_python_as_keyword_arguments(
         fix, shell, python):
     error = ConfigError("what", fix)

@@ -1,0 +1,8 @@
+"""The verbs of the command, and the function of each."""
+
+VERBS = {
+    "train": "trains; the verb where none is named",
+    "bench": "measures how fast training is on this machine",
+    "export": "writes a trained policy as ONNX or TorchScript",
+    "replay": "runs an episode again in which an environment failed",
+}
