@@ -6,6 +6,7 @@ Nothing here imports torch, gymnasium or numpy, so that --help and typing errors
 """
 
 import inspect
+import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,12 +99,29 @@ def file_and_options(argv: Sequence[str], kind: type, missing: ConfigError) -> t
 
     Raises `missing` if there is no file, ConfigError for a wrong word.
     """
-    known = settings(kind)
     if not argv or argv[0].startswith("-"):
         raise missing
-    flags = flags_by_setting(split_flags(argv[1:]), known)
-    return Path(argv[0]), kind(**{name: known[name].read(flag_text(flag, known[name]))
-                                  for name, flag in flags.items()})
+    return Path(argv[0]), own_options(argv[1:], kind)
+
+
+def paths_and_options(argv: Sequence[str], kind: type, missing: ConfigError
+                      ) -> tuple[list[str], Any]:
+    """(all paths that a command line begins with, its options as an instance of `kind`).
+
+    Raises `missing` if there is no path, ConfigError for a wrong word.
+    """
+    paths = [*itertools.takewhile(lambda word: not word.startswith("-"), argv)]
+    if not paths:
+        raise missing
+    return paths, own_options(argv[len(paths):], kind)
+
+
+def own_options(argv: Sequence[str], kind: type) -> Any:
+    """The options of a verb without settings, as an instance of `kind`; ConfigError if wrong."""
+    known = settings(kind)
+    flags = flags_by_setting(split_flags(argv), known)
+    return kind(**{name: known[name].read(flag_text(flag, known[name]))
+                   for name, flag in flags.items()})
 
 
 def split_flags(argv: Sequence[str]) -> list[Flag]:

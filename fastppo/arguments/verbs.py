@@ -5,4 +5,6 @@ VERBS = {
     "bench": "measures how fast training is on this machine",
     "export": "writes a trained policy as ONNX or TorchScript",
     "replay": "runs an episode again in which an environment failed",
+    "plot": "draws the learning curves of runs",
+    "compare": "compares two groups of runs over their seeds",
 }

@@ -15,7 +15,7 @@ from fastppo.settings.fixes import program
 from fastppo.settings.spelling import closest
 
 USAGE_ERRORS = (ConfigError, ModelError, SpaceError)
-NEEDED_PACKAGES = "numpy", "torch", "gymnasium", "safetensors", "cloudpickle"
+NEEDED_PACKAGES = "numpy", "torch", "gymnasium", "safetensors", "cloudpickle", "matplotlib"
 Verb = Callable[[Sequence[str], Interrupts], None]
 
 

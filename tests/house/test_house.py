@@ -17,6 +17,7 @@ ROWS = """
     __main__
     cli
     benchmark
+    reports
     ppo
     outputs
     files

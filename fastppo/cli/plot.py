@@ -1,0 +1,69 @@
+"""The verb: fastppo plot RUN [RUN ...] [--output=FILE] [--metric=NAME] [--kind=curve|density]."""
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Sequence
+
+from fastppo.arguments.command_line import paths_and_options
+from fastppo.arguments.help_page import help_page
+from fastppo.arguments.setting_types import settings
+from fastppo.cli.interrupts import Interrupts
+from fastppo.errors import ConfigError
+from fastppo.settings.fixes import program
+from fastppo.settings.metric_names import MEAN_RETURN
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Draw the learning curves of runs, and print the name of the picture.
+
+      {0} plot runs/latest
+      {0} plot runs/small runs/large --labels=small,large
+
+    RUN is the folder of a run, a folder with several runs in it, a pattern in
+    quotes such as 'runs/Cart*', or a file metrics.csv. Runs with the same
+    environment and settings are one line: the mean over them with its 95 %
+    interval, and single runs if there are 5 or fewer. docs/reports.md has more.
+    """
+
+    output: str = "curve.png"
+    """File to write; its ending is the format: .png, .svg or .pdf"""
+    metric: str = MEAN_RETURN
+    """Column of metrics.csv; docs/metrics.md describes them"""
+    kind: Literal["curve", "density"] = "curve"
+    """Picture: curve, or density (the share of the runs in each cell of steps and values; of the
+    runs' curves, because their tables have no single episodes)"""
+    labels: tuple[str, ...] | None = None
+    """A label for each RUN, whose runs are one line then; none: settings that differ, else the
+    environment"""
+
+
+def plot_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
+    """Draws the runs that `argv` names, and prints the path of the picture."""
+    if any(word in ("-h", "--help") for word in argv):
+        about = (inspect.getdoc(Plot) or "").format(program())
+        print(help_page(f"usage: {program()} plot RUN [RUN ...] [--option=value ...]\n\n{about}",
+                        settings(Plot).values()))
+        return
+    paths, options = parse_plot(argv)
+    from fastppo.display.notes import note
+    from fastppo.reports.curves import save_curves
+    from fastppo.reports.density import save_density
+    from fastppo.reports.pictures import check_output
+    from fastppo.reports.run_groups import group_runs, mean_ends_early
+    from fastppo.reports.run_table import read_runs
+    output = Path(options.output)
+    check_output(output)
+    groups = group_runs([read_runs(path) for path in paths], options.labels)
+    save = save_curves if options.kind == "curve" else save_density
+    print(save(groups, options.metric, output))
+    for group in groups:
+        if options.kind == "curve" and (early := mean_ends_early(group, options.metric)):
+            note(early)
+
+
+def parse_plot(argv: Sequence[str]) -> tuple[list[str], Plot]:
+    """(paths of runs, options) of a command line; ConfigError for a wrong word."""
+    return paths_and_options(argv, Plot, ConfigError(
+        "plot needs the folder of a run, before its options", f"{program()} plot runs/latest"))

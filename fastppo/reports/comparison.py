@@ -1,0 +1,136 @@
+"""Two groups of runs compared over their seeds, after Agarwal et al. 2021 (arXiv:2108.13264)."""
+
+from typing import Any, Callable, NamedTuple, Sequence
+
+import numpy as np
+
+from fastppo.errors import ConfigError
+from fastppo.reports.run_table import RunTable
+from fastppo.settings.fixes import Install, Set
+from fastppo.settings.metric_names import MEAN_RETURN
+
+RESAMPLES = 10_000
+SEED = 0  # of the bootstrap: the same runs have the same intervals
+FEW_RUNS, FEWEST_RUNS = 5, 2  # below the first a warning, below the second an error
+EVALUATION_SCORE = "mean return of the evaluation after training (summary.json)"
+
+
+class Estimate(NamedTuple):
+    """A number and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Side(NamedTuple):
+    """One of the groups."""
+
+    runs: int
+    iqm: Estimate  # interquartile mean of the scores
+    mean: float
+    median: float
+    scores: list[float]  # one for each run
+
+
+class Comparison(NamedTuple):
+    """Group a against group b."""
+
+    environments: list[str]  # of all runs
+    score: str  # the meaning of a run's score
+    a: Side
+    b: Side
+    improvement: Estimate  # P(A > B), see improvement_of
+
+    def as_dict(self) -> dict[str, Any]:
+        """The comparison as plain values for JSON."""
+        sides = {name: side._asdict() | {"iqm": side.iqm._asdict()}
+                 for name, side in (("a", self.a), ("b", self.b))}
+        return self._asdict() | sides | {"improvement": self.improvement._asdict()}
+
+
+def compare_runs(a: Sequence[RunTable], b: Sequence[RunTable], metric: str | None = None
+                 ) -> Comparison:
+    """Compares the scores of two groups of runs.
+
+    The score of a run is the mean of its evaluation after training; without one in any run it is
+    the mean of the last tenth of the values of charts/episodic_return, and with `metric` that of
+    the metric. Intervals are percentile bootstraps of RESAMPLES resamples with a fixed seed; runs
+    are drawn from each group separately (stratified). Raises ConfigError for fewer than FEWEST_RUNS
+    runs, if only some runs have an evaluation, if a score is not finite, and without scipy.
+    """
+    for name, side in (("A", a), ("B", b)):
+        if len(side) < FEWEST_RUNS:
+            raise ConfigError(f"{name} has {len(side)} run, and a comparison over seeds needs"
+                              f" {FEWEST_RUNS} or more", "train with --seed=2, --seed=3, ...")
+    score, values = run_scores([*a, *b], metric)
+    first, second = values[:len(a)], values[len(a):]
+    titles = dict.fromkeys(table.title for table in [*a, *b])
+    return Comparison([*titles], score, side_of(first), side_of(second),
+                      bootstrapped((first, second), improvement_of))
+
+
+def run_scores(tables: Sequence[RunTable], metric: str | None) -> tuple[str, np.ndarray]:
+    """(the meaning of a score, the score of each run f64 [runs]); see compare_runs."""
+    evaluated = [evaluation_mean(table) for table in tables]
+    without = [table.file for table, value in zip(tables, evaluated) if value is None]
+    if metric is None and 0 < len(without) < len(tables):
+        raise ConfigError(f"{len(without)} of {len(tables)} runs have no evaluation after training,"
+                          f" such as {without[0]}: their scores would not be alike",
+                          Set(metric=MEAN_RETURN))
+    if metric is None and not without:
+        score, values = EVALUATION_SCORE, evaluated
+    else:
+        metric = metric or MEAN_RETURN
+        score, values = f"{metric}, mean of the last tenth", [
+            last_tenth(table.curve(metric)[1]) for table in tables]
+    for table, value in zip(tables, values):
+        if not np.isfinite(value):
+            raise ConfigError(f"the score of {table.file} is {value}", "leave that run out")
+    return score, np.array(values)
+
+
+def evaluation_mean(table: RunTable) -> float | None:
+    """The mean return of the evaluation in a run's summary; None if there is none."""
+    try:
+        return float(table.summary["evaluation"]["mean"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def last_tenth(values: np.ndarray) -> float:
+    """The mean of the last tenth of `values`, of one at least."""
+    return float(values[-max(1, round(len(values) / 10)):].mean())
+
+
+def side_of(scores: np.ndarray) -> Side:
+    """The statistics of the scores of one group, f64 [runs]."""
+    return Side(len(scores), bootstrapped((scores,), interquartile_mean), float(scores.mean()),
+                float(np.median(scores)), scores.tolist())
+
+
+def interquartile_mean(scores: np.ndarray, axis: int = -1) -> np.ndarray:
+    """The mean without the lowest and the highest quarter (rounded down) of the scores."""
+    from scipy.stats import trim_mean
+    return trim_mean(scores, 0.25, axis=axis)
+
+
+def improvement_of(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
+    """P(A > B): the share of the pairs of runs in which that of `a` is better, ties counted half.
+
+    It is the Mann-Whitney U statistic divided by the number of pairs.
+    """
+    pairs = np.sign(np.moveaxis(a, axis, -1)[..., :, None] - np.moveaxis(b, axis, -1)[..., None, :])
+    return (1 + pairs.mean(axis=(-2, -1))) / 2
+
+
+def bootstrapped(groups: tuple[np.ndarray, ...], statistic: Callable) -> Estimate:
+    """The value of a statistic of groups of scores, with its 95 % interval; see compare_runs."""
+    try:
+        from scipy.stats import bootstrap
+    except ModuleNotFoundError:
+        raise ConfigError("comparisons need scipy", Install("compare")) from None
+    found = bootstrap(groups, statistic, n_resamples=RESAMPLES, batch=RESAMPLES // 10,
+                      vectorized=True, method="percentile", rng=np.random.default_rng(SEED))
+    low, high = found.confidence_interval
+    return Estimate(float(statistic(*groups)), float(low), float(high))

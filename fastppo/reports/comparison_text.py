@@ -1,0 +1,62 @@
+"""A comparison of two groups of runs as a text for a terminal."""
+
+import math
+import textwrap
+
+from fastppo.reports.comparison import FEW_RUNS, Comparison, Estimate
+
+TEXT_WIDTH = 80
+HEADINGS = "runs", "IQM", "95 % interval", "mean", "median"
+
+
+def comparison_text(found: Comparison, names: tuple[str, str]) -> str:
+    """The table of a comparison and its meaning, in lines of at most 80 letters.
+
+    `names` are those of the groups; a long one is shortened at its beginning.
+    """
+    digits = digits_of(max(map(abs, found.a.scores + found.b.scores)))
+    rows = [HEADINGS, *([str(side.runs), f"{side.iqm.value:,.{digits}f}",
+                         interval_text(side.iqm, digits), f"{side.mean:,.{digits}f}",
+                         f"{side.median:,.{digits}f}"] for side in (found.a, found.b))]
+    widths = [max(map(len, column)) + 2 for column in zip(*rows)]
+    numbers = ["".join(f"{cell:>{width}}" for cell, width in zip(row, widths)) for row in rows]
+    room = max(12, TEXT_WIDTH - sum(widths) - 3)
+    labels = [name if len(name) <= room else "..." + name[3 - room:] for name in names]
+    wide = 3 + max(map(len, labels))
+    lines = [f"score: {found.score}", environments_text(found.environments), "",
+             " " * wide + numbers[0],
+             *(f"{f'{letter}  {label}':<{wide}}{row}"
+               for letter, label, row in zip("AB", labels, numbers[1:])), "",
+             f"P(A > B) = {found.improvement.value:.2f},"
+             f" 95 % interval {interval_text(found.improvement, 2)}", meaning(found)]
+    return "\n".join(textwrap.fill(line, TEXT_WIDTH) if line[:1] not in " AB" else line
+                     for line in lines)
+
+
+def environments_text(names: list[str]) -> str:
+    """The environment of the runs; a warning if there are several."""
+    if len(names) == 1:
+        return f"environment: {names[0]}"
+    return f"warning: the scores of several environments, {', '.join(names)}, are not alike"
+
+
+def meaning(found: Comparison) -> str:
+    """A sentence on what the runs show; with few runs a warning instead."""
+    runs, (value, low, high) = (found.a.runs, found.b.runs), found.improvement
+    if min(runs) < FEW_RUNS:
+        return (f"warning: {runs[0]} and {runs[1]} runs are few; with fewer than {FEW_RUNS} on a"
+                " side the intervals are too narrow")
+    if low <= 0.5 <= high:
+        return "The interval contains 0.5: these runs do not show which of the two is higher."
+    first, second = "AB" if value > 0.5 else "BA"
+    return f"The interval does not contain 0.5: the scores of {first} are higher than {second}'s."
+
+
+def interval_text(estimate: Estimate, digits: int) -> str:
+    """The ends of a 95 % interval."""
+    return f"{estimate.low:,.{digits}f} to {estimate.high:,.{digits}f}"
+
+
+def digits_of(scale: float) -> int:
+    """Digits after the point that give numbers of this size four in all, between 0 and 6."""
+    return min(6, max(0, 3 - math.floor(math.log10(scale)))) if scale > 0 else 0

@@ -1,0 +1,137 @@
+"""The verbs plot and compare: options, output, errors, and the page about them."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from run_folders import RETURN, write_run, write_runs
+
+from fastppo.arguments.command_line import file_and_options, paths_and_options
+from fastppo.cli import compare, main, plot
+from fastppo.errors import ConfigError
+
+PAGE = Path(__file__).parents[2] / "docs" / "reports.md"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Every test has a working directory of its own, with runs in it."""
+    monkeypatch.setattr(sys, "argv", ["main.py"])
+    monkeypatch.chdir(tmp_path)
+    write_runs(tmp_path / "a", [1.0, 2.0, 3.0])
+    write_runs(tmp_path / "b", [4.0, 5.0], settings={"lr": 1e-3})
+
+
+@pytest.fixture
+def command(capsys):
+    """A function from argv to (exit code, stdout, stderr) of the command in this process."""
+    def run(*argv):
+        code = 0
+        try:
+            main.main(argv)
+        except SystemExit as end:
+            code = end.code
+        return code, *capsys.readouterr()
+    return run
+
+
+# words
+
+def test_all_words_before_the_first_option_are_paths():
+    missing = ConfigError("nothing")
+    assert paths_and_options(["a", "b/c", "--labels", "x", "y"], plot.Plot, missing) == (
+        ["a", "b/c"], plot.Plot(labels=("x", "y")))
+    with pytest.raises(ConfigError, match="nothing"):
+        paths_and_options(["--kind=curve"], plot.Plot, missing)
+
+
+def test_a_verb_of_one_file_refuses_a_second():
+    with pytest.raises(ConfigError, match='"b" is neither a command nor a setting'):
+        file_and_options(["a", "b"], plot.Plot, ConfigError("nothing"))
+
+
+# plot
+
+def test_plot_prints_the_path_of_its_picture(command):
+    assert command("plot", "a", "b") == (0, "curve.png\n", "")
+    assert Path("curve.png").stat().st_size > 10_000
+    assert command("plot", "a", "--kind=density", "--output=d.svg") == (0, "d.svg\n", "")
+
+
+def test_plot_says_where_a_mean_ends_early(command):
+    write_run(Path("a/longer"), [1.0] * 30)
+    code, out, err = command("plot", "a", "--output=c.svg")
+    assert (code, out) == (0, "c.svg\n")
+    assert err.startswith("note: the mean of CartPole-v1 ends at 200 of 3,000 steps")
+
+
+@pytest.mark.parametrize("argv, says", [
+    ([], "fix: python main.py plot runs/latest"),
+    (["--metric=charts/SPS", "a"], "plot needs the folder of a run, before its options"),
+    (["gone"], "there is no folder gone"),
+    (["a", "--metric=charts/episodic_retrun"], f"fix: --metric={RETURN}"),
+    (["a", "--kind=curves"], "fix: --kind=curve"),
+    (["a", "--output=curve.gif"], "fix: --output=curve.png"),
+    (["a", "--output=gone/curve.png"], "there is no folder gone"),
+    (["a", "b", "--labels=x"], "fix: --labels=A,B"),
+    (["a", "--lables=x"], "fix: did you mean --labels?"),
+    (["a", "b", "--kind=density"], "shows one group of runs, and there are 2"),
+])
+def test_a_wrong_plot_is_an_error_with_a_fix(command, argv, says):
+    code, out, err = command("plot", *argv)
+    assert (code, out) == (2, "") and says in err and "fix:" in err and "Traceback" not in err
+    assert not Path("curve.png").exists()
+
+
+# compare
+
+def test_compare_prints_a_table(command):
+    code, out, err = command("compare", "a", "b")
+    assert (code, err) == (0, "")
+    assert re.search(r"^A  a +3 +2\.000 ", out, re.M) and "warning: 3 and 2 runs are few" in out
+
+
+def test_compare_reads_lists_and_patterns(command):
+    code, out, _ = command("compare", "a/seed[01]", "b/seed0,b/seed1", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["names"] == ["a/seed[01]", "b/seed0,b/seed1"]
+    assert found["a"]["scores"] == [1, 2] and found["b"]["scores"] == [4, 5]
+    assert found["improvement"] == {"value": 0, "low": 0, "high": 0}
+    assert found["a"]["iqm"] == {"value": 1.5, "low": 1, "high": 2}
+
+
+@pytest.mark.parametrize("argv, says", [
+    (["a"], "compare needs two groups of runs"),
+    (["a", "b", "c"], "compare needs two groups of runs"),
+    (["a", "b/seed0"], "B has 1 run"),
+    (["a", "b*x"], 'nothing fits the pattern "b*x"'),
+    (["a", "b", "--metric=kl"], "--metric=losses/approx_kl"),
+    (["a", "b", "--jsn"], "did you mean --json?"),
+])
+def test_a_wrong_comparison_is_an_error_with_a_fix(command, argv, says):
+    code, out, err = command("compare", *argv)
+    assert (code, out) == (2, "") and says in err and "fix:" in err and "Traceback" not in err
+
+
+# help
+
+@pytest.mark.parametrize("verb", ["plot", "compare"])
+def test_help_is_light_and_shows_an_example(verb):
+    code = ("import sys; from fastppo.cli import main\nmain.main([sys.argv[1], '--help'])\n"
+            "print([m for m in ('torch', 'numpy', 'gymnasium', 'matplotlib') if m in sys.modules])")
+    out = subprocess.run([sys.executable, "-c", code, verb], capture_output=True, text=True,
+                         check=True).stdout
+    assert out.endswith("[]\n") and f"fastppo {verb} runs/" in out and "{0}" not in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_every_command_of_the_page_is_understood():
+    parsers = {"plot": plot.parse_plot, "compare": compare.parse_compare}
+    lines = re.findall(r"(?m)^python main.py (\w+) (.*)$", PAGE.read_text(encoding="utf-8"))
+    assert {verb for verb, _ in lines} == {*parsers}
+    for verb, words in lines:
+        parsers[verb](shlex.split(words))

@@ -1,0 +1,195 @@
+"""Pictures of runs: what is drawn, what is said, and which files are written."""
+
+import gymnasium
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from run_folders import RETURN, write_run, write_runs
+
+from fastppo.errors import ConfigError
+from fastppo.reports import curves
+from fastppo.reports.curves import draw_groups, draw_run, save_curve, save_curves
+from fastppo.reports.density import ROWS, density, draw_density, save_density
+from fastppo.reports.pictures import check_output
+from fastppo.reports.run_groups import group_runs
+from fastppo.reports.run_table import read_runs
+
+
+def grouped(*folders, labels=None):
+    return group_runs([read_runs(str(folder)) for folder in folders], labels)
+
+
+def axes_of(*folders, metric=RETURN, labels=None):
+    axes, = draw_groups(grouped(*folders, labels=labels), metric).axes
+    return axes
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+# several runs
+
+def test_few_runs_are_drawn_beside_their_mean(tmp_path):
+    axes = axes_of(write_runs(tmp_path / "a", [10.0, 20.0, 60.0]))
+    *single, mean = axes.lines
+    assert [line.get_ydata()[-1] for line in single] == [10, 20, 60]
+    assert mean.get_ydata().tolist() == [1, 30] and mean.get_xdata().tolist() == [100, 200]
+    assert len(axes.collections) == 1 and axes.get_legend() is None
+    assert axes.get_title("left") == "CartPole-v1"
+    assert texts(axes)[0] == "mean over 3 runs, and the 95 % interval of the mean"
+
+
+def test_many_runs_are_drawn_as_their_mean_alone(tmp_path):
+    axes = axes_of(write_runs(tmp_path / "a", [10.0] * 6))
+    assert len(axes.lines) == 1 and len(axes.collections) == 1
+
+
+def test_two_runs_have_no_interval(tmp_path):
+    axes = axes_of(write_runs(tmp_path / "a", [10.0, 20.0]))
+    assert not axes.collections and texts(axes)[0] == "mean over 2 runs"
+
+
+def test_one_run_is_one_line_with_its_seed(tmp_path):
+    axes = axes_of(write_run(tmp_path / "a", [10.0, 20.0], seed=4))
+    assert len(axes.lines) == 1 and not axes.collections
+    assert texts(axes)[0] == "seed 4"
+
+
+def test_a_run_of_one_row_is_a_dot(tmp_path):
+    assert axes_of(write_run(tmp_path / "a", [10.0])).lines[0].get_marker() == "o"
+
+
+def test_several_groups_have_a_legend_and_colours_of_their_own(tmp_path):
+    axes = axes_of(write_runs(tmp_path / "a", [1.0, 2.0]), write_runs(tmp_path / "b", [3.0]),
+                   labels=("small", "large_$x{"))
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "small (2 runs)", "large_$x{"]
+    assert len({line.get_color() for line in axes.lines}) == 2
+
+
+def test_steps_are_written_short(tmp_path):
+    axes = axes_of(write_run(tmp_path / "a", [1.0, 2.0], steps=[200_000, 1_200_000]))
+    write = axes.xaxis.get_major_formatter()
+    assert [write(x) for x in (0, 400_000, 1_200_000)] == ["0", "400k", "1.2M"]
+    assert axes.get_xlim()[0] == 0
+
+
+# the solved mark
+
+@pytest.mark.parametrize("metric, returns, marked", [
+    (RETURN, [100.0, 300.0], True),
+    (RETURN, [1.0, 9.0], False),  # the curve would be flat
+    (RETURN, [5000.0, 5001.0], False),
+    ("losses/approx_kl", [475.0, 475.0], False),
+])
+def test_the_solved_mark_is_where_it_belongs(tmp_path, metric, returns, marked):
+    axes = axes_of(write_run(tmp_path / "a", returns), metric=metric)
+    threshold = gymnasium.spec("CartPole-v1").reward_threshold
+    assert ("solved: 475" in texts(axes)) == marked
+    if marked:
+        assert axes.lines[-1].get_ydata() == [threshold, threshold]
+        assert axes.get_ylim()[1] > threshold
+
+
+def test_an_environment_that_no_id_names_has_no_mark(tmp_path):
+    axes = axes_of(write_run(tmp_path / "a", [100.0, 300.0], env_name="never_imported:MyEnv"))
+    assert len(axes.lines) == 1
+
+
+# files
+
+@pytest.mark.parametrize("name, start", [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"),
+                                         ("a.PDF", b"%PDF")])
+def test_the_ending_is_the_format(tmp_path, name, start):
+    path = save_curves(grouped(write_runs(tmp_path / "a", [1.0, 2.0])), RETURN, tmp_path / name)
+    assert path.read_bytes().startswith(start)
+
+
+def test_a_picture_is_large_enough_for_a_screen_with_small_dots(tmp_path):
+    path = save_curves(grouped(write_run(tmp_path / "a", [1.0, 2.0])), RETURN, tmp_path / "a.png")
+    assert imread(path).shape[:2] == (800, 1400)
+
+
+@pytest.mark.parametrize("path, says", [("a.jpg", "ends with none"), ("a", "ends with none"),
+                                        ("gone/a.png", "no folder gone")])
+def test_a_file_that_cannot_be_is_refused(path, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=says):
+        check_output(tmp_path.relative_to(tmp_path) / path)
+
+
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
+    (tmp_path / "a.png").mkdir()
+    with pytest.raises(ConfigError, match="cannot write"):
+        save_curves(grouped(write_run(tmp_path / "a", [1.0])), RETURN, tmp_path / "a.png")
+
+
+def test_drawing_leaves_matplotlibs_settings_as_they_were(tmp_path, monkeypatch):
+    monkeypatch.setitem(matplotlib.rcParams, "font.size", 17.0)
+    before = dict(matplotlib.rcParams)
+    save_curve(write_run(tmp_path / "a", [1.0, 2.0]))
+    assert dict(matplotlib.rcParams) == before
+
+
+# the curve of one run
+
+def test_a_run_has_its_curve_with_evaluations_and_two_panels(tmp_path):
+    folder = write_run(tmp_path / "a", [100.0, 200.0, 300.0], seed=3,
+                       **{"eval/return_mean": [None, 250.0, 280.0],
+                          "losses/explained_variance": [-40.0, 0.5, 0.9]})
+    top, left, right = draw_run(read_runs(str(folder))[0]).axes
+    line, points = top.lines[:2]
+    assert line.get_ydata().tolist() == [100, 200, 300]
+    assert points.get_xydata().tolist() == [[200, 250], [300, 280]]
+    assert points.get_linestyle() == "None"
+    assert [one.get_title("left") for one in (left, right)] == ["KL divergence of an update",
+                                                                "explained variance"]
+    assert right.get_ylim() == (-1, 1.05)
+
+
+def test_a_run_without_a_finished_episode_says_so(tmp_path):
+    table, = read_runs(str(write_run(tmp_path / "a", [None, None])))
+    assert texts(draw_run(table).axes[0])[-1] == "no episode has finished"
+
+
+def test_a_runs_curve_is_in_its_folder(tmp_path):
+    folder = write_run(tmp_path / "a", [100.0, 200.0])
+    assert save_curve(folder) == folder / "curve.png"
+    assert imread(folder / "curve.png").shape[:2] == (880, 1200)
+    with pytest.raises(ConfigError, match="no complete row"):
+        save_curve(write_run(tmp_path / "b", []))
+
+
+def test_a_long_label_is_shortened():
+    assert curves.short("x" * 61) == "x" * 57 + "..." and curves.short("x" * 60) == "x" * 60
+    assert curves.short("lr=0.001") == "lr=0.001"
+
+
+# density
+
+def test_the_shares_of_a_column_add_up_to_one_over_the_runs_that_reach_it():
+    steps = np.linspace(0, 600, 61)
+    shares, edges, levels = density([(steps, 0 * steps), (steps, 0 * steps + 9),
+                                     (steps[:31], steps[:31] * 0 + 9)])
+    assert edges[[0, -1]].tolist() == [0, 600] and len(levels) == ROWS + 1
+    assert shares.sum(axis=1) == pytest.approx(1)
+    assert shares[0, [0, -1]] == pytest.approx([1 / 3, 2 / 3])
+    assert shares[-1, [0, -1]] == pytest.approx([1 / 2, 1 / 2])
+
+
+def test_a_density_says_that_it_is_of_curves(tmp_path):
+    group, = grouped(write_runs(tmp_path / "a", [5.0, 7.0, 9.0]))
+    axes = draw_density(group, RETURN).axes[0]
+    assert texts(axes)[0] == ("density of the curves of 3 runs, each the mean of its last 100"
+                              " episodes")
+
+
+def test_a_density_needs_one_group_with_several_runs(tmp_path):
+    a, b = (write_runs(tmp_path / name, [5.0, 7.0]) for name in "ab")
+    with pytest.raises(ConfigError, match="3 runs or more, not 2"):
+        save_density(grouped(a), RETURN, tmp_path / "d.png")
+    with pytest.raises(ConfigError, match="one group of runs, and there are 2: x; y"):
+        save_density(grouped(a, b, labels=("x", "y")), RETURN, tmp_path / "d.png")
+    assert save_density(grouped(a, b), RETURN, tmp_path / "d.svg").exists()  # 4 runs, one label
