@@ -6,6 +6,7 @@
     --help-all         everything
 """
 
+import inspect
 import shutil
 import textwrap
 from typing import Any, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from fastppo.settings.spelling import closest
 
 MEANING_COLUMN, WIDEST = 30, 110
 ALL = "all"
+HELP_FLAGS = "-h", "--help", "--help-all", "--help_all"
 FIRST = ("env_name", "total_steps", "seed", "model", "num_envs", "num_workers", "lr", "gamma",
          "device", "eval_interval", "logger", "progress", "run_dir")
 VALUES = """\
@@ -34,7 +36,7 @@ Values and names:
 def split_help(argv: Sequence[str]) -> tuple[str | None, list[str]]:
     """(the topic of --help, the other words); None if no help is asked for, "" without a topic."""
     words, topic = list(argv), None
-    for flag in ("-h", "--help", "--help-all", "--help_all"):
+    for flag in HELP_FLAGS:
         if flag in words:
             at = words.index(flag)
             follows = words[at + 1:at + 2]
@@ -80,6 +82,21 @@ def verb_lines() -> str:
     """The verbs, a line each."""
     return "\n".join(f"  {program()} {verb:{max(map(len, VERBS))}}  {text}"
                      for verb, text in VERBS.items() if verb != "train")
+
+
+def verb_page(options: type, operands: str) -> str:
+    """The page on a verb that takes `operands`, then the `options` of a dataclass named after it.
+
+    The docstring of the class introduces it; {0} in it is the command.
+    """
+    about = (inspect.getdoc(options) or "").format(program())
+    usage = f"usage: {program()} {options.__name__.lower()} {operands} [--option=value ...]"
+    return help_page(f"{usage}\n\n{about}", settings(options).values())
+
+
+def asks_for_help(argv: Sequence[str]) -> bool:
+    """True if --help is one of the words."""
+    return any(word in HELP_FLAGS for word in argv)
 
 
 def help_page(intro: str, shown: Iterable[Setting], preset: str = "none",

@@ -1,12 +1,10 @@
 """The verb: fastppo compare A B [--metric=NAME] [--json]."""
 
-import inspect
 from dataclasses import dataclass
 from typing import Sequence
 
 from fastppo.arguments.command_line import paths_and_options
-from fastppo.arguments.help_page import help_page
-from fastppo.arguments.setting_types import settings
+from fastppo.arguments.help_page import asks_for_help, verb_page
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import program
@@ -34,10 +32,8 @@ class Compare:
 
 def compare_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Compares the two groups of runs that `argv` names, and prints the table."""
-    if any(word in ("-h", "--help") for word in argv):
-        about = (inspect.getdoc(Compare) or "").format(program())
-        print(help_page(f"usage: {program()} compare A B [--option=value ...]\n\n{about}",
-                        settings(Compare).values()))
+    if asks_for_help(argv):
+        print(verb_page(Compare, "A B"))
         return
     names, options = parse_compare(argv)
     from fastppo.reports.comparison import compare_runs

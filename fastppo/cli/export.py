@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, Sequence
 
 from fastppo.arguments.command_line import file_and_options
-from fastppo.arguments.help_page import help_page
-from fastppo.arguments.setting_types import settings
+from fastppo.arguments.help_page import asks_for_help, verb_page
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, Error
 from fastppo.files.run_folder import example_model
@@ -18,6 +17,8 @@ from fastppo.settings.fixes import Omit, program
 @dataclass(frozen=True)
 class Export:
     """Write a trained policy as one graph: raw observation in, the environment's action out.
+
+      {0} export runs/latest --to=onnx
 
     The graph is checked before it is written: on steps of the environment that the policy was
     trained on, if that is an id of Gymnasium's, else on samples of its observation space.
@@ -37,9 +38,8 @@ class Export:
 
 def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Exports the policy that `argv` names, and prints a line on the check."""
-    if any(word in ("-h", "--help") for word in argv):
-        print(help_page(f"usage: {program()} export MODEL [--option=value ...]\n\n"
-                        + (Export.__doc__ or ""), settings(Export).values()))
+    if asks_for_help(argv):
+        print(verb_page(Export, "MODEL"))
         return
     model, options = parse_options(argv)
     from fastppo.files import export as exporter

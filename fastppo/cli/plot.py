@@ -1,13 +1,11 @@
 """The verb: fastppo plot RUN [RUN ...] [--output=FILE] [--metric=NAME] [--kind=curve|density]."""
 
-import inspect
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Sequence
 
 from fastppo.arguments.command_line import paths_and_options
-from fastppo.arguments.help_page import help_page
-from fastppo.arguments.setting_types import settings
+from fastppo.arguments.help_page import asks_for_help, verb_page
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import program
@@ -41,10 +39,8 @@ class Plot:
 
 def plot_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Draws the runs that `argv` names, and prints the path of the picture."""
-    if any(word in ("-h", "--help") for word in argv):
-        about = (inspect.getdoc(Plot) or "").format(program())
-        print(help_page(f"usage: {program()} plot RUN [RUN ...] [--option=value ...]\n\n{about}",
-                        settings(Plot).values()))
+    if asks_for_help(argv):
+        print(verb_page(Plot, "RUN [RUN ...]"))
         return
     paths, options = parse_plot(argv)
     from fastppo.display.notes import note

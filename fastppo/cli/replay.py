@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, Sequence
 
 from fastppo.arguments.command_line import file_and_options
-from fastppo.arguments.help_page import help_page
-from fastppo.arguments.setting_types import settings
+from fastppo.arguments.help_page import asks_for_help, verb_page
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, EnvError
 from fastppo.settings.fixes import Set, program
@@ -19,6 +18,8 @@ from fastppo.settings.fixes import Set, program
 @dataclass(frozen=True)
 class Replay:
     """Run the episode of a fault again, in this process, up to the step that failed.
+
+      {0} replay runs/latest/fault-env3-episode12-step57.bundle
 
     BUNDLE is a file fault-*.bundle in the folder of a run. The environment is reset with the seed
     of the episode and takes its actions. It ends with 0 if the step fails again, and with 1 if it
@@ -37,9 +38,8 @@ class Replay:
 
 def replay_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Replays the bundle that `argv` names; SystemExit(1) if nothing fails."""
-    if any(word in ("-h", "--help") for word in argv):
-        print(help_page(f"usage: {program()} replay BUNDLE [--option=value ...]\n\n"
-                        + (Replay.__doc__ or ""), settings(Replay).values()))
+    if asks_for_help(argv):
+        print(verb_page(Replay, "BUNDLE"))
         return
     replay(*parse_replay(argv))
 
