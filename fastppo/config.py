@@ -16,6 +16,8 @@ from fastppo.settings.presets import preset_of
 from fastppo.settings.schedules import EXAMPLES, Scheduled, is_finite_number, is_schedule
 from fastppo.settings.spelling import MODELS, nearest_choice
 
+MOST_THREADS = 1_024
+
 
 @dataclass(frozen=True)
 class Config:
@@ -298,8 +300,10 @@ def _one_of(choices):
 # (settings, a function that is True for a valid value, a description of valid values)
 RULES = [(name, *rule) for names, *rule in (
     ("num_envs num_steps epochs num_minibatches num_microbatches total_steps frame_stack rnn_size"
-     " torch_threads update_threads max_episode_steps eval_interval sde_sample_freq replay_limit",
+     " max_episode_steps eval_interval sde_sample_freq replay_limit",
      _whole(1), "a whole number above 0"),
+    ("torch_threads update_threads", lambda x: _whole(1)(x) and x <= MOST_THREADS,
+     f"a whole number from 1 to {MOST_THREADS}"),
     ("eval_episodes", _whole(0), "a whole number, 0 or more"),
     ("num_workers", lambda x: x == "auto" or _whole(0)(x), "a whole number, 0 or more, or auto"),
     ("seed", _whole(0), "a whole number from 0 to 2**63 - 1"),

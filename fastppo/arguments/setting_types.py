@@ -82,7 +82,8 @@ class Setting(NamedTuple):
         except (ValueError, LookupError, ArithmeticError):
             value = None
         if value is None or choices and value not in choices:
-            raise ConfigError(f'{self.name} is "{text}", but must be {wanted}', self.fix(text))
+            shown = f'"{text}"' if self.kind != dict[str, Any] else "no JSON"  # it may hold a key
+            raise ConfigError(f'{self.name} is {shown}, but must be {wanted}', self.fix(text))
         return value
 
 

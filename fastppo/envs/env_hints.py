@@ -6,6 +6,7 @@ from typing import Any, Callable
 from gymnasium.envs.registration import EnvSpec, load_env_creator, registry
 
 from fastppo.errors import ConfigError
+from fastppo.machine.child_env import without_secrets
 from fastppo.settings.fixes import Fix, Install
 
 # The fix if a text, such as a module's name or an error's text, contains the key.
@@ -51,7 +52,8 @@ def wrong_keywords(name: str, constructor: EnvSpec | Callable,
     except ValueError:  # it is written in C and has no signature
         return None
     except TypeError as error:
-        return ConfigError(f"{name} takes {signature}, and env_kwargs is {kwargs}: {error}",
+        shown = without_secrets(kwargs)
+        return ConfigError(f"{name} takes {signature}, and env_kwargs is {shown}: {error}",
                            "change env_kwargs, which are for env_name alone; or give a function"
                            " without arguments")
     return None

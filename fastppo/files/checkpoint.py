@@ -9,6 +9,7 @@ An environment itself is not saved: the actions of its running episode are, and 
 
 import logging
 import math
+import operator
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -26,7 +27,9 @@ from fastppo.errors import CheckpointError, ConfigError
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import CHECKPOINTS, public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
-from fastppo.settings.fixes import Omit
+from fastppo.machine.child_env import without_secrets
+from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.spelling import MODELS
 from fastppo.stepping.boundary import Boundary, boundary_tree
 from fastppo.update.optimizers import Adam
 
@@ -37,6 +40,8 @@ CHANGEABLE = {"num_workers", "total_steps", "device", "learner", "acting", "torc
               "update_threads", "step_timeout", "reset_timeout", "eval_episodes", "eval_interval",
               "eval_env", "checkpoint_interval", "logger", "wandb_project", "progress", "run_dir",
               "on_worker_failure", "nan_policy", "replay_limit", "replay_timeout", "worker_env"}
+# Settings that a file never decides: where files are written, and what workers may see.
+NOT_STORED = {"run_dir", "worker_env"}
 RUN_FIX = "give the folder of a run, such as runs/CartPole-v1__1, or a checkpoint in it"
 
 log = logging.getLogger("fastppo")
@@ -142,7 +147,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     tensors, texts = read_tensor_file(path, CHECKPOINT_FORMAT, "a checkpoint",
                                       "ppo.checkpoint(path)")
     try:
-        found = Checkpoint(path, texts["config"], texts["code"], texts["fingerprint"],
+        config = {name: x for name, x in texts["config"].items() if name not in NOT_STORED}
+        found = Checkpoint(path, config, texts["code"], texts["fingerprint"],
                            join_tree(texts["state"], tensors))
         _check_settings(found, sum(x.numel() for x in tensors.values()))
         return found
@@ -160,10 +166,15 @@ def _check_settings(found: Checkpoint, numbers: int) -> None:
     config = Config(**{name: x for name, x in found.settings.items() if name in known})
     if not {*found.code} <= known or not isinstance(found.settings["env_name"], str):
         raise ValueError(f"no settings are {found.code!r}")
-    envs, built_in = len(found.state["boundary"]["episodes"]), "model" not in found.code
-    most = max(*config.hidden_sizes, config.rnn_size * (config.rnn != "none")) * built_in
-    if config.num_envs != envs or most > numbers:
-        raise ValueError(f"num_envs is {config.num_envs} for {envs}, a layer has {most} units")
+    envs, units = len(found.state["boundary"]["episodes"]), config.hidden_sizes
+    if config.model in MODELS and "model" not in found.code:
+        weights = sum(map(operator.mul, units, units[1:]))
+        weights += (config.rnn != "none") * config.rnn_size ** 2
+        if max(weights, len(units), config.frame_stack, *units) > numbers:
+            raise ValueError(f"a network of {weights} weights in a file of {numbers} numbers")
+    if config.num_envs != envs or config.frame_stack > numbers:
+        raise ValueError(f"num_envs is {config.num_envs} for {envs} environments,"
+                         f" frame_stack {config.frame_stack}")
     if found.step < 0:
         raise ValueError("the step is below 0")
 
@@ -182,16 +193,33 @@ def resumed_settings(found: Checkpoint, env: Any, changes: dict[str, Any]) -> di
         raise ConfigError(f"{found.path} is of the environment {name}, and code that a file names"
                           " is never imported", "PPO.resume(path, env=...) with that environment,"
                           " or --env_name=module:MyEnv")
+    code = [*found.code, *code_named_in(stored)]
     given = env_label(env) if env is not None else changes.get("env_name", name)
     for setting, value in {**changes, "env_name": given}.items():
-        if setting not in CHANGEABLE | {*found.code} and plain(value) != plain(stored.get(setting)):
-            raise ConfigError(f"{setting} is {value!r}, but the run that is resumed has"
-                              f" {stored.get(setting)!r}", Omit(setting))
-    missing = [setting for setting in found.code if setting not in changes]
+        if setting not in CHANGEABLE | {*code} and plain(value) != plain(stored.get(setting)):
+            ours, theirs = without_secrets(value), without_secrets(stored.get(setting))
+            raise ConfigError(f"{setting} is {ours!r}, but the run that is resumed has {theirs!r}",
+                              Omit(setting))
+    missing = {setting: stored.get(setting, "...") for setting in code if setting not in changes}
     if missing:
-        raise ConfigError(f"the run had your own {' and '.join(missing)}, which a file cannot hold",
-                          f"PPO.resume(path, {', '.join(f'{one}=...' for one in missing)})")
+        raise ConfigError(f"the run had your own {' and '.join(missing)}, which a file cannot hold"
+                          " or must not choose", Set(**missing))
     return stored | changes | ({} if env is None else {"env_name": given})
+
+
+def code_named_in(settings: dict[str, Any]) -> list[str]:
+    """The settings whose text names code to import, which must be given again."""
+    model, env = settings.get("model", "auto"), settings.get("eval_env")
+    return ["model"] * (model not in MODELS) + ["eval_env"] * (
+        env is not None and not is_registered(str(env)))
+
+
+def given_again(ppo) -> dict[str, str]:
+    """The settings of `ppo` that name code, which a command that resumes it must give again."""
+    settings = vars(ppo.source.config)
+    env = [] if is_registered(settings["env_name"]) else ["env_name"]
+    return {name: settings[name] for name in (*env, *code_named_in(settings))
+            if isinstance(settings[name], str)}
 
 
 def plain(value: Any) -> Any:

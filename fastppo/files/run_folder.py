@@ -7,7 +7,7 @@ from typing import Any
 
 from fastppo.config import Config
 from fastppo.errors import ConfigError
-from fastppo.machine.child_env import is_secret
+from fastppo.machine.child_env import without_secrets
 from fastppo.settings.fixes import Set
 
 CHECKPOINTS = "checkpoint-*.safetensors"  # the files of a run's checkpoints; * is the step
@@ -16,17 +16,7 @@ CHECKPOINTS = "checkpoint-*.safetensors"  # the files of a run's checkpoints; * 
 def public_config(config: Config) -> dict[str, Any]:
     """A Config as plain JSON values; what may be a password in env_kwargs becomes ***."""
     plain = json.loads(json.dumps(vars(config), default=repr))
-    return plain | {"env_kwargs": _without_secrets(plain["env_kwargs"])}
-
-
-def _without_secrets(value: Any, secret: bool = False) -> Any:
-    """`value`, in which texts under a name like that of a password are ***."""
-    if isinstance(value, dict):
-        return {key: _without_secrets(part, secret or is_secret(key))
-                for key, part in value.items()}
-    if isinstance(value, list):
-        return [_without_secrets(part, secret) for part in value]
-    return "***" if secret and isinstance(value, str) else value
+    return plain | {"env_kwargs": without_secrets(plain["env_kwargs"])}
 
 
 def example_model(folder: Path = Path()) -> Path:

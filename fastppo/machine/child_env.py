@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import Sequence
+from typing import Any, Sequence
 
 # Whole words between other characters: GH_TOKEN and API_KEY, but not KEYMAP or MJKEY.
 SECRET = re.compile(r"(?<![A-Z])(API)?(KEY|TOKEN|SECRET|CREDENTIAL)S?(?![A-Z])|PASSW",
@@ -16,6 +16,16 @@ def is_secret(name: str) -> bool:
     """True if a name looks like that of a credential, also in camel case: authToken."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(name))
     return bool(SECRET.search(words))
+
+
+def without_secrets(value: Any, secret: bool = False) -> Any:
+    """`value`, in which texts under a name like that of a credential are ***."""
+    if isinstance(value, dict):
+        return {key: without_secrets(part, secret or is_secret(key))
+                for key, part in value.items()}
+    if isinstance(value, list):
+        return [without_secrets(part, secret) for part in value]
+    return "***" if secret and isinstance(value, str) else value
 
 
 def worker_environment(allowed: Sequence[str] = ()) -> dict[str, str]:

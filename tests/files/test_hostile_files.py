@@ -19,7 +19,7 @@ from envs_for_tests import Chance
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from fastppo import PPO, load
-from fastppo.errors import CheckpointError, Error, FaultPlace
+from fastppo.errors import CheckpointError, ConfigError, Error, FaultPlace
 from fastppo.files.checkpoint import CHECKPOINT_FORMAT, read_checkpoint
 from fastppo.files.crash_bundle import BUNDLE_FORMAT, read_bundle, write_bundle
 from fastppo.files.policy_file import POLICY_FORMAT
@@ -35,11 +35,15 @@ VALUES = [None, True, -1, 0, 10**9, 10**30, 1e308, float("nan"), float("inf"), "
           {"list": [{}]}, "__import__('os')", "a" * 10_000, [1] * 5_000]
 
 
+def chance():
+    return Chance(*SPACES)
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """A policy and a checkpoint, by the function that reads them."""
     folder = tmp_path_factory.mktemp("files")
-    with PPO(lambda: Chance(*SPACES), **TINY) as ppo:
+    with PPO(chance, **TINY) as ppo:
         ppo.learn(32)
         ppo.save(folder / "policy.safetensors")
         ppo.checkpoint(folder / "checkpoint.safetensors")
@@ -202,6 +206,43 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_file_that_lies_is_refused(lie, files, tmp_path):
     assert lying(files, tmp_path, LIES[lie]) is not None
+
+
+SETTINGS = {
+    "300,000 layers": dict(hidden_sizes=[1] * 300_000),
+    "large layers": dict(hidden_sizes=[9000] * 3),
+    "a large memory": dict(rnn="lstm", rnn_size=9000), "a million frames": dict(frame_stack=10**6),
+    "a billion frames": dict(frame_stack=10**9), "a million threads": dict(torch_threads=10**6),
+    "a model to import": dict(model="pwn:go"), "an environment to import": dict(env_name="pwn:go"),
+    "an environment to evaluate in": dict(eval_env="pwn:go", eval_interval=64),
+    "a function to abort with": dict(eval_env="os:abort"), "a loss to import": dict(loss="pwn:go"),
+    "an optimizer to import": dict(optimizer="pwn:go"),
+    "negative steps": dict(num_steps=-1), "other environments": dict(num_envs=99),
+}
+
+
+@pytest.mark.parametrize("lie", SETTINGS)
+def test_a_checkpoint_whose_settings_lie_is_refused_and_imports_nothing(
+        lie, files, tmp_path, monkeypatch):
+    (tmp_path / "pwn.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = tmp_path / "checkpoint.safetensors"
+    tensors, texts = read_tensor_file(files / "checkpoint.safetensors", CHECKPOINT_FORMAT, "", "")
+    texts["config"].update(SETTINGS[lie])
+    write_tensor_file(path, CHECKPOINT_FORMAT, tensors, texts)
+    with pytest.raises((CheckpointError, ConfigError)):
+        PPO.resume(path, chance, num_workers=0)
+    assert "pwn" not in sys.modules
+
+
+def test_a_checkpoint_does_not_choose_where_files_are_written(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tensors, texts = read_tensor_file(files / "checkpoint.safetensors", CHECKPOINT_FORMAT, "", "")
+    texts["config"].update(run_dir=str(tmp_path / "evil"), worker_env=["AWS_SECRET_KEY"])
+    write_tensor_file(tmp_path / "c", CHECKPOINT_FORMAT, tensors, texts)
+    with PPO.resume(tmp_path / "c", chance) as ppo:
+        assert (ppo.config.run_dir, ppo.config.worker_env) == (None, None)
+    assert not (tmp_path / "evil").exists()
 
 
 def test_a_header_of_a_million_tensors_is_refused_before_it_is_read(tmp_path):
