@@ -1,5 +1,6 @@
 """The command: chooses the verb and turns errors into exit codes."""
 
+import faulthandler
 import importlib
 import io
 import os
@@ -25,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
     add_working_directory(sys.path)
+    if not faulthandler.is_enabled():
+        faulthandler.enable(2)  # stderr: a crash of an environment in this process shows its stack
     with Interrupts() as interrupts, guarded_stdout():
         try:
             verb, rest = choose_verb(sys.argv[1:] if argv is None else argv)
@@ -72,7 +75,7 @@ def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:
     if first == "--version":
         return print_version, []
     if first not in VERBS:
-        near = closest(first, VERBS)
+        near = None if first.startswith("-") else closest(first, VERBS)
         if near or first.isalpha() and first.islower():
             raise ConfigError(f'there is no command "{first}", only {", ".join(VERBS)}; and'
                               " settings begin with --", f"{program()} {near or '--help'}")

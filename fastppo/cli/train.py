@@ -7,17 +7,18 @@ import shlex
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 from fastppo import __version__
 from fastppo.arguments import command_line
-from fastppo.arguments.command_line import Train, folder_name
+from fastppo.arguments.command_line import Request, Train, folder_name
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.display.banner import banner
 from fastppo.display.notes import note, status
 from fastppo.files.choose_folder import link_latest, place_to_resume, run_folder
-from fastppo.settings.fixes import program
+from fastppo.settings.fixes import flag, program
 from fastppo.settings.metric_names import EVALUATION, MEAN_RETURN
 
 PROCESS_START = time.monotonic()
@@ -27,27 +28,15 @@ MODEL_FILE, SUMMARY_FILE = "model.safetensors", "summary.json"
 def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Trains with the settings of `argv`, saves and evaluates, in the folder of the run."""
     request = command_line.read(argv)
-    options, config = Train(**request.options), request.config
-    seed = secrets.randbits(31) if config.seed is None else config.seed
-    progress = "live" if config.progress == "auto" else config.progress
-    place = place_to_resume(options.resume, options.init_from, config.run_dir)
-    name = f"{folder_name(config.env_name)}__{seed}"
-    with run_folder(place, options.resume, config.run_dir, name) as folder:
-        status(f"fastppo {__version__}   {config.env_name if place is None else place}   starting")
+    with opened_run(request) as (ppo, folder, resumed):
         from fastppo.outputs.evaluator import evaluator_of
-        from fastppo.ppo import PPO
-        start = request.given | {"progress": progress, "run_dir": str(folder)}
-        if place is None:
-            start |= {"env_name": config.env_name, "seed": seed, "init_from": options.init_from}
-        with PPO(checkpoint=place, **start) as ppo:
-            link_latest(folder)
-            status("")
-            print(*banner(ppo, request, folder, place is not None), sep="\n", flush=True)
-            if is_complete(ppo, folder):
-                print(f"complete  {ppo.step:,} of {ppo.total:,} steps   {folder / MODEL_FILE}")
-                return
-            sinks = list(ppo.sinks)
-            summary = learn_and_save(ppo, folder, interrupts)
+        link_latest(folder)
+        print(*banner(ppo, request, folder, resumed), sep="\n", flush=True)
+        if is_complete(ppo, folder):
+            print(f"complete  {ppo.step:,} of {ppo.total:,} steps   {folder / MODEL_FILE}")
+            return
+        sinks = list(ppo.sinks)
+        summary = learn_and_save(ppo, folder, interrupts)
         if ppo.config.eval_episodes:
             final_evaluation(ppo, folder, summary, evaluator_of(sinks))
     if any(getattr(sink, "hung", False) for sink in sinks):
@@ -55,10 +44,42 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         os._exit(0)  # a normal exit would wait for wandb again
 
 
+@contextmanager
+def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
+    """(trainer, folder, whether it is resumed) of the run that a command line asks for.
+
+    Until the trainer has locked the folder another process may still write a checkpoint into it,
+    such as the run that a supervisor has just ended. Then the folder is looked at again.
+    """
+    options, config = Train(**request.options), request.config
+    seed = secrets.randbits(31) if config.seed is None else config.seed
+    progress = "live" if config.progress == "auto" else config.progress
+    name, opened = f"{folder_name(config.env_name)}__{seed}", False
+    while not opened:
+        place = place_to_resume(options.resume, options.init_from, config.run_dir)
+        with run_folder(place, options.resume, config.run_dir, name) as folder:
+            status(f"fastppo {__version__}   {place or config.env_name}   starting")
+            from fastppo.files.checkpoint import checkpoints_in
+            from fastppo.ppo import PPO
+            start = request.given | {"progress": progress, "run_dir": str(folder)}
+            if place is None:
+                start |= {"env_name": config.env_name, "seed": seed, "init_from": options.init_from}
+            known = checkpoints_in(folder)
+            with PPO(checkpoint=place, **start) as ppo:
+                status("")
+                opened = checkpoints_in(folder) == known and (place is not None or not known)
+                if opened:
+                    yield ppo, folder, place is not None
+
+
 def is_complete(ppo, folder: Path) -> bool:
-    """True for a resumed run that has nothing left to do: it was saved, and its steps are taken."""
-    saved = (folder / MODEL_FILE).exists() and (folder / SUMMARY_FILE).exists()
-    return saved and ppo.step >= ppo.total
+    """True for a resumed run that has nothing left to do: trained, saved and evaluated."""
+    try:
+        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+        evaluated = summary["evaluation"] is not None or not ppo.config.eval_episodes
+    except (OSError, ValueError, LookupError, TypeError):  # not there, or not ours
+        return False
+    return evaluated and (folder / MODEL_FILE).exists() and ppo.step >= ppo.total
 
 
 def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
@@ -67,7 +88,7 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
     A signal stops at once while steps are collected or evaluated, else after the iteration; an
     update that takes long is undone.
     """
-    from fastppo.outputs.checkpointer import checkpointer_of
+    from fastppo.outputs.sinks import shorten_waits
     started, ended, begun = time.monotonic(), "error", ppo.step
     evaluating = -ppo.clock.seconds.get(EVALUATION, 0.0)
     interrupts.stop_now = lambda: ppo.clock.part in ("collect", EVALUATION)
@@ -88,14 +109,25 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
         model = save_state(ppo, folder, ended) if ppo.learner.last_iteration >= 0 else None
         summary = make_summary(ppo, ended, started - PROCESS_START, seconds, begun, model)
         write_summary(folder, summary)
+        if ended == "signal":
+            shorten_waits(ppo.sinks)
         ppo.close()  # its sinks print their last lines
         print(result_line(summary, model), flush=True)
-        if ended != "done" and checkpointer_of(ppo.sinks).newest:
-            print(f"resume    {program()} --resume={shlex.quote(str(folder))}", flush=True)
+        if ended != "done":
+            print_resume_line(ppo, folder)
         interrupts.stop_now = lambda: True
     if interrupts.signum:
         raise Stop
     return summary
+
+
+def print_resume_line(ppo, folder: Path) -> None:
+    """Prints the command that resumes a run, if it has a checkpoint."""
+    from fastppo.files.checkpoint import given_again
+    from fastppo.outputs.checkpointer import checkpointer_of
+    if checkpointer_of(ppo.sinks).newest:
+        flags = [flag(name, value) for name, value in given_again(ppo).items()]
+        print("resume   ", program(), f"--resume={shlex.quote(str(folder))}", *flags, flush=True)
 
 
 def save_state(ppo, folder: Path, ended: str) -> Path | None:

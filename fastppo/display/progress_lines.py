@@ -45,7 +45,8 @@ def progress_line(step: int, total: int, stats: dict[str, float], forecast: bool
     """
     value, width = stats.get(MEAN_RETURN), len(f"{total:,}")
     shown = "       -" if value is None else f"{value:8.1f}"
-    left = clock_time(math.ceil(max(0, total - step) / stats[SPEED]))
+    forecast = forecast and stats[SPEED] > 0  # 0 if every step so far was discarded
+    left = clock_time(math.ceil(max(0, total - step) / stats[SPEED])) if forecast else ""
     return (f"step {step:{width},} / {total:,} {min(1.0, step / total):4.0%}   return {shown}   "
             f"{stats[SPEED]:7,.0f} steps/s   kl {stats[KL]:.4f}   "
             f"ev {stats[EXPLAINED_VARIANCE]:5.2f}"

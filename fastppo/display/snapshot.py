@@ -74,7 +74,7 @@ class RunHistory:
         before = self._keep(now)
         steps, seconds = now.step - before.step, now.time - before.time
         speed = steps / seconds if steps > 0 and seconds > 0 else None
-        left = max(0, ppo.total - ppo.step) / (speed or stats[SPEED])
+        left = max(0, ppo.total - ppo.step) / (speed or stats[SPEED] or math.inf)
         return Snapshot(
             config.env_name, ppo.step, ppo.total, left, stats, tuple(self.returns), self.best,
             self.threshold, speed, stats[SPEED], speed_limit(ppo, self.flops),

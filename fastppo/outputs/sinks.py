@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Sequence
 
 from fastppo.config import Config
 from fastppo.display.progress_lines import ProgressLines
@@ -13,6 +13,8 @@ from fastppo.outputs.checkpointer import Checkpointer
 from fastppo.outputs.csv_sink import CsvSink
 from fastppo.outputs.evaluator import Evaluator
 from fastppo.outputs.wandb_sink import WandbSink, check_wandb
+
+STOP_SECONDS = 2.0  # after a signal, which promises an end within five
 
 
 class Sink(Protocol):
@@ -36,6 +38,13 @@ def progress_sinks(progress: str) -> list[Sink]:
 def can_show_live() -> bool:
     """True if the output is a terminal that can move its cursor."""
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def shorten_waits(sinks: Sequence[Sink]) -> None:
+    """Makes sinks that wait for others when they are closed wait for STOP_SECONDS at most."""
+    for sink in sinks:
+        if hasattr(sink, "patience"):
+            sink.patience = STOP_SECONDS
 
 
 def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> list[Sink]:

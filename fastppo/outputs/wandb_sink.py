@@ -26,7 +26,7 @@ class WandbSink:
     """
 
     def __init__(self, project: str, folder: Path, config: dict[str, Any]):
-        self.hung, self.full = False, False
+        self.hung, self.full, self.patience = False, False, FINISH_SECONDS
         self.rows: queue.SimpleQueue = queue.SimpleQueue()
         self.state = secrets.token_hex(4)
         self.thread = threading.Thread(target=self._log_rows, args=(project, folder, config),
@@ -47,14 +47,14 @@ class WandbSink:
             note("wandb does not keep up and misses some iterations; metrics.csv has them all")
 
     def close(self) -> None:
-        """Waits up to FINISH_SECONDS for the last rows."""
+        """Waits up to `patience` seconds for the last rows."""
         if self.thread.ident is None:
             return
         self.rows.put(None)
-        self.thread.join(FINISH_SECONDS)
+        self.thread.join(self.patience)
         if self.thread.is_alive():
             self.hung = True
-            note(f"wandb did not finish within {FINISH_SECONDS:g} s; the run ends without it")
+            note(f"wandb did not finish within {self.patience:g} s; the run ends without it")
 
     def _log_rows(self, project: str, folder: Path, config: dict[str, Any]) -> None:
         try:

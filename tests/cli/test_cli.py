@@ -564,7 +564,7 @@ def test_a_fault_of_the_environment_is_exit_code_1_and_leaves_the_last_whole_ite
     assert err.startswith("error: environment 0") and "a bug in the environment" in err
     ended, resume = out.splitlines()[-2:]
     assert ended.startswith("failed    32 steps")
-    assert resume == f"resume    {program()} --resume={only_run()}"
+    assert resume == f"resume    {program()} --resume={only_run()} --env_name=shop:Plain"
     load(only_run() / "model.safetensors")
     assert json.loads((only_run() / "summary.json").read_text())["ended"] == "error"
 
@@ -579,7 +579,8 @@ def test_a_signal_ends_collecting_at_once_and_keeps_the_last_whole_iteration(
     assert (code, err) == (128 + signum, "")
     assert signal.getsignal(signum) == before
     last, *resume = out.splitlines()[-2 if steps else -1:]
-    assert resume == [f"resume    {program()} --resume={only_run()}"] * bool(steps)
+    assert resume == [f"resume    {program()} --resume={only_run()} --env_name=shop:Plain"
+                      ] * bool(steps)
     assert last.startswith(f"stopped   {steps} steps" if steps else "stopped   before the first")
     assert (only_run() / "model.safetensors").exists() == bool(steps)
     assert json.loads((only_run() / "summary.json").read_text())["ended"] == "signal"
@@ -644,6 +645,41 @@ def test_the_same_command_goes_on_by_itself(command):
     assert len(table_of(Path("runs/mine"))) == 5
     code, out, err = command(*settings, "--total_steps=128")
     assert (code, err) == (0, "") and out.splitlines()[-1].startswith("complete  128 of 128 steps")
+
+
+def test_a_run_whose_first_checkpoint_comes_while_torch_is_imported_is_resumed(
+        command, monkeypatch):
+    settings = (*CARTPOLE, "--seed=3", "--name=mine", "--resume=auto", "--eval_episodes=0")
+    command(*settings)
+    looks, look = [], train.place_to_resume
+    monkeypatch.setattr(train, "place_to_resume", lambda *args: looks.append(1) or (
+        look(*args) if len(looks) > 1 else None))
+    code, out, err = command(*settings, "--total_steps=160")
+    assert (code, len(looks)) == (0, 2) and "resumed at step 96" in out
+    assert not [*Path("runs/mine").glob("abandoned-*")] and "not continued" not in err
+
+
+def test_a_run_that_was_stopped_in_its_last_evaluation_is_evaluated_when_it_is_started_again(
+        command):
+    settings = (*CARTPOLE, "--seed=3", "--name=mine", "--resume=auto")
+    command(*settings)
+    summary = Path("runs/mine/summary.json")
+    found = json.loads(summary.read_text())
+    summary.write_text(json.dumps(found | {"evaluation": None}))
+    code, out, _ = command(*settings)
+    assert code == 0 and "evaluation return" in out and "complete" not in out
+    assert json.loads(summary.read_text())["evaluation"] == found["evaluation"]
+    assert "complete" in command(*settings)[1]
+
+
+def test_no_error_shows_a_password(command):
+    key = "SEKRIT"
+    for value in (f'{{"api_key": "{key}"}}', f'{{"api_key": "{key}"', f'["{key}"]'):
+        code, out, err = command("--env_name=CartPole-v1", f"--env_kwargs={value}")
+        assert code == 2 and key not in out + err, err
+    command(*CARTPOLE, "--run_dir=run")
+    code, out, err = command("--resume=run", f'--env_kwargs={{"api_key": "{key}"}}')
+    assert code == 2 and key not in out + err
 
 
 def test_runs_latest_is_the_last_run_that_was_started(command):

@@ -281,7 +281,9 @@ def test_half_a_row_of_a_run_that_was_killed_is_dropped(folder):
 def test_parts_of_a_write_that_was_cut_off_are_removed(folder):
     part = folder / ".model.safetensors.123.part"
     part.write_bytes(b"half")
-    PPO.resume(folder, CASES["kernel"][0], run_dir=str(folder)).close()
+    with PPO.resume(folder, CASES["kernel"][0]) as ppo:
+        assert part.exists()  # nothing changes before training begins
+        ppo.learn(ppo.step + 1)
     assert not part.exists()
 
 
@@ -487,7 +489,7 @@ def test_checkpoints_of_a_run_that_is_not_continued_are_set_aside(tmp_path, capl
     older = sorted(checkpoints_in(tmp_path))[0]
     with PPO.resume(older, env, run_dir=str(tmp_path)) as ppo:
         assert ppo.step == 3 * 64
-        assert [path.name for path in checkpoints_in(tmp_path)] == [older.name]
+        assert len(checkpoints_in(tmp_path)) == 2  # nothing changes before training begins
         ppo.learn(5 * 64)
     assert [read_checkpoint(path).step for path in checkpoints_in(tmp_path)] == [5 * 64, 4 * 64]
     assert caplog.text.count("is not continued, and is now abandoned-") == 1

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import sys
 import threading
 import types
@@ -96,7 +97,8 @@ def test_a_metric_that_comes_late_gets_a_column_and_loses_no_row(tmp_path):
 
 def test_a_table_that_can_no_longer_be_written_is_noted_once_and_stops_nobody(tmp_path, capsys):
     sink = CsvSink(tmp_path / "run.csv")
-    sink.path = tmp_path / "gone" / "run.csv"
+    (tmp_path / "file").touch()
+    sink.path = tmp_path / "file" / "run.csv"
     for step in (8, 16):
         sink(trainer_at(step), {})
     sink.close()
@@ -135,10 +137,47 @@ def test_an_older_table_is_kept_under_another_name_which_the_log_says(tmp_path, 
     for older in ("first", "second"):
         path.write_text(older)
         with caplog.at_level(logging.WARNING, "fastppo"):
-            CsvSink(path)
-    assert "metrics.csv of an earlier run is now metrics-2.csv" in caplog.text
+            sink = CsvSink(path)
+            assert path.read_text() == older  # nothing changes before training begins
+            sink.on_start(None)
+            sink(trainer_at(8), {})
+    assert "metrics.csv is of an earlier run, and is now metrics-2.csv" in caplog.text
     assert [(tmp_path / f"metrics-{i}.csv").read_text() for i in (1, 2)] == ["first", "second"]
-    assert table(path) == []
+    assert [row["global_step"] for row in table(path)] == ["8"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00garbage", b"a,b\r\n1,2\r\n", b'"',
+                                     b"global_step\x00"])
+def test_a_damaged_table_is_renamed_when_its_run_is_resumed(tmp_path, caplog, content):
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(content)
+    sink = CsvSink(path, step=64)
+    sink.on_start(None)
+    sink(trainer_at(96), {"losses/entropy": 0.5})
+    assert [row["global_step"] for row in table(path)] == ["96"]
+    assert "metrics.csv is damaged, and is now metrics-1.csv" in caplog.text
+    assert (tmp_path / "metrics-1.csv").read_bytes() == content
+
+
+def test_a_resumed_table_ends_with_the_last_whole_row_up_to_its_step(tmp_path):
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(b"global_step,env/x\r\n32,1\r\n64,2\r\n96,3\r\n128,")
+    sink = CsvSink(path, step=64)
+    sink.on_start(None)
+    sink(trainer_at(80), {"env/y": 7.0})
+    sink.close()
+    assert [(row["global_step"], row["env/x"], row["env/y"]) for row in table(path)] == [
+        ("32", "1", ""), ("64", "2", ""), ("80", "", "7.0")]
+    assert {one.name for one in tmp_path.iterdir()} == {"metrics.csv"}
+
+
+def test_a_table_whose_folder_was_removed_is_begun_again(tmp_path):
+    (tmp_path / "run").mkdir()
+    sink = CsvSink(tmp_path / "run" / "metrics.csv")
+    sink(trainer_at(8), {})
+    shutil.rmtree(tmp_path / "run")
+    sink(trainer_at(16), {})
+    assert [row["global_step"] for row in table(sink.path)] == ["16"]
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
