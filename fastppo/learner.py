@@ -94,7 +94,7 @@ class Learner:
         """
         self.flat.check()
         with restored_on_error(self.stateful):  # check_finite raises it for a gradient
-            stats = loss_report(self._epochs(rollout, coefs, iteration))
+            stats = loss_report(self._epochs(rollout, coefs, iteration), self.flat.values)
             # Rows in time order: the moments of the same rows differ in their last bits in another
             # order, such as that of a recurrent policy's samples.
             obs = flatten_rollout(rollout, torch.device("cpu")).obs

@@ -5,14 +5,15 @@ import signal
 import threading
 import time
 import traceback
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Iterator
 
 from fastppo.errors import EnvError, FaultPlace
 from fastppo.settings.fixes import Fix
 
 RESULTS = {"step()": "(obs, reward, terminated, truncated, info)", "reset()": "(obs, info)"}
 IN_MAIN = "correct the environment; with num_workers=0 a breakpoint() in it works"
-CLOSE_SECONDS = 3.0  # for the close() of all environments together
+CLOSE_SECONDS = 2.0  # for the close() of all environments together
 MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 
 log = logging.getLogger("fastppo")
@@ -22,6 +23,36 @@ class NonFiniteValue(ValueError):
     """A reward or an observation that is not finite."""
 
     __module__ = "builtins"  # an error's text has the name alone
+
+
+class OutOfTime(TimeoutError):
+    """The end of a time_limit."""
+
+    __module__ = "builtins"  # an error's text has the name alone
+
+
+@contextmanager
+def time_limit(seconds: float, doing: str) -> Iterator[None]:
+    """Raises OutOfTime inside the block after `seconds` (0: never), in Python code or a sleep.
+
+    Only in the main thread of systems with SIGALRM, whose handler and timer are put back.
+    """
+    if not seconds or not hasattr(signal, "setitimer") or \
+            threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def expired(*_) -> None:
+        raise OutOfTime(f"{doing} has taken longer than reset_timeout={seconds:g} s")
+    handler = signal.signal(signal.SIGALRM, expired)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except OutOfTime as error:
+        raise EnvError(str(error), "mend what hangs, or give it more time") from error
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)
 
 
 def env_error_at(place: FaultPlace, name: str, seed: int | None, field: str, error: BaseException

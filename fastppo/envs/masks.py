@@ -18,6 +18,7 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
+from fastppo.envs.faults import OutOfTime
 from fastppo.envs.observations import parse_mask, with_mask
 from fastppo.envs.spaces import CHOICES, MASK, has_mask, masked_space
 from fastppo.machine.global_rng import preserved_global_rng
@@ -58,6 +59,8 @@ def mask_source(env: gym.Env | VectorEnv) -> str:
             # A vector environment of the user's is seeded once, by the run.
             info = env.reset(seed=None if isinstance(env, VectorEnv) else 0)[1]
             return IN_INFO if MASK in info else ""
+    except OutOfTime:
+        raise
     except Exception:  # an environment may raise anything; training reports it
         return ""
 

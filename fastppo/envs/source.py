@@ -1,5 +1,6 @@
 """The environments that a run was given: factories, spaces, and the settings they decide."""
 
+from functools import partial
 from typing import Any, Sequence
 
 import gymnasium as gym
@@ -77,12 +78,16 @@ class EnvSource:
 
     def _inspect(self, factories: Sequence[EnvFactory], show_masks: bool) -> None:
         """Takes spaces, metadata, masks and the time of a step from environments made for this."""
-        envs = make_envs(factories)
+        limit = partial(faults.time_limit, self.config.reset_timeout)
+        with limit("making an environment to read its spaces"):
+            envs = make_envs(factories)
         try:
             self.obs_space, self.act_space = _common_spaces(envs)
             self.metadata = dict(envs[0].metadata)
             warn_of_doubled(envs[0])
-            if show_masks and masks.has_hidden_masks(envs):
+            with limit("its first reset"):
+                hidden = show_masks and masks.has_hidden_masks(envs)
+            if hidden:
                 self.masked = True
                 self.obs_space = masked_space(self.obs_space, self.act_space)
             for factory in factories:

@@ -50,6 +50,7 @@ class Environments:
         self.envs, self.seed, self.first = make_envs(factories, first, name), seed, first
         self.note, self.name, self.rules = note, name, rules
         self.running, self.now = [RunningEpisode(-1, None, 0)] * len(factories), -1
+        self.discarded = [(-1, 0)] * len(factories)  # last step that was, and how many in a row
 
     def receive(self, e: int, obs: Any, info: dict, begins: RunningEpisode | None = None,
                 ended: bool = False) -> None:

@@ -44,15 +44,18 @@ def check_finite(stats: Statistics, loss: Tensor | None = None) -> None:
                           "lower the learning rate"))
 
 
-def loss_report(epochs: Sequence[Statistics]) -> dict[str, float]:
+def loss_report(epochs: Sequence[Statistics], weights: Tensor) -> dict[str, float]:
     """The metrics losses/<name>: means over the epochs, and their number.
 
     NaN if there were no epochs, because the rollout had no valid row. Raises NonFiniteError if a
-    gradient was not finite.
+    gradient or, by an optimizer of the user's, a weight is not finite.
     """
     means = average(epochs) if epochs else dict.fromkeys(LOSSES, torch.tensor(math.nan))
     means = {name: mean.cpu() for name, mean in means.items()}
     if epochs:
         check_finite(means)
+    if not weights.isfinite().all():
+        raise NonFiniteError("after an update weights are not finite; they are as they were before",
+                             ("check an optimizer of your own", "lower the learning rate"))
     report = {f"losses/{name}": float(mean) for name, mean in means.items()}
     return report | {"losses/epochs": float(len(epochs))}

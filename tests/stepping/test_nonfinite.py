@@ -2,10 +2,12 @@
 
 import functools
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from fault_envs import Calm, observing, paying
+from gymnasium.spaces import Box, Discrete
 
 from fastppo import PPO, reference
 from fastppo.errors import ConfigError, EnvError
@@ -109,3 +111,24 @@ def test_a_vector_environment_cannot_reset_one_of_its_own():
     with pytest.raises(ConfigError, match="nan_policy=reset_env"):
         PPO(env, nan_policy="reset_env")
     env.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("after", [0, 40])
+def test_an_environment_that_gives_only_nan_ends_the_run_with_an_error(trainer, workers, after):
+    class Hopeless(gym.Env):
+        observation_space, action_space = Box(-1, 1, (2,)), Discrete(2)
+        steps = 0
+
+        def reset(self, seed=None, options=None):
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action):
+            self.steps += 1
+            reward = 1.0 if self.steps <= after else float("nan")
+            return np.zeros(2, np.float32), reward, False, False, {}
+
+    ppo = trainer(Hopeless, nan_policy="reset_env", num_envs=2, num_steps=32, num_workers=workers)
+    with pytest.raises(EnvError, match="like those of 99 steps before it"):
+        ppo.learn(10_000)
+    assert ppo.progress.iteration <= (after + 100) // 32 + 1
