@@ -30,8 +30,8 @@ environment's preset.
 
 These names are understood too: `--env` (`env_name`), `--lam` (`gae_lambda`), `--epsilon`
 (`clip_range`), `--ppo_epochs` (`epochs`), `--num_batches` (`num_minibatches`), `--value_loss_coef`
-(`value_coef`). Two are computed: `--num_iterations=n` is `total_steps` in rollouts, n x num_envs x
-num_steps; `--name=x` is `run_dir=runs/x`. A setting that is given under two names is an error. So
+(`value_coef`). One is computed: `--num_iterations=n` is `total_steps` in rollouts, n x num_envs x
+num_steps. A setting that is given under two names is an error. So
 are the names of CleanRL and Stable-Baselines3; the error text has ours.
 """
 HEAD = """

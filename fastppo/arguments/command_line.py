@@ -24,7 +24,7 @@ from fastppo.settings.presets import BY_PRESET, PRESETS, preset_of
 ALIASES = {"env": "env_name", "lam": "gae_lambda", "epsilon": "clip_range", "ppo_epochs": "epochs",
            "num_batches": "num_minibatches", "value_loss_coef": "value_coef"}
 # Flags that are no settings, and the setting that is computed from each.
-COMPUTED = {"name": "run_dir", "num_iterations": "total_steps"}
+COMPUTED = {"num_iterations": "total_steps"}
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,11 @@ class Train:
     {1}
     """
 
+    name: str | None = None
+    """Name of the run, a part of its folder's name"""
     resume: str | None = None
-    """Run to continue, a folder such as runs/latest or a checkpoint in it; auto: the run of the
-    same --name or --run_dir, or a new one if there is none"""
+    """Run to continue, a folder such as runs/latest or a checkpoint in it; auto: the last run of
+    the same --name, or that in --run_dir, or a new one if there is none"""
     init_from: str | None = None
     """Policy whose weights and observation moments a new run starts with, a file of another run"""
 
@@ -73,8 +75,7 @@ def read(argv: Sequence[str], options: type = Train) -> Request:
     """
     own = settings(options)
     known = own | settings() | {
-        "num_iterations": settings()["total_steps"]._replace(name="num_iterations", default=100),
-        "name": settings()["run_dir"]._replace(name="name")}
+        "num_iterations": settings()["total_steps"]._replace(name="num_iterations", default=100)}
     topic, words = split_help(argv)
     flags = flags_by_setting(split_flags(words), known)
     texts = {name: flag_text(flag, known[name]) for name, flag in flags.items()}
@@ -190,24 +191,17 @@ def preset_for(texts: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
 
 
 def computed_settings(values: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """The settings that --num_iterations and --name stand for.
+    """The setting that --num_iterations stands for: total_steps in rollouts.
 
-    The first is total_steps in rollouts of num_envs x num_steps, the second the run's folder below
-    runs/. Raises ConfigError if that setting is given too.
+    Raises ConfigError if that is given too.
     """
     found: dict[str, Any] = {}
     for name, setting in COMPUTED.items():
         if name in values and setting in values:
             raise ConfigError(f"--{name} and --{setting} both set {setting}", Omit(name))
         if name in values:
-            found[setting] = f"runs/{folder_name(values[name])}" if name == "name" else \
-                values[name] * config.num_envs * config.num_steps
+            found[setting] = values[name] * config.num_envs * config.num_steps
     return found
-
-
-def folder_name(name: str) -> str:
-    """`name` as the name of one folder."""
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
 
 
 def _intro(options: type, texts: Mapping[str, str], preset: str, changes: dict) -> str:

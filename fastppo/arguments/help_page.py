@@ -29,8 +29,8 @@ Values and names:
   INT       16, 1_000, 1e6, 10M or 500k; none, where it is offered, is no value
   SCHEDULE  linear:3e-4 or cosine:3e-4 (falls to 0), linear:3e-4:1e-5 (to 1e-5), constant:3e-4
   names     with underscores or hyphens; these are understood too:
-            --env --name (of the run) --lam --epsilon --ppo_epochs --num_batches
-            --num_iterations --value_loss_coef"""
+            --env --lam --epsilon --ppo_epochs --num_batches --num_iterations
+            --value_loss_coef"""
 
 
 def split_help(argv: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -13,11 +13,11 @@ from typing import Any, Iterator, Sequence
 
 from fastppo import __version__
 from fastppo.arguments import command_line
-from fastppo.arguments.command_line import Request, Train, folder_name
+from fastppo.arguments.command_line import Request, Train
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.display.banner import banner
 from fastppo.display.notes import note, status
-from fastppo.files.choose_folder import link_latest, place_to_resume, run_folder
+from fastppo.files.choose_folder import choose_run, link_latest, run_folder
 from fastppo.settings.fixes import flag, program
 from fastppo.settings.metric_names import EVALUATION, MEAN_RETURN
 
@@ -52,24 +52,24 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
     such as the run that a supervisor has just ended. Then the folder is looked at again.
     """
     options, config = Train(**request.options), request.config
-    seed = secrets.randbits(31) if config.seed is None else config.seed
     progress = "live" if config.progress == "auto" else config.progress
-    name, opened = f"{folder_name(config.env_name)}__{seed}", False
+    drawn, opened = secrets.randbits(31), False
     while not opened:
-        place = place_to_resume(options.resume, options.init_from, config.run_dir)
-        with run_folder(place, options.resume, config.run_dir, name) as folder:
-            status(f"fastppo {__version__}   {place or config.env_name}   starting")
+        run = choose_run(options, config, drawn)
+        with run_folder(run, options.resume == "auto") as folder:
+            status(f"fastppo {__version__}   {run.place or config.env_name}   starting")
             from fastppo.files.checkpoint import checkpoints_in
             from fastppo.ppo import PPO
             start = request.given | {"progress": progress, "run_dir": str(folder)}
-            if place is None:
-                start |= {"env_name": config.env_name, "seed": seed, "init_from": options.init_from}
+            if run.place is None:
+                start |= {"env_name": config.env_name, "seed": run.seed,
+                          "init_from": options.init_from}
             known = checkpoints_in(folder)
-            with PPO(checkpoint=place, **start) as ppo:
+            with PPO(checkpoint=run.place, **start) as ppo:
                 status("")
-                opened = checkpoints_in(folder) == known and (place is not None or not known)
+                opened = checkpoints_in(folder) == known and bool(run.place or not known)
                 if opened:
-                    yield ppo, folder, place is not None
+                    yield ppo, folder, run.place is not None
 
 
 def is_complete(ppo, folder: Path) -> bool:

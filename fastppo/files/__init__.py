@@ -1,4 +1,4 @@
 """The files of a run: its folder, policies, checkpoints, exports, records of faults.
 
-May import: build and what that may import.
+May import: build, arguments and what these may import.
 """

@@ -1,12 +1,19 @@
-"""The folder of a run: a new one, or that of the run to resume."""
+"""The folder of a run: a new one, or that of the run to resume.
+
+A new one is runs/ENVIRONMENT__NAME__SEED__TIME.
+"""
 
 import itertools
+import json
 import os
+import re
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, NamedTuple
 
+from fastppo.arguments.command_line import Train
+from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.files.run_folder import CHECKPOINTS, write_error
 from fastppo.settings.fixes import Omit, Set
@@ -14,39 +21,73 @@ from fastppo.settings.fixes import Omit, Set
 LATEST = "latest"  # in runs/: a link to the folder of the last run that was started
 
 
-def place_to_resume(resume: str | None, init_from: str | None, run_dir: str | None) -> Path | None:
-    """The folder or file that --resume names; None for a new run.
+class ChosenRun(NamedTuple):
+    """The run that a command asks for."""
 
-    "auto" is the folder of --name or --run_dir, if it has a checkpoint.
+    place: Path | None  # its folder or a checkpoint in it, if it is resumed
+    folder: Path | None  # that it writes into; None: a new one, called `name` and a time
+    name: str
+    seed: int
+
+
+def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
+    """The run that the options and settings of a command ask for; a new one has the seed `drawn`.
+
+    Raises ConfigError for options that contradict each other.
     """
-    if resume is None:
-        return None
-    if init_from is not None:
+    given, seed = config.run_dir and Path(config.run_dir), config.seed
+    if options.resume is not None and options.init_from is not None:
         raise ConfigError("--init_from starts a new run, and --resume continues one",
                           (Omit("resume"), Omit("init_from")))
-    if resume != "auto":
-        place = Path(resume)
-        return place.parent / os.readlink(place) if place.is_symlink() else place
-    if run_dir is None:
+    place = None
+    if options.resume == "auto":
+        given = given or last_run(config.env_name, options.name, seed)
+        seed = seed if seed is not None else seed_of(given)
+        place = given if given and any(given.glob(CHECKPOINTS)) else None
+    elif options.resume is not None:
+        place = Path(options.resume)
+        place = place.parent / os.readlink(place) if place.is_symlink() else place
+        given = place if place.is_dir() else place.parent
+    seed = drawn if seed is None else seed
+    return ChosenRun(place, given, name_of_run(config.env_name, options.name, seed), seed)
+
+
+def name_of_run(env_name: str, name: str | None, seed: int | str) -> str:
+    """The name of a run's folder without its time; a run without a name is called ppo."""
+    parts = re.sub(r"[^\w.-]+", "-", env_name), re.sub(r"[^\w.-]+", "-", name or "ppo")
+    return "__".join([*(part.strip("-.") or "run" for part in parts), str(seed)])
+
+
+def last_run(env_name: str, name: str | None, seed: int | None) -> Path | None:
+    """The folder of the last run of an environment with a name, and with a seed if one is given.
+
+    None if there is none. Raises ConfigError without a name: any run would be meant.
+    """
+    if name is None:
         raise ConfigError("resume=auto continues the run of a name, and there is none",
                           Set(name="my_run"))
-    found = any(Path(run_dir).glob(CHECKPOINTS))
-    return Path(run_dir) if found else None
+    found = Path("runs").glob(f"{name_of_run(env_name, name, '*' if seed is None else seed)}__*")
+    return max(found, key=lambda folder: folder.name.rpartition("__")[2], default=None)
 
 
-def run_folder(place: Path | None, resume: str | None, run_dir: str | None, name: str
-               ) -> AbstractContextManager[Path]:
-    """The folder of the checkpoint at `place`, else a new one; see new_folder.
+def seed_of(run_dir: Path | None) -> int | None:
+    """The seed of the run in a folder, which may have ended before its first checkpoint."""
+    try:
+        seed = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))["seed"]
+        return seed if isinstance(seed, int) else None
+    except (AttributeError, OSError, ValueError, LookupError, TypeError):  # none, or not ours
+        return None
 
-    With resume=auto the folder may hold files of a run that ended before its first checkpoint.
-    """
-    if place is not None:
-        return nullcontext(place if place.is_dir() else place.parent)
-    return new_folder(run_dir, name, resume is not None)
+
+def run_folder(run: ChosenRun, may_have_files: bool) -> AbstractContextManager[Path]:
+    """The folder of a run that is resumed, or a new one; see new_folder."""
+    if run.place is not None and run.folder is not None:
+        return nullcontext(run.folder)
+    return new_folder(run.folder, run.name, may_have_files)
 
 
 @contextmanager
-def new_folder(run_dir: str | None, name: str, again: bool = False) -> Iterator[Path]:
+def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator[Path]:
     """A new folder for a run: `run_dir`, or runs/{name}__{now}, removed at the end if it is empty.
 
     Raises ConfigError if `run_dir` cannot be made, or is not empty, unless `again`.

@@ -144,7 +144,6 @@ def asked(*argv):
      {"env_name": "CartPole-v1", "gae_lambda": 0.9, "clip_range": 0.3}),
     (["--ppo_epochs=3", "--num-batches=2", "--value_loss_coef=1"],
      {"epochs": 3, "num_minibatches": 2, "value_coef": 1.0}),
-    (["--name=my first run"], {"run_dir": "runs/my-first-run"}),
 ])
 def test_settings_are_read_as_people_type_them(argv, wanted):
     found = asked(*argv)
@@ -199,7 +198,6 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["--lam=0.9", "--gae_lambda=0.9"], "two names of one setting", "leave --lam out"),
     (["--num_iterations=1", "--total_steps=9"], "both set total_steps",
      "leave --num_iterations out"),
-    (["--name=a", "--run_dir=b"], "both set run_dir", "leave --name out"),
     (["--num_iterations=1.5"], "num_iterations", "--num_iterations=100"),
     (["--env-id=CartPole-v1"], "--env-id is a name of CleanRL's", "--env_name=CartPole-v1"),
     (["--total-timesteps", "1000"], "CleanRL's and Stable", "--total_steps=1000"),
@@ -435,7 +433,7 @@ def test_the_last_line_is_the_evaluation_and_the_one_before_it_the_training(comm
 def test_a_run_leaves_model_metrics_settings_and_summary_in_its_own_folder(command):
     command(*CARTPOLE, "--seed=7")
     folder = only_run()
-    assert re.fullmatch(r"CartPole-v1__7__\d{8}-\d{6}", folder.name)
+    assert re.fullmatch(r"CartPole-v1__ppo__7__\d{8}-\d{6}", folder.name)
     assert sorted(path.name for path in folder.iterdir()) == [
         "checkpoint-000000000096.safetensors", "config.json", "metrics.csv", "model.safetensors",
         "summary.json"]
@@ -642,7 +640,7 @@ def test_the_same_command_goes_on_by_itself(command):
     assert command(*settings)[0] == 0
     code, out, err = command(*settings, "--total_steps=128")
     assert code == 0 and "resumed at step 96" in out and "trained   32 of 128 steps" in out
-    assert len(table_of(Path("runs/mine"))) == 5
+    assert len(table_of(only_run())) == 5
     code, out, err = command(*settings, "--total_steps=128")
     assert (code, err) == (0, "") and out.splitlines()[-1].startswith("complete  128 of 128 steps")
 
@@ -651,19 +649,19 @@ def test_a_run_whose_first_checkpoint_comes_while_torch_is_imported_is_resumed(
         command, monkeypatch):
     settings = (*CARTPOLE, "--seed=3", "--name=mine", "--resume=auto", "--eval_episodes=0")
     command(*settings)
-    looks, look = [], train.place_to_resume
-    monkeypatch.setattr(train, "place_to_resume", lambda *args: looks.append(1) or (
-        look(*args) if len(looks) > 1 else None))
+    looks, look = [], train.choose_run
+    monkeypatch.setattr(train, "choose_run", lambda *args: looks.append(1) or (
+        look(*args) if len(looks) > 1 else look(*args)._replace(place=None)))
     code, out, err = command(*settings, "--total_steps=160")
     assert (code, len(looks)) == (0, 2) and "resumed at step 96" in out
-    assert not [*Path("runs/mine").glob("abandoned-*")] and "not continued" not in err
+    assert not [*only_run().glob("abandoned-*")] and "not continued" not in err
 
 
 def test_a_run_that_was_stopped_in_its_last_evaluation_is_evaluated_when_it_is_started_again(
         command):
     settings = (*CARTPOLE, "--seed=3", "--name=mine", "--resume=auto")
     command(*settings)
-    summary = Path("runs/mine/summary.json")
+    summary = only_run() / "summary.json"
     found = json.loads(summary.read_text())
     summary.write_text(json.dumps(found | {"evaluation": None}))
     code, out, _ = command(*settings)
@@ -685,17 +683,37 @@ def test_no_error_shows_a_password(command):
 def test_runs_latest_is_the_last_run_that_was_started(command):
     for name in ("one", "two", "one"):
         code, out, _ = command(*CARTPOLE, "--eval_episodes=0", f"--name={name}", "--resume=auto")
-        assert code == 0 and os.readlink("runs/latest") == name
+        assert code == 0 and f"__{name}__" in os.readlink("runs/latest")
     command(*CARTPOLE, "--eval_episodes=0", "--name=two", "--resume=auto")
     code, out, _ = command("--resume=runs/latest", "--total_steps=160", "--eval_episodes=0")
-    assert code == 0 and "resumed at step 96" in out and "runs/two" in out
+    assert code == 0 and "resumed at step 96" in out and "__two__" in out
+    assert len([*Path("runs").iterdir()]) == 3  # two runs and latest
 
 
 def test_a_place_that_is_not_there_leaves_runs_latest_as_it_is(command):
     command(*CARTPOLE, "--eval_episodes=0", "--name=one")
     for place in ("runs/typo", "runs/typo/checkpoint-000000000512.safetensors"):
         assert command(f"--resume={place}")[0] == 1
-    assert os.readlink("runs/latest") == "one"
+    assert "__one__" in os.readlink("runs/latest")
+
+
+def test_a_name_is_used_for_many_runs_and_auto_goes_on_with_the_last_of_that_seed(command):
+    for seed in (1, 2, 2):
+        assert command(*CARTPOLE, "--eval_episodes=0", "--name=a b", f"--seed={seed}")[0] == 0
+    assert len([*Path("runs").glob("CartPole-v1__a-b__*")]) == 3
+    more = (*CARTPOLE, "--eval_episodes=0", "--name=a b", "--resume=auto", "--total_steps=160")
+    assert "seed 2" in command(*more)[1]
+    assert "seed 1" in command(*more, "--seed=1")[1]
+    assert len([*Path("runs").glob("CartPole-v1__a-b__*")]) == 3
+    assert "seed 3" in command(*more, "--seed=3")[1]  # none has it: a new run
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_keeps_its_folder_and_its_seed(command):
+    folder = Path("runs/CartPole-v1__mine__77__20260101-000000")
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"seed": 77}')
+    code, out, _ = command(*CARTPOLE, "--eval_episodes=0", "--name=mine", "--resume=auto")
+    assert code == 0 and "seed 77" in out and str(folder) in out and only_run() == folder
 
 
 def test_a_folder_belongs_to_one_run_at_a_time(command):
