@@ -5,6 +5,7 @@
         stats = update(rollout)    epochs of clipped minibatch steps
 """
 
+from fastppo.build.resolve import one_environment
 from fastppo.collect import Rollout
 from fastppo.networks.torch_state import torch_threads
 from fastppo.outputs.callbacks import Callbacks, learning, rollout_collected
@@ -24,17 +25,17 @@ class PPO(SavedRun):
     Raises subclasses of fastppo.Error; close() it, or use `with`.
     """
 
-    def __init__(self, env=None, *, checkpoint=None, init_from=None, **settings):
-        super().__init__(env, settings, checkpoint, init_from)
+    def __init__(self, env=None, *others, checkpoint=None, init_from=None, **settings):
+        super().__init__(one_environment(env, others), settings, checkpoint, init_from)
 
-    def learn(self, total_steps: int | None = None, callbacks: Callbacks = ()) -> "PPO":
+    def learn(self, total_steps: int | None = None, callbacks: Callbacks = (), **others) -> "PPO":
         """Trains until `step` reaches `total_steps` (default: the Config's), in whole iterations.
 
         After each iteration `callbacks`, one or several, are called with (ppo, stats); False ends
         training. They may also be objects, see outputs/callbacks.py. After an interrupt the next
         call continues with the same rollout.
         """
-        with learning(self, total_steps, callbacks) as ended_by:
+        with learning(self, total_steps, callbacks, others) as ended_by:
             while self.step < self.total or self.pending:
                 if ended_by(self._iterate()):
                     break

@@ -6,7 +6,7 @@ import re
 import secrets
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import Any, Sequence
 
 import torch
 from gymnasium.vector import VectorEnv
@@ -35,6 +35,15 @@ from fastppo.update.coefficients import coefficients_at
 from fastppo.workers.count import pays, worker_count
 
 log = logging.getLogger("fastppo")
+
+
+def one_environment(env: Any, others: Sequence[Any]) -> Any:
+    """`env`; ConfigError for a policy's name in its place, and for further positional arguments."""
+    if others or isinstance(env, str) and env.endswith("Policy"):
+        name = next((x for x in (*others, "CartPole-v1") if isinstance(x, str)), "CartPole-v1")
+        raise ConfigError("PPO takes an environment, then settings by name",
+                          f'PPO("{name}", model="mlp", seed=1)')
+    return env
 
 
 def make_source(env: Any, config: Config) -> EnvSource:

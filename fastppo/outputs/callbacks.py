@@ -8,6 +8,7 @@
 An object has any of these methods; a function is called like on_iteration. Sinks are callbacks.
 """
 
+import inspect
 from contextlib import contextmanager
 from typing import Any, Callable, Iterable, Iterator
 
@@ -16,8 +17,12 @@ import numpy as np
 from fastppo.build.resolve import target_steps
 from fastppo.collect import Rollout
 from fastppo.errors import ConfigError
+from fastppo.settings.spelling import closest
 
-EVENTS = "on_start", "on_collect", "on_iteration", "on_end"
+# The methods of a callback, and the number of their arguments.
+EVENTS = {"on_start": 1, "on_collect": 2, "on_iteration": 2, "on_end": 1}
+FOREIGN_ARGUMENTS = {"total_timesteps": "total_steps", "timesteps": "total_steps",
+                     "callback": "callbacks"}
 Callback = Callable[[Any, dict[str, float]], Any] | object
 Callbacks = Callback | Iterable[Callback]
 
@@ -37,12 +42,17 @@ class Hooks:
 
 
 @contextmanager
-def learning(ppo, total_steps: int | None, callbacks: Callbacks
+def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[str, Any]
              ) -> Iterator[Callable[[dict[str, float]], bool]]:
     """Sets `ppo.total` and the hooks of `ppo` inside the block; calls on_start and on_end.
 
     Yields a function that reports the metrics of an iteration, and is True if training ends.
+    `others` are arguments that learn does not have: ConfigError.
     """
+    for name in others:
+        known = FOREIGN_ARGUMENTS.get(name, closest(name, ("total_steps", "callbacks")))
+        raise ConfigError(f"learn has no argument {name!r}", f"ppo.learn({known}=...)" if known
+                          else "ppo.learn(total_steps=100_000, callbacks=...)")
     hooks = Hooks([*ppo.sinks, *as_callbacks(callbacks)])
     ppo.total, ppo.hooks = target_steps(ppo, total_steps), hooks
     try:
@@ -71,12 +81,28 @@ def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:
             raise ConfigError(f"learn was given the callback {callback!r}, which is no function"
                               f" and no object with any of {', '.join(EVENTS)}",
                               "ppo.learn(callbacks=[lambda ppo, stats: print(stats)])")
+        _check_arguments(callback)
     return found
 
 
 def asks_to_stop(answer: Any) -> bool:
     """True if the answer of a callback ends training: False, or numpy's False."""
     return isinstance(answer, (bool, np.bool_)) and not answer
+
+
+def _check_arguments(callback: Any) -> None:
+    """Raises ConfigError for a method that cannot be called with its arguments."""
+    for event, count in EVENTS.items():
+        try:
+            if method := _method(callback, event):
+                inspect.signature(method).bind(*range(count))
+        except ValueError:  # it is written in C and has no signature
+            continue
+        except TypeError as error:
+            given = "(ppo)" if count == 1 else "(ppo, rollout)" if event == "on_collect" else \
+                "(ppo, stats)"
+            raise ConfigError(f"{event} of the callback {callback!r} is called with {given}, but:"
+                              f" {error}", f"give it the parameters {given}") from error
 
 
 def _methods(callback: Any) -> list[Callable]:

@@ -1,11 +1,14 @@
 """A run that can be saved, and continued from what was saved."""
 
+import inspect
 import os
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Self
 
 from fastppo.build.run import Run
+from fastppo.config import Config
 from fastppo.files.checkpoint import (
     find_checkpoint,
     restore,
@@ -19,12 +22,24 @@ from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
 from fastppo.outputs.sinks import make_sinks
 
 
+def settings_signature() -> inspect.Signature:
+    """The signature of PPO with Config's fields as its keyword arguments."""
+    plain, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    own = [inspect.Parameter("env", plain, default=None)] + [
+        inspect.Parameter(name, keyword, default=None) for name in ("checkpoint", "init_from")]
+    return inspect.Signature(own + [
+        inspect.Parameter(field.name, keyword, default=field.default, annotation=field.type)
+        for field in fields(Config) if field.name != "env_name"])
+
+
 class SavedRun(Run):
     """A Run with metrics and sinks.
 
     With `checkpoint` it continues the run that wrote the file; with `init_from`, the file of a
     policy, it starts with its weights and observation moments.
     """
+
+    __signature__ = settings_signature()  # for help() and completion
 
     def __init__(self, env: Any, settings: dict[str, Any],
                  checkpoint: str | os.PathLike | None = None,
@@ -57,6 +72,10 @@ class SavedRun(Run):
         ConfigError for settings that would make it another run.
         """
         return cls(env, checkpoint=path, **changes)
+
+    def predict(self, obs: Any, **options: Any) -> Any:
+        """The action of the policy as it is for one observation or a batch; see Policy.predict."""
+        return self.policy.predict(obs, **options)
 
     def attempt(self, part: Callable[[], Result]) -> Result:
         """The result of a part of an iteration, see fault_handler.attempt."""

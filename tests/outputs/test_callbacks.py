@@ -81,3 +81,30 @@ def test_what_on_collect_changes_in_a_rollout_is_what_the_update_sees(trainer):
     before = {name: x.clone() for name, x in ppo.policy.named_parameters()}
     ppo.learn(32, callbacks=NoReward())
     assert all(x.equal(before[name]) for name, x in ppo.policy.named_parameters())
+
+
+@pytest.mark.parametrize("callback, event", [
+    (lambda stats: None, "on_iteration"), (lambda: None, "on_iteration")])
+def test_a_callback_of_other_parameters_is_refused_before_training(trainer, callback, event):
+    ppo = trainer(Constant)
+    with pytest.raises(ConfigError, match=rf"{event} of the callback .* \(ppo, stats\), but"):
+        ppo.learn(callbacks=[callback])
+    assert ppo.step == 0
+
+
+def test_a_method_of_other_parameters_is_refused_before_training(trainer):
+    class Wrong:
+        def on_collect(self, rollout):
+            pass
+
+    with pytest.raises(ConfigError, match=r"on_collect of the callback .*\(ppo, rollout\), but"):
+        trainer(Constant).learn(callbacks=Wrong())
+
+
+@pytest.mark.parametrize("argument, fix", [
+    ("total_timesteps", "total_steps="), ("callback", "callbacks="), ("total_step", "total_steps="),
+    ("xyz", "ppo.learn(total_steps=100_000")])
+def test_arguments_of_other_libraries_are_answered_with_ours(trainer, argument, fix):
+    with pytest.raises(ConfigError, match=f"learn has no argument '{argument}'") as caught:
+        trainer(Constant).learn(**{argument: 10})
+    assert fix in str(caught.value)

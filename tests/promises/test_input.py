@@ -1,6 +1,7 @@
 """What is handed in from outside: every misfit is an Error that says what, why and what to do."""
 
 import importlib
+import inspect
 import json
 import re
 import sys
@@ -622,3 +623,18 @@ def test_training_in_environments_that_draw_themselves_is_refused(mode):
         PPO("CartPole-v1", env_kwargs={"render_mode": mode})
     assert "evaluate(" in fix_text(error.value.fix, shell=True)
     make_vec("CartPole-v1", env_kwargs={"render_mode": "rgb_array"}, num_workers=0).close()
+
+
+@pytest.mark.parametrize("call", [
+    lambda: PPO("MlpPolicy", "CartPole-v1"), lambda: PPO("MlpPolicy"),
+    lambda: PPO("MlpPolicy", "CartPole-v1", 3e-4), lambda: PPO("CartPole-v1", 1)])
+def test_a_call_in_the_form_of_another_library_is_answered_with_ours(call):
+    with pytest.raises(ConfigError, match="an environment, then settings by name") as caught:
+        call()
+    assert 'PPO("CartPole-v1", model="mlp", seed=1)' in str(caught.value)
+
+
+def test_the_settings_are_the_signature_of_ppo():
+    found = inspect.signature(PPO).parameters
+    assert {"env", "lr", "num_envs", "init_from"} <= {*found}
+    assert found["gamma"].default == Config.gamma and "env_name" not in found
