@@ -41,8 +41,9 @@ class Config:
     """Losing a life ends the episode in training; evaluation plays whole games; for
     preprocessing=atari [baselines: on]"""
     preset: str = "auto"
-    """Defaults for a family of environments: auto (looked up by env_name), none, or the name of a
-    preset; settings that you give take precedence"""
+    """Defaults for a family of environments: auto (looked up by env_name), none, the name of a
+    preset, or a file of settings of your own, .toml or .json; settings that you give take
+    precedence"""
     seed: int | None = None
     """Seed of all random numbers, 0 to 2**63 - 1; none: drawn at random, printed and saved"""
     total_steps: int = 1_000_000

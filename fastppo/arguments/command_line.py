@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Mapping, NamedTuple, Sequence, get_origin
 
 from fastppo.arguments.help_page import split_help, training_page, verb_lines
+from fastppo.arguments.preset_files import is_preset_file, preset_settings
 from fastppo.arguments.setting_types import SWITCHES, Setting, settings
 from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.settings.aliases import FOREIGN_NAMES, Answer, library_of, nearest_setting
 from fastppo.settings.fixes import Omit, Set, fix_text, program
-from fastppo.settings.presets import BY_PRESET, PRESETS, preset_of
+from fastppo.settings.presets import BY_PRESET, PRESETS
 
 # Other names that settings may be given under.
 ALIASES = {"env": "env_name", "lam": "gae_lambda", "epsilon": "clip_range", "ppo_epochs": "epochs",
@@ -44,6 +45,8 @@ class Train:
     resume: str | None = None
     """Run to continue, a folder such as runs/latest or a checkpoint in it; auto: the last run of
     the same --name, or that in --run_dir, or a new one if there is none"""
+    show_config: bool = False
+    """Print all settings as they would be, in the form of a preset's file, and do nothing else"""
     init_from: str | None = None
     """Policy whose weights and observation moments a new run starts with, a file of another run"""
 
@@ -185,8 +188,10 @@ def flag_text(flag: Flag, setting: Setting) -> str:
 
 def preset_for(texts: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     """(name of the preset, the settings that it changes); an unknown preset is refused later."""
-    values = preset_of(texts.get("env_name", Config.env_name), texts.get("preset", "auto"))
-    name = next((name for name, preset in PRESETS.items() if preset == values), "none")
+    preset = texts.get("preset", "auto")
+    values = preset_settings(texts.get("env_name", Config.env_name), preset)
+    name = preset if is_preset_file(preset) else next(
+        (name for name, ours in PRESETS.items() if ours == values), "none")
     return name, {key: value for key, value in values.items() if value != getattr(Config, key)}
 
 

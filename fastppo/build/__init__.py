@@ -1,4 +1,4 @@
 """From a Config to a run: settings, policy, memory, environments, learner.
 
-May import: learners and what that may import.
+May import: learners, arguments and what these may import.
 """

@@ -11,6 +11,7 @@ from typing import Any, Sequence
 import torch
 from gymnasium.vector import VectorEnv
 
+from fastppo.arguments.preset_files import is_preset_file, preset_settings
 from fastppo.build.check_settings import check_settings, torch_alone
 from fastppo.build.model import is_plain_mlp
 from fastppo.config import Config, check_names, default_of
@@ -29,7 +30,7 @@ from fastppo.networks.cnn import IMAGE_NETWORKS, image_shape
 from fastppo.networks.heads import COMPILED_HEADS, make_head
 from fastppo.networks.mlp import COMPILED_ACTIVATIONS
 from fastppo.settings.fixes import Omit, Set
-from fastppo.settings.presets import BY_PRESET, PRESETS, preset_of
+from fastppo.settings.presets import BY_PRESET, PRESETS
 from fastppo.settings.spelling import closest
 from fastppo.update.coefficients import coefficients_at
 from fastppo.workers.count import pays, worker_count
@@ -71,11 +72,11 @@ def config_for(env: Any, given: dict[str, Any]) -> Config:
         raise ConfigError(f"PPO was given {name} and env_name={given['env_name']!r}: only one of"
                           " them can be trained on", Omit("env_name"))
     preset = given.get("preset", "auto")
-    if preset not in ("auto", "none", *PRESETS):
-        raise ConfigError(f"there is no preset {preset!r}, only auto, none,"
+    if preset not in ("auto", "none", *PRESETS) and not is_preset_file(str(preset)):
+        raise ConfigError(f"there is no preset {preset!r}, only files (.toml, .json), auto, none,"
                           f" {', '.join(PRESETS)}",
                           Set(preset=closest(str(preset), PRESETS) or "auto"))
-    return Config(**{**preset_of(str(name), preset), **given, "env_name": name})
+    return Config(**{**preset_settings(str(name), preset), **given, "env_name": name})
 
 
 def env_label(env: Any) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Iterator, Sequence
 from fastppo import __version__
 from fastppo.arguments import command_line
 from fastppo.arguments.command_line import Request, Train
+from fastppo.arguments.preset_files import settings_text, sources_of
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.display.banner import banner
 from fastppo.display.notes import note, status
@@ -28,6 +29,9 @@ MODEL_FILE, SUMMARY_FILE = "model.safetensors", "summary.json"
 def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Trains with the settings of `argv`, saves and evaluates, in the folder of the run."""
     request = command_line.read(argv)
+    if request.options["show_config"]:
+        print(shown_config(request))
+        return
     with opened_run(request) as (ppo, folder, resumed):
         from fastppo.outputs.evaluator import evaluator_of
         link_latest(folder)
@@ -42,6 +46,21 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     if any(getattr(sink, "hung", False) for sink in sinks):
         sys.stdout.flush()
         os._exit(0)  # a normal exit would wait for wandb again
+
+
+def shown_config(request: Request) -> str:
+    """All settings of a new run as TOML, those that are resolved for this machine included."""
+    from fastppo.build.resolve import config_for, make_source, resolve
+    source = make_source(None, config_for(None, {"env_name": request.config.env_name
+                                                 } | request.given))
+    try:
+        config = resolve(source)
+    finally:
+        source.close()
+    if request.config.seed is None:
+        config = config.replace(seed=None)
+    sources = sources_of(request.given, request.changes, request.preset, config)
+    return settings_text(config, sources)
 
 
 @contextmanager

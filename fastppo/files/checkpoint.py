@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from fastppo.arguments.preset_files import is_preset_file
 from fastppo.build.resolve import env_label
 from fastppo.collect import Progress
 from fastppo.config import Config
@@ -40,7 +41,7 @@ CHANGEABLE = {"num_workers", "total_steps", "device", "learner", "acting", "torc
               "update_threads", "step_timeout", "reset_timeout", "eval_episodes", "eval_interval",
               "eval_env", "checkpoint_interval", "logger", "wandb_project", "progress", "run_dir",
               "on_worker_failure", "nan_policy", "replay_limit", "replay_timeout", "worker_env"}
-# Settings that a file never decides: where files are written, and what workers may see.
+# Settings that a file never decides: what is read or written, and what workers may see.
 NOT_STORED = {"run_dir", "worker_env"}
 RUN_FIX = "give the folder of a run, such as runs/CartPole-v1__1, or a checkpoint in it"
 
@@ -148,6 +149,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
                                       "ppo.checkpoint(path)")
     try:
         config = {name: x for name, x in texts["config"].items() if name not in NOT_STORED}
+        if is_preset_file(str(config.get("preset"))):
+            config["preset"] = "none"  # its settings are stored
         found = Checkpoint(path, config, texts["code"], texts["fingerprint"],
                            join_tree(texts["state"], tensors))
         _check_settings(found, sum(x.numel() for x in tensors.values()))
@@ -186,6 +189,8 @@ def resumed_settings(found: Checkpoint, env: Any, changes: dict[str, Any]) -> di
     """
     changes = {name: value for name, value in changes.items()
                if name in CHANGEABLE or value not in (None, "auto")}
+    if is_preset_file(str(changes.get("preset"))):
+        del changes["preset"]
     known = {field.name for field in fields(Config)}
     stored = {name: value for name, value in found.settings.items() if name in known}
     name = stored["env_name"]

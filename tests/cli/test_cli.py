@@ -364,7 +364,7 @@ def test_all_unknown_flags_are_said_at_once(command):
     assert all(word in err for word in ("--num_envs?", "--num_steps=4", '"xyzzy"'))
 
 
-@pytest.mark.parametrize("name", ["load", "plot", "config", "verbose_eval", "v"])
+@pytest.mark.parametrize("name", ["load", "plot", "conf_file", "verbose_eval", "v"])
 def test_what_is_near_no_setting_is_not_guessed(command, name):
     _, _, err = command(f"--{name}=1")
     assert "did you mean" not in err and "--help-all" in err
@@ -928,3 +928,25 @@ def test_a_real_process_with_workers_stops_on_sigterm_and_leaves_nobody():
     load("run/model.safetensors")
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+def test_show_config_prints_what_would_be_and_does_nothing(command, tmp_path):
+    code, out, err = command("--env_name=CartPole-v1", "--lr=1e-3", "--show_config")
+    assert (code, err) == (0, "") and not Path("runs").exists()
+    assert "lr = 0.001  # given" in out and "# preset cartpole" in out and "# seed = none" in out
+    assert 'model = "mlp"  # resolved' in out
+    Path("own.toml").write_text(out)
+    again = command("--preset=own.toml", "--show_config")[1]
+    assert re.sub(" +#.*", "", again).replace("own.toml", "auto") == re.sub(" +#.*", "", out)
+
+
+def test_a_run_with_a_preset_of_a_file_is_resumed_by_the_same_command_without_reading_it(command):
+    Path("own.toml").write_text("gamma = 0.5\n")
+    settings = (*CARTPOLE[:1], *CARTPOLE[2:], "--preset=own.toml", "--run_dir=run", "--resume=auto",
+                "--eval_episodes=0")
+    assert command(*settings)[0] == 0
+    code, out, _ = command(*settings, "--total_steps=160")
+    assert code == 0 and "resumed at step 96" in out
+    Path("own.toml").unlink()
+    assert command("--resume=run", "--total_steps=192", "--eval_episodes=0")[0] == 0
+    assert json.loads(Path("run/config.json").read_text())["gamma"] == 0.5

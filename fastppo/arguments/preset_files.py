@@ -1,0 +1,88 @@
+"""Presets of the user's own: files of settings, in TOML or JSON.
+
+    num_envs = 16
+    lr = 1e-3
+    hidden_sizes = [256, 256]
+
+A run's config.json and the text of --show_config are such files.
+"""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, Mapping
+
+from fastppo.config import Config, check_names, default_of
+from fastppo.errors import ConfigError
+from fastppo.settings.presets import preset_of
+
+FILE_ENDINGS = ".toml", ".json"
+# Settings of one run, which a run's config.json has, and a preset does not decide.
+OF_A_RUN = "preset", "run_dir", "device"
+
+
+def is_preset_file(preset: str) -> bool:
+    """True if the value of the setting `preset` is the name of a file."""
+    return preset.endswith(FILE_ENDINGS)
+
+
+def preset_settings(env_name: str, preset: str) -> dict[str, Any]:
+    """The settings of a preset: one of ours, see preset_of, or those in a file.
+
+    Raises ConfigError for a file that cannot be read or has unknown settings.
+    """
+    if not is_preset_file(preset):
+        return preset_of(env_name, preset)
+    found = read_settings(Path(preset))
+    check_names(found)
+    return {name: value for name, value in found.items() if name not in OF_A_RUN}
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings in a file, lists as tuples; ConfigError if it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"the preset {path} cannot be read: {error.strerror}",
+                          "give a file that is there, or the name of a preset") from error
+    except ValueError as error:  # also of bytes that are no UTF-8
+        raise ConfigError(f"the preset {path} is no {path.suffix[1:].upper()}: {error}",
+                          "write a line for each setting, such as num_envs = 16") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"the preset {path} is no object of settings",
+                          'write {"num_envs": 16}')
+    return {name: tuple(value) if isinstance(value, list) else value
+            for name, value in found.items()}
+
+
+def settings_text(config: Config, sources: Mapping[str, str]) -> str:
+    """All settings of a Config as TOML, with the source of those that are no defaults.
+
+    What TOML has no value for is a comment: none, and Python's objects.
+    """
+    return "\n".join(setting_line(name, value, sources.get(name, ""))
+                     for name, value in vars(config).items())
+
+
+def setting_line(name: str, value: Any, source: str) -> str:
+    """One setting as a line of TOML."""
+    if isinstance(value, tuple):
+        value = list(value)
+    about = f"  # {source}" if source else ""
+    if value is None:
+        return f"# {name} = none"
+    if isinstance(value, dict):
+        pairs = ", ".join(f"{json.dumps(key)} = {json.dumps(part)}" for key, part in value.items())
+        return f"{name} = {{{pairs}}}{about}"
+    if isinstance(value, (bool, int, float, str, list)):
+        return f"{name} = {json.dumps(value)}{about}"
+    return f"# {name} = {value!r}"
+
+
+def sources_of(given: Mapping[str, Any], changes: Mapping[str, Any], preset: str,
+               resolved: Config) -> dict[str, str]:
+    """Where the settings come from that are no defaults: given, a preset, or resolved from auto."""
+    found = {name: "given" for name in given} | dict.fromkeys(changes, f"preset {preset}")
+    return {name: "resolved" for name, value in vars(resolved).items()
+            if name not in found and value != default_of(name)} | found

@@ -1,0 +1,68 @@
+"""Presets in files: what they decide, what is refused, and the text that --show_config prints."""
+
+import json
+import tomllib
+
+import pytest
+
+from fastppo import PPO, Config
+from fastppo.arguments import command_line
+from fastppo.arguments.preset_files import preset_settings, settings_text
+from fastppo.errors import ConfigError
+
+TOML = 'num_envs = 4\nlr = 1e-3\nhidden_sizes = [8, 8]\nenv_kwargs = {"level" = 3}\n'
+
+
+@pytest.fixture
+def preset(tmp_path):
+    def write(text, name="own.toml"):
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
+    return write
+
+
+def test_a_file_of_settings_is_a_preset(preset):
+    wanted = {"num_envs": 4, "lr": 1e-3, "hidden_sizes": (8, 8), "env_kwargs": {"level": 3}}
+    assert preset_settings("CartPole-v1", preset(TOML)) == wanted
+    assert preset_settings("CartPole-v1", preset(json.dumps(wanted), "own.json")) == wanted
+
+
+def test_settings_that_are_given_win_over_those_of_the_file(preset):
+    request = command_line.read([f"--preset={preset(TOML)}", "--num_envs=2"])
+    assert (request.config.num_envs, request.config.lr) == (2, 1e-3)
+    assert request.changes == {"lr": 1e-3, "hidden_sizes": (8, 8), "env_kwargs": {"level": 3}}
+
+
+def test_python_takes_a_file_too(preset):
+    with PPO("CartPole-v1", preset=preset("num_envs = 4\nnum_steps = 8\nnum_minibatches = 1"),
+             num_workers=0, num_steps=16) as ppo:
+        assert (ppo.config.num_envs, ppo.config.num_steps) == (4, 16)
+
+
+@pytest.mark.parametrize("text, name, words", [
+    ("num_envs = ", "a.toml", "no TOML"), ("{", "a.json", "no JSON"),
+    ("[1]", "a.json", "no object"), ("num_env = 3", "a.toml", "no setting 'num_env'"),
+    ("num_envs = -1", "a.toml", "num_envs is -1"),
+    (None, "a.toml", "cannot be read")])
+def test_a_file_that_is_no_preset_is_one_error(preset, tmp_path, text, name, words):
+    path = str(tmp_path / "missing.toml") if text is None else preset(text, name)
+    with pytest.raises(ConfigError, match=words):
+        command_line.read([f"--preset={path}"])
+
+
+def test_the_text_of_a_config_is_a_file_that_gives_it_again(preset):
+    config = Config(env_name="CartPole-v1", lr="linear:1e-3", hidden_sizes=(3, 4), seed=5,
+                    env_kwargs={"a b": [1, "x"]}, target_kl=0.1, norm_rewards=True)
+    text = settings_text(config, {"lr": "given"})
+    assert 'lr = "linear:1e-3"  # given' in text and "# clip_range_vf = none" in text
+    assert tomllib.loads(text)["hidden_sizes"] == [3, 4]
+    again = Config(**preset_settings("", preset(text)))
+    assert again == config
+
+
+def test_the_config_of_a_run_is_a_preset(tmp_path):
+    with PPO("CartPole-v1", num_workers=0, gamma=0.5, run_dir=str(tmp_path), seed=3) as ppo:
+        wanted = ppo.config
+    found = command_line.read([f"--preset={tmp_path / 'config.json'}"]).config
+    assert (found.env_name, found.gamma, found.seed) == ("CartPole-v1", 0.5, 3)
+    assert found.run_dir is None and found.num_envs == wanted.num_envs
