@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from fastppo.config import Config
     from fastppo.errors import Error
     from fastppo.files.export import export
-    from fastppo.files.policy_file import load
     from fastppo.outputs.evaluate import Evaluation
+    from fastppo.outputs.loaded_policy import load
     from fastppo.policy import Policy
     from fastppo.ppo import PPO
     from fastppo.workers.make_vec import make_vec
@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 __all__ = ["PPO", "Config", "load", "export", "make_vec", "Error", "Rollout", "Evaluation",
            "Policy", "__version__"]
 
-_MODULES = {"PPO": "ppo", "Config": "config", "load": "files.policy_file",
+_MODULES = {"PPO": "ppo", "Config": "config", "load": "outputs.loaded_policy",
             "export": "files.export", "make_vec": "workers.make_vec", "Error": "errors",
             "Rollout": "collect", "Evaluation": "outputs.evaluate", "Policy": "policy"}
 

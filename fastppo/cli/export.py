@@ -43,7 +43,7 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         return
     model, options = parse_options(argv)
     from fastppo.files import export as exporter
-    from fastppo.files.policy_file import load
+    from fastppo.outputs.loaded_policy import load
     path = Path(options.output or model.with_suffix(exporter.FORMATS[options.to or "onnx"]))
     if path.absolute() == model.absolute():
         raise ConfigError(f"{path} is the policy itself", Omit("output"))

@@ -83,6 +83,16 @@ SKIPPABLE = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.P
              gym.wrappers.RecordEpisodeStatistics, FreshBox2DWorld)
 
 
+def step_limit(env: gym.Env) -> int | None:
+    """Steps after which a wrapper truncates an episode, the shortest of several; None without."""
+    found = []
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, gym.wrappers.TimeLimit):
+            found.append(env._max_episode_steps)
+        env = env.env
+    return min(found, default=None)
+
+
 def unchecked_step(env: gym.Env) -> tuple[Callable, int]:
     """(step, limit): the step of `env` without its outer skippable wrappers.
 

@@ -63,11 +63,10 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None
 
 
 @default_torch()
-def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
-    """The policy in a file; `model` is the class of its network, if it is a network of your own.
+def read_policy(path: str | os.PathLike, model=None) -> tuple[Policy, Config]:
+    """(policy, settings of the run that trained it) of a file; see fastppo.load.
 
-    Loading imports and runs nothing that the file names. Raises CheckpointError if the file is
-    missing, damaged, or not a policy.
+    `model` is the class of the policy's network, if that is a network of the user's.
     """
     path = _path(path, "load")
     tensors, texts = read_tensor_file(path, POLICY_FORMAT, "a policy", "ppo.save(path)")
@@ -90,7 +89,7 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None) -> Policy:
             f"{path} does not fit the model: {error}",
             "load(path, model=MyNet) with the class it was trained with; a built-in network has"
             " none") from error
-    return policy.to(device)
+    return policy, config
 
 
 def start_from_policy(ppo, path: str | os.PathLike) -> None:
@@ -99,7 +98,7 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
     The log says what such a file does not have. Raises CheckpointError if it does not fit.
     """
     own = ppo.config.model if is_user_model(ppo.config.model) else None
-    found = load(path, model=own)
+    found, _ = read_policy(path, own)
     try:
         if (found.obs_space, found.act_space) != (ppo.policy.obs_space, ppo.policy.act_space):
             raise RuntimeError(f"it is for observations {found.obs_space} and actions"

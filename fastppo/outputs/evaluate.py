@@ -1,21 +1,25 @@
 """Plays episodes with a frozen policy; the same ones every time."""
 
 import math
+from contextlib import contextmanager
 from numbers import Integral
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 import numpy as np
 
 from fastppo.envs.make import Factory
-from fastppo.errors import ConfigError
+from fastppo.envs.wrappers import step_limit
+from fastppo.errors import ConfigError, EnvError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 from fastppo.machine.noise import ActionNoise
 from fastppo.networks.torch_state import isolated_rng, preserved_buffers
 from fastppo.policy import Policy
+from fastppo.settings.fixes import Set
 from fastppo.stepping.environments import Environments, RunningEpisode
 
 MAX_ENVS = 16  # played side by side
+MAX_STEPS = 100_000  # of an episode, in an environment that has no time limit
 
 
 class Evaluation(NamedTuple):
@@ -34,23 +38,42 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: int,
-             deterministic: bool = True) -> Evaluation:
+             deterministic: bool = True, report: Callable[[int], None] = lambda ended: None
+             ) -> Evaluation:
     """Plays episodes 0 .. episodes - 1 of the evaluation's own seeds, in environments of its own.
 
-    It changes nothing of the training.
+    It changes nothing of the training. After every step `report` is called with the number of
+    episodes that have ended. Raises EnvError for an environment that fails, or without a time limit
+    does not end.
     """
-    if not isinstance(episodes, Integral) or isinstance(episodes, bool) or episodes < 1:
-        raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
-                          "evaluate(100)")
-    envs = EvaluationEnvs(policy, factories[:min(episodes, MAX_ENVS)], seed)
-    try:
-        with preserved_buffers(policy.net), isolated_rng(seed, policy.observer.count.device):
-            returns, lengths = envs.play(episodes, deterministic)
-    finally:
-        envs.close()
+    check_episodes(episodes)
+    with evaluation_envs(policy, factories[:min(episodes, MAX_ENVS)], seed) as envs:
+        returns, lengths = envs.play(episodes, deterministic, report)
     std = float(returns.std(ddof=1)) if episodes > 1 else math.nan
     half = 1.96 * std / math.sqrt(episodes)
     return Evaluation(float(returns.mean()), std, half, returns, lengths)
+
+
+def check_episodes(episodes: Any) -> None:
+    """Raises ConfigError unless `episodes` is a whole number, 1 or more."""
+    if not isinstance(episodes, Integral) or isinstance(episodes, bool) or episodes < 1:
+        raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
+                          Set(episodes=100))
+
+
+@contextmanager
+def evaluation_envs(policy: Policy, factories: Sequence[Factory], seed: int
+                    ) -> "Iterator[EvaluationEnvs]":
+    """Environments for episodes with a frozen policy; then they are closed.
+
+    The network's buffers and torch's generator are then as before.
+    """
+    envs = EvaluationEnvs(policy, factories, seed)
+    try:
+        with preserved_buffers(policy.net), isolated_rng(seed, policy.observer.count.device):
+            yield envs
+    finally:
+        envs.close()
 
 
 class EvaluationEnvs(Environments):
@@ -61,33 +84,56 @@ class EvaluationEnvs(Environments):
         self.policy, self.layout, count = policy, policy.observer.layout, len(factories)
         self.obs = np.zeros((count, *self.layout.store.shape), self.layout.store.dtype)
         self.states = np.zeros((count, policy.memory), np.float32)
+        self.limits = [MAX_STEPS if step_limit(env) is None else math.inf for env in self.envs]
 
-    def play(self, episodes: int, deterministic: bool) -> tuple[np.ndarray, np.ndarray]:
+    def play(self, episodes: int, deterministic: bool, report: Callable[[int], None]
+             ) -> tuple[np.ndarray, np.ndarray]:
         """Plays the episodes: (returns f64 [episodes], lengths i64 [episodes]).
 
         Environment e of n plays episodes e, e + n, ...: a fixed share, because otherwise short
         episodes would count more than long ones.
         """
         returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
-        active, count = list(range(len(self.envs))), len(self.envs)
+        active, count, ended = list(range(len(self.envs))), len(self.envs), 0
         for e in active:
-            self.begin_episode(e, self.new_episode(e, e))
+            self.begin(e, e)
         while active:
-            self.now += 1
-            noise = None if deterministic else np.concatenate([self._noise(e) for e in active])
-            actions, self.states[active] = self.policy.decide(self.obs[active], noise,
-                                                              self.states[active])
-            for e, action in zip(active.copy(), actions):
+            for e, rew, over in self.steps(active, deterministic):
                 number = self.running[e].number
-                rew, term, trunc, _ = self.take_step(e, action)
                 returns[number] += rew
                 lengths[number] += 1
-                if (term or trunc) and number + count < episodes:
-                    self.begin_episode(e, self.new_episode(e, number + count))
-                    self.states[e] = 0.0
-                elif term or trunc:
+                ended += over
+                if over and number + count < episodes:
+                    self.begin(e, number + count)
+                elif over:
                     active.remove(e)
+            report(ended)
         return returns, lengths
+
+    def begin(self, e: int, number: int) -> None:
+        """Resets environment e into episode `number` of the evaluation."""
+        self.states[e] = 0.0
+        self.begin_episode(e, self.new_episode(e, number))
+
+    def steps(self, active: Sequence[int], deterministic: bool
+              ) -> Iterator[tuple[int, float, bool]]:
+        """Takes a step in each of the `active` environments: (environment, reward, True if over).
+
+        Raises EnvError for an episode without a time limit that does not end.
+        """
+        active = tuple(active)
+        self.now += 1
+        noise = None if deterministic else np.concatenate([self._noise(e) for e in active])
+        actions, self.states[[*active]] = self.policy.decide(
+            self.obs[[*active]], noise, self.states[[*active]])
+        for e, action in zip(active, actions):
+            rew, term, trunc, _ = self.take_step(e, action)
+            over = bool(term or trunc)
+            if not over and self.now - self.running[e].start >= self.limits[e] - 1:
+                raise EnvError(f"episode {self.running[e].number} has not ended after"
+                               f" {MAX_STEPS:,} steps, and the environment has no time limit",
+                               Set(max_episode_steps=1_000))
+            yield e, rew, over
 
     def new_episode(self, e: int, number: int) -> RunningEpisode:
         """Episode `number` of the evaluation; its seed is the same in every environment."""

@@ -17,7 +17,7 @@ from fastppo.envs.source import EnvSource
 from fastppo.envs.spaces import CHOICES, mask_leaf, observation_storage
 from fastppo.errors import CheckpointError, ConfigError, EnvError, Error
 from fastppo.outputs.evaluate import Evaluation
-from fastppo.settings.fixes import Set
+from fastppo.settings.fixes import Fix, Set
 from fastppo.settings.metric_names import EVAL_RETURN, EVALUATION
 
 BEST = "best.safetensors"
@@ -125,12 +125,8 @@ def evaluation_factories(source: EnvSource, env: Any = None, name: str = "env") 
         found, where = spaces_of(envs[0]), masks.mask_source(envs[0])
     finally:
         faults.close_all(envs)
-    for what, ours, theirs in zip(("observations", "actions"),
-                                  (source.obs_space, source.act_space), found):
-        if not spaces_match(ours, theirs, what == "observations"):
-            raise ConfigError(f"{name} is {env!r}, whose {what} are of the space {theirs}, but the"
-                              f" policy is trained for {ours}",
-                              f"give one of the same spaces, or leave {name} out")
+    check_spaces(f"{name} is {env!r}, whose", (source.obs_space, source.act_space), found,
+                 f"give one of the same spaces, or leave {name} out")
     trained = mask_leaf(source.obs_space, source.act_space) is not None
     if isinstance(source.act_space, CHOICES) and bool(where) != trained:
         has = f"has an action mask, {where}" if where else \
@@ -139,6 +135,18 @@ def evaluation_factories(source: EnvSource, env: Any = None, name: str = "env") 
         raise ConfigError(f"{name} is {env!r}, which {has}, but the policy is trained {wanted}",
                           f"give one {wanted}, as in training, or leave {name} out")
     return factories
+
+
+def check_spaces(whose: str, ours: tuple[Space, Space], theirs: tuple[Space, Space], fix: Fix
+                 ) -> None:
+    """Raises ConfigError if the spaces of an environment, `theirs`, are not those of a policy.
+
+    Both are (observation space, action space); `whose` begins the text of the error.
+    """
+    for what, our, their in zip(("observations", "actions"), ours, theirs):
+        if not spaces_match(our, their, what == "observations"):
+            raise ConfigError(f"{whose} {what} are of the space {their}, but the policy is trained"
+                              f" for {our}", fix)
 
 
 def spaces_match(ours: Space, theirs: Space, bounds_free: bool) -> bool:

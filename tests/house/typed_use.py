@@ -4,6 +4,7 @@ from typing import Any, assert_type
 
 import fastppo
 from fastppo import PPO, Config, Error, Evaluation, Policy, Rollout, export, load, make_vec
+from fastppo.outputs.loaded_policy import LoadedPolicy
 
 
 def use() -> None:
@@ -19,7 +20,8 @@ def use() -> None:
         assert_type(ppo.step, int)
         ppo.save("policy.safetensors")
     policy = load("policy.safetensors")
-    assert_type(policy, Policy)
+    assert_type(policy, LoadedPolicy)
+    assert_type(policy.evaluate(episodes=10), Evaluation)
     assert_type(policy.predict([0.0]), Any)
     export(policy, "policy.onnx")
     assert_type(make_vec("CartPole-v1", num_envs=2).num_envs, int)

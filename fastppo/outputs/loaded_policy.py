@@ -1,0 +1,105 @@
+"""A policy from a file, which can be evaluated without a trainer."""
+
+import os
+from typing import Any
+
+from fastppo.config import Config
+from fastppo.envs.env_hints import is_registered
+from fastppo.envs.make import EnvFactory
+from fastppo.envs.source import EnvSource
+from fastppo.errors import ConfigError
+from fastppo.files.policy_file import read_policy
+from fastppo.machine.limits import usable_cores
+from fastppo.networks.torch_state import torch_threads
+from fastppo.outputs.evaluate import Evaluation, evaluate
+from fastppo.outputs.evaluator import check_spaces
+from fastppo.policy import Policy
+from fastppo.settings.fixes import Set
+
+
+class LoadedPolicy(Policy):
+    """A policy from a file; `config` has the settings of the run that trained it."""
+
+    def __init__(self, policy: Policy, config: Config):
+        super().__init__(policy.obs_space, policy.act_space, policy.net, config.norm_obs,
+                         policy.head, policy.seed, config.obs_limit)
+        self.observer, self.config = policy.observer, config
+        self.eval()
+
+    def evaluate(self, episodes: int = 100, deterministic: bool = True, env: Any = None,
+                 seed: int | None = None, env_kwargs: dict[str, Any] | None = None,
+                 max_episode_steps: int | None = None) -> Evaluation:
+        """Plays episodes; with the defaults those that `ppo.evaluate` plays after training.
+
+        `env`: an id or callable to play in; None: the environment in the file, which must be an id
+        of Gymnasium's. `seed`: None for that of the run. `env_kwargs` and `max_episode_steps`
+        replace those of the run. Raises ConfigError for an environment that the policy cannot play,
+        EnvError for one that fails.
+        """
+        factories = factories_for(self, env, env_kwargs, max_episode_steps)
+        threads = min(self.config.torch_threads or 1, usable_cores())
+        with torch_threads(threads):
+            return evaluate(self, factories, self.seed_of_episodes(seed), episodes, deterministic)
+
+    def seed_of_episodes(self, seed: int | None) -> int:
+        """`seed`, or that of the run for None; raises ConfigError for one that no run has."""
+        return (self.config if seed is None else self.config.replace(seed=seed)).seed or 0
+
+
+def load(path: str | os.PathLike, device: str = "cpu", model=None) -> LoadedPolicy:
+    """The policy in a file; `model` is the class of its network, if it is a network of your own.
+
+    Loading imports and runs nothing that the file names. Raises CheckpointError if the file is
+    missing, damaged, or not a policy.
+    """
+    return LoadedPolicy(*read_policy(path, model)).to(device)
+
+
+def factories_for(policy: LoadedPolicy, env: Any = None, env_kwargs: dict[str, Any] | None = None,
+                  max_episode_steps: int | None = None) -> list[EnvFactory]:
+    """The factories of environments in which to evaluate a policy from a file, as after training.
+
+    The arguments are those of LoadedPolicy.evaluate. Raises ConfigError if the environment must be
+    named, cannot be made, or has other spaces than the policy.
+    """
+    config = policy.config
+    if env is None:
+        env = trained_environment(config)
+    if env_kwargs is None and env == config.env_name:
+        env_kwargs = stored_arguments(config)
+    limit = config.max_episode_steps if max_episode_steps is None else max_episode_steps
+    source = EnvSource(env, config.replace(env_kwargs=env_kwargs, max_episode_steps=limit,
+                                           eval_env=None, num_workers=0))
+    check_spaces(f"{source.factories[0].name} does not fit: its",
+                 (policy.obs_space, policy.act_space), (source.obs_space, source.act_space),
+                 "give the environment that it was trained on, with the same env_kwargs")
+    return source.evaluation_factories()
+
+
+def trained_environment(config: Config) -> str:
+    """The id of the environment in which a run evaluated; ConfigError if it is no registered id.
+
+    Code that a file names is never imported.
+    """
+    name = config.eval_env or config.env_name
+    if not is_registered(name):
+        raise ConfigError(f"the policy was trained on {name}, and code that a file names is never"
+                          " imported", Set(env_name=name if ":" in name else "my_module:MyEnv"))
+    return name
+
+
+def stored_arguments(config: Config) -> dict[str, Any] | None:
+    """The arguments of the environment in a file, if they are numbers; else raises ConfigError.
+
+    Texts may name files or modules, so they must be given.
+    """
+    if _has_text(config.env_kwargs):
+        raise ConfigError(f"the policy was trained on {config.env_name} with arguments, and texts"
+                          " of a file are never used as arguments",
+                          Set(env_kwargs=config.env_kwargs))
+    return config.env_kwargs
+
+
+def _has_text(value: Any) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, str) or any(map(_has_text, parts))
