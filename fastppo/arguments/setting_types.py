@@ -20,7 +20,7 @@ from fastppo.settings.presets import BY_PRESET
 from fastppo.settings.schedules import Scheduled, is_schedule
 from fastppo.settings.spelling import closest
 
-# The first field of each group.
+# The first field of each group of Config.
 SECTIONS = {"env_name": "environment", "model": "network", "num_envs": "rollout",
             "gamma": "returns", "epochs": "update", "device": "machine", "eval_episodes": "output"}
 
@@ -90,17 +90,17 @@ class Setting(NamedTuple):
 @functools.cache
 def settings(owner: type = Config) -> dict[str, Setting]:
     """Every field of a dataclass by name, with the text below it in the source as its meaning."""
-    tree: Any = ast.parse(inspect.getsource(owner))
-    body = tree.body[0].body
+    trees: list[Any] = [ast.parse(inspect.getsource(one)) for one in owner.__mro__[:-1]]
     texts = {ast.unparse(node.target): " ".join(below.value.value.split())
-             for node, below in zip(body, body[1:]) if isinstance(node, ast.AnnAssign)}
+             for tree in trees for node, below in zip(tree.body[0].body, tree.body[0].body[1:])
+             if isinstance(node, ast.AnnAssign)}
     found, section = {}, owner.__name__.lower()
     for field in fields(owner):
         text, source = re.findall(r"^(.*?)(?: \[([^]]*)\])?$", texts[field.name])[0]
         members = get_args(field.type) if get_origin(field.type) in (Union, UnionType) else ()
         optional = bool(members) and field.type != Scheduled
         kind = Scheduled if {*get_args(Scheduled)} <= {*members} else (*members, field.type)[0]
-        section = SECTIONS.get(field.name, section)
+        section = SECTIONS.get(field.name, section) if owner is Config else section
         found[field.name] = Setting(field.name, kind, optional, field.default, text, source,
                                     section)
     return found

@@ -5,6 +5,8 @@ VERBS = {
     "bench": "measures how fast training is on this machine",
     "export": "writes a trained policy as ONNX or TorchScript",
     "replay": "runs an episode again in which an environment failed",
+    "eval": "plays episodes with a trained policy, and prints their returns",
+    "play": "shows a trained policy in a window, or writes a video",
     "plot": "draws the learning curves of runs",
     "compare": "compares two groups of runs over their seeds",
 }

@@ -1,0 +1,51 @@
+"""The options that the verbs share which play episodes with a trained policy."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastppo.errors import ConfigError
+from fastppo.settings.fixes import Omit
+
+MODEL_NAME, BEST_NAME = "model.safetensors", "best.safetensors"  # policies in the folder of a run
+
+
+@dataclass(frozen=True)
+class PolicyOptions:
+    """Which policy is played, in which environment."""
+
+    best: bool = False
+    """Of a run's folder take best.safetensors, the best policy of the evaluations while training,
+    not model.safetensors, the last one"""
+    model: str | None = None
+    """Class of the network in the file, as `module:Class`, if it is a network of your own"""
+    env_name: str | None = None
+    """Environment, an id or `module:callable`; none: the one in the file if that is an id of
+    Gymnasium's, because code that a file names is never imported"""
+    env_kwargs: dict[str, Any] | None = None
+    """Arguments of the environment; none: those in the file, if they are numbers"""
+    max_episode_steps: int | None = None
+    """Steps after which an episode ends; none: as in training"""
+    seed: int | None = None
+    """Seed of the episodes; none: that of the run, so they are those of its last evaluation"""
+    stochastic: bool = False
+    """Sample the actions, as in training, instead of taking the likeliest ones"""
+
+    def file(self, place: Path) -> Path:
+        """The file of the policy at `place`, a file or the folder of a run.
+
+        Raises ConfigError if there is none.
+        """
+        path = place / (BEST_NAME if self.best else MODEL_NAME) if place.is_dir() else place
+        if self.best and not place.is_dir():
+            raise ConfigError(f"best is for the folder of a run, and {place} is none", Omit("best"))
+        if path.is_file():
+            return path
+        if place.is_dir() and self.best:
+            raise ConfigError(f"{place} has no {BEST_NAME}, which a run with eval_interval writes",
+                              Omit("best"))
+        if place.is_dir():
+            raise ConfigError(f"{place} has no {MODEL_NAME}: the run has not ended, or this is not"
+                              " the folder of a run", "give the folder of a run that has ended")
+        raise ConfigError(f"there is no file or folder {place}",
+                          "give the folder of a run, such as runs/latest, or the file of a policy")

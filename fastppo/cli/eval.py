@@ -1,0 +1,86 @@
+"""The verb: fastppo eval MODEL|RUN [--episodes=100] [--seed=INT] [--stochastic] [--json]."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Sequence
+
+from fastppo.arguments.command_line import file_and_options
+from fastppo.arguments.help_page import asks_for_help, verb_page
+from fastppo.arguments.policy_options import PolicyOptions
+from fastppo.cli.interrupts import Interrupts
+from fastppo.errors import ConfigError
+from fastppo.settings.fixes import program
+
+
+@dataclass(frozen=True)
+class Eval(PolicyOptions):
+    """Play episodes with a trained policy, and print their returns.
+
+      {0} eval runs/latest --episodes=20
+
+    MODEL is the file of a policy, RUN the folder of a run.
+    """
+
+    episodes: int = 100
+    """Number of episodes"""
+    json: bool = False
+    """Print one JSON object, which also has the return and the length of every episode"""
+
+
+def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
+    """Evaluates the policy that `argv` names, and prints the result."""
+    if asks_for_help(argv):
+        print(verb_page(Eval, "MODEL|RUN"))
+        return
+    place, options = parse_eval(argv)
+    path = options.file(place)
+    from fastppo.outputs.loaded_policy import factories_for, load
+    policy = load(path, model=options.model)
+    factories = factories_for(policy, options.env_name, options.env_kwargs,
+                              options.max_episode_steps)
+    seed = policy.seed_of_episodes(options.seed)
+    found = evaluate_with_status(policy, factories, seed, options)
+    facts = {"model": str(path), "env_name": factories[0].name, "seed": seed,
+             "deterministic": not options.stochastic}
+    print(json.dumps(facts | result_numbers(found)) if options.json
+          else "\n".join(result_lines(facts, found)), flush=True)
+
+
+def parse_eval(argv: Sequence[str]) -> tuple[Path, Eval]:
+    """(file of a policy or folder of a run, options); ConfigError for a wrong word."""
+    return file_and_options(argv, Eval, ConfigError(
+        "eval needs the file of a policy or the folder of a run", f"{program()} eval runs/latest"))
+
+
+def evaluate_with_status(policy, factories, seed: int, options: Eval):
+    """The Evaluation of a policy, with a line on a terminal while it takes long."""
+    from fastppo.display.status_line import StatusLine
+    from fastppo.outputs.evaluate import evaluate
+    with StatusLine() as status:
+        return evaluate(policy, factories, seed, options.episodes, not options.stochastic,
+                        lambda ended: status(f"played {ended:,} of {options.episodes:,} episodes"))
+
+
+def result_lines(facts: dict[str, Any], found) -> list[str]:
+    """The lines of an Evaluation: the policy, mean return, its spread, and length."""
+    numbers = result_numbers(found)
+    how = "deterministic" if facts["deterministic"] else "stochastic"
+    spread = "   ".join(f"{name} {numbers[name]:.1f}" for name in ("min", "median", "max"))
+    return [f"model     {facts['model']}",
+            f"env       {facts['env_name']}, seed {facts['seed']}, {how} actions",
+            f"return    {found}",
+            *([f"spread    {spread}"] if len(found.returns) > 1 else []),
+            f"length    {numbers['length']:,.1f} steps" + " on average" * (len(found.returns) > 1)]
+
+
+def result_numbers(found) -> dict[str, Any]:
+    """An Evaluation as JSON values; a single episode has neither std nor ci95."""
+    several = len(found.returns) > 1
+    ordered = sorted(found.returns.tolist())
+    middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    return {"episodes": len(found.returns), "mean": found.mean,
+            "std": found.std if several else None, "ci95": found.ci95 if several else None,
+            "min": ordered[0], "median": middle, "max": ordered[-1],
+            "length": float(found.lengths.mean()),
+            "returns": found.returns.tolist(), "lengths": found.lengths.tolist()}

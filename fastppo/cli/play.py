@@ -1,0 +1,131 @@
+"""The verb: fastppo play MODEL|RUN [--episodes=1] [--view=env|network|both] [--output=FILE]."""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Sequence
+
+from fastppo.arguments.command_line import file_and_options
+from fastppo.arguments.help_page import asks_for_help, verb_page
+from fastppo.arguments.policy_options import PolicyOptions
+from fastppo.cli.interrupts import Interrupts
+from fastppo.errors import ConfigError, EnvError
+from fastppo.settings.fixes import Omit, Set, program
+
+
+@dataclass(frozen=True)
+class Play(PolicyOptions):
+    """Show a trained policy: in a window if there is a display, else as a video.
+
+      {0} play runs/latest
+      {0} play runs/latest --view=both --output=landing.mp4
+
+    MODEL is the file of a policy, RUN the folder of a run. The video is video.mp4
+    (pip install "fastppo[video]") or else video.webp, in the folder of the run, or
+    in this folder for a single file. It has at most 10,000 frames.
+    """
+
+    episodes: int = 1
+    """Number of episodes"""
+    output: str | None = None
+    """File to write, .mp4 or .webp, instead of a window; none: see above"""
+    view: Literal["env", "network", "both"] = "env"
+    """Picture: the environment, the network's inputs and outputs, or both; only a video has the
+    network's"""
+    fps: int | None = None
+    """Frames per second of the video; none: the environment's own rate"""
+    caption: bool = True
+    """Write the environment, episode, step and return below the frames of a video"""
+
+
+def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
+    """Shows the policy that `argv` names, and prints the return of each episode."""
+    if asks_for_help(argv):
+        print(verb_page(Play, "MODEL|RUN"))
+        return
+    place, options = parse_play(argv)
+    path = options.file(place)
+    window = wants_window(options)
+    output = None if window else output_file(place, options)
+    from fastppo.outputs.loaded_policy import factories_for, load
+    policy = load(path, model=options.model)
+    factory = factories_for(policy, options.env_name, options.env_kwargs,
+                            options.max_episode_steps)[0]
+    seed = policy.seed_of_episodes(options.seed)
+    how = "stochastic" if options.stochastic else "deterministic"
+    print(f"model     {path}\nenv       {factory.name}, seed {seed}, {how} actions", flush=True)
+    if output is None:
+        show_window(policy, factory, seed, options)
+    else:
+        write_video(policy, factory, seed, options, output)
+
+
+def parse_play(argv: Sequence[str]) -> tuple[Path, Play]:
+    """(file of a policy or folder of a run, options); ConfigError for a wrong word or number."""
+    place, options = file_and_options(argv, Play, ConfigError(
+        "play needs the file of a policy or the folder of a run", f"{program()} play runs/latest"))
+    if options.fps is not None and not 1 <= options.fps <= 240:
+        raise ConfigError(f"fps is {options.fps}, but must be from 1 to 240", Omit("fps"))
+    return place, options
+
+
+def wants_window(options: Play) -> bool:
+    """True if there is a display and no option that only a video has."""
+    return has_display() and options.output is None and options.view == "env" \
+        and options.fps is None
+
+
+def has_display() -> bool:
+    """True if a window can probably be opened."""
+    return sys.platform in ("darwin", "win32") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
+def output_file(place: Path, options: Play) -> Path:
+    """The file of the video; raises ConfigError if it cannot be written."""
+    from fastppo.reports.video_file import best_format, check_video_path
+    folder = place if place.is_dir() else Path()
+    path = Path(options.output) if options.output else folder / f"video{best_format()}"
+    check_video_path(path)
+    return path
+
+
+def show_window(policy, factory, seed: int, options: Play) -> None:
+    """Plays the episodes in the environment's own window; raises EnvError if there can be none."""
+    from fastppo.reports.watched_env import WINDOW, watched_env, watched_moments
+    try:
+        with watched_env(policy, factory, seed, WINDOW) as envs:
+            for moment in watched_moments(envs, options.episodes, not options.stochastic):
+                if moment.over:
+                    print_end(moment)
+    except EnvError as error:
+        fixes = error.fix if isinstance(error.fix, tuple) else (error.fix,)
+        raise EnvError(error.what, (*fixes, Set(output="video.mp4"))) from error
+
+
+def write_video(policy, factory, seed: int, options: Play, path: Path) -> None:
+    """Records the episodes, and prints a line on the file."""
+    from fastppo.display.status_line import StatusLine
+    from fastppo.reports.video import FRAME_LIMIT, record_video
+    if not has_display():
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL complains if it finds none
+    frames = 0
+    with StatusLine() as status:
+        def report(moment) -> None:
+            nonlocal frames
+            frames += 1
+            status(f"recorded {frames:,} frames")
+            if moment.over:
+                status.clear()
+                print_end(moment)
+        record_video(policy, factory, path, seed, options.episodes, not options.stochastic,
+                     options.view, options.caption, options.fps, report)
+    cut = ", the most that a video has" * (frames == FRAME_LIMIT)
+    print(f"video     {path}   {frames:,} frames{cut}", flush=True)
+
+
+def print_end(moment) -> None:
+    """Prints the line of an episode that has ended."""
+    print(f"episode   {moment.episode + 1}: return {moment.total:,.1f}, {moment.step:,} steps",
+          flush=True)

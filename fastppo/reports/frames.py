@@ -1,0 +1,107 @@
+"""The pictures of a video: the rendered environment, the network's view, and a caption."""
+
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from fastppo.outputs.evaluate import EvaluationEnvs
+from fastppo.reports.network_panel import BACKGROUND, MUTED, TEXT, Panel
+from fastppo.reports.network_view import network_view
+from fastppo.reports.watched_env import WatchedMoment
+
+View = Literal["env", "network", "both"]
+SHORTEST_SIDE, LONGEST_SIDE = 340, 1280  # pixels of a rendered frame's shorter and longer side
+NETWORK_BESIDE = 300, 320  # smallest width and height of the network's view in pixels
+NETWORK_ALONE = 480, 420  # its size without the environment
+STRIP, FONT_SIZE, MARGIN = 22, 13, 8  # pixels of the caption
+
+
+class FramePainter:
+    """Paints one picture for each moment of the episodes of `envs`, all of the same `size`.
+
+    `name` is that of the environment, for the caption.
+    """
+
+    def __init__(self, envs: EvaluationEnvs, name: str, view: View = "env", caption: bool = True):
+        self.envs, self.name, self.view, self.caption = envs, name, view, caption
+        self.size: tuple[int, int] | None = None
+        self.frame_size, self.limit = (0, 0), 0.0
+
+    def paint(self, moment: WatchedMoment) -> Image.Image:
+        """The picture, RGB, of what the environment and the network see now.
+
+        Raises EnvError if the environment renders no frame.
+        """
+        parts = [] if self.view == "network" else [self._frame()]
+        if self.view == "both":
+            height = max(NETWORK_BESIDE[1], parts[0].height)
+            parts.append(self._panel((max(NETWORK_BESIDE[0], height * 3 // 4), height)))
+        elif self.view == "network":
+            parts.append(self._panel(NETWORK_ALONE))
+        whole = self._canvas(parts)
+        x = 0
+        for part in parts:
+            whole.paste(part, (x, 0))
+            x += part.width
+        if self.caption:
+            draw_caption(whole, self.name, moment)
+        return whole
+
+    def _frame(self) -> Image.Image:
+        image = Image.fromarray(rendered_frame(self.envs))
+        if self.frame_size == (0, 0):
+            self.frame_size = shown_size(*image.size)
+        if image.size == self.frame_size:
+            return image
+        larger = image.width < self.frame_size[0]  # pixels of a game stay sharp
+        return image.resize(self.frame_size, Image.Resampling.NEAREST if larger
+                            else Image.Resampling.LANCZOS)
+
+    def _panel(self, size: tuple[int, int]) -> Image.Image:
+        seen = network_view(self.envs.policy, self.envs.obs, self.envs.states)
+        self.limit = max(self.limit, seen.limit)  # a scale that only grows does not flicker
+        return Panel(size).draw(seen._replace(limit=self.limit))
+
+    def _canvas(self, parts: list[Image.Image]) -> Image.Image:
+        """An empty picture for the parts side by side; its sides are even, as mp4 needs it."""
+        if self.size is None:
+            width = sum(part.width for part in parts)
+            height = max(part.height for part in parts) + STRIP * self.caption
+            self.size = width + width % 2, height + height % 2
+        return Image.new("RGB", self.size, BACKGROUND)
+
+
+def rendered_frame(envs: EvaluationEnvs) -> np.ndarray:
+    """The frame u8 [h w 3] of the first environment; raises EnvError if it is none."""
+    try:
+        frame: Any = envs.envs[0].render()
+        if not (isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3
+                and frame.shape[2] == 3 and frame.size):
+            found = f"{frame.dtype} {list(frame.shape)}" if isinstance(frame, np.ndarray) \
+                else type(frame).__name__
+            raise ValueError(f"the frame is {found}, not uint8 [height width 3]")
+        return frame
+    except BaseException as error:  # a user's environment may raise anything
+        raise envs.fault(0, "render()", error) from error
+
+
+def shown_size(width: int, height: int) -> tuple[int, int]:
+    """The size at which a frame is shown: a small one several times as large, a large one less."""
+    if max(width, height) > LONGEST_SIDE:
+        scale = LONGEST_SIDE / max(width, height)
+        return max(1, round(width * scale)), max(1, round(height * scale))
+    times = min(-(-SHORTEST_SIDE // min(width, height)), max(1, LONGEST_SIDE // max(width, height)))
+    return width * times, height * times
+
+
+def draw_caption(image: Image.Image, name: str, moment: WatchedMoment) -> None:
+    """Writes a line on the strip at the bottom: the name, the episode, the step, the return."""
+    font, draw = ImageFont.load_default(FONT_SIZE), ImageDraw.Draw(image)
+    middle = image.height - STRIP / 2
+    right = f"episode {moment.episode + 1}   step {moment.step:,}   return {moment.total:,.1f}"
+    draw.text((image.width - MARGIN, middle), right, TEXT if moment.over else MUTED, font, "rm")
+    room = image.width - 4 * MARGIN - draw.textlength(right, font)
+    shorter = (f"{name[:end]}…" for end in range(len(name) - 1, 0, -1))
+    fitting = (text for text in (name, *shorter) if draw.textlength(text, font) <= room)
+    draw.text((MARGIN, middle), next(fitting, ""), TEXT, font, "lm")

@@ -1,0 +1,150 @@
+"""Draws a NetworkView as a picture: inputs above, then the distributions of actions, the value."""
+
+import math
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from fastppo.reports.network_view import Choices, NetworkView, Normals
+
+Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels
+
+BACKGROUND, TEXT, MUTED = (24, 26, 31), (214, 218, 226), (140, 147, 160)
+POSITIVE, NEGATIVE, GROUND = (88, 166, 255), (255, 149, 84), (48, 53, 62)
+EDGE, LINE, LETTERS = 12, 17, 12  # pixels: margin, height of a line, size of its letters
+LABEL_WIDTH = 24  # pixels of the number of an action or input
+WIDEST_BAR, MOST_BARS = 40, 128  # pixels of the bar of an input; inputs that are bars, not cells
+RANGE = 3.0  # means and deviations of actions are drawn between -RANGE and RANGE
+
+
+class Panel:
+    """A picture of `size` pixels (width, height) on which a NetworkView is drawn."""
+
+    def __init__(self, size: tuple[int, int]):
+        self.image = Image.new("RGB", size, BACKGROUND)
+        self.pen, self.font = ImageDraw.Draw(self.image), ImageFont.load_default(LETTERS)
+        self.left, self.right = EDGE, size[0] - EDGE
+
+    def draw(self, view: NetworkView) -> Image.Image:
+        """The picture of `view`."""
+        bottom = self.image.height - EDGE - LINE
+        self._write(self.left, bottom, "value", MUTED)
+        self._write(self.right, bottom, f"{view.value:.2f}", TEXT, "ra")
+        if view.actions:
+            height, listed = self._action_height(view)
+            box = self.left, bottom - 6 - height, self.right, bottom - 6
+            self._draw_actions(view, box, listed)
+            bottom = box[1] - LINE - 2
+            self._write(self.left, bottom, action_title(view), MUTED)
+        self._draw_inputs(view, (self.left, EDGE, self.right, bottom - 8))
+        return self.image
+
+    def _action_height(self, view: NetworkView) -> tuple[int, bool]:
+        """(pixels for all actions, True if each has a line of its own)."""
+        height = LINE * sum(len(group[0]) for group in view.actions)
+        half = self.image.height // 2
+        return (height, True) if height <= half else (self.image.height // 5, False)
+
+    def _draw_inputs(self, view: NetworkView, box: Box) -> None:
+        left, top, right, bottom = box
+        if view.images:
+            room = (bottom - top) // (2 if len(view.numbers) else 1)
+            self._tile(view.images, (left, top, right, top + room))
+            top += room + 6
+        if len(view.numbers):
+            self._write(left, top, "inputs", MUTED)
+            self._write(right, top, f"±{view.limit:g}", MUTED, "ra")
+            draw = self._bars if len(view.numbers) <= MOST_BARS else self._cells
+            draw(view.numbers / view.limit, (left, top + LINE + 2, right, bottom))
+
+    def _draw_actions(self, view: NetworkView, box: Box, listed: bool) -> None:
+        left, top, right, bottom = box
+        if not listed:
+            return self._bars(np.concatenate([
+                2 * group.probs - 1 if isinstance(group, Choices) else group.mean / RANGE
+                for group in view.actions]), box)
+        for group in view.actions:
+            for i, numbers in enumerate(zip(*group)):
+                draw, number = (self._share, 36) if isinstance(group, Choices) else (
+                    self._spread, 90)
+                line = left + LABEL_WIDTH, top + 2, right - number, top + LINE - 3
+                self._write(left, top, str(i), MUTED)
+                self._write(right, top, draw(line, *numbers), TEXT, "ra")
+                top += LINE
+
+    def _share(self, box: Box, prob: float) -> str:
+        """Draws a probability as a bar; returns it as text."""
+        left, top, right, bottom = box
+        self.pen.rectangle(box, GROUND)
+        if (width := round((right - left) * float(prob))) > 0:
+            self.pen.rectangle((left, top, left + width, bottom), POSITIVE)
+        return f"{prob:.2f}"
+
+    def _spread(self, box: Box, mean: float, std: float) -> str:
+        """Draws a mean as a mark, its deviation as a bar around it; returns them as text."""
+        left, top, right, bottom = box
+        self.pen.rectangle(box, GROUND)
+        low, middle, high = (left + (right - left) * (0.5 + 0.5 * float(np.clip(x / RANGE, -1, 1)))
+                             for x in (mean - std, mean, mean + std))
+        self.pen.rectangle((low, top + 3, high, bottom - 3), POSITIVE)
+        self.pen.rectangle((middle - 1, top, middle + 1, bottom), TEXT)
+        return f"{mean:.2f} ± {std:.2f}"
+
+    def _bars(self, numbers: np.ndarray, box: Box) -> None:
+        """Draws numbers in [-1, 1], larger ones cut, as bars from a line in the middle."""
+        left, top, right, bottom = box
+        width = min(WIDEST_BAR, (right - left) / len(numbers))
+        begin, gap = (left + right - width * len(numbers)) / 2, min(4.0, width / 5)
+        if width >= LABEL_WIDTH:  # there is room for the number of each
+            bottom -= LINE
+            for i in range(len(numbers)):
+                self._write(begin + (i + 0.5) * width, bottom + 3, str(i), MUTED, "ma")
+        middle = (top + bottom) / 2
+        self.pen.rectangle((left, top, right, bottom), GROUND)
+        for i, number in enumerate(np.clip(numbers, -1, 1).tolist()):
+            x, y = begin + i * width, middle - number * (bottom - top) / 2
+            self.pen.rectangle((x + gap, min(y, middle), x + width - gap, max(y, middle)),
+                               POSITIVE if number > 0 else NEGATIVE)
+        self.pen.line((left, middle, right, middle), MUTED)
+
+    def _cells(self, numbers: np.ndarray, box: Box) -> None:
+        """Draws numbers in [-1, 1] as coloured cells, row by row."""
+        left, top, right, bottom = box
+        width, height = max(1, right - left), max(1, bottom - top)
+        columns = math.ceil(math.sqrt(len(numbers) * width / height))
+        side = max(1, width // columns)
+        cells = np.full((-(-len(numbers) // columns), columns, 3), BACKGROUND, np.uint8)
+        flat = np.clip(numbers, -1, 1)[:, None]
+        ends = np.where(flat > 0, POSITIVE, NEGATIVE)
+        cells.reshape(-1, 3)[:len(numbers)] = GROUND + abs(flat) * (ends - np.array(GROUND))
+        picture = Image.fromarray(cells)
+        size = columns * side, min(height, len(cells) * side)
+        self.image.paste(picture.resize(size, Image.Resampling.NEAREST), (left, top))
+
+    def _tile(self, images: list[np.ndarray], box: Box) -> None:
+        """Draws pictures side by side, in the rows that make them largest."""
+        left, top, right, bottom = box
+        shape = max(one.shape[0] for one in images), max(one.shape[1] for one in images)
+        scale, columns = max(
+            ((min((right - left - 4 * n) / n / shape[1],
+                  (bottom - top) / -(-len(images) // n) / shape[0] - 0.02), n)
+             for n in range(1, len(images) + 1)), key=lambda choice: choice[0])
+        left += int(right - left - columns * (shape[1] * scale + 4)) // 2
+        for i, one in enumerate(images):
+            size = max(1, int(one.shape[1] * scale)), max(1, int(one.shape[0] * scale))
+            place = (left + i % columns * (int(shape[1] * scale) + 4),
+                     top + i // columns * (int(shape[0] * scale) + 4))
+            picture = Image.fromarray(one).convert("RGB")
+            self.image.paste(picture.resize(size, Image.Resampling.NEAREST), place)
+
+    def _write(self, x: float, y: float, text: str, colour: tuple[int, int, int], anchor: str = "la"
+               ) -> None:
+        self.pen.text((x, y), text, colour, self.font, anchor)
+
+
+def action_title(view: NetworkView) -> str:
+    """The words above the distributions of actions."""
+    kinds = {*map(type, view.actions)}
+    if kinds == {Choices}:
+        return "probabilities of actions"
+    return "means and deviations of actions" if kinds == {Normals} else "actions"

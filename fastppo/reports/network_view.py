@@ -1,0 +1,147 @@
+"""What a policy sees of an observation, and what it answers, as data."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+from torch.nn import functional as F
+
+from fastppo.envs.spaces import leaf_arrays, leaves
+from fastppo.networks import heads
+from fastppo.networks.user_distribution import DistributionHead
+from fastppo.policy import Policy
+
+SHOWN_DEVIATIONS = 3.0  # normalised observations are shown up to this
+
+
+class Choices(NamedTuple):
+    """The probabilities of choices, or of bits to be 1."""
+
+    probs: np.ndarray  # f32 [n]
+
+
+class Normals(NamedTuple):
+    """The means and standard deviations of numbers, as they are sampled."""
+
+    mean: np.ndarray  # f32 [a]
+    std: np.ndarray  # f32 [a]
+
+
+class NetworkView(NamedTuple):
+    """The inputs of the network at one step, and its outputs."""
+
+    images: list[np.ndarray]  # u8 [h w] or [h w 3], the frames of image observations
+    numbers: np.ndarray  # f32 [k], the other inputs: normalised, choices one-hot
+    limit: float  # the numbers are shown between -limit and limit
+    actions: list[Choices | Normals]  # one for each factor or part of the action space
+    value: float
+
+
+@torch.inference_mode()
+def network_view(policy: Policy, rows: np.ndarray, states: np.ndarray) -> NetworkView:
+    """The view of a stored observation [1 ...] with the recurrent state f32 [1 s]."""
+    observer = policy.observer
+    stored = observer.tensors(rows)
+    params, value, _ = policy.step(stored, torch.from_numpy(states).to(observer.count.device))
+    arrays = [array[0] for i, array in enumerate(leaf_arrays(rows)) if i != observer.layout.mask]
+    seen = observer.encoding.leaves
+    images = [frame for leaf, array in zip(seen, arrays) if leaf.like_image
+              for frame in image_frames(array)]
+    numbers = [part for leaf, part in zip(seen, network_inputs(policy, stored))
+               if not leaf.like_image]
+    shown = np.nan_to_num(np.concatenate([np.zeros(0, np.float32), *numbers]))
+    limit = SHOWN_DEVIATIONS if observer.norm else round_limit(np.abs(shown).max(initial=1e-3))
+    return NetworkView(images, shown, limit, action_view(policy.head, params), float(value))
+
+
+def network_inputs(policy: Policy, stored: Any) -> list[np.ndarray]:
+    """The network's input for each leaf of a stored observation, tensors [1 ...]: f32 [k]."""
+    observer = policy.observer
+    x = observer(stored)
+    parts = [x[0, columns] for columns in observer.encoding.columns] if observer.flat else [
+        leaf.of(x)[0].flatten() for leaf in leaves(observer.layout.network_space)]
+    return [part.cpu().numpy() for part in parts]
+
+
+def image_frames(array: np.ndarray) -> list[np.ndarray]:
+    """The pictures, [h w] or [h w 3], in an image observation: its channels or stacked frames."""
+    if array.ndim == 4:
+        return [picture for frame in array for picture in image_frames(frame)]
+    if array.ndim == 2:
+        return [array]
+    if min(array.shape) == array.shape[2] != array.shape[0]:  # channels last
+        return [array] if array.shape[2] == 3 else [*np.moveaxis(array, 2, 0)]
+    return [*array]
+
+
+def round_limit(largest: float) -> float:
+    """The first of 1, 2, 5, 10, 20, ... (or parts of 1) that is not below `largest`."""
+    power = 10.0 ** math.floor(math.log10(largest))
+    return next(power * step for step in (1, 2, 5, 10) if power * step >= largest * 0.999)
+
+
+@functools.singledispatch
+def action_view(head: nn.Module, params: Any) -> list[Choices | Normals]:
+    """The distributions of actions that a head makes of parameters [1 p]; [] if it is unknown."""
+    return []
+
+
+@action_view.register
+def _categorical(head: heads.Categorical, logits: Tensor) -> list[Choices | Normals]:
+    return [_choices(logits.softmax(-1))]
+
+
+@action_view.register
+def _factors(head: heads.MultiCategorical, logits: Tensor) -> list[Choices | Normals]:
+    sizes = (~head.padding).sum(1).tolist()
+    return [_choices(part.softmax(-1)) for part in logits.split(sizes, -1)]
+
+
+@action_view.register
+def _bits(head: heads.Bernoulli, odds: Tensor) -> list[Choices | Normals]:
+    return [_choices(odds.sigmoid())]
+
+
+@action_view.register
+def _normals(head: heads.Normal, params: Tensor) -> list[Choices | Normals]:
+    return [_moments(*head.normal(params))]
+
+
+@action_view.register
+def _betas(head: heads.Beta, params: Tensor) -> list[Choices | Normals]:
+    alpha, beta = (1 + F.softplus(params)).chunk(2, -1)
+    found = td.Beta(alpha, beta)
+    return [_moments(found.mean, found.stddev)]
+
+
+@action_view.register
+def _composite(head: heads.CompositeHead, params: Tensor) -> list[Choices | Normals]:
+    each = params.split([part.size for part in head.parts], -1)
+    return [view for part, x in zip(head.parts, each) for view in action_view(part, x)]
+
+
+@action_view.register
+def _own(head: DistributionHead, params: td.Distribution) -> list[Choices | Normals]:
+    if isinstance(params, td.Categorical):
+        return [_choices(params.probs)]
+    try:
+        return [_moments(params.mean, params.stddev)]
+    except NotImplementedError:
+        return []
+
+
+def _choices(probs: Tensor) -> Choices:
+    return Choices(_finite(probs))
+
+
+def _moments(mean: Tensor, std: Tensor) -> Normals:
+    return Normals(_finite(mean), _finite(std.expand_as(mean)))
+
+
+def _finite(x: Tensor) -> np.ndarray:
+    """The first row of x; 0 for NaN, with which the next action is an error."""
+    return np.nan_to_num(x[0].flatten().cpu().numpy())

@@ -1,0 +1,132 @@
+"""Writes pictures to a video file: mp4 with imageio-ffmpeg, animated WebP with Pillow."""
+
+import contextlib
+import importlib.util
+import io
+import os
+import tempfile
+from pathlib import Path
+from typing import BinaryIO, Callable, Iterator
+
+from PIL import Image
+
+from fastppo.errors import ConfigError
+from fastppo.settings.fixes import Install, Set
+
+VIDEO_FORMATS = ".mp4", ".webp"
+SHARPNESS = 7  # of mp4, 1 to 10: text stays legible
+WEBP_QUALITY, WEBP_METHOD = 75, 2  # 0 to 100; 0, the fastest, to 6
+Writer = Callable[[Image.Image], None]
+
+
+def best_format() -> str:
+    """The ending of the better format that can be written here: .mp4, or .webp without ffmpeg."""
+    return VIDEO_FORMATS[0] if importlib.util.find_spec("imageio_ffmpeg") else VIDEO_FORMATS[1]
+
+
+def check_video_path(path: Path) -> None:
+    """Raises ConfigError if no video can be written to `path`."""
+    fixed = Set(output=str(path.with_suffix(best_format())))
+    if path.suffix.lower() not in VIDEO_FORMATS:
+        raise ConfigError(f"the output is {path}, but a video ends in {' or '.join(VIDEO_FORMATS)}",
+                          fixed)
+    if path.suffix.lower() == ".mp4" and best_format() != ".mp4":
+        raise ConfigError("mp4 files need imageio-ffmpeg, which is not installed",
+                          (Install("video"), fixed))
+    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+        raise ConfigError(f"cannot write {path}",
+                          "give a file that can be written, in a folder that exists")
+
+
+@contextlib.contextmanager
+def video_file(path: Path, fps: float) -> Iterator[Writer]:
+    """A function that appends an RGB picture to the video at `path`; all have the same even size.
+
+    The file is there at the end of the block, complete, with what was there before replaced; after
+    an error or an interrupt nothing is changed. Raises ConfigError if it cannot be written.
+    """
+    check_video_path(path)
+    part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
+    write = _write_mp4 if path.suffix.lower() == ".mp4" else _write_webp
+    try:
+        part.touch()  # an error now, not after an episode
+        with write(part, fps) as append:
+            yield append
+        os.replace(part, path)
+    except OSError as error:
+        reason = error.strerror or str(error).partition("\n")[0]
+        raise ConfigError(f"cannot write {path}: {reason}",
+                          "free some space, or give another file") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _write_mp4(path: Path, fps: float) -> Iterator[Writer]:
+    """Appends pictures to a H.264 file, encoded by a process that ends with the block."""
+    import imageio_ffmpeg
+    encoder, count = None, 0
+
+    def append(image: Image.Image) -> None:
+        nonlocal encoder, count
+        if encoder is None:
+            encoder = imageio_ffmpeg.write_frames(
+                path, image.size, fps=fps, codec="libx264", quality=SHARPNESS, macro_block_size=2,
+                ffmpeg_log_level="error", output_params=["-movflags", "+faststart"])
+            encoder.send(None)
+        encoder.send(image.tobytes())
+        count += 1
+
+    try:
+        yield append
+    finally:
+        if encoder is not None:
+            encoder.close()
+    if imageio_ffmpeg.count_frames_and_secs(path)[0] != count:
+        raise OSError("ffmpeg has not written all frames")
+
+
+@contextlib.contextmanager
+def _write_webp(path: Path, fps: float) -> Iterator[Writer]:
+    """Collects pictures in a temporary file, and encodes them at the end of the block."""
+    with tempfile.TemporaryFile() as file:
+        frames = StoredFrames(file)
+        yield frames.append
+        frames.seek(0)
+        frames.save(path, "WEBP", save_all=True, duration=1000 / fps, quality=WEBP_QUALITY,
+                    method=WEBP_METHOD)
+
+
+class StoredFrames(Image.Image):
+    """Pictures in a file as one image of several frames, of which one is in memory.
+
+    Pillow takes the frames of an animation from such an image; a list would hold them all.
+    """
+
+    def __init__(self, file: BinaryIO):
+        super().__init__()
+        self.file, self.ends = file, [0]
+
+    def append(self, image: Image.Image) -> None:
+        """Adds a frame behind the last one."""
+        packed = io.BytesIO()
+        image.save(packed, "PNG", compress_level=1)
+        self.file.seek(self.ends[-1])
+        self.file.write(packed.getbuffer())
+        self.ends.append(self.file.tell())
+
+    @property
+    def n_frames(self) -> int:
+        """The number of frames."""
+        return len(self.ends) - 1
+
+    def seek(self, frame: int) -> None:
+        """Reads a frame, counted from 0."""
+        self.file.seek(self.ends[frame])
+        image = Image.open(io.BytesIO(self.file.read(self.ends[frame + 1] - self.ends[frame])))
+        image.load()
+        self.im, self._mode, self._size, self.frame = image.im, image.mode, image.size, frame
+
+    def tell(self) -> int:
+        """The frame that is in memory."""
+        return self.frame

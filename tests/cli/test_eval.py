@@ -1,0 +1,114 @@
+"""The verb eval: what it prints, which file it takes, and what it refuses."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fastppo import load
+from fastppo.cli import eval as eval_module
+from fastppo.cli import main
+from fastppo.outputs import evaluate
+
+
+@pytest.fixture
+def run(trainer, tmp_path):
+    """The folder of a run on CartPole-v1, with a last and a best policy, which differ."""
+    ppo = trainer("CartPole-v1", max_episode_steps=40)
+    ppo.save(tmp_path / "best.safetensors")
+    ppo.learn(256).save(tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def refused(capsys, *argv):
+    """What the command says to a wrong command line."""
+    with pytest.raises(SystemExit) as ended:
+        main.main(["eval", *map(str, argv)])
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_it_prints_the_mean_its_spread_and_the_length(run, capsys):
+    main.main(["eval", str(run), "--episodes=7"])
+    found = load(run / "model.safetensors").evaluate(7)
+    assert capsys.readouterr().out.splitlines() == [
+        f"model     {run / 'model.safetensors'}",
+        "env       CartPole-v1, seed 1, deterministic actions",
+        f"return    {found}",
+        f"spread    min {found.returns.min():.1f}   median {np.median(found.returns):.1f}"
+        f"   max {found.returns.max():.1f}",
+        f"length    {found.lengths.mean():.1f} steps on average"]
+    assert re.search(r"^[\d.]+ ± [\d.]+ \(7 episodes\)$", str(found))
+
+
+def test_one_episode_has_no_spread(run, capsys):
+    main.main(["eval", str(run / "model.safetensors"), "--episodes=1", "--stochastic", "--seed=5"])
+    found = load(run / "model.safetensors").evaluate(1, False, seed=5)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "env       CartPole-v1, seed 5, stochastic actions", f"return    {found}",
+        f"length    {found.lengths[0]}.0 steps"]
+
+
+@pytest.mark.parametrize("episodes", [1, 4])
+def test_json_has_every_episode(run, capsys, episodes):
+    main.main(["eval", str(run), f"--episodes={episodes}", "--json", "--best"])
+    told = json.loads(capsys.readouterr().out)
+    found = load(run / "best.safetensors").evaluate(episodes)
+    assert told["model"] == str(run / "best.safetensors") and told["env_name"] == "CartPole-v1"
+    assert told["returns"] == found.returns.tolist() and told["mean"] == found.mean
+    assert told["lengths"] == found.lengths.tolist() and told["length"] == found.lengths.mean()
+    assert told["median"] == np.median(found.returns)
+    assert (told["std"], told["ci95"]) == ((None, None) if episodes == 1 else
+                                           (found.std, found.ci95))
+
+
+def test_other_settings_of_the_environment_are_taken(run, capsys):
+    main.main(["eval", str(run), "--env_name=CartPole-v0", "--max_episode_steps=3", "--json",
+               "--episodes=2"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["lengths"] == [3, 3] and told["env_name"] == "CartPole-v0"
+
+
+def test_an_episode_that_does_not_end_names_the_flag(run, capsys, monkeypatch):
+    monkeypatch.setattr(evaluate, "MAX_STEPS", 5)
+    monkeypatch.setattr(evaluate, "step_limit", lambda env: None)
+    with pytest.raises(SystemExit) as ended:
+        main.main(["eval", str(run)])
+    told = capsys.readouterr().err
+    assert ended.value.code == 1
+    assert "has not ended after 5 steps" in told and "fix: --max_episode_steps=1_000" in told
+
+
+def test_wrong_words_are_refused_with_a_fix(run, capsys):
+    assert "fix: python main.py eval" in refused(capsys).replace("fastppo eval",
+                                                                 "python main.py eval")
+    assert "there is no file or folder" in refused(capsys, run / "missing")
+    assert "has no model.safetensors" in refused(capsys, run.parent)
+    assert "leave --best out" in refused(capsys, run / "model.safetensors", "--best")
+    (run / "best.safetensors").unlink()
+    assert "which a run with eval_interval writes" in refused(capsys, run, "--best")
+    assert "--episodes=100" in refused(capsys, run, "--episodes=0")
+    assert "did you mean --episodes?" in refused(capsys, run, "--episode=3")
+    assert "seed is -1" in refused(capsys, run, "--seed=-1")
+    assert "does not fit" in refused(capsys, run, "--env_name=Pendulum-v1")
+
+
+def test_help_and_wrong_words_import_no_library():
+    for words in (["--help"], ["nowhere"]):
+        code = ("import sys; from fastppo.cli import main\n"
+                f"try: main.main(['eval', *{words}])\nexcept SystemExit: pass\n"
+                "print([m for m in ('torch', 'numpy', 'gymnasium', 'PIL') if m in sys.modules])")
+        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                             check=True)
+        assert out.stdout.splitlines()[-1] == "[]", words
+
+
+def test_help_shows_an_example_and_every_option(capsys):
+    main.main(["eval", "--help"])
+    told = capsys.readouterr().out
+    assert "eval runs/latest --episodes=20" in told
+    for name in vars(eval_module.Eval()):
+        assert f"--{name} " in told
