@@ -15,6 +15,7 @@ from fastppo.settings.fixes import Set
 from fastppo.settings.presets import preset_of
 from fastppo.settings.schedules import EXAMPLES, Scheduled, is_finite_number, is_schedule
 from fastppo.settings.spelling import MODELS, nearest_choice
+from fastppo.settings.values import LOGGERS, are_names, plain_value
 
 MOST_THREADS = 1_024
 
@@ -236,10 +237,17 @@ class Config:
     eval_env: Any | None = None
     """Environment to evaluate in: a Gymnasium id or `module:callable`, in Python also a callable;
     it gets max_episode_steps, but not env_kwargs; none: the environment of training"""
-    logger: Literal["none", "wandb"] = "none"
-    """Additional sink of metrics, beside the CSV file of the command"""
+    logger: tuple[Literal["tensorboard", "trackio", "wandb"], ...] | str | None = None
+    """Programs that metrics are sent to, one or several, beside the CSV file of the command;
+    tensorboard needs run_dir, which the command always has"""
     wandb_project: str = "fastppo"
-    """Project name for wandb"""
+    """Project name for wandb and trackio"""
+    wandb_entity: str | None = None
+    """User or team that owns wandb's run; none: the account's default"""
+    wandb_group: str | None = None
+    """Group of runs that wandb or trackio show together; none: no group"""
+    wandb_tags: tuple[str, ...] | str | None = None
+    """Tags of wandb's run"""
     progress: Literal["auto", "live", "lines", "none"] = "auto"
     """Output during training: live, lines or none; live is redrawn in place, and lines where there
     is no terminal; lines come every ten seconds; auto: live with the command, none in Python"""
@@ -252,7 +260,7 @@ class Config:
 
     def __post_init__(self):
         for field in fields(self):
-            object.__setattr__(self, field.name, plain_value(getattr(self, field.name)))
+            object.__setattr__(self, field.name, plain_value(getattr(self, field.name), field.type))
         defaults = {"progress": "lines"} | preset_of(str(self.env_name), str(self.preset))
         for name, is_valid, wanted in RULES:
             value, default = getattr(self, name), default_of(name)
@@ -276,13 +284,6 @@ def check_names(names) -> None:
     for name in names:
         if name not in known:
             raise ConfigError(f"there is no setting {name!r}", nearest_setting(name, known))
-
-
-def plain_value(value: Any) -> Any:
-    """`value` with numbers of numpy as Python's own, and a list as a tuple."""
-    if isinstance(value, (list, tuple)):
-        return tuple(map(plain_value, value))
-    return value.item() if hasattr(value, "item") and getattr(value, "shape", 0) == () else value
 
 
 def default_of(name: str) -> Any:
@@ -324,11 +325,14 @@ RULES = [(name, *rule) for names, *rule in (
     ("std_scale", lambda x: is_finite_number(x) and 1e-3 <= x <= 1e3, "a number from 1e-3 to 1e3"),
     (" ".join(x.name for x in fields(Config) if "bool" in str(x.type)), *_one_of((True, False))),
     *((x.name, *_one_of(x.type.__args__)) for x in fields(Config) if get_origin(x.type) is Literal),
-    ("env_name device wandb_project", lambda x: isinstance(x, str), "a string"),
+    ("env_name device wandb_project wandb_entity wandb_group",
+     lambda x: isinstance(x, str), "a string"),
     ("run_dir", lambda x: isinstance(x, str) or hasattr(x, "__fspath__"), "the path of a folder"),
     ("env_kwargs", lambda x: isinstance(x, dict) and {*map(type, x)} <= {str}, "a dict by name"),
     ("model", lambda x: callable(x) or ":" in str(x) or x in MODELS, _one_of(MODELS)[1]),
     ("optimizer", lambda x: callable(x) or x == "adam", "adam, or in Python torch.optim.SGD"),
     ("loss", lambda x: callable(x) or x == "ppo", "ppo, or in Python a function"),
+    ("logger", lambda x: are_names(x, LOGGERS), _one_of(LOGGERS)[1]),
+    ("wandb_tags", are_names, "names, such as first,try"),
     ("hidden_sizes", lambda x: isinstance(x, tuple) and all(map(_whole(1), x)), "such as 64,64"),
 ) for name in names.split()]

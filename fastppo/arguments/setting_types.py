@@ -18,7 +18,8 @@ from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Fix, Omit, Set
 from fastppo.settings.presets import BY_PRESET
 from fastppo.settings.schedules import Scheduled, is_schedule
-from fastppo.settings.spelling import closest
+from fastppo.settings.spelling import closest, closest_of_each
+from fastppo.settings.values import split_names
 
 # The first field of each group of Config.
 SECTIONS = {"env_name": "environment", "model": "network", "num_envs": "rollout",
@@ -49,10 +50,21 @@ class Setting(NamedTuple):
     @property
     def type(self) -> str:
         """The form of its values: INT, FLOAT|none, tanh|relu, ..."""
-        choices = get_origin(self.kind) is Literal
-        plain = "|".join(get_args(self.kind)) if choices else TYPE_NAMES[self.kind]
+        plain = "|".join(self.choices) + ",..." * self.has_several if self.choices \
+            else TYPE_NAMES[self.kind]
         shared = "|FLOAT%" * (self.name in SHARES)
         return plain + shared + "|auto" * (self.name in AUTO) + "|none" * self.optional
+
+    @property
+    def has_several(self) -> bool:
+        """True if its values are tuples."""
+        return get_origin(self.kind) is tuple
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words that are its values, or parts of them; () if others may be."""
+        kind = get_args(self.kind)[0] if self.has_several else self.kind
+        return get_args(kind) if get_origin(kind) is Literal else ()
 
     @property
     def bare(self) -> str | None:
@@ -63,8 +75,9 @@ class Setting(NamedTuple):
         """The value that `text`, which cannot be read, is near to; else the default."""
         if self.kind == dict[str, Any]:
             return f"""put single quotes around it: --{self.name}='{{"name": 1}}'"""
-        choices = get_args(self.kind) if get_origin(self.kind) is Literal else ()
-        value = closest(text, choices) or self.default
+        near = closest_of_each(split_names(text), self.choices) if self.has_several \
+            else closest(text, self.choices)
+        value = near or self.default
         return Omit(self.name) if value is None else Set(**{self.name: value})
 
     def read(self, text: str) -> Any:
@@ -75,13 +88,14 @@ class Setting(NamedTuple):
             return "auto"
         if self.name in SHARES and text.endswith("%"):
             return text
-        choices = get_args(self.kind) if get_origin(self.kind) is Literal else ()
-        wanted, parse = READERS.get(self.kind, ("one of " + ", ".join(choices), str))
+        default = "one of " + ", ".join(self.choices), split_names if self.has_several else str
+        wanted, parse = READERS.get(self.kind, default)
         try:
             value = parse(text)
         except (ValueError, LookupError, ArithmeticError):
             value = None
-        if value is None or choices and value not in choices:
+        words = value if self.has_several and value is not None else (value,)
+        if value is None or self.choices and not {*words} <= {*self.choices}:
             shown = f'"{text}"' if self.kind != dict[str, Any] else "no JSON"  # it may hold a key
             raise ConfigError(f'{self.name} is {shown}, but must be {wanted}', self.fix(text))
         return value
@@ -124,10 +138,6 @@ def _parse_sizes(text: str) -> tuple[int, ...]:
     return tuple(parse_int(part) for part in re.split(r"[,\s]+", text.strip("()[] ,")) if part)
 
 
-def _parse_words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip(" '\"") for word in text.strip("()[] ,").split(","))
-
-
 def _parse_object(text: str) -> dict[str, Any] | None:
     value = json.loads(text)
     return value if isinstance(value, dict) else None
@@ -141,6 +151,6 @@ READERS: dict[Any, tuple[str, Callable[[str], Any]]] = {
                 " linear:3e-4:1e-5", _parse_schedule),
     bool: ("True or False", lambda text: SWITCHES[text.lower()]),
     tuple[int, ...]: ("whole numbers, such as 64,64", _parse_sizes),
-    tuple[str, ...]: ("names, such as camera,speed", _parse_words),
+    tuple[str, ...]: ("names, such as camera,speed", split_names),
     dict[str, Any]: ("""a JSON object, such as '{"name": 1}'""", _parse_object),
 }

@@ -3,16 +3,28 @@
 import os
 import sys
 from pathlib import Path
-from typing import Protocol, Sequence
+from typing import Any, Callable, Protocol, Sequence
 
 from fastppo.config import Config
 from fastppo.display.progress_lines import ProgressLines
 from fastppo.envs.source import EnvSource
-from fastppo.files.run_folder import make_run_folder, public_config
+from fastppo.errors import ConfigError
+from fastppo.files.run_folder import make_run_folder
+from fastppo.outputs.background_sink import BackgroundSink, check_logger_package
 from fastppo.outputs.checkpointer import Checkpointer
 from fastppo.outputs.csv_sink import CsvSink
 from fastppo.outputs.evaluator import Evaluator
-from fastppo.outputs.wandb_sink import WandbSink, check_wandb
+from fastppo.outputs.tensorboard_sink import TensorBoardSink
+from fastppo.outputs.trackio_sink import TrackioSink
+from fastppo.outputs.wandb_sink import WandbSink
+from fastppo.settings.fixes import Set
+
+# The sink of each logger, from (Config, the run's folder, the step of a run that is resumed).
+LOGGER_SINKS: dict[str, Callable[[Config, Path, int | None], Any]] = {
+    "tensorboard": TensorBoardSink,
+    "trackio": lambda config, folder, step: TrackioSink(config, folder),
+    "wandb": lambda config, folder, step: WandbSink(config, folder),
+}
 
 STOP_SECONDS = 2.0  # after a signal, which promises an end within five
 
@@ -41,10 +53,10 @@ def can_show_live() -> bool:
 
 
 def shorten_waits(sinks: Sequence[Sink]) -> None:
-    """Makes sinks that wait for others when they are closed wait for STOP_SECONDS at most."""
-    for sink in sinks:
-        if hasattr(sink, "patience"):
-            sink.patience = STOP_SECONDS
+    """Makes sinks that wait for others when they are closed wait for STOP_SECONDS in all."""
+    waiting = [sink for sink in sinks if isinstance(sink, BackgroundSink)]
+    for sink in waiting:
+        sink.patience = STOP_SECONDS / len(waiting)
 
 
 def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> list[Sink]:
@@ -53,15 +65,22 @@ def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> li
     The checkpoints are last: what the others write for an iteration is written before. `step` is
     that of the checkpoint of a run that is resumed.
     """
-    if config.logger == "wandb":
-        check_wandb()
+    check_loggers(config)
     evaluates = config.eval_interval is not None or config.eval_env is not None
     sinks: list[Sink] = [Evaluator(config, source)] if evaluates else []
     folder, lock = make_run_folder(config)
     sinks += [CsvSink(folder / "metrics.csv", step)] if folder else []
-    if config.logger == "wandb":
-        sinks.append(WandbSink(config.wandb_project, folder or Path("."), public_config(config)))
+    sinks += [LOGGER_SINKS[name](config, folder or Path(), step) for name in config.logger or ()]
     sinks += progress_sinks(config.progress)
     if folder:
         sinks.append(Checkpointer(folder, config.checkpoint_interval, lock, step))
     return sinks
+
+
+def check_loggers(config: Config) -> None:
+    """Raises ConfigError for a logger that is not installed, or has no place for its files."""
+    for name in config.logger or ():
+        check_logger_package(name)
+    if "tensorboard" in (config.logger or ()) and config.run_dir is None:
+        raise ConfigError('logger="tensorboard" writes into the folder of the run, and run_dir is'
+                          " None", Set(run_dir="runs/my_run"))

@@ -1,4 +1,4 @@
-"""Presets, schedules, metric names and the spelling of settings, as data.
+"""Presets, schedules, metric names, and the spelling and values of settings, as data.
 
 May import: nothing of fastppo.
 """

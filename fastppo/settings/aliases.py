@@ -32,7 +32,6 @@ LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
         "norm_adv": Answer(Set(norm_advantages="minibatch"), Set(norm_advantages="none")),
         "clip_vloss": Answer(Set(clip_range_vf=0.2), Set(clip_range_vf=None)),
         "cuda": Answer(Set(device="cuda"), Set(device="cpu")),
-        "wandb_entity": Answer("export WANDB_ENTITY=... before the command"),
         "torch_deterministic": Answer("leave it out: the same seed always gives the same run"),
         "capture_video": Answer("leave it out: there are no videos yet", "leave it out"),
         "save_model": Answer(
@@ -45,7 +44,8 @@ LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
         "policy": Answer(Set(model="mlp")),
         "policy_kwargs": Answer(Set(hidden_sizes=(64, 64), activation="tanh")),
         "share_features_extractor": "shared_critic", "lstm_hidden_size": "rnn_size",
-        "net_arch": "hidden_sizes", "tensorboard_log": "run_dir", "log_path": "run_dir",
+        "net_arch": "hidden_sizes", "log_path": "run_dir",
+        "tensorboard_log": Answer(Set(logger="tensorboard"), why="; event files go to run_dir"),
         "normalize": Answer(Set(norm_obs=True, norm_rewards=True), Set(norm_obs=False)),
         "normalize_advantage": Answer(Set(norm_advantages="minibatch"),
                                       Set(norm_advantages="none")),

@@ -12,6 +12,18 @@ def closest(text: str, choices: Iterable[str]) -> str | None:
 
 
 def nearest_choice(value: Any, choices: str, default: Any) -> Any:
-    """The one of some comma-separated `choices` nearest to a mistyped text, else `default`."""
+    """The one of some comma-separated `choices` nearest to a mistyped text, else `default`.
+
+    Of a tuple the nearest to each text in it.
+    """
+    known = choices.removeprefix("one of ").split(", ")
+    if isinstance(value, tuple):
+        return closest_of_each(value, known) or default
     text = value if isinstance(value, str) and isinstance(default, str) else ""
-    return closest(text, choices.removeprefix("one of ").split(", ")) or default
+    return closest(text, known) or default
+
+
+def closest_of_each(texts: Iterable[Any], choices: Iterable[str]) -> tuple[str, ...]:
+    """The one of `choices` nearest to each text, where there is one; each once."""
+    near = (closest(text, choices) for text in texts if isinstance(text, str))
+    return tuple(dict.fromkeys(filter(None, near)))

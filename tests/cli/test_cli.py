@@ -29,7 +29,7 @@ from fastppo.errors import CheckpointError, ConfigError
 from fastppo.files import choose_folder, tensor_file
 from fastppo.files.failed_update import RECORD_FORMAT
 from fastppo.learner import Learner
-from fastppo.outputs import wandb_sink
+from fastppo.outputs import background_sink
 from fastppo.settings.aliases import FOREIGN_NAMES, Answer, nearest_setting
 from fastppo.settings.fixes import Set, fix_text, format_value, program
 from fastppo.settings.presets import PRESETS
@@ -138,6 +138,10 @@ def asked(*argv):
     (["--hidden_sizes", "64", "32"], {"hidden_sizes": (64, 32)}),
     (["--hidden_sizes=(64, 32)"], {"hidden_sizes": (64, 32)}),
     (["--env_kwargs", '{"a": [1, "x"]}'], {"env_kwargs": {"a": [1, "x"]}}),
+    (["--logger=tensorboard,wandb"], {"logger": ("tensorboard", "wandb")}),
+    (["--logger", "wandb", "--wandb_tags", "first", "try", "--wandb-entity=us"],
+     {"logger": ("wandb",), "wandb_tags": ("first", "try"), "wandb_entity": "us"}),
+    (["--logger=none"], {"logger": None}),
     (["--target_kl=none"], {"target_kl": None}),
     (["--seed=1", "--seed=2"], {"seed": 2}),
     (["--env=CartPole-v1", "--lam=0.9", "--epsilon=0.3"],
@@ -195,6 +199,10 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["--env_kwargs", "{map:", "it's}"], "takes one value", """--env_kwargs='{"name": 1}'"""),
     (["--env_kwargs=[1]"], "must be a JSON object", """--env_kwargs='{"name": 1}'"""),
     (["--rnn=GRU"], "rnn is", "--rnn=gru"),
+    (["--logger=wandb,tensorbord"], 'logger is "wandb,tensorbord", but must be one of',
+     "--logger=wandb,tensorboard"),
+    (["--logger=none,xyzzy"], "must be one of tensorboard, trackio, wandb", "leave --logger out"),
+    (["--tensorboard_log=runs"], "Stable-Baselines3's", "--logger=tensorboard"),
     (["--lam=0.9", "--gae_lambda=0.9"], "two names of one setting", "leave --lam out"),
     (["--num_iterations=1", "--total_steps=9"], "both set total_steps",
      "leave --num_iterations out"),
@@ -497,7 +505,7 @@ def test_wandb_that_hangs_costs_neither_the_last_line_nor_the_exit_code(command,
     fake = types.ModuleType("wandb")
     fake.setup = fake.Settings = lambda *_, **settings: free.wait()
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", 0.05)
+    monkeypatch.setattr(background_sink, "FINISH_SECONDS", 0.05)
     monkeypatch.setattr(train.os, "_exit", codes.append)
     code, out, err = command(*CARTPOLE, "--logger=wandb")
     free.set()

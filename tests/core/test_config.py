@@ -40,7 +40,9 @@ def test_the_defaults_are_valid_and_frozen():
     ("gamma", 1.01), ("gamma", -0.01), ("gamma", float("nan")), ("gae_lambda", 2),
     ("reward_scale", float("inf")), ("log_std_init", float("nan")), ("norm_obs", "yes"),
     ("norm_obs", None), ("clip_rewards", 2), ("norm_advantages", "batch"), ("acting", "remote"),
-    ("activation", "mish"), ("logger", "tensorboard"), ("progress", "bar"), ("model", "vit"),
+    ("activation", "mish"), ("logger", ("tensorbord",)), ("logger", 3),
+    ("wandb_tags", (1,)), ("wandb_tags", 3), ("wandb_entity", 3), ("wandb_group", 3),
+    ("progress", "bar"), ("model", "vit"),
     ("lr", "linear"), ("lr", "linear:x"), ("lr", "linear:0"), ("lr", "linear:1:-1"),
     ("lr", "constant:1:2"), ("lr", "sine:1"), ("critic_lr", 0), ("clip_range", "cosine:nan"),
     ("clip_range", ""), ("clip_range_vf", "linear:1:2:3"), ("entropy_coef", "linear:-1"),
@@ -67,6 +69,19 @@ def test_a_value_that_cannot_be_is_refused_by_name_with_a_fix(name, bad):
 ])
 def test_the_edge_of_what_can_be_is_taken(name, good):
     assert getattr(Config(**{name: good}), name) == good
+
+
+@pytest.mark.parametrize("given, held", [
+    ("wandb", ("wandb",)), ("none", None), (None, None), ((), None), (["wandb"], ("wandb",)),
+    ("tensorboard, wandb,wandb", ("tensorboard", "wandb"))])
+def test_loggers_are_one_or_several_names_or_none(given, held):
+    assert Config(logger=given).logger == held
+
+
+def test_each_wrong_logger_is_answered_with_the_nearest():
+    with pytest.raises(ConfigError) as caught:
+        Config(logger="wandbb,tensorbord")
+    assert fix_text(caught.value.fix, shell=True) == "--logger=wandb,tensorboard"
 
 
 def test_more_minibatches_than_rows_are_refused_with_the_arithmetic():

@@ -21,7 +21,7 @@ from fastppo.display import progress_lines
 from fastppo.display.progress_lines import ProgressLines, progress_line
 from fastppo.errors import ConfigError
 from fastppo.files import run_folder
-from fastppo.outputs import metrics, sinks, wandb_sink
+from fastppo.outputs import background_sink, metrics, sinks, wandb_sink
 from fastppo.outputs.csv_sink import CsvSink
 from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
 
@@ -306,14 +306,15 @@ def wandb(monkeypatch):
         monkeypatch.setitem(sys.modules, "wandb", made[-1])
         return made[-1]
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", 10.0)
+    monkeypatch.setattr(background_sink, "FINISH_SECONDS", 10.0)
     yield install
     for fake in made:
         fake.free.set()
 
 
 def logged(tmp_path, rows=3):
-    sink = wandb_sink.WandbSink("project", tmp_path / "run", {"lr": 1.0})
+    config = Config(wandb_project="project", wandb_group="sweep", wandb_tags="first, try", lr=1.0)
+    sink = wandb_sink.WandbSink(config, tmp_path / "run")
     for step in range(rows):
         sink(trainer_at(step), {"losses/entropy": 0.5})
     sink.close()
@@ -326,7 +327,9 @@ def test_wandb_gets_every_iteration_and_the_settings(wandb, tmp_path, capsys):
     assert fake.rows == [(i, {"global_step": i, "losses/entropy": 0.5}) for i in range(3)]
     assert (fake.modes, fake.ended) == (["online"], True)
     assert (fake.given["project"], fake.given["name"]) == ("project", "run")
-    assert fake.given["config"] == {"lr": 1.0}
+    assert fake.given["config"]["lr"] == 1.0
+    assert [fake.given[name] for name in ("entity", "group", "tags")] == [
+        None, "sweep", ("first", "try")]
     assert fake.given["settings"]["save_code"] is False
     assert capsys.readouterr().err == "note: wandb: https://wandb.test/run\n"
 
@@ -384,7 +387,7 @@ def test_wandb_that_raises_is_noted_once(wandb, tmp_path, capsys, what, fault):
 
 @pytest.mark.parametrize("what", ["init", "log", "finish"])
 def test_wandb_that_blocks_is_left_behind(wandb, tmp_path, capsys, monkeypatch, what):
-    monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", 0.05)
+    monkeypatch.setattr(background_sink, "FINISH_SECONDS", 0.05)
     wandb(**{what: "blocks"})
     assert logged(tmp_path).hung
     assert capsys.readouterr().err.count("did not finish within") == 1
@@ -392,8 +395,8 @@ def test_wandb_that_blocks_is_left_behind(wandb, tmp_path, capsys, monkeypatch, 
 
 def test_wandb_that_does_not_keep_up_misses_rows_and_says_so_once(wandb, tmp_path, capsys,
                                                                  monkeypatch):
-    monkeypatch.setattr(wandb_sink, "QUEUE_LIMIT", 2)
-    monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", 0.05)
+    monkeypatch.setattr(background_sink, "QUEUE_LIMIT", 2)
+    monkeypatch.setattr(background_sink, "FINISH_SECONDS", 0.05)
     wandb(init="blocks")
     assert logged(tmp_path, rows=5).rows.qsize() == 3  # two rows and the end
     assert capsys.readouterr().err.count("misses some iterations") == 1
@@ -411,7 +414,7 @@ def test_the_folder_that_wandb_leaves_behind_is_not_the_package(monkeypatch, tmp
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     with pytest.raises(ConfigError, match="not installed"):
-        wandb_sink.check_wandb()
+        background_sink.check_logger_package("wandb")
 
 
 # all of it
@@ -421,7 +424,7 @@ def test_the_folder_that_wandb_leaves_behind_is_not_the_package(monkeypatch, tmp
 @pytest.mark.parametrize("fault", [{}, {"log": "blocks"}, {"init": ValueError("no")}])
 def test_training_is_the_same_to_the_bit_with_and_without_sinks(trainer, wandb, tmp_path,
                                                                 monkeypatch, capsys, fault):
-    monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", 0.05)
+    monkeypatch.setattr(background_sink, "FINISH_SECONDS", 0.05)
     alone = trainer("CartPole-v1").learn(96)
     wandb(**fault)
     told = trainer("CartPole-v1", run_dir=str(tmp_path / "run"), logger="wandb", progress="lines")

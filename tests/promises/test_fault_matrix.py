@@ -58,7 +58,7 @@ from fastppo.cli import main
 from fastppo.errors import ConfigError, EnvError, KernelError, WorkerError
 from fastppo.learner import Learner
 from fastppo.machine import kernels
-from fastppo.outputs import csv_sink, wandb_sink
+from fastppo.outputs import background_sink, csv_sink
 from fastppo.settings.fixes import fix_text
 from fastppo.workers import team
 
@@ -740,7 +740,7 @@ def test_no_fault_of_wandb_changes_a_bit_or_says_more_than_a_line(
         fault, without_wandb, tmp_path, monkeypatch, capsys):
     (tmp_path / "wandb.py").write_text(FAKE_WANDB.format(fault=fault))
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
-    monkeypatch.setattr(wandb_sink, "FINISH_SECONDS", 0.2)
+    monkeypatch.setattr(background_sink, "FINISH_SECONDS", 0.2)
     before = set(threading.enumerate())
     with PPO(Calm, run_dir="run", logger="wandb", **settings()) as ppo:
         assert torch.equal(weights(ppo.learn(96)), without_wandb)
@@ -755,7 +755,7 @@ def test_no_fault_of_wandb_changes_a_bit_or_says_more_than_a_line(
 
 def test_wandb_that_blocks_for_a_minute_holds_up_no_process(tmp_path):
     (tmp_path / "wandb.py").write_text(FAKE_WANDB.format(fault="log blocks"))
-    patch = "from fastppo.outputs import wandb_sink\nwandb_sink.FINISH_SECONDS = 0.2"
+    patch = "from fastppo.outputs import background_sink\nbackground_sink.FINISH_SECONDS = 0.2"
     code, out, err = finished("--logger=wandb", "--num_workers=0", "--total_steps=96",
                               "--eval_episodes=1", patch=patch, cwd=tmp_path)
     assert code == 0 and out.splitlines()[-1].startswith("evaluation return")
@@ -848,7 +848,8 @@ def test_the_smallest_and_the_emptiest_arrays_are_computed_or_refused(t, e):
 def test_no_clock_that_can_be_set_is_read_but_for_a_name():
     wall = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("date", "today")}
     for path in PACKAGE:
-        if room(path).startswith("benchmark.") or room(path) == "files.choose_folder":
+        if room(path).startswith("benchmark.") or room(path) in (
+                "files.choose_folder", "outputs.tensorboard_sink"):  # TensorBoard shows it
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):

@@ -1,0 +1,32 @@
+"""Values of settings in one form, and the names that a list of names may hold."""
+
+from typing import Any, get_args, get_origin
+
+LOGGERS = "tensorboard", "trackio", "wandb"  # packages that metrics can be sent to
+
+
+def plain_value(value: Any, kind: Any = None) -> Any:
+    """`value` with numbers of numpy as Python's own, and a list as a tuple.
+
+    For a `kind` of setting that is a tuple of names or a text, a text becomes the tuple, each name
+    is there once, and no names are None.
+    """
+    if str in get_args(kind) and tuple in map(get_origin, get_args(kind)):
+        names = split_names(value) if isinstance(value, str) else plain_value(value)
+        names = tuple(dict.fromkeys(names)) if are_names(names) else names
+        return None if names in ((), ("none",)) else names
+    if isinstance(value, (list, tuple)):
+        return tuple(map(plain_value, value))
+    return value.item() if hasattr(value, "item") and getattr(value, "shape", 0) == () else value
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """The names in a text, such as "a, b" or "(a, b)"."""
+    words = (word.strip(" '\"") for word in text.strip("()[] ,").split(","))
+    return tuple(filter(None, words))
+
+
+def are_names(value: Any, known: tuple[str, ...] = ()) -> bool:
+    """True for a tuple of texts, which are `known` if any names are."""
+    return isinstance(value, tuple) and all(
+        isinstance(name, str) and (not known or name in known) for name in value)
