@@ -9,4 +9,5 @@ VERBS = {
     "play": "shows a trained policy in a window, or writes a video",
     "plot": "draws the learning curves of runs",
     "compare": "compares two groups of runs over their seeds",
+    "envs": "lists the environments that can be trained on here",
 }

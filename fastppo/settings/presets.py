@@ -64,7 +64,10 @@ def preset_of(env_name: str, preset: str = "auto") -> dict[str, Any]:
 
     Without such a family, and for an unknown name, there are none.
     """
-    if preset == "auto":
-        name = env_name.rpartition(":")[2].rpartition("-v")[0]
-        preset = next((x for family, x in FAMILIES.items() if fnmatchcase(name, family)), "none")
-    return dict(PRESETS.get(preset, {}))
+    return dict(PRESETS.get(preset_name(env_name) if preset == "auto" else preset, {}))
+
+
+def preset_name(env_name: str) -> str:
+    """The preset of an environment's family; "none" without one."""
+    name = env_name.rpartition(":")[2].rpartition("-v")[0]
+    return next((x for family, x in FAMILIES.items() if fnmatchcase(name, family)), "none")

@@ -11,6 +11,12 @@ def closest(text: str, choices: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(text.lower(), choices, 1)), None)
 
 
+def closest_few(text: str, choices: Iterable[str], count: int = 3) -> list[str]:
+    """Up to `count` of `choices` that `text` resembles most, in either case of both."""
+    known = {choice.lower(): choice for choice in choices}
+    return [known[near] for near in difflib.get_close_matches(text.lower(), known, count, 0.5)]
+
+
 def nearest_choice(value: Any, choices: str, default: Any) -> Any:
     """The one of some comma-separated `choices` nearest to a mistyped text, else `default`.
 

@@ -1,0 +1,150 @@
+"""The verb: fastppo envs [PATTERN] [--all]."""
+
+import fnmatch
+import textwrap
+from dataclasses import dataclass
+from typing import Any, Iterable, Sequence
+
+from fastppo.arguments.command_line import own_options
+from fastppo.arguments.help_page import asks_for_help, verb_page
+from fastppo.cli.interrupts import Interrupts
+from fastppo.errors import ConfigError, Error
+from fastppo.settings.fixes import Set, fix_text, program
+from fastppo.settings.presets import preset_name
+from fastppo.settings.spelling import closest_few
+
+FEW = 8  # environments that are made, to show their spaces
+NAME_COLUMN, PRESET_COLUMN, LIST_WIDTH = 18, 26, 80
+
+
+@dataclass(frozen=True)
+class Envs:
+    """List the environments that can be trained on here, and what an extra adds.
+
+      {0} envs
+      {0} envs CartPole
+      {0} envs 'ALE/*' --all
+
+    PATTERN is a part of an id, a pattern in quotes, or an environment of your
+    own such as my_module:MyEnv. If it matches 8 environments or fewer, they are
+    made, and their spaces and limits are shown.
+    """
+
+    all: bool = False
+    """List every version of each environment, not only the newest"""
+
+
+def envs_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
+    """Prints the environments that `argv` asks for."""
+    if asks_for_help(argv):
+        print(verb_page(Envs, "[PATTERN]"))
+        return
+    pattern, options = parse_envs(argv)
+    if ":" in pattern:
+        print("\n".join(description(pattern)), flush=True)
+        return
+    from fastppo.envs.families import newest, registered_families
+    every = registered_families()
+    found = {family: newest(specs) for family, specs in every.items()}
+    if options.all or not any(matching(found, pattern).values()):  # it may name an old version
+        found = every
+    found = matching(found, pattern)
+    ids = [spec.id for specs in found.values() for spec in specs]
+    if not ids:
+        raise no_match(pattern, [spec.id for specs in every.values() for spec in specs])
+    if pattern and len(ids) <= FEW:
+        print("\n\n".join("\n".join(description(name)) for name in ids), flush=True)
+    else:
+        print("\n".join(overview(found, missing=not pattern)), flush=True)
+
+
+def parse_envs(argv: Sequence[str]) -> tuple[str, Envs]:
+    """(pattern, options) of a command line; ConfigError for a wrong or second word."""
+    words = [word for word in argv if not word.startswith("-")]
+    if len(words) > 1:
+        raise ConfigError(f"envs takes one pattern, not {len(words)}: {' '.join(words)}",
+                          f"{program()} envs {words[0]}; or put a pattern with * into quotes")
+    options = own_options([word for word in argv if word.startswith("-")], Envs)
+    return words[0] if words else "", options
+
+
+def matching(found: dict, pattern: str) -> dict:
+    """The specs by family whose id matches a pattern, in either case."""
+    form = pattern.lower() if set("*?[") & set(pattern) else f"*{pattern.lower()}*"
+    return {family: [spec for spec in specs if fnmatch.fnmatchcase(spec.id.lower(), form)]
+            for family, specs in found.items()}
+
+
+def no_match(pattern: str, ids: Iterable[str]) -> ConfigError:
+    """The error for a pattern that no id matches, with the nearest ids."""
+    near = closest_few(pattern, ids)
+    return ConfigError(f'no environment matches "{pattern}"'
+                       + f"; near it: {', '.join(near)}" * bool(near),
+                       (f"{program()} envs {near[0]}" if near else f"{program()} envs lists all",
+                        Set(env_name="my_module:MyEnv")))
+
+
+def overview(found: dict, missing: bool) -> list[str]:
+    """The ids of each family by preset; `missing`: also the families that are not installed."""
+    import gymnasium
+
+    from fastppo.envs.families import is_installed
+    lines = [f"Gymnasium {gymnasium.__version__}; on the left the preset of fastppo"]
+    for family, specs in found.items():
+        here = is_installed(family)
+        if specs or missing and family.fix and not here:
+            about = family.about if here else f"missing: {fix_text(family.fix, shell=True)}"
+            lines += ["", *filled_at(NAME_COLUMN, family.name, about),
+                      *preset_lines(spec.id for spec in specs)]
+    return [*lines, "", *OWN]
+
+
+OWN = [
+    "your own          --env_name=my_module:MyEnv   a class or function in my_module",
+    "of a package      --env_name=package:Id-v0     an id that its import registers",
+]
+
+
+def preset_lines(ids: Iterable[str]) -> list[str]:
+    """The ids, those with the same preset together."""
+    groups: dict[str, list[str]] = {}
+    for name in ids:
+        groups.setdefault(preset_name(name), []).append(name)
+    return [line for preset, names in groups.items()
+            for line in filled_at(PRESET_COLUMN, f"  {preset.replace('none', '-')}",
+                                  " ".join(names))]
+
+
+def description(name: str) -> list[str]:
+    """The spaces and limits of an environment, which is made for that; or why it cannot be."""
+    from fastppo.display.banner import space_text
+    from fastppo.envs.make import make_envs, make_factory, spaces_of
+    try:
+        env, = make_envs([make_factory(name)])
+    except Error as error:
+        if ":" in name:
+            raise
+        return [name, *filled_at(NAME_COLUMN, "  not here", error.what.partition("\n")[0]),
+                *filled_at(NAME_COLUMN, "  fix", fix_text(error.fix, shell=True))]
+    obs_space, act_space = map(space_text, spaces_of(env))
+    limits = limits_text(env.spec)
+    env.close()
+    return [name, *filled_at(NAME_COLUMN, "  observations", obs_space),
+            *filled_at(NAME_COLUMN, "  actions", act_space),
+            *filled_at(NAME_COLUMN, "  episodes", limits),
+            *filled_at(NAME_COLUMN, "  preset", preset_name(name)),
+            f"{'  train':{NAME_COLUMN}}{program()} --env_name={name}"]
+
+
+def limits_text(spec: Any) -> str:
+    """The steps of an episode, and the return at which an environment counts as solved."""
+    limit, threshold = (getattr(spec, name, None)
+                        for name in ("max_episode_steps", "reward_threshold"))
+    steps = f"at most {limit:,} steps" if limit else "no limit of steps"
+    return steps if threshold is None else f"{steps}; solved at a mean return of {threshold:,g}"
+
+
+def filled_at(column: int, name: str, text: str) -> list[str]:
+    """`text` in lines of LIST_WIDTH from a column on, after a name."""
+    return textwrap.wrap(text, LIST_WIDTH, initial_indent=f"{name:{column - 1}} ",
+                         subsequent_indent=" " * column, break_on_hyphens=False)

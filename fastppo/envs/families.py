@@ -1,0 +1,92 @@
+"""Families of registered environments: their ids, and the package that each of them needs."""
+
+import contextlib
+import importlib
+import importlib.util
+from typing import Iterable, NamedTuple
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from fastppo.envs.env_hints import PACKAGES, is_atari_id
+from fastppo.settings.fixes import Fix
+
+
+class Family(NamedTuple):
+    """Environments that come together."""
+
+    name: str
+    about: str  # their observations and actions, in some words
+    module: str  # in which the entry points of their ids begin
+    package: str = ""  # that they need beside Gymnasium
+    fix: Fix = ""  # to get it
+    registers: bool = False  # the ids are those that the import of the package registers
+
+
+FAMILIES_KNOWN = (
+    Family("classic control", "vectors", "gymnasium.envs.classic_control"),
+    Family("Box2D", "vectors; CarRacing: images", "gymnasium.envs.box2d", "Box2D",
+           PACKAGES["box2d"]),
+    Family("toy text", "integers, discrete actions", "gymnasium.envs.toy_text"),
+    Family("MuJoCo", "vectors, continuous actions", "gymnasium.envs.mujoco", "mujoco",
+           PACKAGES["mujoco"]),
+    Family("Atari", "images, discrete actions", "ale_py", "ale_py", PACKAGES["ale_py"], True),
+    Family("MiniGrid", "dictionaries, discrete actions", "minigrid", "minigrid",
+           "pip install minigrid", True),
+    Family("JAX, phys2d", "vectors", "gymnasium.envs.phys2d", "jax", PACKAGES["jax"]),
+    Family("JAX, tabular", "integers", "gymnasium.envs.tabular", "jax", PACKAGES["jax"]),
+)
+
+
+def is_installed(family: Family) -> bool:
+    """True if the package that a family needs is there; it is not imported."""
+    return not family.package or importlib.util.find_spec(family.package) is not None
+
+
+def registered_families() -> dict[Family, list[EnvSpec]]:
+    """The specs of the ids that Gymnasium knows, by family, in the order of their names.
+
+    It imports the packages that register ids. A family of Gymnasium's own has its ids also if its
+    package is missing; ids that Gymnasium has retired are left out.
+    """
+    for family in filter(is_installed, FAMILIES_KNOWN):
+        if family.registers:
+            with contextlib.suppress(ImportError):  # a part of it is missing
+                importlib.import_module(family.package)
+    found: dict[Family, list[EnvSpec]] = {family: [] for family in FAMILIES_KNOWN}
+    for spec in sorted(gym.registry.values(), key=lambda spec: spec.id):
+        if not is_retired(spec):
+            found.setdefault(family_of(spec), []).append(spec)
+    return found
+
+
+def family_of(spec: EnvSpec) -> Family:
+    """The family of a registered id; for one of an unknown package it is named after that."""
+    module = entry_module(spec)
+    top = module.partition(".")[0]
+    known = (family for family in FAMILIES_KNOWN if f"{module}.".startswith(f"{family.module}."))
+    return next(known, Family(top, f"registered by {top}", top))
+
+
+def entry_module(spec: EnvSpec) -> str:
+    """The module of an id's class."""
+    entry = spec.entry_point
+    return entry.partition(":")[0] if isinstance(entry, str) else str(
+        getattr(entry, "__module__", ""))
+
+
+def is_retired(spec: EnvSpec) -> bool:
+    """True for an id that only says that another package has it now."""
+    name = getattr(spec.entry_point, "__name__", "")
+    return name.startswith("_raise") and entry_module(spec).startswith("gymnasium.")
+
+
+def newest(specs: Iterable[EnvSpec]) -> list[EnvSpec]:
+    """Of the versions of each environment the newest; an Atari game has several names."""
+    best: dict[str, EnvSpec] = {}
+    for spec in specs:
+        name = spec.id.rpartition("-v")[0] or spec.id
+        if is_atari_id(spec.id) or entry_module(spec).startswith("ale_py"):
+            name = f"atari {spec.name.removesuffix('NoFrameskip')}"
+        best[name] = max(best.get(name, spec), spec, key=lambda one: one.version or 0)
+    return list(best.values())
