@@ -90,8 +90,9 @@ def verb_page(options: type, operands: str) -> str:
     The docstring of the class introduces it; {0} in it is the command.
     """
     about = (inspect.getdoc(options) or "").format(program())
-    usage = f"usage: {program()} {options.__name__.lower()} {operands} [--option=value ...]"
-    return help_page(f"{usage}\n\n{about}", settings(options).values())
+    words = (program(), options.__name__.lower(), operands, "[--option=value ...]")
+    usage = " ".join(filter(None, words))
+    return help_page(f"usage: {usage}\n\n{about}", settings(options).values())
 
 
 def asks_for_help(argv: Sequence[str]) -> bool:

@@ -10,4 +10,5 @@ VERBS = {
     "plot": "draws the learning curves of runs",
     "compare": "compares two groups of runs over their seeds",
     "envs": "lists the environments that can be trained on here",
+    "doctor": "describes the installation and the machine, and tests them",
 }

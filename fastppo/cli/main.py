@@ -16,7 +16,8 @@ from fastppo.settings.fixes import program
 from fastppo.settings.spelling import closest
 
 USAGE_ERRORS = (ConfigError, ModelError, SpaceError)
-NEEDED_PACKAGES = "numpy", "torch", "gymnasium", "safetensors", "cloudpickle", "matplotlib"
+NEEDED_PACKAGES = ("numpy", "torch", "gymnasium", "safetensors", "cloudpickle", "packaging",
+                   "matplotlib")
 Verb = Callable[[Sequence[str], Interrupts], None]
 
 

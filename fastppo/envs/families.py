@@ -33,8 +33,8 @@ FAMILIES_KNOWN = (
     Family("Atari", "images, discrete actions", "ale_py", "ale_py", PACKAGES["ale_py"], True),
     Family("MiniGrid", "dictionaries, discrete actions", "minigrid", "minigrid",
            "pip install minigrid", True),
-    Family("JAX, phys2d", "vectors", "gymnasium.envs.phys2d", "jax", PACKAGES["jax"]),
-    Family("JAX, tabular", "integers", "gymnasium.envs.tabular", "jax", PACKAGES["jax"]),
+    Family("JAX phys2d", "vectors", "gymnasium.envs.phys2d", "jax", PACKAGES["jax"]),
+    Family("JAX tabular", "integers", "gymnasium.envs.tabular", "jax", PACKAGES["jax"]),
 )
 
 

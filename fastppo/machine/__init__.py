@@ -1,4 +1,4 @@
-"""Kernels, shared memory, random numbers, cores and memory of the machine; without torch.
+"""Kernels, shared memory, random numbers, cores and memory, installed packages; without torch.
 
 May import: settings, errors, reference.
 """

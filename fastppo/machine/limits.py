@@ -4,6 +4,7 @@ Control groups nest, and each one may set a limit. Versions 1 and 2 of Linux are
 container the path in /proc/self/cgroup may be the host's; then only its top folder exists here.
 """
 
+import math
 import os
 from pathlib import Path, PurePosixPath
 from typing import Iterator
@@ -14,12 +15,23 @@ NO_LIMIT = 2**63
 
 def usable_cores(root: Path = ROOT) -> int:
     """Cores this process may use: its affinity, or its control groups' quotas if they are less."""
+    return max(1, math.ceil(min(affinity_cores(), core_quota(root))))
+
+
+def affinity_cores() -> int:
+    """Cores that the system lets this process run on."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return cores or 1
+
+
+def core_quota(root: Path = ROOT) -> float:
+    """Cores' worth of time that the control groups of this process allow; infinite without one."""
+    quotas = [math.inf]
     for folder in _control_groups(root):
         quota = _read_words(folder, "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
         if len(quota) == 2 and quota[0].isdigit():  # "max" or -1: no limit
-            cores = min(cores, -(-int(quota[0]) // int(quota[1])))
-    return max(1, cores or 1)
+            quotas.append(int(quota[0]) / int(quota[1]))
+    return min(quotas)
 
 
 def free_memory(root: Path = ROOT) -> int:
@@ -36,6 +48,15 @@ def free_memory(root: Path = ROOT) -> int:
             cached = stat.get("total_inactive_file", stat.get("inactive_file", 0))
             free = min(free, int(limit[0]) - int(used[0]) + cached)
     return max(0, free)
+
+
+def memory_sizes(root: Path = ROOT) -> tuple[int, int]:
+    """(bytes of the machine's memory, bytes that the control groups allow); NO_LIMIT if unknown."""
+    limits = [_read_words(folder, "memory.max", "memory.limit_in_bytes")
+              for folder in _control_groups(root)]
+    allowed = [int(limit[0]) for limit in limits if limit and limit[0].isdigit()]
+    total = _read_table(root / "proc/meminfo").get("MemTotal:", NO_LIMIT // 1024) * 1024
+    return total, min(allowed, default=NO_LIMIT)
 
 
 def descriptors() -> tuple[int, int]:

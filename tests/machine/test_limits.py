@@ -4,7 +4,14 @@ import os
 
 import pytest
 
-from fastppo.machine.limits import NO_LIMIT, free_memory, usable_cores
+from fastppo.machine.limits import (
+    NO_LIMIT,
+    affinity_cores,
+    core_quota,
+    free_memory,
+    memory_sizes,
+    usable_cores,
+)
 
 GIB = 1 << 30
 V2, V1 = "0::/a/b\n", "4:memory:/a/b\n3:cpu,cpuacct:/a/b\n0::/\n"
@@ -31,6 +38,21 @@ def test_this_machine_has_cores_and_memory():
 def test_where_nothing_can_be_read_there_is_no_limit(tmp_path):
     assert free_memory(tmp_path) == NO_LIMIT
     assert usable_cores(tmp_path) == len(os.sched_getaffinity(0))
+
+
+def test_sizes_and_quotas_are_the_smallest_of_the_groups(tree):
+    root = tree({"proc/meminfo": f"MemTotal: {9 << 20} kB\n", "proc/self/cgroup": V2,
+                 "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/memory.max": "5\n",
+                 "sys/fs/cgroup/a/b/cpu.max": "150000 100000\n",
+                 "sys/fs/cgroup/a/cpu.max": "50000 100000\n", "sys/fs/cgroup/cpu.max": "max 1\n"})
+    assert memory_sizes(root) == (9 * GIB, 5)
+    assert core_quota(root) == 0.5 and usable_cores(root) == 1
+
+
+def test_without_groups_there_is_neither_a_quota_nor_a_limit(tmp_path):
+    assert core_quota(tmp_path) == float("inf")
+    assert memory_sizes(tmp_path) == (NO_LIMIT, NO_LIMIT)
+    assert affinity_cores() == len(os.sched_getaffinity(0))
 
 
 def test_free_memory_is_the_machines_where_no_group_limits(tree):

@@ -1,0 +1,124 @@
+"""Facts on machine, packages and build, for a person who looks for the cause of a fault.
+
+No environment variable is in them, and ~ stands for the home folder.
+"""
+
+import os
+import platform
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastppo import __version__
+from fastppo.envs.families import FAMILIES_KNOWN, is_installed
+from fastppo.files.fingerprint import fingerprint
+from fastppo.machine import kernels, limits
+from fastppo.machine.installation import (
+    PACKAGE_FOLDER,
+    commit_of,
+    editable_folder,
+    extension_file,
+    source_folder,
+    tilde,
+)
+from fastppo.machine.requirements import Package, needed_packages
+
+DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def system_facts(torch_threads: int) -> dict[str, Any]:
+    """The facts as plain JSON values, by subject; numbers without a value are None.
+
+    It takes some 50 ms: no device is opened, no environment is made, and nothing is measured.
+    """
+    needed, bits = needed_packages(), fingerprint(torch_threads)
+    return {"fastppo": installation_facts(), "python": python_facts(), "torch": torch_facts(),
+            "machine": machine_facts(), "kernels": kernel_facts(bits["cpu_flags"].split()),
+            "packages": versions(needed.pop("", [])),
+            "extras": {extra: versions(packages) for extra, packages in needed.items()},
+            "environments": {family.name: is_installed(family) for family in FAMILIES_KNOWN},
+            "fingerprint": bits}
+
+
+def versions(packages: list[Package]) -> dict[str, str | None]:
+    """The installed version of each package, by name."""
+    return {package.name: package.version for package in packages}
+
+
+def installation_facts() -> dict[str, Any]:
+    """The version of fastppo, its folder, and its commit if it is a clone."""
+    editable = editable_folder()
+    return {"version": __version__, "commit": commit_of(source_folder()),
+            "folder": tilde(PACKAGE_FOLDER), "editable": editable and tilde(editable)}
+
+
+def python_facts() -> dict[str, Any]:
+    """The interpreter and the operating system."""
+    return {"version": platform.python_version(), "implementation": sys.implementation.name,
+            "executable": tilde(sys.executable), "platform": platform.platform()}
+
+
+def torch_facts() -> dict[str, Any]:
+    """The build of torch and the number of its devices, which are not opened."""
+    build = torch.version.cuda or torch.version.hip
+    devices = torch.cuda.device_count() if build else 0
+    missing = "this build of torch is for the CPU alone" if not build else \
+        "no NVIDIA driver" if torch.version.cuda and not DRIVER.exists() else \
+        "the driver shows no device to this process"
+    return {"version": str(torch.__version__), "cuda": build, "devices": devices,
+            "no_device": None if devices else missing}
+
+
+def machine_facts() -> dict[str, Any]:
+    """Cores, CPU, memory in bytes, open files; None where there is no limit, or it is unknown."""
+    quota, (total, allowed) = limits.core_quota(), limits.memory_sizes()
+    files, _ = limits.descriptors()
+    return {"cpu": cpu_model(), "cores": limits.affinity_cores(),
+            "quota": None if quota == float("inf") else quota, "usable": limits.usable_cores(),
+            "memory": finite(total), "memory_limit": finite(allowed),
+            "memory_free": finite(limits.free_memory()), "open_files": finite(files),
+            "dev_shm": free_bytes("/dev/shm")}
+
+
+def finite(size: int) -> int | None:
+    """A size, or None for no limit, which version 1 of control groups writes as about 2^63."""
+    return size if size < 2**60 else None
+
+
+def free_bytes(folder: str) -> int | None:
+    """The free bytes of a folder's file system; None without such a folder."""
+    try:
+        found = os.statvfs(folder)
+    except (OSError, AttributeError):  # AttributeError: Windows
+        return None
+    return found.f_bavail * found.f_frsize
+
+
+def cpu_model() -> str:
+    """The name of the CPU, or of its architecture."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    found = re.search(r"(?m)^model name\s*:\s*(.+)$", text)
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def kernel_facts(flags: list[str]) -> dict[str, Any]:
+    """The kernels in use and their vector instructions on a CPU with some flags; workers."""
+    file = extension_file()
+    return {"backend": kernels.backend(), "file": file and tilde(file),
+            "simd": vector_level({*flags}) if file else None,
+            "workers": kernels.COMPILED and os.name != "nt"}
+
+
+def vector_level(flags: set[str]) -> str:
+    """The widest instructions of the compiled kernels, as csrc/simd/dispatch.h chooses them."""
+    if {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= flags:
+        return "avx512"
+    if {"avx2", "fma"} <= flags:
+        return "avx2"
+    return "neon" if "asimd" in flags else "plain C"

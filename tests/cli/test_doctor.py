@@ -1,0 +1,165 @@
+"""The verb doctor: the report, the problems with their fixes, the self-test."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastppo import __version__
+from fastppo.cli import doctor, main
+from fastppo.machine import installation, requirements
+from fastppo.machine.requirements import Package
+
+PASSED = {"workers": [0, 2], "same_bits": True, "error": None, "seconds": 0.5}
+
+
+@pytest.fixture
+def command(capsys, monkeypatch):
+    """A function from the words after doctor to (exit code, stdout, stderr) of the command."""
+    monkeypatch.setattr(sys, "argv", ["main.py"])
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*argv):
+        code = 0
+        try:
+            main.main(["doctor", *argv])
+        except SystemExit as end:
+            code = end.code
+        return code, *capsys.readouterr()
+    return run
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """The self-test passes without training."""
+    monkeypatch.setattr(doctor, "self_test", lambda workers: PASSED)
+
+
+def test_the_report_has_every_subject_and_is_no_wider_than_80(command, quick):
+    code, out, err = command()
+    lines = out.splitlines()
+    assert (code, err) == (0, "") and max(map(len, lines)) <= 80
+    subjects = [line.split()[0] for line in lines if line[0] != " "]
+    assert subjects[:13] == ["fastppo", "python", "platform", "torch", "packages", "cpu", "simd",
+                             "memory", "files", "kernels", "workers", "envs", "extras"]
+    assert subjects[13] == "self-test" and subjects[14] in ("problem", "problems")
+    assert lines[0].startswith(f"fastppo    {__version__}   ")
+    assert "same bits for 0 and 2 workers: yes   (0.5 s)" in out
+
+
+def test_json_has_the_facts_the_problems_and_the_test(command, quick):
+    code, out, _ = command("--json")
+    found = json.loads(out)
+    assert code == 0 and found["self_test"] == PASSED and isinstance(found["problems"], list)
+    assert found["fastppo"]["version"] == __version__ and found["torch"]["names"] == []
+
+
+def test_no_environment_variable_is_printed(command, quick, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "very-secret-4711")
+    monkeypatch.setenv("MY_SETTING", "harmless-0815")
+    for argv in ([], ["--json"]):
+        out = command(*argv)[1]
+        assert "very-secret-4711" not in out and "harmless-0815" not in out
+
+
+def test_an_extra_that_is_missing_is_there_with_the_command_that_installs_it():
+    lines = doctor.extra_lines({"wandb": {"wandb": None}, "mujoco": {
+        "gymnasium": "1.4.0", "mujoco": "3.1"}, "far": {}}, core={"gymnasium": "1.4.0"})
+    assert lines == ['extras     wandb        missing wandb: pip install "fastppo[wandb]"',
+                     "           mujoco       mujoco 3.1",
+                     "           far          not needed here"]
+
+
+def test_a_quota_below_a_core_is_a_problem(monkeypatch):
+    monkeypatch.setattr(installation, "installation_problems", lambda: [])
+    monkeypatch.setattr(requirements, "needed_packages", lambda: {})
+    assert doctor.problems({"quota": None}) == doctor.problems({"quota": 1.5}) == []
+    problem, = doctor.problems({"quota": 0.5})
+    assert "allows 0.5 of a core" in problem.what and "--cpus=2" in problem.fix
+
+
+def test_packages_that_are_too_old_or_missing_are_problems_with_the_command_for_pip(monkeypatch):
+    monkeypatch.setattr(installation, "installation_problems", lambda: [])
+    monkeypatch.setattr(requirements, "needed_packages", lambda: {
+        "": [Package("torch", ">=2.6", "2.5"), Package("numba", ">=0.61", None),
+             Package("numpy", ">=1", "2")],
+        "wandb": [Package("wandb", ">=0.19", "0.1")], "envpool": [Package("envpool", ">=1", None)]})
+    assert [tuple(problem) for problem in doctor.problems({"quota": None})] == [
+        ("torch 2.5, but fastppo needs >=2.6", 'pip install "torch>=2.6"'),
+        ("numba is not installed, but fastppo needs >=0.61", 'pip install "numba>=0.61"'),
+        ("wandb 0.1, but the extra wandb needs >=0.19", 'pip install "wandb>=0.19"')]
+
+
+def test_every_problem_is_a_line_with_its_fix(command, quick, monkeypatch):
+    monkeypatch.setattr(installation, "extension_file", lambda name="_kernels": None)
+    monkeypatch.setattr(installation, "PACKAGE_FOLDER", Path("/nowhere"))
+    out = command()[1].splitlines()
+    first = next(i for i, line in enumerate(out) if line.startswith("problem "))
+    assert "extension" in out[first] and any(line.startswith("  fix  ") for line in out[first:])
+
+
+def test_a_machine_in_a_container_is_described_with_its_limits():
+    machine = {"cpu": "Some CPU", "cores": 8, "quota": 1.5, "usable": 2, "memory": 2**35,
+               "memory_limit": 2**31, "memory_free": 2**30, "open_files": None, "dev_shm": None}
+    assert dict(doctor.machine_lines(machine, ["avx2", "fma", "amx_bf16"])) == {
+        "cpu": "Some CPU, 8 cores by affinity, a quota of 1.5",
+        "simd": "avx2 fma amx_bf16   bf16: yes",
+        "memory": "32.0 GiB, 2.0 GiB in its control group, 1.0 GiB free",
+        "files": "any number open; no /dev/shm, which fastppo does not need"}
+
+
+@pytest.mark.parametrize("names, said", [
+    (["H200", "H200"], "2.7 (CUDA 12.8)   cuda:0 H200, cuda:1 H200"),
+    ([], "2.7 (CUDA 12.8)   no CUDA device: no NVIDIA driver")])
+def test_torch_is_described_with_its_devices_or_why_there_are_none(names, said):
+    assert doctor.torch_text({"version": "2.7", "cuda": "12.8", "names": names,
+                              "no_device": "no NVIDIA driver"}) == said
+
+
+# the self-test
+
+def test_the_self_test_trains_with_and_without_workers_to_the_same_bits():
+    from fastppo.machine import kernels
+    possible = kernels.COMPILED and os.name != "nt"
+    test = doctor.self_test(possible)
+    assert (test["error"], test["same_bits"]) == (None, True if possible else None)
+    assert doctor.self_test(False)["same_bits"] is None
+
+
+def test_the_self_test_sees_bits_that_differ(command, monkeypatch):
+    monkeypatch.setattr(doctor, "trained_bits", lambda workers: bytes([workers]))
+    code, out, _ = command()
+    assert code == 1 and "same bits for 0 and 2 workers: NO" in out
+
+
+def test_training_that_fails_is_told_and_ends_with_1(command, monkeypatch):
+    def failing(workers):
+        raise RuntimeError("no memory")
+    monkeypatch.setattr(doctor, "trained_bits", failing)
+    code, out, _ = command()
+    assert code == 1 and "self-test  failed: RuntimeError: no memory" in out
+
+
+def test_an_extension_that_cannot_be_loaded_is_one_error(command, monkeypatch):
+    broken = ImportError("undefined symbol: x")
+
+    def find(name, *_):
+        if name == "fastppo.files.system_facts":
+            raise broken
+    monkeypatch.delitem(sys.modules, "fastppo.files.system_facts", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [type("Finder", (), {"find_spec": staticmethod(find)}),
+                                           *sys.meta_path])
+    code, out, err = command()
+    assert (code, out) == (1, "") and "cannot be loaded: undefined symbol: x" in err
+    assert "fix: install a C compiler" in err
+
+
+@pytest.mark.parametrize("argv, what, fix", [
+    (["--jsn"], 'no setting "jsn"', "did you mean --json?"),
+    (["--json=maybe"], "must be True or False", "--json=False"),
+    (["now"], '"now" is neither a command nor a setting', "--help")])
+def test_a_wrong_word_is_one_error_with_its_fix(command, argv, what, fix):
+    code, out, err = command(*argv)
+    assert (code, out) == (2, "") and what in err and fix in err.splitlines()[1]
