@@ -47,14 +47,15 @@ def commit_of(source: Path | None) -> str | None:
 
 
 def editable_folder() -> Path | None:
-    """The clone that is installed in editable mode; None if none is."""
-    try:
-        text = metadata.distribution("fastppo").read_text("direct_url.json")
-    except metadata.PackageNotFoundError:
-        return None
-    origin = json.loads(text or "{}")
-    editable = origin.get("dir_info", {}).get("editable", False)
-    return Path(unquote(urlparse(origin["url"]).path)) if editable else None
+    """The clone that is installed in editable mode; None if none is.
+
+    A folder fastppo.egg-info in the clone is a distribution, too, which says nothing about it.
+    """
+    for found in metadata.distributions(name="fastppo"):
+        origin = json.loads(found.read_text("direct_url.json") or "{}")
+        if origin.get("dir_info", {}).get("editable", False):
+            return Path(unquote(urlparse(origin["url"]).path))
+    return None
 
 
 def extension_file(name: str = "_kernels") -> Path | None:

@@ -76,7 +76,8 @@ def test_without_git_there_is_no_commit(clone, monkeypatch):
     ({"dir_info": {"editable": True}, "url": "file:///a/my%20clone"}, Path("/a/my clone")),
     ({"dir_info": {}, "url": "file:///a/clone"}, None), ({}, None)])
 def test_an_editable_installation_is_known_by_its_folder(monkeypatch, origin, wanted):
-    monkeypatch.setattr(metadata, "distribution", lambda name: Installed(origin))
+    found = [Installed({}), Installed(origin)]  # the first is a folder fastppo.egg-info
+    monkeypatch.setattr(metadata, "distributions", lambda name: found)
     assert editable_folder() == wanted
 
 
