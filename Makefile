@@ -46,7 +46,7 @@ help:
 	@echo "PyTorch's CPU build (200 MB instead of about 3 GB), FASTPPO_DEBUG=1 builds with checks."
 
 train: $(STAMP)
-	@$(PY) main.py --seed=$(SEED) $(ARGS)
+	@$(PY) main.py --seed=$(SEED) --video $(ARGS)
 
 test: $(STAMP)
 	@$(PY) -m pytest -q -n $(JOBS) $(ARGS)

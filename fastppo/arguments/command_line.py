@@ -47,6 +47,8 @@ class Train:
     the same --name, or that in --run_dir, or a new one if there is none"""
     show_config: bool = False
     """Print all settings as they would be, in the form of a preset's file, and do nothing else"""
+    video: bool = False
+    """Record an episode at the end, of at most 1,000 frames"""
     init_from: str | None = None
     """Policy whose weights and observation moments a new run starts with, a file of another run"""
 

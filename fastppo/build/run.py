@@ -16,7 +16,7 @@ from fastppo.build.user_model import is_user_model
 from fastppo.collect import Collector, Progress, Rollout
 from fastppo.config import Config, default_of
 from fastppo.envs.source import EnvSource
-from fastppo.errors import ClosedError, Error, ModelError
+from fastppo.errors import ClosedError, Error, ModelError, NonFiniteError
 from fastppo.learner import Learner
 from fastppo.learners.compiled import CompiledLearner, policy_plan
 from fastppo.learners.shared_minibatches import SharedMinibatches
@@ -159,6 +159,8 @@ def try_update(policy: Policy, config: Config, flat: FlatParameters) -> None:
             learner = with_options(learner_class(config)(policy, once, flat))
             learner.evaluate_actions = partial(_checked_fresh, learner.evaluate_actions)
             learner.update(trial_rollout(policy), coefficients_at(config, 1.0), 0)
+    except NonFiniteError:
+        pass  # of made-up samples it says nothing
     except Error:
         raise
     except Exception as error:  # a user's code may raise anything

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
     add_working_directory(sys.path)
-    if not faulthandler.is_enabled():
+    if sys.stderr is not None and not faulthandler.is_enabled():
         faulthandler.enable(2)  # stderr: a crash of an environment in this process shows its stack
     with Interrupts() as interrupts, guarded_stdout():
         try:

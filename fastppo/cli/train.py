@@ -24,6 +24,7 @@ from fastppo.settings.metric_names import EVALUATION, MEAN_RETURN
 
 PROCESS_START = time.monotonic()
 MODEL_FILE, SUMMARY_FILE = "model.safetensors", "summary.json"
+VIDEO_FRAMES = 1_000  # of the video at the end of training
 
 
 def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
@@ -43,6 +44,7 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         summary = learn_and_save(ppo, folder, interrupts)
         if ppo.config.eval_episodes:
             final_evaluation(ppo, folder, summary, evaluator_of(sinks))
+        print_pictures(ppo, folder, request.options["video"])
     if any(getattr(sink, "hung", False) for sink in sinks):
         sys.stdout.flush()
         os._exit(0)  # a normal exit would wait for wandb again
@@ -192,6 +194,30 @@ def final_evaluation(ppo, folder: Path, summary: dict[str, Any], evaluator) -> N
               "length": float(found.lengths.mean())}
     write_summary(folder, summary | {"evaluation": result})
     print(f"evaluation return {found}", flush=True)
+
+
+def print_pictures(ppo, folder: Path, video: bool) -> None:
+    """Draws the learning curve, records a video if one is asked for, and prints the files.
+
+    A note says if that fails: the run has ended well.
+    """
+    from fastppo.errors import Error
+    from fastppo.reports.curves import save_curve
+    from fastppo.reports.video import record_video
+    from fastppo.reports.video_file import best_format
+    try:
+        print(f"curve     {save_curve(folder)}", flush=True)
+        if video:
+            status("recording an episode")
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL complains without a display
+            path = record_video(ppo.policy, ppo.source.evaluation_factories()[0],
+                                folder / f"video{best_format()}", ppo.config.seed,
+                                frames=VIDEO_FRAMES)
+            status("")
+            print(f"video     {path}", flush=True)
+    except Error as error:
+        note(error.shell)
+    print(f"next      {program()} play {shlex.quote(str(folder))}", flush=True)
 
 
 def make_summary(ppo, ended: str, startup: float, seconds: float, begun: int, model: Path | None

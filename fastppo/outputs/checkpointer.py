@@ -31,13 +31,13 @@ class Checkpointer:
         self.folder, self.interval, self.newest, self.lock = folder, interval, None, lock
         self.due, self.failed = time.monotonic() + interval, False
         self.ppo: Callable[[], Any] = lambda: None
+        for part in folder.glob(".*.part"):  # of a process that was killed while it wrote
+            part.unlink(missing_ok=True)
         self.begins: int | None = -1 if step is None else step  # None: training has begun
 
     def on_start(self, ppo) -> None:
-        """Renames the checkpoints that are not continued; removes what a killed process left."""
+        """Renames the checkpoints that are not continued."""
         if self.begins is not None:
-            for part in self.folder.glob(".*.part"):
-                part.unlink(missing_ok=True)
             self._set_aside(self.begins)
             self.begins = None
 

@@ -49,7 +49,8 @@ def progress_sinks(progress: str) -> list[Sink]:
 
 def can_show_live() -> bool:
     """True if the output is a terminal that can move its cursor."""
-    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    return terminal and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def shorten_waits(sinks: Sequence[Sink]) -> None:

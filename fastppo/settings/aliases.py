@@ -33,7 +33,7 @@ LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
         "clip_vloss": Answer(Set(clip_range_vf=0.2), Set(clip_range_vf=None)),
         "cuda": Answer(Set(device="cuda"), Set(device="cpu")),
         "torch_deterministic": Answer("leave it out: the same seed always gives the same run"),
-        "capture_video": Answer("leave it out: there are no videos yet", "leave it out"),
+        "capture_video": Answer(Set(video=True), "leave it out"),
         "save_model": Answer(
             "leave it out: the command always saves the model, in the folder of the run"),
         "minibatch_size": MINIBATCH_SIZE,
@@ -67,7 +67,7 @@ LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
         "use_rnn": Answer(Set(rnn="gru"), Set(rnn="none")),
         "use_lstm": Answer(Set(rnn="lstm"), Set(rnn="none")),
         "wandb": Answer(Set(logger="wandb"), Set(logger="none")),
-        "render": Answer("leave it out: there are no videos yet", "leave it out"),
+        "render": Answer(Set(video=True), "leave it out"),
     },
 }
 FOREIGN_NAMES = {name: ours for names in LIBRARY_NAMES.values() for name, ours in names.items()}

@@ -429,11 +429,13 @@ def test_a_run_folder_that_was_removed_meanwhile_costs_no_model(command, monkeyp
     assert code == 0 and load(only_run() / "model.safetensors")
 
 
-def test_the_last_line_is_the_evaluation_and_the_one_before_it_the_training(command):
+def test_the_last_lines_are_training_evaluation_curve_and_what_to_do_next(command):
     code, out, err = command(*CARTPOLE, "--seed=1")
     assert (code, err) == (0, "")
-    *_, trained, last = out.splitlines()
-    assert re.fullmatch(r"evaluation return -?\d+\.\d ± \d+\.\d \(2 episodes\)", last)
+    *_, trained, evaluated, curve, following = out.splitlines()
+    assert re.fullmatch(r"evaluation return -?\d+\.\d ± \d+\.\d \(2 episodes\)", evaluated)
+    assert curve == f"curve     {only_run()}/curve.png"
+    assert following == f"next      {program()} play {only_run()}"
     assert re.fullmatch(r"trained   96 steps in \d+\.\d s after \d+\.\d s of start-up,"
                         r" [\d,]+ steps/s   runs/\S+/model.safetensors", trained)
 
@@ -443,7 +445,8 @@ def test_a_run_leaves_model_metrics_settings_and_summary_in_its_own_folder(comma
     folder = only_run()
     assert re.fullmatch(r"CartPole-v1__ppo__7__\d{8}-\d{6}", folder.name)
     assert sorted(path.name for path in folder.iterdir()) == [
-        "checkpoint-000000000096.safetensors", "config.json", "metrics.csv", "model.safetensors",
+        "checkpoint-000000000096.safetensors", "config.json", "curve.png", "metrics.csv",
+        "model.safetensors",
         "summary.json"]
     assert load(folder / "model.safetensors").predict([0.0, 0.0, 0.0, 0.0]) in (0, 1)
     summary = json.loads((folder / "summary.json").read_text())
@@ -465,7 +468,7 @@ def test_a_seed_that_is_not_given_is_drawn_printed_and_stored(command):
     seed = int(re.search(r"seed (\d+)", out)[1])
     assert json.loads((only_run() / "summary.json").read_text())["seed"] == seed
     assert f"__{seed}__" in only_run().name
-    assert out.splitlines()[-1].startswith("trained")  # and no evaluation was asked for
+    assert "\ntrained" in out and "evaluation" not in out  # none was asked for
 
 
 def test_the_banner_says_what_was_chosen(command):
@@ -497,7 +500,7 @@ def test_a_terminal_without_plus_minus_gets_a_question_mark(monkeypatch):
     monkeypatch.setattr(sys, "stdout", terminal)
     main.main([*CARTPOLE, "--seed=1"])
     terminal.seek(0)
-    assert re.search(r"evaluation return \S+ \? \S+ \(2 episodes\)\n$", terminal.read())
+    assert re.search(r"evaluation return \S+ \? \S+ \(2 episodes\)\n", terminal.read())
 
 
 def test_wandb_that_hangs_costs_neither_the_last_line_nor_the_exit_code(command, monkeypatch):
@@ -511,7 +514,7 @@ def test_wandb_that_hangs_costs_neither_the_last_line_nor_the_exit_code(command,
     free.set()
     for thread in set(threading.enumerate()) - before:
         thread.join(10)  # else its last words are the next test's
-    assert out.splitlines()[-1].startswith("evaluation return")
+    assert out.splitlines()[-3].startswith("evaluation return")
     assert (codes, err.count("note: ")) == ([0], 1)
 
 
@@ -958,3 +961,12 @@ def test_a_run_with_a_preset_of_a_file_is_resumed_by_the_same_command_without_re
     Path("own.toml").unlink()
     assert command("--resume=run", "--total_steps=192", "--eval_episodes=0")[0] == 0
     assert json.loads(Path("run/config.json").read_text())["gamma"] == 0.5
+
+
+def test_a_video_is_recorded_if_it_is_asked_for_and_what_cannot_be_is_a_note(command):
+    code, out, _ = command(*CARTPOLE, "--video", "--eval_episodes=0", "--run_dir=a")
+    video, = Path("a").glob("video.*")
+    assert code == 0 and f"video     {video}" in out and video.stat().st_size > 1_000
+    code, out, err = command("--env_name=shop:Plain", *TINY, "--video", "--eval_episodes=0",
+                             "--run_dir=b")
+    assert code == 0 and "note: " in err and "next " in out  # it does not render

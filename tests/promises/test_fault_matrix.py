@@ -373,7 +373,7 @@ def test_ctrl_c_during_the_write_of_a_checkpoint_lets_it_end(monkeypatch):
     real, calls = os.fsync, itertools.count()
 
     def interrupted(fd):
-        if next(calls) == 2:  # a file and its folder are flushed
+        if next(calls) == 4:  # the table twice, then a checkpoint and its folder
             os.kill(os.getpid(), signal.SIGINT)
         real(fd)
     monkeypatch.setattr(os, "fsync", interrupted)
@@ -386,7 +386,7 @@ def test_a_second_ctrl_c_during_the_write_of_a_checkpoint_leaves_the_one_before(
     patch = """
 real = os.fsync
 def interrupted(fd, calls=iter(range(9))):
-    if next(calls) == 2:
+    if next(calls) == 4:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
     real(fd)
@@ -412,7 +412,7 @@ def test_a_terminal_that_closes_stops_the_command_with_a_checkpoint():
                  preexec_fn=terminal_of_its_own) as process:
         os.close(theirs)
         seen = b""
-        while b"\nstep" not in seen:
+        while b"steps/s" not in seen:
             seen += os.read(ours, 1000)
         os.close(ours)
         assert process.wait() == 129
@@ -758,7 +758,7 @@ def test_wandb_that_blocks_for_a_minute_holds_up_no_process(tmp_path):
     patch = "from fastppo.outputs import background_sink\nbackground_sink.FINISH_SECONDS = 0.2"
     code, out, err = finished("--logger=wandb", "--num_workers=0", "--total_steps=96",
                               "--eval_episodes=1", patch=patch, cwd=tmp_path)
-    assert code == 0 and out.splitlines()[-1].startswith("evaluation return")
+    assert code == 0 and "\nevaluation return" in out
     assert len(err.splitlines()) == 1 and "the run ends without it" in err
 
 
