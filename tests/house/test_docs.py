@@ -22,7 +22,7 @@ from fastppo.arguments.setting_types import settings
 from fastppo.benchmark.options import Bench
 from fastppo.build.arena_layout import rollout_spec
 from fastppo.build.model import build_policy
-from fastppo.cli import export, main, replay
+from fastppo.cli import compare, envs, eval, export, main, play, plot, replay
 from fastppo.machine.arena import Arena
 from fastppo.workers.protocol import ControlCells, protocol_spec
 from fastppo.workers.update_helper import shards_spec
@@ -50,18 +50,22 @@ def test_every_room_of_the_package_is_in_the_table_of_rooms():
     assert sorted(named) == sorted(rooms)  # each once
 
 
+# The function that reads the options of a verb.
+PARSERS = {"export": export.parse_options, "replay": replay.parse_replay, "eval": eval.parse_eval,
+           "play": play.parse_play, "plot": plot.parse_plot, "compare": compare.parse_compare,
+           "envs": envs.parse_envs, "doctor": lambda argv: None}
+
+
 def test_every_command_of_the_pages_is_understood():
     lines = [line.split("#")[0] for line in README.splitlines() + ARCHITECTURE.splitlines()]
     found = [shlex.split(line)[2:] for line in lines if line.startswith("python main.py")]
-    for argv in found:
-        if argv[0] == "export":
-            export.parse_options(argv[1:])
-        elif argv[0] == "replay":
-            replay.parse_replay(argv[1:])
-        elif "--help" not in argv:
-            bench = argv[0] == "bench"
-            command_line.read(argv[bench:], *[Bench] * bench)
-    assert len(found) > 4
+    for verb, *rest in found:
+        if verb in PARSERS:
+            PARSERS[verb](rest)
+        elif "--help" not in (verb, *rest):
+            bench = verb == "bench"
+            command_line.read(rest if bench else [verb, *rest], *[Bench] * bench)
+    assert {*PARSERS} <= {verb for verb, *_ in found} and len(found) > 12
 
 
 def test_the_readmes_code_is_python():
