@@ -137,7 +137,7 @@ def split_flags(argv: Sequence[str]) -> list[Flag]:
     """
     found: list[Flag] = []
     for word in argv:
-        if re.match(r"--?[A-Za-z]", word):  # a negative number is a value
+        if is_flag(word):
             typed, equals, value = word.partition("=")
             name = typed[2:].replace("-", "_") if typed.startswith("--") else typed
             if name.startswith("no_"):
@@ -152,6 +152,20 @@ def split_flags(argv: Sequence[str]) -> list[Flag]:
             is_env = re.search(r"-v\d+$|:", word)
             raise ConfigError(f'"{word}" is neither a command nor a setting, which begins with --',
                               Set(env_name=word) if is_env else f"{program()} --help lists them")
+    return found
+
+
+def is_flag(word: str) -> bool:
+    """True if a word begins with a hyphen and is no negative number."""
+    return bool(re.match(r"--?[A-Za-z]", word))
+
+
+def flag_of_each_word(argv: Sequence[str]) -> list[tuple[str, str]]:
+    """(name of the flag that it is, or is a value of; word) for each word of a valid `argv`."""
+    found, name = [], ""
+    for word in argv:
+        name = split_flags([word])[0].name if is_flag(word) else name
+        found.append((name, word))
     return found
 
 

@@ -34,12 +34,14 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         print(shown_config(request))
         return
     with opened_run(request) as (ppo, folder, resumed):
+        from fastppo.files.start_files import write_start_files
         from fastppo.outputs.evaluator import evaluator_of
         link_latest(folder)
         print(*banner(ppo, request, folder, resumed), sep="\n", flush=True)
         if is_complete(ppo, folder):
             print(f"complete  {ppo.step:,} of {ppo.total:,} steps   {folder / MODEL_FILE}")
             return
+        write_start_files(folder, argv, ppo.config.torch_threads)
         sinks = list(ppo.sinks)
         summary = learn_and_save(ppo, folder, interrupts)
         if ppo.config.eval_episodes:

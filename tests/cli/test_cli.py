@@ -445,9 +445,9 @@ def test_a_run_leaves_model_metrics_settings_and_summary_in_its_own_folder(comma
     folder = only_run()
     assert re.fullmatch(r"CartPole-v1__ppo__7__\d{8}-\d{6}", folder.name)
     assert sorted(path.name for path in folder.iterdir()) == [
-        "checkpoint-000000000096.safetensors", "config.json", "curve.png", "metrics.csv",
-        "model.safetensors",
-        "summary.json"]
+        "checkpoint-000000000096.safetensors", "command.txt", "config.json", "curve.png",
+        "metrics.csv", "model.safetensors", "summary.json", "system.json"]
+    assert (folder / "command.txt").read_text().startswith("python main.py --env_name=CartPole-v1 ")
     assert load(folder / "model.safetensors").predict([0.0, 0.0, 0.0, 0.0]) in (0, 1)
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["fingerprint"]["precision"] == "fp32" and summary["fingerprint"]["torch"]

@@ -1,0 +1,56 @@
+"""The files of a run's folder on its start: command.txt, and system.json with the machine."""
+
+import json
+import logging
+import re
+import shlex
+from pathlib import Path
+from typing import Sequence
+
+from fastppo.arguments.command_line import flag_of_each_word
+from fastppo.files.system_facts import system_facts
+from fastppo.files.tensor_file import open_private, write_file
+from fastppo.machine.child_env import without_secrets
+from fastppo.settings.fixes import program
+
+COMMAND_FILE, SYSTEM_FILE = "command.txt", "system.json"
+
+log = logging.getLogger("fastppo")
+
+
+def write_start_files(folder: Path, argv: Sequence[str], torch_threads: int) -> None:
+    """Adds the command to command.txt, and writes the facts on the machine to system.json.
+
+    Only the user may read the two files. A warning says if one cannot be written.
+    """
+    try:
+        append_command(folder / COMMAND_FILE, argv)
+        facts = json.dumps(system_facts(torch_threads), indent=1)
+        write_file(folder / SYSTEM_FILE, f"{facts}\n".encode(), private=True)
+    except Exception as error:  # whatever it is, a run does not end for it
+        reason = getattr(error, "strerror", None) or getattr(error, "what", error)
+        log.warning("%s has no complete record of its start: %s", folder, reason)
+
+
+def append_command(path: Path, argv: Sequence[str]) -> None:
+    """Adds a line to a file: the command with the words `argv`, as it is typed in a shell."""
+    with open(path, "a", encoding="utf-8", errors="surrogateescape", opener=open_private) as file:
+        file.write(f"{program()} {shlex.join(public_words(argv))}\n")
+
+
+def public_words(argv: Sequence[str]) -> list[str]:
+    """The words of a command; what may be a password in env_kwargs becomes ***."""
+    return [public_word(word) if name == "env_kwargs" else word
+            for name, word in flag_of_each_word(argv)]
+
+
+def public_word(word: str) -> str:
+    """A word that is, or ends with, the value of env_kwargs, without what may be a password."""
+    start = re.match(r"(--[\w-]+=?)?", word)[0]  # type: ignore[index]
+    text = word[len(start):]
+    try:
+        given = json.loads(text) if text else {}
+    except ValueError:
+        return f"{start}***"
+    public = without_secrets(given)
+    return word if public == given else start + json.dumps(public)
