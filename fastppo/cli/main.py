@@ -10,7 +10,7 @@ from typing import Callable, Sequence
 from fastppo import __version__
 from fastppo.arguments.verbs import VERBS
 from fastppo.cli.interrupts import Interrupts, Stop
-from fastppo.cli.stdout_guard import guarded_stdout
+from fastppo.display.stdout_guard import guarded_stdout
 from fastppo.errors import ConfigError, Error, ModelError, SpaceError
 from fastppo.settings.fixes import program
 from fastppo.settings.spelling import closest
