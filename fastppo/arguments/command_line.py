@@ -49,6 +49,9 @@ class Train:
     """Print all settings as they would be, in the form of a preset's file, and do nothing else"""
     video: bool = False
     """Record an episode at the end, of at most 1,000 frames"""
+    seeds: str | None = None
+    """Seeds to train with, side by side, such as 1..5 or 1,2,7; a process and a folder each, then a
+    table and a picture of all"""
     init_from: str | None = None
     """Policy whose weights and observation moments a new run starts with, a file of another run"""
 

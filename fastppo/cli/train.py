@@ -16,6 +16,7 @@ from fastppo.arguments import command_line
 from fastppo.arguments.command_line import Request, Train
 from fastppo.arguments.preset_files import settings_text, sources_of
 from fastppo.cli.interrupts import Interrupts, Stop
+from fastppo.cli.seeds import train_seeds
 from fastppo.display.banner import banner
 from fastppo.display.notes import note, status
 from fastppo.files.choose_folder import choose_run, link_latest, run_folder
@@ -32,6 +33,9 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     request = command_line.read(argv)
     if request.options["show_config"]:
         print(shown_config(request))
+        return
+    if request.options["seeds"] is not None:
+        train_seeds(argv, request, interrupts)
         return
     with opened_run(request) as (ppo, folder, resumed):
         from fastppo.files.start_files import write_start_files

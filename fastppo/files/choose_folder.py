@@ -18,6 +18,7 @@ from fastppo.errors import ConfigError
 from fastppo.files.run_folder import CHECKPOINTS, write_error
 from fastppo.settings.fixes import Omit, Set
 
+OUTPUT_FILE = "output.txt"  # what a run prints, where somebody has redirected it into its folder
 LATEST = "latest"  # in runs/: a link to the folder of the last run that was started
 
 
@@ -90,11 +91,12 @@ def run_folder(run: ChosenRun, may_have_files: bool) -> AbstractContextManager[P
 def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator[Path]:
     """A new folder for a run: `run_dir`, or runs/{name}__{now}, removed at the end if it is empty.
 
-    Raises ConfigError if `run_dir` cannot be made, or is not empty, unless `again`.
+    Raises ConfigError if `run_dir` cannot be made, or, unless `again`, if it has files beside
+    OUTPUT_FILE.
     """
     folder = Path(run_dir or f"runs/{name}__{datetime.now():%Y%m%d-%H%M%S}")
     numbered = (folder.with_name(f"{folder.name}-{i}") for i in itertools.count(2))
-    if run_dir and not again and folder.is_dir() and any(folder.iterdir()):
+    if run_dir and not again and folder.is_dir() and {*os.listdir(folder)} - {OUTPUT_FILE}:
         free = next(path for path in numbered if not path.exists())
         raise ConfigError(f"the folder {run_dir} is not empty: it may hold another run",
                           Set(run_dir=str(free)))

@@ -1,7 +1,9 @@
-"""The environment variables of a worker process."""
+"""The environment variables and the import path of a child process."""
 
 import os
 import re
+import sys
+from pathlib import Path
 from typing import Any, Sequence
 
 # Whole words between other characters: GH_TOKEN and API_KEY, but not KEYMAP or MJKEY.
@@ -37,3 +39,9 @@ def worker_environment(allowed: Sequence[str] = ()) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items()
             if name in allowed or not SECRET.search(name)}
     return kept | dict.fromkeys(THREAD_LIMITS, "1") | {"PYTHONUNBUFFERED": "1"}
+
+
+def import_path() -> list[str]:
+    """The entries of sys.path, and the folder of this package if it is not among them."""
+    path, package = list(map(str, sys.path)), str(Path(__file__).parents[2])
+    return path if package in path else [*path, package]

@@ -63,10 +63,16 @@ def mean_curve(curves: Sequence[Curve]) -> MeanCurve:
     grid = np.unique(np.concatenate([steps for steps, _ in curves]))
     grid = grid[(begin <= grid) & (grid <= end)]
     values = np.stack([np.interp(grid, *curve) for curve in curves])
-    mean, count = values.mean(axis=0), len(curves)
-    half = 0 * mean if count == 1 else \
-        t_quantile(count - 1) * values.std(axis=0, ddof=1) / math.sqrt(count)
+    mean, half = mean_and_half(values)
     return MeanCurve(grid, mean, mean - half, mean + half)
+
+
+def mean_and_half(values: Any) -> tuple[Any, Any]:
+    """(mean of numbers [runs ...] over runs, half of the 95 % interval of it), see mean_curve."""
+    mean, count = np.mean(values, axis=0), len(values)
+    half = 0 * mean if count == 1 else \
+        t_quantile(count - 1) * np.std(values, axis=0, ddof=1) / math.sqrt(count)
+    return mean, half
 
 
 def t_quantile(freedom: int) -> float:

@@ -16,6 +16,7 @@ from fastppo.settings.fixes import Fix, Set
 from fastppo.settings.metric_names import GLOBAL_STEP
 
 METRICS_FILE = "metrics.csv"
+LONGEST_ROW = 65_536  # bytes
 RUN_EXAMPLE = "give the folder of a run, such as runs/latest, or a folder with several runs in it"
 
 
@@ -131,6 +132,20 @@ def read_table(file: Path) -> RunTable:
     seed = known.get("seed")
     return RunTable(file, str(known.get("env_name") or ""), seed if isinstance(seed, int) else None,
                     columns, settings, summary)
+
+
+def last_row(file: Path) -> dict[str, float]:
+    """The numbers in the last complete row of a table; {} if there is none, or no such file."""
+    try:
+        with open(file, "rb") as source:
+            head, begin = source.readline(), source.tell()
+            source.seek(max(begin, source.seek(0, io.SEEK_END) - LONGEST_ROW))
+            ends = source.read().split(b"\n")[-2:-1]
+    except OSError:
+        return {}
+    names, *rows = csv.reader(line.decode(errors="replace") for line in (head, *ends))
+    return {name: number for row in rows if len(row) == len(names)
+            for name, number in zip(names, map(number_in, row)) if np.isfinite(number)}
 
 
 def csv_rows(file: Path) -> list[list[str]]:

@@ -15,7 +15,7 @@ from typing import IO, Sequence
 
 from fastppo.errors import ConfigError
 from fastppo.machine.arena import above_stdio, anonymous_file
-from fastppo.machine.child_env import worker_environment
+from fastppo.machine.child_env import import_path, worker_environment
 from fastppo.settings.fixes import Set
 from fastppo.workers.protocol import Mailbox
 
@@ -59,7 +59,7 @@ class WorkerProcess:
         # Blocked signals stay so in the new process until it has handlers for them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
         try:
-            self.mailbox.write(pickle.dumps((_import_path(), list(map(str, sys.argv)), job)))
+            self.mailbox.write(pickle.dumps((import_path(), list(map(str, sys.argv)), job)))
             self.process = subprocess.Popen(
                 command, pass_fds=fds, env=worker_environment(allowed), stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -123,12 +123,6 @@ def kill_workers(workers: Sequence[WorkerProcess]) -> None:
         worker.process.wait()
         worker.reader.join(0.5)
         worker.release()
-
-
-def _import_path() -> list[str]:
-    """The entries of sys.path, and the folder of this package if it is not among them."""
-    path, package = list(map(str, sys.path)), str(Path(__file__).parents[2])
-    return path if package in path else [*path, package]
 
 
 def _copy_output(worker: WorkerProcess) -> None:

@@ -1,0 +1,268 @@
+"""The option --seeds of training: several seeds side by side, then a table and a picture."""
+
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any, Iterator, NamedTuple, Sequence
+
+from fastppo.arguments.command_line import Request, Train, flag_of_each_word
+from fastppo.cli.interrupts import Interrupts, Stop
+from fastppo.display.notes import note
+from fastppo.display.progress_lines import LINE_SECONDS
+from fastppo.display.status_line import StatusLine
+from fastppo.errors import ConfigError
+from fastppo.files.choose_folder import OUTPUT_FILE, choose_run, run_folder
+from fastppo.machine.child_command import ChildCommand
+from fastppo.machine.limits import usable_cores
+from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.metric_names import GLOBAL_STEP, MEAN_RETURN
+
+MOST_SEEDS = 1_000
+POLL_SECONDS, LOOK_SECONDS = 0.1, 2.0  # between looks at the processes, and at their metrics
+LAST_LINES = 12  # of a failed run's output
+SEEDS_PICTURE = "seeds.png"
+
+
+class SeedRun(NamedTuple):
+    """The run of one seed, in a process."""
+
+    seed: int
+    folder: Path
+    child: ChildCommand
+
+    @property
+    def output(self) -> Path:
+        """The file with what the process prints."""
+        return self.folder / OUTPUT_FILE
+
+    def summary(self) -> dict[str, Any]:
+        """The contents of summary.json; {} if it could not be written."""
+        from fastppo.reports.run_table import read_object
+        return read_object(self.folder / "summary.json")
+
+
+def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -> None:
+    """Trains with each of --seeds in a process of its own, then prints and draws the results.
+
+    `argv` are the words of the `request`. Raises SystemExit if a seed has failed, ConfigError for
+    options that contradict each other.
+    """
+    seeds, cores = chosen_seeds(request), usable_cores()
+    at_once = min(len(seeds), cores)
+    words = [word for name, word in flag_of_each_word(argv) if name != "seeds"]
+    words += settings_of_each(request, cores // at_once)
+    interrupts.stop_now = lambda: False  # run_seeds looks at the signal
+    print(f"seeds     {len(seeds)}, {at_once} at a time", flush=True)
+    runs = run_seeds(request, words, seeds, at_once, interrupts)
+    trained = [run for run in runs if run.child.code == 0]
+    if trained:
+        print("\n".join(table_lines(trained)), flush=True)
+    if interrupts.signum:
+        print_resume_lines(runs)
+        raise Stop
+    if trained:
+        draw_seeds(trained)
+    if codes := {run.child.code for run in runs} - {0}:
+        raise SystemExit(2 if codes == {2} and not trained else 1)
+
+
+def chosen_seeds(request: Request) -> list[int]:
+    """The seeds that a command asks for; ConfigError if other options contradict them."""
+    if "seed" in request.given:
+        raise ConfigError("--seed and --seeds both choose seeds", (Omit("seed"), Omit("seeds")))
+    if "run_dir" in request.given:
+        raise ConfigError("--seeds makes a folder for each seed, and --run_dir is one folder",
+                          (Omit("run_dir"), Set(name="my_run")))
+    if request.options["resume"] not in (None, "auto"):
+        raise ConfigError("--resume continues one run, and --seeds are several",
+                          (Omit("seeds"), "--resume=auto with the --name of the runs"))
+    if os.name == "nt":
+        raise ConfigError("--seeds needs Linux or macOS", "give a command for each --seed")
+    return parse_seeds(request.options["seeds"])
+
+
+def parse_seeds(text: str) -> list[int]:
+    """The seeds in a text such as 1..5 or 1,2,7, each once; ConfigError if it is something else."""
+    seeds: list[int] = []
+    for part in re.split(r"[,\s]+", text.strip()):
+        found = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18}))?", part)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if first > last:
+            raise ConfigError(f'seeds is "{text}", but must be numbers, such as 1,2,7 or 1..5',
+                              Set(seeds="1..5"))
+        seeds += range(first, min(last, first + MOST_SEEDS) + 1)
+        if len(seeds) > MOST_SEEDS:
+            raise ConfigError(f"{text} are more than {MOST_SEEDS:,} seeds", Set(seeds="1..10"))
+    return [*dict.fromkeys(seeds)]
+
+
+def settings_of_each(request: Request, cores: int) -> list[str]:
+    """The settings that each seed's command has for its share of the cores, unless given."""
+    flags, given = ["--progress=none"], request.given
+    if "num_workers" not in given and request.config.vec in ("auto", "workers"):
+        flags.append(f"--num_workers={cores if cores > 1 else 0}")
+    if cores == 1 and not {"update_threads", "torch_threads"} & {*given}:
+        flags.append("--update_threads=1")
+    return flags
+
+
+def run_seeds(request: Request, words: Sequence[str], seeds: Sequence[int], at_once: int,
+              interrupts: Interrupts) -> list[SeedRun]:
+    """Runs the command `words` for each seed, `at_once` at a time; returns the runs, all ended.
+
+    A signal is passed on to them once. If anything fails here, they are stopped.
+    """
+    waiting, running, runs, sent = [*seeds], [], [], 0
+    with ExitStack() as folders, SeedsView(request) as view:
+        try:
+            while running or waiting and not interrupts.signum:
+                while waiting and len(running) < at_once and not interrupts.signum:
+                    runs.append(folders.enter_context(started(request, words, waiting.pop(0))))
+                    running.append(runs[-1])
+                if interrupts.signum and not sent:
+                    sent = interrupts.signum
+                    send_to_all(running, sent)
+                time.sleep(POLL_SECONDS)
+                for run in [run for run in running if run.child.code is not None]:
+                    running.remove(run)
+                    run.child.close()
+                    view.end(run, stopped=sent > 0)
+                view.show(running)
+        finally:
+            send_to_all(running, signal.SIGTERM)
+    return runs
+
+
+def send_to_all(runs: Sequence[SeedRun], signum: int) -> None:
+    """Sends a signal to the processes of some runs."""
+    for run in runs:
+        run.child.send(signum)
+
+
+@contextmanager
+def started(request: Request, words: Sequence[str], seed: int) -> Iterator[SeedRun]:
+    """The run of a seed, in a new folder or that of the run to resume; stopped at the end."""
+    options = Train(**request.options)
+    chosen = choose_run(options, request.config.replace(seed=seed), seed)
+    with run_folder(chosen, options.resume == "auto") as folder:
+        own = [*words, f"--seed={seed}", f"--run_dir={folder}"]
+        with closing(ChildCommand(own, folder / OUTPUT_FILE)) as child:
+            yield SeedRun(seed, folder, child)
+
+
+class SeedsView:
+    """Shows the state of the seeds that run: one line in place on a terminal, else a line each."""
+
+    def __init__(self, request: Request):
+        self.total, self.progress = request.config.total_steps, request.config.progress
+        self.line = StatusLine()
+        self.in_place = sys.stderr.isatty() and self.progress != "lines"
+        self.due = time.monotonic() + LOOK_SECONDS
+        self.failures: set[str] = set()
+
+    def __enter__(self) -> "SeedsView":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.line.clear()
+
+    def show(self, running: Sequence[SeedRun]) -> None:
+        """Shows the state of some runs, if that is due."""
+        if self.progress == "none" or time.monotonic() < self.due:
+            return
+        self.due = time.monotonic() + (LOOK_SECONDS if self.in_place else LINE_SECONDS)
+        texts = [state_text(run, self.total) for run in running]
+        if self.in_place:
+            self.line("   |   ".join(texts)[:shutil.get_terminal_size().columns - 1])
+        elif texts:
+            print(*texts, sep="\n", flush=True)
+
+    def end(self, run: SeedRun, stopped: bool) -> None:
+        """Says on stderr that a run has failed, with its last lines unless another had the same."""
+        if run.child.code == 0 or stopped:
+            return
+        self.line.clear()
+        lines = "\n".join(f"  {line}" for line in last_lines(run.output))
+        how = "in the same way" if lines in self.failures else exit_text(run.child.code or 0)
+        shown = "" if lines in self.failures else f"; the end of its output:\n{lines}"
+        self.failures.add(lines)
+        print(f"seed {run.seed} failed {how}: {run.output}{shown}", file=sys.stderr, flush=True)
+
+
+def state_text(run: SeedRun, total: int) -> str:
+    """The seed, share of the steps and return of a run: seed 3   42 %   return 148.3."""
+    from fastppo.reports.run_table import METRICS_FILE, last_row
+    row = last_row(run.folder / METRICS_FILE)
+    if not row:
+        return f"seed {run.seed}   starting"
+    share = min(1.0, row[GLOBAL_STEP] / total)
+    shown = f"{row[MEAN_RETURN]:.1f}" if MEAN_RETURN in row else "-"
+    return f"seed {run.seed}   {100 * share:.0f} %   return {shown}"
+
+
+def last_lines(output: Path) -> list[str]:
+    """The last lines of a process's output."""
+    return output.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+
+
+def exit_text(code: int) -> str:
+    """The exit code of a process in words."""
+    return f"with exit code {code}" if code > 0 else f"by signal {-code}"
+
+
+def print_resume_lines(runs: Sequence[SeedRun]) -> None:
+    """Prints the command that resumes each run, if its output has one."""
+    for run in runs:
+        lines = [line for line in last_lines(run.output) if line.startswith("resume ")]
+        if run.child.code and lines:
+            print(lines[-1], flush=True)
+
+
+def table_lines(runs: Sequence[SeedRun]) -> list[str]:
+    """A table with the score of each run, and the mean over them with its 95 % interval."""
+    from fastppo.reports.comparison_text import digits_of
+    from fastppo.reports.run_groups import mean_and_half
+    found = [run.summary() for run in runs]
+    evaluated = all(one.get("evaluation") for one in found)
+    scores = [one["evaluation"]["mean"] if evaluated else one.get("episodic_return")
+              for one in found]
+    known = [score for score in scores if score is not None]
+    digits = digits_of(max(map(abs, known), default=0.0))
+    widths = [one["evaluation"]["ci95"] if evaluated else None for one in found]
+    rows = [("seed", "evaluation" if evaluated else "last return", "seconds", "folder"), *(
+        (str(run.seed), score_text(score, width, digits), f"{one.get('seconds', 0.0):,.1f}",
+         str(run.folder)) for run, one, score, width in zip(runs, found, scores, widths))]
+    sizes = [max(map(len, column)) for column in zip(*rows)]
+    lines = ["  ".join([*(f"{cell:>{size}}" for cell, size in zip(row[:3], sizes)), f" {row[3]}"])
+             for row in rows]
+    if len(known) > 1:
+        mean, half = mean_and_half(known)
+        lines.append(f"mean      {score_text(mean, half, digits)}, with the 95 % interval of the"
+                     f" mean over {len(known)} seeds")
+    return lines
+
+
+def score_text(score: float | None, width: float | None, digits: int) -> str:
+    """A score with half of its interval: 148.3 ± 2.1."""
+    if score is None:
+        return "-"
+    return f"{score:,.{digits}f}" + (f" ± {width:,.{digits}f}" if width is not None else "")
+
+
+def draw_seeds(runs: Sequence[SeedRun]) -> None:
+    """Draws the curves of the runs into the folder of the first, and prints the path."""
+    from fastppo.reports.curves import save_curves
+    from fastppo.reports.run_groups import group_runs
+    from fastppo.reports.run_table import METRICS_FILE, read_table
+    try:
+        tables = [read_table(run.folder / METRICS_FILE) for run in runs]
+        picture = save_curves(group_runs([tables], None), MEAN_RETURN,
+                              runs[0].folder / SEEDS_PICTURE)
+        print(f"curves    {picture}", flush=True)
+    except ConfigError as error:  # such as no episode that has ended
+        note(f"the curves are not drawn: {error.what}")

@@ -1,0 +1,257 @@
+"""Training with several seeds: processes, table, picture, failures, signals."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from run_folders import RETURN, write_run
+
+from fastppo.arguments import command_line
+from fastppo.cli import interrupts, main, seeds
+from fastppo.errors import ConfigError
+from fastppo.files.choose_folder import new_folder
+from fastppo.machine import child_command
+from fastppo.reports.run_table import last_row, read_table
+
+MAIN = Path(__file__).parents[2] / "main.py"
+CARTPOLE = ["--env_name=CartPole-v1", "--preset=none", "--num_envs=4", "--num_steps=8",
+            "--epochs=1", "--num_minibatches=1", "--hidden_sizes=8", "--eval_episodes=2"]
+ENDLESS = [*CARTPOLE, "--total_steps=100M", "--name=long"]
+SHOP = '''
+import gymnasium as gym
+import numpy as np
+class Picky(gym.Env):
+    """Refuses the seeds of a run with the seed 2."""
+    observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2)
+    def reset(self, seed=None, options=None):
+        import os, sys
+        if "--seed=2" in sys.argv:
+            raise RuntimeError("not this one")
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, True, False, {}
+'''
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Every test has an empty working directory."""
+    monkeypatch.setattr(sys, "argv", ["main.py"])
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def command(capfd):
+    """A function from argv to (exit code, stdout, stderr) of the command in this process."""
+    def run(*argv):
+        code = 0
+        try:
+            main.main(argv)
+        except SystemExit as end:
+            code = end.code
+        return code, *capfd.readouterr()
+    return run
+
+
+def folders(seed="*"):
+    return sorted(path for path in Path("runs").glob(f"CartPole-v1__*__{seed}__*"))
+
+
+# the words
+
+@pytest.mark.parametrize("text, wanted", [
+    ("1..5", [1, 2, 3, 4, 5]), ("1,2,7", [1, 2, 7]), ("3", [3]), ("1..3,2..4", [1, 2, 3, 4]),
+    ("0, 9..10", [0, 9, 10]), ("7..7", [7])])
+def test_seeds_are_a_range_or_a_list(text, wanted):
+    assert seeds.parse_seeds(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["5..1", "1-5", "-1..2", "a", "1...3", "1.5", "1e3"])
+def test_other_texts_are_no_seeds(text):
+    with pytest.raises(ConfigError, match=re.escape(f'seeds is "{text}"')):
+        seeds.parse_seeds(text)
+
+
+@pytest.mark.parametrize("argv, says", [
+    (["--seeds=5..1"], "fix: --seeds=1..5"),
+    (["--seeds"], "--seeds takes one value"),
+    (["--seeds=1..2000"], "more than 1,000 seeds"),
+    (["--seeds=1..999999999999999999"], "more than 1,000 seeds"),
+    (["--seeds=1..2", "--seed=3"], "leave --seed out"),
+    (["--seeds=1..2", "--run_dir=here"], "leave --run_dir out"),
+    (["--seeds=1..2", "--resume=runs/latest"], "leave --seeds out"),
+    (["--seeds=1..2", "--resume=auto"], "--name=my_run"),
+])
+def test_wrong_options_are_an_error_with_a_fix_and_nothing_is_started(command, monkeypatch, argv,
+                                                                      says):
+    monkeypatch.setattr(seeds, "ChildCommand", None)
+    code, _, err = command(*CARTPOLE, *argv)
+    assert code == 2 and says in err and "fix:" in err and "Traceback" not in err
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize("argv, cores, wanted", [
+    ([], 1, ["--progress=none", "--num_workers=0", "--update_threads=1"]),
+    ([], 4, ["--progress=none", "--num_workers=4"]),
+    (["--num_workers=1", "--torch_threads=2"], 1, ["--progress=none"]),
+    (["--vec=envpool"], 4, ["--progress=none"])])
+def test_each_seed_has_its_share_of_the_cores_unless_workers_are_given(argv, cores, wanted):
+    assert seeds.settings_of_each(command_line.read(argv), cores) == wanted
+
+
+def test_a_folder_with_the_output_of_its_run_alone_counts_as_empty(tmp_path):
+    (tmp_path / "output.txt").touch()
+    with new_folder(tmp_path, "x") as folder:
+        assert folder == tmp_path
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ConfigError, match="is not empty"), new_folder(tmp_path, "x"):
+        pass
+
+
+# what is shown
+
+class Child:
+    """A process that has ended."""
+
+    code = 0
+
+
+def test_the_state_of_a_run_is_its_share_of_the_steps_and_its_return(tmp_path):
+    folder = write_run(tmp_path / "run", [1.0, None, 148.26], steps=[10, 20, 42])
+    run = seeds.SeedRun(3, folder, Child())
+    assert seeds.state_text(run, 100) == "seed 3   42 %   return 148.3"
+    with open(folder / "metrics.csv", "a") as file:
+        file.write("50,2")  # a row that is being written
+    assert seeds.state_text(run, 100) == "seed 3   42 %   return 148.3"
+    (folder / "metrics.csv").write_text("global_step\n")
+    assert seeds.state_text(run, 100) == "seed 3   starting"
+
+
+def test_the_last_row_of_a_long_table_is_read_without_the_rest(tmp_path):
+    folder = write_run(tmp_path / "run", [float(i) for i in range(9_000)])
+    assert last_row(folder / "metrics.csv")[RETURN] == 8999
+    assert last_row(folder / "none.csv") == {}
+
+
+def test_the_table_has_the_mean_over_the_seeds_with_students_t(tmp_path):
+    runs = []
+    for seed, mean in enumerate([10.0, 20.0, 60.0]):
+        folder = write_run(tmp_path / str(seed), [1.0])
+        (folder / "summary.json").write_text(json.dumps(
+            {"evaluation": {"mean": mean, "ci95": 1.5}, "seconds": 2.0, "episodic_return": 1.0}))
+        runs.append(seeds.SeedRun(seed, folder, Child()))
+    *_, last_seed, mean = seeds.table_lines(runs)
+    assert re.match(r" +2  60.00 ± 1.50 +2.0 ", last_seed)
+    # mean 30, s = sqrt((400 + 100 + 900) / 2), t = 4.303 with two degrees of freedom
+    assert mean.startswith("mean      30.00 ± 65.73, ")
+
+
+# whole runs
+
+def test_seeds_have_the_results_of_single_runs_in_folders_of_their_own(command):
+    code, out, err = command(*CARTPOLE, "--total_steps=96", "--seeds=1,2")
+    assert (code, err) == (0, "")
+    assert [re.split(r"  +", line.strip())[0] for line in out.splitlines()[-5:]] == [
+        "seed", "1", "2", "mean", "curves"]
+    assert re.search(r"^   2 .*  runs/CartPole-v1__ppo__2__\d{8}-\d{6}$", out, re.M)
+    picture = Path(out.split()[-1])
+    assert picture.parent == folders(1)[0] and picture.stat().st_size > 10_000
+    output = (folders(2)[0] / "output.txt").read_text()
+    assert "seed 2" in output and "evaluation return" in output
+    assert command(*CARTPOLE, "--total_steps=96", "--seed=2", "--run_dir=alone")[0] == 0
+    one, two = (read_table(path / "metrics.csv").columns for path in (folders(2)[0], Path("alone")))
+    assert list(one["losses/policy_loss"]) == list(two["losses/policy_loss"]) and len(one) > 10
+
+
+def test_a_seed_that_fails_is_said_and_the_others_go_on(command):
+    Path("picky.py").write_text(SHOP)
+    code, out, err = command(*CARTPOLE[1:], "--env_name=picky:Picky", "--total_steps=64",
+                             "--seeds=2..3")
+    assert code == 1 and re.match(r"seed 2 failed with exit code 1: runs/\S+/output.txt; the end",
+                                  err)
+    assert "RuntimeError: not this one" in err and "seed 3 failed" not in err
+    assert re.findall(r"(?m)^   (\d)  ", out) == ["3"]
+
+
+def test_an_error_of_all_seeds_is_shown_once(command):
+    code, out, err = command("--env_name=CartPol-v1", "--seeds=1..2")
+    assert code == 2 and err.count("no environment 'CartPol-v1'") == 1
+    assert "failed in the same way" in err and "seed   " not in out
+
+
+def until(is_true, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def started_seeds():
+    """A command with two endless seeds that have begun to train, and the ids of its children."""
+    process = subprocess.Popen([sys.executable, MAIN, *ENDLESS, "--seeds=1,2"], text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    until(lambda: len(folders()) == 2 and all(last_row(folder / "metrics.csv")
+                                              for folder in folders()))
+    tasks = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return process, [int(child) for child in tasks.read_text().split()]
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("signum", [
+    signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="reads /proc")
+def test_a_signal_stops_all_seeds_which_can_be_resumed(signum):
+    process, children = started_seeds()
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signum and "Traceback" not in err
+    assert len(children) == 2 and not any(map(is_running, children))
+    for folder in folders():
+        assert f"resume    python main.py --resume={folder}" in out
+        assert json.loads((folder / "summary.json").read_text())["ended"] == "signal"
+        assert any(folder.glob("checkpoint-*"))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="reads /proc")
+def test_no_seed_survives_a_parent_that_is_killed():
+    process, children = started_seeds()
+    assert len(children) == 2 and all(map(is_running, children))
+    process.kill()
+    process.communicate(timeout=60)
+    until(lambda: not any(map(is_running, children)), 10.0)
+
+
+def test_seeds_of_a_name_are_continued(command):
+    named = [*CARTPOLE, "--name=mine", "--seeds=7", "--resume=auto"]
+    assert command(*named, "--total_steps=64")[0] == 0
+    folder, = folders()
+    assert command(*named, "--total_steps=128")[0] == 0 and folders() == [folder]
+    assert json.loads((folder / "summary.json").read_text())["resumed_at"] == 64
+    assert "resumed at step 64" in (folder / "output.txt").read_text()
+
+
+def test_a_process_that_cannot_be_started_is_an_error(command, monkeypatch):
+    def broken(*_, **__):
+        raise OSError(11, "Resource temporarily unavailable")
+    monkeypatch.setattr(child_command.subprocess, "Popen", broken)
+    code, _, err = command(*CARTPOLE, "--seeds=1,2")
+    assert code == 2 and "cannot start a process: Resource temporarily unavailable" in err
+
+
+def test_the_handler_of_a_signal_does_not_raise_while_seeds_run():
+    with interrupts.Interrupts() as stopping, pytest.raises(interrupts.Stop):
+        stopping.signum = signal.SIGTERM
+        seeds.train_seeds([], command_line.read(["--seeds=1"]), stopping)
+    assert not Path("runs").exists()
