@@ -24,12 +24,12 @@ def record_video(policy: Policy, factory: EnvFactory, path: Path, seed: int = 0,
                  deterministic: bool = True, view: View = "env", caption: bool = True,
                  fps: float | None = None,
                  report: Callable[[WatchedMoment], None] = lambda moment: None,
-                 frames: int = FRAME_LIMIT) -> Path:
+                 frames: int | None = None) -> Path:
     """Writes a video of episodes to `path`, a .mp4 or .webp file, and returns the path.
 
     They are the episodes of `evaluate` with the same `seed`, in an environment of `factory` made
     with render_mode="rgb_array", except for the view "network"; a frame for each observation, at
-    most `frames`. `fps`: frames per second, None for the environment's own rate. `report` is
+    most `frames` (None: FRAME_LIMIT). `fps`: frames per second, None for the environment's own rate. `report` is
     called for every frame. Raises ConfigError if the environment does not render, or if the file
     cannot be written; EnvError if the environment fails.
     """
@@ -38,7 +38,8 @@ def record_video(policy: Policy, factory: EnvFactory, path: Path, seed: int = 0,
         envs = stack.enter_context(watched_env(policy, factory, seed, mode))
         painter = FramePainter(envs, factory.name, view, caption)
         append = stack.enter_context(video_file(path, fps or frames_per_second(envs.envs[0])))
-        for moment in islice(watched_moments(envs, episodes, deterministic), frames):
+        for moment in islice(watched_moments(envs, episodes, deterministic),
+                             FRAME_LIMIT if frames is None else frames):
             append(painter.paint(moment))
             report(moment)
     return path
