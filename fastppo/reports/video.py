@@ -29,9 +29,9 @@ def record_video(policy: Policy, factory: EnvFactory, path: Path, seed: int = 0,
 
     They are the episodes of `evaluate` with the same `seed`, in an environment of `factory` made
     with render_mode="rgb_array", except for the view "network"; a frame for each observation, at
-    most `frames` (None: FRAME_LIMIT). `fps`: frames per second, None for the environment's own rate. `report` is
-    called for every frame. Raises ConfigError if the environment does not render, or if the file
-    cannot be written; EnvError if the environment fails.
+    most `frames` (None: FRAME_LIMIT). `fps`: frames per second, None for the environment's own
+    rate. `report` is called for every frame. Raises ConfigError if the environment does not render,
+    or if the file cannot be written; EnvError if the environment fails.
     """
     with contextlib.ExitStack() as stack:
         mode = None if view == "network" else FRAMES
