@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Iterator, NamedTuple, Sequence
 
 from fastppo.arguments.command_line import Request, Train, flag_of_each_word
-from fastppo.cli.interrupts import Interrupts, Stop
+from fastppo.cli.interrupts import Interrupts, Stop, write_line
 from fastppo.display.notes import note
 from fastppo.display.progress_lines import LINE_SECONDS
 from fastppo.display.status_line import StatusLine
@@ -57,6 +57,8 @@ def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -
     words = [word for name, word in flag_of_each_word(argv) if name != "seeds"]
     words += settings_of_each(request, cores // at_once)
     interrupts.stop_now = lambda: False  # run_seeds looks at the signal
+    if sys.stderr.isatty():  # a status line may be there
+        interrupts.say = lambda text: write_line(f"\r\033[K{text}")
     print(f"seeds     {len(seeds)}, {at_once} at a time", flush=True)
     runs = run_seeds(request, words, seeds, at_once, interrupts)
     trained = [run for run in runs if run.child.code == 0]
@@ -81,6 +83,7 @@ def chosen_seeds(request: Request) -> list[int]:
     if request.options["resume"] not in (None, "auto"):
         raise ConfigError("--resume continues one run, and --seeds are several",
                           (Omit("seeds"), "--resume=auto with the --name of the runs"))
+    choose_run(Train(**request.options), request.config, 0)  # it raises what a single run would
     if os.name == "nt":
         raise ConfigError("--seeds needs Linux or macOS", "give a command for each --seed")
     return parse_seeds(request.options["seeds"])

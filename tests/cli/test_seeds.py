@@ -91,8 +91,8 @@ def test_other_texts_are_no_seeds(text):
 def test_wrong_options_are_an_error_with_a_fix_and_nothing_is_started(command, monkeypatch, argv,
                                                                       says):
     monkeypatch.setattr(seeds, "ChildCommand", None)
-    code, _, err = command(*CARTPOLE, *argv)
-    assert code == 2 and says in err and "fix:" in err and "Traceback" not in err
+    code, out, err = command(*CARTPOLE, *argv)
+    assert (code, out) == (2, "") and says in err and "fix:" in err and "Traceback" not in err
     assert os.listdir() == []
 
 
