@@ -9,6 +9,7 @@ VERBS = {
     "play": "shows a trained policy in a window, or writes a video",
     "plot": "draws the learning curves of runs",
     "compare": "compares two groups of runs over their seeds",
+    "reproduce": "trains a run again, and says which bits agree",
     "envs": "lists the environments that can be trained on here",
     "doctor": "describes the installation and the machine, and tests them",
 }

@@ -11,7 +11,7 @@ import pytest
 from run_folders import RETURN, write_run, write_runs
 
 from fastppo.arguments.command_line import file_and_options, paths_and_options
-from fastppo.cli import compare, main, plot
+from fastppo.cli import compare, main, plot, reproduce
 from fastppo.errors import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "reports.md"
@@ -130,7 +130,8 @@ def test_help_is_light_and_shows_an_example(verb):
 
 
 def test_every_command_of_the_page_is_understood():
-    parsers = {"plot": plot.parse_plot, "compare": compare.parse_compare}
+    parsers = {"plot": plot.parse_plot, "compare": compare.parse_compare,
+               "reproduce": reproduce.parse_reproduce}
     lines = re.findall(r"(?m)^python main.py (\w+) (.*)$", PAGE.read_text(encoding="utf-8"))
     assert {verb for verb, _ in lines} == {*parsers}
     for verb, words in lines:

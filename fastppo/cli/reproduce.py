@@ -1,0 +1,197 @@
+"""The verb: fastppo reproduce RUN [--total_steps=N]."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Sequence
+
+from fastppo.arguments import command_line
+from fastppo.arguments.command_line import Request, file_and_options
+from fastppo.arguments.help_page import asks_for_help, verb_page
+from fastppo.arguments.preset_files import read_settings
+from fastppo.cli.interrupts import Interrupts
+from fastppo.cli.train import MODEL_FILE, SUMMARY_FILE, opened_run
+from fastppo.display.banner import banner
+from fastppo.errors import ConfigError
+from fastppo.machine.limits import usable_cores
+from fastppo.settings.fixes import Set, flag, program
+
+HIDDEN = '"***"'  # in config.json, in place of a password
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Train again what the folder of a run describes, and say which bits agree.
+
+      {0} reproduce runs/latest --total_steps=20k
+
+    The new run has the settings and the seed of RUN's config.json, and a folder
+    of its own. Every metric but times is compared, row by row, and the final
+    policy, number by number. It ends with 0 if all bits are equal, else with 1,
+    and names what differs in versions and machine.
+    """
+
+    total_steps: int | None = None
+    """Step at which to stop, for a quick look at the first rows; none: the last step of RUN"""
+    env_name: str | None = None
+    """Environment, where RUN's is `module:callable`: code that a file names is never imported"""
+    env_kwargs: dict[str, Any] | None = None
+    """Arguments of the environment, where RUN's have passwords, which config.json does not hold"""
+    model: str | None = None
+    """Network, where RUN's is `module:Class`"""
+    eval_env: str | None = None
+    """Environment of evaluations, where RUN's is `module:callable`"""
+    init_from: str | None = None
+    """Policy that RUN started with, if it had one"""
+
+
+def reproduce_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
+    """Trains the run that `argv` names again; SystemExit(1) if a bit differs."""
+    if asks_for_help(argv):
+        print(verb_page(Reproduce, "RUN"))
+        return
+    place, options = parse_reproduce(argv)
+    folder = place.parent / place.readlink() if place.is_symlink() else place
+    settings = stored_settings(folder)
+    check_given(folder, settings, options)
+    steps = steps_to_train(folder, options)
+    new, reached = train_again(command_again(folder, settings, options), steps)
+    if not report_bits(folder, new, reached):
+        raise SystemExit(1)
+
+
+def parse_reproduce(argv: Sequence[str]) -> tuple[Path, Reproduce]:
+    """(folder of a run, options) of a command line; ConfigError for a wrong word."""
+    return file_and_options(argv, Reproduce, ConfigError(
+        "reproduce needs the folder of a run", f"{program()} reproduce runs/latest"))
+
+
+def stored_settings(folder: Path) -> dict[str, Any]:
+    """The settings in the config.json of a run; ConfigError if there is none."""
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} is not the folder of a run: it has no config.json",
+                          f"{program()} reproduce runs/latest")
+    return read_settings(folder / "config.json")
+
+
+def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> None:
+    """Raises ConfigError if a setting is code or a password, and is not given again."""
+    from fastppo.envs.env_hints import is_registered
+    from fastppo.files.checkpoint import code_named_in
+    from fastppo.files.start_files import COMMAND_FILE
+    env_name = settings.get("env_name", "")
+    needed = {name: settings[name] for name in code_named_in(settings)}
+    if not is_registered(env_name):
+        needed["env_name"] = env_name
+    if HIDDEN in json.dumps(settings.get("env_kwargs")):
+        needed["env_kwargs"] = settings["env_kwargs"]
+    started = folder / COMMAND_FILE
+    if started.is_file() and (found := re.search(r"--init[-_]from[ =](\S+)",
+                                                 started.read_text(errors="replace"))):
+        needed["init_from"] = found[1]
+    python = [name for name in ("optimizer", "loss") if settings.get(name) not in
+              (None, "adam", "ppo")]
+    python += [name for name, value in {**settings, **needed}.items() if str(value)[:1] == "<"]
+    if python:
+        raise ConfigError(f"{' and '.join(python)} of {folder} can be given only in Python",
+                          "train it again there, with PPO(...)")
+    missing = {name: value for name, value in needed.items() if getattr(options, name) is None}
+    if missing:
+        raise ConfigError(f"the run in {folder} had {' and '.join(missing)} of its own, which"
+                          " a file must not choose, or does not hold", Set(**missing))
+
+
+def steps_to_train(folder: Path, options: Reproduce) -> int:
+    """The step at which the new run stops; ConfigError if RUN has not come as far."""
+    from fastppo.reports.run_table import METRICS_FILE, last_row
+    from fastppo.settings.metric_names import GLOBAL_STEP
+    last = int(last_row(folder / METRICS_FILE).get(GLOBAL_STEP, 0))
+    if not last:
+        raise ConfigError(f"{folder / METRICS_FILE} has no complete row to compare with",
+                          "give a run of at least one iteration")
+    if options.total_steps is not None and not 0 < options.total_steps <= last:
+        raise ConfigError(f"total_steps is {options.total_steps:,}, but {folder} has the metrics of"
+                          f" {last:,} steps", Set(total_steps=last))
+    return options.total_steps or last
+
+
+def command_again(folder: Path, settings: dict[str, Any], options: Reproduce) -> list[str]:
+    """The words of the command that trains the run in a folder again, without its outputs."""
+    again = {"preset": str(folder / "config.json"), "name": "reproduce",
+             "device": settings.get("device", "cpu"), "logger": None, "progress": "auto",
+             "env_name": options.env_name, "model": options.model, "eval_env": options.eval_env,
+             "init_from": options.init_from, "env_kwargs": options.env_kwargs,
+             # No bit depends on it.
+             "num_workers": min(settings.get("num_workers") or 0, usable_cores())}
+    if settings.get("eval_interval") is None and settings.get("eval_env") is None:
+        again["eval_episodes"] = 0
+    words = [f"--{name}={json.dumps(value)}" if isinstance(value, dict) else flag(name, value)
+             for name, value in again.items() if value is not None]
+    return [*words, "--logger=none"]
+
+
+def train_again(words: Sequence[str], steps: int) -> tuple[Path, int]:
+    """(folder, last step) of the new run, which `words` ask for, and which stops at a step."""
+    from fastppo.files.start_files import write_start_files
+    request: Request = command_line.read(words)
+    with opened_run(request) as (ppo, folder, resumed):
+        print(*banner(ppo, request, folder, resumed), sep="\n", flush=True)
+        write_start_files(folder, words, ppo.config.torch_threads)
+        ppo.learn(callbacks=[lambda ppo, _: ppo.step < steps])
+        ppo.save(folder / MODEL_FILE)
+        return folder, ppo.step
+
+
+def report_bits(old: Path, new: Path, reached: int) -> bool:
+    """Prints which bits of two runs agree up to a step, and likely causes; True if all do."""
+    from fastppo.reports.run_table import read_object
+    from fastppo.reports.same_bits import compare_metrics
+    metrics = compare_metrics(old, new, reached)
+    summary = read_object(old / SUMMARY_FILE)
+    model, same_model = model_text(old, new, summary.get("steps") == reached)
+    equal = not metrics.differing and same_model
+    if equal:
+        print(f"equal     metrics: {metrics.rows:,} rows; model: {model}", flush=True)
+        return True
+    rows = f"all {metrics.rows:,} rows are equal" if not metrics.differing else (
+        f"{metrics.differing:,} of {metrics.rows:,} rows, from step {int(metrics.step):,} on;"
+        f" there {metrics.names[0]} was {metrics.values[0] or 'absent'}, is"
+        f" {metrics.values[1] or 'absent'}"
+        + f", and {len(metrics.names) - 1} more" * (len(metrics.names) > 1))
+    print(f"differs   metrics: {rows}", f"          model: {model}", sep="\n")
+    print(*(f"cause     {text}" for text in cause_texts(old, new, summary)), sep="\n", flush=True)
+    return False
+
+
+def model_text(old: Path, new: Path, same_step: bool) -> tuple[str, bool]:
+    """(the comparison of two final policies in words, False if it has found a difference)."""
+    from fastppo.reports.same_bits import compare_models
+    if not same_step or not (old / MODEL_FILE).is_file():
+        return "not compared, because the run has none of this step", True
+    found = compare_models(policy_parts(old)[0], policy_parts(new)[0])
+    if not found.differing:
+        return f"{found.numbers:,} numbers, all bits", True
+    return (f"{found.differing:,} of {found.numbers:,} numbers, by at most {found.largest:.3g},"
+            f" in {found.name}"), False
+
+
+def policy_parts(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(tensors, texts) of the final policy in a run's folder."""
+    from fastppo.files.policy_file import POLICY_FORMAT
+    from fastppo.files.tensor_file import read_tensor_file
+    return read_tensor_file(folder / MODEL_FILE, POLICY_FORMAT, "a policy", "the command")
+
+
+def cause_texts(old: Path, new: Path, summary: dict[str, Any]) -> list[str]:
+    """Likely causes of a difference, at least one line."""
+    from fastppo.files.start_files import SYSTEM_FILE
+    from fastppo.reports.run_table import read_object
+    from fastppo.reports.same_bits import likely_causes
+    known = {"fingerprint": summary.get("fingerprint", {})} | read_object(old / SYSTEM_FILE)
+    causes = likely_causes(known, read_object(new / SYSTEM_FILE))
+    if summary.get("resumed_at"):
+        causes.append(f"the run was resumed at step {summary['resumed_at']:,}, perhaps with other"
+                      " settings: see its command.txt")
+    return causes or ["not known: versions and CPU are the same. Perhaps the environment is no"
+                      " function of its seed and actions"]

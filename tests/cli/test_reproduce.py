@@ -1,0 +1,201 @@
+"""Training a run again, and the comparison of the two."""
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from run_folders import write_run
+
+from fastppo.cli import main, reproduce
+from fastppo.reports.same_bits import compare_metrics, compare_models, likely_causes
+
+CARTPOLE = ["--env_name=CartPole-v1", "--preset=none", "--num_workers=0", "--num_envs=4",
+            "--num_steps=8", "--epochs=1", "--num_minibatches=1", "--hidden_sizes=8",
+            "--total_steps=96", "--eval_episodes=1", "--lr=linear:1e-3", "--seed=5"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Every test has an empty working directory."""
+    monkeypatch.setattr(sys, "argv", ["main.py"])
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def command(capsys):
+    """A function from argv to (exit code, stdout, stderr) of the command in this process."""
+    def run(*argv):
+        code = 0
+        try:
+            main.main(argv)
+        except SystemExit as end:
+            code = end.code
+        return code, *capsys.readouterr()
+    return run
+
+
+@pytest.fixture
+def trained(command):
+    """The folder of a run."""
+    assert command(*CARTPOLE, "--run_dir=old")[0] == 0
+    return Path("old")
+
+
+def change(file: Path, **values):
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def test_a_run_has_the_same_bits_again(command, trained):
+    code, out, err = command("reproduce", "old")
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"equal     metrics: 3 rows; model: \d+ numbers, all bits",
+                        out.splitlines()[-1])
+    assert "seed 5" in out and len([*Path("runs").glob("CartPole-v1__reproduce__5__*")]) == 1
+
+
+def test_a_run_can_be_reproduced_in_part(command, trained):
+    code, out, _ = command("reproduce", "old", "--total_steps=40")
+    assert code == 0 and out.splitlines()[-1].startswith(
+        "equal     metrics: 2 rows; model: not compared")
+
+
+def test_a_link_to_a_run_is_followed_and_a_reproduction_is_reproduced(command):
+    assert command(*CARTPOLE)[0] == 0
+    assert command("reproduce", "runs/latest")[0] == 0
+    again, = Path("runs").glob("*__reproduce__*")
+    assert command("reproduce", str(again))[0] == 0
+
+
+def test_what_differs_is_named_with_likely_causes(command, trained):
+    change(trained / "config.json", gamma=0.5)
+    facts = json.loads((trained / "system.json").read_text())
+    facts["fingerprint"]["torch"] = facts["torch"]["version"] = "1.0"
+    (trained / "system.json").write_text(json.dumps(facts))
+    change(trained / "summary.json", resumed_at=32)
+    code, out, _ = command("reproduce", "old")
+    *_, metrics, model, cause, resumed = out.splitlines()
+    assert code == 1
+    assert re.fullmatch(r"differs   metrics: 3 of 3 rows, from step 32 on; there losses/\w+ was"
+                        r" \S+, is \S+, and \d+ more", metrics)
+    assert re.fullmatch(r"          model: \d+ of \d+ numbers, by at most [\d.e-]+, in \S+", model)
+    assert cause == f"cause     torch.version: 1.0 and {torch.__version__}"
+    assert resumed.startswith("cause     the run was resumed at step 32")
+
+
+def test_a_difference_without_a_cause_suspects_the_environment(command, trained):
+    text = (trained / "metrics.csv").read_text().replace("\n96,", "\n97,")
+    (trained / "metrics.csv").write_text(text)
+    code, out, _ = command("reproduce", "old", "--total_steps=96")
+    assert code == 1 and "cause     not known" in out and "1 of 3 rows, from step 9" in out
+
+
+@pytest.mark.parametrize("changes, argv, says", [
+    ({"env_name": "shop:Env"}, [], "fix: --env_name=shop:Env"),
+    ({"model": "nets:Mine"}, [], "fix: --model=nets:Mine"),
+    ({"env_kwargs": {"api_key": "***"}}, [], """--env_kwargs='{"api_key": "***"}'"""),
+    ({"loss": "<function mine at 0x7f>"}, [], "loss of old can be given only in Python"),
+    ({"lr": "<function mine at 0x7f>"}, [], "lr of old can be given only in Python"),
+    ({"xyzzy": 1}, [], "xyzzy"),
+    ({}, ["--total_steps=97"], "fix: --total_steps=96"),
+    ({}, ["--total_steps=0"], "fix: --total_steps=96"),
+    ({}, ["--total_step=96"], "did you mean --total_steps?"),
+])
+def test_what_cannot_be_reproduced_is_an_error_with_a_fix(command, changes, argv, says):
+    write_run(Path("old"), [1.0], steps=[96])
+    change(Path("old/config.json"), **changes)
+    code, out, err = command("reproduce", "old", *argv)
+    assert (code, out) == (2, "") and says in err and "fix:" in err and "Traceback" not in err
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("argv, says", [
+    ([], "fix: python main.py reproduce runs/latest"),
+    (["gone"], "gone is not the folder of a run"),
+    (["empty"], "has no complete row"),
+])
+def test_a_folder_without_a_run_is_an_error(command, argv, says):
+    write_run(Path("empty"), [])
+    code, _, err = command("reproduce", *argv)
+    assert code == 2 and says in err and "fix:" in err
+
+
+def test_a_policy_that_a_run_started_with_is_asked_for(command, trained):
+    assert command(*CARTPOLE, "--init_from=old/model.safetensors", "--run_dir=next")[0] == 0
+    code, _, err = command("reproduce", "next")
+    assert code == 2 and "fix: --init_from=old/model.safetensors" in err
+    assert command("reproduce", "next", "--init_from=old/model.safetensors")[0] == 0
+
+
+def test_code_that_is_given_again_is_trained(command, monkeypatch):
+    Path("shop.py").write_text("import gymnasium\ndef Env(token):\n"
+                               "    return gymnasium.make('CartPole-v1')\n")
+    own = ["--env_name=shop:Env", '--env_kwargs={"token": "abc"}']
+    monkeypatch.syspath_prepend(".")
+    assert command(*CARTPOLE, *own, "--run_dir=old")[0] == 0
+    assert "abc" not in Path("old/command.txt").read_text()
+    assert command("reproduce", "old", own[0])[0] == 2
+    assert command("reproduce", "old", *own)[0] == 0
+
+
+def test_the_help_is_an_example_and_a_page(command):
+    code, out, _ = command("reproduce", "--help")
+    assert code == 0 and "python main.py reproduce runs/latest --total_steps=20k" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+# comparisons
+
+def test_times_are_not_compared_and_steps_beyond_the_last_are_not_read(tmp_path):
+    one = write_run(tmp_path / "a", [1.0, 2.0, 3.0], **{"time/collect": [1, 2, 3]})
+    two = write_run(tmp_path / "b", [1.0, 2.0], **{"time/collect": [7, 8]})
+    assert compare_metrics(one, two, 200) == (2, 0, "", (), ("", ""))
+    found = compare_metrics(one, two, 300)
+    assert found[:3] == (3, 1, "300") and found.values == ("300", "")
+
+
+def test_a_metric_that_one_run_has_not_is_a_difference(tmp_path):
+    one = write_run(tmp_path / "a", [1.0, 2.0], **{"env/x": [None, 4.0]})
+    two = write_run(tmp_path / "b", [1.0, 2.0])
+    assert compare_metrics(one, two, 200) == (2, 1, "200", ("env/x",), ("4.0", ""))
+
+
+def test_policies_are_compared_bit_by_bit():
+    one = {"a": torch.tensor([0.0, 1.0, torch.nan]), "b": torch.zeros((), dtype=torch.bfloat16)}
+    assert compare_models(one, {name: x.clone() for name, x in one.items()}) == (4, 0, 0.0, "")
+    two = one | {"a": torch.tensor([-0.0, 1.0, torch.nan])}
+    assert compare_models(one, two) == (4, 1, 0.0, "a")
+    two = one | {"a": torch.tensor([0.0, 1.25, torch.nan])}
+    assert compare_models(one, two)[:2] == (4, 1)
+    assert compare_models(one, {"a": one["a"]}) == (4, 1, torch.inf, "b")
+
+
+def test_causes_are_the_facts_that_differ_once_each():
+    one = {"torch": {"version": "2.1"}, "fingerprint": {"torch": "2.1", "cpu_flags":
+           "a b c d e avx512"}, "machine": {"memory_free": 1, "cpu": "X"}, "extras": {"only": 1}}
+    two = {"torch": {"version": "2.2"}, "fingerprint": {"torch": "2.2", "cpu_flags": "a b c d e"},
+           "machine": {"memory_free": 2, "cpu": "X"}}
+    assert likely_causes(one, two) == ["fingerprint.cpu_flags: avx512 and no other",
+                                       "torch.version: 2.1 and 2.2"]
+    assert likely_causes(one, one) == []
+
+
+def test_the_command_leaves_outputs_out(tmp_path):
+    settings = {"device": "cpu", "num_workers": 500, "eval_interval": 10, "logger": ("wandb",)}
+    words = reproduce.command_again(Path("old"), settings, reproduce.Reproduce(
+        env_kwargs={"text": "it's"}))
+    assert words[0] == "--preset=old/config.json" and words[-1] == "--logger=none"
+    assert '--env_kwargs={"text": "it\'s"}' in words and "--eval_episodes=0" not in words
+    assert "--num_workers=500" not in words
+
+
+def test_a_run_that_was_stopped_is_reproduced_up_to_its_last_step(command, trained):
+    shutil.copytree(trained, "part")
+    lines = Path("part/metrics.csv").read_text().splitlines(keepends=True)
+    Path("part/metrics.csv").write_text("".join(lines[:3]))
+    change(Path("part/summary.json"), steps=64, ended="signal")
+    code, out, _ = command("reproduce", "part")
+    assert code == 1 and "all 2 rows are equal" in out  # the policy is that of step 96
