@@ -12,7 +12,7 @@ from fastppo.display.panel import line, panel
 from fastppo.display.snapshot import RunHistory, Snapshot
 from fastppo.settings.metric_names import EVAL_RETURN
 
-REDRAWS = 4  # a second, at most
+REDRAWS = 2  # a second
 PART_NAMES = {"collect": "collecting", "update": "updating", "evaluate": "evaluating"}
 SHOWN_AFTER = 2.0  # seconds after which the time in the current part is shown
 

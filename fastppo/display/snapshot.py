@@ -15,7 +15,7 @@ import numpy as np
 from fastppo.machine.limits import usable_cores
 from fastppo.networks.torch_state import preserved_buffers, seeded_rng, torch_threads
 from fastppo.settings.metric_names import EVALUATION, MEAN_RETURN, SPEED
-from fastppo.update.arithmetic import flops, peak
+from fastppo.update.arithmetic import layer_flops, peak
 
 WINDOW_SECONDS = 10.0  # of the current speed
 PARTS = "environment", "policy", "advantages", "update"  # of training
@@ -58,6 +58,7 @@ class RunHistory:
         self.moments: collections.deque[Moment] = collections.deque()
         self.flops: float | None = None  # per step, of acting and updating
         self.threshold: float | None = None
+        self.cores = 1
 
     def add(self, step: int, stats: dict[str, float]) -> None:
         """Adds an iteration that ended at `step` with the metrics `stats`."""
@@ -70,6 +71,7 @@ class RunHistory:
         config = ppo.config
         if self.flops is None:
             self.flops, self.threshold = flops_per_step(ppo), threshold_of(ppo)
+            self.cores = usable_cores()
         now = Moment(time.monotonic(), ppo.step, {**ppo.clock.seconds, **ppo.clock.within})
         before = self._keep(now)
         steps, seconds = now.step - before.step, now.time - before.time
@@ -77,9 +79,9 @@ class RunHistory:
         left = max(0, ppo.total - ppo.step) / (speed or stats[SPEED] or math.inf)
         return Snapshot(
             config.env_name, ppo.step, ppo.total, left, stats, tuple(self.returns), self.best,
-            self.threshold, speed, stats[SPEED], speed_limit(ppo, self.flops),
+            self.threshold, speed, stats[SPEED], speed_limit(ppo, self.flops, self.cores),
             shares_between(before, now), memory_of([os.getpid(), *worker_pids(ppo)]), ppo.lr,
-            config.num_workers, usable_cores())
+            config.num_workers, self.cores)
 
     def _keep(self, moment: Moment) -> Moment:
         """Adds a moment; returns the one before it that is WINDOW_SECONDS old, or the oldest."""
@@ -109,10 +111,12 @@ def thinned(points: list[tuple[int, float]], most: int = 400) -> list[tuple[int,
 
 
 def flops_per_step(ppo) -> float:
-    """FLOPs of acting and of the update for one step; changes no bit of the run."""
+    """FLOPs of acting and of the update for one step; changes no bit of the run.
+
+    A backward pass has twice those of a forward pass, but for the gradient of the inputs.
+    """
     with preserved_buffers(ppo.policy), seeded_rng(ppo.config.seed):
-        forward, both = flops(ppo.policy)
-    return forward + ppo.config.epochs * both
+        return layer_flops(ppo.policy) * (1 + 3 * ppo.config.epochs)
 
 
 def threshold_of(ppo) -> float | None:
@@ -122,7 +126,7 @@ def threshold_of(ppo) -> float | None:
     return None
 
 
-def speed_limit(ppo, flops_per_step: float) -> float | None:
+def speed_limit(ppo, flops_per_step: float, cores: int) -> float | None:
     """Steps per second if all cores only stepped environments and multiplied matrices.
 
     The time of the environments is that of the last rollout. None where the learner is not on the
@@ -135,7 +139,7 @@ def speed_limit(ppo, flops_per_step: float) -> float | None:
     env = float((ended - begun - acting).sum()) / ppo.arena["valid"].size
     if ppo.config.device != "cpu" or not math.isfinite(env) or env <= 0:
         return None
-    return usable_cores() / (env + flops_per_step / measured_peak())
+    return cores / (env + flops_per_step / measured_peak())
 
 
 @functools.cache

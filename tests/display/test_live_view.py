@@ -136,15 +136,14 @@ def test_a_snapshot_is_taken_of_a_real_run(trainer, workers, acting):
 def test_the_limit_is_all_cores_over_the_time_of_the_environments_and_the_flops(
         trainer, monkeypatch):
     ppo = trainer(Constant, num_envs=4, num_steps=8)
-    monkeypatch.setattr("fastppo.display.snapshot.usable_cores", lambda: 3)
     monkeypatch.setattr("fastppo.display.snapshot.measured_peak", lambda: 1e9)
     times = ppo.arena["times"]
     times[:] = np.nan
     times[0], times[2] = (1.0, 10.0, 14.0), (0.5, 10.0, 12.5)  # 3 and 2 seconds of environments
     per_step = 5.0 / (4 * 8) + 2e6 / 1e9
-    assert speed_limit(ppo, 2e6) == pytest.approx(3 / per_step)
+    assert speed_limit(ppo, 2e6, 3) == pytest.approx(3 / per_step)
     times[:] = np.nan
-    assert speed_limit(ppo, 2e6) is None
+    assert speed_limit(ppo, 2e6, 3) is None
 
 
 # ---- hints ---------------------------------------------------------------------------------------

@@ -3,8 +3,11 @@
 import itertools
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from envs_for_tests import Chance
+from gymnasium.spaces import Box, Discrete
 
 from fastppo.update import arithmetic
 
@@ -16,6 +19,20 @@ def test_flops_are_two_for_a_weight_forward_and_no_gradient_of_the_input(trainer
     bodies = 1 if shared else 2
     forward = 2 * (bodies * (first + body) + heads)
     assert arithmetic.flops(policy) == (forward, 3 * forward - 2 * bodies * first)
+
+
+@pytest.mark.parametrize("settings", [
+    dict(hidden_sizes=(16, 8)), dict(hidden_sizes=(8,), shared_critic=True),
+    dict(rnn="gru", rnn_size=16), dict(rnn="lstm", rnn_size=8)])
+def test_the_quick_count_of_layers_equals_the_exact_one(trainer, settings):
+    policy = trainer("CartPole-v1", **settings).policy
+    assert arithmetic.layer_flops(policy) == arithmetic.flops(policy)[0]
+
+
+def test_the_quick_count_knows_convolutions(trainer):
+    policy = trainer(lambda: Chance(Box(0, 255, (36, 36, 3), np.uint8), Discrete(2)),
+                     model="cnn").policy
+    assert arithmetic.layer_flops(policy) == arithmetic.flops(policy)[0]
 
 
 def test_flops_of_a_network_of_ones_own_are_counted_too(trainer):
