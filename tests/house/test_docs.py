@@ -22,7 +22,7 @@ from fastppo.arguments.setting_types import settings
 from fastppo.benchmark.options import Bench
 from fastppo.build.arena_layout import rollout_spec
 from fastppo.build.model import build_policy
-from fastppo.cli import compare, envs, eval, export, main, play, plot, replay
+from fastppo.cli import compare, envs, eval, export, main, play, plot, replay, reproduce
 from fastppo.machine.arena import Arena
 from fastppo.workers.protocol import ControlCells, protocol_spec
 from fastppo.workers.update_helper import shards_spec
@@ -53,12 +53,13 @@ def test_every_room_of_the_package_is_in_the_table_of_rooms():
 # The function that reads the options of a verb.
 PARSERS = {"export": export.parse_options, "replay": replay.parse_replay, "eval": eval.parse_eval,
            "play": play.parse_play, "plot": plot.parse_plot, "compare": compare.parse_compare,
-           "envs": envs.parse_envs, "doctor": lambda argv: None}
+           "envs": envs.parse_envs, "reproduce": reproduce.parse_reproduce, "doctor": lambda argv: None}
 
 
 def test_every_command_of_the_pages_is_understood():
-    lines = [line.split("#")[0] for line in README.splitlines() + ARCHITECTURE.splitlines()]
-    found = [shlex.split(line)[2:] for line in lines if line.startswith("python main.py")]
+    lines = [line.partition(" #")[0].strip() for page in PAGES if page.name != "LOG.md"
+             for line in page.read_text(encoding="utf-8").splitlines()]
+    found = [shlex.split(line)[2:] for line in lines if line.startswith("python main.py ")]
     for verb, *rest in found:
         if verb in PARSERS:
             PARSERS[verb](rest)
@@ -66,11 +67,6 @@ def test_every_command_of_the_pages_is_understood():
             bench = verb == "bench"
             command_line.read(rest if bench else [verb, *rest], *[Bench] * bench)
     assert {*PARSERS} <= {verb for verb, *_ in found} and len(found) > 12
-
-
-def test_the_readmes_code_is_python():
-    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert code and all(compile(text, "README", "exec") for text in code)
 
 
 def test_the_notebook_is_python_and_holds_no_output():
