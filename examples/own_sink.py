@@ -1,4 +1,4 @@
-"""Your own sink: a callback that appends the metrics of every iteration to a file, as JSON lines."""
+"""Your own sink: a callback that appends the metrics of each iteration to a file of JSON lines."""
 
 import json
 from pathlib import Path
