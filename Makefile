@@ -1,4 +1,5 @@
-# `make train` and `make test` need the clone, make and Python >= 3.11; the rest goes into .venv.
+# `make train` and `make test` need the clone, make and Python >= 3.11; the rest goes into .venv:
+# for `make train` what training needs, for the tests the packages of the extra `test` as well.
 
 PYTHON ?= python3
 SEED ?= 1
@@ -12,7 +13,10 @@ PIP := PYTHONWARNINGS=ignore PIP_PROGRESS_BAR=off $(PY) -m pip --quiet --disable
 DEBUG := $(filter-out 0,$(FASTPPO_DEBUG))
 STAMP := $(VENV)/installed$(if $(DEBUG),-debug)
 LOG := build/install.log
-WHAT := -e ".[test]" -c constraints.txt
+WHAT := -e . -c constraints.txt
+# The requirements of an extra, one per line. Installing `.[extra]` would build the kernels again.
+EXTRA := $(PY) -c 'import sys, tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"] \
+    ["optional-dependencies"][sys.argv[1]], sep="\n")'
 FETCHED := $(if $(TORCH),pypi.org and download.pytorch.org,pypi.org)
 OR_SAY := || { echo "  fix: see the lines above; if it is the network: $(FETCHED) must be in" \
     "reach (HTTPS_PROXY)$(if $(TORCH),; or leave TORCH=$(TORCH) out); then make again" >&2; exit 1; }
@@ -42,22 +46,23 @@ help:
 	@echo "make bench    measure README's speed table: figures, limits, other systems"
 	@echo "make clean    remove everything that make creates, except runs/"
 	@echo
+	@echo "make train installs what training needs, make test the packages of the tests as well."
 	@echo "The first call sets up .venv: PYTHON=python3.12 chooses its Python, TORCH=cpu takes"
 	@echo "PyTorch's CPU build (200 MB instead of about 3 GB), FASTPPO_DEBUG=1 builds with checks."
 
 train: $(STAMP)
 	@$(PY) main.py --seed=$(SEED) --video $(ARGS)
 
-test: $(STAMP)
+test: $(VENV)/test
 	@$(PY) -m pytest -q -n $(JOBS) $(ARGS)
 
-slow: $(STAMP)
+slow: $(VENV)/test
 	@$(PY) -m pytest -q -n $(JOBS) -m slow $(ARGS)
 
-test-faults: $(STAMP)
+test-faults: $(VENV)/test
 	@$(PY) -m pytest -q -n $(JOBS) -m faults $(ARGS)
 
-check: $(VENV)/dev
+check: $(VENV)/test $(VENV)/dev
 	@$(PY) -m ruff check fastppo tests bench docs setup.py main.py
 	@$(PY) -m pyright --pythonpath $(PY)
 	@$(PY) -m pytest -q -n $(JOBS) tests/house $(ARGS)
@@ -65,7 +70,7 @@ check: $(VENV)/dev
 # A separate build, beside the usual one. libasan must be loaded first, and libstdc++ before torch
 # throws. Leaks are not detected, because Python itself has some. A SIGSEGV or SIGBUS that a test
 # causes ends its process as usual.
-sanitize: $(STAMP)
+sanitize: $(VENV)/test
 	@rm -rf $(SANE) && mkdir -p $(SANE)
 	@$(PIP) install "cython>=3.1" "setuptools>=77"
 	@FASTPPO_SANITIZE=address,undefined $(PY) setup.py -q build --build-base $(SANE)/temp \
@@ -106,8 +111,11 @@ $(VENV)/bin/pip:
 	    echo "  fix: make PYTHON=python3.12 ...   (or any newer one that is installed)" >&2; exit 1; \
 	fi
 
-$(VENV)/dev: $(STAMP)
-	@$(PIP) install -e ".[dev]" -c constraints.txt $(OR_SAY)
+$(VENV)/test $(VENV)/dev: $(VENV)/%: $(STAMP)
+	@mkdir -p build
+	@echo "install   the packages of the extra $*"
+	@$(EXTRA) $* >build/$*.txt
+	@$(PIP) install -r build/$*.txt -c constraints.txt $(OR_SAY)
 	@touch $@
 
 # The stamp is removed first and written last, so that an interrupted install is repeated.

@@ -9,7 +9,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from fastppo.envs.env_hints import PACKAGES, is_atari_id
-from fastppo.settings.fixes import Fix
+from fastppo.settings.fixes import Fix, Install
 
 
 class Family(NamedTuple):
@@ -32,7 +32,7 @@ FAMILIES_KNOWN = (
            PACKAGES["mujoco"]),
     Family("Atari", "images, discrete actions", "ale_py", "ale_py", PACKAGES["ale_py"], True),
     Family("MiniGrid", "dictionaries, discrete actions", "minigrid", "minigrid",
-           "pip install minigrid", True),
+           Install("minigrid"), True),
     Family("JAX phys2d", "vectors", "gymnasium.envs.phys2d", "jax", PACKAGES["jax"]),
     Family("JAX tabular", "integers", "gymnasium.envs.tabular", "jax", PACKAGES["jax"]),
 )
