@@ -24,6 +24,8 @@ from fastppo.build.arena_layout import rollout_spec
 from fastppo.build.model import build_policy
 from fastppo.cli import compare, envs, eval, export, main, play, plot, replay, reproduce
 from fastppo.machine.arena import Arena
+from fastppo.settings.aliases import LIBRARY_NAMES
+from fastppo.settings.fixes import Set
 from fastppo.workers.protocol import ControlCells, protocol_spec
 from fastppo.workers.update_helper import shards_spec
 
@@ -203,3 +205,19 @@ def test_every_test_that_the_page_on_reliability_names_exists():
     assert sorted(map(int, re.findall(r"(?m)^\| F(\d+) \|", page))) == [*range(1, 41)]
     for path in re.findall(r"tests/[\w/.]+", page):
         assert (ROOT / path).exists(), path
+
+
+def test_the_page_for_users_of_other_libraries_has_the_names_that_are_answered():
+    page = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
+    rows = re.findall(r"(?m)^\| (`.*?) \| (.*?) \|$", page)
+    ours = {name: right for left, right in rows for name in re.findall(r"`(\w+)`", left)}
+    libraries = [names for library, names in LIBRARY_NAMES.items() if library[0].isupper()]
+    known = {name: answer for names in libraries for name, answer in names.items()}
+    assert known.keys() | command_line.ALIASES.keys() | command_line.COMPUTED.keys() <= ours.keys()
+    for name, answer in {**known, **command_line.ALIASES, **command_line.COMPUTED}.items():
+        if isinstance(answer, str):
+            assert f"`{answer}`" in ours[name], name
+        elif isinstance(answer.on, Set):
+            assert all(f"`{one}" in ours[name] for one in answer.on.settings), name
+    for name, right in ours.items():
+        assert right != "the same names" or name in settings(), name
