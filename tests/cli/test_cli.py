@@ -93,19 +93,6 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "here")
 
 
-@pytest.fixture
-def command(capsys):
-    """A function from argv to (exit code, stdout, stderr) of the command in this process."""
-    def run(*argv):
-        code = 0
-        try:
-            main.main(argv)
-        except SystemExit as end:
-            code = end.code
-        return code, *capsys.readouterr()
-    return run
-
-
 def only_run() -> Path:
     folder, = (path for path in Path("runs").iterdir() if not path.is_symlink())
     assert not Path("runs/latest").exists() or Path("runs/latest").samefile(folder)

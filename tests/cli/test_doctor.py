@@ -3,12 +3,13 @@
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fastppo import __version__
-from fastppo.cli import doctor, main
+from fastppo.cli import doctor
 from fastppo.machine import installation, requirements
 from fastppo.machine.requirements import Package
 
@@ -16,19 +17,11 @@ PASSED = {"workers": [0, 2], "same_bits": True, "error": None, "seconds": 0.5}
 
 
 @pytest.fixture
-def command(capsys, monkeypatch):
+def command(command, monkeypatch):
     """A function from the words after doctor to (exit code, stdout, stderr) of the command."""
     monkeypatch.setattr(sys, "argv", ["main.py"])
     monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*argv):
-        code = 0
-        try:
-            main.main(["doctor", *argv])
-        except SystemExit as end:
-            code = end.code
-        return code, *capsys.readouterr()
-    return run
+    return partial(command, "doctor")
 
 
 @pytest.fixture

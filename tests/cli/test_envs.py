@@ -3,13 +3,14 @@
 import importlib.util
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
-from fastppo.cli import envs, main
+from fastppo.cli import envs
 from fastppo.envs import families
 from fastppo.envs.families import family_of, is_retired, newest, registered_families
 from fastppo.settings.presets import PRESETS, preset_name, preset_of
@@ -31,19 +32,11 @@ class Broken(gym.Env):
 
 
 @pytest.fixture
-def command(capsys, monkeypatch):
+def command(command, monkeypatch):
     """A function from the words after envs to (exit code, stdout, stderr) of the command."""
     monkeypatch.setattr(sys, "argv", ["main.py"])
     monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*argv):
-        code = 0
-        try:
-            main.main(["envs", *argv])
-        except SystemExit as end:
-            code = end.code
-        return code, *capsys.readouterr()
-    return run
+    return partial(command, "envs")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from run_folders import RETURN, write_run, write_runs
 
 from fastppo.arguments.command_line import file_and_options, paths_and_options
-from fastppo.cli import compare, main, plot, reproduce
+from fastppo.cli import compare, plot, reproduce
 from fastppo.errors import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "reports.md"
@@ -24,19 +24,6 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_runs(tmp_path / "a", [1.0, 2.0, 3.0])
     write_runs(tmp_path / "b", [4.0, 5.0], settings={"lr": 1e-3})
-
-
-@pytest.fixture
-def command(capsys):
-    """A function from argv to (exit code, stdout, stderr) of the command in this process."""
-    def run(*argv):
-        code = 0
-        try:
-            main.main(argv)
-        except SystemExit as end:
-            code = end.code
-        return code, *capsys.readouterr()
-    return run
 
 
 # words

@@ -10,7 +10,7 @@ import pytest
 import torch
 from run_folders import write_run
 
-from fastppo.cli import main, reproduce
+from fastppo.cli import reproduce
 from fastppo.reports.same_bits import compare_metrics, compare_models, likely_causes
 
 CARTPOLE = ["--env_name=CartPole-v1", "--preset=none", "--num_workers=0", "--num_envs=4",
@@ -23,19 +23,6 @@ def here(tmp_path, monkeypatch):
     """Every test has an empty working directory."""
     monkeypatch.setattr(sys, "argv", ["main.py"])
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def command(capsys):
-    """A function from argv to (exit code, stdout, stderr) of the command in this process."""
-    def run(*argv):
-        code = 0
-        try:
-            main.main(argv)
-        except SystemExit as end:
-            code = end.code
-        return code, *capsys.readouterr()
-    return run
 
 
 @pytest.fixture
