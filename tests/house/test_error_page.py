@@ -94,7 +94,7 @@ def answer(tmp_path, monkeypatch, capfd):
         monkeypatch.delitem(sys.modules, name)
     for name in MISSING:
         monkeypatch.setitem(sys.modules, name, None)
-    for name in [name for name in gym.registry if name.startswith("ALE/")]:
+    for name in [name for name, spec in gym.registry.items() if "ale_py" in str(spec.entry_point)]:
         monkeypatch.delitem(gym.registry, name)
 
     def run(command: str) -> str:
