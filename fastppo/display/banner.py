@@ -34,8 +34,8 @@ def banner(ppo, request: Request, folder: Path, resumed: bool) -> list[str]:
         f" actions {space_text(policy.act_space)}",
         f"model     {network_text(policy, config)}, {size:,} parameters"
         + ", observations normalised" * policy.observer.norm,
-        f"acting    {config.acting}; {config.num_envs} environments x {config.num_steps} steps in"
-        f" {place_of_envs(config)}",
+        f"acting    {config.acting}; {counted(config.num_envs, 'environment')} x"
+        f" {counted(config.num_steps, 'step')} in {place_of_envs(config)}",
         f"device    {config.device}, torch_threads={config.torch_threads}{in_update}",
         f"kernels   {kernels.backend()}; learner {config.learner}"
         + f", for {only_torch}" * bool(only_torch),
@@ -51,8 +51,13 @@ def preset_line(request: Request) -> str:
 def place_of_envs(config: Any) -> str:
     """The processes that step the environments."""
     native = {"native": "one vector environment", "envpool": "EnvPool"}.get(config.vec)
-    count = config.num_workers
-    return native or (f"{count} worker{'s' * (count != 1)}" if count else "the main process")
+    workers = config.num_workers
+    return native or (counted(workers, "worker") if workers else "the main process")
+
+
+def counted(count: int, noun: str) -> str:
+    """1 step, 2 steps."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def network_text(policy, config: Any) -> str:

@@ -1,5 +1,7 @@
 """Fixes for environments that cannot be made: packages to install, and wrong arguments."""
 
+import difflib
+import importlib.util
 import inspect
 from typing import Any, Callable
 
@@ -7,6 +9,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator, registry
 
 from fastppo.errors import ConfigError
 from fastppo.machine.child_env import without_secrets
+from fastppo.settings.aliases import NEAR
 from fastppo.settings.fixes import Fix, Install
 
 # The fix if a text, such as a module's name or an error's text, contains the key.
@@ -28,6 +31,26 @@ def is_atari_id(env_name: str) -> bool:
 def is_registered(env_name: str) -> bool:
     """Returns True for an id for which no module must be imported by its name."""
     return env_name in registry or is_atari_id(env_name)
+
+
+def nearest_id(name: str) -> str | None:
+    """The registered id that a mistyped one is probably meant to be; None if none is near.
+
+    The same name in another version or namespace, such as ALE/Pong-v5 for Pong-v5, is nearest.
+    """
+    if importlib.util.find_spec("ale_py"):
+        importlib.import_module("ale_py")  # it registers the games
+    bases = {env_id: _base(env_id) for env_id in registry}
+    same = [env_id for env_id, base in bases.items() if base == _base(name)]
+    if same:
+        version = name.rpartition("-")[2]
+        return max(same, key=lambda one: (one.endswith(version), "/" not in one, one))
+    return next(iter(difflib.get_close_matches(name, registry, 1, NEAR)), None)
+
+
+def _base(env_id: str) -> str:
+    """The name of an id in small letters, without namespace and version: pong."""
+    return env_id.rpartition("/")[2].rpartition("-v")[0].lower()
 
 
 def missing_package(text: str, unknown: Fix = "install it in this Python, or give a newer version"

@@ -1,7 +1,6 @@
 """Makes environments from an id, class or callable."""
 
 import dataclasses
-import difflib
 import importlib
 from typing import Any, Callable, Sequence
 
@@ -11,7 +10,7 @@ from gymnasium.envs.registration import EnvSpec
 from fastppo.envs import atari, env_hints, faults, masks
 from fastppo.envs.wrappers import make_deterministic, stack_frames
 from fastppo.errors import ConfigError, EnvError, Error, SpaceError
-from fastppo.settings.fixes import Set
+from fastppo.settings.fixes import Set, program
 
 Factory = Callable[[], gym.Env]
 
@@ -184,7 +183,8 @@ def _find_spec(name: str, setting: str) -> EnvSpec:
     try:
         return gym.spec(name.rpartition(":")[2])
     except gym.error.Error as error:
-        near = difflib.get_close_matches(name, gym.registry, 1, 0.4)
+        near = env_hints.nearest_id(name)
         raise ConfigError(f"there is no environment {name!r}",
-                          Set(**{setting: near[0]}) if near
-                          else "give its module, too: module:MyEnv or package:Id-v0") from error
+                          Set(**{setting: near}) if near else
+                          f"{program()} envs lists them; for one of your own give its module, too:"
+                          " module:MyEnv or package:Id-v0") from error

@@ -44,7 +44,7 @@ CHANGEABLE = {"num_workers", "total_steps", "device", "learner", "acting", "torc
               "nan_policy", "replay_limit", "replay_timeout", "worker_env"}
 # Settings that a file never decides: what is read or written, and what workers may see.
 NOT_STORED = {"run_dir", "worker_env"}
-RUN_FIX = "give the folder of a run, such as runs/CartPole-v1__1, or a checkpoint in it"
+RUN_FIX = "give the folder of a run, such as runs/latest, or a checkpoint in it"
 
 log = logging.getLogger("fastppo")
 

@@ -23,7 +23,7 @@ def example_model(folder: Path = Path()) -> Path:
     """The newest policy in `folder`, else under runs/; a name that one might have if none is."""
     found = [*folder.glob("*.safetensors")] or [*Path("runs").glob("*/*.safetensors")]
     return max(found, key=lambda path: path.stat().st_mtime,
-               default=Path("runs/CartPole-v1__1/model.safetensors"))
+               default=Path("runs/latest/model.safetensors"))
 
 
 def write_error(path: Path, error: OSError) -> ConfigError:
