@@ -45,3 +45,18 @@ def torch_as_it_was():
     before = torch.get_num_threads(), torch.get_default_dtype()
     yield
     assert (torch.get_num_threads(), torch.get_default_dtype()) == before
+
+
+@pytest.fixture
+def command(capsys):
+    """A function from argv to (exit code, stdout, stderr) of the command in this process."""
+    from fastppo.cli import main
+
+    def run(*argv):
+        code = 0
+        try:
+            main.main(argv)
+        except SystemExit as end:
+            code = end.code
+        return code, *capsys.readouterr()
+    return run

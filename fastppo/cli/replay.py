@@ -115,8 +115,10 @@ def make_environment(bundle, options: Replay, path: Path) -> tuple[Any, Callable
     from fastppo.files.crash_bundle import ReplayEnvs
     stored = bundle.settings
     if options.env_name is None and not bundle.known:
-        raise ConfigError(f"{path} is of the environment {stored['env_name']}, and code that a file"
-                          " names is never imported", Set(env_name="my_module:MyEnv"))
+        name = stored["env_name"]
+        raise ConfigError(f"{path} is of the environment {name}, and code that a file names is"
+                          " never imported",
+                          Set(env_name=name if ":" in name else "my_module:MyEnv"))
     if options.env_kwargs is None and stored["env_kwargs"]:  # it may name files and modules
         raise ConfigError(f"{path} has arguments of the environment, and those of a file are never"
                           " used", Set(env_kwargs=stored["env_kwargs"]))

@@ -50,7 +50,13 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         summary = learn_and_save(ppo, folder, interrupts)
         if ppo.config.eval_episodes:
             final_evaluation(ppo, folder, summary, evaluator_of(sinks))
-        print_pictures(ppo, folder, request.options["video"])
+        try:
+            print_pictures(ppo, folder, request.options["video"])
+        except Stop:
+            status("")
+            print(f"complete  without its curve: {program()} plot {shlex.quote(str(folder))}",
+                  flush=True)
+            raise
     if any(getattr(sink, "hung", False) for sink in sinks):
         sys.stdout.flush()
         os._exit(0)  # a normal exit would wait for wandb again
@@ -246,7 +252,8 @@ def make_summary(ppo, ended: str, startup: float, seconds: float, begun: int, mo
             "steps_per_second": (ppo.complete_steps - begun) / seconds,
             "warmup_steps": rows * ppo.policy.observer.norm,
             "episodic_return": recent.get(MEAN_RETURN),
-            "evaluation": None, "best": best and best._asdict(), "model": model and model.name,
+            "faults": ppo.fault_stats(), "evaluation": None, "best": best and best._asdict(),
+            "model": model and model.name,
             "kernels": kernels.backend(), "version": __version__,
             "fingerprint": fingerprint(config.torch_threads)}
 
@@ -254,13 +261,15 @@ def make_summary(ppo, ended: str, startup: float, seconds: float, begun: int, mo
 def result_line(summary: dict[str, Any], model: Path | None) -> str:
     """The line that says how training ended."""
     word = {"done": "trained", "signal": "stopped", "error": "failed"}[summary["ended"]]
+    faults = "".join(f", {count:.0f} {name.partition('/')[2]}"
+                     for name, count in summary["faults"].items())
     if model is None:
         return f"{word:9} before the first iteration was complete: there is no model" \
             if not summary["iterations"] else f"{word:9} {summary['steps']:,} steps"
     part = f"{summary['steps'] - summary['resumed_at']:,} of " if summary["resumed_at"] else ""
     return (f"{word:9} {part}{summary['steps']:,} steps in {summary['seconds']:.1f} s"
             f" after {summary['startup_seconds']:.1f} s of start-up,"
-            f" {summary['steps_per_second']:,.0f} steps/s   {model}")
+            f" {summary['steps_per_second']:,.0f} steps/s{faults}   {model}")
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:

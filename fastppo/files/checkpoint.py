@@ -139,7 +139,10 @@ def find_checkpoint(place: Path) -> Checkpoint:
             log.warning("%s; resuming from the one before, %s", error.what, path)
         return found
     if errors:
-        raise errors[0]
+        model = place / "model.safetensors"
+        raise CheckpointError(
+            f"none of the {len(errors)} checkpoints in {place} can be read: {errors[0].what}",
+            Set(init_from=str(model)) if model.is_file() else "start a new run")
     raise CheckpointError(f"there is no checkpoint in {place}", (
         "start the run again, if it ended before its first checkpoint", RUN_FIX))
 

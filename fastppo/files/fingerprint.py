@@ -20,13 +20,22 @@ def fingerprint(torch_threads: int) -> dict[str, str | int]:
     Two runs of one Config give the same bits if these are equal.
     """
     flags = _cpu_flags()
-    avx2 = {"avx2", "fma"} <= set(flags)  # as csrc/simd/dispatch.h chooses
+    level = f" {vector_level({*flags})}" if kernels.COMPILED else ""
     return {"machine": platform.machine(), "cpu_flags": " ".join(flags),
             "fastppo": __version__, "torch": str(torch.__version__),
             "numpy": numpy.__version__, "gymnasium": gymnasium.__version__,
-            "kernels": kernels.backend() + " avx2" * (kernels.COMPILED and avx2),
+            "kernels": kernels.backend() + level,
             "torch_cpu": torch.backends.cpu.get_cpu_capability(), "torch_threads": torch_threads,
             "precision": "fp32"}
+
+
+def vector_level(flags: set[str]) -> str:
+    """The widest instructions of the compiled kernels, as csrc/simd/dispatch.h chooses them."""
+    if {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= flags:
+        return "avx512"
+    if {"avx2", "fma"} <= flags:
+        return "avx2"
+    return "neon" if "asimd" in flags else "plain C"
 
 
 def _cpu_flags() -> list[str]:

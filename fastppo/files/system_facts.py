@@ -14,7 +14,7 @@ import torch
 
 from fastppo import __version__
 from fastppo.envs.families import FAMILIES_KNOWN, is_installed
-from fastppo.files.fingerprint import fingerprint
+from fastppo.files.fingerprint import fingerprint, vector_level
 from fastppo.machine import kernels, limits
 from fastppo.machine.installation import (
     PACKAGE_FOLDER,
@@ -113,12 +113,3 @@ def kernel_facts(flags: list[str]) -> dict[str, Any]:
     return {"backend": kernels.backend(), "file": file and tilde(file),
             "simd": vector_level({*flags}) if file else None,
             "workers": kernels.COMPILED and os.name != "nt"}
-
-
-def vector_level(flags: set[str]) -> str:
-    """The widest instructions of the compiled kernels, as csrc/simd/dispatch.h chooses them."""
-    if {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= flags:
-        return "avx512"
-    if {"avx2", "fma"} <= flags:
-        return "avx2"
-    return "neon" if "asimd" in flags else "plain C"

@@ -504,3 +504,15 @@ def test_a_file_that_could_not_be_read_again_is_not_written(tmp_path):
             with pytest.raises(CheckpointError, match="longer than 4,194,304 bytes"):
                 write(tmp_path / "c.safetensors")
     assert not [*tmp_path.iterdir()]
+
+
+def test_where_no_checkpoint_can_be_read_the_policy_is_proposed_to_start_with(tmp_path):
+    for step in (64, 128):
+        (tmp_path / f"checkpoint-{step:012d}.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="none of the 2 checkpoints") as caught:
+        find_checkpoint(tmp_path)
+    assert "start a new run" in str(caught.value)
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(CheckpointError) as caught:
+        find_checkpoint(tmp_path)
+    assert f'init_from="{tmp_path / "model.safetensors"}"' in str(caught.value)
