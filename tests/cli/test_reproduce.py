@@ -81,7 +81,7 @@ def test_a_difference_without_a_cause_suspects_the_environment(command, trained)
 
 
 @pytest.mark.parametrize("changes, argv, says", [
-    ({"env_name": "shop:Env"}, [], "fix: --env_name=shop:Env"),
+    ({"env_name": "kiosk:Env"}, [], "fix: --env_name=kiosk:Env"),
     ({"model": "nets:Mine"}, [], "fix: --model=nets:Mine"),
     ({"env_kwargs": {"api_key": "***"}}, [], """--env_kwargs='{"api_key": "***"}'"""),
     ({"loss": "<function mine at 0x7f>"}, [], "loss of old can be given only in Python"),
@@ -118,9 +118,9 @@ def test_a_policy_that_a_run_started_with_is_asked_for(command, trained):
 
 
 def test_code_that_is_given_again_is_trained(command, monkeypatch):
-    Path("shop.py").write_text("import gymnasium\ndef Env(token):\n"
+    Path("kiosk.py").write_text("import gymnasium\ndef Env(token):\n"
                                "    return gymnasium.make('CartPole-v1')\n")
-    own = ["--env_name=shop:Env", '--env_kwargs={"token": "abc"}']
+    own = ["--env_name=kiosk:Env", '--env_kwargs={"token": "abc"}']
     monkeypatch.syspath_prepend(".")
     assert command(*CARTPOLE, *own, "--run_dir=old")[0] == 0
     assert "abc" not in Path("old/command.txt").read_text()
