@@ -370,10 +370,11 @@ def test_a_second_ctrl_c_ends_an_update_that_takes_too_long():
 
 
 def test_ctrl_c_during_the_write_of_a_checkpoint_lets_it_end(monkeypatch):
-    real = os.fsync
+    real, sent = os.fsync, []
 
     def interrupted(fd):
-        if "checkpoint-000000000064" in os.readlink(f"/proc/self/fd/{fd}"):
+        if "checkpoint-000000000064" in os.readlink(f"/proc/self/fd/{fd}") and not sent:
+            sent.append(fd)
             os.kill(os.getpid(), signal.SIGINT)
         real(fd)
     monkeypatch.setattr(os, "fsync", interrupted)

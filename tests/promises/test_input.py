@@ -398,7 +398,7 @@ def test_an_id_whose_package_is_missing_names_what_to_install(monkeypatch):
 def test_a_name_without_a_colon_is_an_id_and_imports_nothing(tmp_path, monkeypatch, name):
     (tmp_path / "levels_of_mine.py").write_text('raise RuntimeError("imported")')
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ConfigError, match=f"no environment '{name}'\n  fix: give its module"):
+    with pytest.raises(ConfigError, match=f"no environment '{name}'\n  fix: .*give its module"):
         make_factory(name)
     assert "levels_of_mine" not in sys.modules
 
