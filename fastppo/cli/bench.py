@@ -9,6 +9,7 @@ from typing import Any, Sequence
 from fastppo.arguments import command_line
 from fastppo.benchmark.options import Bench
 from fastppo.cli.interrupts import Interrupts
+from fastppo.display.status_line import show_status
 from fastppo.errors import ConfigError
 
 
@@ -36,7 +37,7 @@ def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 def show_progress(line: str) -> None:
     """Prints a line of progress on stderr; on a terminal it replaces the one before."""
     if sys.stderr.isatty():
-        print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+        show_status(line)
     elif line:
         print(line, file=sys.stderr, flush=True)
 

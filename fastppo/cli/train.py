@@ -18,7 +18,8 @@ from fastppo.arguments.preset_files import settings_text, sources_of
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.cli.seeds import train_seeds
 from fastppo.display.banner import banner
-from fastppo.display.notes import note, status
+from fastppo.display.notes import note
+from fastppo.display.status_line import show_status
 from fastppo.files.choose_folder import choose_run, link_latest, run_folder
 from fastppo.settings.fixes import flag, program
 from fastppo.settings.metric_names import EVALUATION, MEAN_RETURN
@@ -53,7 +54,7 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         try:
             print_pictures(ppo, folder, request.options["video"])
         except Stop:
-            status("")
+            show_status("")
             print(f"complete  without its curve: {program()} plot {shlex.quote(str(folder))}",
                   flush=True)
             raise
@@ -90,7 +91,7 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
     while not opened:
         run = choose_run(options, config, drawn)
         with run_folder(run, options.resume == "auto") as folder:
-            status(f"fastppo {__version__}   {run.place or config.env_name}   starting")
+            show_status(f"fastppo {__version__}   {run.place or config.env_name}   starting")
             from fastppo.files.checkpoint import checkpoints_in
             from fastppo.ppo import PPO
             start = request.given | {"progress": progress, "run_dir": str(folder)}
@@ -99,7 +100,7 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
                           "init_from": options.init_from}
             known = checkpoints_in(folder)
             with PPO(checkpoint=run.place, **start) as ppo:
-                status("")
+                show_status("")
                 opened = checkpoints_in(folder) == known and bool(run.place or not known)
                 if opened:
                     yield ppo, folder, run.place is not None
@@ -220,14 +221,15 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
     try:
         print(f"curve     {save_curve(folder)}", flush=True)
         if video:
-            status("recording an episode")
+            show_status("recording an episode")
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL complains without a display
             path = record_video(ppo.policy, ppo.source.evaluation_factories()[0],
                                 folder / f"video{best_format()}", ppo.config.seed,
                                 frames=VIDEO_FRAMES)
-            status("")
+            show_status("")
             print(f"video     {path}", flush=True)
     except Error as error:
+        show_status("")
         note(error.shell)
     print(f"next      {program()} play {shlex.quote(str(folder))}", flush=True)
 

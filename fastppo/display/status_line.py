@@ -7,10 +7,18 @@ import time
 WAIT_SECONDS, AGAIN_SECONDS = 2.0, 0.2  # before the first line; between two lines
 
 
-class StatusLine:
-    """Shows a text on stderr, in the place of the one before, if that is a terminal.
+def show_status(text: str) -> None:
+    """Shows a text on stderr in the place of the one before, if that is a terminal; "" removes it.
+    """
+    with contextlib.suppress(OSError):  # a closed terminal
+        if sys.stderr is not None and sys.stderr.isatty():
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
-    It begins after two seconds. As a context manager it removes its line at the end.
+
+class StatusLine:
+    """Shows texts by show_status, from two seconds on and not too often.
+
+    As a context manager it removes its line at the end.
     """
 
     def __init__(self):
@@ -24,16 +32,12 @@ class StatusLine:
 
     def __call__(self, text: str) -> None:
         """Shows `text`, unless a line was shown a moment ago."""
-        if (now := time.monotonic()) >= self.due and sys.stderr.isatty():
+        if (now := time.monotonic()) >= self.due:
             self.due, self.shown = now + AGAIN_SECONDS, True
-            self._write(text)
+            show_status(text)
 
     def clear(self) -> None:
         """Removes the line, so that something else can be printed."""
         if self.shown:
-            self._write("")
+            show_status("")
         self.shown = False
-
-    def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a closed terminal
-            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
