@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from fastppo.collect import Rollout
     from fastppo.config import Config
     from fastppo.errors import Error
+    from fastppo.evaluation.evaluate import Evaluation
+    from fastppo.evaluation.loaded_policy import load
     from fastppo.files.export import export
-    from fastppo.outputs.evaluate import Evaluation
-    from fastppo.outputs.loaded_policy import load
     from fastppo.policy import Policy
     from fastppo.ppo import PPO
     from fastppo.workers.make_vec import make_vec
@@ -22,9 +22,9 @@ __version__ = "0.1.0"
 __all__ = ["PPO", "Config", "load", "export", "make_vec", "Error", "Rollout", "Evaluation",
            "Policy", "__version__"]
 
-_MODULES = {"PPO": "ppo", "Config": "config", "load": "outputs.loaded_policy",
+_MODULES = {"PPO": "ppo", "Config": "config", "load": "evaluation.loaded_policy",
             "export": "files.export", "make_vec": "workers.make_vec", "Error": "errors",
-            "Rollout": "collect", "Evaluation": "outputs.evaluate", "Policy": "policy"}
+            "Rollout": "collect", "Evaluation": "evaluation.evaluate", "Policy": "policy"}
 
 
 def __getattr__(name: str) -> Any:

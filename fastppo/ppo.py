@@ -7,9 +7,9 @@
 
 from fastppo.build.resolve import one_environment
 from fastppo.collect import Rollout
+from fastppo.evaluation.evaluate import Evaluation, evaluate
 from fastppo.networks.torch_state import torch_threads
 from fastppo.outputs.callbacks import Callbacks, learning, rollout_collected
-from fastppo.outputs.evaluate import Evaluation, evaluate
 from fastppo.outputs.evaluator import evaluation_factories
 from fastppo.outputs.metrics import explained_variance
 from fastppo.outputs.saved_run import SavedRun

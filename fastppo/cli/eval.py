@@ -35,7 +35,7 @@ def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         return
     place, options = parse_eval(argv)
     path = options.file(place)
-    from fastppo.outputs.loaded_policy import factories_for, load
+    from fastppo.evaluation.loaded_policy import factories_for, load
     policy = load(path, model=options.model)
     factories = factories_for(policy, options.env_name, options.env_kwargs,
                               options.max_episode_steps)
@@ -56,7 +56,7 @@ def parse_eval(argv: Sequence[str]) -> tuple[Path, Eval]:
 def evaluate_with_status(policy, factories, seed: int, options: Eval):
     """The Evaluation of a policy, with a line on a terminal while it takes long."""
     from fastppo.display.status_line import StatusLine
-    from fastppo.outputs.evaluate import evaluate
+    from fastppo.evaluation.evaluate import evaluate
     with StatusLine() as status:
         return evaluate(policy, factories, seed, options.episodes, not options.stochastic,
                         lambda ended: status(f"played {ended:,} of {options.episodes:,} episodes"))

@@ -42,8 +42,8 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         print(verb_page(Export, "MODEL"))
         return
     model, options = parse_options(argv)
+    from fastppo.evaluation.loaded_policy import load
     from fastppo.files import export as exporter
-    from fastppo.outputs.loaded_policy import load
     path = Path(options.output or model.with_suffix(exporter.FORMATS[options.to or "onnx"]))
     if path.absolute() == model.absolute():
         raise ConfigError(f"{path} is the policy itself", Omit("output"))

@@ -48,7 +48,7 @@ def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     path = options.file(place)
     window = wants_window(options)
     output = None if window else output_file(place, options)
-    from fastppo.outputs.loaded_policy import factories_for, load
+    from fastppo.evaluation.loaded_policy import factories_for, load
     policy = load(path, model=options.model)
     factory = factories_for(policy, options.env_name, options.env_kwargs,
                             options.max_episode_steps)[0]
@@ -84,7 +84,7 @@ def has_display() -> bool:
 
 def output_file(place: Path, options: Play) -> Path:
     """The file of the video; raises ConfigError if it cannot be written."""
-    from fastppo.reports.video_file import best_format, check_video_path
+    from fastppo.evaluation.video_file import best_format, check_video_path
     folder = place if place.is_dir() else Path()
     path = Path(options.output) if options.output else folder / f"video{best_format()}"
     check_video_path(path)
@@ -93,7 +93,7 @@ def output_file(place: Path, options: Play) -> Path:
 
 def show_window(policy, factory, seed: int, options: Play) -> None:
     """Plays the episodes in the environment's own window; raises EnvError if there can be none."""
-    from fastppo.reports.watched_env import WINDOW, watched_env, watched_moments
+    from fastppo.evaluation.watched_env import WINDOW, watched_env, watched_moments
     try:
         with watched_env(policy, factory, seed, WINDOW) as envs:
             for moment in watched_moments(envs, options.episodes, not options.stochastic):
@@ -107,7 +107,7 @@ def show_window(policy, factory, seed: int, options: Play) -> None:
 def write_video(policy, factory, seed: int, options: Play, path: Path) -> None:
     """Records the episodes, and prints a line on the file."""
     from fastppo.display.status_line import StatusLine
-    from fastppo.reports.video import FRAME_LIMIT, record_video
+    from fastppo.evaluation.video import FRAME_LIMIT, record_video
     if not has_display():
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL complains if it finds none
     frames = 0

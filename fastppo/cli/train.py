@@ -215,9 +215,9 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
     A note says if that fails: the run has ended well.
     """
     from fastppo.errors import Error
+    from fastppo.evaluation.video import record_video
+    from fastppo.evaluation.video_file import best_format
     from fastppo.reports.curves import save_curve
-    from fastppo.reports.video import record_video
-    from fastppo.reports.video_file import best_format
     try:
         print(f"curve     {save_curve(folder)}", flush=True)
         if video:

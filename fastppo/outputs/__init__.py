@@ -1,4 +1,4 @@
-"""The outputs of a run: metrics, sinks, evaluations, faults.
+"""The outputs of a run: metrics, sinks, what is done at an interval, faults.
 
-May import: files, display and what these may import.
+May import: evaluation, display and what these may import.
 """

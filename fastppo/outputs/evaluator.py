@@ -7,17 +7,13 @@ training: it has its own environments, episodes and seeds, and only reads the po
 from pathlib import Path
 from typing import Any, NamedTuple, Sequence
 
-from gymnasium.spaces import Box, Space
-
 from fastppo.config import Config
 from fastppo.display.notes import note
-from fastppo.envs import faults, masks
-from fastppo.envs.make import Factory, make_envs, spaces_of
 from fastppo.envs.source import EnvSource
-from fastppo.envs.spaces import CHOICES, mask_leaf, observation_storage
-from fastppo.errors import CheckpointError, ConfigError, EnvError, Error
-from fastppo.outputs.evaluate import Evaluation
-from fastppo.settings.fixes import Fix, Set
+from fastppo.errors import CheckpointError, ConfigError, EnvError
+from fastppo.evaluation.evaluate import Evaluation
+from fastppo.evaluation.factories import evaluation_factories
+from fastppo.settings.fixes import Set
 from fastppo.settings.metric_names import EVAL_RETURN, EVALUATION
 
 BEST = "best.safetensors"
@@ -104,56 +100,6 @@ def evaluation_metrics(found: Evaluation) -> dict[str, float]:
     spread = {"eval/return_std": found.std} if len(found.returns) > 1 else {}
     return {EVAL_RETURN: found.mean, **spread, "eval/length": float(found.lengths.mean()),
             "eval/steps": float(found.lengths.sum())}
-
-
-def evaluation_factories(source: EnvSource, env: Any = None, name: str = "env") -> list[Factory]:
-    """The factories of environments for an evaluation: of `env`, given as `name`, or the run's own.
-
-    Raises ConfigError if the environment cannot be made, has other spaces than the environments of
-    training, or if only one of them has action masks.
-    """
-    if env is None:
-        return source.evaluation_factories()
-    try:
-        factories = source.evaluation_factories(env, name)
-        envs = make_envs(factories[:1])
-    except Error as error:
-        if name == "env" or error.what.startswith(name):
-            raise
-        raise ConfigError(f"{name} is {env!r}: {error.what}", error.fix) from error
-    try:
-        found, where = spaces_of(envs[0]), masks.mask_source(envs[0])
-    finally:
-        faults.close_all(envs)
-    check_spaces(f"{name} is {env!r}, whose", (source.obs_space, source.act_space), found,
-                 f"give one of the same spaces, or leave {name} out")
-    trained = mask_leaf(source.obs_space, source.act_space) is not None
-    if isinstance(source.act_space, CHOICES) and bool(where) != trained:
-        has = f"has an action mask, {where}" if where else \
-            "has no action mask in its first info and no action_masks()"
-        wanted = "without masks" if where else "with masks"
-        raise ConfigError(f"{name} is {env!r}, which {has}, but the policy is trained {wanted}",
-                          f"give one {wanted}, as in training, or leave {name} out")
-    return factories
-
-
-def check_spaces(whose: str, ours: tuple[Space, Space], theirs: tuple[Space, Space], fix: Fix
-                 ) -> None:
-    """Raises ConfigError if the spaces of an environment, `theirs`, are not those of a policy.
-
-    Both are (observation space, action space); `whose` begins the text of the error.
-    """
-    for what, our, their in zip(("observations", "actions"), ours, theirs):
-        if not spaces_match(our, their, what == "observations"):
-            raise ConfigError(f"{whose} {what} are of the space {their}, but the policy is trained"
-                              f" for {our}", fix)
-
-
-def spaces_match(ours: Space, theirs: Space, bounds_free: bool) -> bool:
-    """True if two spaces are equal; `bounds_free`: Boxes too, if they are stored the same way."""
-    if bounds_free and isinstance(ours, Box) and isinstance(theirs, Box):
-        return observation_storage(ours) == observation_storage(theirs)
-    return ours == theirs
 
 
 def evaluator_of(sinks: Sequence[Any]) -> Evaluator | None:

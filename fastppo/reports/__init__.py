@@ -1,4 +1,4 @@
-"""Tables, curves, comparisons and videos of runs that have ended.
+"""Tables, curves and comparisons of runs that have ended.
 
 May import: outputs and what that may import.
 """

@@ -11,7 +11,7 @@ import pytest
 from fastppo import load
 from fastppo.cli import eval as eval_module
 from fastppo.cli import main
-from fastppo.outputs import evaluate
+from fastppo.evaluation import evaluate
 
 
 @pytest.fixture

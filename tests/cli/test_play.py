@@ -10,7 +10,7 @@ from PIL import Image
 from fastppo import load
 from fastppo.cli import main, play
 from fastppo.cli.interrupts import Stop
-from fastppo.reports import video, video_file
+from fastppo.evaluation import video, video_file
 
 
 @pytest.fixture(autouse=True)

@@ -14,9 +14,9 @@ from PIL import Image
 
 from fastppo.envs.make import make_factory
 from fastppo.errors import ConfigError, EnvError
-from fastppo.reports import frames, video, video_file
-from fastppo.reports.video import record_video
-from fastppo.reports.watched_env import with_render_mode
+from fastppo.evaluation import frames, video, video_file
+from fastppo.evaluation.video import record_video
+from fastppo.evaluation.watched_env import with_render_mode
 
 MIXED = Dict(a=Box(-np.inf, np.inf, (3,), np.float32), b=Discrete(4),
              camera=Box(0, 255, (16, 16, 3), np.uint8))

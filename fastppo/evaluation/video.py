@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Callable
 
 from fastppo.envs.make import EnvFactory
-from fastppo.policy import Policy
-from fastppo.reports.frames import FramePainter, View
-from fastppo.reports.video_file import video_file
-from fastppo.reports.watched_env import (
+from fastppo.evaluation.frames import FramePainter, View
+from fastppo.evaluation.video_file import video_file
+from fastppo.evaluation.watched_env import (
     FRAMES,
     WatchedMoment,
     frames_per_second,
     watched_env,
     watched_moments,
 )
+from fastppo.policy import Policy
 
 FRAME_LIMIT = 10_000
 

@@ -9,8 +9,8 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from fastppo import Config, Policy, load
 from fastppo.errors import ConfigError, EnvError
-from fastppo.outputs import evaluate
-from fastppo.outputs.loaded_policy import factories_for, stored_arguments, trained_environment
+from fastppo.evaluation import evaluate
+from fastppo.evaluation.loaded_policy import factories_for, stored_arguments, trained_environment
 
 MIXED = Dict(a=Box(-np.inf, np.inf, (3,), np.float32), b=Discrete(4))
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from fastppo.reports.network_view import Choices, NetworkView, Normals
+from fastppo.evaluation.network_view import Choices, NetworkView, Normals
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels
 

@@ -10,8 +10,8 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from fastppo.envs.make import EnvFactory
 from fastppo.errors import ConfigError
+from fastppo.evaluation.evaluate import EvaluationEnvs, check_episodes, evaluation_envs
 from fastppo.networks.torch_state import torch_threads
-from fastppo.outputs.evaluate import EvaluationEnvs, check_episodes, evaluation_envs
 from fastppo.policy import Policy
 
 WINDOW, FRAMES = "human", "rgb_array"  # render modes

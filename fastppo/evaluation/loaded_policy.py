@@ -8,11 +8,11 @@ from fastppo.envs.env_hints import is_registered
 from fastppo.envs.make import EnvFactory
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
+from fastppo.evaluation.evaluate import Evaluation, evaluate
+from fastppo.evaluation.factories import check_spaces
 from fastppo.files.policy_file import read_policy
 from fastppo.machine.limits import usable_cores
 from fastppo.networks.torch_state import torch_threads
-from fastppo.outputs.evaluate import Evaluation, evaluate
-from fastppo.outputs.evaluator import check_spaces
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Set
 

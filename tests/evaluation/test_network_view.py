@@ -8,9 +8,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from torch import distributions as td
 from torch import nn
 
-from fastppo.networks.torch_state import torch_threads
-from fastppo.reports.network_panel import BACKGROUND, GROUND, POSITIVE, Panel
-from fastppo.reports.network_view import (
+from fastppo.evaluation.network_panel import BACKGROUND, GROUND, POSITIVE, Panel
+from fastppo.evaluation.network_view import (
     Choices,
     NetworkView,
     Normals,
@@ -18,6 +17,7 @@ from fastppo.reports.network_view import (
     network_view,
     round_limit,
 )
+from fastppo.networks.torch_state import torch_threads
 
 VECTOR, CAMERA = Box(-np.inf, np.inf, (3,), np.float32), Box(0, 255, (12, 16, 3), np.uint8)
 

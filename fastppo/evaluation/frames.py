@@ -5,10 +5,10 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from fastppo.outputs.evaluate import EvaluationEnvs
-from fastppo.reports.network_panel import BACKGROUND, MUTED, TEXT, Panel
-from fastppo.reports.network_view import network_view
-from fastppo.reports.watched_env import WatchedMoment
+from fastppo.evaluation.evaluate import EvaluationEnvs
+from fastppo.evaluation.network_panel import BACKGROUND, MUTED, TEXT, Panel
+from fastppo.evaluation.network_view import network_view
+from fastppo.evaluation.watched_env import WatchedMoment
 
 View = Literal["env", "network", "both"]
 SHORTEST_SIDE, LONGEST_SIDE = 340, 1280  # pixels of a rendered frame's shorter and longer side
