@@ -90,7 +90,10 @@ def _conflicts(config: Config):
          Omit("nan_policy")),
         (config.on_worker_failure == "restart" and config.num_workers == 0,
          "on_worker_failure=restart starts worker processes again, and there are none",
-         Omit("on_worker_failure")))
+         Omit("on_worker_failure")),
+        (config.step_timeout not in (0, default_of("step_timeout")) and config.num_workers == 0,
+         f"step_timeout={config.step_timeout:g} ends a worker process that hangs, and there are"
+         " none", (Omit("step_timeout"), Set(num_workers=1))))
 
 
 def _check_keys(config: Config, seen: ObservationLayout) -> None:

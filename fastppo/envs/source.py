@@ -13,10 +13,14 @@ from fastppo.envs.make import EnvFactory, make_envs, make_factory, spaces_of
 from fastppo.envs.spaces import masked_space
 from fastppo.envs.step_time import step_seconds
 from fastppo.envs.wrappers import warn_of_doubled
-from fastppo.errors import ConfigError, SpaceError
+from fastppo.errors import ConfigError, EnvError, SpaceError
+from fastppo.machine.exit_message import exit_message
 from fastppo.settings.fixes import Omit, Set
 
 MOST_ENVS = 1_000_000
+ENDED = EnvError("the process has ended inside an environment that it had made to read its spaces:"
+                 " by os._exit, by exit() in native code, or by a signal that cannot be caught",
+                 "run the environment alone, in python")
 
 
 class EnvSource:
@@ -76,6 +80,7 @@ class EnvSource:
         self.obs_space, self.act_space = spaces_of(self.vector, "single_")
         self.metadata = env.metadata
 
+    @exit_message(f"error: {ENDED}")
     def _inspect(self, factories: Sequence[EnvFactory], show_masks: bool) -> None:
         """Takes spaces, metadata, masks and the time of a step from environments made for this."""
         limit = partial(faults.time_limit, self.config.reset_timeout)

@@ -4,7 +4,7 @@ import logging
 import os
 from typing import Callable
 
-from fastppo.config import Config
+from fastppo.config import Config, default_of
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.machine.limits import usable_cores
@@ -40,11 +40,14 @@ def worker_count(num_workers: int | str | None, num_envs: int, pays: Callable[[i
 
 
 def pays(step_seconds: float, config: Config, workers: int) -> bool:
-    """True if `workers` save more time than they cost.
+    """True if `workers` save more time than they cost, or if a setting asks for them.
 
     They save their share of the stepping. They cost their start and, in local acting, one handover
     per rollout; in central acting one per step of each half of the environments.
     """
+    if config.on_worker_failure == "restart" or \
+            config.step_timeout not in (0, default_of("step_timeout")):
+        return True
     rollouts = -(-config.total_steps // (config.num_envs * config.num_steps))
     handovers = rollouts if config.acting == "local" else rollouts * config.num_steps * 2
     saved = config.total_steps * step_seconds * (1 - 1 / max(1, workers))
