@@ -108,10 +108,3 @@ def _check_keys(config: Config, seen: ObservationLayout) -> None:
         if not isinstance(keys, tuple) or not keys or not {*keys} <= {*known}:
             raise ConfigError(f"{name} is {keys!r}, but must be some of {', '.join(known)}",
                               Set(**{name: known}))
-
-
-def torch_alone(config: Config) -> str:
-    """The first setting that only the torch learner supports, as name=value; "" for none."""
-    name = first_changed(config, "norm_values critic_lr grad_clipping optimizer loss")
-    value = getattr(config, name, None)
-    return f"your own {name}" if callable(value) else f"{name}={value}" if name else ""

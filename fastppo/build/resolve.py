@@ -12,23 +12,16 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from fastppo.arguments.preset_files import is_preset_file, preset_settings
-from fastppo.build.check_settings import check_settings, torch_alone
-from fastppo.build.model import is_plain_mlp
+from fastppo.build.check_settings import check_settings
+from fastppo.build.compiled_support import unsupported_in_acting, unsupported_in_learner
 from fastppo.config import Config, check_names, default_of
-from fastppo.envs.observations import (
-    ObservationEncoding,
-    ObservationLayout,
-    clamps_normalised_only,
-)
+from fastppo.envs.observations import ObservationEncoding, ObservationLayout
 from fastppo.envs.source import EnvSource, check_agreement
 from fastppo.envs.spaces import action_storage
 from fastppo.envs.vector_source import VectorEnvSource
 from fastppo.errors import ConfigError
-from fastppo.machine import kernels
 from fastppo.machine.limits import usable_cores
 from fastppo.networks.cnn import IMAGE_NETWORKS, image_shape
-from fastppo.networks.heads import COMPILED_HEADS, make_head
-from fastppo.networks.mlp import COMPILED_ACTIVATIONS
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.presets import BY_PRESET, PRESETS
 from fastppo.settings.spelling import closest
@@ -139,13 +132,11 @@ def resolve(source: EnvSource) -> Config:
     if config.shared_critic is None:
         config = config.replace(shared_critic=config.model in IMAGE_NETWORKS
                                 and config.actor_keys == config.critic_keys)
-    supported = _kernel_supports(config, seen)
-    config = config.replace(acting=_compiled_if(config, "acting", supported, "local", "central"))
-    only_torch = torch_alone(config)
-    if only_torch and config.learner == "kernel":
-        raise ConfigError(f"learner=kernel does not support {only_torch}", Set(learner="torch"))
-    supported = supported and not only_torch and seen.mask is None
-    config = config.replace(learner=_compiled_if(config, "learner", supported, "kernel", "torch"))
+    config = config.replace(
+        acting=_compiled_unless(unsupported_in_acting(config, seen), config, "acting",
+                                "local", "central"),
+        learner=_compiled_unless(unsupported_in_learner(config, seen), config, "learner",
+                                 "kernel", "torch"))
     return config.replace(
         torch_threads=config.torch_threads or 1, update_threads=_update_threads(config),
         num_workers=worker_count(config.num_workers, config.num_envs,
@@ -159,17 +150,6 @@ def _update_threads(config: Config) -> int:
     """
     convolutions = config.model in IMAGE_NETWORKS and config.device == "cpu"
     return config.update_threads or config.torch_threads or (usable_cores() if convolutions else 1)
-
-
-def _kernel_supports(config: Config, seen: ObservationLayout) -> bool:
-    """True if the compiled kernels support the network and the action head."""
-    head = make_head(seen.act_space, config, 1)
-    widths = ObservationEncoding(seen).size, *config.hidden_sizes, head.size
-    return (kernels.COMPILED and is_plain_mlp(config) and config.device == "cpu"
-            and type(head) in COMPILED_HEADS and config.std is None and not config.final_tanh
-            and not config.norm_values and head.size <= kernels.MAX_CHOICES
-            and len(config.hidden_sizes) <= kernels.MAX_HIDDEN and max(widths) <= kernels.MAX_WIDTH
-            and clamps_normalised_only(seen, config.norm_obs, config.obs_limit))
 
 
 def _model(config: Config, seen: ObservationLayout) -> Any:
@@ -203,14 +183,9 @@ def _device(device: str) -> str:
     return device
 
 
-def _compiled_if(config: Config, name: str, supported: bool, compiled: str, general: str) -> str:
-    """The choice `name` resolved: `compiled` if that is supported, else `general`."""
+def _compiled_unless(reason: str, config: Config, name: str, compiled: str, general: str) -> str:
+    """The choice `name` resolved: `compiled`, unless there is a `reason` for which it cannot be."""
     choice = getattr(config, name)
-    if choice == compiled and not supported:
-        raise ConfigError(
-            f"{name}={compiled} needs the compiled extension and a built-in MLP on the CPU"
-            f" ({', '.join(COMPILED_ACTIVATIONS)}; no layer_norm, rnn or keys; at most"
-            f" {kernels.MAX_HIDDEN} layers of {kernels.MAX_WIDTH:,} units), with actions of one"
-            f" Discrete or of one Box with a learned, state-independent std (at most"
-            f" {kernels.MAX_CHOICES:,}); to learn, without action masks", Set(**{name: general}))
-    return compiled if choice in ("auto", compiled) and supported else general
+    if choice == compiled and reason:
+        raise ConfigError(f"{name}={compiled} does not support {reason}", Set(**{name: general}))
+    return compiled if choice in ("auto", compiled) and not reason else general

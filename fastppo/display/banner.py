@@ -18,9 +18,10 @@ NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and
 
 def banner(ppo, request: Request, folder: Path, resumed: bool) -> list[str]:
     """What is trained, the folder of the run, and its resolved choices, a line each."""
-    from fastppo.build.check_settings import torch_alone
+    from fastppo.build.compiled_support import unsupported_in_learner
     from fastppo.machine import kernels
-    config, policy, only_torch = ppo.config, ppo.policy, torch_alone(ppo.config)
+    config, policy = ppo.config, ppo.policy
+    reason = unsupported_in_learner(config, policy.observer.layout)
     size = sum(param.numel() for param in policy.parameters())
     in_update = f", {config.update_threads} in the update" * (
         config.update_threads != config.torch_threads)
@@ -38,7 +39,7 @@ def banner(ppo, request: Request, folder: Path, resumed: bool) -> list[str]:
         f" {counted(config.num_steps, 'step')} in {place_of_envs(config)}",
         f"device    {config.device}, torch_threads={config.torch_threads}{in_update}",
         f"kernels   {kernels.backend()}; learner {config.learner}"
-        + f", for {only_torch}" * bool(only_torch),
+        + f", because the compiled one does not support {reason}" * bool(reason),
     ])
 
 

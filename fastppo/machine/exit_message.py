@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Iterator
 
 # Its pipe closes with this process, however that ends: then there is no line to read.
-SCRIPT = 'read -r line || printf "%s\\n" "$0" >&2'
+WAITING = 'read -r line || printf "%s\\n" "$0" >&2'
 
 
 @contextmanager
@@ -15,7 +15,7 @@ def exit_message(text: str) -> Iterator[None]:
     A shell waits for that, so a system without /bin/sh prints nothing.
     """
     try:
-        shell = subprocess.Popen(["/bin/sh", "-c", SCRIPT, text], stdin=subprocess.PIPE,
+        shell = subprocess.Popen(["/bin/sh", "-c", WAITING, text], stdin=subprocess.PIPE,
                                  stdout=subprocess.DEVNULL)
     except OSError:
         yield

@@ -1,0 +1,61 @@
+"""The settings and spaces that the compiled kernels do not support."""
+
+from fastppo.build.check_settings import first_changed
+from fastppo.build.user_model import is_user_model
+from fastppo.config import Config
+from fastppo.envs.observations import (
+    ObservationEncoding,
+    ObservationLayout,
+    clamps_normalised_only,
+)
+from fastppo.machine import kernels
+from fastppo.networks.heads import COMPILED_HEADS, make_head
+from fastppo.networks.mlp import COMPILED_ACTIVATIONS
+from fastppo.settings.fixes import format_value
+
+NOT_IN_ACTING = "rnn layer_norm actor_keys critic_keys std final_tanh norm_values"
+NOT_IN_LEARNER = "critic_lr grad_clipping optimizer loss"
+
+
+def unsupported_in_acting(config: Config, seen: ObservationLayout) -> str:
+    """The first reason for which compiled kernels cannot act, such as rnn=gru; "" for none.
+
+    The `config` has its model and device resolved.
+    """
+    if not kernels.COMPILED:
+        return "an installation without the compiled extension"
+    if is_user_model(config.model):
+        return "your own model"
+    for name, supported in (("model", ["mlp"]), ("activation", COMPILED_ACTIVATIONS),
+                            ("device", ["cpu"])):
+        if getattr(config, name) not in supported:
+            return f"{name}={getattr(config, name)}"
+    return _setting_text(config, NOT_IN_ACTING) or _unsupported_spaces(config, seen)
+
+
+def unsupported_in_learner(config: Config, seen: ObservationLayout) -> str:
+    """The first reason for which the compiled learner cannot learn; "" for none."""
+    return (unsupported_in_acting(config, seen) or "action masks" * (seen.mask is not None)
+            or _setting_text(config, NOT_IN_LEARNER))
+
+
+def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
+    """The first reason of the spaces, the head and the sizes of an MLP; "" for none."""
+    head = make_head(seen.act_space, config, 1)
+    if type(head) not in COMPILED_HEADS:
+        return _setting_text(config, "distribution sde") or f"the action space {seen.act_space}"
+    if head.size > kernels.MAX_CHOICES:
+        return f"{head.size:,} actions (at most {kernels.MAX_CHOICES:,})"
+    widest = max(ObservationEncoding(seen).size, *config.hidden_sizes, head.size)
+    if len(config.hidden_sizes) > kernels.MAX_HIDDEN or widest > kernels.MAX_WIDTH:
+        return (f"networks of this size: at most {kernels.MAX_HIDDEN} layers of"
+                f" {kernels.MAX_WIDTH:,} units")
+    return "" if clamps_normalised_only(seen, config.norm_obs, config.obs_limit) \
+        else f"obs_limit={config.obs_limit:g}"
+
+
+def _setting_text(config: Config, names: str) -> str:
+    """The first of some settings without its default, as name=value; "" if all have it."""
+    name = first_changed(config, names)
+    value = getattr(config, name, None)
+    return f"your own {name}" if callable(value) else f"{name}={format_value(value)}" * bool(name)
