@@ -130,7 +130,8 @@ def _make_env(factory: Factory, where: str) -> gym.Env:
 def _settings_error(factory: EnvFactory, error: BaseException) -> ConfigError | None:
     """The ConfigError if the constructor failed for a setting or a package; None otherwise."""
     if isinstance(error, gym.error.DependencyNotInstalled):
-        return ConfigError(f"the environment needs a package that is not installed: {error}",
+        missing = str(error).partition(", ")[0]  # without Gymnasium's own advice
+        return ConfigError(f"the environment needs a package that is not installed: {missing}",
                            env_hints.missing_package(f"{factory.constructor} {error}"))
     if isinstance(error, ImportError) and isinstance(factory.constructor, EnvSpec):
         return ConfigError(f"{factory.name} cannot be imported: {error}",

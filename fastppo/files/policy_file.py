@@ -35,6 +35,7 @@ from fastppo.files.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.networks.torch_state import default_torch
 from fastppo.networks.value_normalisation import modules_with_moments
 from fastppo.policy import Policy
+from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.spelling import MODELS
 
 MAX_LEAVES = 1_000  # parts of a space in a file
@@ -42,6 +43,9 @@ POLICY_FORMAT = "fastppo policy 1"
 # Settings of training that may be functions or classes; a policy does not need them.
 CALLABLE_SETTINGS = ("lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef", "optimizer",
                      "loss")
+NETWORK_SETTINGS = ("model", "hidden_sizes", "activation", "layer_norm", "shared_critic", "rnn",
+                    "rnn_size", "distribution", "std", "sde", "final_tanh", "norm_values",
+                    "actor_keys", "critic_keys", "norm_obs")
 
 log = logging.getLogger("fastppo")
 
@@ -98,15 +102,21 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
     The log says what such a file does not have. Raises CheckpointError if it does not fit.
     """
     own = ppo.config.model if is_user_model(ppo.config.model) else None
-    found, _ = read_policy(path, own)
+    found, config = read_policy(path, own)
+    pairs = (found.obs_space, ppo.policy.obs_space), (found.act_space, ppo.policy.act_space)
+    for what, (theirs, ours) in zip(("observations", "actions"), pairs):
+        if theirs != ours:
+            raise CheckpointError(f"the policy in {path} is for {what} of the space {theirs}, and"
+                                  f" this run has {ours}",
+                                  ("give the environment that it was trained with",
+                                   Omit("init_from")))
     try:
-        if (found.obs_space, found.act_space) != (ppo.policy.obs_space, ppo.policy.act_space):
-            raise RuntimeError(f"it is for observations {found.obs_space} and actions"
-                               f" {found.act_space}")
         ppo.policy.load_state_dict(found.state_dict())
     except RuntimeError as error:
-        raise CheckpointError(f"the policy in {path} does not fit this run: {error}",
-                              "give the environment and the model that it was trained with"
+        other = {name: getattr(config, name) for name in NETWORK_SETTINGS
+                 if getattr(config, name) != getattr(ppo.config, name)}
+        raise CheckpointError(f"the policy in {path} has another network than this run",
+                              Set(**other) if other else "give the model that it was trained with"
                               ) from error
     log.warning("starting with the weights and observation moments of %s; it does not have the"
                 " optimizer's moments, adapted rates, the scaling of rewards or steps taken", path)

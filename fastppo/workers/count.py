@@ -13,6 +13,7 @@ from fastppo.settings.fixes import Set
 # Seconds, measured: bench/workers.py, bench/LOG.md.
 START_SECONDS = 0.25  # until the workers have started
 HANDOVER_SECONDS = 200e-6  # for the main process to wake the workers, and them to wake it
+MOST_PER_CORE = 2  # workers, without a warning: some environments wait
 
 log = logging.getLogger("fastppo")
 
@@ -33,10 +34,14 @@ def worker_count(num_workers: int | str | None, num_envs: int, pays: Callable[[i
     if num_workers is None or num_workers == "auto":
         count = min(usable_cores(), num_envs)
         return count if num_workers is None or pays(count) else 0
+    count = min(num_workers, num_envs)
     if num_workers > num_envs:
         log.warning("num_workers=%d, but there are only %d environments: %d workers are started",
                     num_workers, num_envs, num_envs)
-    return min(num_workers, num_envs)
+    if count > MOST_PER_CORE * usable_cores():
+        log.warning("%d workers share %d cores; one per core is usually fastest: num_workers=%d",
+                    count, usable_cores(), usable_cores())
+    return count
 
 
 def pays(step_seconds: float, config: Config, workers: int) -> bool:

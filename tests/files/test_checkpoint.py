@@ -435,8 +435,11 @@ def test_a_policy_starts_a_new_run_and_the_log_says_what_it_lacks(folder, caplog
             assert torch.equal(value, old.policy.state_dict()[name])
         assert ppo.step == 0 and "optimizer's moments" in caplog.text
         iterations(ppo, 1)
-    with pytest.raises(CheckpointError, match="does not fit this run"):
+    with pytest.raises(CheckpointError, match="is for observations of the space Box"):
         PPO("CartPole-v1", **TINY, init_from=path)
+    with pytest.raises(CheckpointError, match="has another network") as caught:
+        PPO(env, **TINY | {"hidden_sizes": (9,), "rnn": "gru"}, init_from=path)
+    assert caught.value.fix.settings == {"hidden_sizes": old.config.hidden_sizes, "rnn": "none"}
 
 
 @pytest.mark.parametrize("value", [
