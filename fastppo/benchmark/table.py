@@ -16,7 +16,24 @@ NOT_REPLAYED = ("          (the environment is not deterministic, so the limit i
 
 def text(found: dict[str, Any]) -> str:
     """The report of figures.session_report as the lines that the command prints."""
-    return "\n".join([*head(found), "", *rows(found), "", *ending(found)])
+    return "\n".join([*answer(found), "", *head(found), "", *rows(found), "", *ending(found)])
+
+
+def answer(found: dict[str, Any]) -> list[str]:
+    """The speed of the fastest whole loop, and the largest part of its time, in two lines."""
+    loop, limit, over = found["best"], found["limit"], found["above_limit"]
+    least = 1 / loop["limit"]  # seconds of a step, on all the cores that it uses
+    cores = (limit["environment"] + limit["acting"] + limit["update"]) / least
+    parts = {"stepping": limit["environment"], "acting": limit["acting"],
+             "update": limit["update"], "waiting": 0.0, "reports": 0.0}
+    seconds = {name: over[name] + value / cores for name, value in parts.items()}
+    slowest = max(seconds, key=lambda name: seconds[name])
+    count = loop["processes"]
+    place = f"{count} worker process{'es' * (count > 1)}" if count else "the main process alone"
+    share = seconds[slowest] / (sum(over.values()) + least)
+    return [f"fastest   {loop['median']:,.0f} steps per second, with {place};"
+            f" {share:.0%} of the time is {WHY[slowest]}",
+            f"          {found['command']}"]
 
 
 def head(found: dict[str, Any]) -> list[str]:
@@ -82,7 +99,7 @@ def peer_rows(one: dict[str, Any], rounds: int) -> list[str]:
 
 
 def ending(found: dict[str, Any]) -> list[str]:
-    """The parts of the time above the limit, and the fastest setting."""
+    """The parts of the time above the limit."""
     loop, gaps = found["best"], found["above_limit"]
     over = sum(gaps.values())
     (first, most), *rest = gaps.items()
@@ -90,8 +107,7 @@ def ending(found: dict[str, Any]) -> list[str]:
     return [f"held back by {WHY[first]}: {micro(most)} of the {micro(over)} us that a step takes"
             f" above its limit of {micro(1 / loop['limit'])} us;",
             f"          then {others}",
-            *parallel_row(found),
-            f"fastest   {found['command']}"]
+            *parallel_row(found)]
 
 
 def micro(seconds: float) -> str:
