@@ -94,10 +94,13 @@ def parse_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in re.split(r"[,\s]+", text.strip()):
         found = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18}))?", part)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-        if first > last:
+        if not found:
             raise ConfigError(f'seeds is "{text}", but must be numbers, such as 1,2,7 or 1..5',
                               Set(seeds="1..5"))
+        first, last = int(found[1]), int(found[2] or found[1])
+        if first > last:
+            raise ConfigError(f"seeds has {part}, whose first number is the larger one",
+                              Set(seeds=f"{last}..{first}"))
         seeds += range(first, min(last, first + MOST_SEEDS) + 1)
         if len(seeds) > MOST_SEEDS:
             raise ConfigError(f"{text} are more than {MOST_SEEDS:,} seeds", Set(seeds="1..10"))
@@ -106,9 +109,11 @@ def parse_seeds(text: str) -> list[int]:
 
 def settings_of_each(request: Request, cores: int) -> list[str]:
     """The settings that each seed's command has for its share of the cores, unless given."""
+    from fastppo.workers.count import needs_workers
     flags, given = ["--progress=none"], request.given
     if "num_workers" not in given and request.config.vec in ("auto", "workers"):
-        flags.append(f"--num_workers={cores if cores > 1 else 0}")
+        alone = cores == 1 and not needs_workers(request.config)
+        flags.append(f"--num_workers={0 if alone else cores}")
     if cores == 1 and not {"update_threads", "torch_threads"} & {*given}:
         flags.append("--update_threads=1")
     return flags

@@ -50,10 +50,15 @@ def pays(step_seconds: float, config: Config, workers: int) -> bool:
     They save their share of the stepping. They cost their start and, in local acting, one handover
     per rollout; in central acting one per step of each half of the environments.
     """
-    if config.on_worker_failure == "restart" or \
-            config.step_timeout not in (0, default_of("step_timeout")):
+    if needs_workers(config):
         return True
     rollouts = -(-config.total_steps // (config.num_envs * config.num_steps))
     handovers = rollouts if config.acting == "local" else rollouts * config.num_steps * 2
     saved = config.total_steps * step_seconds * (1 - 1 / max(1, workers))
     return saved > START_SECONDS + handovers * HANDOVER_SECONDS
+
+
+def needs_workers(config: Config) -> bool:
+    """True if a setting asks for something that only worker processes have."""
+    return config.on_worker_failure == "restart" or \
+        config.step_timeout not in (0, default_of("step_timeout"))

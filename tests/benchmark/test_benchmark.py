@@ -112,8 +112,8 @@ def test_what_holds_back_adds_up_to_what_is_above_the_limit():
     assert next(iter(above)) == "acting"
     assert found["command"] == f"{program()} --env_name=CartPole-v1 --num_workers=2"
     assert all(len(line) <= 120 for line in table.text(found).splitlines())
-    assert table.text(found).startswith("fastest   200,000 steps per second, with 2 worker processes"
-                                        "; 100% of the time is acting\n")  # 5 us of 5 us
+    assert table.text(found).startswith(
+        "fastest   200,000 steps per second, with 2 worker processes; 100% of the time is acting\n")
 
 
 def test_what_the_cores_make_together_stands_beside_what_the_limit_says():

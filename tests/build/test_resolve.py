@@ -7,7 +7,9 @@ from envs_for_tests import Chance
 from gymnasium.spaces import Box, Discrete
 
 from fastppo.build import resolve
+from fastppo.build.compiled_support import unsupported_in_learner
 from fastppo.build.resolve import config_for, make_source
+from fastppo.envs.observations import ObservationLayout
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.settings.fixes import fix_text
@@ -70,3 +72,34 @@ def test_minibatches_that_a_memory_caps_are_told_once(trainer, caplog, settings,
     ppo.update(ppo.collect())
     assert caplog.text.count("num_minibatches=8, but") == said
     assert caplog.text.count("fix: num_minibatches=4") == said
+
+
+@pytest.mark.parametrize("settings", [{"step_timeout": 9.0}, {"on_worker_failure": "restart"}])
+def test_what_only_workers_have_makes_the_run_start_them_or_is_refused(settings):
+    few = {"env_name": "CartPole-v1", "total_steps": 512, "num_envs": 2, "num_steps": 8,
+           "num_minibatches": 1, "num_workers": "auto"}
+    for given in {}, settings:
+        config = resolve.resolve(make_source(None, config_for(None, few | given)))
+        assert bool(config.num_workers) == bool(given)
+    with pytest.raises(ConfigError, match=next(iter(settings))) as caught:
+        resolve.resolve(make_source(None, config_for(
+            None, few | settings | {"num_workers": 0})))
+    assert "leave --" in fix_text(caught.value.fix, shell=True)
+
+
+class Own(torch.nn.Module):
+    """A model of the user's, not called here."""
+
+
+@pytest.mark.parametrize("settings, reason", [
+    ({"rnn": "gru"}, "rnn=gru"), ({"layer_norm": True}, "layer_norm=True"),
+    ({"activation": "silu"}, "activation=silu"), ({"critic_lr": 1e-3}, "critic_lr=0.001"),
+    ({"optimizer": torch.optim.SGD}, "your own optimizer"), ({"model": Own}, "your own model"),
+    ({"hidden_sizes": (4,) * 17}, "networks of this size"), ({}, "")])
+@pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built here")
+def test_the_reason_for_torch_is_the_first_setting_that_the_kernels_lack(settings, reason):
+    source = make_source(None, config_for("CartPole-v1", settings))
+    config = resolve.resolve(source)
+    found = unsupported_in_learner(config, ObservationLayout(source.obs_space, source.act_space))
+    assert found.startswith(reason) and bool(found) == bool(reason)
+    assert config.learner == ("torch" if reason else "kernel")

@@ -72,7 +72,7 @@ def test_seeds_are_a_range_or_a_list(text, wanted):
     assert seeds.parse_seeds(text) == wanted
 
 
-@pytest.mark.parametrize("text", ["5..1", "1-5", "-1..2", "a", "1...3", "1.5", "1e3"])
+@pytest.mark.parametrize("text", ["1-5", "-1..2", "a", "1...3", "1.5", "1e3"])
 def test_other_texts_are_no_seeds(text):
     with pytest.raises(ConfigError, match=re.escape(f'seeds is "{text}"')):
         seeds.parse_seeds(text)
@@ -80,6 +80,7 @@ def test_other_texts_are_no_seeds(text):
 
 @pytest.mark.parametrize("argv, says", [
     (["--seeds=5..1"], "fix: --seeds=1..5"),
+    (["--seeds=7,9..3"], "9..3, whose first number is the larger one"),
     (["--seeds"], "--seeds takes one value"),
     (["--seeds=1..2000"], "more than 1,000 seeds"),
     (["--seeds=1..999999999999999999"], "more than 1,000 seeds"),
@@ -100,6 +101,7 @@ def test_wrong_options_are_an_error_with_a_fix_and_nothing_is_started(command, m
     ([], 1, ["--progress=none", "--num_workers=0", "--update_threads=1"]),
     ([], 4, ["--progress=none", "--num_workers=4"]),
     (["--num_workers=1", "--torch_threads=2"], 1, ["--progress=none"]),
+    (["--step_timeout=9"], 1, ["--progress=none", "--num_workers=1", "--update_threads=1"]),
     (["--vec=envpool"], 4, ["--progress=none"])])
 def test_each_seed_has_its_share_of_the_cores_unless_workers_are_given(argv, cores, wanted):
     assert seeds.settings_of_each(command_line.read(argv), cores) == wanted
