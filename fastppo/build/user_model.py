@@ -1,5 +1,7 @@
 """Creates a user's own network, and tries it on two made-up observations."""
 
+import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,7 +69,7 @@ def try_network(policy: Policy, config: Config) -> Policy:
     try:
         out = policy.net(*inputs)
     except Exception as error:  # a user's forward may raise anything
-        raise ModelError(f"{called} failed: {type(error).__name__}: {error}",
+        raise ModelError(f"{called} failed{user_line(error)}: {type(error).__name__}: {error}",
                          f"accept these arguments, and {fix}") from error
     parts = list(out) if isinstance(out, (tuple, list)) and out else [out]
     shapes = [[2, policy.head.size], [2], [2, memory]][:3 if memory else 2]
@@ -86,6 +88,14 @@ def try_network(policy: Policy, config: Config) -> Policy:
         raise ModelError(f"{called} returned tensors without a gradient",
                          "leave out detach(), .data, torch.no_grad() and requires_grad_(False)")
     return policy
+
+
+def user_line(error: BaseException) -> str:
+    """The last line in the traceback of an exception that is not torch's or ours; "" for none."""
+    ours = Path(torch.__file__).parent, Path(__file__).parents[1]
+    own = [one for one in traceback.extract_tb(error.__traceback__)
+           if not any(place in Path(one.filename).parents for place in ours)]
+    return f" in {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
 
 
 def trial_inputs(policy: Policy) -> list[Any]:

@@ -9,9 +9,15 @@ from contextlib import contextmanager
 from typing import Any, Iterator
 
 from fastppo.errors import EnvError, FaultPlace
-from fastppo.settings.fixes import Fix
+from fastppo.settings.fixes import Fix, Set
 
 RESULTS = {"step()": "(obs, reward, terminated, truncated, info)", "reset()": "(obs, info)"}
+# The fix if the text of a refused result contains the key.
+RESULT_FIXES = {
+    "reward is array": "return one number as reward: float(reward)",
+    "has shape": "return observations of the shape that observation_space declares, or declare"
+                 " theirs",
+}
 IN_MAIN = "correct the environment; with num_workers=0 a breakpoint() in it works"
 CLOSE_SECONDS = 2.0  # for the close() of all environments together
 MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
@@ -95,7 +101,7 @@ def env_error(where: str, field: str, error: BaseException, fix: Fix = IN_MAIN) 
     return EnvError(what.rstrip().encode(errors="backslashreplace").decode(), wrong or fix)
 
 
-def _result_fix(field: str, error: BaseException) -> str:
+def _result_fix(field: str, error: BaseException) -> Fix:
     """The fix if fastppo or Gymnasium has refused what the environment returned; otherwise ""."""
     trace = error.__traceback__
     while trace and trace.tb_next:
@@ -108,7 +114,10 @@ def _result_fix(field: str, error: BaseException) -> str:
                 " is shimmy.GymV21CompatibilityV0(env=env)")
     if "unexpected keyword" in str(error):
         return "reset must take seed and options: def reset(self, *, seed=None, options=None)"
-    return "correct what the environment returns, or the space that it declares"
+    if isinstance(error, NonFiniteValue) and field == "step()":
+        return "look for divisions by 0 and overflows in it", Set(nan_policy="reset_env")
+    return next((fix for word, fix in RESULT_FIXES.items() if word in str(error)),
+                "correct what the environment returns, or the space that it declares")
 
 
 def truncate_text(text: str, limit: int) -> str:

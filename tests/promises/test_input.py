@@ -127,11 +127,19 @@ def net(answer):
     (lambda out: (out[:, :3], out[:, 3].bfloat16()), r"float32 \[2, 3\], bfloat16 \[2\]"),
     (lambda out: (out[:, :3].double(), out[:, 3]), r"float64 \[2, 3\], float32 \[2\]"),
     (lambda out: (out[:, :3].long(), out[:, 3]), r"returned \(int64 \[2, 3\], float32 \[2\]\)"),
-    (lambda out: 1 / 0, "failed: ZeroDivisionError"), (lambda out: out @ out, "failed: Runtime")])
+    (lambda out: 1 / 0, "failed in .*: ZeroDivisionError"),
+    (lambda out: out @ out, "failed in .*: Runtime")])
 def test_a_model_whose_forward_is_wrong_is_told_what_to_return(trainer, answer, said):
     fix = "accept these arguments, and " * said.startswith("failed") + r"return \(action"
     with pytest.raises(ModelError, match=rf"{said}[^\n]*\n  fix: {fix}"):
         trainer(Chance, model=net(answer))
+
+
+def test_what_a_model_raises_is_named_with_its_line(trainer):
+    with pytest.raises(ModelError, match=r"failed in test_input.py, line \d+: ZeroDivisionError"):
+        trainer(Chance, model=net(lambda out: 1 / 0))
+    with pytest.raises(ModelError, match=r"failed: TypeError: .*positional argument"):
+        trainer(Chance, model=type("Two", (net(None),), {"forward": lambda self: None}))
 
 
 def test_a_model_that_cannot_learn_is_refused_before_the_first_step(trainer):

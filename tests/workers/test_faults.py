@@ -129,12 +129,21 @@ def test_a_wrong_answer_to_reset_names_the_episode_that_did_not_begin(reply, tex
     error = failure(lambda env: reply, 0, at=-1)
     assert_named(error, 0, 0)
     assert re.search(text, str(error)) and "reset" in str(error)
+    assert "nan_policy" not in str(error)  # it is for steps
+
+
+@pytest.mark.parametrize("name, fix", [
+    ("reward [1]", "return one number as reward: float(reward)"),
+    ("shape (5,)", "return observations of the shape that observation_space declares"),
+    ("an infinity", "--nan_policy=reset_env"), ("text", "or the space that it declares")])
+def test_the_fix_of_a_wrong_answer_says_what_to_return(name, fix):
+    assert fix in fix_text(failure(BAD_ANSWERS[name][0], 0).fix, shell=True)
 
 
 def test_the_fix_of_a_wrong_result_is_to_correct_it_and_no_line_of_ours_is_shown():
     for workers in (0, 2):
         error = failure(BAD_ANSWERS["a NaN"][0], workers)
-        assert error.fix == "correct what the environment returns, or the space that it declares"
+        assert fix_text(error.fix, shell=True).endswith("or --nan_policy=reset_env")
         assert "Traceback" not in error.what and re.search(r"seed \d+", error.what)
 
 
