@@ -17,7 +17,7 @@ from fastppo.arguments.command_line import Request, Train
 from fastppo.arguments.preset_files import settings_text, sources_of
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.cli.seeds import train_seeds
-from fastppo.display.banner import banner
+from fastppo.display.banner import banner, folded
 from fastppo.display.notes import note
 from fastppo.display.status_line import show_status
 from fastppo.files.choose_folder import choose_run, link_latest, run_folder
@@ -146,7 +146,8 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
         if ended == "signal":
             shorten_waits(ppo.sinks)
         ppo.close()  # its sinks print their last lines
-        print(result_line(summary, model), flush=True)
+        print(*folded([result_line(summary, model), *best_line(summary, folder)]), sep="\n",
+              flush=True)
         if ended != "done":
             print_resume_line(ppo, folder)
         interrupts.stop_now = lambda: True
@@ -272,6 +273,13 @@ def result_line(summary: dict[str, Any], model: Path | None) -> str:
     return (f"{word:9} {part}{summary['steps']:,} steps in {summary['seconds']:.1f} s"
             f" after {summary['startup_seconds']:.1f} s of start-up,"
             f" {summary['steps_per_second']:,.0f} steps/s{faults}   {model}")
+
+
+def best_line(summary: dict[str, Any], folder: Path) -> list[str]:
+    """The line about the best evaluation during training, if there was one."""
+    best = summary["best"]
+    return [f"best      evaluation {best['mean']:.1f} at step {best['step']:,}"
+            f"   {folder / best['model']}"] if best and best["model"] else []
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:

@@ -419,12 +419,20 @@ def test_a_run_folder_that_was_removed_meanwhile_costs_no_model(command, monkeyp
 def test_the_last_lines_are_training_evaluation_curve_and_what_to_do_next(command):
     code, out, err = command(*CARTPOLE, "--seed=1")
     assert (code, err) == (0, "")
-    *_, trained, evaluated, curve, following = out.splitlines()
+    *_, trained, model, evaluated, curve, following = out.splitlines()
     assert re.fullmatch(r"evaluation return -?\d+\.\d ± \d+\.\d \(2 episodes\)", evaluated)
     assert curve == f"curve     {only_run()}/curve.png"
     assert following == f"next      {program()} play {only_run()}"
     assert re.fullmatch(r"trained   96 steps in \d+\.\d s after \d+\.\d s of start-up,"
-                        r" [\d,]+ steps/s   runs/\S+/model.safetensors", trained)
+                        r" [\d,]+ steps/s", trained)
+    assert model == f"{' ' * 10}{only_run()}/model.safetensors"
+
+
+def test_the_best_evaluation_is_named_with_its_file(command):
+    code, out, _ = command(*CARTPOLE, "--eval_interval=32", "--eval_episodes=2")
+    best = json.loads((only_run() / "summary.json").read_text())["best"]
+    assert code == 0 and f"best      evaluation {best['mean']:.1f} at step {best['step']}" in out
+    assert f"{only_run()}/best.safetensors" in out.split()
 
 
 def test_a_run_leaves_model_metrics_settings_and_summary_in_its_own_folder(command):
@@ -558,7 +566,7 @@ def test_a_fault_of_the_environment_is_exit_code_1_and_leaves_the_last_whole_ite
                              '--env_kwargs={"fails": 12}')
     assert code == 1
     assert err.startswith("error: environment 0") and "a bug in the environment" in err
-    ended, resume = out.splitlines()[-2:]
+    ended, _, resume = out.splitlines()[-3:]
     assert ended.startswith("failed    32 steps")
     assert resume == f"resume    {program()} --resume={only_run()} --env_name=shop:Plain"
     load(only_run() / "model.safetensors")
@@ -574,8 +582,8 @@ def test_a_signal_ends_collecting_at_once_and_keeps_the_last_whole_iteration(
                              f'--env_kwargs={{"signum": {int(signum)}, "at": {at}}}')
     assert (code, err) == (128 + signum, "")
     assert signal.getsignal(signum) == before
-    last, *resume = out.splitlines()[-2 if steps else -1:]
-    assert resume == [f"resume    {program()} --resume={only_run()} --env_name=shop:Plain"
+    last, *rest = out.splitlines()[-3 if steps else -1:]
+    assert rest[1:] == [f"resume    {program()} --resume={only_run()} --env_name=shop:Plain"
                       ] * bool(steps)
     assert last.startswith(f"stopped   {steps} steps" if steps else "stopped   before the first")
     assert (only_run() / "model.safetensors").exists() == bool(steps)
@@ -591,7 +599,7 @@ def test_a_signal_while_updating_lets_the_iteration_end(command, monkeypatch):
     monkeypatch.setattr(Learner, "update", interrupted)
     code, out, _ = command(*CARTPOLE)
     assert code == 130
-    assert out.splitlines()[-2].startswith("stopped   32 steps")
+    assert out.splitlines()[-3].startswith("stopped   32 steps")
     assert json.loads((only_run() / "summary.json").read_text())["iterations"] == 1
 
 
@@ -921,7 +929,7 @@ def test_a_real_process_with_workers_stops_on_sigterm_and_leaves_nobody():
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 143 and "Traceback" not in err
-    assert out.splitlines()[-2].startswith("stopped")
+    assert out.splitlines()[-3].startswith("stopped")
     assert out.splitlines()[-1] == "resume    python main.py --resume=run"
     load("run/model.safetensors")
     with pytest.raises(ProcessLookupError):
