@@ -10,6 +10,7 @@ from gymnasium.envs.registration import EnvSpec
 from fastppo.envs import atari, env_hints, faults, masks
 from fastppo.envs.wrappers import make_deterministic, stack_frames
 from fastppo.errors import ConfigError, EnvError, Error, SpaceError
+from fastppo.machine.mujoco_warnings import mujoco_warnings_once
 from fastppo.settings.fixes import Set, program
 
 Factory = Callable[[], gym.Env]
@@ -32,8 +33,9 @@ class EnvFactory:
     masked: bool = False  # whether action masks outside the observations become a part of them
 
     def __call__(self) -> gym.Env:
-        env = self._from_spec() if isinstance(self.constructor, EnvSpec) else self._from_callable()
-        games = self.games
+        games, spec = self.games, isinstance(self.constructor, EnvSpec)
+        with mujoco_warnings_once(spec and "mujoco" in f"{self.constructor.entry_point}"):
+            env = self._from_spec() if spec else self._from_callable()
         if games:
             env = atari.preprocess_atari(env, self.limit, games.lives)
         env = stack_frames(env, self.stack)

@@ -69,6 +69,7 @@ class WorkerTeam:
         # (seed, number) of an environment's running episode, if there is one; for texts of errors
         self.episode_of: Callable[[int], tuple[int, int] | None] = lambda env: None
         self.workers: list[WorkerProcess] = []
+        self.first_lines: set[str] = set()
         self.start()
 
     def start(self) -> None:
@@ -91,7 +92,8 @@ class WorkerTeam:
                     partial(self.make, self.factories[first:last], first, w),
                     "the environment's factory")
                 job = pickle.dumps((self.arena.spec, w, groups, self.spinning, made))
-                self.workers.append(WorkerProcess(self.arena.fd, w, first, job, self.allowed))
+                self.workers.append(WorkerProcess(self.arena.fd, w, first, job, self.allowed,
+                                                  self.first_lines))
         except BaseException:
             self._finalizer()
             raise
