@@ -237,6 +237,9 @@ class Config:
     eval_env: Any | None = None
     """Environment to evaluate in: a Gymnasium id or `module:callable`, in Python also a callable;
     it gets max_episode_steps, but not env_kwargs; none: the environment of training"""
+    video_interval: int | None = None
+    """Environment steps between videos of an episode during training, of at most 1,000 frames, in
+    the folder videos/ of the run; none: no videos"""
     logger: tuple[Literal["tensorboard", "trackio", "wandb"], ...] | str | None = None
     """Programs that metrics are sent to, one or several, beside the CSV file of the command;
     tensorboard needs run_dir, which the command always has"""
@@ -249,8 +252,9 @@ class Config:
     wandb_tags: tuple[str, ...] | str | None = None
     """Tags of wandb's run"""
     progress: Literal["auto", "live", "lines", "none"] = "auto"
-    """Output during training: live, lines or none; live is redrawn in place, and lines where there
-    is no terminal; lines come every ten seconds; auto: live with the command, none in Python"""
+    """Output of a run: live, lines, or none (with the command the result, notes and errors alone);
+    live is redrawn in place, and lines where there is no terminal; lines come every ten seconds;
+    auto: live with the command, none in Python"""
     checkpoint_interval: float = 60.0
     """Seconds between checkpoints in the run's folder, the last one at the end of training; 0: only
     that one"""
@@ -302,7 +306,7 @@ def _one_of(choices):
 # (settings, a function that is True for a valid value, a description of valid values)
 RULES = [(name, *rule) for names, *rule in (
     ("num_envs num_steps epochs num_minibatches num_microbatches total_steps frame_stack rnn_size"
-     " max_episode_steps eval_interval sde_sample_freq replay_limit",
+     " max_episode_steps eval_interval video_interval sde_sample_freq replay_limit",
      _whole(1), "a whole number above 0"),
     ("torch_threads update_threads", lambda x: _whole(1)(x) and x <= MOST_THREADS,
      f"a whole number from 1 to {MOST_THREADS}"),

@@ -128,7 +128,7 @@ def command_again(folder: Path, settings: dict[str, Any], options: Reproduce) ->
         again["eval_episodes"] = 0
     words = [f"--{name}={json.dumps(value)}" if isinstance(value, dict) else flag(name, value)
              for name, value in again.items() if value is not None]
-    return [*words, "--logger=none"]
+    return [*words, "--video_interval=none", "--logger=none"]
 
 
 def train_again(words: Sequence[str], steps: int) -> tuple[Path, int]:

@@ -22,11 +22,10 @@ from fastppo.display.notes import note
 from fastppo.display.status_line import show_status
 from fastppo.files.choose_folder import choose_run, link_latest, run_folder
 from fastppo.settings.fixes import flag, program
-from fastppo.settings.metric_names import EVALUATION, MEAN_RETURN
+from fastppo.settings.metric_names import ASIDE, MEAN_RETURN
 
 PROCESS_START = time.monotonic()
 MODEL_FILE, SUMMARY_FILE = "model.safetensors", "summary.json"
-VIDEO_FRAMES = 1_000  # of the video at the end of training
 
 
 def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
@@ -42,7 +41,7 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         from fastppo.files.start_files import write_start_files
         from fastppo.outputs.evaluator import evaluator_of
         link_latest(folder)
-        print(*banner(ppo, request, folder, resumed), sep="\n", flush=True)
+        announce(ppo, *banner(ppo, request, folder, resumed))
         if is_complete(ppo, folder):
             print(f"complete  {ppo.step:,} of {ppo.total:,} steps   {folder / MODEL_FILE}")
             return
@@ -91,7 +90,8 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
     while not opened:
         run = choose_run(options, config, drawn)
         with run_folder(run, options.resume == "auto") as folder:
-            show_status(f"fastppo {__version__}   {run.place or config.env_name}   starting")
+            if progress != "none":
+                show_status(f"fastppo {__version__}   {run.place or config.env_name}   starting")
             from fastppo.files.checkpoint import checkpoints_in
             from fastppo.ppo import PPO
             start = request.given | {"progress": progress, "run_dir": str(folder)}
@@ -119,14 +119,14 @@ def is_complete(ppo, folder: Path) -> bool:
 def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
     """Learns, and saves the policy even after an error or a signal; returns the run's summary.
 
-    A signal stops at once while steps are collected or evaluated, else after the iteration; an
-    update that takes long is undone.
+    A signal stops at once while steps are collected, evaluated or recorded, else after the
+    iteration; an update that takes long is undone.
     """
     from fastppo.outputs.sinks import shorten_waits
     started, ended, begun = time.monotonic(), "error", ppo.step
-    evaluating = -ppo.clock.seconds.get(EVALUATION, 0.0)
-    interrupts.stop_now = lambda: ppo.clock.part in ("collect", EVALUATION)
-    interrupts.stop_late = lambda: ppo.clock.part in ("update", "collect", EVALUATION)
+    aside = -ppo.clock.aside
+    interrupts.stop_now = lambda: ppo.clock.part in ("collect", *ASIDE)
+    interrupts.stop_late = lambda: ppo.clock.part in ("update", "collect", *ASIDE)
     say = interrupts.say
     try:
         interrupts.say = next((sink.say for sink in ppo.sinks if hasattr(sink, "say")), say)
@@ -135,8 +135,8 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
     except Stop:
         pass
     finally:
-        evaluating += ppo.clock.seconds.get(EVALUATION, 0.0)
-        seconds = time.monotonic() - started - evaluating
+        aside += ppo.clock.aside
+        seconds = time.monotonic() - started - aside
         interrupts.stop_now = interrupts.stop_late = lambda: False
         interrupts.say = say
         ended = "signal" if interrupts.signum else ended
@@ -146,8 +146,8 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
         if ended == "signal":
             shorten_waits(ppo.sinks)
         ppo.close()  # its sinks print their last lines
-        print(*folded([result_line(summary, model), *best_line(summary, folder)]), sep="\n",
-              flush=True)
+        print(*folded([result_line(summary, model)]), flush=True)
+        announce(ppo, *folded(best_line(summary, folder)))
         if ended != "done":
             print_resume_line(ppo, folder)
         interrupts.stop_now = lambda: True
@@ -207,7 +207,7 @@ def final_evaluation(ppo, folder: Path, summary: dict[str, Any], evaluator) -> N
               "ci95": found.ci95 if count > 1 else None, "episodes": count,
               "length": float(found.lengths.mean())}
     write_summary(folder, summary | {"evaluation": result})
-    print(f"evaluation return {found}", flush=True)
+    announce(ppo, f"evaluation return {found}")
 
 
 def print_pictures(ppo, folder: Path, video: bool) -> None:
@@ -216,30 +216,33 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
     A note says if that fails: the run has ended well.
     """
     from fastppo.errors import Error
-    from fastppo.evaluation.video import record_video
     from fastppo.evaluation.video_file import best_format
+    from fastppo.outputs.video_recorder import record_episode
     from fastppo.reports.curves import save_curve
     try:
-        print(f"curve     {save_curve(folder)}", flush=True)
+        announce(ppo, f"curve     {save_curve(folder)}")
         if video:
-            show_status("recording an episode")
-            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL complains without a display
-            path = record_video(ppo.policy, ppo.source.evaluation_factories()[0],
-                                folder / f"video{best_format()}", ppo.config.seed,
-                                frames=VIDEO_FRAMES)
+            show_status("recording an episode" * (ppo.config.progress != "none"))
+            path = record_episode(ppo, folder / f"video{best_format()}")
             show_status("")
-            print(f"video     {path}", flush=True)
+            announce(ppo, f"video     {path}")
     except Error as error:
         show_status("")
         note(error.shell)
-    print(f"next      {program()} play {shlex.quote(str(folder))}", flush=True)
+    announce(ppo, f"next      {program()} play {shlex.quote(str(folder))}")
+
+
+def announce(ppo, *lines: str) -> None:
+    """Prints lines, unless progress=none asks for the result alone."""
+    if lines and ppo.config.progress != "none":
+        print(*lines, sep="\n", flush=True)
 
 
 def make_summary(ppo, ended: str, startup: float, seconds: float, begun: int, model: Path | None
                  ) -> dict[str, Any]:
     """The contents of summary.json; `startup` and `seconds` of training in seconds.
 
-    `begun` is the step at which this process began.
+    `begun` is the step at which this process began. The live view's mean speed is computed alike.
     """
     from fastppo.collect import WARMUP_STEPS
     from fastppo.files.fingerprint import fingerprint

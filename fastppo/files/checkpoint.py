@@ -39,9 +39,9 @@ NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
 # Settings that a resumed run may change: they do not change what is learnt, or extend it.
 CHANGEABLE = {"num_workers", "total_steps", "device", "learner", "acting", "torch_threads",
               "update_threads", "step_timeout", "reset_timeout", "eval_episodes", "eval_interval",
-              "eval_env", "checkpoint_interval", "logger", "wandb_project", "wandb_entity",
-              "wandb_group", "wandb_tags", "progress", "run_dir", "on_worker_failure",
-              "nan_policy", "replay_limit", "replay_timeout", "worker_env"}
+              "eval_env", "video_interval", "checkpoint_interval", "logger", "wandb_project",
+              "wandb_entity", "wandb_group", "wandb_tags", "progress", "run_dir",
+              "on_worker_failure", "nan_policy", "replay_limit", "replay_timeout", "worker_env"}
 # Settings that a file never decides: what is read or written, and what workers may see.
 NOT_STORED = {"run_dir", "worker_env"}
 RUN_FIX = "give the folder of a run, such as runs/latest, or a checkpoint in it"

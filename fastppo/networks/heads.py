@@ -6,9 +6,9 @@ Every head has
     noise     one letter for each random number of an action: u uniform in [0, 1), n normal
     form      the map from a stored action to the environment's (ActionMapping)
     hold      steps for which the noise stays the same; None: a whole rollout
-and functions of parameters [b size]: sample, draw, evaluate, mode, masked. No head draws random
-numbers: noise is an argument. Log-probabilities and entropies are in nats, summed over components.
-Entropies are exact unless a head says that they are estimated.
+and functions of parameters [b size]: sample, draw, evaluate, mode, masked, std. No head draws
+random numbers: noise is an argument. Log-probabilities and entropies are in nats, summed over
+components. Entropies are exact unless a head says that they are estimated.
 """
 
 import math
@@ -49,6 +49,10 @@ class Head(nn.Module):
     def masked(self, params: Tensor, mask: Tensor | None) -> Tensor:
         """Parameters with which actions that `mask`, bool [b choices], forbids are never taken."""
         return params
+
+    def std(self, params: Tensor) -> Tensor:
+        """The standard deviation [a] of each number in act, a mean over rows; choices have none."""
+        return torch.zeros(0)
 
 
 class Categorical(Head):
@@ -153,6 +157,10 @@ class Normal(Head):
         """The mean [b a]."""
         return self.normal(params)[0]
 
+    def std(self, params: Tensor) -> Tensor:
+        """The standard deviation [a] of each component, a mean over rows."""
+        return self.normal(params)[1].mean(0)
+
 
 class Gaussian(Normal):
     """Normals with means [b a] and one log std for each component, free of the state.
@@ -169,6 +177,10 @@ class Gaussian(Normal):
     def normal(self, mean: Tensor) -> tuple[Tensor, Tensor]:
         """(mean [b a], std [a])."""
         return mean, self.log_std.exp()
+
+    def std(self, params: Tensor | None = None) -> Tensor:
+        """The standard deviation [a] of each component, free of the state."""
+        return self.log_std.exp()
 
     def evaluate(self, mean: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
         """(logp [b] of act, entropy [b]), in the order of operations of the kernels."""
@@ -255,6 +267,12 @@ class Beta(Head):
         first, second = F.softplus(params).chunk(2, -1)
         return first / (first + second)
 
+    def std(self, params: Tensor) -> Tensor:
+        """The standard deviation [a] of each component in (0, 1), a mean over rows."""
+        alpha, beta = self._shapes(params)
+        both = alpha + beta
+        return (alpha * beta / (both.square() * (both + 1))).sqrt().mean(0)
+
     def _shapes(self, params: Tensor) -> Sequence[Tensor]:
         return (1 + F.softplus(params)).chunk(2, -1)
 
@@ -319,6 +337,10 @@ class CompositeHead(Head):
     def mode(self, params: Tensor) -> Tensor:
         """The likeliest action of every head [b k]."""
         return self._row([head.mode(x) for head, x in zip(self.parts, self._params(params))])
+
+    def std(self, params: Tensor) -> Tensor:
+        """The standard deviations [a] of the numbers of every head, means over rows."""
+        return torch.cat([head.std(x) for head, x in zip(self.parts, self._params(params))])
 
     def _params(self, params: Tensor) -> Sequence[Tensor]:
         return params.split([head.size for head in self.parts], -1)

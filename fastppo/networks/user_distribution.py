@@ -53,6 +53,13 @@ class DistributionHead(Head):
             return params
         return td.Categorical(logits=params.logits.masked_fill(~mask, MASKED_LOGIT))
 
+    def std(self, params: td.Distribution) -> Tensor:
+        """The standard deviation [a] of each component, a mean over rows; [0] if it has none."""
+        try:
+            return params.stddev.reshape(params.batch_shape[0], -1).mean(0)
+        except NotImplementedError:
+            return torch.zeros(0)
+
     def _stored(self, params: td.Distribution, act: Tensor) -> Tensor:
         act = clamp_to_support(params, act)
         return act.reshape(act.shape[0], *self.store.shape).to(self.dtype)

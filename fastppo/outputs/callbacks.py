@@ -3,6 +3,7 @@
     on_start(ppo)                 before the first iteration of a call of learn
     on_collect(ppo, rollout)      after a rollout, before its update
     on_iteration(ppo, stats)      after an iteration; False ends training
+    on_video(ppo, path)           after a video has been written, see video_interval
     on_end(ppo)                   after the last iteration, also after an exception
 
 An object has any of these methods; a function is called like on_iteration. Sinks are callbacks.
@@ -17,10 +18,12 @@ import numpy as np
 from fastppo.build.resolve import target_steps
 from fastppo.collect import Rollout
 from fastppo.errors import ConfigError
+from fastppo.outputs.action_metrics import action_metrics
 from fastppo.settings.spelling import closest
 
 # The methods of a callback, and the number of their arguments.
-EVENTS = {"on_start": 1, "on_collect": 2, "on_iteration": 2, "on_end": 1}
+EVENTS = {"on_start": 1, "on_collect": 2, "on_iteration": 2, "on_video": 2, "on_end": 1}
+SECOND_ARGUMENT = {"on_collect": "rollout", "on_video": "path"}  # of the others: stats
 FOREIGN_ARGUMENTS = {"total_timesteps": "total_steps", "timesteps": "total_steps",
                      "callback": "callbacks"}
 Callback = Callable[[Any, dict[str, float]], Any] | object
@@ -32,7 +35,7 @@ class Hooks:
 
     def __init__(self, callbacks: Iterable[Callback] = ()):
         found = list(callbacks)
-        self.start, self.collect, self.iteration, self.end = (
+        self.start, self.collect, self.iteration, self.video, self.end = (
             [method for callback in found if (method := _method(callback, event))]
             for event in EVENTS)
 
@@ -58,7 +61,7 @@ def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[st
     try:
         for method in hooks.start:
             method(ppo)
-        yield lambda stats: hooks.report(ppo, stats)
+        yield lambda stats: hooks.report(ppo, stats | action_metrics(ppo))
     finally:
         ppo.total, ppo.hooks = ppo.config.total_steps, Hooks()
         for method in hooks.end:
@@ -99,8 +102,7 @@ def _check_arguments(callback: Any) -> None:
         except ValueError:  # it is written in C and has no signature
             continue
         except TypeError as error:
-            given = "(ppo)" if count == 1 else "(ppo, rollout)" if event == "on_collect" else \
-                "(ppo, stats)"
+            given = "(ppo)" if count == 1 else f"(ppo, {SECOND_ARGUMENT.get(event, 'stats')})"
             raise ConfigError(f"{event} of the callback {callback!r} is called with {given}, but:"
                               f" {error}", f"give it the parameters {given}") from error
 

@@ -92,7 +92,12 @@ def is_due(config: Config, begin: int, step: int) -> bool:
     It depends on the steps alone, so that an interrupt does not change it.
     """
     interval, total = config.eval_interval, config.total_steps
-    return interval is not None and (begin // interval < step // interval or begin < total <= step)
+    return interval is not None and (crosses(interval, begin, step) or begin < total <= step)
+
+
+def crosses(interval: int, begin: int, step: int) -> bool:
+    """True if a multiple of the interval is above `begin`, and not above `step`."""
+    return begin // interval < step // interval
 
 
 def evaluation_metrics(found: Evaluation) -> dict[str, float]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fastppo.collect import Rollout
 from fastppo.machine.arena import Arena
-from fastppo.settings.metric_names import EPISODES, EVALUATION, MEAN_LENGTH, MEAN_RETURN, SPEED
+from fastppo.settings.metric_names import ASIDE, EPISODES, MEAN_LENGTH, MEAN_RETURN, SPEED
 from fastppo.stepping.infos import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep, read_infos
 
 log = logging.getLogger("fastppo")
@@ -41,13 +41,18 @@ class PartTimer:
             for name, inside in parts_of_collect(start, end, self.times).items():
                 self.within[name] = self.within.get(name, 0.0) + inside
 
+    @property
+    def aside(self) -> float:
+        """Seconds in parts that are not training."""
+        return sum(self.seconds.get(part, 0.0) for part in ASIDE)
+
     def stats(self, step: int) -> dict[str, float]:
         """Steps per second of training, and the seconds of each part as a share of training's.
 
-        The shares of the parts of training add up to 1; evaluation is not one of them. The parts of
-        collect, measured since this process began, add up to the share of collect.
+        The shares of the parts of training add up to 1; evaluations and videos are none of them.
+        The parts of collect, measured since this process began, add up to the share of collect.
         """
-        busy = sum(spent for part, spent in self.seconds.items() if part != EVALUATION)
+        busy = sum(spent for part, spent in self.seconds.items() if part not in ASIDE)
         shares = {f"time/{part}": spent / busy for part, spent in self.seconds.items()}
         collect = shares.get("time/collect", 0.0) / (sum(self.within.values()) or 1.0)
         inside = {f"time/{part}": spent * collect for part, spent in self.within.items()}

@@ -16,6 +16,7 @@ from fastppo.outputs.csv_sink import CsvSink
 from fastppo.outputs.evaluator import Evaluator
 from fastppo.outputs.tensorboard_sink import TensorBoardSink
 from fastppo.outputs.trackio_sink import TrackioSink
+from fastppo.outputs.video_recorder import VideoRecorder
 from fastppo.outputs.wandb_sink import WandbSink
 from fastppo.settings.fixes import Set
 
@@ -61,7 +62,7 @@ def shorten_waits(sinks: Sequence[Sink]) -> None:
 
 
 def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> list[Sink]:
-    """The sinks of a Config; the evaluator is first, because the others receive its metrics.
+    """The sinks of a Config; those that play are first, because the others receive what they add.
 
     The checkpoints are last: what the others write for an iteration is written before. `step` is
     that of the checkpoint of a run that is resumed.
@@ -69,6 +70,7 @@ def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> li
     check_loggers(config)
     evaluates = config.eval_interval is not None or config.eval_env is not None
     sinks: list[Sink] = [Evaluator(config, source)] if evaluates else []
+    sinks += [VideoRecorder(config, source)] if config.video_interval else []
     folder, lock = make_run_folder(config)
     sinks += [CsvSink(folder / "metrics.csv", step)] if folder else []
     sinks += [LOGGER_SINKS[name](config, folder or Path(), step) for name in config.logger or ()]

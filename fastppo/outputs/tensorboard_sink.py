@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fastppo.config import Config
+from fastppo.evaluation.gif import as_gif
 from fastppo.files.run_folder import public_config
+from fastppo.outputs.action_metrics import Histogram
 from fastppo.outputs.background_sink import BackgroundSink
 from fastppo.settings.metric_names import GLOBAL_STEP
 
@@ -24,7 +26,7 @@ class TensorBoardSink(BackgroundSink):
     that step is hidden, which SummaryWriter calls purge_step.
     """
 
-    name = "tensorboard"
+    name, videos = "tensorboard", (".mp4", ".webp")
 
     def __init__(self, config: Config, folder: Path, step: int | None):
         super().__init__()
@@ -65,10 +67,10 @@ class EventFile:
         from torch.utils.tensorboard import summary
         self._write(step=step, summary=summary.text(tag, text))
 
-    def log(self, row: dict[str, float], step: int) -> None:
-        """Writes a point of every metric."""
+    def log(self, row: dict[str, Any], step: int) -> None:
+        """Writes a point of every metric, and histograms; a video as an image that moves."""
         from tensorboard.compat.proto.summary_pb2 import Summary
-        points = [Summary.Value(tag=name, simple_value=value) for name, value in row.items()
+        points = [Summary.Value(tag=name, **summary_value(value)) for name, value in row.items()
                   if name != GLOBAL_STEP]
         self._write(step=step, summary=Summary(value=points))
 
@@ -80,8 +82,26 @@ class EventFile:
         record, event = io.BytesIO(), self.event(wall_time=time.time(), **content)
         RecordWriter(record).write(event.SerializeToString())
         with open(self.path, "ab", buffering=0) as file:
+            end = file.tell()
             if file.write(record.getvalue()) < len(record.getvalue()):
+                file.truncate(end)  # a part of a record would hide those after it
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def summary_value(value: Any) -> dict[str, Any]:
+    """The field of TensorBoard's Summary.Value for a number, a Histogram or the Path of a video."""
+    from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
+    if isinstance(value, Histogram):
+        counts, edges = value
+        middles = (edges[1:] + edges[:-1]) / 2
+        return {"histo": HistogramProto(
+            min=edges[0], max=edges[-1], num=counts.sum(), sum=counts @ middles,
+            sum_squares=counts @ middles ** 2, bucket_limit=edges[1:], bucket=counts)}
+    if isinstance(value, Path):
+        gif, (width, height) = as_gif(value)
+        return {"image": Summary.Image(width=width, height=height, colorspace=3,
+                                       encoded_image_string=gif)}
+    return {"simple_value": value}
 
 
 def markdown_table(settings: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastppo.config import Config
 from fastppo.files.run_folder import public_config
-from fastppo.outputs.background_sink import BackgroundSink
+from fastppo.outputs.background_sink import BackgroundSink, with_media
 
 
 class TrackioSink(BackgroundSink):
@@ -31,7 +31,7 @@ class TrackioSink(BackgroundSink):
         """The run of trackio's; it measures no hardware and opens no dashboard."""
         import trackio
         config = self.config
-        return TrackioRun(trackio.init(
+        return TrackioRun(trackio, trackio.init(
             project=config.wandb_project, name=self.state, group=config.wandb_group,
             config=public_config(config), resume="allow", embed=False, auto_log_gpu=False,
             auto_log_cpu=False))
@@ -43,15 +43,15 @@ class TrackioRun:
     A resumed run repeats the steps after its checkpoint, bit for bit.
     """
 
-    def __init__(self, run: Any):
+    def __init__(self, trackio: Any, run: Any):
         from trackio.sqlite_storage import SQLiteStorage
-        self.run = run
+        self.trackio, self.run = trackio, run
         self.last = SQLiteStorage.get_max_step_for_run(run.project, run.name, run_id=run.id)
 
-    def log(self, row: dict[str, float], step: int) -> None:
-        """Logs the metrics of a step that is new."""
+    def log(self, row: dict[str, Any], step: int) -> None:
+        """Logs what belongs to a step that is new."""
         if self.last is None or step > self.last:
-            self.run.log(row, step=step)
+            self.run.log(with_media(row, self.trackio), step=step)
 
     def finish(self) -> None:
         """Waits until everything is in the database."""

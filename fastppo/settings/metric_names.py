@@ -11,4 +11,5 @@ SPEED = "charts/SPS"
 KL = "losses/approx_kl"
 EXPLAINED_VARIANCE = "losses/explained_variance"
 EVAL_RETURN = "eval/return_mean"
-EVALUATION = "evaluate"  # the part of a run's time that is not training
+EVALUATION, VIDEO = "evaluate", "video"  # parts of a run's time
+ASIDE = EVALUATION, VIDEO  # the parts that are not training

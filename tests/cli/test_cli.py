@@ -435,6 +435,20 @@ def test_the_best_evaluation_is_named_with_its_file(command):
     assert f"{only_run()}/best.safetensors" in out.split()
 
 
+def test_without_progress_the_result_is_all_that_is_printed(command):
+    code, out, err = command(*CARTPOLE, "--seed=1", "--progress=none", "--video",
+                             "--eval_interval=64")
+    assert (code, err, out.count("steps")) == (0, "", 2)  # 96 steps, 7,000 steps/s
+    assert out.startswith("trained   96 steps in ") and out.endswith("/model.safetensors\n")
+    assert {"curve.png", "video.mp4", "video.webp"} & {path.name for path in only_run().iterdir()}
+    assert command(f"--resume={only_run()}", "--progress=none")[1].startswith("complete  96 of 96")
+
+
+def test_without_progress_an_error_is_still_said(command):
+    code, out, err = command("--env_name=CartPole-v7", "--progress=none")
+    assert (code, out) == (2, "") and err.startswith("error: ")
+
+
 def test_a_run_leaves_model_metrics_settings_and_summary_in_its_own_folder(command):
     command(*CARTPOLE, "--seed=7")
     folder = only_run()

@@ -174,7 +174,8 @@ def test_the_command_leaves_outputs_out(tmp_path):
     settings = {"device": "cpu", "num_workers": 500, "eval_interval": 10, "logger": ("wandb",)}
     words = reproduce.command_again(Path("old"), settings, reproduce.Reproduce(
         env_kwargs={"text": "it's"}))
-    assert words[0] == "--preset=old/config.json" and words[-1] == "--logger=none"
+    assert words[0] == "--preset=old/config.json" and words[-2:] == [
+        "--video_interval=none", "--logger=none"]
     assert '--env_kwargs={"text": "it\'s"}' in words and "--eval_episodes=0" not in words
     assert "--num_workers=500" not in words
 

@@ -98,11 +98,11 @@ def test_wrong_options_are_an_error_with_a_fix_and_nothing_is_started(command, m
 
 
 @pytest.mark.parametrize("argv, cores, wanted", [
-    ([], 1, ["--progress=none", "--num_workers=0", "--update_threads=1"]),
-    ([], 4, ["--progress=none", "--num_workers=4"]),
-    (["--num_workers=1", "--torch_threads=2"], 1, ["--progress=none"]),
-    (["--step_timeout=9"], 1, ["--progress=none", "--num_workers=1", "--update_threads=1"]),
-    (["--vec=envpool"], 4, ["--progress=none"])])
+    ([], 1, ["--progress=lines", "--num_workers=0", "--update_threads=1"]),
+    ([], 4, ["--progress=lines", "--num_workers=4"]),
+    (["--num_workers=1", "--torch_threads=2"], 1, ["--progress=lines"]),
+    (["--step_timeout=9"], 1, ["--progress=lines", "--num_workers=1", "--update_threads=1"]),
+    (["--vec=envpool"], 4, ["--progress=lines"])])
 def test_each_seed_has_its_share_of_the_cores_unless_workers_are_given(argv, cores, wanted):
     assert seeds.settings_of_each(command_line.read(argv), cores) == wanted
 

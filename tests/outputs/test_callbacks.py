@@ -101,6 +101,15 @@ def test_a_method_of_other_parameters_is_refused_before_training(trainer):
         trainer(Constant).learn(callbacks=Wrong())
 
 
+def test_a_method_for_videos_of_other_parameters_is_refused_too(trainer):
+    class Wrong:
+        def on_video(self, ppo, path, step):
+            pass
+
+    with pytest.raises(ConfigError, match=r"on_video of the callback .*\(ppo, path\), but"):
+        trainer(Constant).learn(callbacks=Wrong())
+
+
 @pytest.mark.parametrize("argument, fix", [
     ("total_timesteps", "total_steps="), ("callback", "callbacks="), ("total_step", "total_steps="),
     ("xyz", "ppo.learn(total_steps=100_000")])

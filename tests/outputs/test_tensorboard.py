@@ -141,9 +141,10 @@ class FakeTrackio(types.ModuleType):
 
     def __init__(self, fault=None):
         super().__init__("trackio")
-        self.runs, self.given, self.fault = {}, [], fault
+        self.runs, self.given, self.fault, self.histograms = {}, [], fault, []
         self.free, self.ended = threading.Event(), 0
         self.SQLiteStorage = self  # of trackio.sqlite_storage
+        self.Histogram = self.Video = lambda *value, **given: value or given
 
     def init(self, project, name, **given):
         self.given.append(given | {"project": project})
@@ -155,6 +156,7 @@ class FakeTrackio(types.ModuleType):
             elif self.fault:
                 raise self.fault
             rows.append((step, row["losses/entropy"]))
+            self.histograms += [value for name, value in row.items() if "histogram" in name]
         return types.SimpleNamespace(project=project, name=name, id="1", log=log,
                                      finish=self.finish)
 
@@ -239,3 +241,9 @@ def test_several_loggers_get_the_same_rows(trackio, trainer, tmp_path):
         ppo.learn(64)
     rows, = fake.runs.values()
     assert rows == [(step, pytest.approx(value)) for step, value in points(tmp_path)]
+    found, = events(tmp_path).Histograms("actions/histogram_0")  # a reader keeps the last one
+    counts, edges = fake.histograms[-1]["np_histogram"]
+    assert found.step == 64 and counts.sum() == 32
+    assert list(found.histogram_value.bucket) == counts.tolist()
+    assert list(found.histogram_value.bucket_limit) == edges[1:].tolist() == [0.5, 1.5]
+    assert found.histogram_value.sum == counts[1]

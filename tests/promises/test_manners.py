@@ -61,7 +61,8 @@ def test_a_logger_changes_no_bit_even_one_that_draws_random_numbers(
 
     run = SimpleNamespace(log=log, finish=lambda: None)
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(
-        Settings=dict, init=lambda **_: run, setup=lambda *_: None, login=lambda **_: False))
+        Settings=dict, Histogram=dict, init=lambda **_: run, setup=lambda *_: None,
+        login=lambda **_: False))
     assert learnt(trainer, logger="wandb", run_dir=str(tmp_path)) == plain
     assert [row[0] for row in rows] == [32, 64, 96]
 

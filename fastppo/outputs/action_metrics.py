@@ -1,0 +1,126 @@
+"""Metrics of actions: those of a rollout, and the standard deviation of the policy after it.
+
+Actions are counted as the policy chose them: choices from 0 on, the numbers of a Box before they
+are clipped or mapped to its bounds. Their components are numbered in the order of the space.
+"""
+
+import math
+from typing import Iterator, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium.spaces import Space
+from torch import Tensor
+
+from fastppo.collect import Rollout
+from fastppo.envs.spaces import CHOICES, choice_counts, leaves
+from fastppo.networks.heads import Gaussian
+from fastppo.networks.torch_state import preserved_buffers, seeded_rng, torch_threads
+
+MOST = 20  # metrics of one kind, and histograms
+BINS, MOST_BINS = 40, 512  # of a histogram: for a number, and for choices
+HISTOGRAM_ROWS, STD_ROWS = 4_096, 256  # about so many rows of a rollout are used
+
+
+class Histogram(NamedTuple):
+    """The number of actions in each bin of values."""
+
+    counts: np.ndarray  # i64 [bins]
+    edges: np.ndarray  # f64 [bins+1], rising
+
+
+def action_metrics(ppo) -> dict[str, float]:
+    """The metrics actions/... of the last rollout; {} if it has no valid row."""
+    space, rollout = ppo.policy.act_space, ppo.rollout
+    rows = action_rows(rollout)
+    if not len(rows):
+        return {}
+    return shares_of_choices(space, rows) | spread_of_numbers(space, rows) | policy_spread(ppo)
+
+
+def shares_of_choices(space: Space, rows: np.ndarray) -> dict[str, float]:
+    """The share of each choice in actions [n k], at most MOST: choices of the first components."""
+    counts, found = choices_of_components(space), {}
+    for c, n in enumerate(counts):
+        if n and len(found) < MOST:
+            start = "actions/share_" + f"{c}_" * (len(counts) > 1)
+            shares = np.bincount(rows[:, c].astype(np.int64), minlength=n) / len(rows)
+            found |= {f"{start}{i}": share
+                      for i, share in enumerate(shares[:MOST - len(found)].tolist())}
+    return found
+
+
+def spread_of_numbers(space: Space, rows: np.ndarray) -> dict[str, float]:
+    """Mean and standard deviation (ddof 0) of each number in actions [n k], of MOST components."""
+    places = number_components(space)[:MOST]
+    numbers = rows[:, places]
+    means, stds = (x.tolist() for x in (numbers.mean(0, np.float64), numbers.std(0, np.float64)))
+    return ({f"actions/mean_{c}": mean for c, mean in zip(places, means)}
+            | {f"actions/std_{c}": std for c, std in zip(places, stds)})
+
+
+def policy_spread(ppo) -> dict[str, float]:
+    """The policy's standard deviation of each number in an action, and the mean over all of them.
+
+    {} without numbers, or if a distribution of the user's has none. Changes no bit of the run.
+    """
+    places = number_components(ppo.policy.act_space)
+    stds = policy_stds(ppo) if places else torch.zeros(0)
+    if not places or len(stds) != len(places):
+        return {}
+    known = stds.double().cpu().numpy()
+    return {"actions/policy_std": float(known.mean()),
+            **{f"actions/policy_std_{c}": std for c, std in zip(places[:MOST], known.tolist())}}
+
+
+def policy_stds(ppo) -> Tensor:
+    """The standard deviation [a] of each number; where it depends on the state, its mean.
+
+    That is a mean over about STD_ROWS observations of the last rollout.
+    """
+    policy, (steps, envs) = ppo.policy, ppo.rollout.rew.shape
+    if isinstance(policy.head, Gaussian):
+        return policy.head.std().detach()
+    every = slice(0, steps, max(1, steps * envs // STD_ROWS))
+    obs, state = (np.concatenate(ppo.arena[name][every])[:STD_ROWS] for name in ("obs", "state"))
+    device = policy.observer.count.device
+    with preserved_buffers(policy.net), seeded_rng(ppo.config.seed, device), \
+            torch_threads(ppo.config.torch_threads), torch.inference_mode():
+        params = policy.step(policy.observer.tensors(obs), torch.from_numpy(state).to(device))[0]
+        return policy.head.std(params)
+
+
+def action_histograms(space: Space, rollout: Rollout) -> dict[str, Histogram]:
+    """The histogram of each component of the actions of a rollout, of the first MOST components."""
+    rows = action_rows(rollout, HISTOGRAM_ROWS)
+    return dict(_histograms(space, rows)) if len(rows) else {}
+
+
+def _histograms(space: Space, rows: np.ndarray) -> Iterator[tuple[str, Histogram]]:
+    for c, n in enumerate(choices_of_components(space)[:MOST]):
+        limits = (-0.5, n - 0.5) if n else None
+        found = np.histogram(rows[:, c].astype(np.float64), min(n, MOST_BINS) or BINS, limits)
+        yield f"actions/histogram_{c}", Histogram(*found)
+
+
+def action_rows(rollout: Rollout, most: float = math.inf) -> np.ndarray:
+    """The stored actions [n k] of the valid rows; of a longer rollout about `most` of them.
+
+    Whole steps are left out, so that every environment counts the same.
+    """
+    act, valid = rollout.act.numpy(), rollout.valid.numpy()
+    every = max(1, math.ceil(valid.size / most))
+    rows = act[::every][valid[::every]]
+    return rows.reshape(len(rows), math.prod(act.shape[2:]))
+
+
+def number_components(space: Space) -> list[int]:
+    """The components of an action that are numbers of a Box."""
+    return [c for c, n in enumerate(choices_of_components(space)) if not n]
+
+
+def choices_of_components(space: Space) -> list[int]:
+    """The number of choices of each component of an action; 0 for a number of a Box."""
+    return [n for leaf in leaves(space) for n in (
+        choice_counts(leaf.space).tolist() if isinstance(leaf.space, CHOICES)
+        else [0] * math.prod(leaf.space.shape))]
