@@ -13,7 +13,8 @@ from fastppo.display.snapshot import RunHistory, Snapshot
 from fastppo.settings.metric_names import EVAL_RETURN
 
 REDRAWS = 2  # a second
-PART_NAMES = {"collect": "collecting", "update": "updating", "evaluate": "evaluating"}
+PART_NAMES = {"collect": "collecting", "update": "updating", "evaluate": "evaluating",
+              "video": "recording"}
 SHOWN_AFTER = 2.0  # seconds after which the time in the current part is shown
 
 
@@ -36,6 +37,7 @@ class LiveView:
     def on_start(self, ppo) -> None:
         """Begins to draw."""
         self.clock = ppo.clock
+        self.history.begin(ppo)
         self.live = Live(self, console=self.console, refresh_per_second=REDRAWS)
         self.live.start()
         self.console.show_cursor(True)  # a process that is killed cannot show it again
@@ -55,7 +57,9 @@ class LiveView:
         self.message = text
 
     def on_end(self, ppo) -> None:
-        """Draws the last state, which stays."""
+        """Draws the last state, which stays, with the speed that the command's last line has."""
+        if self.now is not None:
+            self.now = self.now._replace(mean_speed=self.history.mean_speed(ppo))
         self.close()
 
     def close(self) -> None:

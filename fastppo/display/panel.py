@@ -104,7 +104,7 @@ def sparkline(points: Sequence[tuple[int, float]], width: int, blocks: str = BLO
 
 
 def speed_parts(now: Snapshot) -> list[Part]:
-    """Steps per second: now, in the mean, and beside the limit of this machine's cores."""
+    """Steps per second: now, in the mean of `learn`, and beside the limit of this machine."""
     speed = now.speed or now.mean_speed
     parts: list[Part] = [(f"{speed:,.0f} steps/s", "bold"), f"mean {now.mean_speed:,.0f}"]
     if now.limit:

@@ -14,7 +14,7 @@ import numpy as np
 
 from fastppo.machine.limits import usable_cores
 from fastppo.networks.torch_state import preserved_buffers, seeded_rng, torch_threads
-from fastppo.settings.metric_names import EVALUATION, MEAN_RETURN, SPEED
+from fastppo.settings.metric_names import ASIDE, MEAN_RETURN, SPEED
 from fastppo.update.arithmetic import layer_flops, peak
 
 WINDOW_SECONDS = 10.0  # of the current speed
@@ -33,7 +33,7 @@ class Snapshot(NamedTuple):
     best_return: float | None  # the largest mean of the last 100 episodes
     threshold: float | None  # return from which Gymnasium's registry calls the environment solved
     speed: float | None  # steps per second of the last seconds, everything included
-    mean_speed: float  # steps per second of training
+    mean_speed: float  # steps per second, see RunHistory.mean_speed
     limit: float | None  # steps per second, see speed_limit
     shares: dict[str, float]  # of the time of the last seconds, see shares_between
     memory: int | None  # bytes, of all processes
@@ -59,6 +59,20 @@ class RunHistory:
         self.flops: float | None = None  # per step, of acting and updating
         self.threshold: float | None = None
         self.cores = 1
+        self.begun = time.monotonic(), 0, 0.0  # time, step, seconds that were not training
+
+    def begin(self, ppo) -> None:
+        """Begins the time of `mean_speed`, with a call of `learn`."""
+        self.begun = time.monotonic(), ppo.step, ppo.clock.aside
+
+    def mean_speed(self, ppo) -> float:
+        """Steps per second of this call of `learn`, all but evaluations and videos included.
+
+        It is the speed in the last line of the command, and in summary.json.
+        """
+        begun, step, aside = self.begun
+        seconds = time.monotonic() - begun - (ppo.clock.aside - aside)
+        return (ppo.complete_steps - step) / seconds
 
     def add(self, step: int, stats: dict[str, float]) -> None:
         """Adds an iteration that ended at `step` with the metrics `stats`."""
@@ -79,7 +93,7 @@ class RunHistory:
         left = max(0, ppo.total - ppo.step) / (speed or stats[SPEED] or math.inf)
         return Snapshot(
             config.env_name, ppo.step, ppo.total, left, stats, tuple(self.returns), self.best,
-            self.threshold, speed, stats[SPEED], speed_limit(ppo, self.flops, self.cores),
+            self.threshold, speed, self.mean_speed(ppo), speed_limit(ppo, self.flops, self.cores),
             shares_between(before, now), memory_of([os.getpid(), *worker_pids(ppo)]), ppo.lr,
             config.num_workers, self.cores)
 
@@ -92,13 +106,13 @@ class RunHistory:
 
 
 def shares_between(before: Moment, now: Moment) -> dict[str, float]:
-    """Shares of the time between two moments by part; "other" is in none. Evaluation is left out.
+    """Shares of the time between two moments by part of training; "other" is in none.
 
     {} if no time has passed.
     """
     spent = {part: now.seconds.get(part, 0.0) - before.seconds.get(part, 0.0)
-             for part in (*PARTS, EVALUATION)}
-    total = now.time - before.time - spent.pop(EVALUATION)
+             for part in (*PARTS, *ASIDE)}
+    total = now.time - before.time - sum(spent.pop(part) for part in ASIDE)
     if total <= 0:
         return {}
     spent["other"] = max(0.0, total - sum(spent.values()))

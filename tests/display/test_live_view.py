@@ -101,7 +101,8 @@ def test_a_number_has_three_digits_that_count(value, text):
 
 def test_the_shares_of_the_last_seconds_add_up_to_one_without_the_evaluation():
     before = Moment(100.0, 0, {"update": 5.0, "evaluate": 1.0, "environment": 2.0})
-    now = Moment(110.0, 9, {"update": 7.0, "evaluate": 3.0, "environment": 6.0, "policy": 1.0})
+    now = Moment(111.0, 9, {"update": 7.0, "evaluate": 3.0, "environment": 6.0, "policy": 1.0,
+                            "video": 1.0})
     assert shares_between(before, now) == pytest.approx(
         {"environment": 0.5, "policy": 0.125, "advantages": 0.0, "update": 0.25, "other": 0.125})
     assert shares_between(now, now) == {}
@@ -120,6 +121,7 @@ def test_a_long_run_keeps_a_bounded_curve_with_its_newest_point():
 def test_a_snapshot_is_taken_of_a_real_run(trainer, workers, acting):
     ppo, history = trainer("CartPole-v1", num_workers=workers, acting=acting, num_envs=4,
                            num_steps=64), RunHistory()
+    history.begin(ppo)
 
     def take(ppo, stats):
         history.add(ppo.step, stats)
@@ -131,6 +133,23 @@ def test_a_snapshot_is_taken_of_a_real_run(trainer, workers, acting):
     assert sum(now.shares.values()) == pytest.approx(1) and now.shares["environment"] > 0
     assert now.limit > now.speed > 0 and now.memory > 1e7 and now.seconds_left > 0
     assert now.best_return == max(mean for _, mean in now.returns) > 5
+
+
+def test_the_mean_speed_counts_all_seconds_of_learn_but_those_of_evaluations_and_videos(
+        monkeypatch):
+    now, history, clock = [100.0], RunHistory(), SimpleNamespace(aside=3.0)
+    ppo = SimpleNamespace(step=1_000, complete_steps=1_000, clock=clock)
+    monkeypatch.setattr("fastppo.display.snapshot.time.monotonic", lambda: now[0])
+    history.begin(ppo)  # such as one that is resumed
+    now[0], clock.aside, ppo.complete_steps = 112.0, 5.0, 1_500
+    assert history.mean_speed(ppo) == 500 / (12 - 2)
+
+
+def test_the_last_view_has_the_mean_speed_of_the_commands_last_line(trainer, monkeypatch):
+    view, _ = view_on()
+    monkeypatch.setattr(RunHistory, "mean_speed", lambda history, ppo: 7.0 * ppo.complete_steps)
+    trainer(Constant).learn(64, callbacks=view)
+    assert view.now.mean_speed == 7.0 * 64
 
 
 def test_the_limit_is_all_cores_over_the_time_of_the_environments_and_the_flops(
