@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from fastppo.errors import ConfigError
+from fastppo.settings.file_names import BEST_FILE, MODEL_FILE
 from fastppo.settings.fixes import Omit
-
-MODEL_NAME, BEST_NAME = "model.safetensors", "best.safetensors"  # policies in the folder of a run
 
 
 @dataclass(frozen=True)
@@ -36,16 +35,16 @@ class PolicyOptions:
 
         Raises ConfigError if there is none.
         """
-        path = place / (BEST_NAME if self.best else MODEL_NAME) if place.is_dir() else place
+        path = place / (BEST_FILE if self.best else MODEL_FILE) if place.is_dir() else place
         if self.best and not place.is_dir():
             raise ConfigError(f"best is for the folder of a run, and {place} is none", Omit("best"))
         if path.is_file():
             return path
         if place.is_dir() and self.best:
-            raise ConfigError(f"{place} has no {BEST_NAME}, which a run with eval_interval writes",
+            raise ConfigError(f"{place} has no {BEST_FILE}, which a run with eval_interval writes",
                               Omit("best"))
         if place.is_dir():
-            raise ConfigError(f"{place} has no {MODEL_NAME}: the run has not ended, or this is not"
+            raise ConfigError(f"{place} has no {MODEL_FILE}: the run has not ended, or this is not"
                               " the folder of a run", "give the folder of a run that has ended")
         raise ConfigError(f"there is no file or folder {place}",
                           "give the folder of a run, such as runs/latest, or the file of a policy")

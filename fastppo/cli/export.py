@@ -11,6 +11,7 @@ from fastppo.arguments.help_page import asks_for_help, verb_page
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, Error
 from fastppo.files.run_folder import example_model
+from fastppo.settings.file_names import MODEL_FILE
 from fastppo.settings.fixes import Omit, program
 
 
@@ -79,7 +80,7 @@ def parse_options(argv: Sequence[str]) -> tuple[Path, Export]:
     missing = ConfigError("export needs the file of a policy",
                           f"{program()} export MODEL, such as {example_model()}")
     model, options = file_and_options(argv, Export, missing)
-    return model / "model.safetensors" if model.is_dir() else model, options
+    return model / MODEL_FILE if model.is_dir() else model, options
 
 
 def stored_env(model: Path) -> tuple[str, dict[str, Any], Any]:

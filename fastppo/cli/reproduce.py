@@ -11,10 +11,18 @@ from fastppo.arguments.command_line import Request, file_and_options
 from fastppo.arguments.help_page import asks_for_help, verb_page
 from fastppo.arguments.preset_files import read_settings
 from fastppo.cli.interrupts import Interrupts
-from fastppo.cli.train import MODEL_FILE, SUMMARY_FILE, opened_run
+from fastppo.cli.train import opened_run
 from fastppo.display.banner import banner
 from fastppo.errors import ConfigError
 from fastppo.machine.limits import usable_cores
+from fastppo.settings.file_names import (
+    COMMAND_FILE,
+    CONFIG_FILE,
+    METRICS_FILE,
+    MODEL_FILE,
+    SUMMARY_FILE,
+    SYSTEM_FILE,
+)
 from fastppo.settings.fixes import Set, flag, program
 
 HIDDEN = '"***"'  # in config.json, in place of a password
@@ -69,17 +77,16 @@ def parse_reproduce(argv: Sequence[str]) -> tuple[Path, Reproduce]:
 
 def stored_settings(folder: Path) -> dict[str, Any]:
     """The settings in the config.json of a run; ConfigError if there is none."""
-    if not (folder / "config.json").is_file():
+    if not (folder / CONFIG_FILE).is_file():
         raise ConfigError(f"{folder} is not the folder of a run: it has no config.json",
                           f"{program()} reproduce runs/latest")
-    return read_settings(folder / "config.json")
+    return read_settings(folder / CONFIG_FILE)
 
 
 def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> None:
     """Raises ConfigError if a setting is code or a password, and is not given again."""
     from fastppo.envs.env_hints import is_registered
     from fastppo.files.checkpoint import code_named_in
-    from fastppo.files.start_files import COMMAND_FILE
     env_name = settings.get("env_name", "")
     needed = {name: settings[name] for name in code_named_in(settings)}
     if not is_registered(env_name):
@@ -104,7 +111,7 @@ def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> N
 
 def steps_to_train(folder: Path, options: Reproduce) -> int:
     """The step at which the new run stops; ConfigError if RUN has not come as far."""
-    from fastppo.reports.run_table import METRICS_FILE, last_row
+    from fastppo.reports.run_table import last_row
     from fastppo.settings.metric_names import GLOBAL_STEP
     last = int(last_row(folder / METRICS_FILE).get(GLOBAL_STEP, 0))
     if not last:
@@ -118,7 +125,7 @@ def steps_to_train(folder: Path, options: Reproduce) -> int:
 
 def command_again(folder: Path, settings: dict[str, Any], options: Reproduce) -> list[str]:
     """The words of the command that trains the run in a folder again, without its outputs."""
-    again = {"preset": str(folder / "config.json"), "name": "reproduce",
+    again = {"preset": str(folder / CONFIG_FILE), "name": "reproduce",
              "device": settings.get("device", "cpu"), "logger": None, "progress": "auto",
              "env_name": options.env_name, "model": options.model, "eval_env": options.eval_env,
              "init_from": options.init_from, "env_kwargs": options.env_kwargs,
@@ -185,7 +192,6 @@ def policy_parts(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def cause_texts(old: Path, new: Path, summary: dict[str, Any]) -> list[str]:
     """Likely causes of a difference, at least one line."""
-    from fastppo.files.start_files import SYSTEM_FILE
     from fastppo.reports.run_table import read_object
     from fastppo.reports.same_bits import likely_causes
     known = {"fingerprint": summary.get("fingerprint", {})} | read_object(old / SYSTEM_FILE)

@@ -16,9 +16,10 @@ from fastppo.display.notes import note
 from fastppo.display.progress_lines import LINE_SECONDS
 from fastppo.display.status_line import StatusLine
 from fastppo.errors import ConfigError
-from fastppo.files.choose_folder import OUTPUT_FILE, choose_run, run_folder
+from fastppo.files.choose_folder import choose_run, run_folder
 from fastppo.machine.child_command import ChildCommand
 from fastppo.machine.limits import usable_cores
+from fastppo.settings.file_names import METRICS_FILE, OUTPUT_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.metric_names import GLOBAL_STEP, MEAN_RETURN
 
@@ -43,7 +44,7 @@ class SeedRun(NamedTuple):
     def summary(self) -> dict[str, Any]:
         """The contents of summary.json; {} if it could not be written."""
         from fastppo.reports.run_table import read_object
-        return read_object(self.folder / "summary.json")
+        return read_object(self.folder / SUMMARY_FILE)
 
 
 def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -> None:
@@ -204,7 +205,7 @@ class SeedsView:
 
 def state_text(run: SeedRun, total: int) -> str:
     """The seed, share of the steps and return of a run: seed 3   42 %   return 148.3."""
-    from fastppo.reports.run_table import METRICS_FILE, last_row
+    from fastppo.reports.run_table import last_row
     row = last_row(run.folder / METRICS_FILE)
     if not row:
         return f"seed {run.seed}   starting"
@@ -266,7 +267,7 @@ def draw_seeds(runs: Sequence[SeedRun]) -> None:
     """Draws the curves of the runs into the folder of the first, and prints the path."""
     from fastppo.reports.curves import save_curves
     from fastppo.reports.run_groups import group_runs
-    from fastppo.reports.run_table import METRICS_FILE, read_table
+    from fastppo.reports.run_table import read_table
     try:
         tables = [read_table(run.folder / METRICS_FILE) for run in runs]
         picture = save_curves(group_runs([tables], None), MEAN_RETURN,

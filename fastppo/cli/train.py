@@ -21,11 +21,11 @@ from fastppo.display.banner import banner, folded
 from fastppo.display.notes import note
 from fastppo.display.status_line import show_status
 from fastppo.files.choose_folder import choose_run, link_latest, run_folder
+from fastppo.settings.file_names import MODEL_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import flag, program
 from fastppo.settings.metric_names import ASIDE, MEAN_RETURN
 
 PROCESS_START = time.monotonic()
-MODEL_FILE, SUMMARY_FILE = "model.safetensors", "summary.json"
 
 
 def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:

@@ -29,6 +29,7 @@ from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import CHECKPOINTS, public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
 from fastppo.machine.child_env import without_secrets
+from fastppo.settings.file_names import MODEL_FILE
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.spelling import MODELS
 from fastppo.stepping.boundary import Boundary, boundary_tree
@@ -139,7 +140,7 @@ def find_checkpoint(place: Path) -> Checkpoint:
             log.warning("%s; resuming from the one before, %s", error.what, path)
         return found
     if errors:
-        model = place / "model.safetensors"
+        model = place / MODEL_FILE
         raise CheckpointError(
             f"none of the {len(errors)} checkpoints in {place} can be read: {errors[0].what}",
             Set(init_from=str(model)) if model.is_file() else "start a new run")

@@ -16,9 +16,9 @@ from fastppo.arguments.command_line import Train
 from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.files.run_folder import CHECKPOINTS, write_error
+from fastppo.settings.file_names import CONFIG_FILE, OUTPUT_FILE
 from fastppo.settings.fixes import Omit, Set
 
-OUTPUT_FILE = "output.txt"  # what a run prints, where somebody has redirected it into its folder
 LATEST = "latest"  # in runs/: a link to the folder of the last run that was started
 
 
@@ -74,7 +74,7 @@ def last_run(env_name: str, name: str | None, seed: int | None) -> Path | None:
 def seed_of(run_dir: Path | None) -> int | None:
     """The seed of the run in a folder, which may have ended before its first checkpoint."""
     try:
-        seed = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))["seed"]
+        seed = json.loads((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))["seed"]
         return seed if isinstance(seed, int) else None
     except (AttributeError, OSError, ValueError, LookupError, TypeError):  # none, or not ours
         return None

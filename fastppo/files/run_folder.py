@@ -8,6 +8,7 @@ from typing import Any
 from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.machine.child_env import without_secrets
+from fastppo.settings.file_names import CONFIG_FILE
 from fastppo.settings.fixes import Set
 
 CHECKPOINTS = "checkpoint-*.safetensors"  # the files of a run's checkpoints; * is the step
@@ -67,7 +68,7 @@ def make_run_folder(config: Config) -> tuple[Path, FolderLock] | tuple[None, Non
         folder.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(folder)
         text = json.dumps(public_config(config), indent=2)
-        (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+        (folder / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise write_error(folder, error) from error
     return folder, lock

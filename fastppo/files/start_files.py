@@ -11,9 +11,8 @@ from fastppo.arguments.command_line import flag_of_each_word
 from fastppo.files.system_facts import system_facts
 from fastppo.files.tensor_file import open_private, write_file
 from fastppo.machine.child_env import without_secrets
+from fastppo.settings.file_names import COMMAND_FILE, SYSTEM_FILE
 from fastppo.settings.fixes import program
-
-COMMAND_FILE, SYSTEM_FILE = "command.txt", "system.json"
 
 log = logging.getLogger("fastppo")
 

@@ -13,10 +13,9 @@ from fastppo.envs.source import EnvSource
 from fastppo.errors import CheckpointError, ConfigError, EnvError
 from fastppo.evaluation.evaluate import Evaluation
 from fastppo.evaluation.factories import evaluation_factories
+from fastppo.settings.file_names import BEST_FILE
 from fastppo.settings.fixes import Set
 from fastppo.settings.metric_names import EVAL_RETURN, EVALUATION
-
-BEST = "best.safetensors"
 
 
 class Best(NamedTuple):
@@ -80,10 +79,10 @@ class Evaluator:
         folder = self.config.run_dir
         try:
             if folder is not None:
-                ppo.save(Path(folder) / BEST)
-            self.best = Best(found.mean, ppo.step, None if folder is None else BEST)
+                ppo.save(Path(folder) / BEST_FILE)
+            self.best = Best(found.mean, ppo.step, None if folder is None else BEST_FILE)
         except CheckpointError as error:  # a full disk must not end the run
-            note(f"{error.what}; {BEST} is not that of step {ppo.step:,}")
+            note(f"{error.what}; {BEST_FILE} is not that of step {ppo.step:,}")
 
 
 def is_due(config: Config, begin: int, step: int) -> bool:

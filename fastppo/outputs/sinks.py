@@ -18,6 +18,7 @@ from fastppo.outputs.tensorboard_sink import TensorBoardSink
 from fastppo.outputs.trackio_sink import TrackioSink
 from fastppo.outputs.video_recorder import VideoRecorder
 from fastppo.outputs.wandb_sink import WandbSink
+from fastppo.settings.file_names import METRICS_FILE
 from fastppo.settings.fixes import Set
 
 # The sink of each logger, from (Config, the run's folder, the step of a run that is resumed).
@@ -72,7 +73,7 @@ def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> li
     sinks: list[Sink] = [Evaluator(config, source)] if evaluates else []
     sinks += [VideoRecorder(config, source)] if config.video_interval else []
     folder, lock = make_run_folder(config)
-    sinks += [CsvSink(folder / "metrics.csv", step)] if folder else []
+    sinks += [CsvSink(folder / METRICS_FILE, step)] if folder else []
     sinks += [LOGGER_SINKS[name](config, folder or Path(), step) for name in config.logger or ()]
     sinks += progress_sinks(config.progress)
     if folder:

@@ -12,10 +12,10 @@ import numpy as np
 
 from fastppo.display.notes import note
 from fastppo.errors import ConfigError
+from fastppo.settings.file_names import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import Fix, Set
 from fastppo.settings.metric_names import GLOBAL_STEP
 
-METRICS_FILE = "metrics.csv"
 LONGEST_ROW = 65_536  # bytes
 RUN_EXAMPLE = "give the folder of a run, such as runs/latest, or a folder with several runs in it"
 
@@ -126,8 +126,8 @@ def read_table(file: Path) -> RunTable:
         raise ConfigError(f"{GLOBAL_STEP} falls within {file}: it has the rows of several runs",
                           "write a file for each run")
     beside = file.name == METRICS_FILE
-    settings = read_object(file.with_name("config.json")) if beside else {}
-    summary = read_object(file.with_name("summary.json")) if beside else {}
+    settings = read_object(file.with_name(CONFIG_FILE)) if beside else {}
+    summary = read_object(file.with_name(SUMMARY_FILE)) if beside else {}
     known = settings | summary
     seed = known.get("seed")
     return RunTable(file, str(known.get("env_name") or ""), seed if isinstance(seed, int) else None,

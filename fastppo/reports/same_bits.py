@@ -7,7 +7,8 @@ from typing import Any, Iterator, NamedTuple, Sequence
 import torch
 from torch import Tensor
 
-from fastppo.reports.run_table import METRICS_FILE, csv_rows
+from fastppo.reports.run_table import csv_rows
+from fastppo.settings.file_names import METRICS_FILE
 from fastppo.settings.metric_names import GLOBAL_STEP, SPEED
 
 TIMED = "time/", SPEED, "faults/restarts"  # beginnings of metrics of the machine, not of the run

@@ -17,7 +17,8 @@ from fastppo.cli import main
 from fastppo.errors import ConfigError, EnvError, Error
 from fastppo.files import policy_file
 from fastppo.outputs import evaluator
-from fastppo.outputs.evaluator import BEST, Best, is_due
+from fastppo.outputs.evaluator import Best, is_due
+from fastppo.settings.file_names import BEST_FILE
 
 WORDS = dict(eval_interval=64, eval_episodes=3)  # every second rollout of conftest's TINY
 
@@ -130,8 +131,8 @@ def test_the_best_model_is_kept_and_of_equal_ones_the_first(trainer, tmp_path):
     save = ppo.save
     ppo.save = lambda path: (kept.append(ppo.step), seen.append(weights(ppo)), save(path))
     scored(ppo, [1.0, 3.0, 3.0, 2.0, 3.0])
-    assert kept == [32, 64] and ppo.sinks[0].best == Best(9.0, 64, BEST)
-    best = load(tmp_path / BEST)
+    assert kept == [32, 64] and ppo.sinks[0].best == Best(9.0, 64, BEST_FILE)
+    best = load(tmp_path / BEST_FILE)
     assert torch.equal(torch.cat([x.flatten() for x in best.parameters()]), seen[-1])
     assert not torch.equal(seen[-1], weights(ppo))
 
