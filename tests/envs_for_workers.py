@@ -93,6 +93,44 @@ class Slow(Script):
         return "slow"
 
 
+class Held(Script):
+    """Its step, reset and `name` wait until `file` exists, if it has one."""
+
+    def __init__(self):
+        super().__init__(9)
+        self.file = None
+
+    def _hold(self):
+        while self.file is not None and not self.file.exists():
+            time.sleep(0.005)
+
+    def reset(self, **kwargs):
+        self._hold()
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        self._hold()
+        return super().step(action)
+
+    def name(self):
+        self._hold()
+        return "held"
+
+
+class Shown(Script):
+    """Draws its episode, its step and its length as shades of grey."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 1000}
+
+    def __init__(self, length=3, render_mode="rgb_array"):
+        super().__init__(length)
+        self.render_mode = render_mode
+
+    def render(self):
+        shades = np.repeat(np.array([self.episode, self.count, self.length], np.uint8), 4)
+        return np.repeat(20 * shades.reshape(3, 4, 1), 3, axis=2)
+
+
 class Telling(Calm):
     """Ends after 3 to 8 steps, and then says how: some of it each time, some only sometimes."""
 

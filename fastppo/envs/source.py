@@ -88,7 +88,7 @@ class EnvSource:
             envs = make_envs(factories)
         try:
             self.obs_space, self.act_space = _common_spaces(envs)
-            self.metadata = dict(envs[0].metadata)
+            self.metadata, self.render_mode = dict(envs[0].metadata), envs[0].render_mode
             warn_of_doubled(envs[0])
             with limit("its first reset"):
                 hidden = show_masks and masks.has_hidden_masks(envs)

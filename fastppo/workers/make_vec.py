@@ -11,16 +11,17 @@ from typing import Any, Callable, Sequence
 
 import gymnasium.error as gym_errors
 import numpy as np
+from gymnasium import logger
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from fastppo.config import Config, default_of
 from fastppo.envs.source import EnvSource, check_agreement
 from fastppo.envs.spaces import build_structure, leaves
-from fastppo.errors import ConfigError, EnvError
+from fastppo.errors import ConfigError, EnvError, InputError
 from fastppo.machine.arena import Arena, spec_bytes
 from fastppo.settings.aliases import nearest_setting
-from fastppo.settings.fixes import Fix, Set
+from fastppo.settings.fixes import DidYouMean, Fix, Omit, Set
 from fastppo.stepping.native_vector import parse_autoreset_mode
 from fastppo.workers import vector_stepper
 from fastppo.workers.count import pays, worker_count
@@ -41,6 +42,7 @@ def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | st
     whichever of the two a short measurement says is faster for a million steps. `copy=False`: every
     step returns the same observation arrays. `seed`: episode k of environment i is always the same
     one, as in training; None: `reset(seed=...)` seeds as in Gymnasium. Timeouts are in seconds.
+    `env_kwargs={"render_mode": "rgb_array"}` makes frames for `render()`.
     Raises fastppo.Error for settings that are impossible.
     """
     _check_call(env, unknown)
@@ -60,7 +62,15 @@ def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | st
         backend = WorkerBackend(source.factories, plan, arena, workers, step_timeout, reset_timeout)
     else:
         backend = LocalBackend(source.factories, plan, arena)
-    return SharedVectorEnv(backend, plan, arena, source.metadata, copy)
+    return SharedVectorEnv(backend, plan, arena, source.metadata, source.render_mode, copy)
+
+
+class MaskError(ConfigError, TypeError):
+    """A wrong reset mask; Gymnasium raises ValueError for some faults and TypeError for others."""
+
+
+class ActionsError(InputError, TypeError, gym_errors.InvalidAction):
+    """Actions that are no element of the action space; Gymnasium raises any of these."""
 
 
 def _check_call(env: Any, unknown: dict[str, Any]) -> None:
@@ -71,8 +81,10 @@ def _check_call(env: Any, unknown: dict[str, Any]) -> None:
                           f'make_vec("{name}")' if isinstance(name, str) else "make_vec(MyEnv)")
     for name in unknown:
         known = inspect.signature(make_vec).parameters
-        raise ConfigError(f"make_vec knows no {name!r}, only {', '.join([*known][:-1])}",
-                          nearest_setting(name, known))
+        fix = nearest_setting(name, known)
+        if not isinstance(fix, DidYouMean):
+            fix = Omit(name), Set(env_kwargs={name: unknown[name]})
+        raise ConfigError(f"make_vec knows no {name!r}, only {', '.join([*known][:-1])}", fix)
     if isinstance(env, VectorEnv):
         raise ConfigError("this is a VectorEnv already", "use it as it is")
 
@@ -90,15 +102,17 @@ class SharedVectorEnv(VectorEnv):
     """Gymnasium's vector environment over shared memory; made by make_vec.
 
     An error of one environment closes all of them. After a step_async that was interrupted, every
-    environment must be reset; a step_wait can be repeated.
+    environment must be reset. A step_wait, reset_wait or call_wait that was interrupted, or has
+    timed out, can be repeated. With num_workers=0 the environments run inside the call that begins.
     """
 
     def __init__(self, backend: LocalBackend | WorkerBackend, plan: VectorSpec, arena: Arena,
-                 metadata: dict, copy: bool):
+                 metadata: dict, render_mode: str | None, copy: bool):
         self.backend, self.plan, self.copy = backend, plan, copy
         self.num_envs = len(arena["rew"])
         self.slices = worker_slices(self.num_envs, max(1, len(arena["replied"])))
         self.metadata = {**metadata, "autoreset_mode": plan.mode}
+        self.render_mode = render_mode
         self.single_observation_space, self.single_action_space = plan.obs_space, plan.act_space
         self.observation_space = batch_space(plan.obs_space, self.num_envs)
         self.action_space = batch_space(plan.act_space, self.num_envs)
@@ -107,24 +121,29 @@ class SharedVectorEnv(VectorEnv):
         self._rew, self._term, self._trunc = (arena[name] for name in ("rew", "term", "trunc"))
         self._obs_leaves, self._act_leaves = leaves(plan.obs_space), leaves(plan.act_space)
         self._needs_reset = np.ones(self.num_envs, bool)
-        self._pending = False
+        self._resetting = self._needs_reset.copy()  # by the reset that was begun last
+        self._pending = ""  # or "step", "reset", "call": begun and not waited for
         self._finalizer = weakref.finalize(self, _close_backend, backend, arena)
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None,
               options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begins new episodes, in all environments or in those of `options["reset_mask"]`."""
-        self._check_idle("reset")
-        seeds = self._seeds(seed)
-        mask, options = self._reset_mask(options)
-        self._needs_reset |= mask
-        replies = self._call_backend(self.backend.ask, "reset", [
-            (seeds[a:b], mask[a:b].tolist(), options) for a, b in self.slices])
-        self._needs_reset &= ~mask
-        infos = {}
-        for reply in replies:
-            for e, (_, info) in reply.items():
-                infos = self._add_info(infos, info, e)
-        return self._observations(), infos
+        arguments = self._reset_arguments("reset", seed, options)
+        return self._begun(self._call_backend(self.backend.ask, "reset", arguments))
+
+    def reset_async(self, seed: int | Sequence[int | None] | None = None,
+                    options: dict[str, Any] | None = None) -> None:
+        """Begins a reset, of which reset_wait has the answer."""
+        arguments = self._reset_arguments("reset_async", seed, options)
+        self._call_backend(self.backend.tell, "reset", arguments)
+        self._pending = "reset"
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """Waits for the reset that reset_async began; `timeout` as in step_wait."""
+        self._check_pending("reset")
+        result = self._begun(self._call_backend(self.backend.hear, timeout))
+        self._pending = ""  # last: until here, an interrupted call can be repeated
+        return result
 
     def step(self, actions) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """(observations, rewards f64 [e], terminations [e], truncations [e], infos) of one step."""
@@ -133,39 +152,55 @@ class SharedVectorEnv(VectorEnv):
 
     def step_async(self, actions) -> None:
         """Begins a step with a batch of actions, an element of `action_space`."""
-        self._check_idle("step")
+        self._check_idle("step_async")
         if self._needs_reset.any():
             raise gym_errors.ResetNeeded(
                 f"environment {self._needs_reset.argmax()} needs a reset() before it can step: of"
                 " all environments, or of some by options={'reset_mask': ...}")
         self._write_actions(actions)
         try:
-            self._pending = True  # before the post: a step that has begun must be waited for
+            self._pending = "step"  # before the post: a step that has begun must be waited for
             self._call_backend(self.backend.post)
         except BaseException:  # an interrupt: the environments may or may not have begun
-            self._needs_reset[:], self._pending = True, False
+            self._needs_reset[:], self._pending = True, ""
             raise
 
-    def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Waits for the step that step_async began."""
-        self._check_open()
-        if not self._pending:
-            raise gym_errors.NoAsyncCallError("step_wait() needs a step_async() before it", "step")
-        step_infos = self._call_backend(self.backend.wait)
+    def step_wait(self, timeout: float | None = None
+                  ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Waits for the step that step_async began.
+
+        Raises multiprocessing.TimeoutError after `timeout` seconds; None: never.
+        """
+        self._check_pending("step")
+        step_infos = self._call_backend(self.backend.wait, timeout)
         if self.plan.mode is AutoresetMode.DISABLED:
             np.logical_or(self._term, self._trunc, out=self._needs_reset)
         result = (self._observations(), self._rew.copy(), self._term.copy(), self._trunc.copy(),
                   self._merged(step_infos))
-        self._pending = False  # last: until here, an interrupted call can be repeated
+        self._pending = ""  # last: until here, an interrupted call can be repeated
         return result
 
     def call(self, name: str, *args, **kwargs) -> tuple:
         """The attribute `name` of every environment; if it is callable, the values it returns."""
-        self._check_idle(name)
-        if name in ("reset", "step", "close"):
-            raise ConfigError(f"{name!r} cannot be called on single environments",
-                              f"use the vector environment's own {name}()")
-        return self._results("call", [(name, args, kwargs)] * len(self.slices))
+        arguments = self._call_arguments("call", name, args, kwargs)
+        return _results(self._call_backend(self.backend.ask, "call", arguments))
+
+    def call_async(self, name: str, /, *args, **kwargs) -> None:
+        """Begins what `call` does; call_wait has the values."""
+        arguments = self._call_arguments("call_async", name, args, kwargs)
+        self._call_backend(self.backend.tell, "call", arguments)
+        self._pending = "call"
+
+    def call_wait(self, timeout: float | None = None) -> tuple:
+        """Waits for the values of call_async; `timeout` as in step_wait."""
+        self._check_pending("call")
+        replies = self._call_backend(self.backend.hear, timeout)
+        self._pending = ""
+        return _results(replies)
+
+    def render(self) -> tuple:
+        """What `render()` of every environment returns: frames, if they have a render_mode."""
+        return self.call("render")
 
     def get_attr(self, name: str) -> tuple:
         """The attribute `name` of every environment."""
@@ -173,21 +208,27 @@ class SharedVectorEnv(VectorEnv):
 
     def set_attr(self, name: str, values: Any) -> None:
         """Sets an attribute of every environment, to one value or its item of a list or tuple."""
-        self._check_idle(name)
+        self._check_idle("set_attr")
         each = values if isinstance(values, (list, tuple)) else [values] * self.num_envs
         if len(each) != self.num_envs:
             raise ConfigError(f"{len(each)} values for {self.num_envs} environments",
                               "give one value for each of them, or one that is no list or tuple")
-        self._results("set", [(name, each[a:b]) for a, b in self.slices])
+        _results(self._call_backend(
+            self.backend.ask, "set", [(name, each[a:b]) for a, b in self.slices]))
 
     def close_extras(self, **kwargs) -> None:
         """Stops the workers; always returns."""
+        pending, self._pending = self._pending, ""
         self._finalizer()
+        if pending:
+            logger.warn(f"Calling `close` while waiting for a pending call to `{pending}` to"
+                        " complete.")
 
     def __enter__(self) -> "SharedVectorEnv":
         return self
 
     def __exit__(self, *_) -> None:
+        self._pending = ""  # after an exception, which says more than a warning
         self.close()
 
     @property
@@ -207,24 +248,49 @@ class SharedVectorEnv(VectorEnv):
     def _check_idle(self, name: str) -> None:
         self._check_open()
         if self._pending:
-            raise gym_errors.AlreadyPendingCallError(f"{name} needs a step_wait() first", "step")
+            raise gym_errors.AlreadyPendingCallError(
+                f"Calling `{name}` while waiting for a pending call to `{self._pending}` to"
+                f" complete: {self._pending}_wait() ends it", self._pending)
 
-    def _results(self, method: str, arguments: list[tuple]) -> tuple:
-        """The results of a method for every environment; EnvError if it failed in one of them."""
-        results = []
-        for part, error in self._call_backend(self.backend.ask, method, arguments):
-            if error:
-                raise EnvError(error, "call reset() or close(): some environments may be changed")
-            results += part
-        return tuple(results)
+    def _check_pending(self, name: str) -> None:
+        if self._pending != name:
+            self._check_open()
+            raise gym_errors.NoAsyncCallError(
+                f"Calling `{name}_wait` without any prior call to `{name}_async`.", name)
 
     def _call_backend(self, call: Callable, *args: Any) -> Any:
         """The result of a method of the back end; an error of an environment closes all of them."""
         try:
             return call(*args)
         except EnvError:
+            self._pending = ""
             self.close()
             raise
+
+    def _reset_arguments(self, name: str, seed, options: dict | None) -> list[tuple]:
+        """The arguments of a reset for each worker; its environments need one from here on."""
+        self._check_idle(name)
+        seeds = self._seeds(seed)
+        self._resetting, options = self._reset_mask(options)
+        self._needs_reset |= self._resetting
+        return [(seeds[a:b], self._resetting[a:b].tolist(), options) for a, b in self.slices]
+
+    def _begun(self, replies: list[StepInfos]) -> tuple[Any, dict[str, Any]]:
+        """(observations, infos) of the environments that were reset."""
+        self._needs_reset &= ~self._resetting
+        infos = {}
+        for reply in replies:
+            for e, (_, info) in reply.items():
+                infos = self._add_info(infos, info, e)
+        return self._observations(), infos
+
+    def _call_arguments(self, method: str, name: str, args: tuple, kwargs: dict) -> list[tuple]:
+        """The arguments of a call for each worker."""
+        self._check_idle(method)
+        if name in ("reset", "step", "close"):
+            raise ConfigError(f"{name!r} cannot be called on single environments",
+                              f"use the vector environment's own {name}()")
+        return [(name, args, kwargs)] * len(self.slices)
 
     def _seeds(self, seed) -> list:
         """The seed of each environment."""
@@ -245,11 +311,11 @@ class SharedVectorEnv(VectorEnv):
             return np.ones(self.num_envs, bool), options
         rest = dict(options)
         mask = rest.pop("reset_mask")
-        if not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_
-                and mask.shape == (self.num_envs,) and mask.any()):
-            raise ConfigError(f"options['reset_mask'] is {mask!r}", "give a numpy array of"
-                              f" {self.num_envs} booleans, at least one of them True")
-        return mask, rest
+        wrong = _mask_error(mask, self.num_envs)
+        if wrong:
+            raise MaskError(f"`options['reset_mask']` must {wrong}", "give a numpy array of"
+                            f" {self.num_envs} booleans, at least one of them True")
+        return mask.copy(), rest
 
     def _write_actions(self, actions) -> None:
         """Copies the actions into the arena."""
@@ -260,8 +326,10 @@ class SharedVectorEnv(VectorEnv):
                     raise ValueError(f"shape {value.shape}, wanted {rows.shape}")
                 np.copyto(rows, value, casting="same_kind")
         except (TypeError, ValueError, LookupError) as error:
-            raise gym_errors.InvalidAction(f"these actions are no element of {self.action_space}:"
-                                           f" {type(error).__name__}: {error}") from error
+            raise ActionsError(f"these actions are no element of {self.action_space}:"
+                               f" {type(error).__name__}: {error}",
+                               "give one action for each environment, as action_space.sample() does"
+                               ) from error
 
     def _observations(self) -> Any:
         arrays = [rows.copy() for rows in self._obs] if self.copy else self._obs
@@ -284,6 +352,28 @@ class SharedVectorEnv(VectorEnv):
         rows = (vector_stepper.elements(leaf, rows[e:e + 1])[0]
                 for leaf, rows in zip(self._obs_leaves, self._fin))
         return build_structure(self.single_observation_space, rows)
+
+
+def _mask_error(mask: Any, envs: int) -> str:
+    """The property that `mask` lacks as a reset mask, in Gymnasium's words; "" if none."""
+    if not isinstance(mask, np.ndarray):
+        return f"be a numpy array, got {type(mask)}"
+    if mask.shape != (envs,):
+        return f"have shape `({envs},)`, got {mask.shape}"
+    if mask.dtype != np.bool_:
+        return f"have `dtype=np.bool_`, got {mask.dtype}"
+    return "" if mask.any() else \
+        f"contain a boolean array with at least one True value, got reset_mask={mask}"
+
+
+def _results(replies: list[tuple[list, str]]) -> tuple:
+    """The results for all environments; EnvError if there is none for one of them."""
+    results = []
+    for part, error in replies:
+        if error:
+            raise EnvError(error, "call reset() or close(): some environments may be changed")
+        results += part
+    return tuple(results)
 
 
 def _close_backend(backend: LocalBackend | WorkerBackend, arena: Arena) -> None:

@@ -1,6 +1,8 @@
 """The worker processes of a run: commands, waiting, failures, timeouts, closing."""
 
 import logging
+import math
+import multiprocessing
 import os
 import pickle
 import signal
@@ -99,10 +101,10 @@ class WorkerTeam:
             raise
         self.restart_timers()
 
-    def run(self, command: int, argument: int = 0) -> None:
-        """Makes every worker run `command`, and waits for its end."""
+    def run(self, command: int, argument: int = 0, timeout: float | None = None) -> None:
+        """Makes every worker run `command`, and waits for its end, at most `timeout` seconds."""
         self.post(command, argument)
-        self.wait(self.cells.done, self.posted.generation)
+        self.wait(self.cells.done, self.posted.generation, timeout)
 
     def post(self, command: int, argument: int = 0) -> None:
         """Posts a command without waiting for its end.
@@ -116,26 +118,36 @@ class WorkerTeam:
         self.arena["command"][:] = command, argument
         self.cells.go.post(self.posted.generation & 0xFFFFFFFF)
 
-    def finish_last(self) -> None:
+    def finish_last(self, timeout: float | None = None) -> None:
         """Waits for the end of the last command; posts it again, as its post may be interrupted."""
-        self.run(self.posted.command, self.posted.argument)
+        self.run(self.posted.command, self.posted.argument, timeout)
 
     def is_idle(self) -> bool:
         """True if every worker has finished its last command and can take another one."""
         return not self.closed and not self._late(self.cells.done, self.posted.generation)
 
-    def wait(self, cells: Sequence, target: int) -> None:
-        """Sleeps until every worker's cell reaches `target`; raises WorkerError if one cannot."""
+    def wait(self, cells: Sequence, target: int, timeout: float | None = None) -> None:
+        """Sleeps until every worker's cell reaches `target`; raises WorkerError if one cannot.
+
+        Raises multiprocessing.TimeoutError after `timeout` seconds; None: never.
+        """
         self._check_open()
         self.restart_timers()
+        end = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             hints = self.cells.hint.value()
             self._raise_failures()
             late = self._late(cells, target)
             if not late:
                 return
-            if not self.cells.hint.wait_count(hints + len(late) & 0xFFFFFFFF, 0, protocol.SLICE_NS):
+            slice_ns = protocol.SLICE_NS
+            if timeout is not None:
+                slice_ns = int(min(slice_ns, max(0.0, 1e9 * (end - time.monotonic()))))
+            if not self.cells.hint.wait_count(hints + len(late) & 0xFFFFFFFF, 0, slice_ns):
                 self.check_workers(late)
+                if time.monotonic() > end:
+                    raise multiprocessing.TimeoutError(
+                        f"the workers have not finished within {timeout:g} s: wait again or close")
 
     def close(self) -> None:
         """Asks the workers to end, then kills those that do not; a second call does nothing."""

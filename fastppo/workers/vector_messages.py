@@ -31,13 +31,21 @@ class LocalBackend(VectorStepper):
         """Takes a step."""
         self.infos = self.step()
 
-    def wait(self) -> StepInfos:
+    def wait(self, timeout: float | None = None) -> StepInfos:
         """The infos of the step."""
         return self.infos
 
     def ask(self, method: str, arguments: Sequence[tuple]) -> list:
         """The reply of a method of the stepper, as a list."""
         return [getattr(self, method)(*arguments[0])]
+
+    def tell(self, method: str, arguments: Sequence[tuple]) -> None:
+        """Calls a method of the stepper."""
+        self.replies = self.ask(method, arguments)
+
+    def hear(self, timeout: float | None = None) -> list:
+        """The reply of the method."""
+        return self.replies
 
 
 class WorkerBackend:
@@ -54,9 +62,9 @@ class WorkerBackend:
         self.number += 1
         self.team.post(protocol.STEP, self.number)
 
-    def wait(self) -> StepInfos:
-        """Waits for the end of the step; can be repeated after an interrupt."""
-        self.team.finish_last()
+    def wait(self, timeout: float | None = None) -> StepInfos:
+        """Waits for the end of the step; can be repeated after an interrupt or a timeout."""
+        self.team.finish_last(timeout)
         infos = {}
         for reply in self._replies():
             infos.update(reply)
@@ -64,12 +72,21 @@ class WorkerBackend:
 
     def ask(self, method: str, arguments: Sequence[tuple]) -> list:
         """Calls a method of every worker's stepper with its own arguments; returns the replies."""
+        self.tell(method, arguments)
+        return self.hear()
+
+    def tell(self, method: str, arguments: Sequence[tuple]) -> None:
+        """Makes every worker call a method of its stepper."""
         messages = [protocol.pickled_by_value((method, each), "this value") for each in arguments]
         self.team.finish_last()  # after an interrupt, a command may still run
         for worker, message in zip(self.team.workers, messages):
             worker.mailbox.write(message)
         self.number += 1
-        self.team.run(protocol.ASK, self.number)
+        self.team.post(protocol.ASK, self.number)
+
+    def hear(self, timeout: float | None = None) -> list:
+        """Waits for the replies; can be repeated after an interrupt or a timeout."""
+        self.team.finish_last(timeout)
         return self._replies()
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import multiprocessing
 import os
 import threading
 from functools import partial
@@ -10,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from envs_for_tests import Chance, interrupted
-from envs_for_workers import Locked, Sampled, Script, Slow, Talker, large, with_lock
+from envs_for_workers import Held, Locked, Sampled, Script, Slow, Talker, large, with_lock
 from fault_envs import Faulty, guard, killed_by, nothing_left, observing, paying, raising
 from gymnasium.error import (
     AlreadyPendingCallError,
@@ -24,10 +25,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from interruption import Interruption
+from vector_answers import assert_same, assert_same_steps
 
 import fastppo
 from fastppo import make_vec
-from fastppo.errors import ConfigError, EnvError, SpaceError
+from fastppo.errors import ConfigError, EnvError, InputError, SpaceError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 from fastppo.workers import protocol
@@ -53,35 +55,6 @@ def vec():
     yield make
     for env in made:
         env.close()
-
-
-def assert_same(ours, theirs):
-    """Equal in structure, in type where it is an array, and in every number."""
-    if isinstance(theirs, dict):
-        assert list(ours) == list(theirs)
-        for key in theirs:
-            assert_same(ours[key], theirs[key])
-    elif isinstance(theirs, tuple) or getattr(theirs, "dtype", None) == "O":
-        assert type(ours) is type(theirs) and len(ours) == len(theirs)
-        for one, other in zip(ours, theirs):
-            assert_same(one, other)
-    else:
-        if isinstance(theirs, np.ndarray):
-            assert type(ours) is np.ndarray and ours.dtype == theirs.dtype
-        np.testing.assert_array_equal(ours, theirs)
-
-
-def assert_same_steps(ours, theirs, steps, seed=7):
-    """Equal answers of two vector environments to the same random actions, resets included."""
-    assert_same(ours.reset(seed=seed), theirs.reset(seed=seed))
-    theirs.action_space.seed(seed)
-    for _ in range(steps):
-        actions = theirs.action_space.sample()
-        reply, wanted = ours.step(actions), theirs.step(actions)
-        assert_same(reply, wanted)
-        if ours.metadata["autoreset_mode"] is DISABLED and (over := wanted[2] | wanted[3]).any():
-            assert_same(ours.reset(options={"reset_mask": over}),
-                        theirs.reset(options={"reset_mask": over.copy()}))
 
 
 def traced(env, steps):
@@ -320,6 +293,92 @@ def test_calls_out_of_order_are_refused_and_spoil_nothing(vec, workers):
             call()
 
 
+CALLS = {"reset": ((), lambda env: env.reset()), "step": (([0, 0],), lambda env: env.step([0, 0])),
+         "call": (("count",), lambda env: env.call("count"))}
+
+
+@pytest.mark.parametrize("workers", BOTH)
+@pytest.mark.parametrize("name", CALLS)
+def test_whatever_is_begun_is_waited_for_before_anything_else(vec, name, workers):
+    begun, direct = vec(SCRIPTS, num_workers=workers), vec(SCRIPTS, num_workers=0)
+    for env in (begun, direct):
+        env.reset(seed=3)
+    arguments, call = CALLS[name]
+    for other in CALLS:
+        with pytest.raises(NoAsyncCallError, match=f"`{other}_wait` without any prior call to"
+                                                   f" `{other}_async`"):
+            getattr(begun, f"{other}_wait")()
+    getattr(begun, f"{name}_async")(*arguments)
+    for other, (args, _) in CALLS.items():
+        refusal = f"pending call to `{name}` to complete: {name}_wait"
+        with pytest.raises(AlreadyPendingCallError, match=refusal) as caught:
+            getattr(begun, f"{other}_async")(*args)
+        assert caught.value.name == name
+        if other != name:
+            with pytest.raises(NoAsyncCallError):
+                getattr(begun, f"{other}_wait")()
+    assert_same(getattr(begun, f"{name}_wait")(timeout=60), call(direct))
+    assert_same(begun.step([0, 0]), direct.step([0, 0]))
+
+
+@pytest.mark.parametrize("workers", SELDOM)
+def test_a_reset_that_is_begun_keeps_its_seed_and_its_mask(vec, workers):
+    env = vec("CartPole-v1", num_envs=3, num_workers=workers, autoreset_mode=DISABLED)
+    env.reset_async(seed=5)
+    first, _ = env.reset_wait()
+    assert (first == vec("CartPole-v1", num_envs=3, num_workers=0).reset(seed=5)[0]).all()
+    stepped = env.step(np.zeros(3, int))[0]
+    mask = np.array([F, T, F])
+    env.reset_async(seed=[9, 6, 9], options={"reset_mask": mask})
+    mask[:] = T, F, T
+    assert (env.reset_wait()[0] == [stepped[0], first[1], stepped[2]]).all()
+    env.step(np.zeros(3, int))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_wait_that_times_out_can_be_repeated(vec, tmp_path, name):
+    env, file = vec([Held, Held], num_workers=1), tmp_path / "go"
+    env.reset()
+    env.set_attr("file", file)
+    getattr(env, f"{name}_async")(*({"call": ("name",), "step": ([0, 0],)}.get(name, ())))
+    for timeout in (0, 0.02):
+        with pytest.raises(multiprocessing.TimeoutError, match=rf"within {timeout:g} s"):
+            getattr(env, f"{name}_wait")(timeout=timeout)
+    with pytest.raises(AlreadyPendingCallError):
+        env.reset()
+    file.touch()
+    answer = getattr(env, f"{name}_wait")(timeout=60)
+    wanted = {"call": "held", "step": [0, 1], "reset": [1, 0]}[name]
+    assert (answer[0] == wanted if name == "call" else answer[0][1].tolist() == wanted)
+    assert env.step([0, 0])[1].tolist() == ([2, 2] if name == "step" else [1, 1])
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_close_after_a_timeout_does_not_wait(vec, tmp_path, name):
+    with nothing_left():
+        env = vec(Held, num_envs=2, num_workers=2)
+        env.reset()
+        env.set_attr("file", tmp_path / "never")
+        getattr(env, f"{name}_async")(*({"call": ("name",), "step": ([0, 0],)}.get(name, ())))
+        with pytest.raises(multiprocessing.TimeoutError):
+            getattr(env, f"{name}_wait")(timeout=0)
+        with pytest.warns(UserWarning, match=f"`close` while .* pending call to `{name}`"):
+            env.close(timeout=1, terminate=True)
+        with pytest.raises(ClosedEnvironmentError):
+            getattr(env, f"{name}_wait")()
+
+
+def test_an_error_in_a_call_that_was_begun_spoils_nothing(vec):
+    env = vec(SCRIPTS, num_workers=1)
+    env.reset()
+    env.call_async("colour")
+    with pytest.raises(EnvError, match="environment 0 .*'colour'"):
+        env.call_wait()
+    with pytest.raises(ConfigError, match="the vector environment's own step"):
+        env.call_async("step", 0)
+    assert traced(env, 1)[0][0] == [[0, 1], [0, 1]]
+
+
 def test_an_environment_that_was_never_reset_is_noticed(vec):
     env = vec(SCRIPTS, num_workers=0)
     env.reset(options={"reset_mask": np.array([T, F])})
@@ -335,24 +394,29 @@ BAD_ACTIONS = {"too few": [0], "too many": [0, 1, 0], "one for all": 0, "nested"
 def test_actions_that_do_not_fit_are_refused_before_any_step(vec, actions):
     env = vec(SCRIPTS, num_workers=0)
     env.reset()
-    with pytest.raises(InvalidAction, match="MultiDiscrete"):
+    with pytest.raises(InvalidAction, match="(?s)MultiDiscrete.*fix: .*sample") as caught:
         env.step(actions)
+    assert isinstance(caught.value, InputError) and isinstance(caught.value, TypeError)
     assert traced(env, 1)[0][0] == [[0, 1], [0, 1]]
 
 
 # ---- partial resets ----------------------------------------------------------------------------
 
-BAD_MASKS = {"list": ([True, False], ConfigError), "numbers": (np.array([1, 0]), ConfigError),
-             "too long": (np.array([T, F, F]), ConfigError),
-             "nobody": (np.array([F, F]), ConfigError)}
+BAD_MASKS = {"list": ([True, False], "be a numpy array, got <class 'list'>"),
+             "numbers": (np.array([1, 0]), "`dtype=np.bool_`, got int64"),
+             "too long": (np.array([T, F, F]), r"shape `\(2,\)`, got \(3,\)"),
+             "nobody": (np.array([F, F]), r"one True value, got reset_mask=\[False False\]")}
 
 
-@pytest.mark.parametrize("mask, error", BAD_MASKS.values(), ids=BAD_MASKS)
-def test_a_wrong_mask_is_refused(vec, mask, error):
+@pytest.mark.parametrize("mask, text", BAD_MASKS.values(), ids=BAD_MASKS)
+def test_a_wrong_mask_is_refused(vec, mask, text):
     env = vec(SCRIPTS, num_workers=0, autoreset_mode=DISABLED)
     env.reset()
-    with pytest.raises(error, match="reset_mask"):
-        env.reset(options={"reset_mask": mask})
+    for reset in (env.reset, env.reset_async):
+        with pytest.raises(ConfigError, match=rf"'reset_mask'\]` must .*{text}") as caught:
+            reset(options={"reset_mask": mask})
+        assert isinstance(caught.value, TypeError)  # which Gymnasium raises for some of them
+    assert traced(env, 1)[0][0] == [[0, 1], [0, 1]]
 
 
 @pytest.mark.parametrize("workers", BOTH)
@@ -532,9 +596,17 @@ def test_close_leaves_nothing_and_may_come_twice(workers):
         env = make_vec(SCRIPTS, num_workers=workers)
         env.reset()
         env.step_async([0, 0])
-        env.close()
+        with pytest.warns(UserWarning, match="`close` while waiting for a pending call to `step`"):
+            env.close()
         env.close()
         assert env.closed
+
+
+def test_the_end_of_a_with_block_does_not_warn_of_a_step_that_nobody_waits_for():
+    with nothing_left(), make_vec(SCRIPTS, num_workers=1) as env:
+        env.reset()
+        env.step_async([0, 0])
+    assert env.closed
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -593,6 +665,14 @@ def test_impossible_settings_are_refused(vec, wrong, text):
 def test_a_setting_that_make_vec_does_not_have_is_refused_with_the_nearest_one():
     with pytest.raises(ConfigError, match="(?s)no 'num_env'.*fix: did you mean num_envs"):
         fastppo.make_vec("CartPole-v1", num_env=4)
+
+
+def test_an_argument_of_the_environment_is_told_its_place(vec):
+    with pytest.raises(ConfigError, match="no 'render_mode'") as caught:
+        fastppo.make_vec("CartPole-v1", render_mode="rgb_array")
+    assert caught.value.fix[1].text(shell=False) == "env_kwargs={'render_mode': 'rgb_array'}"
+    env = vec("CartPole-v1", num_workers=0, env_kwargs={"render_mode": "rgb_array"})
+    assert env.render_mode == "rgb_array"
 
 
 def test_a_fix_of_make_vecs_is_of_no_preset():
