@@ -102,7 +102,7 @@ def test_the_compiled_policy_and_torch_do_the_same_under_masks(trainer):
 
 
 def test_the_compiled_learner_refuses_masks(trainer):
-    with pytest.raises(ConfigError, match="without action masks\n  fix: learner=.torch"):
+    with pytest.raises(ConfigError, match="not support action masks\n  fix: learner=.torch"):
         trainer(partial(Fenced, "info"), learner="kernel")
 
 
