@@ -12,6 +12,7 @@ from fastppo.settings.fixes import format_value
 from fastppo.settings.spelling import MODELS
 
 INDENT, WIDEST_LINE = 10, 120
+MOST_FACTORS = 16  # of a MultiDiscrete whose choices are shown
 NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and slower; to get it:"
                 " install a C compiler and Python's headers, then pip install -e .")
 
@@ -74,8 +75,13 @@ def network_text(policy, config: Any) -> str:
 
 
 def space_text(space: Any) -> str:
-    """A space in a few words: Box(8,) float32."""
+    """A space in a few words: Box(8,) float32; of a Dict also its parts."""
     name = type(space).__name__
+    if name == "Dict":
+        parts = (f"{key!r}: {space_text(part)}" for key, part in space.items())
+        return f"Dict({', '.join(parts)})"
+    if name == "MultiDiscrete" and space.nvec.size > MOST_FACTORS:
+        return f"{name}{space.shape}"
     return f"{name}{space.shape} {space.dtype}" if name == "Box" else str(space)
 
 

@@ -3,6 +3,7 @@
 import difflib
 import importlib.util
 import inspect
+from fnmatch import fnmatchcase
 from typing import Any, Callable
 
 from gymnasium.envs.registration import EnvSpec, load_env_creator, registry
@@ -16,21 +17,31 @@ from fastppo.settings.fixes import Fix, Install
 PACKAGES: dict[str, Fix] = {
     "ale_py": Install("atari"),
     "opencv": Install("atari"),
+    "minigrid": Install("minigrid"),
     "mujoco": Install("mujoco"), "imageio": Install("mujoco"),
     "box2d": ("pip install Box2D", Install("box2d-source")),  # the latter where there is no wheel
     "envpool": Install("envpool"),
     "jax": 'pip install "gymnasium[jax]"',
 }
 
+# The packages whose import registers ids, and patterns of these ids.
+REGISTERING = {"ale_py": ("ALE/*", "*NoFrameskip*"), "minigrid": ("MiniGrid-*", "BabyAI-*")}
+
 
 def is_atari_id(env_name: str) -> bool:
     """Returns True for an id that ale-py registers."""
-    return env_name.startswith("ALE/") or "NoFrameskip" in env_name
+    return registering_package(env_name) == "ale_py"
+
+
+def registering_package(env_name: str) -> str | None:
+    """The package whose import registers such an id; None for other names."""
+    return next((package for package, patterns in REGISTERING.items()
+                 if any(fnmatchcase(env_name, pattern) for pattern in patterns)), None)
 
 
 def is_registered(env_name: str) -> bool:
     """Returns True for an id for which no module must be imported by its name."""
-    return env_name in registry or is_atari_id(env_name)
+    return env_name in registry or registering_package(env_name) is not None
 
 
 def nearest_id(name: str) -> str | None:
@@ -38,8 +49,8 @@ def nearest_id(name: str) -> str | None:
 
     The same name in another version or namespace, such as ALE/Pong-v5 for Pong-v5, is nearest.
     """
-    if importlib.util.find_spec("ale_py"):
-        importlib.import_module("ale_py")  # it registers the games
+    for package in filter(importlib.util.find_spec, REGISTERING):
+        importlib.import_module(package)
     bases = {env_id: _base(env_id) for env_id in registry}
     same = [env_id for env_id, base in bases.items() if base == _base(name)]
     if same:

@@ -8,7 +8,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from fastppo.envs import atari, env_hints, faults, masks
-from fastppo.envs.wrappers import make_deterministic, stack_frames
+from fastppo.envs.wrappers import make_deterministic, read_mission, stack_frames
 from fastppo.errors import ConfigError, EnvError, Error, SpaceError
 from fastppo.machine.mujoco_warnings import mujoco_warnings_once
 from fastppo.settings.fixes import Set, program
@@ -38,7 +38,7 @@ class EnvFactory:
             env = self._from_spec() if spec else self._from_callable()
         if games:
             env = atari.preprocess_atari(env, self.limit, games.lives)
-        env = stack_frames(env, self.stack)
+        env = stack_frames(read_mission(env), self.stack)
         if games and games.lives and games.whole:
             env = atari.WholeGame(env)
         return masks.wrap_mask(env) if self.masked else env
@@ -181,8 +181,8 @@ def _find_spec(name: str, setting: str) -> EnvSpec:
     """The EnvSpec of an id or `package:Id-v0`; ConfigError if it is not registered."""
     if ":" in name:
         _import_module(name, setting)
-    elif env_hints.is_atari_id(name) and name not in gym.registry:
-        _import_module(name, setting, "ale_py")  # it registers the ids of Atari games
+    elif name not in gym.registry and (package := env_hints.registering_package(name)):
+        _import_module(name, setting, package)
     try:
         return gym.spec(name.rpartition(":")[2])
     except gym.error.Error as error:

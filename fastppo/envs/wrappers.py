@@ -1,11 +1,15 @@
 """Wrappers around environments: those that are added, and those that a step can skip."""
 
 import copy
+import itertools
 import logging
+import re
 import sys
-from typing import Callable
+from typing import Any, Callable, Sequence
 
 import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Dict, MultiDiscrete, Space
 
 from fastppo.envs import masks
 from fastppo.envs.spaces import MASK, has_mask
@@ -17,6 +21,15 @@ DOUBLED = {gym.wrappers.NormalizeObservation: "norm_obs",
            gym.wrappers.NormalizeReward: "norm_rewards",
            gym.wrappers.ClipAction: "clipping every action to its space",
            gym.wrappers.RescaleAction: "action_scaling"}
+
+MISSION = "mission"  # the key of the sentence in an observation of MiniGrid
+# BabyAI's spaces do not list its sentences: these are the words of its grammar, and the number of
+# words in the longest one, which has four times "put ... next to ..."
+# (minigrid/envs/babyai/core/verifier.py).
+BABYAI_WORDS = (", a after and ball behind blue box door front go green grey in key left next"
+                " object of on open pick purple put red right the then to up yellow you"
+                " your").split()
+BABYAI_LONGEST = 72
 
 log = logging.getLogger("fastppo")
 
@@ -35,6 +48,64 @@ def stack_frames(env: gym.Env, count: int) -> gym.Env:
                           " only the last one says what is legal",
                           (Omit("frame_stack"), "stack the other parts in the environment"))
     return gym.wrappers.FrameStackObservation(env, count)
+
+
+class MissionWords(gym.ObservationWrapper):
+    """A MiniGrid environment whose mission is a row of numbers, one for each word, then zeros."""
+
+    def __init__(self, env: gym.Env, words: Sequence[str], longest: int):
+        super().__init__(env)
+        self.numbers = {word: number for number, word in enumerate(words, 1)}
+        self.longest = longest
+        choices = MultiDiscrete([len(words) + 1] * longest)
+        self.observation_space = Dict({**env.observation_space.spaces, MISSION: choices})
+
+    def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
+        """`observation` with numbers i64 [longest]; ValueError if its space has no such mission."""
+        words = words_of(observation[MISSION])
+        if len(words) > self.longest or not self.numbers.keys() >= {*words}:
+            raise ValueError(f"the mission {observation[MISSION]!r} is not one of its space's")
+        row = np.zeros(self.longest, np.int64)
+        row[:len(words)] = [self.numbers[word] for word in words]
+        return {**observation, MISSION: row}
+
+
+def read_mission(env: gym.Env) -> gym.Env:
+    """`env` with the mission of a MiniGrid environment, a sentence, as numbers of words.
+
+    A mission that is always the same is left out of the observations. Other environments stay.
+    """
+    space = getattr(env, "observation_space", None)
+    spaces = space.spaces if isinstance(space, Dict) else {}
+    if not is_mission_space(spaces.get(MISSION)):
+        return env
+    words, longest, fixed = mission_words(spaces[MISSION])
+    if not fixed:
+        return MissionWords(env, words, longest)
+    rest = Dict({key: space for key, space in spaces.items() if key != MISSION})
+    return gym.wrappers.TransformObservation(
+        env, lambda obs: {key: obs[key] for key in rest.spaces}, rest)
+
+
+def mission_words(space: Any) -> tuple[list[str], int, bool]:
+    """(words, most words of a sentence, True if there is one sentence only) of a MissionSpace."""
+    if type(space).__name__ == "BabyAIMissionSpace":
+        return BABYAI_WORDS, BABYAI_LONGEST, False
+    sentences = {space.mission_func(*words)
+                 for words in itertools.product(*space.ordered_placeholders or ())}
+    split = [words_of(sentence) for sentence in sentences]
+    return sorted({word for words in split for word in words}), max(map(len, split)), len(split) < 2
+
+
+def words_of(sentence: str) -> list[str]:
+    """The words and commas of a sentence."""
+    return re.findall(r"\w+|,", sentence)
+
+
+def is_mission_space(space: Space | None) -> bool:
+    """True for MiniGrid's MissionSpace and its subclasses; MiniGrid is not imported."""
+    return any(kind.__name__ == "MissionSpace" and kind.__module__.startswith("minigrid.")
+               for kind in type(space).__mro__)
 
 
 def warn_of_doubled(env: gym.Env) -> None:

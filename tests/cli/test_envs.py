@@ -166,7 +166,7 @@ def test_an_environment_of_ones_own_is_shown_too(command, tmp_path, monkeypatch)
     monkeypatch.syspath_prepend(str(tmp_path))
     code, out, _ = command("my_games:MyEnv")
     assert code == 0 and "  actions         Discrete(7)\n" in out
-    assert "  observations    Dict('camera': Box(0.0, 1.0, (3, 4), float32)," in out
+    assert "  observations    Dict('camera': Box(3, 4) float32, 'speed': Discrete(3))" in out
     assert max(map(len, out.splitlines())) <= 80
     code, _, err = command("my_games:Broken")
     assert code == 2 and "has no observation_space" in err
