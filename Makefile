@@ -63,7 +63,7 @@ test-faults: $(VENV)/test
 	@$(PY) -m pytest -q -n $(JOBS) -m faults $(ARGS)
 
 check: $(VENV)/test $(VENV)/dev
-	@$(PY) -m ruff check fastppo tests bench docs setup.py main.py
+	@$(PY) -m ruff check fastppo tests bench docs examples setup.py main.py
 	@$(PY) -m pyright --pythonpath $(PY)
 	@$(PY) -m pytest -q -n $(JOBS) tests/house $(ARGS)
 

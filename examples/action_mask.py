@@ -7,7 +7,7 @@ part "action_mask" of a Dict observation.
 import gymnasium as gym
 import numpy as np
 
-from fastppo import load, PPO
+from fastppo import PPO, load
 
 
 class Nim(gym.Env):

@@ -2,7 +2,7 @@
 
 import gymnasium as gym
 
-from fastppo import load, PPO
+from fastppo import PPO, load
 
 
 def make_eval_env():

@@ -9,7 +9,7 @@ import json
 import gymnasium as gym
 import numpy as np
 
-from fastppo import export, PPO
+from fastppo import PPO, export
 
 onnx = importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnxscript")
 path = "cartpole.onnx" if onnx else "cartpole.pt"

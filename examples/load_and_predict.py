@@ -2,7 +2,7 @@
 
 import gymnasium as gym
 
-from fastppo import load, PPO
+from fastppo import PPO, load
 
 with PPO("CartPole-v1", seed=1, total_steps=50_000, progress="lines") as ppo:
     ppo.learn()

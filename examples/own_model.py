@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fastppo import load, PPO
+from fastppo import PPO, load
 
 
 class Residual(nn.Module):
