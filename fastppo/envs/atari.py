@@ -1,7 +1,8 @@
 """Wrappers around Atari games (ALE), as most published results use them.
 
-    AtariPreprocessing   Gymnasium's: up to 30 no-ops at a reset; an action is repeated for 4
-                         frames; the maximum of the last two, in grey, at 84 x 84, is observed
+    AtariPreprocessing   Gymnasium's: up to 30 no-ops at a reset, in games that have this action;
+                         an action is repeated for 4 frames; the maximum of the last two, in grey,
+                         at 84 x 84, is observed
     EpisodicLives        the end of a life ends an episode [baselines], with end_on_life_loss
     FireOnReset          FIRE after a reset, in games that wait for it
     WholeGame            in evaluation: all lives of a game are one episode
@@ -18,7 +19,7 @@ from gymnasium.wrappers import AtariPreprocessing
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Omit, Set
 
-NOOP, FIRE = 0, 1  # actions
+NOOP, FIRE = 0, 1  # actions; two games, such as Backgammon, have no no-op
 NOOPS, SKIP, SIDE = 30, 4, 84  # most no-ops; frames of an action; pixels [Mnih 2015]
 SAME_GAME = "same_game"  # in a reset's info: the game goes on, which began in an earlier episode
 ALE_ARGUMENTS = {"frameskip": 1, "obs_type": "grayscale"}  # colour frames would cost time
@@ -155,7 +156,8 @@ def preprocess_atari(env: gym.Env, limit: int | None, lives: bool) -> gym.Env:
     Raises ConfigError for an environment that is no such game.
     """
     check_game(env)
-    env = AtariPreprocessing(env, NOOPS, SKIP, SIDE)
+    has_noop = env.unwrapped.get_action_meanings()[NOOP] == "NOOP"
+    env = AtariPreprocessing(env, NOOPS if has_noop else 0, SKIP, SIDE)
     env = gym.wrappers.TimeLimit(env, limit) if limit else env
     env = EpisodicLives(env) if lives else env
     return FireOnReset(env) if needs_fire(env) else env
@@ -178,12 +180,10 @@ def check_game(env: gym.Env) -> None:
     name = game.spec.id if game.spec else type(game).__name__
     frames = isinstance(space, gym.spaces.Box) and len(space.shape) > 1
     discrete = isinstance(env.action_space, gym.spaces.Discrete)
-    if not (frames and discrete and hasattr(game, "ale")
-            and game.get_action_meanings()[NOOP] == "NOOP"):
+    if not (frames and discrete and hasattr(game, "ale")):
         raise ConfigError("preprocessing=atari is for games of the Arcade Learning Environment,"
-                          " which have frames, and Discrete actions with a no-op as the first; but"
-                          f" {name} has the observation space {space} and the action space"
-                          f" {env.action_space}",
+                          f" which have frames and Discrete actions; but {name} has the observation"
+                          f" space {space} and the action space {env.action_space}",
                           (Set(preprocessing="none", end_on_life_loss=False), Omit("env_kwargs")))
     if (skips := getattr(game, "_frameskip", None)) != 1:
         raise ConfigError(f"preprocessing=atari repeats an action for {SKIP} frames, but {name}"

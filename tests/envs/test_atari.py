@@ -24,6 +24,7 @@ from fastppo.envs.atari import (
     WholeGame,
     continues_game,
     needs_fire,
+    preprocess_atari,
 )
 from fastppo.envs.make import make_factory
 from fastppo.envs.source import EnvSource
@@ -181,6 +182,12 @@ def test_a_game_begins_with_up_to_30_no_ops_drawn_by_its_seed(opencv):
     assert (min(counts), max(counts)) == (1, 30) and counts[-1] == counts[7]
 
 
+def test_a_game_without_a_no_op_begins_at_its_first_frame(opencv):
+    env = preprocess_atari(Game(1, meanings=("LEFT", "UP", "RIGHT")), None, lives=False)
+    env.reset(seed=3)
+    assert env.unwrapped.done == [("reset", 3)]
+
+
 def test_an_action_is_held_for_4_frames_and_the_maximum_of_the_last_two_is_seen(opencv):
     env = made(preprocessing="atari")
     env.reset(seed=1)
@@ -296,8 +303,7 @@ def game(**other):
     ("Scripted-v0", {**ATARI, "env_kwargs": {"frameskip": 3}}, "its frameskip is 3"),
     (game(observation_space=Box(0, 255, (128,), np.uint8)), ATARI, r"space Box.*\(128,\)"),
     (game(observation_space=Dict(image=Box(0, 1))), ATARI, "space Dict"),
-    (game(action_space=Box(0, 1)), ATARI, "actions with a no-op as the first"),
-    (game(meanings=["UP", "FIRE", "NOOP", "DOWN"]), ATARI, "actions with a no-op as the first"),
+    (game(action_space=Box(0, 1)), ATARI, "which have frames and Discrete actions"),
     ("Scripted-v0", {**ATARI, "vec": "native"}, "makes complete environments"),
     (Quick, {"preprocessing": "ataru"}, "one of none, atari"),
     (Quick, {"end_on_life_loss": 2}, "end_on_life_loss is 2")])

@@ -11,7 +11,7 @@ import pytest
 
 from fastppo.envs.atari import AtariOptions
 from fastppo.envs.make import make_envs, make_factory
-from fastppo.errors import ConfigError, Error
+from fastppo.errors import Error
 
 if importlib.util.find_spec("ale_py"):
     import ale_py
@@ -67,10 +67,7 @@ def test_an_environment_of_gymnasium_is_a_function_of_seed_and_actions(name):
 @pytest.mark.parametrize("name", GAMES)
 def test_a_game_of_atari_is_a_function_of_seed_and_actions(name):
     pytest.importorskip("cv2")
-    try:
-        assert_pure(name, 60, games=AtariOptions(lives=False))
-    except ConfigError:
-        pytest.skip("it has no no-op, and is not preprocessed")
+    assert_pure(name, 60, games=AtariOptions(lives=False))
 
 
 class Drifting(gym.Wrapper):
