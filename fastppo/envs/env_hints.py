@@ -21,7 +21,7 @@ PACKAGES: dict[str, Fix] = {
     "mujoco": Install("mujoco"), "imageio": Install("mujoco"),
     "box2d": ("pip install Box2D", Install("box2d-source")),  # the latter where there is no wheel
     "envpool": Install("envpool"),
-    "jax": 'pip install "gymnasium[jax]"',
+    "jax": 'pip install "gymnasium[jax]"', "flax": 'pip install "gymnasium[jax]"',
 }
 
 # The packages whose import registers ids, and patterns of these ids.
