@@ -7,6 +7,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from fastppo.display.banner import folded
 from fastppo.display.hints import Hints
 from fastppo.display.panel import line, panel
 from fastppo.display.snapshot import RunHistory, Snapshot
@@ -32,7 +33,7 @@ class LiveView:
         self.live: Live | None = None
         self.now: Snapshot | None = None
         self.message = ""
-        self.clock, self.part, self.since, self.due = None, "", time.monotonic(), 0.0
+        self.clock, self.due = None, 0.0
 
     def on_start(self, ppo) -> None:
         """Begins to draw."""
@@ -50,7 +51,7 @@ class LiveView:
         self.due = time.monotonic() + 1 / REDRAWS
         self.now = self.history.snapshot(ppo, stats)
         for text in self.hints.take(self.now):
-            self.console.print(Text(f"hint      {text}", style="yellow"))
+            self.console.print(Text(folded([f"hint      {text}"])[0], style="yellow"))
 
     def say(self, text: str) -> None:
         """Shows `text` in the view from the next redraw on; for signal handlers, it only stores."""
@@ -79,9 +80,8 @@ class LiveView:
 
     def _doing(self) -> str:
         """The part that the run is in, with its seconds if it takes long."""
-        part = self.clock.part if self.clock else ""
-        if part != self.part:
-            self.part, self.since = part, time.monotonic()
-        seconds = time.monotonic() - self.since
-        name = PART_NAMES.get(part, part)
+        if not self.clock:
+            return ""
+        name = PART_NAMES.get(self.clock.part, self.clock.part)
+        seconds = time.monotonic() - self.clock.since
         return f"{name} {seconds:.0f} s" if name and seconds > SHOWN_AFTER else name

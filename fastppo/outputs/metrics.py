@@ -17,20 +17,22 @@ log = logging.getLogger("fastppo")
 
 
 class PartTimer:
-    """Seconds in each named part: `with clock("update"): ...`; `part` is the current one.
+    """Seconds in each named part: `with clock("update"): ...`.
 
+    `part` is the current one, and `since` the time at which it, or the last one, began.
     `times` f64 [e+1 3], of the last rollout, divide "collect" (`within`), see parts_of_collect.
     """
 
     def __init__(self):
         self.seconds: dict[str, float] = {}
         self.within: dict[str, float] = {}
-        self.part, self.times = "", np.full((1, 3), np.nan)
+        self.part, self.since, self.times = "", time.monotonic(), np.full((1, 3), np.nan)
 
     @contextmanager
     def __call__(self, part: str):
         """Counts the time inside the block to `part`."""
-        start, self.part = time.monotonic(), part
+        start = self.since = time.monotonic()
+        self.part = part
         try:
             yield
         finally:

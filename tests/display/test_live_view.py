@@ -22,6 +22,7 @@ from fastppo.display.snapshot import (
     thinned,
 )
 from fastppo.outputs import sinks
+from fastppo.outputs.metrics import PartTimer
 
 STATS = {"charts/SPS": 2_000.0, "charts/episodic_return": 150.0, "charts/episodic_length": 80.0,
          "charts/episodes": 1_904.0, "losses/approx_kl": 0.009, "losses/clipfrac": 0.07,
@@ -214,6 +215,14 @@ def test_the_view_shows_a_run_and_leaves_its_last_lines(trainer):
     assert view.live is None and view.close() is None
 
 
+def test_a_hint_that_is_folded_stands_below_its_beginning(trainer, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    view, out = view_on(60)
+    monkeypatch.setattr(view.hints, "take", lambda now: ["more workers cannot help here " * 2])
+    view(trainer("CartPole-v1"), STATS)
+    assert out.getvalue().splitlines()[1].strip("\x1b[0m3;") == " " * 10 + "help here"
+
+
 def test_a_run_that_fails_ends_the_view(trainer):
     view, _ = view_on()
     with pytest.raises(ZeroDivisionError):
@@ -232,12 +241,20 @@ def test_the_view_changes_no_bit(trainer):
 
 def test_a_part_that_takes_long_is_shown_with_its_seconds_and_a_message_in_its_place(monkeypatch):
     view, out = view_on()
-    view.clock, view.now = SimpleNamespace(part="update"), NOW
+    view.clock, view.now = SimpleNamespace(part="update", since=time.monotonic()), NOW
     assert "   updating\n" in rendered(view) + "\n"
-    view.since -= 12
+    view.clock.since -= 12
     assert "updating 12 s" in rendered(view)
     view.say("stopping after this iteration")
     assert "stopping after this iteration" in rendered(view) and "updating" not in rendered(view)
+
+
+def test_the_seconds_are_those_of_the_iteration_that_runs():
+    clock, begins = PartTimer(), []
+    for _ in range(2):
+        with clock("collect"):
+            begins.append(clock.since)
+    assert begins[0] < begins[1] < time.monotonic()
 
 
 def rendered(view):
@@ -250,7 +267,7 @@ def rendered(view):
 def test_before_the_first_iteration_the_view_says_what_is_being_done():
     view, _ = view_on()
     assert rendered(view).split() == ["now", "starting"]
-    view.clock, view.since = SimpleNamespace(part="collect"), time.monotonic()
+    view.clock = SimpleNamespace(part="collect", since=time.monotonic())
     assert rendered(view).split() == ["now", "collecting"]
 
 
