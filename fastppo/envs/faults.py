@@ -18,6 +18,8 @@ RESULT_FIXES = {
     "has shape": "return observations of the shape that observation_space declares, or declare"
                  " theirs",
 }
+NO_OPENGL = ("MuJoCo draws on the screen unless told otherwise; without one set the environment"
+             " variable MUJOCO_GL=egl (or osmesa)")
 IN_MAIN = "correct the environment; with num_workers=0 a breakpoint() in it works"
 CLOSE_SECONDS = 2.0  # for the close() of all environments together
 MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
@@ -102,7 +104,12 @@ def env_error(where: str, field: str, error: BaseException, fix: Fix = IN_MAIN) 
 
 
 def _result_fix(field: str, error: BaseException) -> Fix:
-    """The fix if fastppo or Gymnasium has refused what the environment returned; otherwise ""."""
+    """The fix if fastppo or Gymnasium has refused what the environment returned; otherwise "".
+
+    Also for MuJoCo without a display.
+    """
+    if field == "render()" and "OpenGL platform" in str(error):
+        return NO_OPENGL
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next

@@ -244,6 +244,13 @@ def test_an_environment_that_fails_to_render_is_named_and_closed(policy, tmp_pat
         (f"a.{ending}", "of before")]
 
 
+def test_mujoco_without_a_display_is_told_the_variable_to_set(policy, tmp_path):
+    def no_display(frame):
+        raise RuntimeError("an OpenGL platform library has not been loaded into this process")
+    with pytest.raises(EnvError, match=r"fix: .* variable MUJOCO_GL=egl"):
+        record_video(policy, shown(bend=no_display), tmp_path / "a.webp")
+
+
 @pytest.mark.parametrize("ending", ["mp4", "webp"])
 def test_an_interrupt_closes_the_environment_and_leaves_no_file(policy, tmp_path, ending):
     if ending == "mp4":
