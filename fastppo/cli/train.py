@@ -217,6 +217,7 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
     """
     from fastppo.errors import Error
     from fastppo.evaluation.video_file import best_format
+    from fastppo.files.checkpoint import given_again
     from fastppo.outputs.video_recorder import record_episode
     from fastppo.reports.curves import save_curve
     try:
@@ -229,7 +230,11 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
     except Error as error:
         show_status("")
         note(error.shell)
-    announce(ppo, f"next      {program()} play {shlex.quote(str(folder))}")
+    named = given_again(ppo)
+    if "eval_env" in named:  # it is played in
+        named["env_name"] = named.pop("eval_env")
+    flags = [flag(name, text) for name, text in named.items()]
+    announce(ppo, " ".join([f"next      {program()} play {shlex.quote(str(folder))}", *flags]))
 
 
 def announce(ppo, *lines: str) -> None:

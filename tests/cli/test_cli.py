@@ -78,6 +78,9 @@ class Clumsy(Plain):
 
 class EverMoreActions(Plain):
     action_space = Sequence(Discrete(3))
+
+def pole():
+    return gym.make("CartPole-v1")
 '''
 
 
@@ -978,4 +981,7 @@ def test_a_video_is_recorded_if_it_is_asked_for_and_what_cannot_be_is_a_note(com
     assert code == 0 and f"video     {video}" in out and video.stat().st_size > 1_000
     code, out, err = command("--env_name=shop:Plain", *TINY, "--video", "--eval_episodes=0",
                              "--run_dir=b")
-    assert code == 0 and "note: " in err and "next " in out  # it does not render
+    assert code == 0 and "note: " in err  # it does not render
+    assert f"next      {program()} play b --env_name=shop:Plain\n" in out
+    code, out, _ = command(*CARTPOLE, "--eval_env=shop:pole", "--eval_episodes=0", "--run_dir=c")
+    assert code == 0 and f"next      {program()} play c --env_name=shop:pole\n" in out
