@@ -21,6 +21,7 @@ FETCHED := $(if $(TORCH),pypi.org and download.pytorch.org,pypi.org)
 OR_SAY := || { echo "  fix: see the lines above; if it is the network: $(FETCHED) must be in" \
     "reach (HTTPS_PROXY)$(if $(TORCH),; or leave TORCH=$(TORCH) out); then make again" >&2; exit 1; }
 SANE := build/sanitize
+PAGES := build/pages
 TOUCH_C := $(addprefix tests/,machine workers learners core/test_rollout.py networks/test_recurrent.py \
     networks/test_normaliser.py networks/test_mlp.py stepping/test_native_vector.py \
     promises/test_interrupts.py)
@@ -33,7 +34,7 @@ else
   $(error TORCH=$(TORCH) is unknown; fix: make TORCH=cpu, or leave it out)
 endif
 
-.PHONY: help train test slow test-faults check sanitize bench clean
+.PHONY: help train test slow test-faults check docs sanitize bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -42,6 +43,7 @@ help:
 	@echo "make slow     run the learning tests and the full matrix"
 	@echo "make test-faults  run kills, hangs and damaged files by the hundred"
 	@echo "make check    run the linter, the type checker and the tests of the code's form"
+	@echo "make docs     write the pages as a website into build/site"
 	@echo "make sanitize run the tests of the C under the address and undefined sanitizers"
 	@echo "make bench    measure README's speed table: figures, limits, other systems"
 	@echo "make clean    remove everything that make creates, except runs/"
@@ -66,6 +68,19 @@ check: $(VENV)/test $(VENV)/dev
 	@$(PY) -m ruff check fastppo tests bench docs examples setup.py main.py
 	@$(PY) -m pyright --pythonpath $(PY)
 	@$(PY) -m pytest -q -n $(JOBS) tests/house $(ARGS)
+
+# The site has the layout of the repository, so that the pages' links work in both. The kind of a
+# Python block is removed, because Python-Markdown takes only the language. A folder to which a page
+# may link becomes a list of its files. Not --quiet: mkdocs would not count warnings.
+docs: $(VENV)/docs
+	@rm -rf $(PAGES) && mkdir -p $(PAGES)
+	@tar -c --exclude=__pycache__ --exclude='*.so' README.md CONTRIBUTING.md CHANGELOG.md LICENSE \
+	    Dockerfile docs examples bench fastppo csrc | tar -x -C $(PAGES)
+	@perl -pi -e 's/^(```python) \w+$$/$$1/' $$(find $(PAGES) -name '*.md')
+	@cd $(PAGES) && for folder in examples fastppo/*/ csrc/*/; do \
+	    ls $$folder | sed 's/.*/- [&](&)/' >$$folder/index.md; done
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+	@echo "site      build/site/index.html"
 
 # A separate build, beside the usual one. libasan must be loaded first, and libstdc++ before torch
 # throws. Leaks are not detected, because Python itself has some. A SIGSEGV or SIGBUS that a test
@@ -111,7 +126,7 @@ $(VENV)/bin/pip:
 	    echo "  fix: make PYTHON=python3.12 ...   (or any newer one that is installed)" >&2; exit 1; \
 	fi
 
-$(VENV)/test $(VENV)/dev: $(VENV)/%: $(STAMP)
+$(VENV)/test $(VENV)/dev $(VENV)/docs: $(VENV)/%: $(STAMP)
 	@mkdir -p build
 	@echo "install   the packages of the extra $*"
 	@$(EXTRA) $* >build/$*.txt
