@@ -1,7 +1,8 @@
 # docker build -t fastppo .
 # docker run --rm -it -v "$PWD/runs:/fastppo/runs" fastppo --env_name=CartPole-v1 --seed=1
 #
-# For the CPU. The usual 64 MB of /dev/shm are enough, because fastppo does not use it.
+# For the CPU. The usual 64 MB of /dev/shm are enough: the arena is a memfd, which that limit does not
+# concern, and fastppo has nothing else there.
 FROM python:3.12-slim
 
 RUN apt-get update \
