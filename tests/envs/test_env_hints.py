@@ -1,12 +1,9 @@
 """The id that a mistyped one is probably meant to be."""
 
-import importlib.util
-
 import pytest
+from optional_packages import NEEDS_ALE
 
 from fastppo.envs.env_hints import nearest_id
-
-NEEDS_ALE = pytest.mark.skipif(not importlib.util.find_spec("ale_py"), reason="needs ale-py")
 
 
 @pytest.mark.parametrize("name, ours", [

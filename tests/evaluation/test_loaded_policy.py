@@ -6,6 +6,7 @@ import pytest
 import torch
 from envs_for_tests import Chance, Counting, Fenced
 from gymnasium.spaces import Box, Dict, Discrete
+from optional_packages import NEEDS_BOX2D
 
 from fastppo import Config, Policy, load
 from fastppo.errors import ConfigError, EnvError
@@ -83,6 +84,7 @@ def test_arguments_in_a_file_are_used_if_they_are_numbers(kwargs, used):
             stored_arguments(config)
 
 
+@NEEDS_BOX2D
 def test_the_arguments_of_training_count_unless_others_are_given(trainer, tmp_path):
     ppo = trainer("LunarLander-v3", env_kwargs={"continuous": True}, max_episode_steps=20)
     policy = saved(ppo, tmp_path)

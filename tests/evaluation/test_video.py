@@ -10,6 +10,7 @@ import pytest
 import torch
 from envs_for_tests import Chance, Counting, Fenced
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from optional_packages import NEEDS_BOX2D
 from PIL import Image
 
 from fastppo.envs.make import make_factory
@@ -315,6 +316,7 @@ def test_a_function_may_have_chosen_the_render_mode_itself(policy, tmp_path):
     assert len(greys(tmp_path / "a.webp")[0]) == 6
 
 
+@NEEDS_BOX2D
 def test_a_factory_keeps_its_other_arguments():
     factory = make_factory("LunarLander-v3", kwargs={"gravity": -9.0, "render_mode": "human"})
     assert with_render_mode(factory, "rgb_array").kwargs == {

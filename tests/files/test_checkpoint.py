@@ -1,7 +1,6 @@
 """A run that is stopped and resumed is the same, bit for bit, as one that was never stopped."""
 
 import errno
-import importlib.util
 import json
 import os
 import types
@@ -13,6 +12,7 @@ import pytest
 import torch
 from envs_for_tests import Chance, Fenced
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from optional_packages import NEEDS_BOX2D, NEEDS_MUJOCO
 from safetensors.torch import save_file
 
 from fastppo import PPO, load
@@ -29,7 +29,6 @@ TIMED = ("charts/SPS", "time/collect", "time/update", "time/environment", "time/
          "time/advantages", "time/start")
 
 
-NEEDS_MUJOCO = pytest.mark.skipif(not importlib.util.find_spec("mujoco"), reason="needs mujoco")
 
 
 class Net(torch.nn.Module):
@@ -66,7 +65,9 @@ CASES = {
     "sde": (partial(Chance, FLOATS, Box(-1, 1, (2,), np.float32)), dict(sde=True)),
 }
 CODE = ("model", "optimizer", "loss")
-IDS = ["CartPole-v1", "MountainCarContinuous-v0", "LunarLander-v3", "Taxi-v4", "BipedalWalker-v3",
+IDS = ["CartPole-v1", "MountainCarContinuous-v0", "Taxi-v4",
+       pytest.param("LunarLander-v3", marks=NEEDS_BOX2D),
+       pytest.param("BipedalWalker-v3", marks=NEEDS_BOX2D),
        pytest.param("HalfCheetah-v5", marks=NEEDS_MUJOCO)]
 
 

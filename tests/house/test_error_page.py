@@ -71,7 +71,7 @@ class Level(MyEnv):
 # What differs between machines, versions and runs.
 VARIABLE = [(r"(?m)^[ ^~]+\n", ""), (r"\d+\.\d+\.\d+[\w+.]*", "VERSION"),
             (r"(?<!\d)[\d.,]+ (?=[GM]iB)", "N "), (r"--num_envs=[\d_]+$", "--num_envs=N"),
-            (r"0x[0-9a-f]+", "0xN"),
+            (r"0x[0-9a-f]+", "0xN"), (r"(Current thread 0xN) \[\w+\]", r"\1"),
             (r"import of (\w+) halted; None in sys.modules", r"No module named '\1'"),
             (r'File ".*?([\w.]+)", line \d+,? ', r'File "\1" ')]
 

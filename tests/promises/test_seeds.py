@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from fault_envs import Calm, Seeded
+from optional_packages import NEEDS_BOX2D
 
 from fastppo import PPO
 from fastppo.errors import ConfigError
@@ -67,7 +68,8 @@ def test_warm_up_and_evaluation_have_seeds_of_their_own():
     assert len(seen) == len(set(seen)) == 1 + 2 * 4 + 2 * 4 + 5
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "LunarLander-v3"])
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", pytest.param("LunarLander-v3", marks=NEEDS_BOX2D)])
 def test_first_observations_differ_between_environments_and_episodes(name):
     with PPO(name, num_envs=5, num_workers=0, seed=1, max_episode_steps=6, **TINY) as ppo:
         rollout = ppo.collect()

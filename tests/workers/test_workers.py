@@ -29,6 +29,7 @@ from fault_envs import (
     nothing_left,
     running_workers,
 )
+from optional_packages import NEEDS_BOX2D
 
 from fastppo import PPO
 from fastppo.envs.make import make_envs, make_factory
@@ -41,6 +42,8 @@ TASKS = {
     "CartPole-v1": (20, 32), "Acrobot-v1": (30, 24), "MountainCarContinuous-v0": (30, 24),
     "Pendulum-v1": (30, 24), "LunarLander-v3": (90, 64), "BipedalWalker-v3": (70, 48),
 }
+NAMES = [pytest.param(name, marks=NEEDS_BOX2D) if name in ("LunarLander-v3", "BipedalWalker-v3")
+         else name for name in TASKS]
 TERMINATING = ("CartPole-v1", "LunarLander-v3", "BipedalWalker-v3")
 QUICK = dict(preset="none", seed=3, num_minibatches=2, epochs=2, hidden_sizes=(16,))
 
@@ -71,7 +74,7 @@ def test_the_number_of_workers_changes_no_bit(name, acting, learner, workers):
 @pytest.mark.slow
 @pytest.mark.parametrize("learner", ["kernel", "torch"])
 @pytest.mark.parametrize("acting", ["local", "central"])
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_number_of_workers_changes_no_bit_anywhere(name, acting, learner):
     alone, ends = trained(name, 0, acting, learner=learner)
     assert ends == ({"term", "trunc"} if name in TERMINATING else {"trunc"})
@@ -79,7 +82,7 @@ def test_the_number_of_workers_changes_no_bit_anywhere(name, acting, learner):
         assert trained(name, workers, acting, learner=learner) == (alone, ends), workers
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_episode_is_a_pure_function_of_its_seed_and_actions(name):
     def play(env, seed, actions):
         trace = [env.reset(seed=seed)[0].tobytes()]

@@ -1,0 +1,13 @@
+"""Marks of tests that need a package without wheels for every platform and version of Python."""
+
+import importlib.util
+
+import pytest
+
+
+def needs(package: str):
+    """The mark that skips a test where a package is not installed."""
+    return pytest.mark.skipif(not importlib.util.find_spec(package), reason=f"needs {package}")
+
+
+NEEDS_ALE, NEEDS_BOX2D, NEEDS_MUJOCO = map(needs, ("ale_py", "Box2D", "mujoco"))
