@@ -1,9 +1,13 @@
-"""Speed of training with outputs and without: python bench/output_cost.py [ROUNDS] [OUTPUT ...]
+"""The cost of a run's outputs while it trains: python bench/output_cost.py [ROUNDS] [OUTPUT ...]
 
-Trains LunarLander-v3 in a pseudo-terminal with each of the outputs, in turns, and prints the median
-of the ratios to the run beside it without outputs: of the steps per second of learn(), and of the
-CPU seconds that its process and all below it take meanwhile, which depend less on other programs.
-The first 20,000 steps, with imports and first files, do not count. wandb logs offline.
+Trains LunarLander-v3 in a pseudo-terminal with each of the outputs, in turns, and prints medians:
+
+- share: the CPU time of calls of sinks in the main thread, of all other threads, and of all
+  processes that are no workers, in % of that of the whole run. Without outputs it is that of
+  training's own threads: the difference is the outputs'.
+- steps/s: the ratio to the run beside it without outputs.
+
+The first 20,000 steps and the start of the loggers do not count. wandb logs offline.
 """
 
 import json
@@ -21,30 +25,57 @@ OUTPUTS = {"nothing": {}, "csv": {"run_dir": "run"}, "live": {"progress": "live"
 TRAIN = """
 import json, os, sys, time
 from fastppo import PPO
-def cpu_seconds():  # of this process and all below it
-    stats = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{name}/stat") as file:
-                stats[int(name)] = file.read().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            pass
+def read(path):
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:  # it has ended
+        return ""
+def cpu_times():  # {(pid, tid): seconds} of this process and all below it
+    parents = {int(name): read(f"/proc/{name}/stat").rpartition(")")[2].split()
+               for name in filter(str.isdigit, os.listdir("/proc"))}
     ours = {os.getpid()}
-    while found := {pid for pid, stat in stats.items() if int(stat[1]) in ours} - ours:
+    while found := {pid for pid, stat in parents.items() if stat and int(stat[1]) in ours} - ours:
         ours |= found
-    return sum(int(stats[pid][11]) + int(stats[pid][12]) for pid in ours) / os.sysconf("SC_CLK_TCK")
+    return {(pid, int(tid)): int(read(f"/proc/{pid}/task/{tid}/schedstat").split()[0]) / 1e9
+            for pid in ours for tid in os.listdir(f"/proc/{pid}/task")}
+def timed(function):
+    def call(*args):
+        begun = time.thread_time()
+        try:
+            return function(*args)
+        finally:
+            spent[0] += time.thread_time() - begun
+    return call
+class Timed:
+    def __init__(self, sink):
+        self.sink = sink
+        self.__dict__ |= {name: timed(getattr(sink, name)) for name in (
+            "on_start", "on_collect", "on_iteration", "on_end") if hasattr(sink, name)}
+        self.call = timed(sink)
+    def __call__(self, *args):
+        self.call(*args)
+    def __getattr__(self, name):
+        return getattr(self.sink, name)
+spent = [0.0]
 with PPO("LunarLander-v3", seed=1, **json.loads(sys.argv[2])) as ppo:
-    ppo.learn(20_000)  # imports, first files
-    begun, began, cpu = time.perf_counter(), ppo.step, cpu_seconds()
+    workers = {worker.process.pid for worker in ppo.collector.vec.team.workers}
+    ppo.sinks[:] = map(Timed, ppo.sinks)
+    ppo.learn(20_000)
+    time.sleep(8.0)  # loggers are imported and started in threads
+    begun, began, before, spent[0] = time.perf_counter(), ppo.step, cpu_times(), 0.0
     ppo.learn(int(sys.argv[1]))
-    found = (ppo.step - began) / (time.perf_counter() - begun), cpu_seconds() - cpu
+    rate = (ppo.step - began) / (time.perf_counter() - begun)
+    times = {key: spent - before.get(key, 0.0) for key, spent in cpu_times().items()}
+    needed = {key for key in times if key[0] in workers or key == (os.getpid(), os.getpid())}
+    outputs = spent[0] + sum(spent for key, spent in times.items() if key not in needed)
 with open("found", "w") as file:
-    json.dump(found, file)
+    json.dump((rate, 100 * outputs / sum(times.values())), file)
 """
 
 
 def measure(settings: dict) -> tuple[float, float]:
-    """(steps per second, CPU seconds) of one run."""
+    """(steps per second, share of the outputs in %) of one run."""
     with tempfile.TemporaryDirectory() as folder:
         pid, terminal = pty.fork()
         if not pid:
@@ -66,19 +97,20 @@ def measure(settings: dict) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measures in turns, and prints the medians of the ratios."""
+    """Measures in turns, and prints the medians."""
     rounds, names = int(sys.argv[1]) if len(sys.argv) > 1 else 5, sys.argv[2:] or [*OUTPUTS][1:]
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ("nothing", *names)}
     for _ in range(rounds):
         for name, measured in found.items():
             measured.append(measure(OUTPUTS[name]))
-            print(f"{name:12} {measured[-1][0]:9,.0f} steps/s {measured[-1][1]:7.2f} CPU s",
+            print(f"{name:12} {measured[-1][0]:9,.0f} steps/s   share {measured[-1][1]:.2f} %",
                   flush=True)
-    for name in names:
-        for what, i in ("steps/s", 0), ("CPU seconds", 1):
-            ratios = [one[i] / bare[i] for one, bare in zip(found[name], found["nothing"])]
-            print(f"{name:12} {what:12} {statistics.median(ratios):.3f}"
-                  f" ({min(ratios):.3f} to {max(ratios):.3f})")
+    for name, measured in found.items():
+        shares = [share for _, share in measured]
+        ratios = [one[0] / bare[0] for one, bare in zip(measured, found["nothing"])]
+        print(f"{name:12} share {statistics.median(shares):.2f} % ({min(shares):.2f} to"
+              f" {max(shares):.2f}), steps/s {statistics.median(ratios):.3f} ({min(ratios):.3f} to"
+              f" {max(ratios):.3f})")
 
 
 if __name__ == "__main__":
