@@ -15,6 +15,7 @@ from typing import Any, Callable, Literal, NamedTuple, Union, get_args, get_orig
 
 from fastppo.config import Config
 from fastppo.errors import ConfigError
+from fastppo.settings.aliases import VALUE_ALIASES
 from fastppo.settings.fixes import Fix, Omit, Set
 from fastppo.settings.presets import BY_PRESET
 from fastppo.settings.schedules import Scheduled, is_schedule
@@ -74,7 +75,10 @@ class Setting(NamedTuple):
     def fix(self, text: str) -> Fix:
         """The value that `text`, which cannot be read, is near to; else the default."""
         if self.kind == dict[str, Any]:
-            return f"""put single quotes around it: --{self.name}='{{"name": 1}}'"""
+            return ("put single quotes around it, and double quotes around names:"
+                    f""" --{self.name}='{{"name": 1}}'""")
+        if (meant := VALUE_ALIASES.get(text)) in self.choices:
+            return Set(**{self.name: meant})
         near = closest_of_each(split_names(text), self.choices) if self.has_several \
             else closest(text, self.choices)
         value = near or self.default

@@ -1,6 +1,7 @@
 """The verb: fastppo eval MODEL|RUN [--episodes=100] [--seed=INT] [--stochastic] [--json]."""
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Sequence
@@ -54,12 +55,14 @@ def parse_eval(argv: Sequence[str]) -> tuple[Path, Eval]:
 
 
 def evaluate_with_status(policy, factories, seed: int, options: Eval):
-    """The Evaluation of a policy, with a line on a terminal while it takes long."""
+    """The Evaluation of a policy, with a line on stderr while it takes long."""
     from fastppo.display.status_line import StatusLine
     from fastppo.evaluation.evaluate import evaluate
+    begun = time.monotonic()
     with StatusLine() as status:
         return evaluate(policy, factories, seed, options.episodes, not options.stochastic,
-                        lambda ended: status(f"played {ended:,} of {options.episodes:,} episodes"))
+                        lambda ended: status(f"played {ended:,} of {options.episodes:,} episodes"
+                                             f" in {time.monotonic() - begun:.0f} s"))
 
 
 def result_lines(facts: dict[str, Any], found) -> list[str]:

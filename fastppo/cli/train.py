@@ -15,6 +15,7 @@ from fastppo import __version__
 from fastppo.arguments import command_line
 from fastppo.arguments.command_line import Request, Train
 from fastppo.arguments.preset_files import settings_text, sources_of
+from fastppo.cli.eval import Eval, evaluate_with_status
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.cli.seeds import train_seeds
 from fastppo.display.banner import banner, folded
@@ -195,19 +196,30 @@ def save_model(ppo, folder: Path) -> Path:
 
 
 def final_evaluation(ppo, folder: Path, summary: dict[str, Any], evaluator) -> None:
-    """Evaluates the final policy, unless `evaluator` has just done it, and prints the return."""
+    """Evaluates the final policy, unless `evaluator` has just done it, and prints the return.
+
+    A note says if an environment fails in it: the run has ended well.
+    """
+    from fastppo.errors import EnvError
+    from fastppo.networks.torch_state import torch_threads
+    episodes, factories = ppo.config.eval_episodes, ppo.source.evaluation_factories
     try:
         known = evaluator and evaluator.latest[0] == ppo.step
-        found = evaluator.latest[1] if known else ppo.evaluate(ppo.config.eval_episodes)
+        with torch_threads(ppo.config.torch_threads):
+            found = evaluator.latest[1] if known else evaluate_with_status(
+                ppo.policy, factories(), ppo.config.seed, Eval(episodes=episodes))
     except Stop:
         print(f"stopped   during the evaluation   {folder / MODEL_FILE}", flush=True)
         raise
+    except EnvError as error:
+        note(f"the evaluation failed: {error.shell}")
+        return
     count = len(found.returns)  # a single episode has neither std nor ci95
     result = {"mean": found.mean, "std": found.std if count > 1 else None,
               "ci95": found.ci95 if count > 1 else None, "episodes": count,
               "length": float(found.lengths.mean())}
     write_summary(folder, summary | {"evaluation": result})
-    announce(ppo, f"evaluation return {found}")
+    print(f"evaluation return {found}", flush=True)
 
 
 def print_pictures(ppo, folder: Path, video: bool) -> None:
@@ -234,6 +246,8 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
     if "eval_env" in named:  # it is played in
         named["env_name"] = named.pop("eval_env")
     flags = [flag(name, text) for name, text in named.items()]
+    if "rgb_array" not in ppo.source.metadata.get("render_modes", ()):
+        flags.append(flag("view", "network"))
     announce(ppo, " ".join([f"next      {program()} play {shlex.quote(str(folder))}", *flags]))
 
 

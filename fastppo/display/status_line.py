@@ -1,10 +1,11 @@
-"""A line on a terminal that says how far something slow is."""
+"""A line on stderr that says how far something slow is."""
 
 import contextlib
 import sys
 import time
 
 WAIT_SECONDS, AGAIN_SECONDS = 2.0, 0.2  # before the first line; between two lines
+FILE_SECONDS = 10.0  # before each line where stderr is no terminal
 
 
 def show_status(text: str) -> None:
@@ -18,11 +19,13 @@ def show_status(text: str) -> None:
 class StatusLine:
     """Shows texts by show_status, from two seconds on and not too often.
 
-    As a context manager it removes its line at the end.
+    As a context manager it removes its line at the end. Elsewhere than on a terminal it prints a
+    line every ten seconds.
     """
 
     def __init__(self):
-        self.due, self.shown = time.monotonic() + WAIT_SECONDS, False
+        self.in_place, self.shown = sys.stderr is not None and sys.stderr.isatty(), False
+        self.due = time.monotonic() + (WAIT_SECONDS if self.in_place else FILE_SECONDS)
 
     def __enter__(self) -> "StatusLine":
         return self
@@ -32,9 +35,14 @@ class StatusLine:
 
     def __call__(self, text: str) -> None:
         """Shows `text`, unless a line was shown a moment ago."""
-        if (now := time.monotonic()) >= self.due:
-            self.due, self.shown = now + AGAIN_SECONDS, True
+        if (now := time.monotonic()) < self.due:
+            return
+        self.due, self.shown = now + (AGAIN_SECONDS if self.in_place else FILE_SECONDS), True
+        if self.in_place:
             show_status(text)
+        else:
+            with contextlib.suppress(OSError, ValueError):  # closed
+                print(text, file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         """Removes the line, so that something else can be printed."""

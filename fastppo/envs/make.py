@@ -93,8 +93,9 @@ def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None,
     elif callable(env):
         name, constructor = getattr(env, "__qualname__", type(env).__name__), env
     else:
-        raise ConfigError(f"{setting} is {env!r}, but must be an id, a class or a callable",
-                          Set(**{setting: "CartPole-v1"}))
+        fix = "give a function that makes it: lambda: gymnasium.make(...)" \
+            if isinstance(env, gym.Env) else Set(**{setting: "CartPole-v1"})
+        raise ConfigError(f"{setting} is {env!r}, but must be an id, a class or a callable", fix)
     return EnvFactory(constructor, name, limit, kwargs or {}, stack, games)
 
 

@@ -99,7 +99,8 @@ def no_render_mode(factory: EnvFactory, mode: str, owner: Any) -> ConfigError:
         f"{factory.name} cannot be shown: it is not made with the render mode {mode}; the render"
         f" modes in its metadata: {modes}",
         f'give its class metadata = {{"render_modes": ["{mode}"]}}, and its constructor an argument'
-        " render_mode, which it keeps as self.render_mode")
+        " render_mode, which it keeps as self.render_mode, and a method render(); or"
+        " --view=network")
 
 
 def frames_per_second(env: gym.Env) -> float:

@@ -23,8 +23,18 @@ def public_config(config: Config) -> dict[str, Any]:
 def example_model(folder: Path = Path()) -> Path:
     """The newest policy in `folder`, else under runs/; a name that one might have if none is."""
     found = [*folder.glob("*.safetensors")] or [*Path("runs").glob("*/*.safetensors")]
-    return max(found, key=lambda path: path.stat().st_mtime,
+    return max(filter(has_header, found), key=lambda path: path.stat().st_mtime,
                default=Path("runs/latest/model.safetensors"))
+
+
+def has_header(path: Path) -> bool:
+    """True for a file that is long enough for the header of safetensors that it begins with."""
+    try:
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+        return 0 < length <= path.stat().st_size - 8
+    except OSError:
+        return False
 
 
 def write_error(path: Path, error: OSError) -> ConfigError:

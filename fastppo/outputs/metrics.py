@@ -9,7 +9,14 @@ import numpy as np
 
 from fastppo.collect import Rollout
 from fastppo.machine.arena import Arena
-from fastppo.settings.metric_names import ASIDE, EPISODES, MEAN_LENGTH, MEAN_RETURN, SPEED
+from fastppo.settings.metric_names import (
+    ASIDE,
+    EPISODES,
+    MEAN_LENGTH,
+    MEAN_RETURN,
+    RETURN_STD,
+    SPEED,
+)
 from fastppo.stepping.infos import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep, read_infos
 
 log = logging.getLogger("fastppo")
@@ -141,6 +148,8 @@ class EpisodeMetrics:
         means = {MEAN_RETURN: float(np.mean(total)),
                  MEAN_LENGTH: float(np.mean(length)),
                  EPISODES: float(self.count)}
+        if len(total) > 1:
+            means[RETURN_STD] = float(np.std(total, ddof=1))
         if self.state.discarded:
             means["faults/discarded_steps"] = float(self.state.discarded)
         for name in self.state.names:

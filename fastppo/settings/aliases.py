@@ -8,6 +8,10 @@ from fastppo.settings.fixes import DidYouMean, Fix, Set, program
 NEAR = 0.75  # similarity from which a name is proposed: one or two letters are wrong
 
 
+# Words for values of ours, where a setting has that value.
+VALUE_ALIASES = {"pt": "torchscript", "jit": "torchscript", "tb": "tensorboard"}
+
+
 class Answer(NamedTuple):
     """The fix for a setting of another library that is no setting of ours under another name."""
 

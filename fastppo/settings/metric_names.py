@@ -4,7 +4,7 @@ The names of `charts/` and `losses/` are CleanRL's.
 """
 
 GLOBAL_STEP = "global_step"  # environment steps; the column of metrics.csv
-MEAN_RETURN = "charts/episodic_return"
+MEAN_RETURN, RETURN_STD = "charts/episodic_return", "charts/episodic_return_std"
 MEAN_LENGTH = "charts/episodic_length"
 EPISODES = "charts/episodes"
 SPEED = "charts/SPS"

@@ -268,7 +268,18 @@ class WorkerTeam:
         self._finalizer()
         first = failures[0]
         kind = NonFiniteError if first.kind == "NonFiniteError" else WorkerError
-        error = kind("\n".join(failure.what for failure in failures), first.fix)
+        error = kind(joined_texts([failure.what for failure in failures]), first.fix)
         if kind is WorkerError:
             error.places = tuple(place for failure in failures for place in failure.places)
         raise error
+
+
+def joined_texts(texts: Sequence[str]) -> str:
+    """The texts of failures, below each other; of one that has failed as another, the first line.
+    """
+    lines, reasons = [], set()
+    for text in texts:
+        reason = text.partition(" failed in ")[2] or text
+        lines.append(text.partition("\n")[0] if reason in reasons else text)
+        reasons.add(reason)
+    return "\n".join(lines)

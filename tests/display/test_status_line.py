@@ -1,49 +1,37 @@
-"""The line on a terminal that says how far something slow is."""
+"""A line that says how far something slow is, on a terminal and in a file."""
 
 import io
-
-import pytest
+import sys
 
 from fastppo.display import status_line
-from fastppo.display.status_line import StatusLine
 
 
-class Screen(io.StringIO):
-    """Text that is a terminal, or not."""
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
 
-    def __init__(self, terminal):
-        super().__init__()
-        self.isatty = lambda: terminal
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """A list with the time that the module sees."""
-    now = [100.0]
-    monkeypatch.setattr(status_line.time, "monotonic", lambda: now[0])
-    return now
+    def isatty(self):
+        return True
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_it_begins_after_two_seconds_and_on_a_terminal_only(monkeypatch, clock, terminal):
-    screen = Screen(terminal)
-    monkeypatch.setattr(status_line.sys, "stderr", screen)
-    with StatusLine() as status:
-        status("too early")
-        clock[0] += 2.1
-        status("shown")
-        status("too soon")
-        clock[0] += 0.3
-        status("next")
-    assert screen.getvalue() == "\r\033[Kshown\r\033[Knext\r\033[K" * terminal
+def shown(stream, monkeypatch, seconds):
+    """What a StatusLine writes to `stream` if it is called at these seconds."""
+    clock = [0.0]
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(status_line.time, "monotonic", lambda: clock[0])
+    with status_line.StatusLine() as status:
+        for clock[0] in seconds:
+            status(f"at {clock[0]}")
+    return stream.getvalue()
 
 
-def test_it_is_removed_before_something_else_is_printed_and_once(monkeypatch, clock):
-    screen = Screen(True)
-    monkeypatch.setattr(status_line.sys, "stderr", screen)
-    with StatusLine() as status:
-        status.clear()
-        clock[0] += 3
-        status("shown")
-        status.clear()
-    assert screen.getvalue() == "\r\033[Kshown\r\033[K"
+def test_on_a_terminal_the_line_is_replaced_and_removed(monkeypatch):
+    assert shown(Terminal(), monkeypatch, [1.0, 2.0, 2.1, 2.3]) == \
+        "\r\033[Kat 2.0\r\033[Kat 2.3\r\033[K"
+
+
+def test_elsewhere_a_line_comes_every_ten_seconds(monkeypatch):
+    assert shown(io.StringIO(), monkeypatch, [3.0, 10.0, 11.0, 19.9, 20.0]) == "at 10.0\nat 20.0\n"
+
+
+def test_what_is_fast_shows_nothing(monkeypatch):
+    assert shown(Terminal(), monkeypatch, [0.5, 1.9]) == ""

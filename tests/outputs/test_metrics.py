@@ -62,6 +62,7 @@ def test_returns_are_means_over_the_last_hundred_episodes():
     total[5:, 0], length[5:, 0] = np.arange(105), 7
     episodes.take(total, length)
     assert episodes.stats() == {"charts/episodic_return": np.arange(5, 105).mean(),
+                                "charts/episodic_return_std": np.arange(5, 105).std(ddof=1),
                                 "charts/episodic_length": 7.0, "charts/episodes": 105.0}
 
 

@@ -334,6 +334,8 @@ def test_sigterm_waits_neither_for_a_step_nor_for_a_worker_that_starts(env, step
     assert not steps or resumed_steps(f"odd:{env}") == steps
 
 
+# One long sleep would miss a signal that arrives just before the system call.
+LONG = "any(time.sleep(0.01) for _ in range(360_000))"
 THIRD_UPDATE = """
 from fastppo.learners.compiled import CompiledLearner
 from fastppo.learner import Learner
@@ -359,7 +361,7 @@ def test_a_signal_for_the_whole_group_lets_an_update_end_that_workers_share(numb
 
 def test_a_second_ctrl_c_ends_an_update_that_takes_too_long():
     with started("--num_workers=2", "--checkpoint_interval=1e-9", "--total_steps=10k",
-                 patch=THIRD_UPDATE.format(action="time.sleep(3600)"),
+                 patch=THIRD_UPDATE.format(action=LONG),
                  until="updating") as process:
         os.killpg(process.pid, signal.SIGINT)
         assert "another signal ends the process at once" in process.stderr.readline()

@@ -646,3 +646,35 @@ def test_the_settings_are_the_signature_of_ppo():
     found = inspect.signature(PPO).parameters
     assert {"env", "lr", "num_envs", "init_from"} <= {*found}
     assert found["gamma"].default == Config.gamma and "env_name" not in found
+
+
+def test_an_environment_that_is_made_already_is_answered_with_a_function(trainer):
+    with pytest.raises(ConfigError, match=r"fix: give a function that makes it: lambda: gymnasium"):
+        trainer(gym.make("CartPole-v1"))
+
+
+def test_a_zip_is_not_taken_for_a_damaged_policy_nor_proposed(tmp_path, monkeypatch):
+    torch.save({"a": 1}, tmp_path / "theirs.zip")
+    (tmp_path / "cut.safetensors").write_bytes(b"\x01")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Error, match="it is a zip, as torch.save and Stable-Baselines3 write them"):
+        load(tmp_path / "theirs.zip")
+    with pytest.raises(Error, match="is a folder") as caught:
+        load("")
+    assert "cut.safetensors" not in str(caught.value)
+
+
+@pytest.mark.parametrize("word, value", [("export", "pt"), ("export", "jit")])
+def test_a_format_under_another_name_is_answered_with_ours(word, value, command):
+    code, _, err = command(word, "model.safetensors", f"--to={value}")
+    assert code == 2 and err.endswith("fix: --to=torchscript\n")
+
+
+def test_a_mistyped_environment_ends_the_benchmark_before_its_first_line(command):
+    code, out, err = command("bench", "--env_name=Cartpole-v1")
+    assert (code, out) == (2, "") and err.startswith("error: ") and "round" not in err
+
+
+def test_json_without_double_quotes_is_answered_with_them(command):
+    code, _, err = command("--env_name=CartPole-v1", "--env_kwargs={wind: 3}")
+    assert code == 2 and "and double quotes around names" in err

@@ -574,3 +574,12 @@ with PPO("CartPole-v1", preset="none", num_envs=2, num_steps=4, num_minibatches=
     assert done.stdout.split("\n")[:-1] == [
         "went on after close", "ClosedError", "went on after collect", "went on after exit",
     ], done.stderr
+
+
+def test_workers_that_fail_alike_are_told_of_once_with_their_places():
+    first, second = (f"environment {e} (worker {e}) failed in step(): ValueError: odd\nTraceback"
+                     for e in (0, 1))
+    other = "environment 2 (worker 2) failed in reset(): KeyError: 3"
+    assert team.joined_texts([first, second, other]) == "\n".join([
+        first, "environment 1 (worker 1) failed in step(): ValueError: odd", other])
+    assert team.joined_texts([first]) == first
