@@ -85,11 +85,14 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
     Until the trainer has locked the folder another process may still write a checkpoint into it,
     such as the run that a supervisor has just ended. Then the folder is looked at again.
     """
+    from fastppo.envs.make import check_env_name
     options, config = Train(**request.options), request.config
     progress = "live" if config.progress == "auto" else config.progress
     drawn, opened = secrets.randbits(31), False
     while not opened:
         run = choose_run(options, config, drawn)
+        if run.place is None:
+            check_env_name(config.env_name, config.vec)
         with run_folder(run, options.resume == "auto") as folder:
             if progress != "none":
                 show_status(f"fastppo {__version__}   {run.place or config.env_name}   starting")

@@ -99,6 +99,15 @@ def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None,
     return EnvFactory(constructor, name, limit, kwargs or {}, stack, games)
 
 
+def check_env_name(env_name: str, vec: str) -> None:
+    """Raises ConfigError if there is no such environment; quickly, because torch is not imported.
+
+    `vec` is the setting: EnvPool has ids of its own.
+    """
+    if vec != "envpool":
+        make_factory(env_name)
+
+
 def make_envs(factories: Sequence[Factory], first: int = 0, name: str = "") -> list[gym.Env]:
     """The environments of `factories`, numbered from `first`; in the worker `name` if it has one.
 

@@ -26,6 +26,7 @@ from fastppo.arguments.verbs import VERBS
 from fastppo.cli import interrupts, main, train
 from fastppo.display import banner
 from fastppo.errors import CheckpointError, ConfigError
+from fastppo.evaluation import evaluate
 from fastppo.files import choose_folder, tensor_file
 from fastppo.files.failed_update import RECORD_FORMAT
 from fastppo.learner import Learner
@@ -987,3 +988,22 @@ def test_a_video_is_recorded_if_it_is_asked_for_and_what_cannot_be_is_a_note(com
     assert f"next      {program()} play b --env_name=shop:Plain --view=network\n" in out
     code, out, _ = command(*CARTPOLE, "--eval_env=shop:pole", "--eval_episodes=0", "--run_dir=c")
     assert code == 0 and f"next      {program()} play c --env_name=shop:pole\n" in out
+
+
+def test_an_evaluation_that_fails_is_a_note_and_the_curve_is_drawn(command, monkeypatch):
+    monkeypatch.setattr(evaluate, "MAX_STEPS", 5)
+    monkeypatch.setattr(evaluate, "step_limit", lambda env: None)
+    code, out, err = command(*CARTPOLE)
+    assert code == 0 and "evaluation return" not in out and "curve  " in out
+    assert "note: the evaluation failed: episode 0 has not ended after 5 steps" in err
+    assert json.loads((only_run() / "summary.json").read_text())["evaluation"] is None
+
+
+@pytest.mark.parametrize("flags", [["--env_name=Breakout-v5"], ["--env_name=LunarLander-v1"],
+                                   ["--env_name=no_module:Env"], ["--env_name=shop:Nothing"]])
+def test_an_environment_that_does_not_exist_is_an_error_without_torch(flags, tmp_path):
+    code = "import sys; sys.modules['torch'] = None\nfrom fastppo.cli.main import main; main()"
+    ended = subprocess.run([sys.executable, "-c", code, *flags], capture_output=True, text=True,
+                           cwd=tmp_path, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "") and "error: " in ended.stderr
+    assert "torch is not installed" not in ended.stderr and not list(tmp_path.glob("runs*"))
