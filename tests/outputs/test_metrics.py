@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import sys
 import threading
 import types
@@ -308,6 +309,7 @@ def wandb(monkeypatch):
         return made[-1]
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setattr(background_sink, "FINISH_SECONDS", 10.0)
+    monkeypatch.setattr(wandb_sink, "unreachable_server", lambda: "")
     yield install
     for fake in made:
         fake.free.set()
@@ -344,6 +346,30 @@ def test_a_resumed_run_goes_on_with_the_same_run_of_wandbs(wandb, trainer, tmp_p
         ppo.learn()
     ids = [fake.given["id"] for fake in fakes]
     assert ids[0] == ids[1] and [fake.given["resume"] for fake in fakes] == ["allow"] * 2
+
+
+def test_a_server_of_wandbs_that_takes_no_connection_is_named(monkeypatch):
+    monkeypatch.setattr(wandb_sink, "getproxies", dict)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+        assert wandb_sink.unreachable_server() == ""
+    assert wandb_sink.unreachable_server() == "127.0.0.1"
+    monkeypatch.setattr(wandb_sink, "getproxies", lambda: {"https": "http://proxy"})
+    assert wandb_sink.unreachable_server() == ""
+
+
+def test_without_a_network_wandb_is_offline_at_once_and_says_so_in_one_line(wandb, monkeypatch,
+                                                                           tmp_path, capsys):
+    fake = wandb()
+    monkeypatch.setattr(wandb_sink, "unreachable_server", lambda: "api.wandb.ai")
+    wandb_sink.start_run(fake, tmp_path, {})
+    said = capsys.readouterr().err
+    assert fake.modes == ["offline"] and said.count("note: ") == 1
+    assert "api.wandb.ai cannot be reached; going on offline" in said
+    monkeypatch.setenv("WANDB_MODE", "online")
+    wandb_sink.start_run(fake, tmp_path, {})
+    assert fake.modes == ["offline", "online"]
 
 
 def test_without_an_account_wandb_is_offline_and_says_so_in_one_line(wandb, tmp_path, capsys):

@@ -743,6 +743,8 @@ def without_wandb():
 def test_no_fault_of_wandb_changes_a_bit_or_says_more_than_a_line(
         fault, without_wandb, tmp_path, monkeypatch, capsys):
     (tmp_path / "wandb.py").write_text(FAKE_WANDB.format(fault=fault))
+    if not fault.startswith("setup"):  # which the mode decides
+        monkeypatch.setenv("WANDB_MODE", "online")  # without a look at the network
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     monkeypatch.setattr(background_sink, "FINISH_SECONDS", 0.2)
     before = set(threading.enumerate())
@@ -757,7 +759,8 @@ def test_no_fault_of_wandb_changes_a_bit_or_says_more_than_a_line(
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
 
 
-def test_wandb_that_blocks_for_a_minute_holds_up_no_process(tmp_path):
+def test_wandb_that_blocks_for_a_minute_holds_up_no_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "online")
     (tmp_path / "wandb.py").write_text(FAKE_WANDB.format(fault="log blocks"))
     patch = "from fastppo.outputs import background_sink\nbackground_sink.FINISH_SECONDS = 0.2"
     code, out, err = finished("--logger=wandb", "--num_workers=0", "--total_steps=96",
