@@ -253,7 +253,7 @@ def test_a_path_without_a_file_is_answered_with_one_that_there_is(tmp_path, monk
     for age, name in ((9, "runs/walk__1/model"), (5, "runs/pole__1/model"), (7, "lander")):
         path = tmp_path / f"{name}.safetensors"
         path.parent.mkdir(exist_ok=True)
-        path.touch()
+        path.write_bytes((2).to_bytes(8, "little") + b"{}")  # long enough to be proposed
         os.utime(path, (100 - age, 100 - age))
     for wrong, found in (("runs", "runs/pole__1/model"), ("runs/walk__1", "runs/walk__1/model"),
                          ("runs/model.safetensors", "runs/pole__1/model"), (".", "lander")):
