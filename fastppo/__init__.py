@@ -29,6 +29,9 @@ _MODULES = {"PPO": "ppo", "Config": "config", "load": "evaluation.loaded_policy"
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
+        from fastppo.settings.script_names import PUBLIC_NAMES
+        if name in PUBLIC_NAMES:  # `from fastppo import` would drop the text of an AttributeError
+            raise ImportError(f"fastppo has no {name}\n  fix: {PUBLIC_NAMES[name]}")
         raise AttributeError(f"module 'fastppo' has no attribute {name!r}")
     return getattr(importlib.import_module(f"fastppo.{_MODULES[name]}"), name)
 

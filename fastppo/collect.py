@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from fastppo.config import Config
-from fastppo.envs.observations import ObservationLayout
-from fastppo.envs.spaces import leaf_arrays
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
 from fastppo.policy import Policy
+from fastppo.spaces.leaves import leaf_arrays
+from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.boundary import Boundaries
 from fastppo.stepping.rewards import ReturnScaling, fill_rewards
 

@@ -7,13 +7,13 @@ source of its default in brackets. docs/config.md has all of them in a table.
 
 import re
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_origin
+from typing import Any, Literal, Mapping, get_origin
 
 from fastppo.errors import ConfigError
-from fastppo.settings.aliases import nearest_setting
 from fastppo.settings.fixes import Set
 from fastppo.settings.presets import preset_of
 from fastppo.settings.schedules import EXAMPLES, Scheduled, is_finite_number, is_schedule
+from fastppo.settings.script_names import unknown_settings
 from fastppo.settings.spelling import MODELS, nearest_choice
 from fastppo.settings.values import LOGGERS, are_names, plain_value
 
@@ -110,7 +110,7 @@ class Config:
     num_workers: int | Literal["auto"] | None = None
     """Worker processes that step the environments; 0: the main process steps them; none: one per
     usable core; auto: one per usable core or 0, whichever a short measurement finds faster (the
-    results are the same)"""
+    results are the same); a number is limited to one per environment and 16 per core"""
     vec: Literal["auto", "workers", "native", "envpool"] = "auto"
     """Vectorisation: workers (worker processes, each with some of the environments), native (the
     vector environment of the id's `vector_entry_point`, in the main process) or envpool (EnvPool's,
@@ -226,7 +226,11 @@ class Config:
     """Threads of torch; none: 1, which is fastest for small networks"""
     update_threads: int | None = None
     """Threads of torch in the update; none: torch_threads if it is given, else all usable cores
-    where torch trains a convolutional network on the CPU, else 1"""
+    where torch trains on images on the CPU with convolutions or a model of your own, else 1"""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Precision in which torch computes convolutions and the dense layers behind them, of your own
+    model all layers: fp32, or bf16 (weights, heads and losses stay fp32); auto: bf16 for a built-in
+    network on a CPU that computes in it (AVX512-BF16, AMX), else fp32"""
 
     eval_episodes: int = 100
     """Deterministic episodes of each evaluation: those during training, and the command's at the
@@ -282,12 +286,11 @@ class Config:
         return replace(self, **changes)
 
 
-def check_names(names) -> None:
-    """Raises ConfigError for the first name that is no field of Config, with the nearest one."""
+def check_names(given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for all names that are no fields of Config, with ours for each."""
     known = [field.name for field in fields(Config)]
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"there is no setting {name!r}", nearest_setting(name, known))
+    if wrong := {name: given[name] for name in given if name not in known}:
+        raise ConfigError(*unknown_settings(wrong, known))
 
 
 def default_of(name: str) -> Any:
@@ -329,8 +332,9 @@ RULES = [(name, *rule) for names, *rule in (
     ("std_scale", lambda x: is_finite_number(x) and 1e-3 <= x <= 1e3, "a number from 1e-3 to 1e3"),
     (" ".join(x.name for x in fields(Config) if "bool" in str(x.type)), *_one_of((True, False))),
     *((x.name, *_one_of(x.type.__args__)) for x in fields(Config) if get_origin(x.type) is Literal),
-    ("env_name device wandb_project wandb_entity wandb_group",
-     lambda x: isinstance(x, str), "a string"),
+    ("env_name wandb_project wandb_entity wandb_group", lambda x: isinstance(x, str), "a string"),
+    ("device", lambda x: isinstance(x, str) and re.fullmatch(r"auto|(cpu|cuda)(:\d+)?", x),
+     "one of auto, cpu, cuda, cuda:1"),
     ("run_dir", lambda x: isinstance(x, str) or hasattr(x, "__fspath__"), "the path of a folder"),
     ("env_kwargs", lambda x: isinstance(x, dict) and {*map(type, x)} <= {str}, "a dict by name"),
     ("model", lambda x: callable(x) or ":" in str(x) or x in MODELS, _one_of(MODELS)[1]),

@@ -8,7 +8,9 @@
     |- KernelError        a kernel called with the wrong array            (also a ValueError)
     |- ExportError        a policy without an equivalent graph
     |- CheckpointError    a file that cannot be read or written
+    |  `- PathError       a path at which there is no file of the kind that is needed
     |- NonFiniteError     a number of the network or the update that is NaN or infinite
+    |- UnknownNameError   an attribute of another library                 (also an AttributeError)
     |- EnvError           an environment that broke its contract
     |  `- WorkerError     a worker process that raised, died or hung
     `- ClosedError        something used after close()
@@ -65,6 +67,10 @@ class CheckpointError(Error):
     """A file that cannot be read or written as a policy."""
 
 
+class PathError(CheckpointError):
+    """A path at which there is no file of the kind that is needed."""
+
+
 class ExportError(Error):
     """A policy that cannot become a graph, or whose graph acts differently."""
 
@@ -79,6 +85,10 @@ class FaultPlace(NamedTuple):
     env: int
     episode: int  # its number; below 0 in the warm-up
     step: int  # of the episode, from 0 on; -1 in its reset
+
+
+class UnknownNameError(Error, AttributeError):
+    """An attribute of a trainer that only another library has."""
 
 
 class EnvError(Error):

@@ -1,20 +1,20 @@
 """The policy: normaliser, network and action head as one module, raw observations to actions."""
 
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
 
-from fastppo.envs.actions import ActionMapping
-from fastppo.envs.observations import ObservationLayout
 from fastppo.machine.kernels import Purpose
 from fastppo.machine.noise import ActionNoise
 from fastppo.networks import predict_input
 from fastppo.networks.heads import Head, make_head
 from fastppo.networks.normaliser import ObservationNormaliser
 from fastppo.networks.recurrent import SequencePacking, Sequences, unroll_network
+from fastppo.spaces.actions import ActionMapping
+from fastppo.spaces.observations import ObservationLayout
 
 
 class Policy(nn.Module):
@@ -86,7 +86,7 @@ class Policy(nn.Module):
 
     @torch.inference_mode()
     def predict(self, obs: Any, deterministic: bool = True, noise: np.ndarray | None = None,
-                state: np.ndarray | None = None, action_mask: Any = None) -> Any:
+                state: np.ndarray | None = None, action_mask: Any = None, **others: Never) -> Any:
         """The environment's action for one raw observation, or an array of them for a batch.
 
         Deterministic: the likeliest action; else sampled with `noise` [b k], which by default
@@ -97,7 +97,7 @@ class Policy(nn.Module):
         such as another shape or dtype or a number that is not finite, and if no action is legal;
         Error if the network returns NaN.
         """
-        rows, single = predict_input.stored_batch(obs, self.observer.layout, action_mask)
+        rows, single = predict_input.stored_batch(obs, self.observer.layout, action_mask, **others)
         predict_input.check_state(state, len(rows), self.memory)
         if not deterministic and noise is None:
             self.draws += 1

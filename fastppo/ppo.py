@@ -5,12 +5,14 @@
         stats = update(rollout)    epochs of clipped minibatch steps
 """
 
+from typing import Never
+
 from fastppo.build.resolve import one_environment
 from fastppo.collect import Rollout
 from fastppo.evaluation.evaluate import Evaluation, evaluate
+from fastppo.evaluation.factories import evaluation_factories
 from fastppo.networks.torch_state import torch_threads
 from fastppo.outputs.callbacks import Callbacks, learning, rollout_collected
-from fastppo.outputs.evaluator import evaluation_factories
 from fastppo.outputs.metrics import explained_variance
 from fastppo.outputs.saved_run import SavedRun
 from fastppo.update.coefficients import Coefficients, coefficients_at
@@ -65,15 +67,16 @@ class PPO(SavedRun):
         """The learning rate of the iteration that began last, adapted to the KL since then."""
         return self.learner.kl_control.rates(self.coefficients)[0]
 
-    def evaluate(self, episodes: int = 100, deterministic: bool = True, env=None) -> Evaluation:
+    def evaluate(self, episodes: int = 100, deterministic: bool = True, env=None,
+                 report=lambda ended: None, **others: Never) -> Evaluation:
         """Plays episodes in environments of their own; always the same ones, training is untouched.
 
         `env`: an id or callable to play in, needed if a VectorEnv was trained on; ConfigError if it
-        has other spaces or masks.
+        has other spaces or masks. `report` is called with the number of episodes that have ended.
         """
         with torch_threads(self.config.torch_threads):
             return evaluate(self.policy, evaluation_factories(self.source, env), self.config.seed,
-                            episodes, deterministic)
+                            episodes, deterministic, report, **others)
 
     def _iterate(self) -> dict[str, float]:
         """Runs one iteration, or finishes an interrupted one; returns its metrics."""

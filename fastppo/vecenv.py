@@ -17,8 +17,8 @@ import numpy as np
 
 from fastppo.envs.atari import continues_game
 from fastppo.envs.make import Factory
-from fastppo.envs.observations import ObservationLayout
 from fastppo.machine.global_rng import GlobalRngWatch
+from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping import replay
 from fastppo.stepping.actors import Actor, RandomActor
 from fastppo.stepping.checks import REWARD_MAX, checked_flag, checked_reward

@@ -3,19 +3,9 @@
 import os
 
 import pytest
+from tiny_settings import TINY
 
 os.environ["OMP_WAIT_POLICY"] = "passive"  # torch's idle threads sleep: many processes share cores
-
-TINY = {
-    "preset": "none",
-    "seed": 1,
-    "num_workers": 0,
-    "num_envs": 4,
-    "num_steps": 8,
-    "epochs": 1,
-    "num_minibatches": 1,
-    "norm_rewards": False,  # a test's rewards are those that its environment gave
-}
 
 
 @pytest.fixture
@@ -48,15 +38,23 @@ def torch_as_it_was():
 
 
 @pytest.fixture
-def command(capsys):
-    """A function from argv to (exit code, stdout, stderr) of the command in this process."""
+def command_read_by():
+    """A function from capsys or capfd to what the fixture `command` is."""
     from fastppo.cli import main
 
-    def run(*argv):
-        code = 0
-        try:
-            main.main(argv)
-        except SystemExit as end:
-            code = end.code
-        return code, *capsys.readouterr()
-    return run
+    def read_by(capture):
+        def run(*argv):
+            code = 0
+            try:
+                main.main(argv)
+            except SystemExit as end:
+                code = end.code
+            return code, *capture.readouterr()
+        return run
+    return read_by
+
+
+@pytest.fixture
+def command(command_read_by, capsys):
+    """A function from argv to (exit code, stdout, stderr) of the command in this process."""
+    return command_read_by(capsys)

@@ -13,10 +13,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
-from fastppo.envs.actions import ActionMapping
-from fastppo.envs.spaces import choice_counts, choice_starts, masked_space
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
+from fastppo.spaces.actions import ActionMapping
+from fastppo.spaces.leaves import choice_counts, choice_starts, masked_space
 
 ONE = Box(-1e3, 1e3, (1,), np.float32)
 

@@ -173,9 +173,9 @@ def hanging_with_the_gil(env):
 
 def make_workers(factories, workers: int, steps: int = 8, **timeouts):
     """Workers on `factories` and their arena, without torch: only warmup can be asked of them."""
-    from fastppo.envs.actions import ActionMapping
-    from fastppo.envs.observations import ObservationLayout
     from fastppo.machine.arena import Arena
+    from fastppo.spaces.actions import ActionMapping
+    from fastppo.spaces.observations import ObservationLayout
     from fastppo.stepping.environments import NO_RULES
     from fastppo.stepping.infos import infos_spec
     from fastppo.workers.protocol import protocol_spec

@@ -10,10 +10,11 @@ RETURN, KL, VARIANCE = "charts/episodic_return", "losses/approx_kl", "losses/exp
 
 
 def write_run(folder: Path, returns, steps=None, env_name="CartPole-v1", seed=1, evaluation=None,
-              settings=None, **metrics) -> Path:
+              settings=None, episodes=None, **metrics) -> Path:
     """A run's folder with a row for each of `returns`; None is a metric without a value.
 
-    `evaluation` is the mean in summary.json; `metrics` are lists for further columns.
+    `evaluation` is the mean in summary.json; `metrics` are lists for further columns; `episodes`
+    are rows (step, return, length) of episodes.csv, without which there is no such file.
     """
     folder.mkdir(parents=True)
     sink = CsvSink(folder / "metrics.csv")
@@ -23,6 +24,9 @@ def write_run(folder: Path, returns, steps=None, env_name="CartPole-v1", seed=1,
         sink(types.SimpleNamespace(step=steps[i] if steps else 100 * (i + 1)),
              {name: one for name, one in row.items() if one is not None})
     sink.close()
+    if episodes:
+        (folder / "episodes.csv").write_text("global_step,return,length\n" + "".join(
+            f"{step},{total},{length}\n" for step, total, length in episodes))
     config = {"env_name": env_name, "seed": seed, "lr": 3e-4, "run_dir": str(folder)}
     (folder / "config.json").write_text(json.dumps(config | (settings or {})))
     summary = {"env_name": env_name, "seed": seed,

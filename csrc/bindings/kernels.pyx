@@ -13,7 +13,7 @@ from cpython.buffer cimport (
     PyBuffer_Release,
     PyObject_GetBuffer,
 )
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 
 cdef extern from "rollout/returns.h" nogil:
@@ -43,21 +43,24 @@ cdef extern from "rng/noise.h" nogil:
 cdef extern from "stdlib.h" nogil:
     void *aligned_alloc(size_t alignment, size_t size)
 
-cdef extern from "mlp/mlp.h" nogil:
+cdef extern from "network/forward.h" nogil:
     enum: PLAN_COLUMNS, ROWS, STACK_FLOATS
+    ctypedef struct Image:
+        int64_t frames, channels, places, last
     ctypedef struct Layout:
         int64_t floats, outputs, packed, params, inputs
+        Image image
     ctypedef struct Normaliser:
         const float *mean
         const float *scale
         float limit
-    const char *mlp_layout(const int64_t *plan, int64_t layers, Layout *layout)
-    void mlp_pack(const int64_t *plan, int64_t layers, const float *params, float *packed)
-    void mlp_forward(const int64_t *plan, int64_t layers, const Layout *layout,
-                     const float *packed, const Normaliser *normaliser, const float *obs,
+    const char *plan_layout(const int64_t *plan, int64_t layers, Layout *layout)
+    void plan_pack(const int64_t *plan, int64_t layers, const float *params, float *packed)
+    void plan_forward(const int64_t *plan, int64_t layers, const Layout *layout,
+                     const float *packed, const Normaliser *normaliser, const void *obs,
                      int64_t n, float *work, float *out)
 
-cdef extern from "mlp/heads.h" nogil:
+cdef extern from "network/heads.h" nogil:
     enum: MAX_CHOICES
     void c_categorical "sample_categorical"(const float *logits, int64_t stride, const float *u,
                                             int64_t n, int64_t k, int64_t *act, float *logp)
@@ -137,11 +140,15 @@ cdef struct View:
     int64_t rows, columns, stride  # the stride of rows in elements; columns is 1 in one dimension
 
 
+cdef Py_ssize_t size_of(char kind) noexcept:
+    return 1 if kind == c'B' else 2 if kind == c'h' else 4 if kind == c'f' else 8
+
+
 cdef View view_of(array, char kind, int ndim, int flags) except *:
     """The memory of an array of this dtype, rank and layout; valid while `array` is referenced.
 
-    Takes 80 ns, where a typed memoryview takes 350. kind: f float32, d float64, l int64. Raises
-    ValueError or BufferError for another array.
+    Takes 80 ns, where a typed memoryview takes 350. kind: f float32, d float64, l int64,
+    h int16, B uint8. Raises ValueError or BufferError for another array.
     """
     cdef Py_buffer buffer
     cdef View view
@@ -149,7 +156,7 @@ cdef View view_of(array, char kind, int ndim, int flags) except *:
     PyObject_GetBuffer(array, &buffer, flags)
     fits = buffer.ndim == ndim and buffer.format[1] == 0
     fits = fits and (buffer.format[0] == kind or kind == c'l' and buffer.format[0] == c'q')
-    fits = fits and buffer.itemsize == (4 if kind == c'f' else 8)  # a C long may have 32 bits
+    fits = fits and buffer.itemsize == size_of(kind)  # a C long may have 32 bits
     if fits:
         view.data, view.rows, view.columns = buffer.buf, buffer.shape[0], 1
         view.stride = buffer.strides[0] // buffer.itemsize
@@ -191,8 +198,8 @@ cdef int layout_of(View plan, Layout *layout) except -1:
     """Fill `layout` from a plan; raises ValueError for a wrong plan."""
     cdef const char *fault
     if plan.columns != PLAN_COLUMNS:
-        raise ValueError("plan does not have 7 columns")
-    fault = mlp_layout(<const int64_t *>plan.data, plan.rows, layout)
+        raise ValueError(f"plan does not have {PLAN_COLUMNS} columns")
+    fault = plan_layout(<const int64_t *>plan.data, plan.rows, layout)
     if fault != NULL:
         raise ValueError("plan: " + fault.decode())
     return 0
@@ -214,7 +221,7 @@ def pack(plan, params, packed):
     if fill.rows != layout.packed:
         raise ValueError(f"packed has {fill.rows} floats, the plan needs {layout.packed}")
     with nogil:
-        mlp_pack(<const int64_t *>rows.data, rows.rows, <const float *>flat.data,
+        plan_pack(<const int64_t *>rows.data, rows.rows, <const float *>flat.data,
                  <float *>fill.data)
 
 
@@ -235,13 +242,19 @@ cdef Normaliser normaliser_of(mean, scale, float limit, int64_t inputs) except *
     return Normaliser(moments(mean, inputs), moments(scale, inputs), limit)
 
 
+cdef View observations(obs, Image image) except *:
+    """The memory of observations [n inputs]: float32, or the bytes of images."""
+    return view_of(obs, c'B' if image.places else c'f', 2, IN)
+
+
 def forward(plan, packed, mean, scale, obs, out, double limit=10.0):
     cdef Layout layout
     cdef View rows = view_of(plan, c'l', 2, IN), weights = view_of(packed, c'f', 1, IN)
-    cdef View x = view_of(obs, c'f', 2, IN), y = view_of(out, c'f', 2, OUT)
+    cdef View x, y = view_of(out, c'f', 2, OUT)
     cdef Normaliser normaliser
     cdef float *work = NULL
     layout_of(rows, &layout)
+    x = observations(obs, layout.image)
     normaliser = normaliser_of(mean, scale, limit, layout.inputs)
     if x.columns != layout.inputs or weights.rows != layout.packed:
         raise ValueError(f"obs has {x.columns} columns and packed {weights.rows} floats, "
@@ -253,8 +266,8 @@ def forward(plan, packed, mean, scale, obs, out, double limit=10.0):
         if work == NULL:
             raise MemoryError(f"no memory for {ROWS * layout.floats} floats")
     with nogil:
-        mlp_forward(<const int64_t *>rows.data, rows.rows, &layout, <const float *>weights.data,
-                    &normaliser, <const float *>x.data, x.rows, work, <float *>y.data)
+        plan_forward(<const int64_t *>rows.data, rows.rows, &layout, <const float *>weights.data,
+                    &normaliser, x.data, x.rows, work, <float *>y.data)
     free(work)
 
 
@@ -299,3 +312,4 @@ def first_nonfinite(x):
 
 include "update.pxi"
 include "gru.pxi"
+include "pixels.pxi"

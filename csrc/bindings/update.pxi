@@ -9,8 +9,9 @@ cdef extern from "update/update.h" nogil:
     enum: MAX_SHARDS, SUMS, STATS
     ctypedef struct Network:
         int64_t inputs, outputs, params, log_std, floats
+        Image image
     ctypedef struct Batch:
-        const float *obs
+        const void *obs
         Normaliser normaliser
         const int64_t *choice
         const float *act
@@ -30,7 +31,7 @@ cdef extern from "update/update.h" nogil:
                                Network *network)
     void update_pack(const Network *network, const float *params, float *work)
     void update_advantages(const Batch *batch, Minibatch *part)
-    int64_t update_shards(int64_t rows)
+    int64_t update_shards(const Network *network, int64_t rows)
     void update_shard(const Network *network, const Batch *batch, const Minibatch *part,
                       const Coefs *coefs, int64_t shard, const float *params, float *work,
                       float *grad, double *sums)
@@ -45,7 +46,7 @@ cdef int network_of(plan, log_std, Network *network) except -1:
     cdef View rows = view_of(plan, c'l', 2, IN)
     cdef const char *fault
     if rows.columns != PLAN_COLUMNS:
-        raise ValueError("plan does not have 7 columns")
+        raise ValueError(f"plan does not have {PLAN_COLUMNS} columns")
     fault = update_network(<const int64_t *>rows.data, rows.rows,
                            -1 if log_std is None else log_std, network)
     if fault != NULL:
@@ -113,7 +114,7 @@ cdef class Update:
         self.work = <float *>floats(work, self.network.floats, OUT)
 
     def _take_samples(self, obs, act, logp, val, adv, ret, mean, scale, float limit):
-        cdef View x = view_of(obs, c'f', 2, IN)
+        cdef View x = observations(obs, self.network.image)
         cdef bint discrete = self.network.log_std < 0
         cdef View a = view_of(act, c'l', 1, IN) if discrete else view_of(act, c'f', 2, IN)
         cdef int64_t columns = 1 if discrete else self.network.outputs - 1
@@ -122,7 +123,7 @@ cdef class Update:
         if a.rows != x.rows or a.columns != columns:
             raise ValueError(f"act is {a.rows, a.columns}, wanted {x.rows, columns}")
         self.batch = Batch(
-            <const float *>x.data, normaliser_of(mean, scale, limit, x.columns),
+            x.data, normaliser_of(mean, scale, limit, x.columns),
             <const int64_t *>a.data, <const float *>a.data,
             <const float *>floats(logp, x.rows, IN), <const float *>floats(val, x.rows, IN),
             <const float *>floats(adv, x.rows, IN), <const float *>floats(ret, x.rows, IN))
@@ -148,7 +149,7 @@ cdef class Update:
 
     def shards(self, int64_t rows):
         """The number of shards of a minibatch of `rows` samples, 1 to MAX_SHARDS."""
-        return update_shards(rows)
+        return update_shards(&self.network, rows)
 
     cpdef int64_t begin(self, int64_t first, int64_t last) except -1:
         """Start on the samples order[first:last], at the current params; returns their shards."""
@@ -159,11 +160,11 @@ cdef class Update:
             if self.normalised:
                 update_advantages(&self.batch, &self.part)
             update_pack(&self.network, self.params, self.work)
-        return update_shards(self.part.rows)
+        return update_shards(&self.network, self.part.rows)
 
     cpdef int shard(self, int64_t shard) except -1:
         """Write one shard's gradient and statistics into its rows of memory.grads and .sums."""
-        if shard < 0 or shard >= update_shards(self.part.rows) or not self.part.rows:
+        if shard < 0 or shard >= update_shards(&self.network, self.part.rows) or not self.part.rows:
             raise KernelError(f"update: no minibatch with a shard {shard} has begun")
         with nogil:
             update_shard(&self.network, &self.batch, &self.part, &self.coefs, shard, self.params,
@@ -173,7 +174,7 @@ cdef class Update:
     cpdef int finish(self, int64_t step, double lr, stats) except -1:
         """Add up the shards, clip, take the Adam step and fill stats, as `minibatch` does."""
         cdef float *out = <float *>floats(stats, STATS, OUT)
-        cdef int64_t shards = update_shards(self.part.rows), n = self.network.params
+        cdef int64_t shards = update_shards(&self.network, self.part.rows), n = self.network.params
         cdef double norm
         if step < 1 or not self.part.rows:
             raise KernelError(f"update: no minibatch has begun, or its step {step} is below 1")

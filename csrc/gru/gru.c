@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "mlp/dense.h"
+#include "network/dense.h"
 #include "simd/fastmath.h"
 
 /* The parts of `work`; a block has a multiple of TALL rows. */

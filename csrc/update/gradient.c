@@ -3,85 +3,170 @@
 
 #include <string.h>
 
-#include "mlp/dense.h"
+#include "network/dense.h"
 #include "simd/fastmath.h"
-#include "mlp/mlp.h"
+#include "network/forward.h"
 #include "update/loss.h"
 
-/* The input of a layer. */
-static float *input_of(const Network *network, const Layer *layer, float *work) {
-    return work + (layer->source < 0 ? network->x : network->layer[layer->source].y);
+/* A block of rows: `live` samples, and `rows` with those that fill it up. */
+typedef struct {
+    const Network *network;
+    const Batch *batch;
+    const int64_t *index;
+    int64_t live, rows;
+    float *work;
+} Block;
+
+/* The input of a layer from row r on; an image is read for one row at a time. */
+static float *input_of(const Block *block, const Layer *layer, int64_t r) {
+    const Network *network = block->network;
+    if (layer->source < 0) return block->work + network->x;
+    return block->work + network->layer[layer->source].y + r * row_of(layer->shape.n);
 }
 
 /* Copy a layer's rows [rows out] to its columns of the output [out BLOCK]. */
-static void copy_to_output(const Network *network, const Layer *layer, int64_t rows, float *work) {
-    const float *y = work + layer->y;
-    float *out = work + network->out + layer->column * BLOCK;
-    int64_t row = row_of(layer->out);
-    for (int64_t o = 0; o < layer->out; o++)
-        for (int64_t r = 0; r < rows; r++) out[o * BLOCK + r] = y[r * row + o];
-}
-
-static void forward_pass(const Network *network, int64_t rows, float *work) {
-    for (int64_t i = 0; i < network->layers; i++) {
-        const Layer *layer = network->layer + i;
-        float *y = work + layer->y;
-        mlp_layer(work + layer->forward, input_of(network, layer, work), layer->n, rows,
-                  layer->activation, y, layer->out);
-        if (layer->column >= 0) copy_to_output(network, layer, rows, work);
-    }
+static void copy_to_output(const Block *block, const Layer *layer) {
+    const float *y = block->work + layer->y;
+    float *out = block->work + block->network->out + layer->column * BLOCK;
+    int64_t row = row_of(layer->shape.out);
+    for (int64_t o = 0; o < layer->shape.out; o++)
+        for (int64_t r = 0; r < block->rows; r++) out[o * BLOCK + r] = y[r * row + o];
 }
 
 /* delta = this layer's columns of the output's gradient; 0 from row `live` on. */
-static void copy_from_output(const Network *network, const Layer *layer, int64_t live, int64_t rows,
-                             float *work) {
-    const float *out = work + network->out + layer->column * BLOCK;
-    float *delta = work + layer->delta;
-    int64_t row = row_of(layer->out);
-    memset(delta, 0, (size_t)(rows * row) * sizeof *delta);
-    for (int64_t o = 0; o < layer->out; o++)
-        for (int64_t r = 0; r < live; r++) delta[r * row + o] = out[o * BLOCK + r];
+static void copy_from_output(const Block *block, const Layer *layer) {
+    const float *out = block->work + block->network->out + layer->column * BLOCK;
+    float *delta = block->work + layer->delta;
+    int64_t row = row_of(layer->shape.out);
+    memset(delta, 0, (size_t)(block->rows * row) * sizeof *delta);
+    for (int64_t o = 0; o < layer->shape.out; o++)
+        for (int64_t r = 0; r < block->live; r++) delta[r * row + o] = out[o * BLOCK + r];
 }
 
-static void backward_pass(const Network *network, int64_t live, int64_t rows, int64_t adds,
-                          float *work, float *grad) {
-    for (int64_t i = network->layers - 1; i >= 0; i--) {
-        const Layer *layer = network->layer + i;
-        float *delta = work + layer->delta;
-        if (layer->column >= 0) copy_from_output(network, layer, live, rows, work);
-        dense_slope(work + layer->y, delta, rows * row_of(layer->out), layer->activation);
-        dense_gradient(input_of(network, layer, work), layer->n, delta, layer->out, live, adds,
-                       grad + layer->weight, grad + layer->bias);
-        if (layer->source >= 0)
-            dense(work + layer->backward, delta, layer->out, rows, layer->adds,
-                  work + network->layer[layer->source].delta, layer->n);
+static void read_image_of(const Block *block, int64_t r) {
+    const Network *network = block->network;
+    image_read(&network->image, (const uint8_t *)block->batch->obs +
+               block->index[r] * network->inputs, block->work + network->x);
+}
+
+/* The number of layers from `layer` on that take one row at a time; a row goes through all of them
+ * while it is in the cache. */
+static int64_t stretch(const Network *network, const Layer *layer) {
+    const Layer *end = network->layer + network->layers, *next = layer;
+    while (next < end && next->shape.kind != DENSE) next++;
+    return next - layer;
+}
+
+static void forward_rows(const Block *block, const Layer *layer, int64_t count) {
+    const Layer *last = layer + count - 1;
+    int64_t row = row_of(last->shape.out);
+    for (int64_t r = 0; r < block->live; r++) {
+        if (layer->source < 0) read_image_of(block, r);
+        for (const Layer *one = layer; one <= last; one++)
+            row_forward(&one->shape, block->work + one->forward, input_of(block, one, r),
+                        block->work + one->y + r * row_of(one->shape.out));
+    }
+    memset(block->work + last->y + block->live * row, 0,
+           (size_t)((block->rows - block->live) * row) * sizeof *block->work);
+}
+
+static void forward_pass(const Block *block) {
+    const Network *network = block->network;
+    const Layer *layer = network->layer, *end = layer + network->layers;
+    while (layer < end) {
+        int64_t count = stretch(network, layer);
+        if (count) {
+            forward_rows(block, layer, count);
+            layer += count;
+            continue;
+        }
+        block_forward(&layer->shape, block->work + layer->forward, input_of(block, layer, 0),
+                      block->rows, block->work + layer->y);
+        if (layer->column >= 0) copy_to_output(block, layer);
+        layer++;
     }
 }
 
-int64_t update_shards(int64_t rows) { return most(1, least(MAX_SHARDS, rows / SHARD_ROWS)); }
+/* Row r of the gradient of a layer's output. */
+static float *delta_of(const Block *block, const Layer *layer, int64_t r) {
+    return block->work + layer->delta + r * layer->delta_row;
+}
+
+static void backward_row(const Block *block, const Layer *layer, int64_t r, int64_t adds,
+                         float *grad) {
+    float *work = block->work, *delta = delta_of(block, layer, r);
+    row_gradient(&layer->shape, input_of(block, layer, r),
+                 work + layer->y + r * row_of(layer->shape.out), delta, adds || r,
+                 work + layer->panels, grad + layer->bias);
+    if (layer->source >= 0)
+        row_data(&layer->shape, work + layer->backward, delta,
+                 delta_of(block, block->network->layer + layer->source, r));
+}
+
+/* The layers from `layer` back to the one behind a dense layer, or to the first. */
+static const Layer *backward_rows(const Block *block, const Layer *last, int64_t adds,
+                                  float *grad) {
+    const Layer *first = last;
+    while (first > block->network->layer && first[-1].shape.kind != DENSE) first--;
+    for (int64_t r = 0; r < block->live; r++) {
+        if (first->source < 0) read_image_of(block, r);
+        for (const Layer *layer = last; layer >= first; layer--)
+            backward_row(block, layer, r, adds, grad);
+    }
+    return first;
+}
+
+static void backward_pass(const Block *block, int64_t adds, float *grad) {
+    const Network *network = block->network;
+    float *work = block->work;
+    for (const Layer *layer = network->layer + network->layers; layer-- > network->layer;) {
+        if (layer->shape.kind != DENSE) {
+            layer = backward_rows(block, layer, adds, grad);
+            continue;
+        }
+        float *delta = work + layer->delta;
+        if (layer->column >= 0) copy_from_output(block, layer);
+        block_gradient(&layer->shape, input_of(block, layer, 0), work + layer->y, delta,
+                       block->live, block->rows, adds, grad + layer->weight, grad + layer->bias);
+        if (layer->source >= 0)
+            block_data(&layer->shape, work + layer->backward, delta, block->rows, layer->adds,
+                       work + network->layer[layer->source].delta);
+    }
+}
+
+int64_t update_shards(const Network *network, int64_t rows) {
+    int64_t smallest = network->params > MANY_PARAMS ? 2 * SHARD_ROWS : SHARD_ROWS;
+    return most(1, least(MAX_SHARDS, rows / smallest));
+}
 
 /* The first row of a shard: a multiple of TALL, so that only the last block has idle rows. */
-static int64_t shard_start(int64_t rows, int64_t shard) {
-    int64_t shards = update_shards(rows);
+static int64_t shard_start(const Network *network, int64_t rows, int64_t shard) {
+    int64_t shards = update_shards(network, rows);
     return shard == shards ? rows : rows * shard / shards / TALL * TALL;
 }
 
 void update_shard(const Network *network, const Batch *batch, const Minibatch *part,
                   const Coefs *coefs, int64_t shard, const float *params, float *work,
                   float *grad, double *sums) {
-    int64_t first = shard_start(part->rows, shard), end = shard_start(part->rows, shard + 1);
+    int64_t first = shard_start(network, part->rows, shard);
+    int64_t end = shard_start(network, part->rows, shard + 1);
     const float *log_std = params + most(network->log_std, 0);
-    float *log_std_grad = network->log_std < 0 ? NULL : grad + network->log_std;
+    float *own = network->own < 0 ? grad : work + network->own;
+    float *log_std_grad = network->log_std < 0 ? NULL : own + network->log_std;
     memset(sums, 0, SUMS * sizeof *sums);
     if (log_std_grad) memset(log_std_grad, 0, (size_t)(network->outputs - 1) * sizeof *grad);
     for (int64_t adds = 0; first < end; first += BLOCK, adds = 1) {
-        const int64_t *index = part->index + first;
-        int64_t live = least(BLOCK, end - first), rows = (live + TALL - 1) / TALL * TALL;
-        mlp_read(&batch->normaliser, batch->obs, index, network->inputs, live, rows,
-                 work + network->x);
-        forward_pass(network, rows, work);
-        update_loss(batch, part, coefs, index, live, network->outputs, log_std,
+        Block block = {network, batch, part->index + first, least(BLOCK, end - first), 0, work};
+        block.rows = (block.live + TALL - 1) / TALL * TALL;
+        if (!network->image.places)
+            read_rows(&batch->normaliser, batch->obs, block.index, network->inputs, block.live,
+                     block.rows, work + network->x);
+        forward_pass(&block);
+        update_loss(batch, part, coefs, block.index, block.live, network->outputs, log_std,
                     work + network->out, work + network->scratch, log_std_grad, sums);
-        backward_pass(network, live, rows, adds, work, grad);
+        backward_pass(&block, adds, own);
     }
+    for (const Layer *layer = network->layer; layer < network->layer + network->layers; layer++)
+        row_unpack(&layer->shape, work + layer->panels, own + layer->weight);
+    if (own != grad) memcpy(grad, own, (size_t)network->params * sizeof *grad);
 }

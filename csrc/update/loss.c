@@ -6,7 +6,7 @@
  */
 #include "update/loss.h"
 
-#include "mlp/likelihood.h"
+#include "network/likelihood.h"
 
 #define EACH_ROW(r) for (int64_t r = 0; r < BLOCK; r++)
 

@@ -2,15 +2,15 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "mlp/dense.h"
+#include "network/dense.h"
 #include "simd/fastmath.h"
-#include "mlp/mlp.h"
+#include "network/forward.h"
 #include "update/update.h"
 #include "update/loss.h"
 
 /* The layer that writes `buffer` before layer `i`; -1: none, so it is the observation. */
 static int64_t writer(const int64_t *plan, int64_t i, int64_t buffer) {
-    for (i--; i >= 0; i--)
+    for (i--; i >= 0 && buffer; i--)
         if (plan[i * PLAN_COLUMNS + DST] == buffer) return i;
     return -1;
 }
@@ -27,8 +27,8 @@ static const char *cover_fault(const Network *network) {
     int64_t spans = 1, total = 0;
     if (network->log_std >= 0) span[0].size = network->outputs - 1;
     for (const Layer *layer = network->layer; layer < network->layer + network->layers; layer++) {
-        span[spans++] = (Span){layer->weight, layer->n * layer->out};
-        span[spans++] = (Span){layer->bias, layer->out};
+        span[spans++] = (Span){layer->weight, shape_weights(&layer->shape)};
+        span[spans++] = (Span){layer->bias, shape_biases(&layer->shape)};
     }
     for (int64_t i = 0; i < spans; i++) {
         total += span[i].size;
@@ -48,6 +48,13 @@ static const char *network_fault(const Network *network) {
         for (int64_t j = i + 1; j < network->layers; j++)
             readers += network->layer[j].source == i;
         if (!readers) return "a layer's output is read by none, or overwritten";
+        const Layer *layer = network->layer + i;
+        if (layer->shape.kind != DENSE && readers > 1)
+            return "two layers read a layer that is not dense";
+        if (layer->shape.kind == DENSE && layer->source < 0 && network->image.places)
+            return "a dense layer reads the image";
+        const char *fault = layer->source < 0 ? NULL : row_data_fault(&layer->shape);
+        if (fault) return fault;
     }
     return cover_fault(network);
 }
@@ -59,25 +66,35 @@ static int64_t reserve(Network *network, int64_t floats) {
     return start;
 }
 
+/* True if a layer's only reader takes one row at a time. */
+static int64_t read_by_rows(const Network *network, int64_t i) {
+    for (int64_t j = i + 1; j < network->layers; j++)
+        if (network->layer[j].source == i) return network->layer[j].shape.kind != DENSE;
+    return 0;
+}
+
 static void place_arrays(Network *network) {
-    network->x = reserve(network, BLOCK * row_of(network->inputs));
+    network->x = reserve(network, (network->image.places ? 1 : BLOCK) * row_of(network->inputs));
     network->out = reserve(network, BLOCK * network->outputs);
     network->scratch = reserve(network, HEAD_FLOATS(network->outputs));
+    network->own = network->params > MANY_PARAMS ? reserve(network, network->params) : -1;
     for (int64_t i = 0; i < network->layers; i++) {
         Layer *layer = network->layer + i;
-        layer->y = reserve(network, BLOCK * row_of(layer->out));
-        layer->delta = reserve(network, BLOCK * row_of(layer->out));
-        layer->forward = reserve(network, packed_floats(layer->n, layer->out));
-        layer->backward = reserve(network, packed_floats(layer->out, layer->n));
+        layer->y = reserve(network, BLOCK * row_of(layer->shape.out));
+        layer->delta_row = read_by_rows(network, i) ? 0 : row_of(layer->shape.out);
+        layer->delta = reserve(network, most(BLOCK * layer->delta_row, row_of(layer->shape.out)));
+        layer->forward = reserve(network, shape_forward_floats(&layer->shape));
+        layer->backward = reserve(network, shape_backward_floats(&layer->shape));
+        layer->panels = reserve(network, shape_panel_floats(&layer->shape));
     }
 }
 
 static void add_layer(const int64_t *plan, int64_t i, Network *network) {
     const int64_t *row = plan + i * PLAN_COLUMNS;
     int64_t source = writer(plan, i, row[SRC]), hidden = row[DST] >= 0;
-    network->layer[i] = (Layer){.n = row[N_IN], .out = row[N_OUT], .weight = row[W_OFFSET],
-                                .bias = row[B_OFFSET], .activation = row[ACTIVATION],
-                                .source = source, .column = hidden ? -1 : network->outputs};
+    network->layer[i] = (Layer){.weight = row[W_OFFSET], .bias = row[B_OFFSET], .source = source,
+                                .column = hidden ? -1 : network->outputs};
+    shape_of(row, &network->layer[i].shape);
     for (int64_t j = 0; j < i; j++) network->layer[j].adds |= network->layer[j].source == source;
     network->outputs += hidden ? 0 : row[N_OUT];
 }
@@ -85,14 +102,16 @@ static void add_layer(const int64_t *plan, int64_t i, Network *network) {
 const char *update_network(const int64_t *plan, int64_t layers, int64_t log_std,
                            Network *network) {
     Layout layout;
-    const char *fault = mlp_layout(plan, layers, &layout);
+    const char *fault = plan_layout(plan, layers, &layout);
     if (fault) return fault;
     if (layers > MAX_LAYERS) return "it has more than 64 layers";
     if (log_std < -1 || log_std > layout.params) return "log_std lies outside the parameters";
     memset(network, 0, sizeof *network);
-    network->layers = layers, network->log_std = log_std;
+    network->layers = layers - layout.first, network->log_std = log_std;
     network->inputs = layout.inputs, network->params = layout.params;
-    for (int64_t i = 0; i < layers; i++) add_layer(plan, i, network);
+    network->image = layout.image;
+    for (int64_t i = 0; i < network->layers; i++)
+        add_layer(plan + layout.first * PLAN_COLUMNS, i, network);
     if (log_std >= 0) network->params = most(network->params, log_std + network->outputs - 1);
     place_arrays(network);
     return network_fault(network);
@@ -102,8 +121,8 @@ void update_pack(const Network *network, const float *params, float *work) {
     for (int64_t i = 0; i < network->layers; i++) {
         const Layer *layer = network->layer + i;
         const float *weight = params + layer->weight;
-        pack_forward(weight, params + layer->bias, layer->n, layer->out, work + layer->forward);
+        shape_pack_forward(&layer->shape, weight, params + layer->bias, work + layer->forward);
         if (layer->source >= 0)
-            pack_backward(weight, layer->n, layer->out, work + layer->backward);
+            shape_pack_backward(&layer->shape, weight, work + layer->backward);
     }
 }

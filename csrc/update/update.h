@@ -11,35 +11,45 @@
 
 #include <stdint.h>
 
-#include "mlp/mlp.h"
+#include "network/forward.h"
 
 enum { MAX_LAYERS = 64, MAX_SHARDS = 8, SHARD_ROWS = 32 };
+
+/* Networks with more parameters have shards of twice as many rows: every shard leaves a gradient
+ * of all parameters to be read and added. They also compute it in the workspace and copy it: it is
+ * written in columns, which takes 1.25 times as long in shared memory, whose pages are small. */
+enum { MANY_PARAMS = 1 << 19 };
 
 /* Means over a minibatch, in the order of learner.STATS; then the norm of the gradient. */
 enum { GAIN, ERROR, ENTROPY, KL, OLD_KL, CLIPPED, SUMS, STATS = SUMS + 1 };
 
 /* A layer of the plan, with its places in the workspace. */
 typedef struct {
-    int64_t n, out, weight, bias, activation; /* widths, places in the parameters */
+    Shape shape;
+    int64_t weight, bias;      /* places in the parameters */
     int64_t source;            /* the layer it reads; -1: the observation */
     int64_t column;            /* its first column of the output; -1: a hidden layer */
     int64_t adds;              /* a later layer reads the same source */
     int64_t y, delta;          /* outputs and their gradient, places in the workspace */
+    int64_t delta_row;         /* the stride of its rows; 0: there is one row at a time */
     int64_t forward, backward; /* the packed weights, places in the workspace */
+    int64_t panels;            /* the gradient of a convolution, a place in the workspace */
 } Layer;
 
 /* The layers and the head of a policy, and all sizes. */
 typedef struct {
     Layer layer[MAX_LAYERS];
     int64_t layers, inputs, outputs, params;
+    Image image;             /* the layout of the observation, if it is one */
     int64_t log_std;         /* its offset in the parameters; -1: a categorical head */
     int64_t x, out, scratch; /* observations, outputs, scratch of the head, in the workspace */
+    int64_t own;             /* a shard's gradient, there; -1: in the caller's memory at once */
     int64_t floats;          /* the size of the workspace */
 } Network;
 
 /* The samples of a rollout. */
 typedef struct {
-    const float *obs;                    /* [b inputs] */
+    const void *obs;                     /* [b inputs], float32 or the bytes of images */
     Normaliser normaliser;               /* of the observations */
     const int64_t *choice;               /* [b] for a categorical head */
     const float *act;                    /* [b outputs - 1] for a Gaussian one */
@@ -77,7 +87,7 @@ void update_pack(const Network *network, const float *params, float *work);
 void update_advantages(const Batch *batch, Minibatch *part);
 
 /* The number of shards of a minibatch, 1 to MAX_SHARDS. */
-int64_t update_shards(int64_t rows);
+int64_t update_shards(const Network *network, int64_t rows);
 
 /* grad [params] = a shard's part of the minibatch's gradient, sums [SUMS] = its statistics, summed
  * over its rows. Writes to nothing else but `work`, which no other shard may use meanwhile. */

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Mapping, NamedTuple, Sequence, get_origin
 
 from fastppo.arguments.help_page import split_help, training_page, verb_lines
-from fastppo.arguments.preset_files import is_preset_file, preset_settings
+from fastppo.arguments.preset_files import config_over_preset, is_preset_file, preset_settings
 from fastppo.arguments.setting_types import SWITCHES, Setting, settings
 from fastppo.config import Config
 from fastppo.errors import ConfigError
-from fastppo.settings.aliases import FOREIGN_NAMES, Answer, library_of, nearest_setting
-from fastppo.settings.fixes import Omit, Set, fix_text, program
+from fastppo.settings.aliases import in_one, unknown_setting
+from fastppo.settings.fixes import Fix, Omit, Set, program
 from fastppo.settings.presets import BY_PRESET, PRESETS
 
 # Other names that settings may be given under.
@@ -97,7 +97,7 @@ def read(argv: Sequence[str], options: type = Train) -> Request:
               for name, text in texts.items()}
     given = {name: value for name, value in values.items() if name in settings()}
     changes = {name: value for name, value in changes.items() if name not in given}
-    config = Config(**changes, **given)
+    config = config_over_preset(changes, given)
     computed = computed_settings(values, config)
     return Request(given | computed, preset, changes, config.replace(**computed),
                    {name: values.get(name, option.default) for name, option in own.items()})
@@ -181,7 +181,8 @@ def flags_by_setting(flags: Sequence[Flag], known: Mapping[str, Setting]) -> dic
     found: dict[str, Flag] = {}
     unknown = [flag for flag in flags if ALIASES.get(flag.name, flag.name) not in known]
     if unknown:
-        raise unknown_settings([_unknown_flag(flag, [*known, *ALIASES]) for flag in unknown])
+        raise ConfigError(*in_one([_unknown_flag(flag, [*known, *ALIASES]) for flag in unknown],
+                                  "flags are no settings of fastppo"))
     for flag in flags:
         name = ALIASES.get(flag.name, flag.name)
         before = found.get(name, flag)
@@ -206,7 +207,7 @@ def flag_text(flag: Flag, setting: Setting) -> str:
 
 
 def preset_for(texts: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """(name of the preset, the settings that it changes); an unknown preset is refused later."""
+    """(name of the preset, the settings that it changes); ConfigError for an unknown preset."""
     preset = texts.get("preset", "auto")
     values = preset_settings(texts.get("env_name", Config.env_name), preset)
     name = preset if is_preset_file(preset) else next(
@@ -239,22 +240,8 @@ def _intro(options: type, texts: Mapping[str, str], preset: str, changes: dict) 
             " --env_name=... --help shows others.")
 
 
-def _unknown_flag(flag: Flag, known: Sequence[str]) -> ConfigError:
-    """The error for a flag that is no setting: perhaps one of another library, or mistyped."""
-    if flag.name not in FOREIGN_NAMES:
-        plain = flag.name.lstrip("-").removeprefix("no_")
-        return ConfigError(f'there is no setting "{flag.name}"', nearest_setting(plain, known))
-    ours, value = FOREIGN_NAMES[flag.name], " ".join(flag.values)
-    if isinstance(ours, str):
-        ours = Answer(Set(**{ours: value or "..."}))
-    off = None if SWITCHES.get(value.lower(), True) else ours.off
-    return ConfigError(f"{flag.typed} is a name of {library_of(flag.name)}, not of fastppo"
-                       f"{ours.why}", off or ours.on)
-
-
-def unknown_settings(errors: Sequence[ConfigError]) -> ConfigError:
-    """One error for several; the same one if it is alone."""
-    if len(errors) == 1:
-        return errors[0]
-    fixes = [f"{error.what}: {fix_text(error.fix, shell=True)}" for error in errors]
-    return ConfigError(f"{len(errors)} flags are no settings of fastppo", "\n       ".join(fixes))
+def _unknown_flag(flag: Flag, known: Sequence[str]) -> tuple[str, Fix]:
+    """What is wrong with a flag that is no setting, and the fix."""
+    value = " ".join(flag.values)
+    off = not SWITCHES.get(value.lower(), True)
+    return unknown_setting(flag.typed, flag.name, value or "...", off, known)

@@ -14,28 +14,52 @@ from typing import Any, Mapping
 
 from fastppo.config import Config, check_names, default_of
 from fastppo.errors import ConfigError
-from fastppo.settings.presets import preset_of
+from fastppo.settings.fixes import Set, fix_text
+from fastppo.settings.presets import PRESETS, preset_of
+from fastppo.settings.spelling import closest
 
 FILE_ENDINGS = ".toml", ".json"
 # Settings of one run, which a run's config.json has, and a preset does not decide.
 OF_A_RUN = "preset", "run_dir", "device"
 
 
-def is_preset_file(preset: str) -> bool:
+def is_preset_file(preset: Any) -> bool:
     """True if the value of the setting `preset` is the name of a file."""
-    return preset.endswith(FILE_ENDINGS)
+    return str(preset).endswith(FILE_ENDINGS)
 
 
 def preset_settings(env_name: str, preset: str) -> dict[str, Any]:
     """The settings of a preset: one of ours, see preset_of, or those in a file.
 
-    Raises ConfigError for a file that cannot be read or has unknown settings.
+    Raises ConfigError for an unknown name, and for a file that cannot be read or has unknown
+    settings.
     """
     if not is_preset_file(preset):
+        if preset not in ("auto", "none", *PRESETS):
+            raise ConfigError(f"there is no preset {preset!r}, only files (.toml, .json), auto,"
+                              f" none, {', '.join(PRESETS)}",
+                              Set(preset=closest(str(preset), PRESETS) or "auto"))
         return preset_of(env_name, preset)
     found = read_settings(Path(preset))
-    check_names(found)
+    try:
+        check_names(found)
+    except ConfigError as error:
+        raise ConfigError(f"in {preset}: {error.what}", fix_text(error.fix, shell=False)) from error
     return {name: value for name, value in found.items() if name not in OF_A_RUN}
+
+
+def config_over_preset(changes: Mapping[str, Any], given: Mapping[str, Any]) -> Config:
+    """The Config of the settings `given`, then the `changes` of their preset, then the defaults.
+
+    A ConfigError names the preset if it is a file, unless the settings given are wrong alone.
+    """
+    try:
+        return Config(**{**changes, **given})
+    except ConfigError as error:
+        if is_preset_file(given.get("preset")):
+            Config(**given)
+            raise ConfigError(f"in {given['preset']}: {error.what}", error.fix) from error
+        raise
 
 
 def read_settings(path: Path) -> dict[str, Any]:

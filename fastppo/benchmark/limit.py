@@ -15,10 +15,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from fastppo.envs.make import make_envs
-from fastppo.envs.observations import ObservationLayout
-from fastppo.envs.spaces import leaf_arrays
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
+from fastppo.spaces.leaves import leaf_arrays
+from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.native_vector import autoreset_mode
 
 WRAPPERS = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker)

@@ -175,8 +175,11 @@ def signal_ready() -> None:
 def measure(job: Measurement) -> dict[str, Any]:
     """The result of `job`."""
     from fastppo.config import default_of
+    from fastppo.machine.limits import keep_freed_memory
     from fastppo.ppo import PPO
     with PPO(**{"env_name": default_of("env_name")} | job.settings) as ppo:
+        if ppo.config.learner == "torch":
+            keep_freed_memory()  # as the command that trains does
         return MEASUREMENTS[job.part](ppo, job)
 
 

@@ -6,8 +6,9 @@ Run as a file, it imports nothing of fastppo and prints one line of JSON: `rate`
 after the first iteration, `version`, and `env_name` where the system has another version of the
 environment; or `failed`, the reason in one line.
 Every system gets the same environment, sizes, network, epochs, coefficients, and one torch thread
-per process; and the same normalisation if it has one (rl_games and Sample Factory do not normalise
-rewards). None of them supports action masks.
+per process (all cores for the convolutions of Stable-Baselines3, which has one process, and its own
+preprocessing of Atari games); and the same normalisation if it has one (rl_games and Sample Factory
+do not normalise rewards). None of them supports action masks.
 """
 
 import functools
@@ -40,7 +41,8 @@ CHECKED = {"environments": ENVIRONMENT,
 
 PEERS = {
     "sb3": Peer("Stable-Baselines3", ["stable_baselines3"], "stable-baselines3", "loop", {
-        "frame_stack": None, "clip_rewards": None, "model": ["cnn"], "activation": None,
+        "frame_stack": None, "preprocessing": ["atari"], "end_on_life_loss": None,
+        "clip_rewards": None, "model": ["cnn"], "activation": None,
         "target_kl": None, "device": None}),
     "rl_games": Peer("rl_games on EnvPool", ["rl_games", "envpool"], "rl-games envpool", "loop", {
         "activation": ["relu", "elu", "silu", "gelu"]}),
@@ -105,9 +107,8 @@ def sb3(sizes):
     import stable_baselines3
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.env_util import make_vec_env
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(len(os.sched_getaffinity(0)) if sizes["model"] == "cnn" else 1)
     laps = Laps(sizes)
 
     class Stamp(BaseCallback):
@@ -121,7 +122,7 @@ def sb3(sizes):
         def _on_step(self):
             return not self.ended
 
-    env = make_vec_env(functools.partial(environment, sizes), sizes["num_envs"], seed=1)
+    env = sb3_environments(sizes)
     kind, network = sb3_policy(sizes, env.observation_space)
     model = stable_baselines3.PPO(
         kind, sb3_normalised(env, sizes), device=sizes["device"], seed=1,
@@ -130,6 +131,18 @@ def sb3(sizes):
         ent_coef=sizes["entropy_coef"], target_kl=sizes["target_kl"], policy_kwargs=network)
     model.learn(10**12, callback=Stamp())
     return {"rate": laps.rate(), "version": stable_baselines3.__version__}
+
+
+def sb3_environments(sizes):
+    """The environments of Stable-Baselines3, for Atari games with its own preprocessing."""
+    from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+    from stable_baselines3.common.vec_env import VecFrameStack
+    if sizes["preprocessing"] != "atari":
+        return make_vec_env(functools.partial(environment, sizes), sizes["num_envs"], seed=1)
+    importlib.import_module("ale_py")  # registers Atari environments
+    games = make_atari_env(sizes["env_name"], sizes["num_envs"], seed=1, wrapper_kwargs={
+        "terminal_on_life_loss": sizes["end_on_life_loss"], "clip_reward": sizes["clip_rewards"]})
+    return VecFrameStack(games, sizes["frame_stack"])
 
 
 def sb3_policy(sizes, space):

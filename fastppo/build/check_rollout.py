@@ -9,9 +9,9 @@ from gymnasium.spaces import Box
 
 from fastppo.build.arena_layout import rollout_spec
 from fastppo.collect import Rollout, as_rollout
-from fastppo.envs.spaces import leaves, tree_map
 from fastppo.errors import InputError
 from fastppo.policy import Policy
+from fastppo.spaces.leaves import leaves, tree_map
 
 log = logging.getLogger("fastppo")
 

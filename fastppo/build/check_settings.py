@@ -4,12 +4,13 @@ from gymnasium.spaces import Box, Space
 
 from fastppo.build.user_model import is_user_model
 from fastppo.config import Config, default_of
-from fastppo.envs.actions import check_bounds
-from fastppo.envs.observations import ObservationLayout
-from fastppo.envs.spaces import leaves, subspaces
 from fastppo.errors import ConfigError
 from fastppo.learner import Learner
 from fastppo.settings.fixes import Omit, Set
+from fastppo.spaces.actions import check_bounds
+from fastppo.spaces.leaves import leaves, subspaces
+from fastppo.spaces.observations import ObservationLayout
+from fastppo.workers.count import needs_workers
 
 
 def check_settings(config: Config, seen: ObservationLayout) -> None:
@@ -72,6 +73,7 @@ def _needs(config: Config):
 
 def _conflicts(config: Config):
     """Rows of (it is one, what is wrong, fix)."""
+    lacks_workers = needs_workers(config) if config.num_workers == 0 else ""
     return (
         (config.adaptive_kl is not None and not isinstance(config.lr, (int, float)),
          f"adaptive_kl={config.adaptive_kl} adapts the learning rate to the KL, but lr is the"
@@ -88,10 +90,10 @@ def _conflicts(config: Config):
         (config.vec in ("native", "envpool") and config.nan_policy == "reset_env",
          "nan_policy=reset_env resets one environment, which a vector environment cannot",
          Omit("nan_policy")),
-        (config.on_worker_failure == "restart" and config.num_workers == 0,
+        (lacks_workers == "on_worker_failure",
          "on_worker_failure=restart starts worker processes again, and there are none",
          Omit("on_worker_failure")),
-        (config.step_timeout not in (0, default_of("step_timeout")) and config.num_workers == 0,
+        (lacks_workers == "step_timeout",
          f"step_timeout={config.step_timeout:g} ends a worker process that hangs, and there are"
          " none", (Omit("step_timeout"), Set(num_workers=1))))
 

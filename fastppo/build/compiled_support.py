@@ -1,19 +1,23 @@
 """The settings and spaces that the compiled kernels do not support."""
 
+from typing import Sequence
+
 from fastppo.build.check_settings import first_changed
 from fastppo.build.user_model import is_user_model
 from fastppo.config import Config
-from fastppo.envs.observations import (
-    ObservationEncoding,
-    ObservationLayout,
-    clamps_normalised_only,
-)
 from fastppo.machine import kernels
 from fastppo.networks.heads import COMPILED_HEADS, make_head
 from fastppo.networks.mlp import COMPILED_ACTIVATIONS
 from fastppo.settings.fixes import format_value
+from fastppo.spaces.observations import (
+    ObservationEncoding,
+    ObservationLayout,
+    clamps_normalised_only,
+)
 
-NOT_IN_ACTING = "rnn layer_norm actor_keys critic_keys std final_tanh norm_values"
+COMPILED_MODELS = "mlp", "cnn"
+NOT_IN_NETWORK = "rnn layer_norm actor_keys critic_keys"
+NOT_IN_ACTING = "std final_tanh norm_values"
 NOT_IN_LEARNER = "critic_lr grad_clipping optimizer loss"
 
 
@@ -24,13 +28,9 @@ def unsupported_in_acting(config: Config, seen: ObservationLayout) -> str:
     """
     if not kernels.COMPILED:
         return "an installation without the compiled extension"
-    if is_user_model(config.model):
-        return "your own model"
-    for name, supported in (("model", ["mlp"]), ("activation", COMPILED_ACTIVATIONS),
-                            ("device", ["cpu"])):
-        if getattr(config, name) not in supported:
-            return f"{name}={getattr(config, name)}"
-    return _setting_text(config, NOT_IN_ACTING) or _unsupported_spaces(config, seen)
+    return (_other_value(config, device=("cpu",), precision=("auto", "fp32"))
+            or _unsupported_network(config) or _setting_text(config, NOT_IN_ACTING)
+            or _unsupported_spaces(config, seen))
 
 
 def unsupported_in_learner(config: Config, seen: ObservationLayout) -> str:
@@ -39,19 +39,41 @@ def unsupported_in_learner(config: Config, seen: ObservationLayout) -> str:
             or _setting_text(config, NOT_IN_LEARNER))
 
 
+def is_plain_mlp(config: Config) -> bool:
+    """True if the network of a resolved Config is an MLP that the compiled kernels support."""
+    return config.model == "mlp" and not _unsupported_network(config)
+
+
+def _unsupported_network(config: Config) -> str:
+    """The first reason of the network's kind; "" for none."""
+    if is_user_model(config.model):
+        return "your own model"
+    return (_other_value(config, model=COMPILED_MODELS, activation=COMPILED_ACTIVATIONS)
+            or _setting_text(config, NOT_IN_NETWORK))
+
+
 def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
-    """The first reason of the spaces, the head and the sizes of an MLP; "" for none."""
+    """The first reason of the spaces, the head and the sizes of the layers; "" for none."""
     head = make_head(seen.act_space, config, 1)
     if type(head) not in COMPILED_HEADS:
         return _setting_text(config, "distribution sde") or f"the action space {seen.act_space}"
     if head.size > kernels.MAX_CHOICES:
         return f"{head.size:,} actions (at most {kernels.MAX_CHOICES:,})"
+    if config.model == "cnn":
+        lone = seen.is_box and seen.leaves[0].like_image
+        return "" if lone else f"model=cnn with the observation space {seen.space}"
     widest = max(ObservationEncoding(seen).size, *config.hidden_sizes, head.size)
     if len(config.hidden_sizes) > kernels.MAX_HIDDEN or widest > kernels.MAX_WIDTH:
         return (f"networks of this size: at most {kernels.MAX_HIDDEN} layers of"
                 f" {kernels.MAX_WIDTH:,} units")
     return "" if clamps_normalised_only(seen, config.norm_obs, config.obs_limit) \
         else f"obs_limit={config.obs_limit:g}"
+
+
+def _other_value(config: Config, **supported: Sequence[str]) -> str:
+    """The first setting with a value that is not `supported`, as name=value; "" for none."""
+    others = (name for name, values in supported.items() if getattr(config, name) not in values)
+    return next((f"{name}={getattr(config, name)}" for name in others), "")
 
 
 def _setting_text(config: Config, names: str) -> str:

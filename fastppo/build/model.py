@@ -3,19 +3,28 @@
 import torch
 from gymnasium.spaces import Space
 
+from fastppo.build.compiled_support import is_plain_mlp
 from fastppo.build.memory_estimate import check_network_size
-from fastppo.build.user_model import ends_in_critic, is_user_model, make_user_network, try_network
+from fastppo.build.user_model import (
+    check_bf16_head,
+    ends_in_critic,
+    is_user_model,
+    make_user_network,
+    takes_channels_last,
+    try_network,
+)
 from fastppo.config import Config
-from fastppo.envs.observations import ObservationEncoding, ObservationLayout
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 from fastppo.networks.encoders import make_encoder
 from fastppo.networks.heads import make_head
-from fastppo.networks.mlp import COMPILED_ACTIVATIONS, MLP, ActorCritic
+from fastppo.networks.mlp import MLP, ActorCritic
+from fastppo.networks.precision import compute_in_bf16
 from fastppo.networks.recurrent import RecurrentActorCritic, RecurrentEncoder
 from fastppo.networks.torch_state import default_torch, seeded_rng, torch_threads
 from fastppo.networks.value_normalisation import PopArt
 from fastppo.policy import Policy
+from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
 
 @default_torch()
@@ -42,8 +51,12 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
                         config.obs_limit).eval()
         if own:
             policy = try_network(policy, config)
+            policy.observer.channels_last = takes_channels_last(policy)
         if config.norm_values:
             policy.net = PopArt(policy.net, ends_in_critic(policy))
+        if config.precision == "bf16":
+            check_bf16_head(policy)
+            compute_in_bf16(net, own)
     return policy.eval()
 
 
@@ -64,10 +77,3 @@ def make_network(seen: ObservationLayout, config: Config, generator: torch.Gener
                   for body in dict.fromkeys((actor_body, critic_body))]
         kind, actor_body, critic_body = RecurrentActorCritic, bodies[0], bodies[-1]
     return kind(actor_body, critic_body, head.size, generator, config.sde, final_tanh)
-
-
-def is_plain_mlp(config: Config) -> bool:
-    """True if the network is an MLP that the compiled kernels support."""
-    return (config.model == "mlp" and config.activation in COMPILED_ACTIVATIONS
-            and not config.layer_norm and config.rnn == "none"
-            and config.actor_keys is None and config.critic_keys is None)

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import re
 import secrets
 from functools import partial
 from numbers import Real
@@ -11,20 +10,20 @@ from typing import Any, Sequence
 import torch
 from gymnasium.vector import VectorEnv
 
-from fastppo.arguments.preset_files import is_preset_file, preset_settings
+from fastppo.arguments.preset_files import config_over_preset, preset_settings
 from fastppo.build.check_settings import check_settings
 from fastppo.build.compiled_support import unsupported_in_acting, unsupported_in_learner
+from fastppo.build.user_model import is_user_model
 from fastppo.config import Config, check_names, default_of
-from fastppo.envs.observations import ObservationEncoding, ObservationLayout
 from fastppo.envs.source import EnvSource, check_agreement
-from fastppo.envs.spaces import action_storage
 from fastppo.envs.vector_source import VectorEnvSource
 from fastppo.errors import ConfigError
-from fastppo.machine.limits import usable_cores
+from fastppo.machine.limits import has_bf16, usable_cores
 from fastppo.networks.cnn import IMAGE_NETWORKS, image_shape
 from fastppo.settings.fixes import Omit, Set
-from fastppo.settings.presets import BY_PRESET, PRESETS
-from fastppo.settings.spelling import closest
+from fastppo.settings.presets import BY_PRESET
+from fastppo.spaces.leaves import action_storage
+from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 from fastppo.update.coefficients import coefficients_at
 from fastppo.workers.count import pays, worker_count
 
@@ -34,7 +33,8 @@ log = logging.getLogger("fastppo")
 def one_environment(env: Any, others: Sequence[Any]) -> Any:
     """`env`; ConfigError for a policy's name in its place, and for further positional arguments."""
     if others or isinstance(env, str) and env.endswith("Policy"):
-        name = next((x for x in (*others, "CartPole-v1") if isinstance(x, str)), "CartPole-v1")
+        names = [x for x in (env, *others, "CartPole-v1") if isinstance(x, str)]
+        name = next(x for x in names if not x.endswith("Policy"))
         raise ConfigError("PPO takes an environment, then settings by name",
                           f'PPO("{name}", model="mlp", seed=1)')
     return env
@@ -64,12 +64,8 @@ def config_for(env: Any, given: dict[str, Any]) -> Config:
     if given.get("env_name", name) != name:
         raise ConfigError(f"PPO was given {name} and env_name={given['env_name']!r}: only one of"
                           " them can be trained on", Omit("env_name"))
-    preset = given.get("preset", "auto")
-    if preset not in ("auto", "none", *PRESETS) and not is_preset_file(str(preset)):
-        raise ConfigError(f"there is no preset {preset!r}, only files (.toml, .json), auto, none,"
-                          f" {', '.join(PRESETS)}",
-                          Set(preset=closest(str(preset), PRESETS) or "auto"))
-    return Config(**{**preset_settings(str(name), preset), **given, "env_name": name})
+    return config_over_preset(preset_settings(str(name), given.get("preset", "auto")),
+                              given | {"env_name": name})
 
 
 def env_label(env: Any) -> str:
@@ -129,6 +125,7 @@ def resolve(source: EnvSource) -> Config:
         seed=secrets.randbits(31) if config.seed is None else config.seed,
         model=_model(config, seen), device=_device(config.device),
         vec="workers" if config.vec == "auto" else config.vec)
+    config = config.replace(precision=_precision(config, seen))
     if config.shared_critic is None:
         config = config.replace(shared_critic=config.model in IMAGE_NETWORKS
                                 and config.actor_keys == config.critic_keys)
@@ -138,18 +135,41 @@ def resolve(source: EnvSource) -> Config:
         learner=_compiled_unless(unsupported_in_learner(config, seen), config, "learner",
                                  "kernel", "torch"))
     return config.replace(
-        torch_threads=config.torch_threads or 1, update_threads=_update_threads(config),
+        torch_threads=config.torch_threads or 1, update_threads=_update_threads(config, seen),
         num_workers=worker_count(config.num_workers, config.num_envs,
                                  partial(pays, source.step_seconds, config)))
 
 
-def _update_threads(config: Config) -> int:
+def _update_threads(config: Config, seen: ObservationLayout) -> int:
     """Torch's threads in the update of a Config whose model and learner are resolved.
 
-    Small networks are fastest with one. Convolutions gain from more, and workers sleep meanwhile.
+    Small networks are fastest with one. Convolutions, which a model of the user's for images most
+    likely has, gain from more, and workers sleep meanwhile.
     """
-    convolutions = config.model in IMAGE_NETWORKS and config.device == "cpu"
-    return config.update_threads or config.torch_threads or (usable_cores() if convolutions else 1)
+    convolutions = config.model in IMAGE_NETWORKS or is_user_model(config.model) and any(
+        leaf.like_image for leaf in ObservationEncoding(seen).leaves)
+    cores = usable_cores() if convolutions and config.device == "cpu" else 1
+    return config.update_threads or config.torch_threads or cores
+
+
+def _precision(config: Config, seen: ObservationLayout) -> str:
+    """The precision with "auto" resolved; a warning for bf16 that the processor lacks.
+
+    Raises ConfigError for bf16 where no layer would compute in it.
+    """
+    on_cpu = config.device == "cpu"
+    if config.precision == "auto":
+        by_torch = config.learner == "torch" or unsupported_in_learner(config, seen)
+        fits = config.model in IMAGE_NETWORKS and on_cpu and has_bf16() and by_torch
+        return "bf16" if fits else "fp32"
+    if config.precision == "bf16":
+        if config.model == "mlp":
+            raise ConfigError("precision is 'bf16', but model=mlp has no layer that computes in it:"
+                              " it is for convolutional networks and your own", Omit("precision"))
+        if not (has_bf16() if on_cpu else torch.cuda.is_bf16_supported(including_emulation=False)):
+            log.warning("precision=bf16 is slow here: this processor converts each number, because"
+                        " it computes in fp32\n  fix: precision=fp32")
+    return config.precision
 
 
 def _model(config: Config, seen: ObservationLayout) -> Any:
@@ -163,7 +183,8 @@ def _model(config: Config, seen: ObservationLayout) -> Any:
     if model in IMAGE_NETWORKS and model not in fitting:
         smallest, wide = IMAGE_NETWORKS[model].smallest, "x".join(map(str, largest))
         found = f"the largest here is {wide}" if shapes else f"there are none in {seen.space}"
-        raise ConfigError(f"model={model} is for images (Boxes of uint8 with two axes or more) of"
+        raise ConfigError(f"model={model} is for images (Boxes of uint8, or of"
+                          " floats with three axes and finite bounds) of"
                           f" {smallest}x{smallest} or larger, and {found}",
                           Set(model=[*fitting, "mlp"][0]))
     return model
@@ -173,9 +194,6 @@ def _device(device: str) -> str:
     """The device with "auto" resolved; ConfigError if torch cannot use it."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if not re.fullmatch(r"(cpu|cuda)(:\d+)?", device):
-        raise ConfigError(f"device={device}, but only cpu and cuda are supported",
-                          Set(device="auto"))
     if device.startswith("cuda") and not torch.cuda.is_available():
         why = (f"this torch ({torch.__version__}) was built without CUDA" if not torch.version.cuda
                else "no NVIDIA GPU or driver is visible")

@@ -12,12 +12,12 @@ from torch.distributions import Categorical, Distribution
 
 from fastppo.config import Config, default_of
 from fastppo.envs.make import import_callable
-from fastppo.envs.observations import ObservationLayout
-from fastppo.envs.spaces import leaf_arrays
 from fastppo.errors import ConfigError, ModelError
 from fastppo.networks.user_distribution import DistributionHead
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Omit, Set
+from fastppo.spaces.leaves import leaf_arrays
+from fastppo.spaces.observations import ObservationLayout
 from fastppo.update.custom_loss import describe_output
 
 TRIAL_SAMPLES = 32  # drawn from a distribution for each of two observations
@@ -88,6 +88,32 @@ def try_network(policy: Policy, config: Config) -> Policy:
         raise ModelError(f"{called} returned tensors without a gradient",
                          "leave out detach(), .data, torch.no_grad() and requires_grad_(False)")
     return policy
+
+
+@torch.no_grad()
+def takes_channels_last(policy: Policy) -> bool:
+    """True if the network has convolutions and its forward takes images with channels last.
+
+    It may not: `view` needs the usual order in memory, where `reshape` and `flatten` do not.
+    """
+    if not any(isinstance(part, nn.Conv2d) for part in policy.net.modules()):
+        return False
+    policy.observer.channels_last = True
+    try:
+        policy.net(*trial_inputs(policy))
+    except Exception:  # a user's forward may raise anything
+        return False
+    finally:
+        policy.observer.channels_last = False
+    return True
+
+
+def check_bf16_head(policy: Policy) -> None:
+    """Raises ModelError for distributions that the network returns: their numbers would be bf16."""
+    if isinstance(policy.head, DistributionHead):
+        raise ModelError("precision is 'bf16', which would round the numbers of the distributions"
+                         " that the model returns",
+                         (Set(precision="fp32"), "return (action parameters, value)"))
 
 
 def user_line(error: BaseException) -> str:

@@ -19,8 +19,8 @@ def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     options = Bench(**request.options)
     for path in filter(None, (options.json, options.profile)):
         check_writable(path)
-    from fastppo.envs.make import check_env_name
-    check_env_name(request.config.env_name, request.config.vec)
+    from fastppo.envs.vector_source import check_environment
+    check_environment(request.config)
     from fastppo.benchmark import figures, session, table
     report = figures.session_report(session.run_session(request.given, options, show_progress))
     show_progress("")

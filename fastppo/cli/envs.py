@@ -77,6 +77,10 @@ def matching(found: dict, pattern: str) -> dict:
 
 def no_match(pattern: str, ids: Iterable[str]) -> ConfigError:
     """The error for a pattern that no id matches, with the nearest ids."""
+    from fastppo.envs.families import missing_family
+    if family := missing_family(pattern):
+        raise ConfigError(f'no environment matches "{pattern}": {family.name} is not installed',
+                          family.fix)
     near = closest_few(pattern, ids)
     return ConfigError(f'no environment matches "{pattern}"'
                        + f"; near it: {', '.join(near)}" * bool(near),

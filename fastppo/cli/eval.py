@@ -2,9 +2,10 @@
 
 import json
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 from fastppo.arguments.command_line import file_and_options
 from fastppo.arguments.help_page import asks_for_help, verb_page
@@ -36,12 +37,14 @@ def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         return
     place, options = parse_eval(argv)
     path = options.file(place)
+    from fastppo.evaluation.evaluate import evaluate
     from fastppo.evaluation.loaded_policy import factories_for, load
     policy = load(path, model=options.model)
     factories = factories_for(policy, options.env_name, options.env_kwargs,
                               options.max_episode_steps)
     seed = policy.seed_of_episodes(options.seed)
-    found = evaluate_with_status(policy, factories, seed, options)
+    with episode_status(options.episodes) as report:
+        found = evaluate(policy, factories, seed, options.episodes, not options.stochastic, report)
     facts = {"model": str(path), "env_name": factories[0].name, "seed": seed,
              "deterministic": not options.stochastic}
     print(json.dumps(facts | result_numbers(found)) if options.json
@@ -54,15 +57,14 @@ def parse_eval(argv: Sequence[str]) -> tuple[Path, Eval]:
         "eval needs the file of a policy or the folder of a run", f"{program()} eval runs/latest"))
 
 
-def evaluate_with_status(policy, factories, seed: int, options: Eval):
-    """The Evaluation of a policy, with a line on stderr while it takes long."""
+@contextmanager
+def episode_status(episodes: int) -> Iterator[Callable[[int], None]]:
+    """Yields a function that shows how many of the `episodes` have ended, if they take long."""
     from fastppo.display.status_line import StatusLine
-    from fastppo.evaluation.evaluate import evaluate
     begun = time.monotonic()
     with StatusLine() as status:
-        return evaluate(policy, factories, seed, options.episodes, not options.stochastic,
-                        lambda ended: status(f"played {ended:,} of {options.episodes:,} episodes"
-                                             f" in {time.monotonic() - begun:.0f} s"))
+        yield lambda ended: status(f"played {ended:,} of {episodes:,} episodes"
+                                   f" in {time.monotonic() - begun:.0f} s")
 
 
 def result_lines(facts: dict[str, Any], found) -> list[str]:

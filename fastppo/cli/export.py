@@ -10,7 +10,8 @@ from fastppo.arguments.command_line import file_and_options
 from fastppo.arguments.help_page import asks_for_help, verb_page
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, Error
-from fastppo.files.run_folder import example_model
+from fastppo.files.export_formats import FORMATS, format_of
+from fastppo.files.run_folder import check_file, example_model
 from fastppo.settings.file_names import MODEL_FILE
 from fastppo.settings.fixes import Omit, program
 
@@ -38,24 +39,25 @@ class Export:
 
 
 def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
-    """Exports the policy that `argv` names, and prints a line on the check."""
+    """Exports the policy that `argv` names; prints the check, and what goes in and comes out."""
     if asks_for_help(argv):
         print(verb_page(Export, "MODEL"))
         return
     model, options = parse_options(argv)
-    from fastppo.evaluation.loaded_policy import load
-    from fastppo.files import export as exporter
-    path = Path(options.output or model.with_suffix(exporter.FORMATS[options.to or "onnx"]))
+    path = Path(options.output or model.with_suffix(FORMATS[options.to or "onnx"]))
     if path.absolute() == model.absolute():
         raise ConfigError(f"{path} is the policy itself", Omit("output"))
-    to = exporter.format_of(path, options.to)
-    if not model.is_file():
-        raise ConfigError(f"there is no file {model}", " ".join([
-            program(), "export", str(example_model()), *argv[1:]]))
+    to = format_of(path, options.to)
+    check_file(model, " ".join([program(), "export", str(example_model()), *argv[1:]]))
+    from fastppo.evaluation.loaded_policy import load
+    from fastppo.files.export import write_graph
+    from fastppo.files.export_graph import inputs_of, outputs_of
     policy, trained = load(model, model=options.model), stored_env(model)
     steps, what = steps_to_check(policy, options.env_name, *trained)
-    exporter.write_graph(policy, path, to, steps, options.env_name or trained[0])
+    write_graph(policy, path, to, steps, options.env_name or trained[0])
     print(f"exported  {path}   acts as the policy does on {len(steps.first)} {what}")
+    for name, ports in (("inputs", inputs_of(policy)), ("outputs", outputs_of(policy))):
+        print(f"{name:9}", ", ".join(map(str, ports)))
 
 
 def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[str, Any], games):
@@ -65,12 +67,14 @@ def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[
     """
     from fastppo.envs.env_hints import is_registered
     from fastppo.envs.make import make_factory
+    from fastppo.evaluation.loaded_policy import stored_arguments
     from fastppo.files.export_samples import play_episodes, sample_episodes
     if env_name:
         return play_episodes(policy, make_factory(env_name, games=games)), f"steps of {env_name}"
     if is_registered(stored_name):  # no module of the file's is imported
-        with contextlib.suppress(Error):  # not installed here, or another version of it
-            factory = make_factory(stored_name, None, kwargs, games=games)
+        with contextlib.suppress(Error):  # not installed here, another version, or with texts
+            factory = make_factory(stored_name, None, stored_arguments(stored_name, kwargs),
+                                   games=games)
             return play_episodes(policy, factory), f"steps of {stored_name}"
     return sample_episodes(policy), "samples of its observation space"
 

@@ -8,14 +8,17 @@ import sys
 from typing import Callable, Sequence
 
 from fastppo import __version__
+from fastppo.arguments.command_line import Train
+from fastppo.arguments.setting_types import settings
 from fastppo.arguments.verbs import VERBS
 from fastppo.cli.interrupts import Interrupts, Stop
+from fastppo.display.notes import printed_warnings
 from fastppo.display.stdout_guard import guarded_stdout
-from fastppo.errors import ConfigError, Error, ModelError, SpaceError
-from fastppo.settings.fixes import program
+from fastppo.errors import ConfigError, Error, ModelError, PathError, SpaceError
+from fastppo.settings.fixes import Set, program
 from fastppo.settings.spelling import closest
 
-USAGE_ERRORS = (ConfigError, ModelError, SpaceError)
+USAGE_ERRORS = (ConfigError, ModelError, PathError, SpaceError)  # of what was typed: code 2
 NEEDED_PACKAGES = ("numpy", "torch", "gymnasium", "safetensors", "cloudpickle", "packaging",
                    "matplotlib")
 Verb = Callable[[Sequence[str], Interrupts], None]
@@ -29,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_working_directory(sys.path)
     if sys.stderr is not None and not faulthandler.is_enabled():
         faulthandler.enable(2)  # stderr: a crash of an environment in this process shows its stack
-    with Interrupts() as interrupts, guarded_stdout():
+    with Interrupts() as interrupts, guarded_stdout(), printed_warnings():
         try:
             verb, rest = choose_verb(sys.argv[1:] if argv is None else argv)
             verb(rest, interrupts)
@@ -70,12 +73,17 @@ def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:
     """(function of the verb that `argv` begins with, the words after it); without a verb: train.
 
     The function of a verb is that of its module, such as fastppo.cli.train.train_verb.
-    Raises ConfigError for a word that is nearly a verb, or looks like one.
+    Raises ConfigError for a word that is nearly a verb, looks like one, or is a setting.
     """
     first, rest = (argv[0], list(argv[1:])) if argv else ("", [])
     if first == "--version":
         return print_version, []
+    if first == "help":  # of a verb, a section or a setting
+        return choose_verb([rest[0], "--help"] if {*rest[:1]} & {*VERBS} else ["--help", *rest])
     if first not in VERBS:
+        if first.replace("-", "_") in settings(Train) | settings():
+            raise ConfigError(f'"{first}" is a setting, and settings begin with --',
+                              Set(**{first.replace("-", "_"): " ".join(rest) or "..."}))
         near = None if first.startswith("-") else closest(first, VERBS)
         if near or first.isalpha() and first.islower():
             raise ConfigError(f'there is no command "{first}", only {", ".join(VERBS)}; and'

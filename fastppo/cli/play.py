@@ -11,6 +11,7 @@ from fastppo.arguments.help_page import asks_for_help, verb_page
 from fastppo.arguments.policy_options import PolicyOptions
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, EnvError
+from fastppo.files.run_folder import free_path
 from fastppo.settings.fixes import Omit, Set, program
 
 
@@ -23,13 +24,14 @@ class Play(PolicyOptions):
 
     MODEL is the file of a policy, RUN the folder of a run. The video is video.mp4
     (pip install "fastppo[video]") or else video.webp, in the folder of the run, or
-    in this folder for a single file. It has at most 10,000 frames.
+    in this folder for a single file; if there is one, video-2.mp4 and so on. It has
+    at most 10,000 frames.
     """
 
     episodes: int = 1
     """Number of episodes"""
     output: str | None = None
-    """File to write, .mp4 or .webp, instead of a window; none: see above"""
+    """File to write or replace, .mp4 or .webp, instead of a window; none: see above"""
     view: Literal["env", "network", "both"] = "env"
     """Picture: the environment, the network's inputs and outputs, or both; only a video has the
     network's"""
@@ -83,10 +85,11 @@ def has_display() -> bool:
 
 
 def output_file(place: Path, options: Play) -> Path:
-    """The file of the video; raises ConfigError if it cannot be written."""
+    """The file of the video, a new one unless it is given; ConfigError if it cannot be written."""
     from fastppo.evaluation.video_file import best_format, check_video_path
     folder = place if place.is_dir() else Path()
-    path = Path(options.output) if options.output else folder / f"video{best_format()}"
+    path = Path(options.output or folder / f"video{best_format()}")
+    path = free_path(path) if path.exists() and not options.output else path
     check_video_path(path)
     return path
 

@@ -30,8 +30,8 @@ class Plot:
     metric: str = MEAN_RETURN
     """Column of metrics.csv; docs/metrics.md describes them"""
     kind: Literal["curve", "density"] = "curve"
-    """Picture: curve, or density (the share of the runs in each cell of steps and values; of the
-    runs' curves, because their tables have no single episodes)"""
+    """Picture: curve, or density (how the returns of single episodes are distributed at each step;
+    with --metric=charts/episodic_length their lengths)"""
     labels: tuple[str, ...] | None = None
     """A label for each RUN, whose runs are one line then; none: settings that differ, else the
     environment"""

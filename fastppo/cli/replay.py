@@ -3,6 +3,7 @@
 import bdb
 import faulthandler
 import pdb
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from fastppo.arguments.command_line import file_and_options
 from fastppo.arguments.help_page import asks_for_help, verb_page
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, EnvError
+from fastppo.files.run_folder import check_file
 from fastppo.settings.fixes import Set, program
 
 
@@ -31,7 +33,7 @@ class Replay:
     """Environment, an id or `module:callable`; none: the one in the file if that is an id of
     Gymnasium's, because code that a file names is never imported"""
     env_kwargs: dict[str, Any] | None = None
-    """Arguments of the environment, which are never taken from the file"""
+    """Arguments of the environment; none: those in the file, if they are numbers"""
     debugger: bool = False
     """Take the last step under Python's debugger, which also starts where the step raises"""
 
@@ -47,12 +49,20 @@ def replay_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 def parse_replay(argv: Sequence[str]) -> tuple[Path, Replay]:
     """(file of the bundle, options) of a command line; ConfigError for a wrong word."""
     return file_and_options(argv, Replay, ConfigError(
-        "replay needs the bundle of a fault",
-        f"{program()} replay runs/RUN/fault-env0-episode3-step12.bundle"))
+        "replay needs the bundle of a fault", example_command()))
+
+
+def example_command(folder: Path = Path()) -> str:
+    """The command that replays the newest bundle in `folder`, else under runs/."""
+    found = [*folder.glob("fault-*.bundle")] or [*Path("runs").glob("*/fault-*.bundle")]
+    newest = max(found, key=lambda path: path.stat().st_mtime,
+                 default="runs/RUN/fault-env0-episode3-step12.bundle")
+    return f"{program()} replay {shlex.quote(str(newest))}"
 
 
 def replay(path: Path, options: Replay) -> None:
     """Replays the bundle in a file, and prints what happens."""
+    check_file(path, example_command(path))
     from fastppo.files.crash_bundle import read_bundle
     bundle = read_bundle(path)
     envs, to_env = make_environment(bundle, options, path)
@@ -109,21 +119,22 @@ def debugged(step: Callable) -> Callable:
 
 def make_environment(bundle, options: Replay, path: Path) -> tuple[Any, Callable]:
     """(the environment of a bundle, as Environments; its stored actions as its own)."""
-    from fastppo.envs.actions import ActionMapping
     from fastppo.envs.atari import atari_options
     from fastppo.envs.make import make_factory
+    from fastppo.evaluation.loaded_policy import stored_arguments
     from fastppo.files.crash_bundle import ReplayEnvs
+    from fastppo.spaces.actions import ActionMapping
     stored = bundle.settings
     if options.env_name is None and not bundle.known:
         name = stored["env_name"]
         raise ConfigError(f"{path} is of the environment {name}, and code that a file names is"
                           " never imported",
                           Set(env_name=name if ":" in name else "my_module:MyEnv"))
-    if options.env_kwargs is None and stored["env_kwargs"]:  # it may name files and modules
-        raise ConfigError(f"{path} has arguments of the environment, and those of a file are never"
-                          " used", Set(env_kwargs=stored["env_kwargs"]))
+    kwargs = options.env_kwargs
+    if kwargs is None:
+        kwargs = stored_arguments(stored["env_name"], stored["env_kwargs"])
     factory = make_factory(options.env_name or stored["env_name"], stored["max_episode_steps"],
-                           options.env_kwargs, stored["frame_stack"],
+                           kwargs, stored["frame_stack"],
                            atari_options(stored["preprocessing"], stored["end_on_life_loss"]))
     envs = ReplayEnvs(factory, bundle.seed, bundle.place.env)
     actions, taken = ActionMapping(envs.envs[0].action_space, bundle.form), bundle.history.actions

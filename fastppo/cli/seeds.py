@@ -13,8 +13,7 @@ from typing import Any, Iterator, NamedTuple, Sequence
 from fastppo.arguments.command_line import Request, Train, flag_of_each_word
 from fastppo.cli.interrupts import Interrupts, Stop, write_line
 from fastppo.display.notes import note
-from fastppo.display.progress_lines import LINE_SECONDS
-from fastppo.display.status_line import StatusLine
+from fastppo.display.status_line import LINE_SECONDS, StatusLine
 from fastppo.errors import ConfigError
 from fastppo.files.choose_folder import choose_run, run_folder
 from fastppo.machine.child_command import ChildCommand

@@ -15,13 +15,15 @@ from fastppo import __version__
 from fastppo.arguments import command_line
 from fastppo.arguments.command_line import Request, Train
 from fastppo.arguments.preset_files import settings_text, sources_of
-from fastppo.cli.eval import Eval, evaluate_with_status
+from fastppo.cli.eval import episode_status
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.cli.seeds import train_seeds
 from fastppo.display.banner import banner, folded
 from fastppo.display.notes import note
 from fastppo.display.status_line import show_status
-from fastppo.files.choose_folder import choose_run, link_latest, run_folder
+from fastppo.files.choose_folder import check_new_run, choose_run, link_latest, run_folder
+from fastppo.files.run_folder import checkpoints_in
+from fastppo.machine.limits import keep_freed_memory
 from fastppo.settings.file_names import MODEL_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import flag, program
 from fastppo.settings.metric_names import ASIDE, MEAN_RETURN
@@ -33,6 +35,7 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Trains with the settings of `argv`, saves and evaluates, in the folder of the run."""
     request = command_line.read(argv)
     if request.options["show_config"]:
+        check_new_run(Train(**request.options), request.config)
         print(shown_config(request))
         return
     if request.options["seeds"] is not None:
@@ -41,6 +44,8 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     with opened_run(request) as (ppo, folder, resumed):
         from fastppo.files.start_files import write_start_files
         from fastppo.outputs.evaluator import evaluator_of
+        if ppo.config.learner == "torch":
+            keep_freed_memory()
         link_latest(folder)
         announce(ppo, *banner(ppo, request, folder, resumed))
         if is_complete(ppo, folder):
@@ -85,18 +90,14 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
     Until the trainer has locked the folder another process may still write a checkpoint into it,
     such as the run that a supervisor has just ended. Then the folder is looked at again.
     """
-    from fastppo.envs.make import check_env_name
     options, config = Train(**request.options), request.config
     progress = "live" if config.progress == "auto" else config.progress
     drawn, opened = secrets.randbits(31), False
     while not opened:
         run = choose_run(options, config, drawn)
-        if run.place is None:
-            check_env_name(config.env_name, config.vec)
         with run_folder(run, options.resume == "auto") as folder:
             if progress != "none":
                 show_status(f"fastppo {__version__}   {run.place or config.env_name}   starting")
-            from fastppo.files.checkpoint import checkpoints_in
             from fastppo.ppo import PPO
             start = request.given | {"progress": progress, "run_dir": str(folder)}
             if run.place is None:
@@ -204,13 +205,11 @@ def final_evaluation(ppo, folder: Path, summary: dict[str, Any], evaluator) -> N
     A note says if an environment fails in it: the run has ended well.
     """
     from fastppo.errors import EnvError
-    from fastppo.networks.torch_state import torch_threads
-    episodes, factories = ppo.config.eval_episodes, ppo.source.evaluation_factories
+    episodes = ppo.config.eval_episodes
     try:
         known = evaluator and evaluator.latest[0] == ppo.step
-        with torch_threads(ppo.config.torch_threads):
-            found = evaluator.latest[1] if known else evaluate_with_status(
-                ppo.policy, factories(), ppo.config.seed, Eval(episodes=episodes))
+        with episode_status(episodes) as report:
+            found = evaluator.latest[1] if known else ppo.evaluate(episodes, report=report)
     except Stop:
         print(f"stopped   during the evaluation   {folder / MODEL_FILE}", flush=True)
         raise
@@ -291,11 +290,13 @@ def result_line(summary: dict[str, Any], model: Path | None) -> str:
     word = {"done": "trained", "signal": "stopped", "error": "failed"}[summary["ended"]]
     faults = "".join(f", {count:.0f} {name.partition('/')[2]}"
                      for name, count in summary["faults"].items())
+    place = f"{'to' if word == 'trained' else 'at'} step {summary['steps']:,}"
     if model is None:
         return f"{word:9} before the first iteration was complete: there is no model" \
-            if not summary["iterations"] else f"{word:9} {summary['steps']:,} steps"
-    part = f"{summary['steps'] - summary['resumed_at']:,} of " if summary["resumed_at"] else ""
-    return (f"{word:9} {part}{summary['steps']:,} steps in {summary['seconds']:.1f} s"
+            if not summary["iterations"] else f"{word:9} {place}"
+    begun = summary["resumed_at"]
+    place = f"{place}: " * bool(begun or word != "trained")
+    return (f"{word:9} {place}{summary['steps'] - begun:,} steps in {summary['seconds']:.1f} s"
             f" after {summary['startup_seconds']:.1f} s of start-up,"
             f" {summary['steps_per_second']:,.0f} steps/s{faults}   {model}")
 

@@ -1,19 +1,21 @@
 """The live view: a block of lines at the end of the terminal, redrawn in place."""
 
+import os
 import sys
 import time
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
+from rich.control import Control
 from rich.live import Live
+from rich.segment import ControlType
 from rich.text import Text
 
 from fastppo.display.banner import folded
 from fastppo.display.hints import Hints
 from fastppo.display.panel import line, panel
-from fastppo.display.snapshot import RunHistory, Snapshot
+from fastppo.display.snapshot import REDRAWS, RunHistory, Snapshot
 from fastppo.settings.metric_names import EVAL_RETURN
 
-REDRAWS = 2  # a second
 PART_NAMES = {"collect": "collecting", "update": "updating", "evaluate": "evaluating",
               "video": "recording"}
 SHOWN_AFTER = 2.0  # seconds after which the time in the current part is shown
@@ -32,14 +34,14 @@ class LiveView:
         self.history, self.hints = RunHistory(), Hints()
         self.live: Live | None = None
         self.now: Snapshot | None = None
-        self.message = ""
+        self.message, self.widths = "", []  # of the lines that were drawn last
         self.clock, self.due = None, 0.0
 
     def on_start(self, ppo) -> None:
         """Begins to draw."""
         self.clock = ppo.clock
         self.history.begin(ppo)
-        self.live = Live(self, console=self.console, refresh_per_second=REDRAWS)
+        self.live = ReflowedLive(self, console=self.console, refresh_per_second=REDRAWS)
         self.live.start()
         self.console.show_cursor(True)  # a process that is killed cannot show it again
 
@@ -72,11 +74,11 @@ class LiveView:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The lines as they are now."""
         doing = self.message or self._doing()
-        if self.now is None:
-            yield line("now", [doing or "starting"], options.max_width)
-            return
         unicode = (console.encoding or sys.getdefaultencoding()).lower().startswith("utf")
-        yield Text("\n").join(panel(self.now, doing, options.max_width, unicode))
+        lines = [line("now", [doing or "starting"], options.max_width)] if self.now is None else \
+            panel(self.now, doing, options.max_width, unicode)
+        self.widths = [len(text) for text in lines]
+        yield Text("\n").join(lines)
 
     def _doing(self) -> str:
         """The part that the run is in, with its seconds if it takes long."""
@@ -85,3 +87,18 @@ class LiveView:
         name = PART_NAMES.get(self.clock.part, self.clock.part)
         seconds = time.monotonic() - self.clock.since
         return f"{name} {seconds:.0f} s" if name and seconds > SHOWN_AFTER else name
+
+
+class ReflowedLive(Live):
+    """A Live of a LiveView that also erases lines that a narrower terminal has broken into several.
+
+    Most terminals break them; xterm cuts them off.
+    """
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """`renderables` after the control codes that erase what was drawn before."""
+        widths = self.get_renderable().widths
+        cuts = "XTERM_VERSION" in os.environ and "TMUX" not in os.environ
+        more = 0 if cuts else sum((width - 1) // self.console.width for width in widths if width)
+        up = (ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)
+        return super().process_renderables([Control(*up * more), *renderables])

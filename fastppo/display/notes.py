@@ -1,10 +1,33 @@
-"""Notes on stderr."""
+"""Notes and warnings on stderr."""
 
 import contextlib
+import logging
 import sys
+from typing import Iterator
 
 
-def note(text: str) -> None:
+def note(text: str, kind: str = "note") -> None:
     """Prints one line on stderr, if that can be written."""
     with contextlib.suppress(OSError):  # a closed terminal
-        print(f"note: {text}", file=sys.stderr, flush=True)
+        print(f"{kind}: {text}", file=sys.stderr, flush=True)
+
+
+class WarningPrinter(logging.Handler):
+    """Prints what is logged as `warning: ...` on stderr, whatever stream that is at the time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Prints one message."""
+        note(record.getMessage(), "warning")
+
+
+@contextlib.contextmanager
+def printed_warnings() -> Iterator[None]:
+    """What the package logs inside is printed by a WarningPrinter, and goes nowhere else."""
+    log, printer = logging.getLogger("fastppo"), WarningPrinter()
+    propagate, log.propagate = log.propagate, False
+    log.addHandler(printer)
+    try:
+        yield
+    finally:
+        log.removeHandler(printer)
+        log.propagate = propagate

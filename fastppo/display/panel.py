@@ -104,13 +104,13 @@ def sparkline(points: Sequence[tuple[int, float]], width: int, blocks: str = BLO
 
 
 def speed_parts(now: Snapshot) -> list[Part]:
-    """Steps per second: now, in the mean of `learn`, and beside the limit of this machine."""
-    speed = now.speed or now.mean_speed
-    parts: list[Part] = [(f"{speed:,.0f} steps/s", "bold"), f"mean {now.mean_speed:,.0f}"]
-    if now.limit:
-        parts.append(f"{now.mean_speed / now.limit:.0%} of the limit {now.limit:,.0f}"
-                     f" of {now.cores} core{'s' * (now.cores != 1)}")
-    return parts
+    """Steps per second: now, the limit of this machine, and in the mean of `learn` beside it."""
+    parts: list[Part] = [(f"{now.speed or now.mean_speed:,.0f} steps/s", "bold")]
+    mean = f"mean {now.mean_speed:,.0f}"
+    if not now.limit:
+        return [*parts, mean]
+    return [*parts, f"limit {now.limit:,.0f} of {now.cores} core{'s' * (now.cores != 1)}",
+            f"{mean}, {now.mean_speed / now.limit:.0%} of the limit"]
 
 
 def update_parts(stats: dict[str, float]) -> list[Part]:

@@ -3,6 +3,9 @@
 import math
 import time
 
+from fastppo.display.hints import Hints
+from fastppo.display.snapshot import REDRAWS, RunHistory
+from fastppo.display.status_line import LINE_SECONDS
 from fastppo.settings.metric_names import (
     EVAL_RETURN,
     EXPLAINED_VARIANCE,
@@ -11,21 +14,33 @@ from fastppo.settings.metric_names import (
     SPEED,
 )
 
-LINE_SECONDS = 10.0
 FIRST_SECONDS = 1.0
 
 
 class ProgressLines:
-    """Prints a line after a second, every few seconds, after an evaluation, and at the end."""
+    """Prints a line after a second, every few seconds, after an evaluation, and at the end.
+
+    A hint is printed when it is found, from as many looks a second as the live view takes.
+    """
 
     def __init__(self):
         self.due, self.line, self.first = time.monotonic() + FIRST_SECONDS, "", True
+        self.history, self.hints, self.look = RunHistory(limits=False), Hints(), math.inf
+
+    def on_start(self, ppo) -> None:
+        """Begins to look for hints."""
+        self.history.begin(ppo)
+        self.look = 0.0
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Prints a line if it is due, if training is done, or after an evaluation."""
         self.line = progress_line(ppo.step, ppo.total, stats, forecast=not self.first)
         if time.monotonic() >= self.due or ppo.step >= ppo.total or EVAL_RETURN in stats:
             self._print()
+        if time.monotonic() >= self.look:
+            self.look = time.monotonic() + 1 / REDRAWS
+            for text in self.hints.take(self.history.snapshot(ppo, stats)):
+                print(f"hint      {text}", flush=True)
 
     def close(self) -> None:
         """Prints the last line, unless it was printed."""

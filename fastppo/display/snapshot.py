@@ -17,6 +17,7 @@ from fastppo.networks.torch_state import preserved_buffers, seeded_rng, torch_th
 from fastppo.settings.metric_names import ASIDE, MEAN_RETURN, SPEED
 from fastppo.update.arithmetic import layer_flops, peak
 
+REDRAWS = 2  # a second; as many snapshots are taken
 WINDOW_SECONDS = 10.0  # of the current speed
 PARTS = "environment", "policy", "advantages", "update"  # of training
 
@@ -34,7 +35,7 @@ class Snapshot(NamedTuple):
     threshold: float | None  # return from which Gymnasium's registry calls the environment solved
     speed: float | None  # steps per second of the last seconds, everything included
     mean_speed: float  # steps per second, see RunHistory.mean_speed
-    limit: float | None  # steps per second, see speed_limit
+    limit: float | None  # steps per second, the highest speed_limit of the run so far
     shares: dict[str, float]  # of the time of the last seconds, see shares_between
     memory: int | None  # bytes, of all processes
     lr: float
@@ -50,9 +51,14 @@ class Moment(NamedTuple):
 
 
 class RunHistory:
-    """What a Snapshot needs of the iterations before; it does not grow with the run."""
+    """What a Snapshot needs of the iterations before; it does not grow with the run.
 
-    def __init__(self):
+    Without `limits` a Snapshot has no limit, whose measurement takes 50 ms.
+    """
+
+    def __init__(self, limits: bool = True):
+        self.limits = limits
+        self.limit: float | None = None
         self.returns: list[tuple[int, float]] = []
         self.best: float | None = None
         self.moments: collections.deque[Moment] = collections.deque()
@@ -84,7 +90,8 @@ class RunHistory:
         """The Snapshot after the last iteration, whose metrics are `stats`."""
         config = ppo.config
         if self.flops is None:
-            self.flops, self.threshold = flops_per_step(ppo), threshold_of(ppo)
+            self.flops = flops_per_step(ppo) if self.limits else 0.0
+            self.threshold = threshold_of(ppo)
             self.cores = usable_cores()
         now = Moment(time.monotonic(), ppo.step, {**ppo.clock.seconds, **ppo.clock.within})
         before = self._keep(now)
@@ -93,9 +100,16 @@ class RunHistory:
         left = max(0, ppo.total - ppo.step) / (speed or stats[SPEED] or math.inf)
         return Snapshot(
             config.env_name, ppo.step, ppo.total, left, stats, tuple(self.returns), self.best,
-            self.threshold, speed, self.mean_speed(ppo), speed_limit(ppo, self.flops, self.cores),
+            self.threshold, speed, self.mean_speed(ppo), self._highest_limit(ppo),
             shares_between(before, now), memory_of([os.getpid(), *worker_pids(ppo)]), ppo.lr,
             config.num_workers, self.cores)
+
+    def _highest_limit(self, ppo) -> float | None:
+        """The highest speed_limit so far: other programs lower that of a rollout, none raises it.
+        """
+        if self.limits and (found := speed_limit(ppo, self.flops or 0.0, self.cores)):
+            self.limit = max(self.limit or 0.0, found)
+        return self.limit
 
     def _keep(self, moment: Moment) -> Moment:
         """Adds a moment; returns the one before it that is WINDOW_SECONDS old, or the oldest."""

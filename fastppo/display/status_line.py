@@ -5,7 +5,7 @@ import sys
 import time
 
 WAIT_SECONDS, AGAIN_SECONDS = 2.0, 0.2  # before the first line; between two lines
-FILE_SECONDS = 10.0  # before each line where stderr is no terminal
+LINE_SECONDS = 10.0  # between two lines where there is no terminal
 
 
 def show_status(text: str) -> None:
@@ -25,7 +25,7 @@ class StatusLine:
 
     def __init__(self):
         self.in_place, self.shown = sys.stderr is not None and sys.stderr.isatty(), False
-        self.due = time.monotonic() + (WAIT_SECONDS if self.in_place else FILE_SECONDS)
+        self.due = time.monotonic() + (WAIT_SECONDS if self.in_place else LINE_SECONDS)
 
     def __enter__(self) -> "StatusLine":
         return self
@@ -37,7 +37,7 @@ class StatusLine:
         """Shows `text`, unless a line was shown a moment ago."""
         if (now := time.monotonic()) < self.due:
             return
-        self.due, self.shown = now + (AGAIN_SECONDS if self.in_place else FILE_SECONDS), True
+        self.due, self.shown = now + (AGAIN_SECONDS if self.in_place else LINE_SECONDS), True
         if self.in_place:
             show_status(text)
         else:

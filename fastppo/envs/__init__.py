@@ -1,4 +1,4 @@
-"""Makes and lists environments; spaces, observations and actions as arrays.
+"""Makes, wraps and lists environments.
 
-May import: machine and what that may import, config.
+May import: spaces and what that may import.
 """

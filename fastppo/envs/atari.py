@@ -2,7 +2,7 @@
 
     AtariPreprocessing   Gymnasium's: up to 30 no-ops at a reset, in games that have this action;
                          an action is repeated for 4 frames; the maximum of the last two, in grey,
-                         at 84 x 84, is observed
+                         at 84 x 84, is observed. Ids of ale-py have the same in atari_game.py
     EpisodicLives        the end of a life ends an episode [baselines], with end_on_life_loss
     FireOnReset          FIRE after a reset, in games that wait for it
     WholeGame            in evaluation: all lives of a game are one episode
@@ -10,6 +10,7 @@
 Sources: Mnih 2015, doi:10.1038/nature14236, methods; OpenAI baselines, atari_wrappers.py.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -23,6 +24,10 @@ NOOP, FIRE = 0, 1  # actions; two games, such as Backgammon, have no no-op
 NOOPS, SKIP, SIDE = 30, 4, 84  # most no-ops; frames of an action; pixels [Mnih 2015]
 SAME_GAME = "same_game"  # in a reset's info: the game goes on, which began in an earlier episode
 ALE_ARGUMENTS = {"frameskip": 1, "obs_type": "grayscale"}  # colour frames would cost time
+ALE_ENTRY, OWN_ENTRY = "ale_py.env:AtariEnv", "fastppo.envs.atari_game:AtariGame"
+# The arguments of AtariEnv that AtariGame has, too; render_mode=human opens a window of its own.
+OWN_ARGUMENTS = {"mode", "difficulty", "repeat_action_probability", "full_action_space",
+                 "max_num_frames_per_episode", "game", "render_mode"}
 GAME_RETURN, GAME_LENGTH = "game_return", "game_length"  # metrics env/game_return, env/game_length
 
 
@@ -141,6 +146,13 @@ def atari_options(preprocessing: str, end_on_life_loss: bool) -> AtariOptions | 
     return AtariOptions(end_on_life_loss) if preprocessing == "atari" else None
 
 
+def fused_spec(spec: EnvSpec, kwargs: dict[str, Any]) -> EnvSpec:
+    """`spec`, for a game of ale-py with the entry point of AtariGame, if that has all arguments."""
+    plain = spec.entry_point == ALE_ENTRY and not spec.additional_wrappers
+    fits = kwargs.keys() <= OWN_ARGUMENTS and kwargs.get("render_mode") != "human"
+    return dataclasses.replace(spec, entry_point=OWN_ENTRY) if plain and fits else spec
+
+
 def atari_arguments(spec: EnvSpec, limit: int | None, kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of gym.make for a game of ale-py: every frame is one step, and grey.
 
@@ -156,8 +168,8 @@ def preprocess_atari(env: gym.Env, limit: int | None, lives: bool) -> gym.Env:
     Raises ConfigError for an environment that is no such game.
     """
     check_game(env)
-    has_noop = env.unwrapped.get_action_meanings()[NOOP] == "NOOP"
-    env = AtariPreprocessing(env, NOOPS if has_noop else 0, SKIP, SIDE)
+    if not getattr(env.unwrapped, "preprocessed", False):
+        env = AtariPreprocessing(env, NOOPS if has_noop(env) else 0, SKIP, SIDE)
     env = gym.wrappers.TimeLimit(env, limit) if limit else env
     env = EpisodicLives(env) if lives else env
     return FireOnReset(env) if needs_fire(env) else env
@@ -166,6 +178,11 @@ def preprocess_atari(env: gym.Env, limit: int | None, lives: bool) -> gym.Env:
 def continues_game(info: Any) -> bool:
     """Returns True for the info of a reset that continues a game, which may be any object."""
     return isinstance(info, dict) and info.get(SAME_GAME) is True
+
+
+def has_noop(env: gym.Env) -> bool:
+    """Returns True for games whose first action is to do nothing."""
+    return env.unwrapped.get_action_meanings()[NOOP] == "NOOP"
 
 
 def needs_fire(env: gym.Env) -> bool:

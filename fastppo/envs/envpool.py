@@ -1,6 +1,8 @@
 """EnvPool's environments as a gymnasium VectorEnv."""
 
+import importlib
 import warnings
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -8,14 +10,23 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from fastppo.envs.masks import MASK_METHOD
-from fastppo.envs.spaces import MASK
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 from fastppo.machine.limits import usable_cores
 from fastppo.settings.fixes import Install, Set
+from fastppo.spaces.leaves import MASK
 
 SEEDS = 2**31  # EnvPool's seeds are int32, and environment i has the seed + i
+
+
+def import_envpool() -> ModuleType:
+    """The package envpool; ConfigError if it cannot be imported."""
+    try:
+        return importlib.import_module("envpool")
+    except ImportError as error:
+        raise ConfigError(f"vec=envpool needs EnvPool, which cannot be imported ({error})",
+                          (Install("envpool"), Set(vec="workers"))) from error
 
 
 class EnvPoolVector(VectorEnv):
@@ -70,12 +81,9 @@ class EnvPoolVector(VectorEnv):
 
     def _call(self, function: str, **kwargs):
         """The result of a function of EnvPool for this id; ConfigError if it fails."""
+        envpool = import_envpool()
         try:
-            import envpool
             return getattr(envpool, function)(self.name, **self.kwargs, **kwargs)
-        except ImportError as error:
-            raise ConfigError(f"vec=envpool needs EnvPool, which cannot be imported ({error})",
-                              (Install("envpool"), Set(vec="workers"))) from error
         except Exception as error:
             raise ConfigError(f"EnvPool cannot make {self.name} with {self.kwargs}:"
                               f" {type(error).__name__}: {error}", Set(vec="workers")) from error

@@ -8,7 +8,7 @@ from typing import Iterable, NamedTuple
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from fastppo.envs.env_hints import PACKAGES, is_atari_id
+from fastppo.envs.env_hints import PACKAGES, is_atari_id, registering_package
 from fastppo.settings.fixes import Fix, Install
 
 
@@ -41,6 +41,13 @@ FAMILIES_KNOWN = (
 def is_installed(family: Family) -> bool:
     """True if the package that a family needs is there; it is not imported."""
     return not family.package or importlib.util.find_spec(family.package) is not None
+
+
+def missing_family(pattern: str) -> Family | None:
+    """The family without its package that has a part of its name, or of its ids, in `pattern`."""
+    word, package = pattern.strip("*?").lower(), registering_package(pattern)
+    return next((family for family in FAMILIES_KNOWN if not is_installed(family) and (
+        word and word in family.name.lower() or package == family.package)), None)
 
 
 def registered_families() -> dict[Family, list[EnvSpec]]:

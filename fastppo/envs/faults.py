@@ -10,6 +10,7 @@ from typing import Any, Iterator
 
 from fastppo.errors import EnvError, FaultPlace
 from fastppo.settings.fixes import Fix, Set
+from fastppo.spaces.observations import NonFiniteValue
 
 RESULTS = {"step()": "(obs, reward, terminated, truncated, info)", "reset()": "(obs, info)"}
 # The fix if the text of a refused result contains the key.
@@ -25,12 +26,6 @@ CLOSE_SECONDS = 2.0  # for the close() of all environments together
 MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 
 log = logging.getLogger("fastppo")
-
-
-class NonFiniteValue(ValueError):
-    """A reward or an observation that is not finite."""
-
-    __module__ = "builtins"  # an error's text has the name alone
 
 
 class OutOfTime(TimeoutError):

@@ -2,6 +2,9 @@
 
 import dataclasses
 import importlib
+import os
+import sys
+import traceback
 from typing import Any, Callable, Sequence
 
 import gymnasium as gym
@@ -49,11 +52,12 @@ class EnvFactory:
         return dataclasses.replace(self, games=games)
 
     def _from_spec(self) -> gym.Env:
-        kwargs = {"max_episode_steps": self.limit, **self.kwargs}
+        spec, kwargs = self.constructor, {"max_episode_steps": self.limit, **self.kwargs}
         if self.games:
-            kwargs = atari.atari_arguments(self.constructor, self.limit, self.kwargs)
+            spec = atari.fused_spec(spec, self.kwargs)
+            kwargs = atari.atari_arguments(spec, self.limit, self.kwargs)
         # The passive checker repeats our own checks and costs time in every step.
-        return gym.make(self.constructor, disable_env_checker=True, **kwargs)
+        return gym.make(spec, disable_env_checker=True, **kwargs)
 
     def _from_callable(self) -> gym.Env:
         env = self.constructor(**self.kwargs)
@@ -93,19 +97,24 @@ def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None,
     elif callable(env):
         name, constructor = getattr(env, "__qualname__", type(env).__name__), env
     else:
+        several = {"num_envs": env.num_envs} if hasattr(env, "num_envs") else {}  # another VecEnv
         fix = "give a function that makes it: lambda: gymnasium.make(...)" \
-            if isinstance(env, gym.Env) else Set(**{setting: "CartPole-v1"})
+            if isinstance(env, gym.Env) else Set(**{setting: "CartPole-v1"}, **several)
         raise ConfigError(f"{setting} is {env!r}, but must be an id, a class or a callable", fix)
     return EnvFactory(constructor, name, limit, kwargs or {}, stack, games)
 
 
-def check_env_name(env_name: str, vec: str) -> None:
-    """Raises ConfigError if there is no such environment; quickly, because torch is not imported.
+def check_arguments(factory: EnvFactory) -> None:
+    """Makes an environment if its signature does not take its arguments; see make_envs for errors.
 
-    `vec` is the setting: EnvPool has ids of its own.
+    A signature may be wrong, such as that of a decorated function.
     """
-    if vec != "envpool":
-        make_factory(env_name)
+    try:
+        fits = not env_hints.wrong_keywords(factory.name, factory.constructor, factory.kwargs)
+    except Exception:  # the class of an id cannot be imported
+        fits = False
+    if not fits:
+        faults.close_all(make_envs([factory]))
 
 
 def make_envs(factories: Sequence[Factory], first: int = 0, name: str = "") -> list[gym.Env]:
@@ -156,17 +165,25 @@ def _settings_error(factory: EnvFactory, error: BaseException) -> ConfigError | 
 def import_callable(name: str, setting: str = "env_name") -> Callable | None:
     """The callable that `module:callable`, the value of a setting, names.
 
-    None if it is no such name, or names nothing that can be called: it may be an id. Raises
-    ConfigError if the module cannot be imported or has no such attribute.
+    None if it is no such name: it may be an id. Raises ConfigError if the module cannot be imported
+    or has no such attribute, and for an attribute that cannot be called.
     """
     module, colon, attribute = name.partition(":")
     if not colon or not attribute.isidentifier():
         return None
     found = getattr(_import_module(name, setting), attribute, None)
-    if found is None and attribute not in gym.registry:
-        raise ConfigError(f"there is no {attribute!r} in {module}",
-                          f"define it there, or give the name of a class or function of {module}")
-    return found if callable(found) else None
+    if callable(found) or attribute in gym.registry:
+        return found if callable(found) else None
+    fix = f"give the name of a class or function of {module}"
+    if found is None:
+        raise ConfigError(f"there is no {attribute!r} in {module}", f"define it there, or {fix}")
+    kind = type(found).__name__
+    if spec := getattr(found, "spec", None):
+        fix = Set(**{setting: spec.id}), fix
+    elif getattr(sys.modules[module], kind, None) is type(found):
+        fix = Set(**{setting: f"{module}:{kind}"}), fix
+    raise ConfigError(f"{setting} is {name!r}, an instance of {kind}, but must be a class or"
+                      " a function", fix)
 
 
 def _import_module(name: str, setting: str, module: str = ""):
@@ -180,11 +197,24 @@ def _import_module(name: str, setting: str, module: str = ""):
                           " package.module", Set(**{setting: "my_module:MyClass"}))
     try:
         return importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(f"{setting} is {name!r}: cannot import {module!r} ({error})",
-                          env_hints.missing_package(
-                              module, f"run it in the folder of {module}.py, or install {module}")
-                          ) from error
+    except Exception as error:  # a user's module may raise anything
+        raise _import_error(f"{setting} is {name!r}: cannot import {module!r}", module, error
+                            ) from error
+
+
+def _import_error(what: str, module: str, error: Exception) -> ConfigError:
+    """The error for a module that is not there, needs one that is not, or raises `error`."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing and f"{module}.".startswith(f"{missing}."):
+        return ConfigError(f"{what} ({error})", env_hints.missing_package(
+            module, f"run it in the folder of {module}.py, or install {module}"))
+    if missing:
+        return ConfigError(f"{what}, which imports {missing!r}, and that is not installed",
+                           env_hints.missing_package(missing, f"pip install {missing}"))
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = "" if isinstance(error, SyntaxError) else \
+        f" in {os.path.basename(place.filename)}, line {place.lineno}"
+    return ConfigError(f"{what}: {type(error).__name__}{where}: {error}", "correct it there")
 
 
 def _find_spec(name: str, setting: str) -> EnvSpec:
@@ -197,7 +227,8 @@ def _find_spec(name: str, setting: str) -> EnvSpec:
         return gym.spec(name.rpartition(":")[2])
     except gym.error.Error as error:
         near = env_hints.nearest_id(name)
-        raise ConfigError(f"there is no environment {name!r}",
+        where = f"{setting} is {name!r}: " if setting == "eval_env" else ""
+        raise ConfigError(f"{where}there is no environment {name!r}",
                           Set(**{setting: near}) if near else
                           f"{program()} envs lists them; for one of your own give its module, too:"
                           " module:MyEnv or package:Id-v0") from error

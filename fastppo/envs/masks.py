@@ -19,9 +19,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from fastppo.envs.faults import OutOfTime
-from fastppo.envs.observations import parse_mask, with_mask
-from fastppo.envs.spaces import CHOICES, MASK, has_mask, masked_space
 from fastppo.machine.global_rng import preserved_global_rng
+from fastppo.spaces.leaves import CHOICES, MASK, has_mask, masked_space
+from fastppo.spaces.observations import parse_mask, with_mask
 
 MASK_METHOD = "action_masks"
 IN_OBS, IN_METHOD, IN_INFO = f"observation[{MASK!r}]", f"{MASK_METHOD}()", f"info[{MASK!r}]"

@@ -10,12 +10,12 @@ from fastppo.config import Config
 from fastppo.envs import faults, masks
 from fastppo.envs.atari import atari_options
 from fastppo.envs.make import EnvFactory, make_envs, make_factory, spaces_of
-from fastppo.envs.spaces import masked_space
 from fastppo.envs.step_time import step_seconds
 from fastppo.envs.wrappers import warn_of_doubled
 from fastppo.errors import ConfigError, EnvError, SpaceError
 from fastppo.machine.exit_message import exit_message
 from fastppo.settings.fixes import Omit, Set
+from fastppo.spaces.leaves import masked_space
 
 MOST_ENVS = 1_000_000
 ENDED = EnvError("the process has ended inside an environment that it had made to read its spaces:"

@@ -6,9 +6,9 @@ from time import perf_counter
 import gymnasium as gym
 import numpy as np
 
-from fastppo.envs.actions import ActionMapping
-from fastppo.envs.observations import ObservationLayout
 from fastppo.machine.global_rng import preserved_global_rng
+from fastppo.spaces.actions import ActionMapping
+from fastppo.spaces.observations import ObservationLayout
 
 MOST_STEPS, MOST_SECONDS = 300, 0.05  # the measurement ends at the first of them
 

@@ -8,8 +8,8 @@ from gymnasium.vector import VectorEnv
 
 from fastppo.config import Config
 from fastppo.envs import faults
-from fastppo.envs.envpool import EnvPoolVector
-from fastppo.envs.make import make_factory, spaces_of
+from fastppo.envs.envpool import EnvPoolVector, import_envpool
+from fastppo.envs.make import check_arguments, make_factory, spaces_of
 from fastppo.envs.masks import MASK_METHOD
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
@@ -57,6 +57,21 @@ class VectorEnvSource(EnvSource):
             return
         factory.masked = self.masked
         self.factories = [factory] * self.config.num_envs
+
+
+def check_environment(config: Config) -> None:
+    """Raises ConfigError for an environment that is unknown, or does not take env_kwargs.
+
+    It is quick: torch is not imported, and an environment that takes them is not made.
+    """
+    if config.vec == "envpool":  # which has ids of its own
+        import_envpool()
+    else:
+        factory = make_factory(config.env_name, kwargs=config.env_kwargs)
+        if config.vec != "native" and (config.env_kwargs or callable(factory.constructor)):
+            check_arguments(factory)
+    if config.eval_env is not None:
+        make_factory(config.eval_env, setting="eval_env")
 
 
 def _check_engine_settings(env: Any, config: Config) -> None:

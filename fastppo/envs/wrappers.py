@@ -12,9 +12,9 @@ import numpy as np
 from gymnasium.spaces import Dict, MultiDiscrete, Space
 
 from fastppo.envs import masks
-from fastppo.envs.spaces import MASK, has_mask
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Omit
+from fastppo.spaces.leaves import MASK, has_mask
 
 # Wrappers that do what training does itself, and the setting or rule that does it.
 DOUBLED = {gym.wrappers.NormalizeObservation: "norm_obs",

@@ -16,6 +16,7 @@ from fastppo.machine.noise import ActionNoise
 from fastppo.networks.torch_state import isolated_rng, preserved_buffers
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Set
+from fastppo.settings.script_names import unknown_arguments
 from fastppo.stepping.environments import Environments, RunningEpisode
 
 MAX_ENVS = 16  # played side by side
@@ -38,14 +39,16 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: int,
-             deterministic: bool = True, report: Callable[[int], None] = lambda ended: None
-             ) -> Evaluation:
+             deterministic: bool = True, report: Callable[[int], None] = lambda ended: None,
+             **others: Any) -> Evaluation:
     """Plays episodes 0 .. episodes - 1 of the evaluation's own seeds, in environments of its own.
 
     It changes nothing of the training. After every step `report` is called with the number of
     episodes that have ended. Raises EnvError for an environment that fails, or without a time limit
-    does not end.
+    does not end; ConfigError for `others`, arguments that it does not have.
     """
+    if others:
+        raise ConfigError(*unknown_arguments("evaluate", others))
     check_episodes(episodes)
     with evaluation_envs(policy, factories[:min(episodes, MAX_ENVS)], seed) as envs:
         returns, lengths = envs.play(episodes, deterministic, report)

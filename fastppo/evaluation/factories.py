@@ -7,9 +7,9 @@ from gymnasium.spaces import Box, Space
 from fastppo.envs import faults, masks
 from fastppo.envs.make import Factory, make_envs, spaces_of
 from fastppo.envs.source import EnvSource
-from fastppo.envs.spaces import CHOICES, mask_leaf, observation_storage
 from fastppo.errors import ConfigError, Error
 from fastppo.settings.fixes import Fix
+from fastppo.spaces.leaves import CHOICES, mask_leaf, observation_storage
 
 
 def evaluation_factories(source: EnvSource, env: Any = None, name: str = "env") -> list[Factory]:

@@ -1,7 +1,7 @@
 """A policy from a file, which can be evaluated without a trainer."""
 
 import os
-from typing import Any
+from typing import Any, Never
 
 from fastppo.config import Config
 from fastppo.envs.env_hints import is_registered
@@ -28,7 +28,7 @@ class LoadedPolicy(Policy):
 
     def evaluate(self, episodes: int = 100, deterministic: bool = True, env: Any = None,
                  seed: int | None = None, env_kwargs: dict[str, Any] | None = None,
-                 max_episode_steps: int | None = None) -> Evaluation:
+                 max_episode_steps: int | None = None, **others: Never) -> Evaluation:
         """Plays episodes; with the defaults those that `ppo.evaluate` plays after training.
 
         `env`: an id or callable to play in; None: the environment in the file, which must be an id
@@ -39,7 +39,8 @@ class LoadedPolicy(Policy):
         factories = factories_for(self, env, env_kwargs, max_episode_steps)
         threads = min(self.config.torch_threads or 1, usable_cores())
         with torch_threads(threads):
-            return evaluate(self, factories, self.seed_of_episodes(seed), episodes, deterministic)
+            return evaluate(self, factories, self.seed_of_episodes(seed), episodes, deterministic,
+                            **others)
 
     def seed_of_episodes(self, seed: int | None) -> int:
         """`seed`, or that of the run for None; raises ConfigError for one that no run has."""
@@ -66,7 +67,7 @@ def factories_for(policy: LoadedPolicy, env: Any = None, env_kwargs: dict[str, A
     if env is None:
         env = trained_environment(config)
     if env_kwargs is None and env == config.env_name:
-        env_kwargs = stored_arguments(config)
+        env_kwargs = stored_arguments(config.env_name, config.env_kwargs)
     limit = config.max_episode_steps if max_episode_steps is None else max_episode_steps
     source = EnvSource(env, config.replace(env_kwargs=env_kwargs, max_episode_steps=limit,
                                            eval_env=None, num_workers=0))
@@ -88,16 +89,15 @@ def trained_environment(config: Config) -> str:
     return name
 
 
-def stored_arguments(config: Config) -> dict[str, Any] | None:
-    """The arguments of the environment in a file, if they are numbers; else raises ConfigError.
+def stored_arguments(env_name: str, env_kwargs: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The arguments of an environment in a file, if they are numbers; else raises ConfigError.
 
     Texts may name files or modules, so they must be given.
     """
-    if _has_text(config.env_kwargs):
-        raise ConfigError(f"the policy was trained on {config.env_name} with arguments, and texts"
-                          " of a file are never used as arguments",
-                          Set(env_kwargs=config.env_kwargs))
-    return config.env_kwargs
+    if _has_text(env_kwargs):
+        raise ConfigError(f"{env_name} had arguments in training, and texts of a file are never"
+                          " used as arguments", Set(env_kwargs=env_kwargs))
+    return env_kwargs
 
 
 def _has_text(value: Any) -> bool:

@@ -1,6 +1,8 @@
 """Draws a NetworkView as a picture: inputs above, then the distributions of actions, the value."""
 
 import math
+from functools import partial
+from typing import Sequence
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -12,6 +14,7 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels
 BACKGROUND, TEXT, MUTED = (24, 26, 31), (214, 218, 226), (140, 147, 160)
 POSITIVE, NEGATIVE, GROUND = (88, 166, 255), (255, 149, 84), (48, 53, 62)
 EDGE, LINE, LETTERS = 12, 17, 12  # pixels: margin, height of a line, size of its letters
+LOWEST_LINE = 14  # of an input with a line of its own
 LABEL_WIDTH = 24  # pixels of the number of an action or input
 WIDEST_BAR, MOST_BARS = 40, 128  # pixels of the bar of an input; inputs that are bars, not cells
 RANGE = 3.0  # means and deviations of actions are drawn between -RANGE and RANGE
@@ -52,9 +55,12 @@ class Panel:
             self._tile(view.images, (left, top, right, top + room))
             top += room + 6
         if len(view.numbers):
-            self._write(left, top, "inputs", MUTED)
+            listed = bool(view.parts) and LOWEST_LINE * len(view.numbers) <= bottom - top - LINE
+            title = "inputs" if listed else inputs_title(view.parts)
+            self._write(left, top, self._cut(title, right - left - 50), MUTED)
             self._write(right, top, f"±{view.limit:g}", MUTED, "ra")
-            draw = self._bars if len(view.numbers) <= MOST_BARS else self._cells
+            draw = partial(self._lines, view.parts) if listed else \
+                self._bars if len(view.numbers) <= MOST_BARS else self._cells
             draw(view.numbers / view.limit, (left, top + LINE + 2, right, bottom))
 
     def _draw_actions(self, view: NetworkView, box: Box, listed: bool) -> None:
@@ -107,6 +113,21 @@ class Panel:
                                POSITIVE if number > 0 else NEGATIVE)
         self.pen.line((left, middle, right, middle), MUTED)
 
+    def _lines(self, parts: Sequence[tuple[str, int]], numbers: np.ndarray, box: Box) -> None:
+        """Draws numbers in [-1, 1], larger ones cut, each as a bar beside its key and index."""
+        left, top, right, bottom = box
+        line = min(LINE, (bottom - top) // len(numbers))
+        names = [f"{key} {i}" if count > 1 else key for key, count in parts for i in range(count)]
+        begin = left + min((right - left) // 2, 8 + max(map(self._width, names)))
+        for i, (name, number) in enumerate(zip(names, np.clip(numbers, -1, 1).tolist())):
+            y, middle = top + i * line, (begin + right) / 2
+            self._write(left, y, self._cut(name, begin - left - 8), MUTED)
+            self.pen.rectangle((begin, y + 2, right, y + line - 3), GROUND)
+            x = middle + number * (right - begin) / 2
+            self.pen.rectangle((min(x, middle), y + 2, max(x, middle), y + line - 3),
+                               POSITIVE if number > 0 else NEGATIVE)
+            self.pen.line((middle, y + 2, middle, y + line - 3), MUTED)
+
     def _cells(self, numbers: np.ndarray, box: Box) -> None:
         """Draws numbers in [-1, 1] as coloured cells, row by row."""
         left, top, right, bottom = box
@@ -140,6 +161,25 @@ class Panel:
     def _write(self, x: float, y: float, text: str, colour: tuple[int, int, int], anchor: str = "la"
                ) -> None:
         self.pen.text((x, y), text, colour, self.font, anchor)
+
+
+    def _width(self, text: str) -> int:
+        return math.ceil(self.pen.textlength(text, self.font))
+
+    def _cut(self, text: str, width: float) -> str:
+        """`text`, or its beginning that fits into so many pixels."""
+        if len(text) <= width and self._width(text) <= width:  # no letter is as narrow as a pixel
+            return text
+        fitting = (f"{text[:end]}…" for end in range(int(width) // 2, 0, -1))
+        return next((one for one in fitting if self._width(one) <= width), "")
+
+
+def inputs_title(parts: Sequence[tuple[str, int]]) -> str:
+    """The words above inputs that are not listed: the keys, and the numbers of their inputs."""
+    ends = np.cumsum([count for _, count in parts]).tolist()
+    places = (f"{key} {end - count}" + f"-{end - 1}" * (count > 1)
+              for (key, count), end in zip(parts, ends))
+    return ", ".join(places) or "inputs"
 
 
 def action_title(view: NetworkView) -> str:

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 import torch
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch import distributions as td
 from torch.nn import functional as F
 
-from fastppo.envs.spaces import leaf_arrays, leaves
 from fastppo.networks import heads
 from fastppo.networks.user_distribution import DistributionHead
 from fastppo.policy import Policy
+from fastppo.spaces.leaves import leaf_arrays, leaves
 
 SHOWN_DEVIATIONS = 3.0  # normalised observations are shown up to this
 
@@ -39,6 +39,7 @@ class NetworkView(NamedTuple):
     limit: float  # the numbers are shown between -limit and limit
     actions: list[Choices | Normals]  # one for each factor or part of the action space
     value: float
+    parts: Sequence[tuple[str, int]] = ()  # key, and how many of the numbers, of a Dict or Tuple
 
 
 @torch.inference_mode()
@@ -51,11 +52,14 @@ def network_view(policy: Policy, rows: np.ndarray, states: np.ndarray) -> Networ
     seen = observer.encoding.leaves
     images = [frame for leaf, array in zip(seen, arrays) if leaf.like_image
               for frame in image_frames(array)]
-    numbers = [part for leaf, part in zip(seen, network_inputs(policy, stored))
-               if not leaf.like_image]
+    named = zip(seen, leaves(observer.layout.network_space), network_inputs(policy, stored))
+    found = [(".".join(map(str, place.path)), part) for leaf, place, part in named
+             if not leaf.like_image]
+    numbers = [part for _, part in found]
     shown = np.nan_to_num(np.concatenate([np.zeros(0, np.float32), *numbers]))
     limit = SHOWN_DEVIATIONS if observer.norm else round_limit(np.abs(shown).max(initial=1e-3))
-    return NetworkView(images, shown, limit, action_view(policy.head, params), float(value))
+    return NetworkView(images, shown, limit, action_view(policy.head, params), float(value),
+                       [(key, len(part)) for key, part in found if key])
 
 
 def network_inputs(policy: Policy, stored: Any) -> list[np.ndarray]:

@@ -10,7 +10,6 @@ An environment itself is not saved: the actions of its running episode are, and 
 import logging
 import math
 import operator
-import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,20 +22,19 @@ from fastppo.collect import Progress
 from fastppo.config import Config
 from fastppo.envs.env_hints import is_registered
 from fastppo.envs.faults import truncate_text
-from fastppo.envs.spaces import tree_map
 from fastppo.errors import CheckpointError, ConfigError
 from fastppo.files.fingerprint import fingerprint
-from fastppo.files.run_folder import CHECKPOINTS, public_config
+from fastppo.files.run_folder import checkpoint_files, public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
 from fastppo.machine.child_env import without_secrets
 from fastppo.settings.file_names import MODEL_FILE
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.spelling import MODELS
+from fastppo.spaces.leaves import tree_map
 from fastppo.stepping.boundary import Boundary, boundary_tree
 from fastppo.update.optimizers import Adam
 
 CHECKPOINT_FORMAT = "fastppo checkpoint 2"
-NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
 # Settings that a resumed run may change: they do not change what is learnt, or extend it.
 CHANGEABLE = {"num_workers", "total_steps", "device", "learner", "acting", "torch_threads",
               "update_threads", "step_timeout", "reset_timeout", "eval_episodes", "eval_interval",
@@ -45,7 +43,6 @@ CHANGEABLE = {"num_workers", "total_steps", "device", "learner", "acting", "torc
               "on_worker_failure", "nan_policy", "replay_limit", "replay_timeout", "worker_env"}
 # Settings that a file never decides: what is read or written, and what workers may see.
 NOT_STORED = {"run_dir", "worker_env"}
-RUN_FIX = "give the folder of a run, such as runs/latest, or a checkpoint in it"
 
 log = logging.getLogger("fastppo")
 
@@ -67,8 +64,11 @@ class Checkpoint(NamedTuple):
 
 def write_checkpoint(ppo, path: Path) -> None:
     """Writes the state after the last complete iteration; CheckpointError if that fails."""
+    for sink in ppo.sinks:  # a run that is resumed goes on after the rows that wait
+        getattr(sink, "flush", int)()
     # As it was given: what "auto" means is resolved again, for the machine that resumes.
-    config = vars(ppo.source.config) | {"seed": ppo.config.seed, "run_dir": None}
+    config = vars(ppo.source.config) | {"seed": ppo.config.seed, "run_dir": None,
+                                        "precision": ppo.config.precision}
     public, tensors = public_config(ppo.config), {}
     code = [name for name, value in config.items()
             if not is_plain(value) or name == "env_kwargs" and plain(value) != public[name]]
@@ -109,28 +109,15 @@ def last_boundary(ppo) -> Boundary:
     return boundaries.last if ppo.pending else boundaries.now(ppo.progress)
 
 
-def checkpoints_in(folder: Path) -> list[Path]:
-    """The checkpoints in a run's folder, the newest first."""
-    found = [path for path in folder.glob(CHECKPOINTS) if NAME.fullmatch(path.name)]
-    return sorted(found, key=step_of, reverse=True)
-
-
-def step_of(path: Path) -> int:
-    """The step in the name of a checkpoint."""
-    return int(path.stem.partition("-")[2])
-
-
 def find_checkpoint(place: Path) -> Checkpoint:
     """The checkpoint in a file, or the newest valid one in a run's folder.
 
     Damaged ones are named in the log. Raises CheckpointError if there is no valid one.
     """
-    if not place.exists():
-        raise CheckpointError(f"there is no run and no checkpoint {place}", RUN_FIX)
+    files, errors = checkpoint_files(place), []
     if not place.is_dir():
         return read_checkpoint(place)
-    errors = []
-    for path in checkpoints_in(place):
+    for path in files:
         try:
             found = read_checkpoint(path)
         except CheckpointError as error:
@@ -139,13 +126,10 @@ def find_checkpoint(place: Path) -> Checkpoint:
         for error in errors:
             log.warning("%s; resuming from the one before, %s", error.what, path)
         return found
-    if errors:
-        model = place / MODEL_FILE
-        raise CheckpointError(
-            f"none of the {len(errors)} checkpoints in {place} can be read: {errors[0].what}",
-            Set(init_from=str(model)) if model.is_file() else "start a new run")
-    raise CheckpointError(f"there is no checkpoint in {place}", (
-        "start the run again, if it ended before its first checkpoint", RUN_FIX))
+    model = place / MODEL_FILE
+    raise CheckpointError(
+        f"none of the {len(errors)} checkpoints in {place} can be read: {errors[0].what}",
+        Set(init_from=str(model)) if model.is_file() else "start a new run")
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -153,8 +137,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
     tensors, texts = read_tensor_file(path, CHECKPOINT_FORMAT, "a checkpoint",
                                       "ppo.checkpoint(path)")
     try:
-        config = {name: x for name, x in texts["config"].items() if name not in NOT_STORED}
-        if is_preset_file(str(config.get("preset"))):
+        config = {"precision": "fp32"} | texts["config"]  # which files of earlier versions lack
+        config = {name: x for name, x in config.items() if name not in NOT_STORED}
+        if is_preset_file(config.get("preset")):
             config["preset"] = "none"  # its settings are stored
         found = Checkpoint(path, config, texts["code"], texts["fingerprint"],
                            join_tree(texts["state"], tensors))
@@ -194,7 +179,7 @@ def resumed_settings(found: Checkpoint, env: Any, changes: dict[str, Any]) -> di
     """
     changes = {name: value for name, value in changes.items()
                if name in CHANGEABLE or value not in (None, "auto")}
-    if is_preset_file(str(changes.get("preset"))):
+    if is_preset_file(changes.get("preset")):
         del changes["preset"]
     known = {field.name for field in fields(Config)}
     stored = {name: value for name, value in found.settings.items() if name in known}

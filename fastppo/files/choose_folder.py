@@ -15,7 +15,14 @@ from typing import Iterator, NamedTuple
 from fastppo.arguments.command_line import Train
 from fastppo.config import Config
 from fastppo.errors import ConfigError
-from fastppo.files.run_folder import CHECKPOINTS, write_error
+from fastppo.files.run_folder import (
+    CHECKPOINTS,
+    check_file,
+    checkpoint_files,
+    example_model,
+    write_error,
+)
+from fastppo.machine.installation import check_loggers
 from fastppo.settings.file_names import CONFIG_FILE, OUTPUT_FILE
 from fastppo.settings.fixes import Omit, Set
 
@@ -34,7 +41,8 @@ class ChosenRun(NamedTuple):
 def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
     """The run that the options and settings of a command ask for; a new one has the seed `drawn`.
 
-    Raises ConfigError for options that contradict each other.
+    Raises ConfigError for options that contradict each other, and for what needs no torch to be
+    refused: packages and files that are missing, environments that cannot be made.
     """
     given, seed = config.run_dir and Path(config.run_dir), config.seed
     if options.resume is not None and options.init_from is not None:
@@ -48,9 +56,22 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
     elif options.resume is not None:
         place = Path(options.resume)
         place = place.parent / os.readlink(place) if place.is_symlink() else place
+        checkpoint_files(place)
         given = place if place.is_dir() else place.parent
+    if place is None:
+        check_new_run(options, config)
+    check_loggers(config.logger or ())
     seed = drawn if seed is None else seed
     return ChosenRun(place, given, name_of_run(config.env_name, options.name, seed), seed)
+
+
+def check_new_run(options: Train, config: Config) -> None:
+    """Raises ConfigError if the environment of a new run or the policy it begins with is wrong."""
+    from fastppo.envs.vector_source import check_environment
+    check_environment(config)
+    if options.init_from is not None:
+        path = Path(options.init_from)
+        check_file(path, Set(init_from=str(example_model(path))))
 
 
 def name_of_run(env_name: str, name: str | None, seed: int | str) -> str:

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastppo.config import Config
-from fastppo.envs.actions import FORMS
 from fastppo.envs.env_hints import is_registered
 from fastppo.envs.faults import truncate_text
 from fastppo.envs.make import Factory
-from fastppo.envs.observations import ObservationLayout
 from fastppo.errors import CheckpointError, FaultPlace
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
 from fastppo.settings.fixes import Set
+from fastppo.spaces.actions import FORMS
+from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.environments import Environments, RunningEpisode
 from fastppo.stepping.replay import EpisodeHistory
 

@@ -9,7 +9,6 @@ state goes in as `state` and comes out as `next_state`.
 
 import contextlib
 import copy
-import importlib.util
 import io
 import json
 import logging
@@ -27,18 +26,17 @@ from torch.distributions import Distribution
 from fastppo import __version__
 from fastppo.envs import faults
 from fastppo.envs.make import make_factory
-from fastppo.envs.spaces import leaves
 from fastppo.errors import ConfigError, ExportError
+from fastppo.files.export_formats import format_of
 from fastppo.files.export_graph import Graph, inputs_of, outputs_of
 from fastppo.files.export_samples import Recording, play_episodes, predict_step, sample_episodes
 from fastppo.files.policy_file import describe_space
 from fastppo.files.tensor_file import write_file
+from fastppo.networks.precision import compute_in_fp32
 from fastppo.networks.torch_state import default_torch, torch_threads
 from fastppo.policy import Policy
-from fastppo.settings.fixes import Install, Set
+from fastppo.spaces.leaves import leaves
 
-FORMATS = {"onnx": ".onnx", "torchscript": ".pt"}  # and their usual endings
-ONNX_PACKAGES = "onnx", "onnxscript", "onnxruntime"
 METADATA_KEY = "fastppo"
 SINGLE_STEPS = 30  # steps of the check that are given to the graph one by one
 TOLERANCE = 1e-5  # of continuous actions, relative to the largest one
@@ -51,13 +49,19 @@ def export(policy: Policy, path: str | os.PathLike, to: str | None = None,
            env: Any = None) -> None:
     """Writes a policy to `path` as a graph; `to` is onnx or torchscript, by default as `path` ends.
 
-    The graph is checked before it is written: on 300 steps in `env`, an id or a callable, with
-    frames stacked as in training, else on samples of the observation space. Raises ConfigError for
-    an unknown format or a missing package, ExportError if the network cannot become a graph, or
-    if the graph acts differently.
+    Its inputs are tensors [batch ...] in the order of the observation space, by name `obs`,
+    `obs.camera`, ...; then `action_mask` and `state` where the policy has them: `inputs` in the
+    file's metadata lists them. The graph is checked before it is written: on 300 steps in `env`, an
+    id or a callable, with frames stacked as in training, else on samples of the observation space.
+    Raises ConfigError for an unknown format or a missing package, ExportError if the network cannot
+    become a graph, or if the graph acts differently.
     """
     path = Path(path)
     to = format_of(path, to)
+    if not isinstance(policy, Policy):
+        raise ConfigError(f"export needs a policy, but was given {policy!r}", (
+            'fastppo.export(fastppo.load("model.safetensors"), "policy.onnx")',
+            'of a trainer: fastppo.export(ppo.policy, "policy.onnx")'))
     steps = sample_episodes(policy) if env is None else play_episodes(policy, make_factory(env))
     name = env if isinstance(env, str) else getattr(env, "__qualname__", None)
     write_graph(policy, path, to, steps, name)
@@ -68,7 +72,9 @@ def write_graph(policy: Policy, path: Path, to: str, steps: Recording, env_name:
                 ) -> None:
     """Writes a policy to `path` in the format `to`, checked on recorded steps."""
     make, run = MAKERS_AND_RUNNERS[to]
-    graph = Graph(copy.deepcopy(policy).cpu()).eval().requires_grad_(False)
+    policy = copy.deepcopy(policy).cpu()
+    compute_in_fp32(policy)  # many runtimes have no bf16
+    graph = Graph(policy).eval().requires_grad_(False)
     with torch.no_grad(), torch_threads(1), prepared_torch():
         try:
             example = tuple(map(torch.from_numpy, graph_inputs(policy, steps.part(0, 2))))
@@ -79,20 +85,6 @@ def write_graph(policy: Policy, path: Path, to: str, steps: Recording, env_name:
                               FORWARD_ADVICE) from error
         check_graph(policy, run(data), steps, to)
     write_file(path, data)
-
-
-def format_of(path: Path, to: str | None) -> str:
-    """`to`, or else the format of the ending of `path`; ConfigError if it cannot be written."""
-    endings = {ending: name for name, ending in FORMATS.items()}
-    to = endings.get(path.suffix) if to is None else to
-    if to not in FORMATS:
-        raise ConfigError(f"there is no format {to or path.suffix!r}, only {' and '.join(FORMATS)}",
-                          Set(to="onnx"))
-    missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
-    if to == "onnx" and missing:
-        raise ConfigError("ONNX needs packages that are not installed: " + ", ".join(missing),
-                          (Install("export"), Set(to="torchscript")))
-    return to
 
 
 @contextlib.contextmanager

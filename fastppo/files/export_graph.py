@@ -14,11 +14,11 @@ import torch
 from gymnasium.spaces import Box, Space
 from torch import Tensor, nn
 
-from fastppo.envs.actions import ActionMapping, bounds_of
-from fastppo.envs.observations import StoredLeaf
-from fastppo.envs.spaces import CHOICES, MASK, choice_starts, leaves
 from fastppo.errors import ExportError
 from fastppo.policy import Policy
+from fastppo.spaces.actions import ActionMapping, bounds_of
+from fastppo.spaces.leaves import CHOICES, MASK, choice_starts, leaves
+from fastppo.spaces.observations import StoredLeaf
 
 Function = Callable[[Tensor], Tensor]
 TENSOR_DTYPES = "?Bbhilqefd"  # that all formats have, as numpy's characters
@@ -34,6 +34,9 @@ class Port(NamedTuple):
     name: str
     dtype: str
     shape: list[int]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype} [{' '.join(map(str, ['batch', *self.shape]))}]"
 
 
 class Graph(nn.Module):

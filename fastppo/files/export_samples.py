@@ -8,12 +8,12 @@ import numpy as np
 
 from fastppo.envs import faults
 from fastppo.envs.make import Factory, make_envs, spaces_of
-from fastppo.envs.observations import ObservationLayout
-from fastppo.envs.spaces import MASK, leaves, tree_map
 from fastppo.errors import Error, InputError
 from fastppo.files.export_graph import inputs_of
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
+from fastppo.spaces.leaves import MASK, leaves, tree_map
+from fastppo.spaces.observations import ObservationLayout
 
 STEPS = 300
 SAMPLE_LIMIT = 6e4  # samples are clipped to this, because those without bounds may overflow

@@ -12,22 +12,12 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
+from fastppo.build.compiled_support import is_plain_mlp
 from fastppo.build.memory_estimate import least_parameters
-from fastppo.build.model import build_policy, is_plain_mlp
+from fastppo.build.model import build_policy
 from fastppo.build.user_model import is_user_model
 from fastppo.config import Config
-from fastppo.envs.actions import check_bounds
 from fastppo.envs.faults import truncate_text
-from fastppo.envs.observations import ObservationEncoding, ObservationLayout
-from fastppo.envs.spaces import (
-    MASK,
-    MAX_DISCRETE,
-    OBS_KEY,
-    Leaf,
-    MaskedDict,
-    leaves,
-    subspaces,
-)
 from fastppo.errors import CheckpointError, ModelError
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import public_config
@@ -37,6 +27,17 @@ from fastppo.networks.value_normalisation import modules_with_moments
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.spelling import MODELS
+from fastppo.spaces.actions import check_bounds
+from fastppo.spaces.leaves import (
+    MASK,
+    MAX_DISCRETE,
+    OBS_KEY,
+    Leaf,
+    MaskedDict,
+    leaves,
+    subspaces,
+)
+from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
 MAX_LEAVES = 1_000  # parts of a space in a file
 POLICY_FORMAT = "fastppo policy 1"

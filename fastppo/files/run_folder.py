@@ -1,17 +1,21 @@
-"""The folder of a run and its config.json."""
+"""The folder of a run, its config.json and its checkpoints; without torch."""
 
+import itertools
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from fastppo.config import Config
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, PathError
 from fastppo.machine.child_env import without_secrets
 from fastppo.settings.file_names import CONFIG_FILE
-from fastppo.settings.fixes import Set
+from fastppo.settings.fixes import Fix, Set
 
 CHECKPOINTS = "checkpoint-*.safetensors"  # the files of a run's checkpoints; * is the step
+NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
+RUN_FIX = "give the folder of a run, such as runs/latest, or a checkpoint in it"
 
 
 def public_config(config: Config) -> dict[str, Any]:
@@ -35,6 +39,40 @@ def has_header(path: Path) -> bool:
         return 0 < length <= path.stat().st_size - 8
     except OSError:
         return False
+
+
+def free_path(path: Path, first: int = 2) -> Path:
+    """The first file that does not exist of video-2.mp4, video-3.mp4, ... for video.mp4."""
+    numbered = (path.with_name(f"{path.stem}-{i}{path.suffix}") for i in itertools.count(first))
+    return next(one for one in numbered if not one.exists())
+
+
+def check_file(path: Path, fix: Fix) -> None:
+    """Raises PathError with a `fix` if there is no file at `path`."""
+    if not path.is_file():
+        raise PathError(f"{path} is a folder" if path.is_dir() else f"there is no file {path}", fix)
+
+
+def checkpoint_files(place: Path) -> list[Path]:
+    """The checkpoint at `place`, or those in the folder of a run; PathError if there is none."""
+    if not place.exists():
+        raise PathError(f"there is no run and no checkpoint {place}", RUN_FIX)
+    found = checkpoints_in(place) if place.is_dir() else [place]
+    if not found:
+        raise PathError(f"there is no checkpoint in {place}", (
+            "start the run again, if it ended before its first checkpoint", RUN_FIX))
+    return found
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The checkpoints in a run's folder, the newest first."""
+    found = [path for path in folder.glob(CHECKPOINTS) if NAME.fullmatch(path.name)]
+    return sorted(found, key=step_of, reverse=True)
+
+
+def step_of(path: Path) -> int:
+    """The step in the name of a checkpoint."""
+    return int(path.stem.partition("-")[2])
 
 
 def write_error(path: Path, error: OSError) -> ConfigError:

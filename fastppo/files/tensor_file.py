@@ -20,8 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fastppo.errors import CheckpointError
-from fastppo.files.run_folder import example_model
+from fastppo.errors import CheckpointError, PathError
+from fastppo.files.run_folder import check_file, example_model
 
 HEADER_BYTES = 4 << 20  # longest header that is read: names, shapes and texts
 
@@ -98,10 +98,7 @@ def read_tensor_file(path: Path, form: str, what: str, writer: str
     it is missing, damaged or of another format.
     """
     fix = f"give a file that {writer} wrote, or another copy of it"
-    if not path.is_file():
-        raise CheckpointError(
-            f"{path} is a folder" if path.is_dir() else f"there is no file {path}",
-            f'load("{example_model(path)}")' if what == "a policy" else fix)
+    check_file(path, f'load("{example_model(path)}")' if what == "a policy" else fix)
     try:
         with open(path, "rb") as file:
             first = file.read(8)
@@ -119,8 +116,9 @@ def read_tensor_file(path: Path, form: str, what: str, writer: str
     stored = metadata.get("format", "")
     if stored.startswith("fastppo ") and stored != form:
         kind = stored.split()[1]
-        raise CheckpointError(f"{path} is {stored[8:]!r}, not {what} of this version",
-                              OTHER_KINDS.get(kind, fix))
+        found = CheckpointError if kind in form else PathError
+        raise found(f"{path} is {stored[8:]!r}, not {what} of this version",
+                    OTHER_KINDS.get(kind, fix))
     checksum = metadata.pop("sha256", "")
     if metadata.get("format") != form or checksum != _digest(tensors, metadata):
         raise CheckpointError(f"{path} is not {what} of this version of fastppo, or is damaged",

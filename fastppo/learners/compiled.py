@@ -9,6 +9,7 @@ from fastppo.config import Config
 from fastppo.learner import Learner
 from fastppo.learners.shared_minibatches import SharedMinibatches
 from fastppo.machine import kernels
+from fastppo.networks.plan import network_plan
 from fastppo.policy import Policy
 from fastppo.stepping.actors import PolicyPlan
 from fastppo.update.batches import Batch
@@ -20,9 +21,10 @@ from fastppo.workers.update_helper import HelperPlan, shared_memory
 
 
 def policy_plan(policy: Policy, flat: FlatParameters) -> PolicyPlan:
-    """The layers of a built-in MLP for the compiled policy (see build/resolve.py)."""
-    log_std = getattr(policy.head, "log_std", None)
-    return PolicyPlan(policy.net.plan(flat.offsets),
+    """The layers of a built-in network for the compiled policy (see build/compiled_support.py)."""
+    log_std, encoding = getattr(policy.head, "log_std", None), policy.observer.encoding
+    image = encoding.leaves[0] if encoding.images else None
+    return PolicyPlan(network_plan(policy.net, flat.offsets, image),
                       None if log_std is None else flat.offsets[id(log_std)],
                       policy.observer.limit)
 

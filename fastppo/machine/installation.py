@@ -3,12 +3,15 @@
 import importlib.util
 import json
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Sequence
 from urllib.parse import unquote, urlparse
 
 import fastppo
+from fastppo.errors import ConfigError
+from fastppo.settings.fixes import Install
 
 PACKAGE_FOLDER = Path(fastppo.__file__).parent
 BUILD = "install a C compiler and Python's headers, then: pip install -e ."
@@ -62,6 +65,20 @@ def extension_file(name: str = "_kernels") -> Path | None:
     """The file of a compiled extension that this Python can load; None if there is none."""
     spec = importlib.util.find_spec(f"fastppo.{name}")
     return Path(spec.origin) if spec and spec.origin else None
+
+
+def check_loggers(names: Sequence[str]) -> None:
+    """Raises ConfigError for the first logger whose package is not installed.
+
+    A folder that its runs leave, such as wandb/, is no package.
+    """
+    for name in names:
+        if sys.modules.get(name) is not None:
+            continue
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            raise ConfigError(f'logger="{name}" needs the package {name}, which is not installed',
+                              Install(name))
 
 
 def installation_problems(package: Path = PACKAGE_FOLDER) -> list[Problem]:

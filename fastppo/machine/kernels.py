@@ -25,8 +25,9 @@ except ModuleNotFoundError:  # a broken extension is an ImportError, and must be
     COMPILED = False
 
 MAX_SHARDS = 8  # of a minibatch, as csrc/update/update.h has it
-MAX_CHOICES, MAX_HIDDEN = 6144, 16  # of a categorical (csrc/mlp/heads.h); layers of a network
-MAX_WIDTH = 1 << 20  # inputs and units of a layer (csrc/mlp/mlp.h)
+MAX_CHOICES, MAX_HIDDEN = 6144, 16  # of a categorical (csrc/network/heads.h); layers of a network
+MAX_WIDTH = 1 << 20  # inputs and units of a layer (csrc/network/layers.h)
+CONVOLUTION, FLATTEN, IMAGE = 1, 2, 3  # kinds of a plan's rows (csrc/network/layers.h)
 
 ARRAYS: dict[str, dict[str, ArraySpec]] = {}  # the arrays of every kernel
 
@@ -135,30 +136,36 @@ def permutation(seed, iteration, epoch, out, /):
     """
 
 
-@_kernel("plan: int64 l 7")
+@_kernel("plan: int64 l 12")
 def packed_size(plan, /):
-    """The number of floats `pack` writes for a plan, i64 [l 7].
+    """The number of floats `pack` writes for a plan, i64 [l 12].
 
-    A row per layer, in execution order: (src, dst, n_in, n_out, w_offset, b_offset, activation).
-    Buffer 0 is the normalised observation, 1..63 are the plan's own, dst -1 appends columns to the
-    output; offsets point into the flat parameters (weight [n_out n_in], bias [n_out]); activation
-    is 0 none, 1 tanh, 2 relu, 3 elu.
+    A row per layer, in execution order: (src, dst, n_in, n_out, w_offset, b_offset, activation,
+    kind, channels, width, size, stride). Buffer 0 is the normalised observation, 1..63 are the
+    plan's own, dst -1 appends columns to the output; offsets point into the flat parameters (weight
+    [n_out n_in], bias [n_out]); activation is 0 none, 1 tanh, 2 relu, 3 elu. The rest is 0 in a
+    dense layer; see csrc/network/forward.h.
     """
 
 
-@_kernel("plan: int64 l 7", "params: float32 q", "packed: *float32 s")
+def reads_image(plan):
+    """True if the observations of a plan are images."""
+    return bool(plan[0, 7] == IMAGE)
+
+
+@_kernel("plan: int64 l 12", "params: float32 q", "packed: *float32 s")
 def pack(plan, params, packed, /):
     """Copies flat params f32 [q] to packed f32 [packed_size(plan)], the order `forward` reads."""
 
 
-@_kernel("plan: int64 l 7", "packed: float32 s", "mean scale: ?float32 o", "obs: float32 n o",
-         "out: *float32 n p")
+@_kernel("plan: int64 l 12", "packed: float32 s", "mean scale: ?float32 o",
+         "obs: float32|uint8 n o", "out: *float32 n p")
 def forward(plan, packed, mean, scale, obs, out, limit=10.0, /):
     """out [n p] = the plan's networks at clip((obs - mean) * scale, -limit, limit), obs f32 [n o].
 
     mean and scale, f32 [o], may both be None: the observations are then neither normalised nor
-    clipped. A row's bits do not depend on the other rows. The definition is torch's Linear, Tanh,
-    ReLU and ELU.
+    clipped. A plan of images takes their bytes, u8 [n o], over 255. A row's bits do not depend on
+    the other rows. The definition is torch's Linear, Conv2d, Tanh, ReLU and ELU.
     """
 
 
@@ -214,7 +221,30 @@ def unroll_back(sizes, weight, dout, prev, kept, work, dx, inner, /):
     """
 
 
-@_kernel("plan: int64 l 7")
+@_kernel("indices: uint8 h w", "table: int16 256", "out: *uint8 h w")
+def recolour(indices, table, out, /):
+    """out = table[indices] [h w]; returns False if one of these entries is negative."""
+
+
+@_kernel("image: uint8 h w", "out: *uint8 y x")
+def resize_area(image, channels, out, /):
+    """out [y x] = the mean of image [h w] over the area of each new pixel, rounded half to even.
+
+    A row is that of pixels of `channels` bytes. The mean is taken in float32, first along each row
+    and then over the rows, in index order; so it equals OpenCV's INTER_AREA in every bit, unless
+    both sizes are multiples of the new ones: then OpenCV rounds some halves up.
+    """
+
+
+@_kernel("image indices: uint8 h w", "table: int16 256", "out: *uint8 y x")
+def resize_largest(image, indices, table, out, /):
+    """out [y x] = resize_area of the larger of image and table[indices], both [h w].
+
+    Returns False, and out is of no use, if one of these entries of the table is negative.
+    """
+
+
+@_kernel("plan: int64 l 12")
 def update_sizes(plan, log_std, /):
     """(parameters, floats of work) of an update on the networks of `plan`; see update_memory."""
 
@@ -233,7 +263,7 @@ class UpdateBuffers(NamedTuple):
 class UpdateSamples(NamedTuple):
     """The arrays that an update reads: samples of a rollout, and the normaliser's snapshot."""
 
-    obs: np.ndarray  # f32 [n o]
+    obs: np.ndarray  # f32 [n o], or u8 for images
     act: np.ndarray  # i64 [n], or f32 [n a]
     logp: np.ndarray  # f32 [n], as all that follow
     val: np.ndarray
@@ -258,8 +288,8 @@ class UpdateCoefficients(NamedTuple):
 
 
 _UPDATE_ARRAYS = array_specs(
-    "plan: int64 l 7", "params: *float32 q", "exp_avg exp_avg_sq: ?*float32 q",
-    "grads: *float32 8 s", "sums: *float64 8 6", "work: *float32 w", "obs: float32 n o",
+    "plan: int64 l 12", "params: *float32 q", "exp_avg exp_avg_sq: ?*float32 q",
+    "grads: *float32 8 s", "sums: *float64 8 6", "work: *float32 w", "obs: float32|uint8 n o",
     "logp val adv ret: float32 n", "mean scale: ?float32 o", "order: int64 m", "stats: *float32 7")
 
 

@@ -99,3 +99,39 @@ def normal(seed, purpose, env0, step, out):
 def permutation(seed, iteration, epoch, out):
     """A permutation of 0 .. n-1: from the last place down, each swaps with one at or below it."""
     _permutation(np.uint64(seed), np.uint32(iteration % 2**32), np.uint32(epoch % 2**32), out)
+
+
+def recolour(indices, table, out):
+    """out = table[indices] [h w]; returns False if one of these entries is negative."""
+    found = table[indices]
+    out[:] = found.astype(np.uint8)
+    return bool((found >= 0).all())
+
+
+def resize_area(image, channels, out):
+    """out [y x] = the mean of image [h w] over the area of each new pixel, rounded half to even."""
+    pixels = image.reshape(len(image), -1, channels).astype(np.float32)
+    narrow = _area_means(pixels.swapaxes(0, 1), out.shape[1] // channels).swapaxes(0, 1)
+    out[:] = np.rint(_area_means(narrow, len(out))).reshape(out.shape)
+
+
+def resize_largest(image, indices, table, out):
+    """out [y x] = resize_area of the larger of image and table[indices], both [h w]."""
+    other = table[indices]
+    resize_area(np.maximum(image, other), 1, out)
+    return bool((other >= 0).all())
+
+
+def _area_means(pixels, size):
+    """f32 [size ...]: the rows of `pixels` f32 [n ...] as `size` rows, each the mean over its area.
+
+    In units of 1 / (n size) a row is `size` long and a new one n, so shares are rounded only once.
+    """
+    n, new = len(pixels), np.arange(size)[:, None, None]
+    total = np.zeros((size, *pixels.shape[1:]), np.float32)
+    for k in range(-(-n // size) + 1):  # the most rows that a new one lies over
+        row = np.minimum(new * n // size + k, n - 1)
+        common = np.minimum((new + 1) * n, (row + 1) * size) - np.maximum(new * n, row * size)
+        share = (np.maximum(common, 0) / n).astype(np.float32)
+        total += np.where(row == new * n // size + k, share, 0) * pixels[row[:, 0, 0]]
+    return total

@@ -4,13 +4,18 @@ Control groups nest, and each one may set a limit. Versions 1 and 2 of Linux are
 container the path in /proc/self/cgroup may be the host's; then only its top folder exists here.
 """
 
+import ctypes
 import math
 import os
+import re
 from pathlib import Path, PurePosixPath
 from typing import Iterator
 
 ROOT = Path("/")
 NO_LIMIT = 2**63
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
+VECTORS = re.compile(r"(avx|fma|sse4|ssse3|f16c|amx|asimd|sve|neon)\w*$")
+LARGEST_KEPT = 32 << 20  # bytes; mallopt refuses a higher MMAP_THRESHOLD
 
 
 def usable_cores(root: Path = ROOT) -> int:
@@ -22,6 +27,21 @@ def affinity_cores() -> int:
     """Cores that the system lets this process run on."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return cores or 1
+
+
+def has_bf16() -> bool:
+    """Returns True if this CPU computes products in bf16 (AVX512-BF16, AMX)."""
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(cpu_flags())
+
+
+def cpu_flags() -> list[str]:
+    """The vector instructions of this CPU, sorted; none if the system does not list them."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:  # not Linux
+        return []
+    line = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    return sorted(filter(VECTORS.match, line[1].split())) if line else []
 
 
 def core_quota(root: Path = ROOT) -> float:
@@ -67,6 +87,19 @@ def descriptors() -> tuple[int, int]:
         return NO_LIMIT if limit < 0 else limit, len(os.listdir("/proc/self/fd"))
     except (ImportError, OSError):  # Windows, macOS
         return NO_LIMIT, 0
+
+
+def keep_freed_memory() -> bool:
+    """Makes glibc keep freed memory of up to 32 MiB a piece, to use it again; False without glibc.
+
+    Else torch's large buffers go back to the system at each minibatch, and come anew page by page.
+    It holds for the whole process and cannot be undone, so only commands call it.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, TypeError, AttributeError):  # Windows, macOS, musl
+        return False
+    return bool(mallopt(MMAP_THRESHOLD, LARGEST_KEPT) and mallopt(TRIM_THRESHOLD, -1))
 
 
 def memory_kills(root: Path = ROOT) -> int:

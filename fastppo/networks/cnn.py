@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fastppo.envs.observations import StoredLeaf
 from fastppo.networks.mlp import HIDDEN_GAIN, DenseEncoder, init_orthogonal
-from fastppo.networks.normaliser import channels_first
+from fastppo.networks.normaliser import channels_first, channels_last
+from fastppo.spaces.observations import StoredLeaf
 
 BRANCH_GAIN = math.sqrt(2 / 6)  # with it six residual branches together double the variance
 
@@ -39,7 +39,7 @@ class ImageEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features [b f] of images as the normaliser returns them."""
-        return self.dense(self.convs(frames_as_channels(x)))
+        return self.dense(self.convs(channels_last(frames_as_channels(x))))
 
 
 class Residual(nn.Module):
@@ -92,7 +92,7 @@ def image_shape(leaf: StoredLeaf) -> tuple[int, int, int] | None:
     With three axes the shortest one, the channels, is first or last. A fourth axis, in front, holds
     the frames.
     """
-    if not leaf.like_image:
+    if leaf.image_range is None:
         return None
     x = channels_first(leaf.shape, torch.empty(0, *leaf.shape, device="meta"))
     return tuple(frames_as_channels(x).shape[1:])

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from fastppo.config import Config
-from fastppo.envs.observations import ObservationEncoding, ObservationLayout
-from fastppo.envs.spaces import leaves
 from fastppo.networks.cnn import IMAGE_NETWORKS, ImageEncoder, image_shape
 from fastppo.networks.mlp import DenseEncoder
+from fastppo.spaces.leaves import leaves
+from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
 
 def make_encoder(layout: ObservationLayout, config: Config,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fastppo.config import Config
-from fastppo.envs.spaces import MASKED_LOGIT, choice_counts, leaves, subspaces
+from fastppo.spaces.leaves import MASKED_LOGIT, choice_counts, leaves, subspaces
 
 LOG_TWO_PI = math.log(2 * math.pi)
 DEFAULT_CONFIG = Config()

@@ -1,4 +1,4 @@
-"""Networks from observations to (action parameters, value), and the plan of them for the kernels.
+"""Networks from observations to (action parameters, value).
 
 An encoder turns observations into features: `encoder(obs) -> [b f]`. Its attributes: `size` is f;
 `flat` is True if it takes one row of columns; `image_leaves` are the leaves that it takes as
@@ -101,24 +101,3 @@ class MLP(ActorCritic):
         bodies = [DenseEncoder(inputs, hidden_sizes, activation, generator)
                   for _ in range(1 if shared_critic else 2)]
         super().__init__(bodies[0], bodies[-1], outputs, generator, features, final_tanh)
-
-    def plan(self, offsets: dict[int, int]) -> np.ndarray:
-        """The layers as rows (src, dst, n_in, n_out, w_offset, b_offset, activation), i64.
-
-        `offsets` maps id(parameter) to its place in the flat vector; buffer 0 is the observation,
-        dst -1 the output: action parameters, then the value (see kernels.forward).
-        """
-        def row(layer: nn.Linear, src: int, dst: int, activation: int) -> tuple[int, ...]:
-            return (src, dst, layer.in_features, layer.out_features,
-                    offsets[id(layer.weight)], offsets[id(layer.bias)], activation)
-
-        rows, buffers, previous = [], 0, None
-        for body, head in ((self.actor_body, self.actor), (self.critic_body, self.critic)):
-            if body is not previous:  # a shared body is computed once
-                src, previous, layers = 0, body, list(body)
-                for layer, activation in zip(layers[::2], layers[1::2]):
-                    buffers += 1
-                    rows.append(row(layer, src, buffers, ACTIVATION_CODES[type(activation)]))
-                    src = buffers
-            rows.append(row(head, src, -1, 0))
-        return np.array(rows, np.int64)

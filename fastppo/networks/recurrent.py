@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from fastppo.envs.spaces import tree_map
 from fastppo.networks import compiled_gru
 from fastppo.networks.mlp import ActorCritic
+from fastppo.spaces.leaves import tree_map
 
 CELLS = {"gru": nn.GRU, "lstm": nn.LSTM}
 

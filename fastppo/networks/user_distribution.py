@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from fastppo.envs.spaces import MASKED_LOGIT, Storage
 from fastppo.errors import ModelError
 from fastppo.networks.heads import Head
 from fastppo.networks.torch_state import seeded_rng
+from fastppo.spaces.leaves import MASKED_LOGIT, Storage
 
 
 class DistributionHead(Head):

@@ -13,9 +13,9 @@ from gymnasium.spaces import Space
 from torch import Tensor
 
 from fastppo.collect import Rollout
-from fastppo.envs.spaces import CHOICES, choice_counts, leaves
 from fastppo.networks.heads import Gaussian
 from fastppo.networks.torch_state import preserved_buffers, seeded_rng, torch_threads
+from fastppo.spaces.leaves import CHOICES, choice_counts, leaves
 
 MOST = 20  # metrics of one kind, and histograms
 BINS, MOST_BINS = 40, 512  # of a histogram: for a number, and for choices

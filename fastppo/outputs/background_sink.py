@@ -1,15 +1,12 @@
 """A sink that sends metrics to another program from a thread, and never stops or delays a run."""
 
-import importlib.util
 import queue
-import sys
 import threading
 from pathlib import Path
 from typing import Any, Protocol
 
 from fastppo.collect import Rollout
 from fastppo.display.notes import note
-from fastppo.errors import ConfigError
 from fastppo.outputs.action_metrics import Histogram, action_histograms
 from fastppo.settings.fixes import Install, fix_text
 from fastppo.settings.metric_names import GLOBAL_STEP
@@ -115,19 +112,6 @@ def with_media(row: dict[str, Any], package: Any) -> dict[str, Any]:
     return {name: package.Histogram(np_histogram=value) if isinstance(value, Histogram)
             else package.Video(str(value)) if isinstance(value, Path) else value
             for name, value in row.items()}
-
-
-def check_logger_package(name: str) -> None:
-    """Raises ConfigError if the package of a logger is not installed.
-
-    A folder that its runs leave, such as wandb/, is no package.
-    """
-    if sys.modules.get(name) is not None:
-        return
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-        raise ConfigError(f'logger="{name}" needs the package {name}, which is not installed',
-                          Install(name))
 
 
 def error_line(error: BaseException) -> str:

@@ -19,13 +19,15 @@ from fastppo.build.resolve import target_steps
 from fastppo.collect import Rollout
 from fastppo.errors import ConfigError
 from fastppo.outputs.action_metrics import action_metrics
+from fastppo.settings.script_names import unknown_arguments
 from fastppo.settings.spelling import closest
 
 # The methods of a callback, and the number of their arguments.
 EVENTS = {"on_start": 1, "on_collect": 2, "on_iteration": 2, "on_video": 2, "on_end": 1}
 SECOND_ARGUMENT = {"on_collect": "rollout", "on_video": "path"}  # of the others: stats
-FOREIGN_ARGUMENTS = {"total_timesteps": "total_steps", "timesteps": "total_steps",
-                     "callback": "callbacks"}
+SB3_EVENTS = {"on_training_start": "on_start", "on_rollout_start": "on_iteration",
+              "on_step": "on_iteration", "on_rollout_end": "on_collect",
+              "on_training_end": "on_end"}  # Stable-Baselines3's methods
 Callback = Callable[[Any, dict[str, float]], Any] | object
 Callbacks = Callback | Iterable[Callback]
 
@@ -40,7 +42,9 @@ class Hooks:
             for event in EVENTS)
 
     def report(self, ppo, stats: dict[str, float]) -> bool:
-        """Calls on_iteration of all; returns True if one of them ends training."""
+        """Calls on_iteration of all, if any; returns True if one of them ends training."""
+        if self.iteration:
+            stats = stats | action_metrics(ppo)
         return any([asks_to_stop(method(ppo, stats)) for method in self.iteration])
 
 
@@ -52,16 +56,14 @@ def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[st
     Yields a function that reports the metrics of an iteration, and is True if training ends.
     `others` are arguments that learn does not have: ConfigError.
     """
-    for name in others:
-        known = FOREIGN_ARGUMENTS.get(name, closest(name, ("total_steps", "callbacks")))
-        raise ConfigError(f"learn has no argument {name!r}", f"ppo.learn({known}=...)" if known
-                          else "ppo.learn(total_steps=100_000, callbacks=...)")
+    if others:
+        raise ConfigError(*unknown_arguments("learn", others))
     hooks = Hooks([*ppo.sinks, *as_callbacks(callbacks)])
     ppo.total, ppo.hooks = target_steps(ppo, total_steps), hooks
     try:
         for method in hooks.start:
             method(ppo)
-        yield lambda stats: hooks.report(ppo, stats | action_metrics(ppo))
+        yield lambda stats: hooks.report(ppo, stats)
     finally:
         ppo.total, ppo.hooks = ppo.config.total_steps, Hooks()
         for method in hooks.end:
@@ -80,6 +82,7 @@ def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:
     several = isinstance(callbacks, Iterable) and not _methods(callbacks)
     found = tuple(callbacks) if several else (callbacks,)
     for callback in found:
+        _check_events(callback)
         if isinstance(callback, type) or not _methods(callback):
             raise ConfigError(f"learn was given the callback {callback!r}, which is no function"
                               f" and no object with any of {', '.join(EVENTS)}",
@@ -91,6 +94,18 @@ def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:
 def asks_to_stop(answer: Any) -> bool:
     """True if the answer of a callback ends training: False, or numpy's False."""
     return isinstance(answer, (bool, np.bool_)) and not answer
+
+
+def _check_events(callback: Any) -> None:
+    """Raises ConfigError for methods on_... that learn does not call."""
+    wrong = [name for name in dir(callback) if name.startswith("on_") and name not in EVENTS
+             and callable(getattr(callback, name, None))]
+    if wrong:
+        ours = [SB3_EVENTS.get(name) or closest(name, EVENTS) for name in wrong]
+        renamed = ", ".join(f"{name} to {our}" for name, our in zip(wrong, ours) if our)
+        raise ConfigError(f"the callback {callback!r} has {', '.join(wrong)}, but learn calls only"
+                          f" {', '.join(EVENTS)}", f"rename {renamed}" if renamed else
+                          "give it another name")
 
 
 def _check_arguments(callback: Any) -> None:

@@ -10,8 +10,8 @@ from typing import Any, Callable, Sequence
 
 from fastppo.display.notes import note
 from fastppo.errors import CheckpointError
-from fastppo.files.checkpoint import checkpoints_in, step_of, write_checkpoint
-from fastppo.files.run_folder import FolderLock
+from fastppo.files.checkpoint import write_checkpoint
+from fastppo.files.run_folder import FolderLock, checkpoints_in, step_of
 
 log = logging.getLogger("fastppo")
 

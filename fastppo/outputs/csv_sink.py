@@ -1,4 +1,4 @@
-"""The sink that writes metrics.csv."""
+"""The sinks that write metrics.csv and episodes.csv."""
 
 import contextlib
 import csv
@@ -6,30 +6,42 @@ import errno
 import io
 import logging
 import os
-from itertools import count
+import time
 from pathlib import Path
+from typing import Any, Iterable, Sequence
 
 from fastppo.display.notes import note
-from fastppo.files.run_folder import write_error
-from fastppo.settings.metric_names import EPISODES, GLOBAL_STEP, MEAN_LENGTH, MEAN_RETURN
+from fastppo.files.run_folder import free_path, write_error
+from fastppo.settings.metric_names import (
+    EPISODE_COLUMNS,
+    EPISODES,
+    GLOBAL_STEP,
+    MEAN_LENGTH,
+    MEAN_RETURN,
+)
 
-MAX_WAITING = 10_000  # rows that wait for a disk
+MAX_WAITING = 10_000  # iterations that wait for a disk
+EPISODE_SECONDS = 1.0  # between two writes of episodes.csv
 
 log = logging.getLogger("fastppo")
 
 
-class CsvSink:
-    """A table with a row for every iteration; a metric that appears later gets a new column.
+class CsvTable:
+    """A table of a run that gets rows after every iteration; the first column is the step.
 
     When training begins, an older table at `path` is renamed, with a warning in the log, and so is
     a damaged one; a run that is resumed at `step` continues the table after that step. If the disk
     is full, a note is printed once, the run goes on, and the rows are written as soon as there is
-    room, the last MAX_WAITING of them. Raises ConfigError if a new file cannot be created.
+    room, those of the last MAX_WAITING iterations. Raises ConfigError if a new file cannot be
+    created.
     """
 
-    def __init__(self, path: Path, step: int | None = None):
-        self.path, self.step, self.waiting, self.begun = path, step, [], False
-        self.names = [GLOBAL_STEP, MEAN_RETURN, MEAN_LENGTH, EPISODES]
+    content: str  # in notes
+
+    def __init__(self, path: Path, step: int | None, names: Sequence[str]):
+        self.path, self.step, self.begun, self.names = path, step, False, [*names]
+        self.waiting: list[tuple[int, Any]] = []  # (step, what _fields makes rows of)
+        self.failed = False
         self.older = path.exists()
         if step is None and not self.older:
             try:
@@ -43,22 +55,33 @@ class CsvSink:
             with contextlib.suppress(OSError):  # the first row tries again, and says so
                 self._begin()
 
-    def __call__(self, ppo, stats: dict[str, float]) -> None:
-        """Writes a row; metrics without a value are empty."""
-        row, noted = {GLOBAL_STEP: ppo.step, **stats}, bool(self.waiting)
-        self.waiting = [*self.waiting, row][-MAX_WAITING:]
+    def on_end(self, ppo) -> None:
+        """Writes what is waiting."""
+        self.flush()
+
+    def flush(self) -> None:
+        """Writes what is waiting; if that is not possible a note says so, once."""
         try:
-            self._write_waiting()
+            if self.waiting:
+                self._write_waiting()
+            self.failed = False
         except OSError as error:
-            if not noted:
-                note(f"{self.path}: {error.strerror}; metrics from step {ppo.step:,} on wait until"
-                     " they can be written")
+            if not self.failed:
+                note(f"{self.path}: {error.strerror}; {self.content} from step"
+                     f" {self.waiting[0][0]:,} on wait until they can be written")
+            self.failed = True
 
     def close(self) -> None:
         """Writes what is waiting, if that is possible now."""
-        with contextlib.suppress(OSError):
-            if self.waiting:
-                self._write_waiting()
+        self.flush()
+
+    def put(self, step: int, one: Any) -> None:
+        """Adds what belongs to the iteration that ended at `step`."""
+        self.waiting = [*self.waiting, (step, one)][-MAX_WAITING:]
+
+    def _fields(self) -> Iterable[Sequence[Any]]:
+        """The rows that wait, in the order of `names`, to which it may add columns."""
+        raise NotImplementedError
 
     def _begin(self) -> None:
         if self.step is None:
@@ -79,10 +102,8 @@ class CsvSink:
         if not self.path.exists():  # also where somebody has removed the folder
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._rewrite([])
-        if new := [name for row in self.waiting for name in row if name not in self.names]:
-            self._add_columns([*dict.fromkeys(new)])
         text = io.StringIO(newline="")
-        csv.DictWriter(text, self.names).writerows(self.waiting)
+        csv.writer(text).writerows(self._fields())
         data = text.getvalue().encode()
         with open(self.path, "r+b", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
@@ -93,8 +114,7 @@ class CsvSink:
 
     def _rename(self, kind: str) -> None:
         """Renames the table that is there, which is of a `kind` that is not continued."""
-        free = (self.path.with_name(f"{self.path.stem}-{i}{self.path.suffix}") for i in count(1))
-        older = next(path for path in free if not path.exists())
+        older = free_path(self.path, 1)
         os.replace(self.path, older)
         log.warning("%s is %s, and is now %s", self.path, kind, older.name)
 
@@ -117,16 +137,6 @@ class CsvSink:
             file.truncate(end)
         self.names = names
 
-    def _add_columns(self, names: list[str]) -> None:
-        with open(self.path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        known, self.names = self.names, [*self.names, *names]
-        try:
-            self._rewrite(rows)
-        except OSError:
-            self.names = known
-            raise
-
     def _rewrite(self, rows: list[dict]) -> None:
         """Writes the whole table; a reader sees the old one or this one."""
         partial = self.path.with_name(f".{self.path.name}.part")
@@ -141,3 +151,66 @@ class CsvSink:
         except OSError:
             partial.unlink(missing_ok=True)
             raise
+
+
+class CsvSink(CsvTable):
+    """metrics.csv: a row for every iteration; a metric that appears later gets a new column."""
+
+    content = "metrics"
+
+    def __init__(self, path: Path, step: int | None = None):
+        super().__init__(path, step, [GLOBAL_STEP, MEAN_RETURN, MEAN_LENGTH, EPISODES])
+
+    def __call__(self, ppo, stats: dict[str, float]) -> None:
+        """Writes a row; metrics without a value are empty."""
+        self.put(ppo.step, {GLOBAL_STEP: ppo.step, **stats})
+        self.flush()
+
+    def _fields(self) -> Iterable[Sequence[Any]]:
+        if new := [name for _, row in self.waiting for name in row if name not in self.names]:
+            self._add_columns([*dict.fromkeys(new)])
+        return [[row.get(name, "") for name in self.names] for _, row in self.waiting]
+
+    def _add_columns(self, names: list[str]) -> None:
+        with open(self.path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        known, self.names = self.names, [*self.names, *names]
+        try:
+            self._rewrite(rows)
+        except OSError:
+            self.names = known
+            raise
+
+
+class EpisodeSink(CsvTable):
+    """episodes.csv: a row for every episode, in the order in which they end.
+
+    Of an iteration it has the last 100 at most, so that short ones cost no time and little room. It
+    is written every EPISODE_SECONDS, before a checkpoint, and at the end.
+    """
+
+    content = "episodes"
+
+    def __init__(self, path: Path, step: int | None = None):
+        super().__init__(path, step, EPISODE_COLUMNS)
+        self.due = 0.0
+
+    def __call__(self, ppo, stats: dict[str, float]) -> None:
+        """Takes the episodes that ended in the last rollout."""
+        if ppo.episodes.ended:
+            steps = steps_after_rows(ppo)
+            self.put(ppo.step, [(steps[row], *episode) for row, *episode in ppo.episodes.ended])
+        if time.monotonic() >= self.due:
+            self.flush()
+            self.due = time.monotonic() + EPISODE_SECONDS
+
+    def _fields(self) -> Iterable[Sequence[Any]]:
+        return [row for _, rows in self.waiting for row in rows]
+
+
+def steps_after_rows(ppo) -> Sequence[int]:
+    """The environment step after each row of the last rollout."""
+    begin, valid = ppo.progress.begin, ppo.arena["valid"]
+    if ppo.step - begin == valid.size:
+        return range(begin, ppo.step + 1, valid.shape[1])[1:]
+    return (begin + valid.sum(axis=1).cumsum()).tolist()

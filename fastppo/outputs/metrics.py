@@ -100,6 +100,7 @@ class EpisodeMetrics:
 
     def __init__(self):
         self.state = RecentEpisodes()
+        self.ended: list[tuple[int, float, int]] = []  # row, return and length, in the last rollout
 
     @property
     def count(self) -> int:
@@ -129,12 +130,14 @@ class EpisodeMetrics:
 
         `infos` are the numbers of their last infos; the first MAX_INFO_KEYS names of a run are
         metrics. A rollout given again after an interrupt, by its `iteration`, is added once.
+        `ended` has the last EPISODE_WINDOW of them.
         """
         if iteration is not None and iteration == self.state.iteration:
             return
         ended, infos = np.argwhere(length > 0), infos or {}
         last = [(float(total[t, e]), int(length[t, e]), infos.get((t, e), {}))
                 for t, e in ended[-EPISODE_WINDOW:].tolist()]
+        self.ended = [(t, *one[:2]) for (t, _), one in zip(ended[-EPISODE_WINDOW:].tolist(), last)]
         names = dict.fromkeys([*self.state.names, *(name for *_, info in last for name in info)])
         self.state = RecentEpisodes(iteration, (*self.state.recent, *last)[-EPISODE_WINDOW:],
                                     self.count + len(ended), tuple(names)[:MAX_INFO_KEYS],

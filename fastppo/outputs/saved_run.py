@@ -5,10 +5,11 @@ import os
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Self
+from typing import TYPE_CHECKING, Any, Callable, NoReturn, Self
 
 from fastppo.build.run import Run
 from fastppo.config import Config
+from fastppo.errors import UnknownNameError
 from fastppo.files.checkpoint import (
     find_checkpoint,
     restore,
@@ -20,6 +21,7 @@ from fastppo.outputs.callbacks import Hooks
 from fastppo.outputs.fault_handler import Result, attempt, fault_stats
 from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
 from fastppo.outputs.sinks import make_sinks
+from fastppo.settings.script_names import ATTRIBUTES
 
 
 def settings_signature() -> inspect.Signature:
@@ -59,6 +61,17 @@ class SavedRun(Run):
         except BaseException:
             self.close()
             raise
+
+    if not TYPE_CHECKING:  # which reports unknown names itself
+        def __getattr__(self, name: str) -> Any:
+            if name in ATTRIBUTES:
+                raise UnknownNameError(f"a trainer has no {name}", ATTRIBUTES[name])
+            return self.__getattribute__(name)  # it raises the error of before
+
+    @classmethod
+    def load(cls, *args: Any, **others: Any) -> NoReturn:
+        """Raises UnknownNameError, which says what is there instead: fastppo.load and resume."""
+        raise UnknownNameError("PPO has no load", ATTRIBUTES["load"])
 
     @classmethod
     def resume(cls, path: str | os.PathLike, env: Any = None, **changes: Any) -> Self:

@@ -10,15 +10,16 @@ from fastppo.display.progress_lines import ProgressLines
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
 from fastppo.files.run_folder import make_run_folder
-from fastppo.outputs.background_sink import BackgroundSink, check_logger_package
+from fastppo.machine.installation import check_loggers
+from fastppo.outputs.background_sink import BackgroundSink
 from fastppo.outputs.checkpointer import Checkpointer
-from fastppo.outputs.csv_sink import CsvSink
+from fastppo.outputs.csv_sink import CsvSink, EpisodeSink
 from fastppo.outputs.evaluator import Evaluator
 from fastppo.outputs.tensorboard_sink import TensorBoardSink
 from fastppo.outputs.trackio_sink import TrackioSink
 from fastppo.outputs.video_recorder import VideoRecorder
 from fastppo.outputs.wandb_sink import WandbSink
-from fastppo.settings.file_names import METRICS_FILE
+from fastppo.settings.file_names import EPISODES_FILE, METRICS_FILE
 from fastppo.settings.fixes import Set
 
 # The sink of each logger, from (Config, the run's folder, the step of a run that is resumed).
@@ -68,23 +69,19 @@ def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> li
     The checkpoints are last: what the others write for an iteration is written before. `step` is
     that of the checkpoint of a run that is resumed.
     """
-    check_loggers(config)
+    check_loggers(config.logger or ())
+    if "tensorboard" in (config.logger or ()) and config.run_dir is None:
+        raise ConfigError('logger="tensorboard" writes into the folder of the run, and run_dir is'
+                          " None", Set(run_dir="runs/my_run"))
     evaluates = config.eval_interval is not None or config.eval_env is not None
     sinks: list[Sink] = [Evaluator(config, source)] if evaluates else []
     sinks += [VideoRecorder(config, source)] if config.video_interval else []
     folder, lock = make_run_folder(config)
-    sinks += [CsvSink(folder / METRICS_FILE, step)] if folder else []
+    if folder:
+        sinks += [CsvSink(folder / METRICS_FILE, step), EpisodeSink(folder / EPISODES_FILE, step)]
     sinks += [LOGGER_SINKS[name](config, folder or Path(), step) for name in config.logger or ()]
     sinks += progress_sinks(config.progress)
     if folder:
         sinks.append(Checkpointer(folder, config.checkpoint_interval, lock, step))
     return sinks
 
-
-def check_loggers(config: Config) -> None:
-    """Raises ConfigError for a logger that is not installed, or has no place for its files."""
-    for name in config.logger or ():
-        check_logger_package(name)
-    if "tensorboard" in (config.logger or ()) and config.run_dir is None:
-        raise ConfigError('logger="tensorboard" writes into the folder of the run, and run_dir is'
-                          " None", Set(run_dir="runs/my_run"))

@@ -1,16 +1,16 @@
-"""A density chart: the share of a group's runs in each cell of steps and values."""
+"""A density chart: how the returns of single episodes are distributed over the steps of runs."""
 
 from pathlib import Path
 from typing import Sequence
 
 import numpy as np
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from fastppo.errors import ConfigError
 from fastppo.reports.curves import mark_solved, short
 from fastppo.reports.pictures import (
+    COLOURS,
     empty_figure,
     house_style,
     metric_axis,
@@ -19,29 +19,31 @@ from fastppo.reports.pictures import (
     step_axis,
 )
 from fastppo.reports.run_groups import Curve, RunGroup
-from fastppo.settings.metric_names import MEAN_RETURN
+from fastppo.reports.run_table import read_table
+from fastppo.settings.file_names import EPISODES_FILE, METRICS_FILE
+from fastppo.settings.fixes import Set
+from fastppo.settings.metric_names import SINGLE
 
-COLUMNS, ROWS = 60, 30  # of the histogram: steps and values
-POINTS = 8  # of each curve in a column
-SHADES = "#d4e6f2", "#0072b2", "#06263b"
-FEWEST_IN_DENSITY = 3
+COLUMNS, ROWS = 240, 120  # of the picture: steps and values
+SPREAD = 0.015  # standard deviation of the Gaussian of an episode, as a share of the axis
+MOST_DOTS = 3_000
+SHADES = "#ffffff", "#cfe3f1", "#56a3d0", "#0072b2", "#04365a"
 
 
 def save_density(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:
     """Writes the density chart of one group of runs to a png, svg or pdf; returns its path.
 
-    The table of a run has no single episodes, so this is the density of the runs' curves, each a
-    mean over the last episodes. Raises ConfigError for several groups, for fewer than
-    FEWEST_IN_DENSITY runs, and if the file cannot be written.
+    It shows the episodes of all runs of the group together. Raises ConfigError for several groups,
+    for a metric that single episodes do not have, for a run without the table of its episodes, and
+    if the file cannot be written.
     """
     if len(groups) > 1:
         raise ConfigError("a density chart shows one group of runs, and there are"
                           f" {len(groups)}: {'; '.join(group.label for group in groups)}",
                           "give the paths of one group")
-    runs = len(groups[0].tables)
-    if runs < FEWEST_IN_DENSITY:
-        raise ConfigError(f"a density chart needs {FEWEST_IN_DENSITY} runs or more, not {runs}",
-                          "give more seeds, or leave --kind out")
+    if metric not in SINGLE:
+        raise ConfigError(f"a density chart shows single episodes, which have no {metric}",
+                          tuple(Set(metric=name) for name in SINGLE))
     with house_style():
         return save_figure(draw_density(groups[0], metric), path)
 
@@ -50,34 +52,67 @@ def draw_density(group: RunGroup, metric: str) -> Figure:
     """The figure of save_density, 7 x 4 inches."""
     figure = empty_figure(7, 4)
     axes = figure.subplots()
-    shares, steps, values = density(group.curves(metric))
-    mesh = axes.pcolormesh(steps, values, np.where(shares > 0, shares, np.nan).T, vmin=0,
-                           cmap=LinearSegmentedColormap.from_list("shares", SHADES))
-    bar = figure.colorbar(mesh, ax=axes, aspect=30, pad=0.01, format=PercentFormatter(1))
-    bar.outline.set_visible(False)
-    bar.set_label("share of the runs")
+    steps, values = episodes(group, SINGLE[metric])
+    low, high = np.percentile(values, [0.5, 99.5])  # outliers must not make the rest small
+    room = 0.06 * (high - low) or 1.0
+    edges = np.linspace(0, steps[-1], COLUMNS + 1)
+    levels = np.linspace(low - room, high + room, ROWS + 1)
+    around = window(steps, values, middles(edges))
+    shade = density(around, middles(levels), SPREAD * (levels[-1] - levels[0]))
+    axes.pcolormesh(edges, levels, shade.T, rasterized=True,
+                    norm=PowerNorm(0.5, 0, np.quantile(shade.max(axis=1), 0.7)),
+                    cmap=LinearSegmentedColormap.from_list("density", SHADES))
+    few = len(steps) <= MOST_DOTS
+    if few:
+        axes.plot(steps, values, "o", ms=1.4, markeredgewidth=0, color=SHADES[-1], alpha=0.4)
+    for colour, wide in (("white", 3.0), (COLOURS[1], 1.6)):
+        axes.plot(middles(edges), np.median(around, axis=1), color=colour, linewidth=wide)
     names = dict.fromkeys(table.title for table in group.tables)
-    what = ", each the mean of its last 100 episodes" * (metric == MEAN_RETURN)
-    set_title(axes, short(", ".join(names)),
-              f"density of the curves of {len(group.tables)} runs{what}")
+    runs = f" of {len(group.tables)} runs" * (len(group.tables) > 1)
+    set_title(axes, short(", ".join(names)), f"{len(steps):,} episodes{runs}{' (dots)' * few};"
+              f" shade: density of the {around.shape[1]} around a step; line: their median")
     step_axis(axes)
     metric_axis(axes, metric)
+    axes.set(ylabel=f"{SINGLE[metric]} of an episode", ylim=levels[[0, -1]])
+    axes.grid(False)
     mark_solved(axes, [*names], metric)
     return figure
 
 
-def density(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(shares of runs [columns rows], edges of steps [columns + 1], of values [rows + 1]).
+def episodes(group: RunGroup, name: str) -> Curve:
+    """(steps at which they ended, `name` of them) f64 [n] of all finite episodes, by step.
 
-    In each column of steps a curve has POINTS interpolated points, and none before its first or
-    after its last value. A share is that of the column's points in a cell of values; the shares of
-    a column add up to 1, or to 0 if no curve reaches it.
+    Raises ConfigError for a run without the table of its episodes, or without an episode.
     """
-    begin, end = min(steps[0] for steps, _ in curves), max(steps[-1] for steps, _ in curves)
-    edges = np.linspace(begin, max(end, begin + 1), COLUMNS + 1)
-    points = np.linspace(begin, edges[-1], COLUMNS * POINTS)
-    values = np.stack([np.interp(points, *curve, left=np.nan, right=np.nan) for curve in curves])
-    known = ~np.isnan(values)
-    at = np.broadcast_to(points, values.shape)[known]
-    counts, _, levels = np.histogram2d(at, values[known], [edges, ROWS])
-    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), edges, levels
+    found = []
+    for table in group.tables:
+        file = table.file.with_name(EPISODES_FILE)
+        if table.file.name != METRICS_FILE or not file.exists():
+            raise ConfigError(f"a density chart needs {EPISODES_FILE}, the single episodes, and"
+                              f" there is none beside {table.file}",
+                              "train it again, or leave --kind out: a curve needs no episodes")
+        found.append(read_table(file).curve(name))
+    steps, values = map(np.concatenate, zip(*found))
+    order = np.argsort(steps, kind="stable")
+    return steps[order], values[order]
+
+
+def window(steps: np.ndarray, values: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The values of the episodes around each step of `at` [columns n]: a twentieth, 10 to 100.
+
+    Half of them ended before it, half after it, where there are as many.
+    """
+    count = min(len(steps), int(np.clip(len(steps) / 20, 10, 100)))
+    first = np.clip(np.searchsorted(steps, at) - count // 2, 0, len(steps) - count)
+    return values[first[:, None] + np.arange(count)]
+
+
+def density(values: np.ndarray, at: np.ndarray, width: float) -> np.ndarray:
+    """The mean over values [columns n] of a Gaussian around each, 1 at its top: [columns rows]."""
+    return np.stack([np.exp(-0.5 * ((at[:, None] - column) / width) ** 2).mean(axis=1)
+                     for column in values])
+
+
+def middles(edges: np.ndarray) -> np.ndarray:
+    """The middle between each two neighbours of `edges`."""
+    return (edges[1:] + edges[:-1]) / 2

@@ -1,15 +1,14 @@
 """Names that other libraries give to our settings, as data; the nearest name to an unknown one."""
 
 import difflib
-from typing import Iterable, NamedTuple
+from typing import Any, Iterable, NamedTuple, Sequence
 
-from fastppo.settings.fixes import DidYouMean, Fix, Set, program
+from fastppo.settings.fixes import DidYouMean, Each, Fix, Set
 
 NEAR = 0.75  # similarity from which a name is proposed: one or two letters are wrong
 
-
 # Words for values of ours, where a setting has that value.
-VALUE_ALIASES = {"pt": "torchscript", "jit": "torchscript", "tb": "tensorboard"}
+VALUE_ALIASES = {"pt": "torchscript", "jit": "torchscript", "tb": "tensorboard", "gpu": "cuda"}
 
 
 class Answer(NamedTuple):
@@ -23,7 +22,8 @@ class Answer(NamedTuple):
 MINIBATCH_SIZE = Answer("give num_minibatches, which is num_envs x num_steps / the size of a"
                         " minibatch", why="; here the number of minibatches is set")
 
-# Settings of other libraries, by library: our name for the same setting, or an Answer.
+# Settings of other libraries, by library: our name for the same setting (several: one of them is
+# meant), or an Answer.
 LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
     "CleanRL's and Stable-Baselines3's": {
         "total_timesteps": "total_steps", "learning_rate": "lr", "ent_coef": "entropy_coef",
@@ -65,7 +65,9 @@ LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
         "clip_param": "clip_range", "entropy_coeff": "entropy_coef", "ent_coeff": "entropy_coef",
         "vf_loss_coeff": "value_coef", "grad_clip": "max_grad_norm", "num_epochs": "epochs",
         "num_sgd_iter": "epochs", "desired_kl": "adaptive_kl",
-        "log_dir": "run_dir", "output_dir": "run_dir",
+        "log_dir": "run_dir", "output_dir": "run_dir", "config": "preset",
+        "load": "init_from resume",
+        "gpu": Answer(Set(device="cuda"), Set(device="cpu")),
         "rnn_type": Answer(Set(rnn="gru")),
         "recurrent": Answer(Set(rnn="lstm"), Set(rnn="none")),
         "use_rnn": Answer(Set(rnn="gru"), Set(rnn="none")),
@@ -94,8 +96,32 @@ def nearest_setting(name: str, known: Iterable[str]) -> Fix:
     near = [name] if name in FOREIGN_NAMES else difflib.get_close_matches(
         name, [*known, *FOREIGN_NAMES], 1, NEAR)
     found = [ours for candidate in near for ours in _our_names(candidate) if ours in known]
-    found = found[:1] or [one for one in known if name in one.split("_")][:3]
-    return DidYouMean(*found) if found else f"{program()} --help-all lists them"
+    found = found[:1] or [one for one in known if name in one.split("_") or (
+        len(name) > 2 and one.startswith(name))][:3]
+    return DidYouMean(*found)
+
+
+def unknown_setting(typed: str, name: str, value: Any, off: bool, known: Sequence[str]
+                    ) -> tuple[str, Fix]:
+    """(what is wrong with a name that is no setting, the fix with its `value`).
+
+    `off`: the value switches it off.
+    """
+    if name not in FOREIGN_NAMES:
+        return f'there is no setting "{name}"', nearest_setting(
+            name.lstrip("-").removeprefix("no_"), known)
+    ours = FOREIGN_NAMES[name]
+    if isinstance(ours, str):
+        plain = isinstance(value, (str, int, float))
+        ours = Answer(tuple(Set(**{one: value}) if plain else DidYouMean(one)
+                            for one in ours.split()))
+    return (f"{typed} is a name of {library_of(name)}, not of fastppo{ours.why}",
+            off and ours.off or ours.on)
+
+
+def in_one(errors: Sequence[tuple[str, Fix]], several: str) -> tuple[str, Fix]:
+    """One (what, fix) for those of several errors; the same one if it is alone."""
+    return errors[0] if len(errors) == 1 else (f"{len(errors)} {several}", Each(*errors))
 
 
 def _our_names(name: str) -> list[str]:
@@ -103,4 +129,4 @@ def _our_names(name: str) -> list[str]:
     ours = FOREIGN_NAMES.get(name, name)
     if isinstance(ours, Answer):
         return list(ours.on.settings) if isinstance(ours.on, Set) else []
-    return [ours]
+    return ours.split()

@@ -1,5 +1,6 @@
 """The names of the files in the folder of a run."""
 
 MODEL_FILE, BEST_FILE = "model.safetensors", "best.safetensors"  # policies
-CONFIG_FILE, SUMMARY_FILE, METRICS_FILE = "config.json", "summary.json", "metrics.csv"
+CONFIG_FILE, SUMMARY_FILE = "config.json", "summary.json"
+METRICS_FILE, EPISODES_FILE = "metrics.csv", "episodes.csv"
 COMMAND_FILE, SYSTEM_FILE, OUTPUT_FILE = "command.txt", "system.json", "output.txt"

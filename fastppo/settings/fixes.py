@@ -4,6 +4,7 @@
     Omit("lr", "gamma")     leave --lr and --gamma out         leave lr and gamma out
     Install("atari")        pip install "fastppo[atari]"       the same
     DidYouMean("lr")        did you mean --lr?                 did you mean lr?
+    Each((what, fix), ...)  what: fix, a line for each         the same
     "a sentence"            the sentence                       the same
     (fix, fix)              alternatives, joined by "; or "
 """
@@ -54,17 +55,30 @@ class Install:
 
 
 class DidYouMean:
-    """The names of the settings, one or several, that an unknown name may be meant to be."""
+    """The names of the settings that an unknown name may be meant to be; none: where they are."""
 
     def __init__(self, *names: str):
         self.names = names
 
     def text(self, shell: bool) -> str:
         """did you mean --lr or --critic_lr?"""
+        if not self.names:
+            return f"{program()} --help-all lists them" if shell else "help(fastppo.PPO) lists them"
         return f"did you mean {' or '.join('--' * shell + name for name in self.names)}?"
 
 
-SingleFix = str | Set | Omit | Install | DidYouMean
+class Each:
+    """The fixes of several errors, each after what happened, on a line of its own."""
+
+    def __init__(self, *errors: "tuple[str, Fix]"):
+        self.errors = errors
+
+    def text(self, shell: bool) -> str:
+        """there is no setting "num_env": did you mean --num_envs?"""
+        return "\n       ".join(f"{what}: {fix_text(fix, shell)}" for what, fix in self.errors)
+
+
+SingleFix = str | Set | Omit | Install | DidYouMean | Each
 Fix = SingleFix | tuple[SingleFix, ...]
 
 

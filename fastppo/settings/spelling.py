@@ -3,6 +3,8 @@
 import difflib
 from typing import Any, Iterable
 
+from fastppo.settings.aliases import VALUE_ALIASES
+
 MODELS = "auto", "mlp", "cnn", "impala", "impoola"  # networks that a setting can name
 
 
@@ -26,7 +28,7 @@ def nearest_choice(value: Any, choices: str, default: Any) -> Any:
     if isinstance(value, tuple):
         return closest_of_each(value, known) or default
     text = value if isinstance(value, str) and isinstance(default, str) else ""
-    return closest(text, known) or default
+    return closest(VALUE_ALIASES.get(text, text), known) or default
 
 
 def closest_of_each(texts: Iterable[Any], choices: Iterable[str]) -> tuple[str, ...]:

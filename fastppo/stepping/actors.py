@@ -11,14 +11,14 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
 
-from fastppo.envs.actions import ActionMapping
-from fastppo.envs.observations import ObservationEncoding, ObservationLayout
-from fastppo.envs.spaces import MASKED_LOGIT, leaf_arrays
 from fastppo.errors import NonFiniteError
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
 from fastppo.machine.kernels import Purpose
 from fastppo.machine.noise import ActionNoise
+from fastppo.spaces.actions import ActionMapping
+from fastppo.spaces.leaves import MASKED_LOGIT, leaf_arrays
+from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
 
 class Actor:
@@ -61,7 +61,7 @@ class TimedActor(Actor):
 class PolicyPlan(NamedTuple):
     """A network as the compiled policy reads it."""
 
-    plan: np.ndarray  # i64 [layers 7], see kernels.forward
+    plan: np.ndarray  # i64 [layers 12], see kernels.forward
     log_std: int | None  # offset into the flat parameters, or None for a categorical head
     limit: float = 10.0  # of normalised observations
 
@@ -81,7 +81,8 @@ class LocalActor(TimedActor):
         self.times = arena["times"][first]
         self.mean, self.scale = (arena[n] if len(arena[n]) else None for n in ("mean", "scale"))
         self.plan, self.to_env = plan, actions.to_env()
-        self.encoding = ObservationEncoding(layout, norm_obs=self.mean is not None)
+        self.encoding = ObservationEncoding(
+            layout, [0] * kernels.reads_image(plan.plan), self.mean is not None)
         kind = "u" if plan.log_std is None else "n"
         self.noise = ActionNoise(kind * actions.size, seed, first, count)
         self.packed = np.empty(kernels.packed_size(plan.plan), np.float32)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
-from fastppo.envs.spaces import leaf_arrays
 from fastppo.machine.arena import Arena
+from fastppo.spaces.leaves import leaf_arrays
 from fastppo.stepping.replay import EpisodeHistory, EpisodeLog, LogState, ResumedEpisodes
 from fastppo.stepping.rewards import ReturnScaling
 

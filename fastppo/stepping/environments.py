@@ -7,9 +7,9 @@ import numpy as np
 
 from fastppo.envs import faults
 from fastppo.envs.make import Factory, make_envs
-from fastppo.envs.observations import ObservationLayout
 from fastppo.errors import EnvError, FaultPlace
 from fastppo.machine import kernels
+from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping import checks
 
 WARMUP_EPISODE = -1  # training's episodes are 0, 1, 2, ...; the warm-up's are -1, -2, -3, ...

@@ -15,12 +15,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from fastppo.envs import faults
-from fastppo.envs.actions import ActionMapping
-from fastppo.envs.observations import ObservationLayout
-from fastppo.envs.spaces import fitting_array
 from fastppo.errors import ConfigError, SpaceError
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
+from fastppo.spaces.actions import ActionMapping
+from fastppo.spaces.leaves import fitting_array
+from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping import checks
 from fastppo.stepping.actors import Actor, RandomActor
 from fastppo.stepping.environments import WARMUP_EPISODE

@@ -4,9 +4,8 @@ from typing import Any, Callable
 
 import gymnasium as gym
 
-from fastppo.envs.faults import NonFiniteValue
-from fastppo.envs.observations import ObservationLayout
 from fastppo.envs.wrappers import unchecked_step
+from fastppo.spaces.observations import NonFiniteValue, ObservationLayout
 from fastppo.stepping.checks import checked_reward
 from fastppo.stepping.environments import Environments, EpisodeRules
 from fastppo.stepping.episodes import RolloutRecorder

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from fastppo.envs.observations import ObservationLayout
-from fastppo.envs.spaces import fitting_array, leaf_arrays
+from fastppo.spaces.leaves import fitting_array, leaf_arrays
+from fastppo.spaces.observations import ObservationLayout
 
 
 class LeafSlot:

@@ -12,9 +12,9 @@ from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
 import numpy as np
 
-from fastppo.envs.spaces import leaf_arrays
 from fastppo.errors import EnvError
 from fastppo.settings.fixes import Set
+from fastppo.spaces.leaves import leaf_arrays
 from fastppo.stepping.checks import checked_reward
 from fastppo.stepping.environments import Environments, RunningEpisode
 from fastppo.stepping.episodes import RolloutViews

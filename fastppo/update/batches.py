@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fastppo.collect import Rollout
-from fastppo.envs.spaces import tree_map
+from fastppo.spaces.leaves import tree_map
 
 
 class Batch(NamedTuple):
@@ -22,7 +22,9 @@ class Batch(NamedTuple):
 
     def rows(self, which: Tensor | slice) -> "Batch":
         """The samples that `which` selects."""
-        return type(self)(*(tree_map(lambda x: x[which], field) for field in self))
+        def pick(x: Tensor) -> Tensor:  # of images index_select takes an eighth of the time
+            return x[which] if isinstance(which, slice) else x.index_select(0, which)
+        return type(self)(*(tree_map(pick, field) for field in self))
 
     def shuffled(self, order: Tensor) -> "Batch":
         """The samples in `order`, a random permutation i64 [b]."""

@@ -13,7 +13,6 @@ import torch
 
 from fastppo.collect import Rollout
 from fastppo.config import Config
-from fastppo.envs.spaces import tree_map
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
@@ -21,6 +20,7 @@ from fastppo.networks.heads import Gaussian
 from fastppo.networks.value_normalisation import PopArt
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Set
+from fastppo.spaces.leaves import tree_map
 from fastppo.update.batches import Batch, normalise_advantages
 
 EpochTransform = Callable[[Rollout, Batch, int, int], Batch]

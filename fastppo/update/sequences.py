@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fastppo.collect import Rollout
-from fastppo.envs.spaces import tree_map
 from fastppo.networks.recurrent import Sequences
+from fastppo.spaces.leaves import tree_map
 from fastppo.update.batches import Batch, split_between
 
 

@@ -28,6 +28,9 @@ def die_with_parent(lifeline: int) -> None:
 def main() -> None:
     """Reads the first message of the mailbox, then runs the worker's loop."""
     import faulthandler
+    import logging
+    if logging.lastResort:  # what prints warnings where nothing else is configured, as here
+        logging.lastResort.setFormatter(logging.Formatter("warning: %(message)s"))
     # A terminal or a scheduler sends these to a whole group; the main process handles them. What is
     # ignored is inherited by children of an environment, a function is not.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

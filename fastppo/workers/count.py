@@ -14,6 +14,7 @@ from fastppo.settings.fixes import Set
 START_SECONDS = 0.25  # until the workers have started
 HANDOVER_SECONDS = 200e-6  # for the main process to wake the workers, and them to wake it
 MOST_PER_CORE = 2  # workers, without a warning: some environments wait
+MOST_AT_ALL = 16  # for each core: a hundred on two cores take a minute to start
 
 log = logging.getLogger("fastppo")
 
@@ -21,7 +22,8 @@ log = logging.getLogger("fastppo")
 def worker_count(num_workers: int | str | None, num_envs: int, pays: Callable[[int], bool]) -> int:
     """The number of worker processes for `num_envs` environments; 0: only the main process.
 
-    None gives one per core; "auto" gives the same, or 0 if `pays(workers)` is False. Raises
+    None gives one per core; "auto" gives the same, or 0 if `pays(workers)` is False. A number is
+    limited by the environments and the cores, which the log says: the results are the same. Raises
     ConfigError if this machine cannot run workers.
     """
     if not kernels.COMPILED or os.name == "nt":
@@ -34,13 +36,16 @@ def worker_count(num_workers: int | str | None, num_envs: int, pays: Callable[[i
     if num_workers is None or num_workers == "auto":
         count = min(usable_cores(), num_envs)
         return count if num_workers is None or pays(count) else 0
-    count = min(num_workers, num_envs)
-    if num_workers > num_envs:
-        log.warning("num_workers=%d, but there are only %d environments: %d workers are started",
-                    num_workers, num_envs, num_envs)
-    if count > MOST_PER_CORE * usable_cores():
+    cores = usable_cores()
+    count = min(num_workers, num_envs, MOST_AT_ALL * cores)
+    if num_workers > count:
+        most = f"only {num_envs} environments" if count == num_envs else \
+            f"{cores} cores, and {MOST_AT_ALL} workers for each are the most"
+        log.warning("num_workers=%d, but there are %s: %d workers are started",
+                    num_workers, most, count)
+    if count > MOST_PER_CORE * cores:
         log.warning("%d workers share %d cores; one per core is usually fastest: num_workers=%d",
-                    count, usable_cores(), usable_cores())
+                    count, cores, cores)
     return count
 
 
@@ -58,7 +63,10 @@ def pays(step_seconds: float, config: Config, workers: int) -> bool:
     return saved > START_SECONDS + handovers * HANDOVER_SECONDS
 
 
-def needs_workers(config: Config) -> bool:
-    """True if a setting asks for something that only worker processes have."""
-    return config.on_worker_failure == "restart" or \
-        config.step_timeout not in (0, default_of("step_timeout"))
+def needs_workers(config: Config) -> str:
+    """The first setting that asks for what only worker processes have; "" if none does."""
+    if config.on_worker_failure == "restart":
+        return "on_worker_failure"
+    if config.step_timeout not in (0, default_of("step_timeout")):
+        return "step_timeout"
+    return ""

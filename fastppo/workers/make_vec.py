@@ -17,11 +17,11 @@ from gymnasium.vector.utils import batch_space
 
 from fastppo.config import Config, default_of
 from fastppo.envs.source import EnvSource, check_agreement
-from fastppo.envs.spaces import build_structure, leaves
 from fastppo.errors import ConfigError, EnvError, InputError
 from fastppo.machine.arena import Arena, spec_bytes
 from fastppo.settings.aliases import nearest_setting
 from fastppo.settings.fixes import DidYouMean, Fix, Omit, Set
+from fastppo.spaces.leaves import build_structure, leaves
 from fastppo.stepping.native_vector import parse_autoreset_mode
 from fastppo.workers import vector_stepper
 from fastppo.workers.count import pays, worker_count
@@ -82,7 +82,7 @@ def _check_call(env: Any, unknown: dict[str, Any]) -> None:
     for name in unknown:
         known = inspect.signature(make_vec).parameters
         fix = nearest_setting(name, known)
-        if not isinstance(fix, DidYouMean):
+        if not (isinstance(fix, DidYouMean) and fix.names):
             fix = Omit(name), Set(env_kwargs={name: unknown[name]})
         raise ConfigError(f"make_vec knows no {name!r}, only {', '.join([*known][:-1])}", fix)
     if isinstance(env, VectorEnv):

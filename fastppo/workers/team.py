@@ -275,8 +275,7 @@ class WorkerTeam:
 
 
 def joined_texts(texts: Sequence[str]) -> str:
-    """The texts of failures, below each other; of one that has failed as another, the first line.
-    """
+    """The texts of failures, below each other; a repeated reason is cut to its first line."""
     lines, reasons = [], set()
     for text in texts:
         reason = text.partition(" failed in ")[2] or text

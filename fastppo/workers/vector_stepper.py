@@ -11,9 +11,9 @@ from gymnasium.spaces import Dict, Discrete, Space, Tuple
 from gymnasium.vector import AutoresetMode
 
 from fastppo.envs.make import Factory
-from fastppo.envs.spaces import Leaf, build_structure, fitting_array, leaves, tree_map
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena, Spec
+from fastppo.spaces.leaves import Leaf, build_structure, fitting_array, leaves, tree_map
 from fastppo.stepping.environments import Environments, RunningEpisode
 
 StepInfos = dict[int, tuple[dict, dict]]  # environment -> (final info of an episode's end, info)

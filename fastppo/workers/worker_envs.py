@@ -10,11 +10,11 @@ from typing import Sequence
 
 import numpy as np
 
-from fastppo.envs.actions import ActionMapping
 from fastppo.envs.make import Factory
-from fastppo.envs.observations import ObservationLayout
 from fastppo.machine import global_rng
 from fastppo.machine.arena import Arena
+from fastppo.spaces.actions import ActionMapping
+from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.actors import CentralActor, LocalActor, PolicyPlan, WaitingActor, first_turn
 from fastppo.stepping.environments import EpisodeRules
 from fastppo.stepping.episodes import RolloutViews

@@ -8,6 +8,7 @@ import pytest
 from fastppo import PPO, Config
 from fastppo.arguments import command_line
 from fastppo.arguments.preset_files import preset_settings, settings_text
+from fastppo.build.resolve import config_for
 from fastppo.errors import ConfigError
 
 TOML = 'num_envs = 4\nlr = 1e-3\nhidden_sizes = [8, 8]\nenv_kwargs = {"level" = 3}\n'
@@ -41,13 +42,36 @@ def test_python_takes_a_file_too(preset):
 
 @pytest.mark.parametrize("text, name, words", [
     ("num_envs = ", "a.toml", "no TOML"), ("{", "a.json", "no JSON"),
-    ("[1]", "a.json", "no object"), ("num_env = 3", "a.toml", "no setting 'num_env'"),
+    ("[1]", "a.json", "no object"), ("num_env = 3", "a.toml", 'no setting "num_env"'),
     ("num_envs = -1", "a.toml", "num_envs is -1"),
     (None, "a.toml", "cannot be read")])
 def test_a_file_that_is_no_preset_is_one_error(preset, tmp_path, text, name, words):
     path = str(tmp_path / "missing.toml") if text is None else preset(text, name)
     with pytest.raises(ConfigError, match=words):
         command_line.read([f"--preset={path}"])
+
+
+def test_an_error_of_a_file_names_it_and_all_its_unknown_names(preset):
+    path = preset("num_env = 3\nlearning_rate = 1e-3\ngamma = 0.9", "a.toml")
+    with pytest.raises(ConfigError) as refused:
+        command_line.read([f"--preset={path}"])
+    assert refused.value.shell == (
+        f"in {path}: 2 names are no settings of fastppo\n"
+        '  fix: there is no setting "num_env": did you mean num_envs?\n'
+        "       learning_rate is a name of CleanRL's and Stable-Baselines3's, not of fastppo:"
+        " lr=0.001")
+
+
+def test_an_error_of_a_value_names_the_file_unless_another_value_is_wrong(preset):
+    path = preset('num_envs = "many"\nnum_steps = 4')
+    for read in (lambda *flags: command_line.read([f"--preset={path}", *flags]),
+                 lambda *flags: config_for("CartPole-v1", {"preset": path} | (
+                     {"gamma": 2.0} if flags else {}))):
+        with pytest.raises(ConfigError, match=f"^in {path}: num_envs is 'many', but must be"):
+            read()
+        with pytest.raises(ConfigError, match="^gamma is 2.0"):
+            read("--gamma=2")
+    assert command_line.read([f"--preset={path}", "--num_envs=8"]).config.num_steps == 4
 
 
 def test_the_text_of_a_config_is_a_file_that_gives_it_again(preset):

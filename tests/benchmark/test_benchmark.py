@@ -276,7 +276,7 @@ def test_an_error_of_the_environments_ends_the_measurement_with_its_text():
     (["--json=."], "cannot write . (a folder)"),
     (["--profile=."], "cannot write . (a folder)"),
     (["--vec=native", "--num_workers=2"], "leave --num_workers out"),
-    (["--vec=envpool", "--processes=0,2"], "leave --processes out"),
+    (["--vec=native", "--processes=0,2"], "leave --processes out"),
     (["--against=sb3", "--against_python=sb3=/no/such/python"], "cannot run /no/such/python"),
 ])
 def test_what_cannot_be_measured_is_said_with_a_fix(argv, words, monkeypatch, capsys):
@@ -305,7 +305,7 @@ CONFIG = {"frame_stack": 1, "preprocessing": "none", "end_on_life_loss": False, 
                                      "  fix: measure without rl_games on EnvPool;"
                                      " or --frame_stack=1"),
     ("envpool", {"frame_stack": 2, "rnn": "gru"}, "EnvPool does not support frame_stack=2\n"),
-    ("sb3", {"preprocessing": "atari", "end_on_life_loss": True},
+    ("sample_factory", {"preprocessing": "atari", "end_on_life_loss": True},
      "--preprocessing=none --end_on_life_loss=False"),
     ("sample_factory", {"activation": "silu"}, "or --activation=tanh"),
     ("sb3", {"model": "impala"}, "or --model=mlp"),
@@ -479,7 +479,10 @@ def test_a_verb_has_help_of_its_own_and_training_stays_the_default(capsys):
     assert "fastppo bench" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main.main(["resume", "runs/a"])
-    assert 'no command "resume", only train, bench, export' in capsys.readouterr().err
+    assert "fix: --resume=runs/a" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main.main(["runs/a"])
+    assert "neither a command nor a setting" in capsys.readouterr().err
 
 
 def test_the_verbs_own_settings_are_no_settings_of_training():

@@ -9,10 +9,10 @@ from gymnasium.spaces import Box, Discrete
 from fastppo.build import resolve
 from fastppo.build.compiled_support import unsupported_in_learner
 from fastppo.build.resolve import config_for, make_source
-from fastppo.envs.observations import ObservationLayout
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.settings.fixes import fix_text
+from fastppo.spaces.observations import ObservationLayout
 
 IMAGE = Box(0, 255, (36, 40, 3), np.uint8)
 
@@ -43,8 +43,10 @@ def test_a_layer_that_the_kernels_refuse_goes_to_torch(inputs, hidden, served):
 @pytest.mark.parametrize(("space", "given", "threads"), [
     (IMAGE, {}, (1, 3)), (IMAGE, {"torch_threads": 2}, (2, 2)),
     (IMAGE, {"update_threads": 2}, (1, 2)), (IMAGE, {"model": "mlp"}, (1, 1)),
+    (IMAGE, {"model": torch.nn.Module}, (1, 3)), (Box(-1, 1, (4,)), {"model": torch.nn.Module},
+                                                  (1, 1)),
     (Box(-1, 1, (4,)), {"learner": "torch"}, (1, 1)), (Box(-1, 1, (4,)), {}, (1, 1))])
-def test_an_update_of_convolutions_has_all_cores_unless_it_is_told(
+def test_an_update_of_convolutions_or_of_an_own_model_on_images_has_all_cores_unless_it_is_told(
         monkeypatch, space, given, threads):
     monkeypatch.setattr(resolve, "usable_cores", lambda: 3)
     config = resolved(space, **given)
@@ -54,6 +56,7 @@ def test_an_update_of_convolutions_has_all_cores_unless_it_is_told(
 @pytest.mark.parametrize(("given", "threads"), [({}, [1, 2]), ({"torch_threads": 2}, [2, 2])])
 def test_torch_has_these_threads_while_it_acts_and_updates(trainer, monkeypatch, given, threads):
     monkeypatch.setattr(resolve, "usable_cores", lambda: 2)
+    given = {"acting": "central", "learner": "torch", **given}
     ppo, found = trainer(lambda: Chance(IMAGE), **given), []
     handle = ppo.policy.net.register_forward_hook(
         lambda *_: found.append(torch.get_num_threads()))

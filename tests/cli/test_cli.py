@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import logging
 import os
 import re
 import shutil
@@ -82,15 +83,23 @@ class EverMoreActions(Plain):
 
 def pole():
     return gym.make("CartPole-v1")
+
+made, several, ready = Plain(), [], pole()
 '''
+
+
+# Modules of the user's that cannot be imported.
+BROKEN = {"broken": "def f(:\n", "raising": "x = 0\ny = 1 / x\n",
+          "needing": "import no_such_package\n"}
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
-    """Every test has an empty working directory, and a module `shop` with environments."""
-    monkeypatch.setattr(sys, "argv", ["main.py"])
+    """Every test has an empty working directory, modules `shop` with environments and BROKEN."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "shop.py").write_text(ENVS)
+    for name, text in BROKEN.items():
+        (tmp_path / "lib" / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path / "lib"))
     monkeypatch.delitem(sys.modules, "shop", raising=False)
     (tmp_path / "here").mkdir()
@@ -228,8 +237,26 @@ def test_what_cannot_be_meant_is_refused_with_a_fix(argv, what, fix):
 
 @pytest.mark.parametrize("name, ours", list(FOREIGN_NAMES.items()))
 def test_every_answer_to_another_librarys_name_is_one_that_works(name, ours):
-    for fix in (ours.on, ours.off) if isinstance(ours, Answer) else [Set(**{ours: "1"})]:
+    for fix in (ours.on, ours.off) if isinstance(ours, Answer) else [
+            Set(**{one: "none" if one == "preset" else "1"}) for one in ours.split()]:
         command_line.read(fix.text(shell=True).split() if isinstance(fix, Set) else [])
+
+
+@pytest.mark.parametrize("words, fix", [
+    (["--config", "my.toml"], "--preset=my.toml"), (["--config=my.toml"], "--preset=my.toml"),
+    (["--load=x"], "--init_from=x; or --resume=x"), (["--gpu"], "--device=cuda"),
+    (["--gpu=False"], "--device=cpu"), (["resume", "runs/x"], "--resume=runs/x"),
+    (["num-envs", "4"], "--num_envs=4"), (["seed"], "--seed=...")])
+def test_a_word_that_people_use_for_a_setting_is_answered_with_it(command, words, fix):
+    code, out, err = command(*words)
+    assert (code, out) == (2, "") and err.endswith(f"\n  fix: {fix}\n")
+
+
+@pytest.mark.parametrize("words, same", [
+    (["help"], ["--help"]), (["help", "eval"], ["eval", "--help"]),
+    (["help", "lr"], ["--help", "lr"])])
+def test_the_word_help_shows_the_page_of_the_flag(command, words, same):
+    assert command(*words) == command(*same) and command(*words)[0] == 0
 
 
 @pytest.mark.parametrize("started, named", [
@@ -244,10 +271,25 @@ def test_help_and_errors_name_the_command_as_it_was_started(command, monkeypatch
     assert f"fix: {named} bench" in command("bensh")[2]
 
 
+def test_a_warning_says_that_it_is_one_and_the_logger_is_as_before(command):
+    log = logging.getLogger("fastppo")
+    before = log.propagate, list(log.handlers)
+    code, _, err = command(*CARTPOLE, "--num_workers=9", "--num_envs=2", "--eval_episodes=0")
+    assert code == 0 and err.splitlines() == [
+        "warning: num_workers=9, but there are only 2 environments: 2 workers are started"]
+    assert (log.propagate, list(log.handlers)) == before
+
+
 # what is refused, and how
 
 @pytest.mark.parametrize("argv, what, fix", [
     (["--env_name=LunaLander-v3"], "no environment 'LunaLander-v3'", "--env_name=LunarLander-v3"),
+    (["--env_name=broken:Env"], "'broken': SyntaxError: ", "correct it there"),
+    (["--env_name=raising:Env"], "'raising': ZeroDivisionError in raising.py, line 2: ",
+     "correct it there"),
+    (["--env_name=needing:Env"], "'needing', which imports 'no_such_package', and that is not",
+     "pip install no_such_package"),
+    (["--env_name=shop:ready"], "'shop:ready', an instance of TimeLimit", "--env_name=CartPole-v1"),
     (["--env_name=nowhere:Env"], "cannot import 'nowhere'", ""),
     (["--env_name=shop"], "no environment 'shop'", "give its module, too: module:MyEnv"),
     (["--env_name=CartPole-v1", "--vec=native", "--num_workers=3"], "but vec=native", ""),
@@ -259,6 +301,9 @@ def test_help_and_errors_name_the_command_as_it_was_started(command, monkeypatch
      "unexpected keyword argument 'nonsense'", "change env_kwargs"),
     (["--env_name=shop:Plain", '--env_kwargs={"fail": 1, "at": 2}'],
      "and env_kwargs is {'fail': 1, 'at': 2}: got an unexpected", "change env_kwargs"),
+    (["--env_name=shop:made"], "'shop:made', an instance of Plain, but must be a class or a",
+     "--env_name=shop:Plain; or give the name of a class or function of shop"),
+    (["--env_name=shop:several"], "an instance of list", "a class or function of shop"),
     (["--env_name=shop:Needy"],
      "shop:Needy takes (level), and env_kwargs is {}: missing a required", "change env_kwargs"),
     (["--env_name=Moved-v2"], "Moved-v2 cannot be imported", "a newer version of the id"),
@@ -267,8 +312,8 @@ def test_help_and_errors_name_the_command_as_it_was_started(command, monkeypatch
     (["--env_name=CartPole-v1", "--model=cnn"], "cnn", "--model=mlp"),
     (["--env_name=CartPole-v1", "--device=cuda:99"], "cuda", "--device=cpu"),
     (["--env_name=CartPole-v1", "--device=gpu"],
-     "only cpu and cuda are supported", "--device=auto"),
-    (["--env_name=CartPole-v1", "--device=mps"], "only cpu and cuda", "--device=auto"),
+     "device is 'gpu', but must be one of auto, cpu, cuda", "--device=cuda"),
+    (["--env_name=CartPole-v1", "--device=mps"], "one of auto, cpu, cuda", "--device=cpu"),
     (["--num_envs=0"], "num_envs is 0", "--num_envs=64"),
     (["--env_name=CartPole-v1", "--lr=0"], "lr is 0.0", "--lr=0.002"),
     (["--env_name=CartPole-v1", "--gamma=high"], 'gamma is "high"', "--gamma=0.98"),
@@ -363,7 +408,7 @@ def test_all_unknown_flags_are_said_at_once(command):
     assert all(word in err for word in ("--num_envs?", "--num_steps=4", '"xyzzy"'))
 
 
-@pytest.mark.parametrize("name", ["load", "plot", "conf_file", "verbose_eval", "v"])
+@pytest.mark.parametrize("name", ["plot", "conf_file", "verbose_eval", "v"])
 def test_what_is_near_no_setting_is_not_guessed(command, name):
     _, _, err = command(f"--{name}=1")
     assert "did you mean" not in err and "--help-all" in err
@@ -461,11 +506,11 @@ def test_a_run_leaves_model_metrics_settings_and_summary_in_its_own_folder(comma
     assert re.fullmatch(r"CartPole-v1__ppo__7__\d{8}-\d{6}", folder.name)
     assert sorted(path.name for path in folder.iterdir()) == [
         "checkpoint-000000000096.safetensors", "command.txt", "config.json", "curve.png",
-        "metrics.csv", "model.safetensors", "summary.json", "system.json"]
+        "episodes.csv", "metrics.csv", "model.safetensors", "summary.json", "system.json"]
     assert (folder / "command.txt").read_text().startswith("python main.py --env_name=CartPole-v1 ")
     assert load(folder / "model.safetensors").predict([0.0, 0.0, 0.0, 0.0]) in (0, 1)
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["fingerprint"]["precision"] == "fp32" and summary["fingerprint"]["torch"]
+    assert summary["fingerprint"]["torch"]
     assert (summary["seed"], summary["steps"], summary["ended"]) == (7, 96, "done")
     assert summary["evaluation"]["episodes"] == 2 and summary["seconds"] > 0
     assert summary["warmup_steps"] == 32  # 8 random steps of each environment
@@ -587,7 +632,7 @@ def test_a_fault_of_the_environment_is_exit_code_1_and_leaves_the_last_whole_ite
     assert code == 1
     assert err.startswith("error: environment 0") and "a bug in the environment" in err
     ended, _, resume = out.splitlines()[-3:]
-    assert ended.startswith("failed    32 steps")
+    assert ended.startswith("failed    at step 32: 32 steps in ")
     assert resume == f"resume    {program()} --resume={only_run()} --env_name=shop:Plain"
     load(only_run() / "model.safetensors")
     assert json.loads((only_run() / "summary.json").read_text())["ended"] == "error"
@@ -605,7 +650,8 @@ def test_a_signal_ends_collecting_at_once_and_keeps_the_last_whole_iteration(
     last, *rest = out.splitlines()[-3 if steps else -1:]
     assert rest[1:] == [f"resume    {program()} --resume={only_run()} --env_name=shop:Plain"
                       ] * bool(steps)
-    assert last.startswith(f"stopped   {steps} steps" if steps else "stopped   before the first")
+    assert last.startswith(f"stopped   at step {steps}: {steps} steps in " if steps
+                           else "stopped   before the first")
     assert (only_run() / "model.safetensors").exists() == bool(steps)
     assert json.loads((only_run() / "summary.json").read_text())["ended"] == "signal"
 
@@ -619,7 +665,7 @@ def test_a_signal_while_updating_lets_the_iteration_end(command, monkeypatch):
     monkeypatch.setattr(Learner, "update", interrupted)
     code, out, _ = command(*CARTPOLE)
     assert code == 130
-    assert out.splitlines()[-3].startswith("stopped   32 steps")
+    assert out.splitlines()[-3].startswith("stopped   at step 32: 32 steps in ")
     assert json.loads((only_run() / "summary.json").read_text())["iterations"] == 1
 
 
@@ -665,7 +711,7 @@ def test_the_same_command_goes_on_by_itself(command):
     settings = (*CARTPOLE, "--seed=3", "--name=mine", "--resume=auto")
     assert command(*settings)[0] == 0
     code, out, err = command(*settings, "--total_steps=128")
-    assert code == 0 and "resumed at step 96" in out and "trained   32 of 128 steps" in out
+    assert code == 0 and "resumed at step 96" in out and "trained   to step 128: 32 steps in" in out
     assert len(table_of(only_run())) == 5
     code, out, err = command(*settings, "--total_steps=128")
     assert (code, err) == (0, "") and out.splitlines()[-1].startswith("complete  128 of 128 steps")
@@ -719,7 +765,7 @@ def test_runs_latest_is_the_last_run_that_was_started(command):
 def test_a_place_that_is_not_there_leaves_runs_latest_as_it_is(command):
     command(*CARTPOLE, "--eval_episodes=0", "--name=one")
     for place in ("runs/typo", "runs/typo/checkpoint-000000000512.safetensors"):
-        assert command(f"--resume={place}")[0] == 1
+        assert command(f"--resume={place}")[0] == 2
     assert "__one__" in os.readlink("runs/latest")
 
 
@@ -762,7 +808,7 @@ def test_an_update_that_takes_long_is_undone_after_a_signal(command, monkeypatch
         return update(self, *args)
     monkeypatch.setattr(Learner, "update", slow)
     code, out, err = command(*CARTPOLE, "--run_dir=run")
-    assert code == 143 and "stopped   64 steps" in out
+    assert code == 143 and "stopped   at step 64: 64 steps" in out
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
 
@@ -817,9 +863,20 @@ def test_a_bundle_is_replayed_up_to_the_step_that_failed(command, bundle):
     assert "again     environment 0 (replay, seed" in out and "a bug in the environment" in out
 
 
-def test_a_replay_in_which_nothing_fails_says_so(command, bundle):
-    code, out, _ = command("replay", str(bundle), "--env_name=shop:Plain", "--env_kwargs={}")
+@pytest.mark.parametrize("kwargs", [[], ["--env_kwargs={}"]])
+def test_a_replay_in_which_nothing_fails_says_so(command, bundle, kwargs):
+    code, out, _ = command("replay", str(bundle), "--env_name=shop:Plain", *kwargs)
     assert code == 1 and "nothing has failed" in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("at, wanted", [(3, 0), ("never", 2)])
+def test_a_replay_takes_the_arguments_in_the_file_unless_there_is_a_text(command, at, wanted):
+    kwargs = json.dumps({"fails": 1, "at": at})
+    command("--env_name=shop:Plain", *TINY, "--no-norm-obs", f"--env_kwargs={kwargs}")
+    path, = only_run().glob("*.bundle")
+    code, out, err = command("replay", str(path), "--env_name=shop:Plain")
+    assert code == wanted and ("again     environment" in out) == (wanted == 0)
+    assert (f"fix: --env_kwargs='{kwargs}'" in err) == (wanted == 2)
 
 
 @pytest.mark.parametrize("quits", [False, True])
@@ -846,8 +903,6 @@ def test_what_is_no_bundle_is_one_error(command, bundle):
                        (["replay", str(only_run() / "model.safetensors")], "is 'policy 1', not")):
         code, _, err = command(*argv)
         assert code in (1, 2) and text in err and err.count("\n  fix: ") == 1
-    code, _, err = command("replay", str(bundle), "--env_name=shop:Plain")
-    assert code == 2 and """--env_kwargs='{"fails": 12}'""" in err
 
 
 def test_numbers_that_are_not_finite_leave_a_record_and_the_weights_before(command, monkeypatch):
@@ -876,7 +931,8 @@ def test_numbers_that_are_not_finite_leave_a_record_and_the_weights_before(comma
     (["--resume=nowhere"], "there is no run and no checkpoint nowhere", "give the folder of a run"),
     (["--resume=auto"], "and there is none", "--name=my_run"),
     (["--resume=x", "--init_from=y"], "--init_from starts a new run", "leave --resume out"),
-    (["--init_from=nowhere.safetensors"], "there is no file nowhere", "load(")])
+    (["--init_from=nowhere.safetensors"], "there is no file nowhere",
+     "--init_from=runs/latest/model.safetensors")])
 def test_what_cannot_be_resumed_is_named_with_a_fix(command, argv, text, fix):
     code, _, err = command(*argv, "--env_name=CartPole-v1", "--eval_episodes=0")
     assert code in (1, 2) and text in err and fix in err.splitlines()[-1]
@@ -999,11 +1055,55 @@ def test_an_evaluation_that_fails_is_a_note_and_the_curve_is_drawn(command, monk
     assert json.loads((only_run() / "summary.json").read_text())["evaluation"] is None
 
 
-@pytest.mark.parametrize("flags", [["--env_name=Breakout-v5"], ["--env_name=LunarLander-v1"],
-                                   ["--env_name=no_module:Env"], ["--env_name=shop:Nothing"]])
-def test_an_environment_that_does_not_exist_is_an_error_without_torch(flags, tmp_path):
-    code = "import sys; sys.modules['torch'] = None\nfrom fastppo.cli.main import main; main()"
-    ended = subprocess.run([sys.executable, "-c", code, *flags], capture_output=True, text=True,
-                           cwd=tmp_path, check=False)
-    assert (ended.returncode, ended.stdout) == (2, "") and "error: " in ended.stderr
-    assert "torch is not installed" not in ended.stderr and not list(tmp_path.glob("runs*"))
+WITHOUT_PACKAGES = """
+import sys
+for name in ("torch", "wandb", "tensorboard", "trackio", "envpool", "onnx"):
+    sys.modules[name] = None
+from fastppo.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("words, text", [
+    ("--env_name=Breakout-v5", "no environment 'Breakout-v5'"),
+    ("--env_name=LunarLander-v1", "no environment 'LunarLander-v1'"),
+    ("--env_name=no_module:Env", "cannot import 'no_module'"),
+    ("--env_name=shop:Nothing", "no 'Nothing' in shop"),
+    ("--env_name=shop:Needy", "missing a required argument: 'level'"),
+    ('--env_name=CartPole-v1 --env_kwargs={"foo":1}', "unexpected keyword argument 'foo'"),
+    ('bench --env_name=CartPole-v1 --env_kwargs={"foo":1}', "unexpected keyword argument 'foo'"),
+    ("--env_name=CartPole-v1 --eval_env=Foo-v0", "eval_env is 'Foo-v0': there is no environment"),
+    ("--env_name=CartPole-v1 --vec=envpool", 'fix: pip install "fastppo[envpool]"'),
+    ("--env_name=CartPole-v1 --logger=wandb", 'fix: pip install "fastppo[wandb]"'),
+    ("--env_name=CartPole-v1 --logger=tensorboard", 'fix: pip install "fastppo[tensorboard]"'),
+    ("--env_name=CartPole-v1 --logger=trackio", 'fix: pip install "fastppo[trackio]"'),
+    ("--env_name=CartPole-v1 --preset=nothing", "no preset 'nothing'"),
+    ("--env_name=CartPole-v1 --preset=nothing --show_config", "no preset 'nothing'"),
+    ("--env_name=CartPole-v1 --device=foo", "device is 'foo'"),
+    ("--env_name=CartPole-v1 --init_from=nothing", "there is no file nothing"),
+    ("--resume=nothing", "there is no run and no checkpoint nothing"),
+    ("--resume=.", "there is no checkpoint in ."),
+    ("export nothing --to=torchscript", "there is no file nothing"),
+    ("export nothing --to=onnx", 'fix: pip install "fastppo[export]"'),
+    ("replay nothing", "replay runs/RUN/fault-env0-episode3-step12.bundle"),
+    ("replay .", "fix: fastppo replay fault-env0-reset.bundle"),
+    ("eval nothing", "no file or folder nothing"), ("play nothing", "no file or folder nothing"),
+])
+def test_an_error_that_needs_no_torch_comes_before_its_import(words, text, tmp_path):
+    (tmp_path / "shop.py").write_text("class Needy:\n    def __init__(self, level): pass\n")
+    (tmp_path / "fault-env0-reset.bundle").touch()
+    ended = subprocess.run([sys.executable, "-c", WITHOUT_PACKAGES, *words.split()], check=False,
+                           capture_output=True, text=True, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "") and text in ended.stderr, ended.stderr
+    assert re.fullmatch(r"error: .+\n  fix: .+\n", ended.stderr)
+    assert not list(tmp_path.glob("runs*"))
+
+
+def test_a_file_of_another_kind_was_typed_wrong_and_a_damaged_one_has_failed(command, bundle):
+    model = only_run() / "model.safetensors"
+    for words in (["eval", str(bundle)], ["replay", str(model)], [f"--resume={model}"]):
+        code, _, err = command(*words)
+        assert code == 2 and "not " in err
+    model.write_bytes(model.read_bytes()[:-1])
+    code, _, err = command("eval", str(model))
+    assert code == 1 and "is damaged" in err

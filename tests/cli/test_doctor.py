@@ -19,7 +19,6 @@ PASSED = {"workers": [0, 2], "same_bits": True, "error": None, "seconds": 0.5}
 @pytest.fixture
 def command(command, monkeypatch):
     """A function from the words after doctor to (exit code, stdout, stderr) of the command."""
-    monkeypatch.setattr(sys, "argv", ["main.py"])
     monkeypatch.setenv("COLUMNS", "80")
     return partial(command, "doctor")
 

@@ -34,7 +34,6 @@ class Broken(gym.Env):
 @pytest.fixture
 def command(command, monkeypatch):
     """A function from the words after envs to (exit code, stdout, stderr) of the command."""
-    monkeypatch.setattr(sys, "argv", ["main.py"])
     monkeypatch.setenv("COLUMNS", "80")
     return partial(command, "envs")
 
@@ -185,6 +184,18 @@ def test_an_environment_of_ones_own_is_shown_too(command, tmp_path, monkeypatch)
 def test_a_wrong_word_is_one_error_with_a_fix(command, argv, what, fix):
     code, out, err = command(*argv)
     assert (code, out) == (2, "") and what in err and fix in err.splitlines()[1]
+
+
+@pytest.mark.parametrize("pattern, family, fix", [
+    ("MiniGrid-Nothing-v9", "MiniGrid", 'pip install "fastppo[minigrid]"'),
+    ("ALE/Nothing-v9", "Atari", 'pip install "fastppo[atari]"'),
+    ("jax phys", "JAX phys2d", 'pip install "gymnasium[jax]"')])
+def test_a_pattern_of_a_family_that_is_missing_brings_its_package(command, without, pattern, family,
+                                                                  fix):
+    without("minigrid", "ale_py", "jax")
+    code, out, err = command(pattern)
+    assert (code, out) == (2, "") and err == (
+        f'error: no environment matches "{pattern}": {family} is not installed\n  fix: {fix}\n')
 
 
 def test_the_nearest_names_are_found_in_either_case():

@@ -23,10 +23,9 @@ def no_display(monkeypatch):
 
 
 @pytest.fixture
-def run(trainer, tmp_path, monkeypatch):
+def run(trainer, tmp_path):
     """The folder of a run on CartPole-v1 with episodes of 12 steps at most, below the current one.
     """
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
     trainer("CartPole-v1", max_episode_steps=12).learn(32).save("run/model.safetensors")
     return tmp_path / "run"
@@ -72,6 +71,17 @@ def test_a_video_goes_to_the_runs_folder_and_a_single_files_to_this_one(
     main.main(["play", place, "--max_episode_steps=2"])
     made = run.parent / folder / ("video.mp4" if ffmpeg else "video.webp")
     assert made.stat().st_size > 500
+
+
+def test_a_video_that_is_there_is_kept_unless_it_is_named(run, capsys):
+    made = [run / f"video{number}{video_file.best_format()}" for number in ("", "-2", "-3")]
+    made[0].write_text("mine")
+    for path in made[1:]:
+        main.main(["play", "run", "--max_episode_steps=2"])
+        assert f"video     run/{path.name}   3 frames" in capsys.readouterr().out
+    assert made[0].read_text() == "mine" and all(path.exists() for path in made)
+    main.main(["play", "run", "--max_episode_steps=2", f"--output={made[0]}"])
+    assert made[0].stat().st_size > 500
 
 
 def test_the_options_of_a_video_reach_it(run):

@@ -18,10 +18,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "reports.md"
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Every test has a working directory of its own, with runs in it."""
-    monkeypatch.setattr(sys, "argv", ["main.py"])
-    monkeypatch.chdir(tmp_path)
+def runs(tmp_path):
+    """Every test has runs in its working directory."""
     write_runs(tmp_path / "a", [1.0, 2.0, 3.0])
     write_runs(tmp_path / "b", [4.0, 5.0], settings={"lr": 1e-3})
 
@@ -46,7 +44,8 @@ def test_a_verb_of_one_file_refuses_a_second():
 def test_plot_prints_the_path_of_its_picture(command):
     assert command("plot", "a", "b") == (0, "curve.png\n", "")
     assert Path("curve.png").stat().st_size > 10_000
-    assert command("plot", "a", "--kind=density", "--output=d.svg") == (0, "d.svg\n", "")
+    write_run(Path("c"), [1.0], episodes=[(50, 9.0, 9), (90, 11.0, 11)])
+    assert command("plot", "c", "--kind=density", "--output=d.svg") == (0, "d.svg\n", "")
 
 
 def test_plot_says_where_a_mean_ends_early(command):
@@ -67,6 +66,7 @@ def test_plot_says_where_a_mean_ends_early(command):
     (["a", "b", "--labels=x"], "fix: --labels=A,B"),
     (["a", "--lables=x"], "fix: did you mean --labels?"),
     (["a", "b", "--kind=density"], "shows one group of runs, and there are 2"),
+    (["a", "--kind=density"], "fix: train it again, or leave --kind out"),
 ])
 def test_a_wrong_plot_is_an_error_with_a_fix(command, argv, says):
     code, out, err = command("plot", *argv)

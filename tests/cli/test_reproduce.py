@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,6 @@ from fastppo.reports.same_bits import compare_metrics, compare_models, likely_ca
 CARTPOLE = ["--env_name=CartPole-v1", "--preset=none", "--num_workers=0", "--num_envs=4",
             "--num_steps=8", "--epochs=1", "--num_minibatches=1", "--hidden_sizes=8",
             "--total_steps=96", "--eval_episodes=1", "--lr=linear:1e-3", "--seed=5"]
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Every test has an empty working directory."""
-    monkeypatch.setattr(sys, "argv", ["main.py"])
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

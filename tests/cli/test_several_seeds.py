@@ -13,7 +13,7 @@ import pytest
 from run_folders import RETURN, write_run
 
 from fastppo.arguments import command_line
-from fastppo.cli import interrupts, main, seeds
+from fastppo.cli import interrupts, seeds
 from fastppo.errors import ConfigError
 from fastppo.files.choose_folder import new_folder
 from fastppo.machine import child_command
@@ -39,24 +39,10 @@ class Picky(gym.Env):
 '''
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Every test has an empty working directory."""
-    monkeypatch.setattr(sys, "argv", ["main.py"])
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
-def command(capfd):
-    """A function from argv to (exit code, stdout, stderr) of the command in this process."""
-    def run(*argv):
-        code = 0
-        try:
-            main.main(argv)
-        except SystemExit as end:
-            code = end.code
-        return code, *capfd.readouterr()
-    return run
+def command(command_read_by, capfd):
+    """A function from argv to (exit code, stdout, stderr), those of child processes included."""
+    return command_read_by(capfd)
 
 
 def folders(seed="*"):
@@ -182,9 +168,15 @@ def test_a_seed_that_fails_is_said_and_the_others_go_on(command):
 
 
 def test_an_error_of_all_seeds_is_shown_once(command):
-    code, out, err = command("--env_name=CartPol-v1", "--seeds=1..2")
-    assert code == 2 and err.count("no environment 'CartPol-v1'") == 1
+    code, out, err = command("--env_name=CartPole-v1", "--std=0.5", "--seeds=1..2")
+    assert code == 2 and err.count("std is 0.5, but it is for Box actions") == 1
     assert "failed in the same way" in err and "seed   " not in out
+
+
+def test_an_error_that_needs_no_torch_comes_before_any_seed_begins(command):
+    code, out, err = command("--env_name=CartPol-v1", "--seeds=1..2")
+    assert (code, out) == (2, "") and "no environment 'CartPol-v1'" in err
+    assert not Path("runs").exists()
 
 
 def until(is_true, seconds=60.0):

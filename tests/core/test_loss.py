@@ -13,9 +13,9 @@ from gymnasium.spaces import Box, Discrete
 
 from fastppo import Config, Error, learner, reference
 from fastppo.build.model import build_policy
-from fastppo.envs.spaces import action_storage
 from fastppo.errors import NonFiniteError
 from fastppo.learner import policy_loss, ratio_statistics, total_loss, value_loss
+from fastppo.spaces.leaves import action_storage
 from fastppo.update.batches import Batch, Fresh, normalise_advantages
 from fastppo.update.coefficients import coefficients_at
 from fastppo.update.flat_parameters import FlatParameters

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fastppo.display import hints, panel
 from fastppo.display.hints import Hints
-from fastppo.display.live_view import LiveView
+from fastppo.display.live_view import LiveView, ReflowedLive
 from fastppo.display.snapshot import (
     Moment,
     RunHistory,
@@ -45,7 +45,8 @@ def test_the_lines_say_how_far_how_good_how_fast_and_where_the_time_goes():
     assert re.fullmatch(r"step +━+─+  52%   52,000 / 100,000   left 0:24", step)
     assert mean.startswith("return    150.0   best 171.9   length 80   1,904 episodes")
     assert re.fullmatch(r" +-180.0 ▁+[▁-█]+█+ 148.0", curve)
-    assert "9,120 steps/s   mean 8,870   44% of the limit 20,000 of 2 cores" in speed
+    assert speed == ("speed     9,120 steps/s   limit 20,000 of 2 cores"
+                     "   mean 8,870, 44% of the limit")
     assert times == "time      environment 61%   policy 12%   advantages 1%   update 24%   other 2%"
     assert update.startswith("update    kl 0.0090   clipped 7%   explained variance 0.83   entropy")
     assert now == "now       2 workers   0.6 GB   lr 0.001   collecting"
@@ -59,6 +60,11 @@ def test_no_line_is_wider_than_the_terminal_and_none_is_cut_inside_a_number(colu
     whole, part = (next(line for line in text_of(NOW, width) if line.startswith("speed"))
                    for width in (100, columns))
     assert whole.startswith(part)
+
+
+def test_the_limit_is_beside_the_speed_in_a_narrow_terminal():
+    fast = NOW._replace(speed=912_000.0, limit=2_000_000.0)
+    assert text_of(fast, 60)[3] == "speed     912,000 steps/s   limit 2,000,000 of 2 cores"
 
 
 def test_a_terminal_without_these_characters_gets_plain_ones():
@@ -166,6 +172,14 @@ def test_the_limit_is_all_cores_over_the_time_of_the_environments_and_the_flops(
     assert speed_limit(ppo, 2e6, 3) is None
 
 
+def test_the_limit_of_a_run_never_falls(trainer, monkeypatch):
+    ppo, history = trainer("CartPole-v1"), RunHistory()
+    found = iter([None, 200.0, 100.0, 300.0, 250.0])
+    monkeypatch.setattr("fastppo.display.snapshot.speed_limit", lambda *_: next(found))
+    ppo.learn(64)
+    assert [history.snapshot(ppo, STATS).limit for _ in range(5)] == [None, 200, 200, 300, 300]
+
+
 # ---- hints ---------------------------------------------------------------------------------------
 
 def looks(now, count):
@@ -196,6 +210,15 @@ def test_episodes_that_never_end_are_said():
     assert looks(endless._replace(step=199_999), 3) == looks(NOW._replace(shares={}), 3) == []
 
 
+def test_progress_as_lines_says_a_hint_once(trainer, monkeypatch, capsys):
+    monkeypatch.setattr("fastppo.display.progress_lines.REDRAWS", 1e9)
+    monkeypatch.setattr("fastppo.display.hints.HIGH_KL", -1.0)
+    monkeypatch.setattr("fastppo.display.snapshot.measured_peak", None)  # no limit is shown
+    trainer(Constant, progress="lines").learn(320)
+    said = re.findall("hint .*", capsys.readouterr().out)
+    assert len(said) == 1 and said[0].startswith("hint      the KL stays above")
+
+
 # ---- the terminal --------------------------------------------------------------------------------
 
 def view_on(columns=90, **options):
@@ -221,6 +244,25 @@ def test_a_hint_that_is_folded_stands_below_its_beginning(trainer, monkeypatch):
     monkeypatch.setattr(view.hints, "take", lambda now: ["more workers cannot help here " * 2])
     view(trainer("CartPole-v1"), STATS)
     assert out.getvalue().splitlines()[1].strip("\x1b[0m3;") == " " * 10 + "help here"
+
+
+@pytest.mark.parametrize("terminal", ["tmux", "xterm"])
+def test_lines_that_a_narrower_terminal_has_broken_are_erased(monkeypatch, terminal):
+    monkeypatch.delenv("TMUX", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("XTERM_VERSION", raising=False)
+    if terminal == "xterm":
+        monkeypatch.setenv("XTERM_VERSION", "XTerm(390)")
+    view, out = view_on(100)
+    view.now = NOW
+    view.live = ReflowedLive(view, console=view.console, auto_refresh=False)
+    view.live.start(refresh=True)
+    longer = sum(width > 60 for width in view.widths)
+    view.console.width = 60
+    out.truncate(0)
+    view.live.refresh()
+    assert out.getvalue().count("\x1b[1A") == len(view.widths) - 1 + longer * (terminal == "tmux")
+    assert longer and view.close() is None
 
 
 def test_a_run_that_fails_ends_the_view(trainer):

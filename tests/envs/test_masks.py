@@ -19,12 +19,12 @@ from torch.distributions import Categorical
 from fastppo import load, make_vec
 from fastppo.config import Config
 from fastppo.envs.masks import ActionMaskWrapper, wrap_mask
-from fastppo.envs.observations import ObservationEncoding, ObservationLayout
 from fastppo.envs.source import EnvSource
-from fastppo.envs.spaces import choice_counts
 from fastppo.envs.wrappers import unchecked_step
 from fastppo.errors import ConfigError, EnvError, InputError, SpaceError
 from fastppo.networks.heads import make_head
+from fastppo.spaces.leaves import choice_counts
+from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
 HOWS = "obs", "method", "info"
 ACT = {"discrete": Discrete(5, start=-2), "multi": MultiDiscrete([[2, 5], [3, 1]]),

@@ -76,12 +76,11 @@ def test_code_that_a_file_names_is_never_imported(name):
     (None, True), ({"gravity": -9.8, "wind": [1, True, None]}, True), ({"file": "a.xml"}, False),
     ({"a": {"b": ["c"]}}, False)])
 def test_arguments_in_a_file_are_used_if_they_are_numbers(kwargs, used):
-    config = Config(env_kwargs=kwargs)
     if used:
-        assert stored_arguments(config) == kwargs
+        assert stored_arguments("MyEnv", kwargs) == kwargs
     else:
         with pytest.raises(ConfigError, match="never used"):
-            stored_arguments(config)
+            stored_arguments("MyEnv", kwargs)
 
 
 @NEEDS_BOX2D

@@ -47,7 +47,7 @@ def test_images_are_shown_and_the_mask_is_not(trainer):
     view = seen(policy, {"camera": image, "speed": np.array([1, -6, 3], np.float32),
                          "action_mask": np.array([1, 0, 1], np.int8)})
     assert len(view.images) == 1 and np.array_equal(view.images[0], image)
-    assert view.numbers.tolist() == [1, -6, 3] and view.limit == 10
+    assert view.numbers.tolist() == [1, -6, 3] and view.limit == 10 and view.parts == [("speed", 3)]
     assert view.actions[0].probs[1] == 0 and view.actions[0].probs.sum() == pytest.approx(1)
 
 
@@ -152,6 +152,26 @@ def view_of(numbers=(), probs=(), images=()):
     """A NetworkView with these parts."""
     actions = [Choices(np.array(probs, np.float32))] if len(probs) else []
     return NetworkView([*images], np.array(numbers, np.float32), 1.0, actions, 0.5)
+
+
+def test_inputs_of_a_dict_have_their_keys(trainer, monkeypatch):
+    space = Dict(goal=Dict(x=Box(-1, 1, (1,)), y=Box(-1, 1, (2,))), kind=Discrete(3))
+    view = seen(trainer(lambda: Chance(space)).policy, space.sample())
+    assert view.parts == [("goal.x", 1), ("goal.y", 2), ("kind", 3)]
+    written = []
+    monkeypatch.setattr(Panel, "_write", lambda panel, x, y, text, *_: written.append(text))
+    Panel((480, 420)).draw(view)
+    assert written[-6:] == ["goal.x", "goal.y 0", "goal.y 1", "kind 0", "kind 1", "kind 2"]
+    Panel((300, 100)).draw(view._replace(actions=[]))
+    assert "goal.x 0, goal.y 1-2, kind 3-5" in written  # too many for a line each
+
+
+@pytest.mark.parametrize("keys", [1, 7, 40, 300])
+def test_long_keys_stay_within_their_picture(keys):
+    view = view_of(np.linspace(-2, 2, 2 * keys), [0.5])
+    view = view._replace(parts=[("a long key " * 9, 2)] * keys)
+    picture = np.asarray(Panel((300, 320)).draw(view))
+    assert (picture[:, -6:] == BACKGROUND).all() and (picture[:, :6] == BACKGROUND).all()
 
 
 def test_a_bar_is_as_long_as_its_number():

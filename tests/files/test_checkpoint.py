@@ -18,7 +18,8 @@ from safetensors.torch import save_file
 from fastppo import PPO, load
 from fastppo.errors import CheckpointError, ConfigError, Error
 from fastppo.files import tensor_file
-from fastppo.files.checkpoint import checkpoints_in, find_checkpoint, read_checkpoint
+from fastppo.files.checkpoint import find_checkpoint, read_checkpoint
+from fastppo.files.run_folder import checkpoints_in
 from fastppo.files.tensor_file import join_tree, split_tree
 from fastppo.outputs import checkpointer
 
@@ -268,6 +269,20 @@ def test_metrics_go_on_without_a_seam_or_a_doubled_row(folder):
     rows = (folder / "metrics.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows[1:]] == [str(64 * i) for i in range(1, 9)]
     assert rows[:6] == table[:6] and not (folder / "metrics-1.csv").exists()
+
+
+def test_episodes_go_on_without_a_seam_or_a_doubled_row(folder):
+    with PPO.resume(folder, CASES["kernel"][0], run_dir=str(folder)) as ppo:
+        ppo.learn(8 * 64)
+    table = (folder / "episodes.csv").read_text()
+    checkpoints_in(folder)[0].unlink()
+    (folder / "episodes.csv").write_text(table + "44")
+    with PPO.resume(folder, CASES["kernel"][0], run_dir=str(folder)) as ppo:
+        begin = ppo.step
+        ppo.learn(8 * 64)
+    steps = [int(row.split(",")[0]) for row in table.splitlines()[1:]]
+    assert min(steps) <= begin < max(steps) and not (folder / "episodes-1.csv").exists()
+    assert (folder / "episodes.csv").read_text() == table
 
 
 def test_half_a_row_of_a_run_that_was_killed_is_dropped(folder):

@@ -18,13 +18,12 @@ from torch import nn
 from torch.distributions import Categorical
 
 from fastppo import export
-from fastppo.cli import main
-from fastppo.envs.actions import ActionMapping
 from fastppo.envs.make import make_factory
 from fastppo.errors import ConfigError, EnvError, ExportError, InputError
 from fastppo.files import export as exporter
-from fastppo.files import export_samples
+from fastppo.files import export_formats, export_samples
 from fastppo.files.export_graph import env_action_function
+from fastppo.spaces.actions import ActionMapping
 
 # The tests' own torch.jit.load; the package silences its deprecation itself.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
@@ -61,7 +60,7 @@ def written(policy, path, env=None, count=15):
     """What a file acts like, checked on `count` samples or steps of `env` only; and those."""
     steps = export_samples.play_episodes(policy, env, count) if env else \
         export_samples.sample_episodes(policy, count)
-    exporter.write_graph(policy, path, exporter.format_of(path, None), steps, None)
+    exporter.write_graph(policy, path, export_formats.format_of(path, None), steps, None)
     return acting(path), steps
 
 
@@ -326,11 +325,18 @@ def test_whole_numbers_of_a_wide_range_leave(trainer, tmp_path, high, dtype, set
                                atol=max(1, 1e-5 * high))
 
 
+@pytest.mark.parametrize("given", ["model.safetensors", None, 3])
+def test_what_is_no_policy_is_refused_with_the_call_that_loads_one(given):
+    with pytest.raises(ConfigError, match="export needs a policy, but was given") as refused:
+        export(given, "a.pt")
+    assert "fastppo.load(" in str(refused.value)
+
+
 @pytest.mark.parametrize("path, to, why", [
     ("a.bin", None, "no format '.bin'"), ("a.onnx", "tflite", "no format 'tflite'"),
     ("a.onnx", None, "needs packages that are not installed: nobody_has_this")])
 def test_a_format_that_cannot_be_is_refused_before_any_work(monkeypatch, path, to, why):
-    monkeypatch.setattr(exporter, "ONNX_PACKAGES", ("json", "nobody_has_this"))
+    monkeypatch.setattr(export_formats, "ONNX_PACKAGES", ("json", "nobody_has_this"))
     with pytest.raises(ConfigError, match=why):
         export(None, path, to)
 
@@ -377,25 +383,18 @@ def test_as_many_frames_are_stacked_as_the_policy_sees(trainer, tmp_path, make):
 # the command
 
 @pytest.fixture
-def said(tmp_path, monkeypatch, capsys):
-    """A function from argv to (exit code, stdout, stderr), in an empty folder."""
+def said(tmp_path, monkeypatch, command):
+    """A function from the words after export to (exit code, stdout, stderr), in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["main.py"])
-
-    def run(*argv):
-        code = 0
-        try:
-            main.main(["export", *argv])
-        except SystemExit as end:
-            code = end.code
-        return code, *capsys.readouterr()
-    return run
+    return partial(command, "export")
 
 
 def test_the_command_exports_the_policy_of_a_runs_folder(trainer, said):
     trainer("CartPole-v1").save("run/model.safetensors")
     assert said("run", "--to=torchscript") == (
-        0, "exported  run/model.pt   acts as the policy does on 300 steps of CartPole-v1\n", "")
+        0, "exported  run/model.pt   acts as the policy does on 300 steps of CartPole-v1\n"
+        "inputs    obs float32 [batch 4]\noutputs   action int64 [batch]\n", "")
     assert acting(Path("run/model.pt"))([np.zeros((2, 4), np.float32)])[0].shape == (2,)
     code, out, err = said("run/model.safetensors", "--output=b.pt", "--env=envs_for_tests:Chance")
     assert code == 1 and "give the environment it was trained on" in err
@@ -410,6 +409,20 @@ def test_the_command_stacks_as_training_did_and_is_told_the_class_of_an_own_netw
     trainer("CartPole-v1", frame_stack=3).save("stacked.safetensors")
     code, out, _ = said("stacked.safetensors", "--to=torchscript")
     assert code == 0 and "300 steps of CartPole-v1" in out
+
+
+def test_the_command_names_every_input_in_the_order_in_which_a_graph_takes_them(trainer, said):
+    space = gym.spaces.Dict(speed=Discrete(3), camera=Box(0, 1, (3, 4)))
+    ppo = trainer(lambda: Chance(space), rnn="gru", rnn_size=8)
+    ppo.save("model.safetensors")
+    code, out, _ = said("model.safetensors", "--to=torchscript")
+    _, inputs, outputs = out.splitlines()
+    assert code == 0 and outputs == "outputs   action int64 [batch], next_state float32 [batch 16]"
+    assert inputs == ("inputs    obs.speed int64 [batch], obs.camera float32 [batch 3 4],"
+                      " state float32 [batch 16]")
+    graph = torch.jit.load("model.pt")
+    given = [torch.zeros(2, dtype=torch.int64), torch.zeros(2, 3, 4), torch.zeros(2, 16)]
+    assert [list(x.shape) for x in graph(*given)] == [[2], [2, 16]]
 
 
 def test_a_file_never_names_code_to_import(trainer, said, monkeypatch):
@@ -444,6 +457,14 @@ def test_a_file_that_is_not_there_brings_the_command_for_the_nearest_one(trainer
 def test_help_says_every_option(said):
     code, out, _ = said("--help")
     assert code == 0 and all(f"--{name} " in out for name in ("to", "output", "env_name"))
+
+
+def test_a_text_in_a_file_is_no_argument_of_an_environment(trainer, said, monkeypatch):
+    trainer("CartPole-v1").save("model.safetensors")
+    monkeypatch.setattr("fastppo.cli.export.stored_env",
+                        lambda model: ("CartPole-v1", {"render_mode": "rgb_array"}, None))
+    code, out, _ = said("model.safetensors", "--to=torchscript")
+    assert code == 0 and "300 samples" in out
 
 
 def test_an_environment_that_cannot_be_made_here_is_no_hindrance(trainer, said, monkeypatch):

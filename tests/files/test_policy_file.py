@@ -108,8 +108,8 @@ def test_a_file_says_under_which_fingerprint_it_was_made_and_loads_under_any(sav
         held = json.loads(file.metadata()["fingerprint"])
     assert held == fingerprint(1)
     assert {"machine", "cpu_flags", "fastppo", "torch", "numpy", "gymnasium", "kernels",
-            "torch_cpu", "torch_threads", "precision"} == set(held)
-    assert held["precision"] == "fp32" and held["torch"] == torch.__version__
+            "torch_cpu", "torch_threads"} == set(held)
+    assert held["torch"] == torch.__version__
     monkeypatch.setattr("fastppo.files.policy_file.fingerprint",
                         lambda threads: {"machine": "another"})
     with PPO(lambda: Chance(*SPACES["vectors"]), **TINY) as ppo:

@@ -33,6 +33,7 @@ ROWS = """
     networks
     stepping
     envs
+    spaces
     machine
     arguments
     config
@@ -68,13 +69,13 @@ def test_ppo_is_understood_from_three_files():
 def test_the_package_outside_the_benchmark_is_small():
     """The ceiling rises by what a feature needs: checkpoints and faults; then views and verbs."""
     rest = {name: size for name, size in sizes().items() if row(name) != "benchmark"}
-    assert sum(rest.values()) <= 13_200
+    assert sum(rest.values()) <= 13_850
 
 
 def test_there_are_few_rooms_and_few_files_in_a_room():
     files = collections.Counter(path.parent.name for path in PACKAGE if path.stem != "__init__")
     del files["fastppo"]
-    assert len(files) <= 17
+    assert len(files) <= 18
     assert {name: count for name, count in files.items() if not 2 <= count <= 14} == {}
 
 

@@ -16,6 +16,7 @@ from fastppo.learners.compiled import CompiledLearner, policy_plan
 from fastppo.machine import kernels
 from fastppo.networks.heads import make_head
 from fastppo.networks.mlp import MLP
+from fastppo.networks.plan import plan_array
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
 from fastppo.update.batches import Batch, flatten_rollout, normalise_advantages
@@ -456,17 +457,20 @@ WRONG_PLANS = {
     "overwritten": [(0, 1, 5, 4, 0, 20, 1), (0, 1, 5, 4, 24, 44, 1), (1, -1, 4, 3, 48, 60, 0)],
     "no action parameters": [(0, -1, 5, 1, 0, 5, 0)],
     "not written yet": [(2, -1, 5, 4, 0, 20, 1)],
+    "no multiple of 16 channels": [(0, 1, 48, 144, 0, 192, 2, 1, 3, 4, 2, 1),
+                                   (1, 2, 144, 160, 208, 720, 2, 1, 8, 6, 2, 1),
+                                   (2, -1, 160, 2, 736, 1056)],
 }
 
 
 @pytest.mark.parametrize("words", WRONG_PLANS)
 def test_a_plan_that_cannot_be_trained_is_refused_with_the_reason(words):
     with pytest.raises(KernelError, match=words):
-        kernels.update_memory(np.array(WRONG_PLANS[words], np.int64), None, *np.zeros((3, 1), "f4"))
+        kernels.update_memory(plan_array(WRONG_PLANS[words]), None, *np.zeros((3, 1), "f4"))
 
 
 def test_a_log_std_that_is_not_there_is_refused():
-    plan = np.array([(0, -1, 5, 4, 0, 20, 0)], np.int64)
+    plan = plan_array([(0, -1, 5, 4, 0, 20, 0)])
     arrays = np.zeros((3, 27), np.float32)
     assert kernels.update_memory(plan, 24, *arrays).grads.shape == (8, 32)
     for log_std, words in [(-2, "outside"), (99, "outside"), (23, "share")]:

@@ -12,7 +12,7 @@ import pytest
 from gymnasium.spaces import Box
 from spaces_for_tests import ACT, OBS
 
-from fastppo.envs.spaces import CHOICES, build_structure, choice_counts, choice_starts, leaves
+from fastppo.spaces.leaves import CHOICES, build_structure, choice_counts, choice_starts, leaves
 
 LENGTH, STEPS = 16, 16_384
 SETTINGS = dict(model="mlp", gamma=0.0, num_envs=32, num_steps=16, epochs=6, num_minibatches=4,

@@ -14,10 +14,12 @@ import torch
 from fastppo import reference
 from fastppo.errors import KernelError
 from fastppo.machine import kernels
+from fastppo.networks.plan import plan_array
 from fastppo.reference import Purpose
 
 SHAPES = [(1, 1), (1, 7), (9, 1), (2, 3), (13, 5), (21, 33), (6, 70)]
 BOTH_TWINS = ["gae", "discounted", "uniform", "normal", "permutation", "word", "first_nonfinite"]
+IMAGES = ["recolour", "resize_area", "resize_largest"]
 
 
 @functools.cache
@@ -315,7 +317,7 @@ class Actor:
             for layer in trunk:
                 src = self.place(layer, src, len(self.buffers) + 1, self.code)
             self.place(head, src, -1, 0)
-        self.plan = np.array(self.rows, dtype=np.int64)
+        self.plan = plan_array(self.rows)
         self.flat = np.concatenate(self.params)
 
     def place(self, layer, src, dst, code):
@@ -411,7 +413,7 @@ def test_a_nan_observation_makes_its_own_row_nan_and_no_other(compiled):
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_are_exact_to_two_ten_millionths_out_to_the_extremes(compiled, activation):
     code, kind = ACTIVATIONS[activation]
-    plan = np.array([(0, -1, 1, 1, 0, 1, code)], np.int64)
+    plan = plan_array([(0, -1, 1, 1, 0, 1, code)])
     packed = np.empty(kernels.packed_size(plan), np.float32)
     kernels.pack(plan, np.array([1.0, 0.0], np.float32), packed)
     edges = np.array([0, 1e-30, 1e-45, 88, 89, 1e4, 3e38, np.inf])
@@ -431,13 +433,20 @@ WRONG_PLANS = {
     "activation": [(0, -1, 5, 4, 0, 20, 4)],
     "wider than 1048576": [(0, -1, 5, (1 << 20) + 1, 0, 20, 1)],
     "empty": [(0, -1, 5, 0, 0, 20, 1)],
+    "not one of 0 dense": [(0, -1, 5, 4, 0, 20, 1, 4)],
+    "flattens has another size": [(0, -1, 6, 4, 0, 0, 0, 2, 2)],
+    "channels that do not divide": [(0, -1, 6, 6, 0, 0, 0, 2, 4)],
+    "sizes that do not fit": [(0, -1, 48, 64, 0, 20, 2, 1, 3, 4, 5, 1)],
+    "no multiple of 16 outputs": [(0, -1, 48, 32, 0, 20, 2, 1, 3, 4, 3, 1)],
+    "row of an image": [(0, 0, 48, 48, 0, 0, 0, 3, 3, 5, 1), (0, -1, 48, 4, 0, 192, 0)],
+    "has no layer": [(0, 0, 48, 48, 0, 0, 0, 3, 3, 16, 1)],
 }
 
 
 @pytest.mark.parametrize("words", WRONG_PLANS)
 def test_a_plan_that_cannot_be_is_refused_with_the_reason(compiled, words):
     with pytest.raises(KernelError, match=words):
-        kernels.packed_size(np.array(WRONG_PLANS[words], np.int64))
+        kernels.packed_size(plan_array(WRONG_PLANS[words]))
 
 
 def test_too_few_parameters_for_a_plan_are_refused(compiled):
@@ -514,11 +523,94 @@ def test_gaussian_samples_equal_the_definition_and_torchs_log_probability(compil
     np.testing.assert_allclose(logp, want, rtol=1e-5, atol=1e-4)
 
 
+def image(shape, seed=0, levels=256):
+    """A random image, u8, some of whose rows are repeated."""
+    rows = np.random.default_rng([seed, *shape]).integers(levels, size=shape).astype(np.uint8)
+    rows[1::3] = rows[:len(rows[1::3])]
+    rows[2::3, :shape[1] // 2] = rows[1::3, :shape[1] // 2][:len(rows[2::3])]
+    return rows
+
+
+PIXELS = [((210, 160), (84, 84), 1), ((250, 160), (84, 84), 1), ((96, 96 * 3), (84, 84 * 3), 3),
+          ((7, 5), (3, 2), 1), ((9, 8), (9, 8), 2), ((3, 4), (8, 9), 1), ((1, 1), (1, 1), 1),
+          ((400, 600), (64, 48), 4), ((20, 33), (1, 3), 3), ((36, 17), (5, 17), 17)]
+
+
+@pytest.mark.parametrize("shape, new, channels", PIXELS)
+@pytest.mark.parametrize("levels", [256, 3])
+def test_an_image_is_resized_to_the_means_over_its_areas(twin, shape, new, channels, levels):
+    given, out = image(shape, levels=levels), np.full(new, 77, np.uint8)
+    twin.resize_area(given, channels, out)
+    exact = given.reshape(shape[0], -1, channels).astype(float)
+    for axis, size in enumerate((new[0], new[1] // channels)):
+        parts = np.repeat(exact, size, axis).swapaxes(0, axis)  # of which each new pixel has n
+        means = parts.reshape(size, -1, *parts.shape[1:]).mean(1)
+        exact = means.swapaxes(0, axis)
+    assert np.abs(exact.reshape(new) - out).max() <= 0.5001
+    other = np.full(new, 77, np.uint8)
+    without_extension().resize_area(given, channels, other)
+    assert np.array_equal(out, other)
+
+
+@pytest.mark.parametrize("shape, new, channels", [
+    one for one in PIXELS if one[0][0] > one[1][0] and one[2] <= 4])
+def test_an_image_is_resized_as_opencv_does_with_every_half(compiled, shape, new, channels):
+    opencv = pytest.importorskip("cv2")
+    for levels in (256, 2):
+        given, out = image(shape, levels=levels), np.empty(new, np.uint8)
+        kernels.resize_area(given, channels, out)
+        wanted = opencv.resize(given.reshape(shape[0], -1, channels),
+                               (new[1] // channels, new[0]), interpolation=opencv.INTER_AREA)
+        assert np.array_equal(out, wanted.reshape(new))
+
+
+def test_where_a_size_is_a_multiple_opencv_differs_by_one_where_a_mean_is_a_half(compiled):
+    opencv = pytest.importorskip("cv2")
+    given, out = image((168, 168)), np.empty((84, 84), np.uint8)
+    kernels.resize_area(given, 1, out)
+    wanted = opencv.resize(given, (84, 84), interpolation=opencv.INTER_AREA)
+    means = given.reshape(84, 2, 84, 2).mean((1, 3))
+    assert np.abs(out.astype(int) - wanted).max() == 1
+    assert (means[out != wanted] % 1 == 0.5).all()
+
+
+@pytest.mark.parametrize("shape, new", [((210, 160), (84, 84)), ((7, 5), (3, 2)), ((1, 1), (1, 1))])
+def test_colours_are_replaced_by_the_table_and_the_larger_screen_is_resized(twin, shape, new):
+    rng = np.random.default_rng(0)
+    table = rng.permutation(256).astype(np.int16)
+    given, indices, out = image(shape), image(shape, 1), np.full(shape, 77, np.uint8)
+    assert twin.recolour(indices, table, out)
+    assert np.array_equal(out, table[indices])
+    small, wanted = np.empty(new, np.uint8), np.empty(new, np.uint8)
+    assert twin.resize_largest(given, indices, table, small)
+    twin.resize_area(np.maximum(given, out), 1, wanted)
+    assert np.array_equal(small, wanted)
+
+
+@pytest.mark.parametrize("place", [(0, 0), (209, 159), (100, 3)])
+def test_a_colour_without_an_entry_is_told(twin, place):
+    indices, table = np.full((210, 160), 4, np.uint8), np.full(256, -1, np.int16)
+    table[4], out = 9, np.empty((210, 160), np.uint8)
+    assert twin.recolour(indices, table, out) and (out == 9).all()
+    assert twin.resize_largest(out, indices, table, np.empty((84, 84), np.uint8))
+    indices[place] = 5
+    assert not twin.recolour(indices, table, out)
+    assert not twin.resize_largest(out, indices, table, np.empty((84, 84), np.uint8))
+
+
+@pytest.mark.parametrize("bad", [{"channels": 2}, {"channels": 0},
+                                 {"image": np.zeros((0, 3), np.uint8)}])
+def test_an_image_that_has_no_whole_pixels_is_refused(compiled, bad):
+    good = {"image": np.zeros((3, 3), np.uint8), "channels": 1, "out": np.zeros((2, 2), np.uint8)}
+    with pytest.raises(KernelError, match="^resize_area: "):
+        kernels.resize_area(*(good | bad).values())
+
+
 def arguments(kernel):
     """Arrays and numbers that `kernel` accepts."""
     sizes = {"t": 4, "e": 3, "n": 4, "o": 5, "k": 2, "a": 2, "...": 6}
     numbers = {"gamma": 0.9, "lam": 0.9, "seed": 1, "purpose": 0, "env0": 0, "step": 0,
-               "limit": 10.0}
+               "limit": 10.0, "channels": 1}
     given = {"iteration": 1, "epoch": 2, "log_std": None} | numbers
     for name, spec in kernels.ARRAYS[kernel].items():
         shape = [int(axis) if axis.isdigit() else sizes.get(axis, 1) for axis in spec.axes]
@@ -545,7 +637,7 @@ def misfits(spec, array):
     yield "dtype", array.astype("f2")
     yield "rank", array[None]
     yield "no array", array.tolist()
-    if array.dtype != bool:
+    if array.itemsize > 1:
         yield "byte order", array.astype(array.dtype.newbyteorder(">"))
     if array.shape[-1] > 1:
         yield "stride", np.repeat(array, 2, axis=-1)[..., ::2]
@@ -635,7 +727,7 @@ def test_without_the_extension_the_actor_is_refused_with_the_line_that_installs_
         getattr(without_extension(), kernel)(*anything)
 
 
-@pytest.mark.parametrize("kernel", [*BOTH_TWINS, "merge_moments"])
+@pytest.mark.parametrize("kernel", [*BOTH_TWINS, *IMAGES, "merge_moments"])
 def test_twins_have_the_same_parameters(twin, kernel):
     public = list(inspect.signature(getattr(kernels, kernel)).parameters)
     assert list(inspect.signature(getattr(twin._twin, kernel)).parameters) == public
@@ -652,7 +744,7 @@ def test_definitions_have_the_same_parameters_and_first_line_as_their_kernels(ke
     assert public.__doc__.splitlines()[0] == definition.__doc__.splitlines()[0]
 
 
-@pytest.mark.parametrize("kernel", [*BOTH_TWINS, "merge_moments"])
+@pytest.mark.parametrize("kernel", [*BOTH_TWINS, *IMAGES, "merge_moments"])
 def test_numba_twins_carry_the_same_first_line(kernel):
     numba, public = getattr(need("numba")._twin, kernel), getattr(kernels, kernel)
     assert public.__doc__.splitlines()[0] == numba.__doc__.splitlines()[0]

@@ -21,13 +21,15 @@ from torch.distributions import (
 )
 
 from fastppo import PPO, export, load
-from fastppo.envs.spaces import MASKED_LOGIT, action_storage, leaf_arrays, tree_map
 from fastppo.errors import ConfigError, ModelError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
+from fastppo.networks import cnn, normaliser
 from fastppo.networks.cnn import IMAGE_NETWORKS, ImageEncoder, conv
 from fastppo.networks.mlp import DenseEncoder
+from fastppo.networks.normaliser import channels_last
 from fastppo.networks.user_distribution import DistributionHead, distribution_mode
+from fastppo.spaces.leaves import MASKED_LOGIT, action_storage, leaf_arrays, tree_map
 
 IMAGE, SMALL = Box(0, 255, (36, 40, 3), np.uint8), Box(0, 255, (12, 10, 3), np.uint8)
 VECTOR, TWO = Box(-9, 9, (3,)), Box(-1, 1, (2,))
@@ -239,6 +241,73 @@ def test_every_network_of_one_box_is_exported(trainer, tmp_path, name):
         obs = np.stack([env.sample() for _ in range(size)])
         np.testing.assert_allclose(graph(torch.from_numpy(obs)).numpy(), ppo.policy.predict(obs),
                                    rtol=0, atol=1e-5)
+
+
+class OwnPixels(nn.Module):
+    """A convolution of the user's, then `flatten`; notes the memory of the images that it gets."""
+
+    def __init__(self, obs_space, act_space):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(3, 8, 8, 4), nn.Linear(8 * 8 * 9, 4)
+
+    def forward(self, obs):
+        """(action parameters [b 3], value [b])."""
+        self.seen = obs
+        out = self.out(self.rows(self.conv(obs).relu()))
+        return out[:, :3], out[:, 3]
+
+    def rows(self, x):
+        """Rows of the features."""
+        return x.flatten(1)
+
+
+class ViewedPixels(OwnPixels):
+    """The same by `view`, which raises for features with the channels last in memory."""
+
+    def rows(self, x):
+        """Rows of the features."""
+        return x.view(len(x), -1)
+
+
+def channels_are_last(x):
+    """Whether images [b c h w] have the channels last in memory, and not first."""
+    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+CHANNELS_FIRST = Box(0, 255, (3, 36, 40), np.uint8)
+
+
+@pytest.mark.parametrize("model", ["cnn", "impala", "impoola", OwnPixels])
+def test_channels_last_in_memory_change_no_result_by_more_than_rounding(
+        trainer, monkeypatch, model):
+    found = []
+    for memory in (channels_last, lambda x: x.contiguous()):
+        monkeypatch.setattr(cnn, "channels_last", memory)
+        monkeypatch.setattr(normaliser, "channels_last", memory)
+        ppo, seen = trainer(seeing(CHANNELS_FIRST), model=model, acting="central",
+                            learner="torch"), []
+        first = next(part for part in ppo.policy.modules() if isinstance(part, nn.Conv2d))
+        first.register_forward_pre_hook(lambda _, args, seen=seen: seen.append(args[0]))
+        rollout = ppo.collect()
+        assert {channels_are_last(x) for x in seen} == {memory is channels_last}
+        stats = ppo.update(rollout)
+        found.append((rollout.logp.clone(), rollout.val.clone(), ppo.learner.flat.grad.clone(),
+                      stats["losses/grad_norm"]))
+        assert all(x.is_contiguous() for x in ppo.policy.parameters())  # so files stay as they are
+    for ours, theirs in zip(*found):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("model", "last"), [(OwnPixels, True), (ViewedPixels, False)])
+def test_a_model_gets_channels_last_in_memory_unless_its_forward_refuses_them(
+        trainer, tmp_path, model, last):
+    ppo = trainer(seeing(CHANNELS_FIRST), model=model)
+    ppo.update(ppo.collect())
+    assert channels_are_last(ppo.policy.net.seen) == last
+    ppo.save(tmp_path / "p.safetensors")
+    back, obs = load(tmp_path / "p.safetensors", model=model), CHANNELS_FIRST.sample()
+    assert np.array_equal(back.predict(obs), ppo.policy.predict(obs))
+    assert channels_are_last(back.net.seen) == last
 
 
 class Bright(gym.Env):

@@ -12,13 +12,13 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.vector.utils import batch_space
 
 from fastppo import learner, load
-from fastppo.envs.observations import ObservationLayout
-from fastppo.envs.spaces import leaf_arrays
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 from fastppo.networks.normaliser import ObservationNormaliser
 from fastppo.policy import Policy
+from fastppo.spaces.leaves import leaf_arrays
+from fastppo.spaces.observations import ObservationLayout
 
 LEARNER = "torch"  # whose inside is watched here
 VECTOR = Box(-np.inf, np.inf, (3,), np.float32)

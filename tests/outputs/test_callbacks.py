@@ -83,6 +83,35 @@ def test_what_on_collect_changes_in_a_rollout_is_what_the_update_sees(trainer):
     assert all(x.equal(before[name]) for name, x in ppo.policy.named_parameters())
 
 
+@pytest.mark.parametrize("name, fix", [
+    ("on_iterations", "rename on_iterations to on_iteration"),
+    ("on_step", "rename on_step to on_iteration"),
+    ("on_rollout_end", "rename on_rollout_end to on_collect"),
+    ("on_training_start", "rename on_training_start to on_start"),
+    ("on_training_end", "rename on_training_end to on_end"),
+    ("on_xyzzy", "give it another name")])
+@pytest.mark.parametrize("beside", ["", "on_end", "__call__"])
+def test_a_method_that_learn_never_calls_is_refused_with_the_nearest(trainer, name, fix, beside):
+    kind = type("Callback", (), dict.fromkeys({name, beside} - {""}, lambda *_: None))
+    ppo = trainer(Constant)
+    with pytest.raises(ConfigError, match=f"has {name}, but learn calls only on_start, on_coll") \
+            as caught:
+        ppo.learn(callbacks=[kind()])
+    assert ppo.step == 0 and str(caught.value).endswith(f"fix: {fix}")
+
+
+def test_what_is_no_method_may_have_any_name(trainer):
+    class Counter:
+        on_time, online = 0, print
+
+        def on_end(self, ppo):
+            self.on_time += 1
+
+    counter = Counter()
+    trainer(Constant).learn(32, callbacks=counter)
+    assert counter.on_time == 1
+
+
 @pytest.mark.parametrize("callback, event", [
     (lambda stats: None, "on_iteration"), (lambda: None, "on_iteration")])
 def test_a_callback_of_other_parameters_is_refused_before_training(trainer, callback, event):
@@ -111,8 +140,11 @@ def test_a_method_for_videos_of_other_parameters_is_refused_too(trainer):
 
 
 @pytest.mark.parametrize("argument, fix", [
-    ("total_timesteps", "total_steps="), ("callback", "callbacks="), ("total_step", "total_steps="),
-    ("xyz", "ppo.learn(total_steps=100_000")])
+    ("total_timesteps", "ppo.learn(total_steps=...)"), ("callback", "ppo.learn(callbacks=...)"),
+    ("total_step", "did you mean total_steps?"), ("xyz", "it takes total_steps, callbacks"),
+    ("progress_bar", 'PPO(env, progress="live")'), ("log_interval", 'PPO(env, progress="lines")'),
+    ("tb_log_name", 'PPO(env, logger="tensorboard", run_dir="runs/first")'),
+    ("reset_num_timesteps", "leave it out")])
 def test_arguments_of_other_libraries_are_answered_with_ours(trainer, argument, fix):
     with pytest.raises(ConfigError, match=f"learn has no argument '{argument}'") as caught:
         trainer(Constant).learn(**{argument: 10})

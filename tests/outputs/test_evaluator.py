@@ -203,7 +203,7 @@ def test_ctrl_c_in_an_evaluation_ends_the_command_at_once_with_a_model(tmp_path,
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (end.value.code, summary["ended"], summary["steps"]) == (130, "signal", 32)
     assert summary["best"] is None and load(tmp_path / "run" / "model.safetensors")
-    assert "stopped   32 steps" in capsys.readouterr().out
+    assert "stopped   at step 32: 32 steps" in capsys.readouterr().out
 
 
 # where

@@ -22,8 +22,9 @@ from fastppo.display import progress_lines
 from fastppo.display.progress_lines import ProgressLines, progress_line
 from fastppo.errors import ConfigError
 from fastppo.files import run_folder
+from fastppo.machine.installation import check_loggers
 from fastppo.outputs import background_sink, metrics, sinks, wandb_sink
-from fastppo.outputs.csv_sink import CsvSink
+from fastppo.outputs.csv_sink import CsvSink, EpisodeSink
 from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -180,6 +181,36 @@ def test_a_table_whose_folder_was_removed_is_begun_again(tmp_path):
     shutil.rmtree(tmp_path / "run")
     sink(trainer_at(16), {})
     assert [row["global_step"] for row in table(sink.path)] == ["16"]
+
+
+# episodes.csv
+
+def test_every_episode_has_a_row_with_the_step_at_which_it_ended(trainer, tmp_path):
+    ended = []
+
+    def take(ppo, stats):
+        length, total = (ppo.arena[name] for name in ("length", "total"))
+        begin = ppo.step - length.size
+        ended.extend([begin + (t + 1) * length.shape[1], total[t, e], length[t, e]]
+                     for t, e in np.argwhere(length))
+
+    ppo = trainer("CartPole-v1", run_dir=str(tmp_path)).learn(1_024, callbacks=take)
+    rows = [[float(number) for number in row.values()] for row in table(tmp_path / "episodes.csv")]
+    assert rows == ended and len(rows) == ppo.episodes.count > 20 and rows[-1][0] > 512
+
+
+def test_of_many_episodes_of_an_iteration_the_last_hundred_are_kept_at_their_steps(tmp_path):
+    length = np.ones((101, 5), np.int64)
+    valid = length > 0
+    valid[0] = False  # a row that is no step
+    episodes = EpisodeMetrics()
+    episodes.take(1.0 * np.arange(505).reshape(101, 5), length)
+    sink = EpisodeSink(tmp_path / "episodes.csv")
+    sink(types.SimpleNamespace(step=1_500, arena={"valid": valid}, episodes=episodes,
+                               progress=types.SimpleNamespace(begin=1_000)), {})
+    steps, returns, _ = zip(*((float(x) for x in row.values()) for row in table(sink.path)))
+    assert returns == (*range(405, 505),)
+    assert steps == tuple(1_500 - 5 * (100 - row) for row in np.repeat(np.arange(81, 101), 5))
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
@@ -441,7 +472,7 @@ def test_the_folder_that_wandb_leaves_behind_is_not_the_package(monkeypatch, tmp
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     with pytest.raises(ConfigError, match="not installed"):
-        background_sink.check_logger_package("wandb")
+        check_loggers(["wandb"])
 
 
 # all of it

@@ -20,10 +20,19 @@ from torch.distributions import Categorical
 from fastppo import PPO, Config, config, load, make_vec
 from fastppo.arguments import command_line
 from fastppo.envs.make import EnvFactory, make_envs, make_factory
-from fastppo.envs.spaces import action_storage, observation_storage
-from fastppo.errors import ConfigError, EnvError, Error, InputError, ModelError, SpaceError
-from fastppo.settings.fixes import fix_text
+from fastppo.errors import (
+    ConfigError,
+    EnvError,
+    Error,
+    InputError,
+    ModelError,
+    SpaceError,
+    UnknownNameError,
+)
+from fastppo.settings import script_names
+from fastppo.settings.fixes import Set, fix_text
 from fastppo.settings.presets import preset_of
+from fastppo.spaces.leaves import action_storage, observation_storage
 from fastppo.stepping import checks
 
 BYTES = Box(0, 255, (3,), np.uint8)
@@ -635,11 +644,84 @@ def test_training_in_environments_that_draw_themselves_is_refused(mode):
 
 @pytest.mark.parametrize("call", [
     lambda: PPO("MlpPolicy", "CartPole-v1"), lambda: PPO("MlpPolicy"),
-    lambda: PPO("MlpPolicy", "CartPole-v1", 3e-4), lambda: PPO("CartPole-v1", 1)])
+    lambda: PPO("MlpPolicy", "CartPole-v1", 3e-4), lambda: PPO("CartPole-v1", 1),
+    lambda: PPO("CartPole-v1", "MlpPolicy")])
 def test_a_call_in_the_form_of_another_library_is_answered_with_ours(call):
     with pytest.raises(ConfigError, match="an environment, then settings by name") as caught:
         call()
     assert 'PPO("CartPole-v1", model="mlp", seed=1)' in str(caught.value)
+
+
+@pytest.mark.parametrize("name", script_names.ATTRIBUTES)
+def test_an_attribute_of_another_librarys_trainer_is_answered_and_is_not_there(trainer, name):
+    ppo, fix = trainer("CartPole-v1"), script_names.ATTRIBUTES[name]
+    with pytest.raises(UnknownNameError, match=f"has no {name}") as caught:
+        getattr(ppo, name)("x")
+    assert isinstance(caught.value, AttributeError) and caught.value.fix == fix
+    assert hasattr(ppo, name) == (name == "load") and (name in dir(ppo)) == (name == "load")
+    if fix.startswith("ppo."):
+        assert eval(fix, {"ppo": ppo}) is not None
+
+
+def test_load_of_the_class_is_answered_with_ours():
+    with pytest.raises(UnknownNameError, match=r"fastppo.load\(.*PPO.resume\("):
+        PPO.load("x", env="CartPole-v1", device="cpu")
+
+
+def test_an_attribute_that_nobody_has_and_an_error_in_a_property_are_as_ever(trainer):
+    class Mine(PPO):
+        @property
+        def score(self):
+            raise AttributeError("inside")
+
+    with pytest.raises(AttributeError, match="'PPO' object has no attribute 'xyzzy'"):
+        trainer("CartPole-v1").xyzzy()
+    with Mine("CartPole-v1", num_workers=0) as ppo, pytest.raises(AttributeError, match="inside"):
+        _ = ppo.score
+
+
+@pytest.mark.parametrize("name, fix", [
+    ("n_eval_episodes", r"ppo.evaluate\(episodes=...\)"), ("episode", "did you mean episodes?"),
+    ("xyzzy", "it takes episodes, deterministic, env")])
+def test_an_argument_of_another_librarys_evaluation_is_answered(trainer, tmp_path, name, fix):
+    ppo = trainer("CartPole-v1")
+    ppo.save(tmp_path / "policy.safetensors")
+    for one in (ppo, load(tmp_path / "policy.safetensors")):
+        with pytest.raises(ConfigError, match=rf"evaluate has no argument '{name}'\n  fix: {fix}"):
+            one.evaluate(**{name: 3})
+
+
+def test_evaluate_policy_of_stable_baselines3_is_answered_with_evaluate(trainer):
+    ppo = trainer("CartPole-v1")
+    for model in (ppo, ppo.policy):
+        with pytest.raises(InputError, match=r"in place of evaluate_policy: ppo.evaluate\("):
+            model.predict(np.zeros((1, 4), np.float32), state=None,
+                          episode_start=np.ones(1, bool), deterministic=True)
+
+
+def test_a_vector_environment_of_another_library_is_answered_with_its_number():
+    class DummyVecEnv:
+        num_envs = 3
+    for make in (PPO, make_vec):
+        with pytest.raises(ConfigError, match='fix: env="CartPole-v1", num_envs=3'):
+            make(DummyVecEnv())
+
+
+@pytest.mark.parametrize("name", script_names.PUBLIC_NAMES)
+def test_a_name_that_only_another_library_has_is_answered_where_it_is_imported(name):
+    with pytest.raises(ImportError, match=rf"fastppo has no {name}\n  fix: "):
+        exec(f"from fastppo import {name}")
+
+
+def test_every_answer_with_settings_names_settings_that_there_are():
+    answers = [fix for _, ours in script_names.ARGUMENTS.values() for fix in ours.values()]
+    answers += [*script_names.ATTRIBUTES.values(), *script_names.PUBLIC_NAMES.values()]
+    calls = [call for fix in answers for call in re.findall(r"PPO\(env, .*?\)", fix)]
+    sets = [fix for fix in script_names.SETTINGS.values() if isinstance(fix, Set)]
+    for call in calls:
+        assert eval(call, {"env": None, "PPO": lambda env, **given: {*given} <= {
+            *inspect.signature(PPO).parameters}}), call
+    assert calls and all(Config(**fix.settings) for fix in sets)
 
 
 def test_the_settings_are_the_signature_of_ppo():

@@ -1,5 +1,7 @@
 """What changes nothing in a run, and what a run changes nothing of: its host's global state."""
 
+import os
+import platform
 import random
 import subprocess
 import sys
@@ -193,3 +195,35 @@ def test_nothing_is_printed_or_written_unless_asked_for(trainer, tmp_path, monke
     ppo.close()
     assert capfd.readouterr() == ("", "")
     assert list(tmp_path.iterdir()) == []
+
+
+PAGES_OF_BUFFERS = """
+import resource, sys
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    [b"x" * 20_000_000 for _ in range(10)]  # freed at once
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+settings = dict(env_name="CartPole-v1", learner="torch", num_workers=0, num_envs=2, num_steps=8,
+                num_minibatches=1, total_steps=16, eval_episodes=1)
+if sys.argv[1] == "command":
+    from fastppo.cli.main import main
+    main([f"--{name}={value}" for name, value in settings.items()])
+else:
+    from fastppo import PPO
+    with PPO(**settings) as ppo:
+        ppo.learn()
+print("faults", min(faults() for _ in range(4)))  # the first ones make room for it
+"""
+
+
+@pytest.mark.skipif("glibc" not in platform.libc_ver()[0], reason="mallopt is glibc's")
+@pytest.mark.parametrize(("user", "environment", "kept"), [
+    ("command", {}, True), ("library", {}, False),
+    ("library", {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "-1"}, True)])
+def test_freed_memory_is_kept_by_the_command_and_by_variables_but_not_by_the_library(
+        tmp_path, user, environment, kept):
+    done = subprocess.run([sys.executable, "-c", PAGES_OF_BUFFERS, user], capture_output=True,
+                          text=True, cwd=tmp_path, env=os.environ | environment, check=True)
+    assert (int(done.stdout.split()[-1]) < 20) == kept  # 200 MB are 96 pages of the largest kind

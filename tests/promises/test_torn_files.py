@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY
 from fault_envs import guard
+from tiny_settings import TINY
 
 from fastppo import PPO
 from fastppo.errors import CheckpointError
-from fastppo.files.checkpoint import CHECKPOINT_FORMAT, checkpoints_in, find_checkpoint
+from fastppo.files.checkpoint import CHECKPOINT_FORMAT, find_checkpoint
+from fastppo.files.run_folder import checkpoints_in
 from fastppo.files.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.outputs.checkpointer import checkpointer_of
 
@@ -57,7 +58,7 @@ NURSERY = """
 import os, sys
 from pathlib import Path
 from fastppo import PPO
-from fastppo.files.checkpoint import checkpoints_in
+from fastppo.files.run_folder import checkpoints_in
 from fastppo.outputs.checkpointer import checkpointer_of
 
 def write(ppo, stats):
@@ -276,7 +277,8 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from fastppo import PPO
-from fastppo.files.checkpoint import checkpoints_in, find_checkpoint
+from fastppo.files.checkpoint import find_checkpoint
+from fastppo.files.run_folder import checkpoints_in
 folder, rows = Path(sys.argv[1]), {rows}
 changes = dict.fromkeys((3, 9), 20_000) | dict.fromkeys((6, 12), resource.RLIM_INFINITY)
 

@@ -5,12 +5,12 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.image import imread
-from run_folders import RETURN, write_run, write_runs
+from run_folders import KL, RETURN, write_run, write_runs
 
 from fastppo.errors import ConfigError
 from fastppo.reports import curves
 from fastppo.reports.curves import draw_groups, draw_run, save_curve, save_curves
-from fastppo.reports.density import ROWS, density, draw_density, save_density
+from fastppo.reports.density import COLUMNS, density, draw_density, save_density, window
 from fastppo.reports.pictures import check_output
 from fastppo.reports.run_groups import group_runs
 from fastppo.reports.run_table import read_runs
@@ -169,27 +169,53 @@ def test_a_long_label_is_shortened():
 
 # density
 
-def test_the_shares_of_a_column_add_up_to_one_over_the_runs_that_reach_it():
-    steps = np.linspace(0, 600, 61)
-    shares, edges, levels = density([(steps, 0 * steps), (steps, 0 * steps + 9),
-                                     (steps[:31], steps[:31] * 0 + 9)])
-    assert edges[[0, -1]].tolist() == [0, 600] and len(levels) == ROWS + 1
-    assert shares.sum(axis=1) == pytest.approx(1)
-    assert shares[0, [0, -1]] == pytest.approx([1 / 3, 2 / 3])
-    assert shares[-1, [0, -1]] == pytest.approx([1 / 2, 1 / 2])
+def test_the_density_at_a_step_is_that_of_the_episodes_around_it():
+    steps = np.arange(400.0)
+    values = np.where(steps < 200, 0.0, np.where(steps % 2, 10.0, 30.0))
+    around = window(steps, values, np.array([100.0, 300.0]))
+    assert around.shape == (2, 20) and set(around[0]) == {0} and set(around[1]) == {10, 30}
+    shade = density(around, np.array([0.0, 10.0, 20.0, 30.0]), 1.0)
+    assert shade == pytest.approx(np.array([[1, 0, 0, 0], [0, 0.5, 0, 0.5]]), abs=1e-9)
 
 
-def test_a_density_says_that_it_is_of_curves(tmp_path):
-    group, = grouped(write_runs(tmp_path / "a", [5.0, 7.0, 9.0]))
-    axes = draw_density(group, RETURN).axes[0]
-    assert texts(axes)[0] == ("density of the curves of 3 runs, each the mean of its last 100"
-                              " episodes")
+def test_the_episodes_at_the_ends_of_a_run_and_of_a_short_one_are_all_that_there_are():
+    steps = np.arange(5.0)
+    assert window(steps, steps, np.array([0.0, 4.0])).tolist() == [[0, 1, 2, 3, 4]] * 2
 
 
-def test_a_density_needs_one_group_with_several_runs(tmp_path):
-    a, b = (write_runs(tmp_path / name, [5.0, 7.0]) for name in "ab")
-    with pytest.raises(ConfigError, match="3 runs or more, not 2"):
-        save_density(grouped(a), RETURN, tmp_path / "d.png")
+def episodes_of(seed, count=50):
+    return [(8 * i, i + seed, 10 + i) for i in range(count)]
+
+
+@pytest.mark.parametrize("metric, name, middle", [(RETURN, "return", 25.0),
+                                                  ("charts/episodic_length", "length", 35.0)])
+def test_a_density_shows_the_single_episodes_of_all_runs(tmp_path, metric, name, middle):
+    for seed in (0, 1):
+        write_run(tmp_path / "a" / str(seed), [5.0], episodes=episodes_of(seed))
+    axes = draw_density(*grouped(tmp_path / "a"), metric).axes[0]
+    assert texts(axes)[0] == ("100 episodes of 2 runs (dots); shade: density of the 10 around a"
+                              " step; line: their median")
+    dots, _, medians, *_ = axes.lines
+    assert len(dots.get_xdata()) == 100 and (np.diff(dots.get_xdata()) >= 0).all()
+    assert np.interp(200, *medians.get_data()) == pytest.approx(middle, abs=2)
+    assert axes.get_ylabel() == f"{name} of an episode"
+
+
+def test_a_density_of_many_episodes_leaves_out_the_dots(tmp_path):
+    write_run(tmp_path / "a", [5.0], episodes=episodes_of(0, 3_001))
+    axes = draw_density(*grouped(tmp_path / "a"), RETURN).axes[0]
+    assert texts(axes)[0].startswith("3,001 episodes; shade: density of the 100 around")
+    assert max(len(line.get_xdata()) for line in axes.lines) == COLUMNS
+
+
+def test_a_density_needs_one_group_whose_runs_have_their_episodes(tmp_path):
+    a, b = (write_run(tmp_path / name, [5.0, 7.0], episodes=episodes_of(0, count))
+            for name, count in (("a", 1), ("b", 0)))
     with pytest.raises(ConfigError, match="one group of runs, and there are 2: x; y"):
         save_density(grouped(a, b, labels=("x", "y")), RETURN, tmp_path / "d.png")
-    assert save_density(grouped(a, b), RETURN, tmp_path / "d.svg").exists()  # 4 runs, one label
+    with pytest.raises(ConfigError, match="needs episodes.csv, the single episodes, and"
+                       " there is none beside .*b/metrics.csv"):
+        save_density(grouped(a, b), RETURN, tmp_path / "d.png")
+    with pytest.raises(ConfigError, match=f"single episodes, which have no {KL}"):
+        save_density(grouped(a), KL, tmp_path / "d.png")
+    assert save_density(grouped(a), RETURN, tmp_path / "d.svg").exists()

@@ -129,7 +129,7 @@ def test_a_rate_is_full_again_after_a_learn_that_was_interrupted():
 
 
 def test_a_device_that_is_not_supported_is_refused():
-    with pytest.raises(ConfigError, match="only cpu and cuda"):
+    with pytest.raises(ConfigError, match="one of auto, cpu, cuda"):
         PPO("CartPole-v1", device="meta")
 
 

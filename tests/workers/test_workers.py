@@ -3,6 +3,7 @@
 import gc
 import io
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -34,7 +35,7 @@ from optional_packages import NEEDS_BOX2D
 from fastppo import PPO
 from fastppo.envs.make import make_envs, make_factory
 from fastppo.errors import ConfigError, WorkerError
-from fastppo.workers import protocol, worker_process
+from fastppo.workers import count, protocol, worker_process
 from fastppo.workers.protocol import WARMUP, worker_slices
 
 # name: longest episode, steps a rollout; so that episodes end in all ways they can within three.
@@ -126,6 +127,14 @@ def test_more_workers_than_environments_are_not_started_and_one_line_says_so(cap
         assert ppo.config.num_workers == 2
     assert caplog.messages.count(
         "num_workers=7, but there are only 2 environments: 2 workers are started") == 1
+
+
+def test_far_more_workers_than_cores_are_not_started_and_a_line_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(count, "usable_cores", lambda: 2)
+    assert count.worker_count(1000, 1000, bool) == 32
+    assert caplog.messages[0] == ("num_workers=1000, but there are 2 cores, and 16 workers for each"
+                                  " are the most: 32 workers are started")
+    assert count.worker_count(32, 1000, bool) == 32 and len(caplog.messages) == 3
 
 
 # Starting
@@ -281,6 +290,16 @@ def test_what_an_environment_prints_comes_out_as_whole_lines(capfd):
     out, err = capfd.readouterr()
     assert out == "" and err.count("\n") == 200
     assert set(err.split("\n")) == {"<" + "-" * 600 + ">", ""}
+
+
+def test_a_warning_in_a_worker_says_that_it_is_one(capfd):
+    class Careful(Calm):
+        def step(self, action):
+            logging.getLogger("fastppo").warning("careful")
+            return super().step(action)
+    with running_workers([Careful], 1, steps=1) as vec:
+        vec.warmup(1)
+    assert capfd.readouterr().err == "warning: careful\n"
 
 
 def test_even_a_long_line_of_a_worker_comes_out_in_one_piece(capfd):

@@ -39,7 +39,7 @@ void dense(const float *packed, const float *x, int64_t n, int64_t rows, int64_t
 void dense_gradient(const float *x, int64_t n, const float *delta, int64_t out, int64_t live,
                     int64_t adds, float *weight, float *bias);
 
-/* y = activation(y) for n floats; the codes of activations are in mlp.h. */
+/* y = activation(y) for n floats; the codes of activations are in layers.h. */
 void dense_activate(float *y, int64_t n, int64_t activation);
 
 /* delta *= the derivative of the activation, computed from its value y, for n floats. */

@@ -10,8 +10,8 @@ from typing import Any, Sequence
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 
-from fastppo.envs.faults import NonFiniteValue
-from fastppo.envs.spaces import (
+from fastppo.machine import kernels
+from fastppo.spaces.leaves import (
     CHOICES,
     MASK,
     OBS_KEY,
@@ -30,7 +30,12 @@ from fastppo.envs.spaces import (
     subspaces,
     with_binary_mask,
 )
-from fastppo.machine import kernels
+
+
+class NonFiniteValue(ValueError):
+    """A reward or an observation that is not finite."""
+
+    __module__ = "builtins"  # an error's text has the name alone
 
 
 class StoredLeaf:
@@ -60,6 +65,22 @@ class StoredLeaf:
     def like_image(self) -> bool:
         """True for a Box of uint8 with two axes, three (channels) or four (stacked frames)."""
         return self.dtype == np.uint8 and len(self.shape) in (2, 3, 4)
+
+    @property
+    def image_range(self) -> tuple[float, float] | None:
+        """(lowest, highest) number of a leaf that convolutions can see; None for other leaves.
+
+        That is a Box of uint8 like an image, or one of floats with three or four axes and the same
+        finite bounds everywhere.
+        """
+        if self.like_image:
+            return 0.0, 255.0
+        space = self.leaf.space
+        if not isinstance(space, Box) or self.dtype != np.float32 or len(self.shape) not in (3, 4):
+            return None
+        low, high = space.low.flat[0], space.high.flat[0]
+        alike = (space.low == low).all() and (space.high == high).all()
+        return (float(low), float(high)) if alike and -np.inf < low < high < np.inf else None
 
     @property
     def width(self) -> int:
@@ -232,13 +253,14 @@ class ObservationEncoding:
         self.numbers = [norm_obs and leaf.numeric and i not in images
                         for i, leaf in enumerate(self.leaves)]
         self.size, self.normalised = sum(widths), np.repeat(self.numbers, widths)
-        self.identity = layout.is_box and layout.store.dtype == "<f4"
+        self.identity = layout.is_box and (layout.store.dtype == "<f4" or len(images) == 1)
 
     def encode(self, arrays: Sequence[np.ndarray], numbers_only: bool = False) -> np.ndarray:
         """f32 [n o] of the leaves [n ...] of stored observations; a view if it is one float Box.
 
-        With `numbers_only` the columns that have moments. Images are not encoded here: only torch
-        runs convolutions.
+        With `numbers_only` the columns that have moments. An image that is the whole observation
+        is a view of its bytes; others are not encoded here, because only torch has convolutions
+        beside columns.
         """
         if self.identity:
             return arrays[0].reshape(len(arrays[0]), self.size)
@@ -247,7 +269,10 @@ class ObservationEncoding:
             zip(self.leaves, visible)) if self.numbers[i] or not numbers_only], 1)
 
     def scaled(self, i: int, x: Any) -> Any:
-        """Values x, f32 in numpy or torch, of leaf `i`: images without moments over 255."""
+        """Values x, f32 in numpy or torch, of leaf `i`: images from 0 to 1, without moments."""
+        if i in self.images:
+            low, high = self.leaves[i].image_range
+            return (x - low) / (high - low)
         return x / 255 if self.leaves[i].like_image and not self.numbers[i] else x
 
 

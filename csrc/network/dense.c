@@ -1,15 +1,17 @@
 /* All matrix products of the networks: a loop over panels of outputs, then over tiles of rows. */
-#include "mlp/dense.h"
+#include "network/dense.h"
 
 #include <string.h>
 
 #include "simd/fastmath.h"
 #include "simd/lanes.h"
-#include "mlp/mlp.h"
+#include "network/forward.h"
 
 #if FASTPPO_WIDEST >= 512
 #include <immintrin.h>
 #endif
+
+enum { GROUP = 128 }; /* inputs whose gradients share the reads of delta */
 
 ALWAYS_INLINE int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -154,13 +156,16 @@ ALWAYS_INLINE void dense_gradient_body(int64_t bits, const float *x, int64_t n, 
                                        int64_t out, int64_t live, int64_t adds, float *weight,
                                        float *bias) {
     int64_t x_row = row_of(n), delta_row = row_of(out);
-    for (int64_t first = 0; first < n; first += WIDE) {
-        int64_t lanes = lanes_of(n - first), high = height_of(bits, lanes);
-        for (int64_t o = 0; o < out; o += high)
-            gradient_tile(bits, (Walk){x + first, 0, x_row}, (Walk){delta + o, 1, delta_row}, live,
-                          lanes, adds, weight + o * n + first, n, least(high, out - o),
-                          least(lanes, n - first));
-    }
+    for (int64_t group = 0; group < n; group += GROUP)
+        for (int64_t o = 0; o < out; o += TALL)
+            for (int64_t first = group; first < least(n, group + GROUP); first += WIDE) {
+                int64_t lanes = lanes_of(n - first), high = height_of(bits, lanes);
+                for (int64_t top = o; top < least(out, o + TALL); top += high)
+                    gradient_tile(bits, (Walk){x + first, 0, x_row},
+                                  (Walk){delta + top, 1, delta_row}, live, lanes, adds,
+                                  weight + top * n + first, n, least(high, out - top),
+                                  least(lanes, n - first));
+            }
     for (int64_t o = 0; o < out; o += WIDE)
         add_rows(delta + o, delta_row, live, adds, bias + o, least(WIDE, out - o));
 }

@@ -12,12 +12,12 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from spaces_for_tests import ACT, OBS, PICTURE, VECTOR
 
 from fastppo import load
-from fastppo.envs.actions import ActionMapping
-from fastppo.envs.observations import ObservationEncoding, ObservationLayout
-from fastppo.envs.spaces import leaf_arrays, leaves
 from fastppo.errors import ConfigError, EnvError, InputError, SpaceError
 from fastppo.networks.normaliser import ObservationNormaliser
 from fastppo.settings.fixes import fix_text
+from fastppo.spaces.actions import ActionMapping
+from fastppo.spaces.leaves import leaf_arrays, leaves
+from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
 HUGE = float(np.finfo(np.float32).max)
 BOXES = dict(gaussian={}, scaled=dict(action_scaling=True), fixed=dict(std=0.3),

@@ -16,7 +16,9 @@ from typing import Any, Callable, NamedTuple, Sequence
 import numpy as np
 from gymnasium.spaces import Box, Space
 
-from fastppo.envs.spaces import (
+from fastppo.errors import SpaceError
+from fastppo.settings.fixes import Omit
+from fastppo.spaces.leaves import (
     CHOICES,
     NARROWER,
     Storage,
@@ -27,8 +29,6 @@ from fastppo.envs.spaces import (
     leaves,
     subspaces,
 )
-from fastppo.errors import SpaceError
-from fastppo.settings.fixes import Omit
 
 # (function from a stored component to its place between the bounds, 0 to 1; its inverse)
 FORMS: dict[str, tuple[Callable, Callable] | None] = {

@@ -1,8 +1,8 @@
 /* Sampling for the categorical and the Gaussian head: each row alone, components in index order. */
-#include "mlp/heads.h"
+#include "network/heads.h"
 
 #include "simd/fastmath.h"
-#include "mlp/likelihood.h"
+#include "network/likelihood.h"
 
 enum { CHUNK = 64 }; /* rows sampled together, so that loops over exp and log are long */
 

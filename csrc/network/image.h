@@ -1,0 +1,19 @@
+/* Images as convolutions read them. */
+#ifndef FASTPPO_IMAGE_H
+#define FASTPPO_IMAGE_H
+
+#include <stdint.h>
+
+/* A stored image: `frames` of `channels` each, uint8. In memory a frame is [places channels] where
+ * `last`, else [channels places]; a place is a pixel. No places: it is not an image. */
+typedef struct {
+    int64_t frames, channels, places, last;
+} Image;
+
+/* x [places, frames channels] = image / 255. */
+void image_read(const Image *image, const uint8_t *from, float *x);
+
+/* to [channels places] = from [places channels]; with exchanged sizes the other way round. */
+void image_transpose(const float *from, int64_t places, int64_t channels, float *to);
+
+#endif

@@ -1,0 +1,12 @@
+"""What every test of the command has: its name, and an empty working directory."""
+
+import sys
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """The command was started as main.py, in the test's own folder."""
+    monkeypatch.setattr(sys, "argv", ["main.py"])
+    monkeypatch.chdir(tmp_path)
