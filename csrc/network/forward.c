@@ -82,13 +82,6 @@ const char *plan_layout(const int64_t *plan, int64_t layers, Layout *layout) {
     return fault;
 }
 
-/* The number of packed floats of a layer. */
-static int64_t row_packed(const int64_t *row) {
-    Shape shape;
-    shape_of(row, &shape);
-    return shape_forward_floats(&shape);
-}
-
 void plan_pack(const int64_t *plan, int64_t layers, const float *params, float *packed) {
     for (int64_t i = 0; i < layers; i++, plan += PLAN_COLUMNS) {
         Shape shape;
@@ -100,8 +93,8 @@ void plan_pack(const int64_t *plan, int64_t layers, const float *params, float *
 }
 
 ALWAYS_INLINE void read_rows_body(const Normaliser *normaliser, const float *obs,
-                                 const int64_t *index, int64_t inputs, int64_t live, int64_t rows,
-                                 float *x) {
+                                  const int64_t *index, int64_t inputs, int64_t live, int64_t rows,
+                                  float *x) {
     int64_t row = row_of(inputs);
     const float *mean = normaliser->mean, *scale = normaliser->scale;
     float limit = normaliser->limit;
@@ -134,20 +127,18 @@ static void clear_unused(const int64_t *plan, int64_t layers, const Layout *layo
 }
 
 /* One layer for `live` rows, of the observations `obs` if they are images. */
-static void forward_layer(const int64_t *row, const Layout *layout, const float *packed,
-                          const uint8_t *obs, int64_t live, float *scratch) {
+static void forward_layer(const int64_t *row, const Shape *shape, const Layout *layout,
+                          const float *packed, const uint8_t *obs, int64_t live, float *scratch) {
     float *x = scratch + ROWS * layout->start[row[SRC]];
     float *y = scratch + ROWS * layout->start[slot(row)];
-    Shape shape;
-    shape_of(row, &shape);
-    if (shape.kind == DENSE) {
-        block_forward(&shape, packed, x, live, y);
+    if (shape->kind == DENSE) {
+        block_forward(shape, packed, x, live, y);
         return;
     }
     for (int64_t r = 0; r < live; r++) {
-        float *from = x + r * row_of(shape.n);
+        float *from = x + r * row_of(shape->n);
         if (row[SRC] == 0) image_read(&layout->image, obs + r * layout->inputs, from);
-        row_forward(&shape, packed, from, y + r * row_of(shape.out));
+        row_forward(shape, packed, from, y + r * row_of(shape->out));
     }
 }
 
@@ -158,8 +149,10 @@ static void forward_block(const int64_t *plan, int64_t layers, const Layout *lay
     for (int64_t i = layout->first, column = 0; i < layers; i++) {
         const int64_t *row = plan + i * PLAN_COLUMNS;
         const float *y = scratch + ROWS * layout->start[slot(row)];
-        forward_layer(row, layout, packed, obs, live, scratch);
-        packed += row_packed(row);
+        Shape shape;
+        shape_of(row, &shape);
+        forward_layer(row, &shape, layout, packed, obs, live, scratch);
+        packed += shape_forward_floats(&shape);
         if (row[DST] >= 0) continue;
         for (int64_t r = 0; r < live; r++)
             memcpy(out + r * layout->outputs + column, y + r * row_of(row[N_OUT]),
@@ -169,8 +162,8 @@ static void forward_block(const int64_t *plan, int64_t layers, const Layout *lay
 }
 
 void plan_forward(const int64_t *plan, int64_t layers, const Layout *layout, const float *packed,
-                 const Normaliser *normaliser, const void *obs, int64_t n, float *work,
-                 float *out) {
+                  const Normaliser *normaliser, const void *obs, int64_t n, float *work,
+                  float *out) {
     _Alignas(64) float near[ROWS * STACK_FLOATS];
     float *scratch = layout->floats > STACK_FLOATS ? work : near;
     int64_t inputs = layout->inputs;

@@ -55,7 +55,7 @@ void read_rows(const Normaliser *normaliser, const float *obs, const int64_t *in
 /* out [n layout.outputs] = the networks at obs [n layout.inputs], float32, or the bytes of images.
  * `work` [ROWS * layout.floats] is read and written where layout.floats is above STACK_FLOATS. */
 void plan_forward(const int64_t *plan, int64_t layers, const Layout *layout, const float *packed,
-                 const Normaliser *normaliser, const void *obs, int64_t n, float *work,
-                 float *out);
+                  const Normaliser *normaliser, const void *obs, int64_t n, float *work,
+                  float *out);
 
 #endif

@@ -14,7 +14,7 @@ enum { NONE, TANH, RELU, ELU, ACTIVATIONS };
 
 /* The kinds of a row: a dense layer; a convolution; from [places channels] to columns as torch
  * flattens them, [channels places]; and the stored image in buffer 0, which is no layer. */
-enum { DENSE, CONVOLUTION, FLATTEN, IMAGE, KINDS };
+enum { DENSE, CONVOLUTION, FLATTEN, IMAGE };
 
 /* A layer from n to `out` floats a row. */
 typedef struct {
