@@ -12,8 +12,9 @@ from torch import Tensor
 from fastppo.config import Config
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
+from fastppo.networks.frame_stacks import rollout_observations
 from fastppo.policy import Policy
-from fastppo.spaces.leaves import leaf_arrays
+from fastppo.spaces.leaves import tree_map
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.boundary import Boundaries
 from fastppo.stepping.rewards import ReturnScaling, fill_rewards
@@ -24,7 +25,7 @@ WARMUP_STEPS = 128  # longest random rollout from which observation moments star
 class Rollout(NamedTuple):
     """The record of one iteration: tensors [t e ...] in shared memory, good until the next one."""
 
-    obs: Any  # [t+1 e ...] seen before acting; of a Dict or Tuple space such a structure of tensors
+    obs: Any  # [t+1 e ...] seen before acting; a tensor, a structure of tensors or FrameStacks
     act: Tensor  # i64 [t e] or [t e k], f32 [t e a], as the policy chose it
     logp: Tensor  # f32 [t e] of act under the policy that acted
     val: Tensor  # f32 [t e] under the policy that acted
@@ -82,8 +83,8 @@ class Collector:
         if self.policy.observer.norm and not self.policy.observer.count.item():
             steps = min(self.config.num_steps, WARMUP_STEPS)
             self.vec.warmup(steps)
-            self.policy.observer.learn([x.reshape(-1, *x.shape[2:]) for x in leaf_arrays(
-                self.arena["obs"][:steps])])
+            self.policy.observer.learn_from(
+                tree_map(lambda x: x[:steps].flatten(0, 1), self.rollout.obs))
         self.boundaries.begin(self.vec)
         self.started = True
 
@@ -107,5 +108,5 @@ def finish_rollout(arena: Arena, config: Config, returns: ReturnScaling, iterati
 
 def as_rollout(arena: Arena, seen: ObservationLayout) -> Rollout:
     """The arena's arrays as tensors, observations in the structure of their space."""
-    obs = seen.structure(list(map(torch.from_numpy, leaf_arrays(arena["obs"]))))
-    return Rollout(obs, *(torch.from_numpy(arena[name]) for name in Rollout._fields[1:]))
+    return Rollout(rollout_observations(arena, seen), *(
+        torch.from_numpy(arena[name]) for name in Rollout._fields[1:]))

@@ -40,9 +40,9 @@ class Serial(Environments):
                  rules=NO_RULES, log: replay.EpisodeLog | None = None):
         super().__init__(factories, seed, first, note, name, rules)
         self.views, self.actor, self.groups = views, actor, groups or [range(len(factories))]
-        self.obs = list(views.obs)  # indexing a list costs a fifth of indexing the array
         self.layout = ObservationLayout(self.envs[0].observation_space, self.envs[0].action_space)
-        self.writer = ObservationWriter(self.obs[0], self.layout)
+        self.writer = ObservationWriter(views, self.layout, first)
+        self.obs = self.writer.rows
         self.log, self.steps = log, [None] * len(factories)  # (step, limit) of running episodes
 
     def warmup(self, steps: int) -> None:
@@ -61,7 +61,7 @@ class Serial(Environments):
         self.progress, self.rng_watch = replay.RolloutProgress(), GlobalRngWatch(
             self.views.drawn, self.name)
         restarted = replay.begin_episodes(self, resumed, episode)
-        self.writer.flush(self.obs[-1], range(len(self.envs)))
+        self.writer.flush_first(range(len(self.envs)))
         self.check(self.obs[-1], self.layout)
         return restarted
 
@@ -118,7 +118,7 @@ class Serial(Environments):
             rewards[e], slots[e][...] = rew, obs
             if term or trunc or length + 1 >= limit:
                 self._end_episode(actor, t, e, term, trunc or length + 1 >= limit, info)
-        writer.flush(self.obs[t + 1], group)
+        writer.flush(t + 1, group, running, now)
         progress.reach(t, max(progress.done, group.stop))
 
     def _end_episode(self, actor: Actor, t: int, e: int, term: bool, trunc: bool, info) -> None:

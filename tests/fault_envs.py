@@ -187,7 +187,8 @@ def make_workers(factories, workers: int, steps: int = 8, **timeouts):
                    "act": ("<i8", te), "raw": ("<f4", te), "term": ("|b1", te),
                    "trunc": ("|b1", te), "total": ("<f8", te), "length": ("<i8", te),
                    "val": ("<f4", te), "nxt": ("<f4", te), "valid": ("|b1", te),
-                   "same_game": ("|b1", te), "times": ("<f8", (envs + 1, 3)),
+                   "same_game": ("|b1", te), "frames": ("|u1", (0, 0)),
+                   "stacks": ("<i8", (0, envs, 0)), "times": ("<f8", (envs + 1, 3)),
                    **infos_spec(workers), **protocol_spec(workers, 1)})
     arena["length"].fill(0)
     seen, acts = ObservationLayout(Box(-np.inf, np.inf, (2,)), ACTIONS), ActionMapping(ACTIONS)

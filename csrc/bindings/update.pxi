@@ -12,6 +12,7 @@ cdef extern from "update/update.h" nogil:
         Image image
     ctypedef struct Batch:
         const void *obs
+        const int64_t *stacks
         Normaliser normaliser
         const int64_t *choice
         const float *act
@@ -95,7 +96,7 @@ cdef class Update:
         network_of(plan, log_std, &self.network)
         self._take_memory(*memory)
         self._take_samples(*samples, limit)
-        self._take_order(order, len(samples[0]))
+        self._take_order(order, len(samples[2]))
         self.set_coefficients(terms)
         self.arrays = memory, samples, order  # held for as long as their memory is used
 
@@ -113,20 +114,38 @@ cdef class Update:
         self.grads, self.stride, self.sums = <float *>rows.data, rows.columns, <double *>totals.data
         self.work = <float *>floats(work, self.network.floats, OUT)
 
-    def _take_samples(self, obs, act, logp, val, adv, ret, mean, scale, float limit):
+    def _take_samples(self, obs, act, logp, val, adv, ret, mean, scale, stacks, float limit):
         cdef View x = observations(obs, self.network.image)
+        cdef const int64_t *numbers = NULL
         cdef bint discrete = self.network.log_std < 0
         cdef View a = view_of(act, c'l', 1, IN) if discrete else view_of(act, c'f', 2, IN)
         cdef int64_t columns = 1 if discrete else self.network.outputs - 1
+        if stacks is not None:
+            numbers = self._stacks(stacks, &x)
         if x.columns != self.network.inputs:
             raise ValueError(f"obs has {x.columns} columns, wanted {self.network.inputs}")
         if a.rows != x.rows or a.columns != columns:
             raise ValueError(f"act is {a.rows, a.columns}, wanted {x.rows, columns}")
         self.batch = Batch(
-            x.data, normaliser_of(mean, scale, limit, x.columns),
+            x.data, numbers, normaliser_of(mean, scale, limit, x.columns),
             <const int64_t *>a.data, <const float *>a.data,
             <const float *>floats(logp, x.rows, IN), <const float *>floats(val, x.rows, IN),
             <const float *>floats(adv, x.rows, IN), <const float *>floats(ret, x.rows, IN))
+
+    cdef const int64_t *_stacks(self, stacks, View *x) except NULL:
+        """The numbers of frames; `x`, the frames [f bytes], becomes a view of observations."""
+        cdef View numbers = view_of(stacks, c'l', 2, IN)
+        cdef const int64_t *found = <const int64_t *>numbers.data
+        cdef Image *image = &self.network.image
+        cdef int64_t i, depth = numbers.columns, planes = image.frames * image.channels
+        if not 1 <= depth <= planes or planes % depth or image.last and depth != image.frames:
+            raise ValueError(f"stacks has {depth} columns, for {planes} planes")
+        image.frames, image.channels = depth, planes // depth
+        for i in range(numbers.rows * numbers.columns):
+            if found[i] < 0 or found[i] >= x.rows:
+                raise ValueError(f"stacks has {found[i]}, of {x.rows} frames")
+        x.rows, x.columns = numbers.rows, x.columns * depth
+        return found
 
     def _take_order(self, order, int64_t rows):
         cdef View places = view_of(order, c'l', 1, IN)

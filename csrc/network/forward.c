@@ -137,7 +137,7 @@ static void forward_layer(const int64_t *row, const Shape *shape, const Layout *
     }
     for (int64_t r = 0; r < live; r++) {
         float *from = x + r * row_of(shape->n);
-        if (row[SRC] == 0) image_read(&layout->image, obs + r * layout->inputs, from);
+        if (row[SRC] == 0) image_read(&layout->image, obs + r * layout->inputs, NULL, from);
         row_forward(shape, packed, from, y + r * row_of(shape->out));
     }
 }

@@ -10,8 +10,9 @@ typedef struct {
     int64_t frames, channels, places, last;
 } Image;
 
-/* x [places, frames channels] = image / 255. */
-void image_read(const Image *image, const uint8_t *from, float *x);
+/* x [places, frames channels] = image / 255. Its frames are those of the numbers `stack` [frames]
+ * from `from` on, or where it is NULL the first ones. */
+void image_read(const Image *image, const uint8_t *from, const int64_t *stack, float *x);
 
 /* to [channels places] = from [places channels]; with exchanged sizes the other way round. */
 void image_transpose(const float *from, int64_t places, int64_t channels, float *to);

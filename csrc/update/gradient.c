@@ -45,8 +45,12 @@ static void copy_from_output(const Block *block, const Layer *layer) {
 
 static void read_image_of(const Block *block, int64_t r) {
     const Network *network = block->network;
-    image_read(&network->image, (const uint8_t *)block->batch->obs +
-               block->index[r] * network->inputs, block->work + network->x);
+    const Batch *batch = block->batch;
+    const uint8_t *obs = batch->obs;
+    int64_t row = block->index[r];
+    image_read(&network->image, batch->stacks ? obs : obs + row * network->inputs,
+               batch->stacks ? batch->stacks + row * network->image.frames : NULL,
+               block->work + network->x);
 }
 
 /* The number of layers from `layer` on that take one row at a time; a row goes through all of them

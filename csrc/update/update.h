@@ -49,7 +49,8 @@ typedef struct {
 
 /* The samples of a rollout. */
 typedef struct {
-    const void *obs;                     /* [b inputs], float32 or the bytes of images */
+    const void *obs;                     /* [b inputs], float32 or the bytes of images, or frames */
+    const int64_t *stacks;               /* [b image.frames] the frames of a sample; or NULL */
     Normaliser normaliser;               /* of the observations */
     const int64_t *choice;               /* [b] for a categorical head */
     const float *act;                    /* [b outputs - 1] for a Gaussian one */

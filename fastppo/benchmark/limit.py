@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from fastppo.envs.make import make_envs
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
+from fastppo.networks.frame_stacks import stored_rows
 from fastppo.spaces.leaves import leaf_arrays
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.native_vector import autoreset_mode
@@ -50,7 +51,7 @@ class Recorder:
     def take(self, rollout) -> None:
         """Adds a rollout, before the next one overwrites it."""
         ended = (rollout.term | rollout.trunc).numpy()
-        self.rollouts.append((rollout.act.numpy().copy(), self.arena["obs"].copy(), ended,
+        self.rollouts.append((rollout.act.numpy().copy(), stored_rows(self.arena), ended,
                               rollout.valid.numpy().copy()))
 
     def episodes(self, e: int) -> list[Episode]:

@@ -33,28 +33,42 @@ def make_arena(config: Config, policy: Policy, source: EnvSource) -> Arena:
         return spec_bytes(arena_spec(config, policy)) + beside(config)
     one_id = len(set(map(id, source.factories))) == 1
     names = ("num_envs", "num_steps") if one_id else ("num_steps",)
-    return Arena(arena_spec(config, policy), beside=beside(config),
-                 remedy=partial(fitting_setting, config, total, names))
+    arena = Arena(arena_spec(config, policy), beside=beside(config),
+                  remedy=partial(fitting_setting, config, total, names))
+    arena["stacks"].fill(0)  # workers check these numbers before the first rollout
+    return arena
 
 
 def arena_spec(config: Config, policy: Policy) -> Spec:
     """The arrays of a run: rollout, parameters, snapshot of the moments, cells, shards."""
     moments = ("<f4", (len(policy.observer.shift),))
     params = sum(x.numel() for x in trained_parameters(policy))
-    rows = config.num_envs * config.num_steps
+    rows, frames = config.num_envs * config.num_steps, frames_stored_once(config, policy)
     return {
-        **rollout_spec(policy, config.num_steps, config.num_envs),
+        **rollout_spec(policy, config.num_steps, config.num_envs, frames),
         "params": ("<f4", (params,)), "mean": moments, "scale": moments,
         **(shards_spec(params, rows) if shares_update(config, policy) else {}),
         **infos_spec(config.num_workers),
         **protocol_spec(config.num_workers, len(env_groups(config.num_envs)))}
 
 
-def rollout_spec(policy: Policy, steps: int, envs: int) -> Spec:
-    """The arrays of a rollout and of the episodes that ended in it, by name."""
+def frames_stored_once(config: Config, policy: Policy) -> int:
+    """The frames of an observation whose frames are each stored once: of images; 0 for others."""
+    images = policy.observer.layout.is_box and len(policy.observer.encoding.images)
+    return config.frame_stack if images and config.frame_stack > 1 else 0
+
+
+def rollout_spec(policy: Policy, steps: int, envs: int, stacked: int = 0) -> Spec:
+    """The arrays of a rollout and of the episodes that ended in it, by name.
+
+    With `stacked` frames, each stored once, step t has row t % 2 of obs (see FrameStore).
+    """
     obs, act, te = policy.observer.layout.store, policy.actions.store, (steps, envs)
     scalars = dict.fromkeys(("logp", "val", "raw", "rew", "nxt", "adv", "ret"), ("<f4", te))
-    return {"obs": (obs.dtype, (steps + 1, envs, *obs.shape)),
+    frames, rows = (steps + stacked, steps + 1) if stacked else (0, 0)
+    return {"obs": (obs.dtype, (2 if stacked else steps + 1, envs, *obs.shape)),
+            "frames": (obs.dtype, (envs if stacked else 0, frames, *obs.shape[1:])),
+            "stacks": ("<i8", (rows, envs, stacked)),
             "fin": (obs.dtype, (envs, *obs.shape)),
             "act": (act.dtype, (*te, *act.shape)), **scalars,
             **dict.fromkeys(("term", "trunc", "valid", "same_game"), ("|b1", te)),

@@ -10,6 +10,7 @@ from gymnasium.spaces import Box
 from fastppo.build.arena_layout import rollout_spec
 from fastppo.collect import Rollout, as_rollout
 from fastppo.errors import InputError
+from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.policy import Policy
 from fastppo.spaces.leaves import leaves, tree_map
 
@@ -51,6 +52,6 @@ def warn_of_bounds(rollout: Rollout, policy: Policy) -> None:
 
 
 def _describe_tensor(x: Any) -> str:
-    if not isinstance(x, torch.Tensor):
+    if not isinstance(x, (torch.Tensor, FrameStacks)):
         return type(x).__name__
     return f"{x.device} {x.dtype} {list(x.shape)}"

@@ -1,5 +1,6 @@
 """Estimates the memory of a run beside its arena, and finds settings that need less."""
 
+import math
 from itertools import pairwise, product
 from typing import Callable, Sequence
 
@@ -38,9 +39,11 @@ def bytes_beside_arena(config: Config, spec: Spec, activations: int) -> int:
     obs, act, vector = (spec_bytes({name: spec[name]}) for name in ("obs", "act", "params"))
     total = obs + 32 * rows  # observations for the moments, a rollout's order, temporary columns
     if config.learner == "torch":
-        # Shuffled samples; a minibatch's activations and their gradients.
+        # Shuffled samples, of frames that are stored once one minibatch; its activations and their
+        # gradients.
         minibatch = -(-rows // (config.num_minibatches * config.num_microbatches))
-        total += TORCH_BYTES + obs + act + 16 * rows + 2 * activations * minibatch
+        shuffled = max(obs, minibatch * obs // math.prod(spec["obs"][1][:2]))
+        total += TORCH_BYTES + shuffled + act + 16 * rows + 2 * activations * minibatch
     worker = WORKER_BYTES + PACKED_VECTORS[config.acting] * vector
     return total + PARAMETER_VECTORS[config.learner] * vector + worker * config.num_workers
 

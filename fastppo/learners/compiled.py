@@ -9,6 +9,7 @@ from fastppo.config import Config
 from fastppo.learner import Learner
 from fastppo.learners.shared_minibatches import SharedMinibatches
 from fastppo.machine import kernels
+from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.networks.plan import network_plan
 from fastppo.policy import Policy
 from fastppo.stepping.actors import PolicyPlan
@@ -82,6 +83,9 @@ class CompiledLearner(Learner):
     def _samples(self, batch: Batch) -> kernels.UpdateSamples:
         """The samples as the kernel reads them, without a copy where they are float32 already."""
         observer, rest = self.policy.observer, (x.numpy() for x in batch[1:-1])
+        moments = (observer.shift.numpy(), observer.scale.numpy()) if observer.norm else ()
+        if isinstance(batch.obs, FrameStacks):
+            frames = batch.obs.frames.flatten(1).numpy()
+            return kernels.UpdateSamples(frames, *rest, stacks=batch.obs.stacks.numpy())
         obs = observer.encoding.encode(observer.layout.split(batch.obs))
-        moments = (observer.shift, observer.scale) if observer.norm else ()
-        return kernels.UpdateSamples(obs, *rest, *(x.numpy() for x in moments))
+        return kernels.UpdateSamples(obs, *rest, *moments)

@@ -263,7 +263,7 @@ class UpdateBuffers(NamedTuple):
 class UpdateSamples(NamedTuple):
     """The arrays that an update reads: samples of a rollout, and the normaliser's snapshot."""
 
-    obs: np.ndarray  # f32 [n o], or u8 for images
+    obs: np.ndarray  # f32 [n o], or u8 for images; u8 [f o/k] with `stacks`
     act: np.ndarray  # i64 [n], or f32 [n a]
     logp: np.ndarray  # f32 [n], as all that follow
     val: np.ndarray
@@ -271,6 +271,7 @@ class UpdateSamples(NamedTuple):
     ret: np.ndarray
     mean: np.ndarray | None = None  # f32 [o]; None without normalisation
     scale: np.ndarray | None = None  # f32 [o], 1 / std
+    stacks: np.ndarray | None = None  # i64 [n k] the rows of obs that are a sample's k frames
 
 
 class UpdateCoefficients(NamedTuple):
@@ -289,8 +290,9 @@ class UpdateCoefficients(NamedTuple):
 
 _UPDATE_ARRAYS = array_specs(
     "plan: int64 l 12", "params: *float32 q", "exp_avg exp_avg_sq: ?*float32 q",
-    "grads: *float32 8 s", "sums: *float64 8 6", "work: *float32 w", "obs: float32|uint8 n o",
-    "logp val adv ret: float32 n", "mean scale: ?float32 o", "order: int64 m", "stats: *float32 7")
+    "grads: *float32 8 s", "sums: *float64 8 6", "work: *float32 w", "obs: float32|uint8 f o",
+    "logp val adv ret: float32 n", "mean scale: ?float32 o", "stacks: ?int64 n k", "order: int64 m",
+    "stats: *float32 7")
 
 
 def update_memory(plan, log_std, params, exp_avg, exp_avg_sq):

@@ -92,6 +92,11 @@ class ObservationNormaliser(RunningMoments):
         if self.norm and len(arrays[0]):
             self.merge(self.encoding.encode(arrays, numbers_only=True))
 
+    def learn_from(self, obs: Any) -> None:
+        """Merges observations [b ...], tensors in the structure of the space, into the moments."""
+        if self.norm:
+            self.learn(self.layout.split(obs))
+
     def restore(self, state: Sequence[Tensor]) -> None:
         """Replaces the moments by a `state`, and their float32 snapshot, all in place."""
         count, mean, m2 = state

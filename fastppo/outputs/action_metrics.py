@@ -13,6 +13,7 @@ from gymnasium.spaces import Space
 from torch import Tensor
 
 from fastppo.collect import Rollout
+from fastppo.networks.frame_stacks import stored_rows
 from fastppo.networks.heads import Gaussian
 from fastppo.networks.torch_state import preserved_buffers, seeded_rng, torch_threads
 from fastppo.spaces.leaves import CHOICES, choice_counts, leaves
@@ -82,7 +83,8 @@ def policy_stds(ppo) -> Tensor:
     if isinstance(policy.head, Gaussian):
         return policy.head.std().detach()
     every = slice(0, steps, max(1, steps * envs // STD_ROWS))
-    obs, state = (np.concatenate(ppo.arena[name][every])[:STD_ROWS] for name in ("obs", "state"))
+    obs, state = (np.concatenate(rows)[:STD_ROWS] for rows in (
+        stored_rows(ppo.arena, every), ppo.arena["state"][every]))
     device = policy.observer.count.device
     with preserved_buffers(policy.net), seeded_rng(ppo.config.seed, device), \
             torch_threads(ppo.config.torch_threads), torch.inference_mode():

@@ -19,6 +19,7 @@ from fastppo.machine.noise import ActionNoise
 from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.leaves import MASKED_LOGIT, leaf_arrays
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
+from fastppo.stepping.frame_store import rows_by_step
 
 
 class Actor:
@@ -73,9 +74,10 @@ class LocalActor(TimedActor):
                  layout: ObservationLayout, actions: ActionMapping, seed: int):
         part, self.first, self.layout = slice(first, last), first, layout
         self.steps, count = len(arena["raw"]), last - first
-        self.obs, self.act_rows, self.logp, self.val, self.checked = (
-            list(rows[:, part]) for rows in (arena["obs"], arena["act"], arena["logp"],
-                                             arena["val"], _checked_rows(arena)))
+        self.obs = rows_by_step(arena["obs"][:, part], self.steps)
+        self.act_rows, self.logp, self.val, self.checked = (
+            list(rows[:, part]) for rows in (arena["act"], arena["logp"], arena["val"],
+                                             _checked_rows(arena)))
         self.nxt, self.term, self.trunc = (arena[n][:, part] for n in ("nxt", "term", "trunc"))
         self.fin, self.params = arena["fin"][part], arena["params"]
         self.times = arena["times"][first]
@@ -143,6 +145,7 @@ class CentralActor(TimedActor):
                  next_step: bool = False):
         self.arena, self.policy, self.groups, self.next_step = arena, policy, groups, next_step
         self.steps, self.checked = len(arena["raw"]), _checked_rows(arena)
+        self.obs = rows_by_step(arena["obs"], self.steps)
         self.to_env = policy.actions.to_env()
         self.noise = {group: ActionNoise(policy.head.noise, seed, group.start, len(group))
                       for group in groups}
@@ -168,7 +171,7 @@ class CentralActor(TimedActor):
         if t:
             self._bootstrap(t - 1, part)
         noise, state = self.noise[group].at(step - step % self.hold), self.arena["state"]
-        *acted, after = self.policy.act(self.arena["obs"][t, part], noise, state[t, part])
+        *acted, after = self.policy.act(self.obs[t][part], noise, state[t, part])
         for name, x in zip(("act", "logp", "val"), acted):
             self.arena[name][t, part] = x
         state[t + 1, part] = after
@@ -181,7 +184,7 @@ class CentralActor(TimedActor):
         for group in self.groups:
             part = slice(group.start, group.stop)
             self._bootstrap(t - 1, part)
-            value = self.policy.values(self.arena["obs"][t, part], self.arena["state"][t, part])
+            value = self.policy.values(self.obs[t][part], self.arena["state"][t, part])
             nxt[part] = np.where((term | trunc)[part], nxt[part], value)
         super().finish(t)
 

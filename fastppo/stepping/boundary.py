@@ -10,6 +10,7 @@ import numpy as np
 
 from fastppo.machine.arena import Arena
 from fastppo.spaces.leaves import leaf_arrays
+from fastppo.stepping.frame_store import rows_by_step
 from fastppo.stepping.replay import EpisodeHistory, EpisodeLog, LogState, ResumedEpisodes
 from fastppo.stepping.rewards import ReturnScaling
 
@@ -41,7 +42,7 @@ class Boundaries:
         """The boundary after as many rollouts as `progress` says, also inside the next one."""
         if self.last is not None and self.last.progress == progress:
             return self.last
-        return Boundary(progress, self.returns.state, self.log.state, self.arena["obs"][-1].copy(),
+        return Boundary(progress, self.returns.state, self.log.state, self._last_obs().copy(),
                         self.arena["state"][-1].copy())
 
     def mark(self, progress: tuple[int, int, int]) -> None:
@@ -66,7 +67,7 @@ class Boundaries:
 
         Raises ValueError if its arrays do not fit this run.
         """
-        memory, obs = self.arena["state"][-1], np.empty_like(self.arena["obs"][-1])
+        memory, obs = self.arena["state"][-1], np.empty_like(self._last_obs())
         if tree["step"] != progress[0] * len(self.arena["raw"]):
             raise ValueError(f"it has taken {tree['step']} steps in {progress[0]} rollouts")
         check_alike([*tree["returns"], tree["memory"]], [*self.returns.state, memory])
@@ -77,6 +78,9 @@ class Boundaries:
             self.log.resume(self.resumed, ())
             memory[...] = tree["memory"]
             self.last = Boundary(progress, tree["returns"], self.log.state, obs, tree["memory"])
+
+    def _last_obs(self) -> np.ndarray:
+        return rows_by_step(self.arena["obs"], len(self.arena["raw"]))[-1]
 
 
 def boundary_tree(boundary: Boundary, log: EpisodeLog) -> dict[str, Any]:

@@ -6,13 +6,15 @@ import numpy as np
 
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
+from fastppo.stepping.frame_store import carry_frames, rows_by_step
 from fastppo.stepping.infos import EpisodeInfos, finite_scalars
 
 
 class RolloutViews(NamedTuple):
     """The arrays of a rollout that stepping reads and writes, for one slice of environments."""
 
-    obs: np.ndarray  # [t+1 e ...]
+    obs: np.ndarray  # [t+1 e ...], or [2 e ...]: see rows_by_step
+    stacks: np.ndarray  # i64 [t+1 e k] see FrameStore; empty where each observation is stored whole
     act: np.ndarray  # [t e ...] as the policy chose it
     val: np.ndarray  # f32 [t e] value of obs[t]
     nxt: np.ndarray  # f32 [t e] value of the true successor, where an episode is truncated
@@ -24,14 +26,16 @@ class RolloutViews(NamedTuple):
     length: np.ndarray  # i64 [t e] its length in steps; 0 where none ended
     same_game: np.ndarray  # bool [t e] the episode that begins after it continues its game
     fin: np.ndarray  # [e ...] the last final observation
+    frames: np.ndarray  # [e f ...] see FrameStore
     infos: np.ndarray  # u1 [bytes] see infos.py
     drawn: np.ndarray  # bool [3] see GlobalRngWatch
 
     @classmethod
     def of(cls, arena: Arena, first: int, last: int, worker: int = 0) -> "RolloutViews":
         """The views of environments [first, last), which `worker` steps."""
-        return cls(*(arena[name][:, first:last] for name in cls._fields[:-3]),
-                   arena["fin"][first:last], arena["infos"][worker], arena["drawn"][worker])
+        return cls(*(arena[name][:, first:last] for name in cls._fields[:-4]),
+                   arena["fin"][first:last], arena["frames"][first:last], arena["infos"][worker],
+                   arena["drawn"][worker])
 
 
 class RolloutRecorder:
@@ -49,7 +53,9 @@ class RolloutRecorder:
 
     def start_rollout(self) -> None:
         """Continues where the last rollout ended."""
-        self.views.obs[0] = self.views.obs[-1]
+        rows = rows_by_step(self.views.obs, len(self.rewards))
+        rows[0][:] = rows[-1]
+        carry_frames(self.views.frames, self.views.stacks)
         self.origin, self.returns = self.next_rollout
         self.infos.clear()
 

@@ -1,11 +1,14 @@
 """Writes observations into the rollout buffer."""
 
-from typing import Any
+from typing import Any, Sequence
 
 import numpy as np
 
 from fastppo.spaces.leaves import fitting_array, leaf_arrays
 from fastppo.spaces.observations import ObservationLayout
+from fastppo.stepping.environments import RunningEpisode
+from fastppo.stepping.episodes import RolloutViews
+from fastppo.stepping.frame_store import FrameStore, rows_by_step
 
 
 class LeafSlot:
@@ -22,6 +25,8 @@ class LeafSlot:
 class ObservationWriter:
     """Copies observations at once, because an environment may reuse its array.
 
+    `rows` are those of the rollout buffer by step; `first` is the number of the first environment.
+
     They are staged: a slot is a view of one observation, made once, which costs half of indexing
     the row of the buffer, and the observations of a group are copied to the row together.
 
@@ -31,7 +36,9 @@ class ObservationWriter:
     later.
     """
 
-    def __init__(self, row: np.ndarray, layout: ObservationLayout):
+    def __init__(self, views: RolloutViews, layout: ObservationLayout, first: int = 0):
+        self.rows, row = rows_by_step(views.obs, len(views.raw)), views.obs[0]
+        self.frames = FrameStore(views.frames, views.stacks, first) if views.frames.size else None
         self.layout, self.plain, self.stored = layout, layout.is_box, row.dtype
         self.shape, self.dtype = row.shape[1:] if self.plain else None, row.dtype
         self.staging = np.zeros_like(row)
@@ -51,8 +58,25 @@ class ObservationWriter:
         self.dtype = array.dtype
         return array
 
-    def flush(self, row: np.ndarray, group: range) -> None:
-        """Copies the staged observations of `group` to a row [e ...] of the buffer."""
+    def flush(self, t: int, group: range, running: Sequence[RunningEpisode], now: int) -> None:
+        """Copies the staged observations of `group` to the row of step t.
+
+        `now` is the number of the step before it; see FrameStore for `running`.
+        """
+        self._copy(self.rows[t], group)
+        if self.frames:
+            self.frames.store(t, self.rows[t], group, running, now)
+
+    def flush_first(self, group: range) -> None:
+        """Copies the staged observations of `group` to the row that the next rollout begins with.
+
+        It has no row before it.
+        """
+        self._copy(self.rows[-1], group)
+        if self.frames:
+            self.frames.store_whole(self.rows[-1])
+
+    def _copy(self, row: np.ndarray, group: range) -> None:
         part = slice(group.start, group.stop)
         if self.staging.dtype == self.stored:
             row[part] = self.staging[part]
@@ -62,7 +86,7 @@ class ObservationWriter:
 
     def flush_final(self, rows: np.ndarray, e: int) -> None:
         """Copies a staged final observation to rows[e]; every action counts as legal there."""
-        self.flush(rows, range(e, e + 1))
+        self._copy(rows, range(e, e + 1))
         if self.layout.mask is not None:
             self.layout.legal(rows)[e] = True
 

@@ -217,7 +217,7 @@ def resume_episode(envs: Any, e: int, resumed: ResumedEpisodes) -> bool:
                 envs, e, history, envs.actor.to_env, envs.rules.replay_timeout)
             if obs is not None:
                 envs.receive(e, obs, info)
-            envs.writer.flush(envs.obs[-1], range(e, e + 1))
+            envs.writer.flush_first(range(e, e + 1))
             return all(one.tobytes() == two.tobytes() for one, two in zip(
                 leaf_arrays(envs.obs[-1][e:e + 1]), leaf_arrays(resumed.obs[e:e + 1])))
         except EnvError as error:

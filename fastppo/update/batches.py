@@ -1,6 +1,6 @@
 """Batches: samples as the rollout recorded them, and what the policy computes for them now."""
 
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Iterator, NamedTuple, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from fastppo.spaces.leaves import tree_map
 class Batch(NamedTuple):
     """Samples of a rollout, as it recorded them."""
 
-    obs: Any  # [b ...], or a structure of tensors
+    obs: Any  # [b ...], or a structure of tensors; FrameStacks before it is split
     act: Tensor  # [b] or [b a]
     logp: Tensor  # [b]
     val: Tensor  # [b]
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
         """The samples in `order`, a random permutation i64 [b]."""
         return self.rows(order)
 
-    def split(self, count: int) -> list["Batch"]:
+    def split(self, count: int) -> Iterator["Batch"]:
         """`count` parts, whose sizes differ by one at most; fewer where there are fewer samples."""
         return split_between(self, count, range(len(self.adv) + 1))
 
@@ -46,10 +46,11 @@ class Fresh(NamedTuple):
 def flatten_rollout(rollout: Rollout, device: torch.device) -> Batch:
     """The valid rows of a rollout [t e ...] as samples [b ...] on `device`, in time order."""
     valid = rollout.valid.reshape(-1)
+    which = valid.nonzero()[:, 0]
 
-    def rows(x: Tensor) -> Tensor:
-        x = x[:len(rollout.raw)].reshape(len(valid), *x.shape[2:])
-        return (x if valid.all() else x[valid]).to(device)
+    def rows(x: Any) -> Any:
+        x = x.flatten(0, 1).narrow(0, 0, len(valid))
+        return (x if valid.all() else x.index_select(0, which)).to(device)
     return Batch(*(tree_map(rows, getattr(rollout, name)) for name in Batch._fields[:-1]))
 
 
@@ -62,8 +63,9 @@ def normalise_advantages(adv: Tensor) -> Tensor:
     return torch.where(low == high, 0.0, (adv - adv.mean()) / (adv.std() + 1e-8))
 
 
-def split_between(batch: Batch, count: int, ends: Sequence[int]) -> list[Batch]:
+def split_between(batch: Batch, count: int, ends: Sequence[int]) -> Iterator[Batch]:
     """A batch in `count` parts of whole units, which begin and end at `ends`."""
     units = len(ends) - 1
     ends = [ends[units * i // min(count, units)] for i in range(min(count, units) + 1)]
-    return [batch.rows(slice(first, last)) for first, last in zip(ends, ends[1:])]
+    for first, last in zip(ends, ends[1:]):  # one part at a time: images are copied
+        yield batch.rows(slice(first, last))

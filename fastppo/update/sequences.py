@@ -4,6 +4,8 @@ A sequence begins where a rollout or an episode begins, from the recurrent state
 [37 details, numbers 35 and 36].
 """
 
+from typing import Any, Iterator
+
 import torch
 from torch import Tensor
 
@@ -24,7 +26,7 @@ class SequenceBatch(Batch):
         place = order.argsort()[starts]  # an environment's place is that of its first sample
         return self.rows(place[which].argsort(stable=True))
 
-    def split(self, count: int) -> list[Batch]:
+    def split(self, count: int) -> Iterator[Batch]:
         """`count` parts of whole environments; fewer where there are fewer environments."""
         return split_between(self, count, [*self._environments()[0].tolist(), len(self.adv)])
 
@@ -37,11 +39,11 @@ class SequenceBatch(Batch):
 
 def flatten_sequences(rollout: Rollout, device: torch.device) -> SequenceBatch:
     """The valid rows of a rollout [t e ...] as samples [b ...], one environment after the other."""
-    valid = rollout.valid.T.reshape(-1)
+    numbers = torch.arange(rollout.valid.numel(), device="cpu").reshape(rollout.valid.shape)
+    which = numbers.T[rollout.valid.T]
 
-    def rows(x: Tensor) -> Tensor:
-        x = x[:len(rollout.raw)].transpose(0, 1)
-        return x.reshape(len(valid), *x.shape[2:])[valid].to(device)
+    def rows(x: Any) -> Any:
+        return x.flatten(0, 1).index_select(0, which).to(device)
     first = torch.ones_like(rollout.valid)
     first[1:] = (rollout.term | rollout.trunc | ~rollout.valid)[:-1]
     env = torch.arange(first.shape[1], device="cpu").expand(first.shape)

@@ -32,10 +32,13 @@ def shards_spec(params: int, samples: int) -> Spec:
 
 def arena_samples(arena: Arena, norm_obs: bool) -> UpdateSamples:
     """The arena's rollout as samples, in time order."""
-    rows = [arena[name][:len(arena["raw"])] for name in UpdateSamples._fields[:6]]
-    obs, *rest = (x.reshape(-1, *x.shape[2:]) for x in rows)
-    moments = (arena["mean"], arena["scale"]) if norm_obs else (None, None)
-    return UpdateSamples(obs.reshape(len(obs), -1), *rest, *moments)
+    obs, *rest = (arena[name][:len(arena["raw"])] for name in UpdateSamples._fields[:6])
+    rest = [x.reshape(-1, *x.shape[2:]) for x in rest]
+    moments = (arena["mean"], arena["scale"]) if norm_obs else ()
+    if not len(frames := arena["frames"]):
+        return UpdateSamples(obs.reshape(len(rest[0]), -1), *rest, *moments)
+    frames = frames.reshape(frames.shape[0] * frames.shape[1], -1)
+    return UpdateSamples(frames, *rest, stacks=arena["stacks"][:-1].reshape(len(rest[0]), -1))
 
 
 def shared_memory(memory: UpdateBuffers, arena: Arena) -> UpdateBuffers:

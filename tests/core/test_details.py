@@ -374,7 +374,7 @@ def test_microbatches_are_what_goes_through_the_network(trainer, monkeypatch):
 def test_there_are_no_more_parts_than_rows(trainer):
     ppo = trainer(BOX)
     batch = flatten_rollout(ppo.collect(), torch.device("cpu"))
-    parts = batch.split(100)
+    parts = list(batch.split(100))
     assert [len(part.adv) for part in parts] == [1] * 32
     assert torch.equal(torch.cat([part.ret for part in parts]), batch.ret)
 

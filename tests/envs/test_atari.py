@@ -29,6 +29,7 @@ from fastppo.envs.atari import (
 from fastppo.envs.make import make_factory
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
+from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.settings.presets import PRESETS
 
 ATARI = dict(preprocessing="atari", end_on_life_loss=True, frame_stack=4)
@@ -343,7 +344,7 @@ def test_a_real_game_is_trained_on_saved_and_played_whole(trainer, opencv, tmp_p
     assert what == "steps of ALE/Breakout-v5"
     obs, _ = env.reset(seed=1)
     assert obs.shape == (4, 84, 84) and policy.predict(obs) in env.action_space
-    assert torch.is_tensor(ppo.rollout.obs) and ppo.rollout.obs.dtype == torch.uint8
+    assert isinstance(ppo.rollout.obs, FrameStacks) and ppo.rollout.obs.dtype == torch.uint8
     env.close()
 
 

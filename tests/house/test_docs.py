@@ -171,7 +171,7 @@ def test_the_vocabulary_has_every_array_of_a_rollout_with_its_dtype():
     dtypes = {name: row[-1] for row in rows for name in row[:-1]}
     spec = rollout_spec(policy, 1, 1)
     assert sorted(dtypes) == sorted(spec)
-    dtypes["fin"] = dtypes["fin"].replace("as `obs`", dtypes["obs"])
+    dtypes |= {name: dtypes[name].replace("as `obs`", dtypes["obs"]) for name in ("fin", "frames")}
     for name, (dtype, _) in spec.items():
         dtype = np.dtype(dtype)
         wanted = "bool" if dtype.kind == "b" else f"{dtype.kind}{8 * dtype.itemsize}"

@@ -243,7 +243,7 @@ def test_minibatches_are_whole_environments_in_time_order_and_none_is_left_out(t
     seen = set()
     for order in orders:
         mixed = batch.shuffled(order)
-        parts = mixed.split(3)
+        parts = list(mixed.split(3))
         assert len(parts) == 3 and torch.equal(torch.cat([p.adv for p in parts]), mixed.adv)
         assert torch.equal(mixed.adv.sort()[0], batch.adv)
         envs = [part.sequences.env.unique().tolist() for part in parts]
@@ -253,7 +253,7 @@ def test_minibatches_are_whole_environments_in_time_order_and_none_is_left_out(t
                 rows = part.adv[part.sequences.env == env]
                 assert torch.equal(rows, torch.arange(rows[0], rows[0] + 24))
         seen.add(tuple(mixed.sequences.env.unique_consecutive().tolist()))
-    assert len(seen) > 4 and len(batch.split(100)) == 5
+    assert len(seen) > 4 and len(list(batch.split(100))) == 5
 
 
 @pytest.mark.parametrize("more", [{}, dict(norm_values=True), dict(rpo_alpha=0.5)])

@@ -1,0 +1,73 @@
+"""Stacked images of which each frame is stored once."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastppo.machine.arena import Arena
+from fastppo.spaces.leaves import leaf_arrays
+from fastppo.spaces.observations import ObservationLayout
+
+
+class FrameStacks:
+    """Observations [... k h w]: `frames` [n h w], and `stacks` i64 [... k], the numbers of theirs.
+
+    It stands for the tensor of the observations. `flatten`, `narrow`, `index_select` and `to`
+    return FrameStacks and copy no stack; an index returns a tensor, and so does every other method
+    of tensors, which makes the whole tensor first.
+    """
+
+    def __init__(self, frames: Tensor, stacks: Tensor):
+        self.frames, self.stacks = frames, stacks
+        self.shape = torch.Size((*stacks.shape, *frames.shape[1:]))
+        self.dtype, self.device = frames.dtype, frames.device
+
+    def __len__(self) -> int:
+        return len(self.stacks)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        if isinstance(index, tuple):  # it may reach into the frames
+            return self.tensor()[index]
+        return FrameStacks(self.frames, self.stacks[index]).tensor()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.tensor(), name)
+
+    def tensor(self) -> Tensor:
+        """The observations as a tensor of their own."""
+        return self.frames.index_select(0, self.stacks.reshape(-1)).reshape(self.shape)
+
+    def flatten(self, first: int, last: int) -> "FrameStacks":
+        """The same with axes `first` to `last`, which are no frames', as one."""
+        return FrameStacks(self.frames, self.stacks.flatten(first, last))
+
+    def narrow(self, axis: int, first: int, length: int) -> "FrameStacks":
+        """Those from `first` on along an axis that is no frame's."""
+        return FrameStacks(self.frames, self.stacks.narrow(axis, first, length))
+
+    def index_select(self, axis: int, which: Tensor) -> "FrameStacks":
+        """Those at `which`, i64 [n], along an axis that is no frame's."""
+        return FrameStacks(self.frames, self.stacks.index_select(axis, which))
+
+    def to(self, device: torch.device) -> "FrameStacks":
+        """The same on `device`."""
+        return FrameStacks(self.frames.to(device), self.stacks.to(device))
+
+
+def rollout_observations(arena: Arena, layout: ObservationLayout) -> Any:
+    """The observations [t+1 e ...] of the arena's rollout in the structure of their space."""
+    if len(arena["frames"]):
+        frames, stacks = (torch.from_numpy(arena[name]) for name in ("frames", "stacks"))
+        return FrameStacks(frames.flatten(0, 1), stacks)
+    return layout.structure([torch.from_numpy(x) for x in leaf_arrays(arena["obs"])])
+
+
+def stored_rows(arena: Arena, which: slice = slice(None)) -> np.ndarray:
+    """A copy of the observations [t e ...] of the arena's rollout at the steps `which`."""
+    if not len(arena["frames"]):
+        return arena["obs"][which].copy()
+    return arena["frames"].reshape(-1, *arena["frames"].shape[2:])[arena["stacks"][which]]
