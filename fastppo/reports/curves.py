@@ -15,6 +15,7 @@ from fastppo.reports.pictures import (
     empty_figure,
     house_style,
     metric_axis,
+    number_text,
     save_figure,
     set_title,
     step_axis,
@@ -26,7 +27,7 @@ from fastppo.settings.metric_names import EVAL_RETURN, EXPLAINED_VARIANCE, KL, M
 CURVE_FILE = "curve.png"
 MOST_SINGLE_RUNS = 5  # of a group that are drawn beside their mean
 FEWEST_FOR_INTERVAL = 3  # of two runs it is 13 times as wide as they are apart
-LONGEST_LABEL = 60  # letters
+LONGEST_LABEL = 50  # letters; more do not fit above the curve of a run
 
 
 def save_curve(folder: Path) -> Path:
@@ -113,7 +114,8 @@ def draw_line(axes: Axes, curve: Curve, look: str = "-", **style: Any) -> None:
 def mark_solved(axes: Axes, names: Sequence[str], metric: str) -> None:
     """Draws the return at which Gymnasium calls an environment solved, for a single one of its ids.
 
-    It is left out where it is so far from the curves that they would be small.
+    Its words are right of the axes, where nothing is drawn. It is left out where it is so far from
+    the curves that they would be small.
     """
     spec = registry.get(names[0]) if len(names) == 1 else None
     mark = spec and spec.reward_threshold
@@ -121,11 +123,11 @@ def mark_solved(axes: Axes, names: Sequence[str], metric: str) -> None:
     if mark is None or metric not in (MEAN_RETURN, EVAL_RETURN) or \
             abs(mark - (low + high) / 2) > 1.5 * (high - low):
         return
-    room = 0.08 * (high - low)  # for the word
+    room = 0.04 * (high - low)
     axes.set_ylim(min(low, mark - room), max(high, mark + room))
     axes.axhline(mark, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
-    axes.annotate(f"solved: {mark:g}", (0, mark), (4, 3), color=GREY, size=8,
-                  xycoords=("axes fraction", "data"), textcoords="offset points")
+    axes.annotate(f"solved\n{number_text(mark)}", (1, mark), (5, 0), color=GREY, size=8,
+                  va="center", xycoords=("axes fraction", "data"), textcoords="offset points")
 
 
 def draw_run(table: RunTable) -> Figure:
@@ -136,13 +138,13 @@ def draw_run(table: RunTable) -> Figure:
     draw_return(panels["return"], table)
     draw_small(panels["kl"], table, KL)
     draw_small(panels["variance"], table, EXPLAINED_VARIANCE)
-    panels["variance"].set_ylim(max(-1.0, min(-0.2, panels["variance"].get_ylim()[0])), 1.05)
+    panels["variance"].set_ylim(-1 if panels["variance"].get_ylim()[0] < -0.2 else -0.2, 1.05)
     return figure
 
 
 def draw_return(axes: Axes, table: RunTable) -> None:
     """Draws the return of a run over steps, with points for its evaluations."""
-    set_title(axes, table.title, seed_text(table))
+    set_title(axes, short(table.title), seed_text(table))
     for metric, look, label in ((MEAN_RETURN, "-", "mean of the last 100 episodes"),
                                 (EVAL_RETURN, "o", "evaluation")):
         if has_values(table, metric):
@@ -157,7 +159,8 @@ def draw_return(axes: Axes, table: RunTable) -> None:
     if axes.lines:
         mark_solved(axes, [table.title], MEAN_RETURN)
     else:
-        axes.annotate("no episode has finished", (0.5, 0.5), xycoords="axes fraction",
+        axes.set(xticks=[], yticks=[])
+        axes.annotate("no episode has ended", (0.5, 0.5), xycoords="axes fraction",
                       ha="center", color=GREY)
 
 
@@ -165,8 +168,8 @@ def draw_small(axes: Axes, table: RunTable, metric: str) -> None:
     """Draws a metric of a run in a small panel, with its name above."""
     if has_values(table, metric):
         draw_line(axes, table.curve(metric), color=GREY, linewidth=1.1)
-    step_axis(axes)
-    metric_axis(axes, metric)
+    step_axis(axes, 4)
+    metric_axis(axes, metric, 3)
     axes.set_title(axes.get_ylabel(), loc="left", color=GREY, size=8.5)
     axes.set_ylabel("")
 

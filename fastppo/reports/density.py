@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 
@@ -22,12 +23,13 @@ from fastppo.reports.run_groups import Curve, RunGroup
 from fastppo.reports.run_table import read_table
 from fastppo.settings.file_names import EPISODES_FILE, METRICS_FILE
 from fastppo.settings.fixes import Set
-from fastppo.settings.metric_names import SINGLE
+from fastppo.settings.metric_names import GLOBAL_STEP, SINGLE
 
 COLUMNS, ROWS = 240, 120  # of the picture: steps and values
 SPREAD = 0.015  # standard deviation of the Gaussian of an episode, as a share of the axis
 MOST_DOTS = 3_000
-SHADES = "#ffffff", "#cfe3f1", "#56a3d0", "#0072b2", "#04365a"
+SHADES = "#ffffff", "#d8e9f5", "#a3cce7", "#5ba3d0", "#2f86bf"  # dots can be seen on all
+DOTS = "#04365a"
 
 
 def save_density(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:
@@ -55,28 +57,41 @@ def draw_density(group: RunGroup, metric: str) -> Figure:
     steps, values = episodes(group, SINGLE[metric])
     low, high = np.percentile(values, [0.5, 99.5])  # outliers must not make the rest small
     room = 0.06 * (high - low) or 1.0
-    edges = np.linspace(0, steps[-1], COLUMNS + 1)
-    levels = np.linspace(low - room, high + room, ROWS + 1)
-    around = window(steps, values, middles(edges))
-    shade = density(around, middles(levels), SPREAD * (levels[-1] - levels[0]))
-    axes.pcolormesh(edges, levels, shade.T, rasterized=True,
-                    norm=PowerNorm(0.5, 0, np.quantile(shade.max(axis=1), 0.7)),
-                    cmap=LinearSegmentedColormap.from_list("density", SHADES))
-    few = len(steps) <= MOST_DOTS
-    if few:
-        axes.plot(steps, values, "o", ms=1.4, markeredgewidth=0, color=SHADES[-1], alpha=0.4)
-    for colour, wide in (("white", 3.0), (COLOURS[1], 1.6)):
-        axes.plot(middles(edges), np.median(around, axis=1), color=colour, linewidth=wide)
+    axes.set_ylim(low - room, high + room)
+    around = draw_shade(axes, steps, values)
+    count, runs = len(steps), len(group.tables)
+    if count <= MOST_DOTS:  # above the line, which hides them where all values are the same
+        axes.plot(steps, values, "o", ms=np.clip(25 / count ** 0.5, 1.2, 3), color=DOTS,
+                  markeredgewidth=0, alpha=0.6)
     names = dict.fromkeys(table.title for table in group.tables)
-    runs = f" of {len(group.tables)} runs" * (len(group.tables) > 1)
-    set_title(axes, short(", ".join(names)), f"{len(steps):,} episodes{runs}{' (dots)' * few};"
-              f" shade: density of the {around.shape[1]} around a step; line: their median")
+    text = f"{count:,} episode{'s' * (count > 1)}{f' of {runs} runs' * (runs > 1)}"
+    set_title(axes, short(", ".join(names)), f"{text}{' (dots)' * (count <= MOST_DOTS)};"
+              f" shade: density of the {around} around a step; line: their median")
     step_axis(axes)
     metric_axis(axes, metric)
-    axes.set(ylabel=f"{SINGLE[metric]} of an episode", ylim=levels[[0, -1]])
+    end = max(steps[-1], *(table.columns[GLOBAL_STEP][-1] for table in group.tables))
+    axes.set(ylabel=f"{SINGLE[metric]} of an episode", xlim=(0, 1.02 * end))
     axes.grid(False)
     mark_solved(axes, [*names], metric)
     return figure
+
+
+def draw_shade(axes: Axes, steps: np.ndarray, values: np.ndarray) -> int:
+    """Draws density and median of episodes; returns of how many around each step.
+
+    The shade is between the lowest and the highest value and between the first and the last step.
+    """
+    low, high = axes.get_ylim()
+    edges = np.linspace(steps[0], steps[-1], COLUMNS + 1)
+    levels = np.linspace(max(low, values.min()), min(high, values.max()), ROWS + 1)
+    around = window(steps, values, middles(edges))
+    shade = density(around, middles(levels), SPREAD * (high - low))
+    axes.pcolormesh(edges, levels, shade.T, rasterized=True,
+                    norm=PowerNorm(0.5, 0, np.quantile(shade.max(axis=1), 0.7)),
+                    cmap=LinearSegmentedColormap.from_list("density", SHADES))
+    for colour, wide in (("white", 3.6), (COLOURS[1], 2.2)):
+        axes.plot(middles(edges), np.median(around, axis=1), color=colour, linewidth=wide)
+    return around.shape[1]
 
 
 def episodes(group: RunGroup, name: str) -> Curve:

@@ -15,6 +15,7 @@ from fastppo.settings.metric_names import EVAL_RETURN, EXPLAINED_VARIANCE, KL, M
 
 ENDINGS = ".png", ".svg", ".pdf"
 DOTS_PER_INCH = 200  # twice those of a usual screen
+TICK_STEPS = [1, 2, 5, 10]  # between ticks, times a power of ten
 INK, GREY, PALE = "#1f2937", "#5b6472", "#e5e7eb"
 # Okabe and Ito, without yellow and black: most people who are colour-blind can tell them apart.
 COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
@@ -72,16 +73,24 @@ def set_title(axes: Axes, text: str, below: str) -> None:
     line.set_in_layout(False)  # a long one must not make the axes narrow
 
 
-def step_axis(axes: Axes) -> None:
-    """Makes the x axis of what is drawn one of environment steps, from 0 on: 0, 400k, 1.2M."""
+def step_axis(axes: Axes, most: int = 9) -> None:
+    """Makes the x axis of what is drawn one of environment steps, from 0 on: 0, 400k, 1.2M.
+
+    It has ticks at round numbers of whole steps, at most `most` + 1.
+    """
     axes.set_xlabel("environment steps")
+    axes.xaxis.set_major_locator(MaxNLocator(most, steps=TICK_STEPS, integer=True))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlim(left=0)
 
 
-def metric_axis(axes: Axes, metric: str) -> None:
-    """Makes the y axis one of a metric, with commas in its numbers."""
+def metric_axis(axes: Axes, metric: str, most: int = 6) -> None:
+    """Makes the y axis one of a metric, with at most `most` + 1 ticks at round numbers."""
     axes.set_ylabel(AXIS_NAMES.get(metric, metric))
-    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_formatter(FuncFormatter(
-        lambda value, _: f"{value:,.6g}".replace("-", "\N{MINUS SIGN}")))
+    axes.yaxis.set_major_locator(MaxNLocator(most, steps=TICK_STEPS))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number_text(value)))
+
+
+def number_text(value: float) -> str:
+    """A number as the pictures write it, with commas: −1,200."""
+    return f"{value:,.10g}".replace("-", "\N{MINUS SIGN}")

@@ -11,7 +11,7 @@ from fastppo.errors import ConfigError
 from fastppo.reports import curves
 from fastppo.reports.curves import draw_groups, draw_run, save_curve, save_curves
 from fastppo.reports.density import COLUMNS, density, draw_density, save_density, window
-from fastppo.reports.pictures import check_output
+from fastppo.reports.pictures import check_output, number_text
 from fastppo.reports.run_groups import group_runs
 from fastppo.reports.run_table import read_runs
 
@@ -27,6 +27,13 @@ def axes_of(*folders, metric=RETURN, labels=None):
 
 def texts(axes):
     return [text.get_text() for text in axes.texts]
+
+
+def is_right_of(text, axes):
+    """True if a text is within the figure, and right of everything that is drawn in the axes."""
+    axes.figure.draw_without_rendering()
+    box = text.get_window_extent()
+    return axes.bbox.x1 < box.x0 and box.x1 < axes.figure.bbox.x1
 
 
 # several runs
@@ -76,6 +83,20 @@ def test_steps_are_written_short(tmp_path):
     assert axes.get_xlim()[0] == 0
 
 
+@pytest.mark.parametrize("end", [1, 3, 64])
+def test_ticks_are_at_whole_steps(tmp_path, end):
+    run, = grouped(write_run(tmp_path / "a", [1.0], steps=[end], episodes=[(end, 5.0, 3)]))
+    for axes in (*draw_groups([run], RETURN).axes, *draw_run(run.tables[0]).axes,
+                 *draw_density(run, RETURN).axes):
+        ticks = axes.get_xticks()
+        assert len(ticks) > 1 and (ticks == np.round(ticks)).all()
+
+
+def test_numbers_have_commas_and_a_minus_sign():
+    assert [number_text(one) for one in (1e6, -12345.5, 0.1 + 0.2, 2e-5)] == [
+        "1,000,000", "\N{MINUS SIGN}12,345.5", "0.3", "2e\N{MINUS SIGN}05"]
+
+
 # the solved mark
 
 @pytest.mark.parametrize("metric, returns, marked", [
@@ -87,8 +108,9 @@ def test_steps_are_written_short(tmp_path):
 def test_the_solved_mark_is_where_it_belongs(tmp_path, metric, returns, marked):
     axes = axes_of(write_run(tmp_path / "a", returns), metric=metric)
     threshold = gymnasium.spec("CartPole-v1").reward_threshold
-    assert ("solved: 475" in texts(axes)) == marked
+    assert ("solved\n475" in texts(axes)) == marked
     if marked:
+        assert is_right_of(axes.texts[-1], axes)
         assert axes.lines[-1].get_ydata() == [threshold, threshold]
         assert axes.get_ylim()[1] > threshold
 
@@ -147,11 +169,21 @@ def test_a_run_has_its_curve_with_evaluations_and_two_panels(tmp_path):
     assert [one.get_title("left") for one in (left, right)] == ["KL divergence of an update",
                                                                 "explained variance"]
     assert right.get_ylim() == (-1, 1.05)
+    assert all(len(axis.get_ticklocs()) <= 5 for one in (left, right)
+               for axis in (one.xaxis, one.yaxis))  # more would touch each other
 
 
-def test_a_run_without_a_finished_episode_says_so(tmp_path):
+def test_a_dot_below_zero_is_whole_in_the_panel_of_the_explained_variance(tmp_path):
+    table, = read_runs(str(write_run(tmp_path / "a", [1.0], **{
+        "losses/explained_variance": [-0.44]})))
+    assert draw_run(table).axes[2].get_ylim() == (-1, 1.05)
+
+
+def test_a_run_without_an_episode_that_ended_says_so_and_has_no_ticks(tmp_path):
     table, = read_runs(str(write_run(tmp_path / "a", [None, None])))
-    assert texts(draw_run(table).axes[0])[-1] == "no episode has finished"
+    top = draw_run(table).axes[0]
+    assert texts(top)[-1] == "no episode has ended"
+    assert not len(top.get_xticks()) and not len(top.get_yticks())
 
 
 def test_a_runs_curve_is_in_its_folder(tmp_path):
@@ -163,8 +195,17 @@ def test_a_runs_curve_is_in_its_folder(tmp_path):
 
 
 def test_a_long_label_is_shortened():
-    assert curves.short("x" * 61) == "x" * 57 + "..." and curves.short("x" * 60) == "x" * 60
+    assert curves.short("x" * 51) == "x" * 47 + "..." and curves.short("x" * 50) == "x" * 50
     assert curves.short("lr=0.001") == "lr=0.001"
+
+
+def test_the_title_of_a_run_fits_above_its_curve(tmp_path):
+    name = "my_package.environments_of_mine:MyEnvironmentWithALongName"
+    figure = draw_run(read_runs(str(write_run(tmp_path / "a", [1.0], env_name=name)))[0])
+    figure.draw_without_rendering()
+    title, = [text for text in figure.axes[0].get_children()
+              if getattr(text, "get_text", str)().startswith("my_package")]
+    assert title.get_window_extent().x1 < figure.bbox.x1
 
 
 # density
@@ -195,10 +236,31 @@ def test_a_density_shows_the_single_episodes_of_all_runs(tmp_path, metric, name,
     axes = draw_density(*grouped(tmp_path / "a"), metric).axes[0]
     assert texts(axes)[0] == ("100 episodes of 2 runs (dots); shade: density of the 10 around a"
                               " step; line: their median")
-    dots, _, medians, *_ = axes.lines
+    _, medians, dots, *_ = axes.lines  # the dots are above the line
     assert len(dots.get_xdata()) == 100 and (np.diff(dots.get_xdata()) >= 0).all()
     assert np.interp(200, *medians.get_data()) == pytest.approx(middle, abs=2)
     assert axes.get_ylabel() == f"{name} of an episode"
+
+
+@pytest.mark.parametrize("returns, shade", [
+    ([9.0, 200.0, 500.0, 500.0], [9, 500]),  # not 0 or 510, which CartPole does not have
+    ([500.0] * 4, [500, 500]),
+])
+def test_the_shade_is_within_the_returns_and_steps_of_episodes(tmp_path, returns, shade):
+    run = write_run(tmp_path / "a", [5.0, 7.0], steps=[400, 800], episodes=[
+        (100 * i, one, 10) for i, one in enumerate(returns, start=1)])
+    axes = draw_density(*grouped(run), RETURN).axes[0]
+    mesh, = axes.collections
+    steps, levels = mesh.get_coordinates().reshape(-1, 2).T
+    assert [levels.min(), levels.max()] == shade and [steps.min(), steps.max()] == [100, 400]
+    low, high = axes.get_ylim()
+    assert low < shade[0] and shade[1] < high and axes.get_xlim() == (0, 816)  # the run's end
+
+
+def test_the_solved_mark_is_beside_the_shade(tmp_path):
+    run = write_run(tmp_path / "a", [5.0], episodes=[(10, 9.0, 9), (90, 500.0, 500)])
+    axes = draw_density(*grouped(run), RETURN).axes[0]
+    assert texts(axes)[-1] == "solved\n475" and is_right_of(axes.texts[-1], axes)
 
 
 def test_a_density_of_many_episodes_leaves_out_the_dots(tmp_path):
