@@ -14,7 +14,7 @@ from fastppo.settings.metric_names import MEAN_RETURN
 
 @dataclass(frozen=True)
 class Plot:
-    """Draw the learning curves of runs, and print the name of the picture.
+    """Draw the learning curves of runs, and print the path of the picture.
 
       {0} plot runs/latest
       {0} plot runs/small runs/large --labels=small,large
@@ -25,8 +25,8 @@ class Plot:
     interval, and single runs if there are 5 or fewer. docs/reports.md has more.
     """
 
-    output: str = "curve.png"
-    """File to write; its ending is the format: .png, .svg or .pdf"""
+    output: str = "plot.png"
+    """File to write or replace; its ending is the format: .png, .svg or .pdf"""
     metric: str = MEAN_RETURN
     """Column of metrics.csv; docs/metrics.md describes them"""
     kind: Literal["curve", "density"] = "curve"
@@ -53,10 +53,20 @@ def plot_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     check_output(output)
     groups = group_runs([read_runs(path) for path in paths], options.labels)
     save = save_curves if options.kind == "curve" else save_density
-    print(save(groups, options.metric, output))
+    existed = output.exists()
+    path = shown(save(groups, options.metric, output))
+    print(path)
+    if existed:
+        note(f"{path} existed and was replaced")
     for group in groups:
         if options.kind == "curve" and (early := mean_ends_early(group, options.metric)):
             note(early)
+
+
+def shown(path: Path) -> Path:
+    """A file's path from the current folder if it is below it, else its absolute path."""
+    path, here = path.resolve(), Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def parse_plot(argv: Sequence[str]) -> tuple[list[str], Plot]:

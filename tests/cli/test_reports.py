@@ -42,10 +42,21 @@ def test_a_verb_of_one_file_refuses_a_second():
 # plot
 
 def test_plot_prints_the_path_of_its_picture(command):
-    assert command("plot", "a", "b") == (0, "curve.png\n", "")
-    assert Path("curve.png").stat().st_size > 10_000
+    assert command("plot", "a", "b") == (0, "plot.png\n", "")
+    assert Path("plot.png").stat().st_size > 10_000
     write_run(Path("c"), [1.0], episodes=[(50, 9.0, 9), (90, 11.0, 11)])
     assert command("plot", "c", "--kind=density", "--output=d.svg") == (0, "d.svg\n", "")
+
+
+def test_plot_says_that_it_replaced_a_picture(command):
+    Path("plot.png").touch()
+    assert command("plot", "a") == (0, "plot.png\n", "note: plot.png existed and was replaced\n")
+
+
+def test_plot_prints_a_path_that_can_be_opened(command, monkeypatch, tmp_path):
+    monkeypatch.chdir("a")
+    assert command("plot", ".", "--output=../b/seed0/p.svg")[1] == f"{tmp_path}/b/seed0/p.svg\n"
+    assert command("plot", ".", f"--output={tmp_path}/a/seed0/p.svg")[1] == "seed0/p.svg\n"
 
 
 def test_plot_says_where_a_mean_ends_early(command):
@@ -71,7 +82,7 @@ def test_plot_says_where_a_mean_ends_early(command):
 def test_a_wrong_plot_is_an_error_with_a_fix(command, argv, says):
     code, out, err = command("plot", *argv)
     assert (code, out) == (2, "") and says in err and "fix:" in err and "Traceback" not in err
-    assert not Path("curve.png").exists()
+    assert not Path("plot.png").exists()
 
 
 # compare
