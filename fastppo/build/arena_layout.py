@@ -53,9 +53,10 @@ def arena_spec(config: Config, policy: Policy) -> Spec:
 
 
 def frames_stored_once(config: Config, policy: Policy) -> int:
-    """The frames of an observation whose frames are each stored once: of images; 0 for others."""
+    """The frames of an observation that are each stored once: of images that we stack; else 0."""
     images = policy.observer.layout.is_box and len(policy.observer.encoding.images)
-    return config.frame_stack if images and config.frame_stack > 1 else 0
+    ours = config.vec not in ("native", "envpool") and config.frame_stack > 1
+    return config.frame_stack if images and ours else 0
 
 
 def rollout_spec(policy: Policy, steps: int, envs: int, stacked: int = 0) -> Spec:

@@ -14,6 +14,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing
 
@@ -25,10 +26,44 @@ NOOPS, SKIP, SIDE = 30, 4, 84  # most no-ops; frames of an action; pixels [Mnih 
 SAME_GAME = "same_game"  # in a reset's info: the game goes on, which began in an earlier episode
 ALE_ARGUMENTS = {"frameskip": 1, "obs_type": "grayscale"}  # colour frames would cost time
 ALE_ENTRY, OWN_ENTRY = "ale_py.env:AtariEnv", "fastppo.envs.atari_game:AtariGame"
+ALE_VECTOR = "ale_py.vector_env:AtariVectorEnv"
 # The arguments of AtariEnv that AtariGame has, too; render_mode=human opens a window of its own.
 OWN_ARGUMENTS = {"mode", "difficulty", "repeat_action_probability", "full_action_space",
                  "max_num_frames_per_episode", "game", "render_mode"}
 GAME_RETURN, GAME_LENGTH = "game_return", "game_length"  # metrics env/game_return, env/game_length
+
+
+class AtariVector(gym.vector.VectorWrapper):
+    """The games of a vector environment in NEXT_STEP mode, with returns as in EpisodicLives.
+
+    With `lives` the end of a life ends an episode. The next step then begins the next one, in the
+    same game, with `action` (FIRE or a no-op) in place of the action given; the frames that are
+    stacked go on. Infos of `env` have the number of "lives" of each game.
+    """
+
+    def __init__(self, env: gym.vector.VectorEnv, lives: bool, action: int):
+        super().__init__(env)
+        self.ends_lives, self.first = lives, action
+
+    def reset(self, **kwargs):
+        """Begins new games."""
+        obs, info = self.env.reset(**kwargs)
+        self.left, self.score = np.array(info["lives"]), np.zeros(self.num_envs)
+        self.over, self.lost, self.length = np.zeros((3, self.num_envs), np.int64)
+        return obs, {}
+
+    def step(self, actions):
+        """One step of 4 frames; a reset, after the end of a game or of a life, has no reward."""
+        resetting, actions = self.over | self.lost, np.where(self.lost, self.first, actions)
+        obs, rew, term, trunc, info = self.env.step(actions)
+        ended, left, running = term | trunc, np.array(info["lives"]), self.over == 0
+        self.score = np.where(running, self.score + rew, 0.0)
+        self.length = np.where(running, self.length + 1, 0)
+        lost = (resetting == 0) & (0 < left) & (left < self.left) & ~ended & self.ends_lives
+        self.over, self.lost, self.left = ended.astype(int), lost.astype(int), left
+        told = {GAME_RETURN: self.score, GAME_LENGTH: self.length}
+        return obs, np.where(resetting, 0.0, rew), term | lost, trunc, told | {
+            f"_{name}": ended for name in told}
 
 
 class AtariOptions(NamedTuple):

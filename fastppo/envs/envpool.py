@@ -35,8 +35,9 @@ class EnvPoolVector(VectorEnv):
     EnvPool takes its seed at construction, so `reset(seed=...)` makes a new pool. So does the next
     reset after an interrupted step, whose results EnvPool may still hold. An episode that
     terminates in the step of its time limit counts as truncated; EnvPool does not tell them apart.
-    There is one thread for each usable core, and results do not depend on their number. Infos are
-    empty; action masks are returned by the method `action_masks`, for ids that have them.
+    There is one thread for each usable core, and results do not depend on their number. Infos have
+    the "lives" of Atari's games and nothing else; action masks are returned by the method
+    `action_masks`, for ids that have them.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -65,19 +66,23 @@ class EnvPoolVector(VectorEnv):
             self.resets, self.in_step = self.resets + 1, False
         with warnings.catch_warnings(action="ignore"):
             obs, self.info = self.pool.reset()
-        return obs, {}
+        return obs, self._lives()
 
     def step(self, actions: np.ndarray):
-        """(observations, rewards [e], terminations [e], truncations [e], {}) of one step."""
+        """(observations, rewards [e], terminations [e], truncations [e], infos) of one step."""
         self.in_step = True  # and stays so if the step is interrupted
         obs, rew, term, trunc, self.info = self.pool.step(actions)
         self.in_step = False
-        return obs, rew, term, trunc, {}
+        return obs, rew, term, trunc, self._lives()
 
     def close_extras(self, **kwargs) -> None:
         """Stops EnvPool's threads."""
         if self.pool is not None:
             self.pool.close()
+
+    def _lives(self) -> dict[str, Any]:
+        """The infos: the lives of Atari's games."""
+        return {"lives": self.info["lives"]} if "lives" in self.info else {}
 
     def _call(self, function: str, **kwargs):
         """The result of a function of EnvPool for this id; ConfigError if it fails."""

@@ -1,13 +1,16 @@
 """The environments of a run as one vector environment, made from an id: vec=native or envpool."""
 
+import contextlib
+import dataclasses
 import logging
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from fastppo.config import Config
-from fastppo.envs import faults
+from fastppo.envs import atari, faults
 from fastppo.envs.envpool import EnvPoolVector, import_envpool
 from fastppo.envs.make import check_arguments, make_factory, spaces_of
 from fastppo.envs.masks import MASK_METHOD
@@ -28,11 +31,8 @@ class VectorEnvSource(EnvSource):
     def __init__(self, env: Any, config: Config):
         _check_engine_settings(env, config)
         self.config, self.factories = config.replace(num_workers=0), []
-        make = {"native": make_native_vector, "envpool": EnvPoolVector}[config.vec]
-        kwargs = dict(config.env_kwargs or {})
-        if config.max_episode_steps is not None:
-            kwargs["max_episode_steps"] = config.max_episode_steps
-        self.vector = vector = make(config.env_name, config.num_envs, kwargs)
+        self.vector = vector = (make_games if config.preprocessing == "atari" else make_vector)(
+            config)
         try:
             if config.vec == "native" or hasattr(vector, MASK_METHOD):
                 self._use_vector(vector)
@@ -77,9 +77,8 @@ def check_environment(config: Config) -> None:
 def _check_engine_settings(env: Any, config: Config) -> None:
     """Raises ConfigError for settings that an engine cannot follow."""
     check_processes(config.vec, config.num_workers)
-    for name, value in {"preprocessing": "none", "end_on_life_loss": False,
-                        "frame_stack": 1}.items():
-        if getattr(config, name) != value:
+    for name, value in {"end_on_life_loss": False, "frame_stack": 1}.items():
+        if config.preprocessing == "none" and getattr(config, name) != value:
             raise ConfigError(f"{name}={getattr(config, name)}, but vec={config.vec} makes complete"
                               " environments, whose own settings are given as env_kwargs",
                               (Set(vec="workers"), Omit(name)))
@@ -95,9 +94,45 @@ def check_processes(vec: str, count: int | str | None, name: str = "num_workers"
                           Omit(name))
 
 
-def make_native_vector(name: str, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:
+def make_vector(config: Config) -> VectorEnv:
+    """The vector environment of a Config's engine; ConfigError if it cannot be made."""
+    kwargs = dict(config.env_kwargs or {})
+    if config.max_episode_steps is not None:
+        kwargs["max_episode_steps"] = config.max_episode_steps
+    make = {"native": make_native_vector, "envpool": EnvPoolVector}[config.vec]
+    return make(config.env_name, config.num_envs, kwargs)
+
+
+def make_games(config: Config) -> VectorEnv:
+    """The same for a game of ale-py, with the engine's own preprocessing in place of ours.
+
+    That is the same chain for every id of the game. ConfigError for another environment.
+    """
+    factory, limit = make_factory(config.env_name), config.max_episode_steps
+    spec = factory.constructor
+    if getattr(spec, "entry_point", None) != atari.ALE_ENTRY:
+        raise ConfigError(f"preprocessing=atari with vec={config.vec} is for the ids of ale-py, and"
+                          f" not for {config.env_name}", Set(vec="workers"))
+    kwargs = {"stack_num": config.frame_stack, **(config.env_kwargs or {})}
+    if config.vec == "envpool":
+        sticky = spec.kwargs["repeat_action_probability"]
+        limits = {"max_episode_steps": limit} if limit else {}
+        name = f"{spec.name.removesuffix('NoFrameskip')}-v5"
+        games = EnvPoolVector(name, config.num_envs, {
+            "repeat_action_probability": sticky, **limits, **kwargs})
+    else:
+        limits = {"max_num_frames_per_episode": limit * atari.SKIP} if limit else {}
+        spec = dataclasses.replace(spec, vector_entry_point=atari.ALE_VECTOR, kwargs={
+            **spec.kwargs, "frameskip": atari.SKIP, "reward_clipping": False, **limits})
+        games = make_native_vector(spec, config.num_envs, kwargs)
+    with contextlib.closing(factory()) as env:
+        first = atari.FIRE if atari.needs_fire(env) else atari.NOOP
+    return atari.AtariVector(games, config.end_on_life_loss, first)
+
+
+def make_native_vector(name: str | EnvSpec, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:
     """The vector environment of the id's vector_entry_point; ConfigError if it has none."""
-    spec = make_factory(name).constructor
+    spec = make_factory(name).constructor if isinstance(name, str) else name
     if getattr(spec, "vector_entry_point", None) is None:
         raise ConfigError(f"vec=native, but {name} has no vector_entry_point", Set(vec="workers"))
     try:

@@ -1,5 +1,6 @@
 """Atari: what stands around a game; a scripted one, and where ale-py is installed real ones."""
 
+import importlib.util
 import sys
 
 import gymnasium as gym
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import TimeLimit
 from interruption import assert_interrupts_change_nothing
 from scripted_game import Game, Quick
@@ -19,6 +22,7 @@ from fastppo.envs.atari import (
     FIRE,
     NOOP,
     AtariOptions,
+    AtariVector,
     EpisodicLives,
     FireOnReset,
     WholeGame,
@@ -28,6 +32,7 @@ from fastppo.envs.atari import (
 )
 from fastppo.envs.make import make_factory
 from fastppo.envs.source import EnvSource
+from fastppo.envs.vector_source import VectorEnvSource
 from fastppo.errors import ConfigError
 from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.settings.presets import PRESETS
@@ -305,7 +310,7 @@ def game(**other):
     (game(observation_space=Box(0, 255, (128,), np.uint8)), ATARI, r"space Box.*\(128,\)"),
     (game(observation_space=Dict(image=Box(0, 1))), ATARI, "space Dict"),
     (game(action_space=Box(0, 1)), ATARI, "which have frames and Discrete actions"),
-    ("Scripted-v0", {**ATARI, "vec": "native"}, "makes complete environments"),
+    ("Scripted-v0", {**ATARI, "vec": "native"}, "is for the ids of ale-py"),
     (Quick, {"preprocessing": "ataru"}, "one of none, atari"),
     (Quick, {"end_on_life_loss": 2}, "end_on_life_loss is 2")])
 def test_what_cannot_be_preprocessed_is_refused(trainer, env, settings, what):
@@ -360,3 +365,94 @@ def test_a_real_game_is_a_function_of_its_seed_through_all_its_lives(opencv, nam
         env.close()
     assert all(np.array_equal(one[0], two[0]) and one[1:] == two[1:] for one, two in zip(*games))
     assert ["game_return" in info for _, _, info in games[0][:5]] == [False] * 4 + [True]
+
+
+# ---- vector environments of games --------------------------------------------------------------
+
+class Lives(VectorEnv):
+    """Two games whose lives and ends are listed; a reward is 2, and actions are kept."""
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    num_envs = 2
+    single_observation_space, single_action_space = Box(0, 255, (4, 8, 8), np.uint8), Discrete(3)
+    observation_space = batch_space(single_observation_space, 2)
+    action_space = batch_space(single_action_space, 2)
+    # Of step t: the lives of both games, and whether they end; the next step is then a reset.
+    lives = [(3, 0)] + [(3, 0), (2, 0), (2, 0), (1, 0), (0, 0), (0, 0), (3, 0), (3, 0)]
+    ends = [(0, 0)] + [(0, 0), (0, 1), (0, 0), (0, 0), (0, 0), (1, 0), (0, 0), (0, 0)]
+
+    def __init__(self):
+        self.t, self.taken = 0, []
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((2, 4, 8, 8), np.uint8), {"lives": np.array(self.lives[0])}
+
+    def step(self, actions):
+        self.t += 1
+        self.taken.append(list(actions))
+        over = np.array(self.ends[self.t], bool)
+        reset = np.array(self.ends[self.t - 1], bool)
+        return (np.zeros((2, 4, 8, 8), np.uint8), np.where(reset, 0.0, 2.0), over,
+                np.zeros(2, bool), {"lives": np.array(self.lives[self.t])})
+
+
+def stepped(lives):
+    games = Lives()
+    vec = AtariVector(games, lives, FIRE)
+    vec.reset()
+    return games, [vec.step(np.array([2, 2])) for _ in range(8)]
+
+
+def test_the_lives_of_a_vector_environment_end_episodes_that_go_on_with_fire():
+    games, steps = stepped(True)
+    # A life is lost in step 2 and, by the scripted lives, in step 4; 0 lives before the end is not.
+    assert [step[2].tolist() for step in steps] == [
+        [False, False], [True, True], [False, False], [True, False], [False, False],
+        [True, False], [False, False], [False, False]]
+    assert [row[0] for row in games.taken] == [2, 2, FIRE, 2, FIRE, 2, 2, 2]
+    assert [row[1] for row in games.taken] == [2] * 8
+    assert [step[1].tolist() for step in steps] == [
+        [2, 2], [2, 2], [0, 0], [2, 2], [0, 2], [2, 2], [0, 2], [2, 2]]
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_the_returns_of_whole_games_are_told_where_they_end(lives):
+    _, steps = stepped(lives)
+    told = {(t, e): (info["game_return"][e], info["game_length"][e]) for t, (*_, info)
+            in enumerate(steps, 1) for e in range(2) if info["_game_return"][e]}
+    assert told == {(2, 1): (4.0, 2), (6, 0): (12.0, 6)}
+    if not lives:
+        assert [step[2].tolist() for step in steps][1] == [False, True]
+
+
+@pytest.mark.parametrize("vec", ["native", pytest.param("envpool", marks=pytest.mark.skipif(
+    not importlib.util.find_spec("envpool"), reason="no EnvPool"))])
+@pytest.mark.parametrize("name", ["ALE/Breakout-v5", "BreakoutNoFrameskip-v4"])
+def test_a_game_is_trained_on_in_an_engine_by_the_same_settings(trainer, vec, name):
+    pytest.importorskip("ale_py")
+    ppo = trainer(name, vec=vec, model="cnn", preprocessing="atari", end_on_life_loss=True,
+                  frame_stack=3, clip_rewards=True, num_envs=3, num_steps=120,
+                  max_episode_steps=110, num_minibatches=4)
+    rollout = ppo.collect()
+    assert rollout.obs.shape == (121, 3, 3, 84, 84) and torch.is_tensor(rollout.obs)
+    assert rollout.term.any() and rollout.trunc.any()  # lives, and the limit
+    ended = (rollout.term | rollout.trunc)[:-1]
+    assert (~rollout.valid)[1:].equal(ended)
+    ppo.update(rollout)
+    factory = ppo.source.evaluation_factories()[0]
+    assert factory.games.whole and factory.stack == 3
+
+
+def test_the_arguments_of_a_games_engine_follow_the_settings():
+    pytest.importorskip("ale_py")
+    for name, sticky in (("ALE/Pong-v5", 0.25), ("PongNoFrameskip-v4", 0.0)):
+        source = VectorEnvSource(name, Config(
+            env_name=name, vec="native", num_envs=2, preprocessing="atari", frame_stack=2,
+            max_episode_steps=50))
+        kwargs = source.vector.env.spec.kwargs
+        assert kwargs["repeat_action_probability"] == sticky and kwargs["stack_num"] == 2
+        assert kwargs["max_num_frames_per_episode"] == 200 and not kwargs["reward_clipping"]
+        source.close()
+    with pytest.raises(ConfigError, match="is for the ids of ale-py, and not for CartPole-v1"):
+        VectorEnvSource("CartPole-v1", Config(env_name="CartPole-v1", vec="native",
+                                              preprocessing="atari"))
