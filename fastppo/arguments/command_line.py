@@ -6,18 +6,23 @@ Nothing here imports torch, gymnasium or numpy, so that --help and typing errors
 """
 
 import inspect
-import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Mapping, NamedTuple, Sequence, get_origin
 
-from fastppo.arguments.help_page import split_help, training_page, verb_lines
+from fastppo.arguments.help_page import (
+    asks_for_help,
+    split_help,
+    training_page,
+    verb_lines,
+    verb_page,
+)
 from fastppo.arguments.preset_files import config_over_preset, is_preset_file, preset_settings
 from fastppo.arguments.setting_types import SWITCHES, Setting, settings
 from fastppo.config import Config
 from fastppo.errors import ConfigError
-from fastppo.settings.aliases import in_one, unknown_setting
+from fastppo.settings.aliases import in_one, nearest_setting, unknown_setting
 from fastppo.settings.fixes import Fix, Omit, Set, program
 from fastppo.settings.presets import BY_PRESET, PRESETS
 
@@ -85,7 +90,7 @@ def read(argv: Sequence[str], options: type = Train) -> Request:
     known = own | settings() | {
         "num_iterations": settings()["total_steps"]._replace(name="num_iterations", default=100)}
     topic, words = split_help(argv)
-    flags = flags_by_setting(split_flags(words), known)
+    flags = flags_by_setting(split_flags(words), known, verb_of(options))
     texts = {name: flag_text(flag, known[name]) for name, flag in flags.items()}
     texts = {name: text for name, text in texts.items()
              if name not in BY_PRESET or text.lower() != "auto"}
@@ -103,34 +108,59 @@ def read(argv: Sequence[str], options: type = Train) -> Request:
                    {name: values.get(name, option.default) for name, option in own.items()})
 
 
-def file_and_options(argv: Sequence[str], kind: type, missing: ConfigError) -> tuple[Path, Any]:
-    """(the file that a command line begins with, its options as an instance of `kind`).
+def file_and_options(argv: Sequence[str], kind: type, operand: str, needed: str,
+                     example: str = "runs/latest") -> tuple[Path, Any]:
+    """(the path that a command line names, its options as an instance of `kind`).
 
-    Raises `missing` if there is no file, ConfigError for a wrong word.
+    It is the only `operand`, see words_and_options.
     """
-    if not argv or argv[0].startswith("-"):
-        raise missing
-    return Path(argv[0]), own_options(argv[1:], kind)
+    paths, options = words_and_options(argv, kind, operand, 1, needed, example)
+    return Path(paths[0]), options
 
 
-def paths_and_options(argv: Sequence[str], kind: type, missing: ConfigError
-                      ) -> tuple[list[str], Any]:
-    """(all paths that a command line begins with, its options as an instance of `kind`).
+def words_and_options(argv: Sequence[str], kind: type, operands: str, most: int | None = None,
+                      needed: str = "", example: str = "runs/latest") -> tuple[list[str], Any]:
+    """(the words beside the options of a verb without settings, the options as a `kind`).
 
-    Raises `missing` if there is no path, ConfigError for a wrong word.
+    The words, on the page of --help called `operands`, may stand before and behind the options.
+    Raises ConfigError for a wrong option, for more than `most` words, and for none if they are
+    `needed`; SystemExit after --help.
     """
-    paths = [*itertools.takewhile(lambda word: not word.startswith("-"), argv)]
-    if not paths:
-        raise missing
-    return paths, own_options(argv[len(paths):], kind)
+    if asks_for_help(argv):
+        print(verb_page(kind, operands))
+        raise SystemExit(0)
+    words, flags = split_words(argv, settings(kind))
+    known, verb, command = settings(kind), verb_of(kind), f"{program()} {verb_of(kind)}"
+    options = kind(**{name: known[name].read(flag_text(flag, known[name]))
+                      for name, flag in flags_by_setting(flags, known, verb).items()})
+    if needed and not words:
+        raise ConfigError(f"{verb} needs {needed}", f"{command} {example}")
+    if most is not None and len(words) > most:
+        raise ConfigError(f"{verb} takes {most or 'no'} word beside its options, not {len(words)}:"
+                          f" {' '.join(words)}",
+                          f"{' '.join([command, *words[:most]])}; its options: {command} --help")
+    return words, options
 
 
-def own_options(argv: Sequence[str], kind: type) -> Any:
-    """The options of a verb without settings, as an instance of `kind`; ConfigError if wrong."""
-    known = settings(kind)
-    flags = flags_by_setting(split_flags(argv), known)
-    return kind(**{name: known[name].read(flag_text(flag, known[name]))
-                   for name, flag in flags.items()})
+def split_words(argv: Sequence[str], known: Mapping[str, Setting]) -> tuple[list[str], list[Flag]]:
+    """(the words that are no values of flags, the flags) of a command line."""
+    words, flags, takes = [], [], 0
+    for word in argv:
+        if is_flag(word):
+            flags += split_flags([word])
+            setting = known.get(flags[-1].name)
+            takes = 0 if "=" in word else len(argv) if setting and setting.has_several else 1
+        elif takes and (word.lower() in SWITCHES or not setting or setting.kind is not bool):
+            flags[-1].values.append(word)
+            takes -= 1
+        else:
+            words.append(word)
+    return words, flags
+
+
+def verb_of(options: type) -> str:
+    """The verb that a dataclass of options is named after; "" for training, which needs none."""
+    return "" if options is Train else options.__name__.lower()
 
 
 def split_flags(argv: Sequence[str]) -> list[Flag]:
@@ -172,17 +202,19 @@ def flag_of_each_word(argv: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
-def flags_by_setting(flags: Sequence[Flag], known: Mapping[str, Setting]) -> dict[str, Flag]:
+def flags_by_setting(flags: Sequence[Flag], known: Mapping[str, Setting], verb: str
+                     ) -> dict[str, Flag]:
     """The flags by the name of the `known` setting that they set; the last of several counts.
 
-    Raises ConfigError for all unknown names, also those of other libraries, and for a setting that
-    is given under two names.
+    Raises ConfigError for all names that the `verb` does not know, also those of other libraries,
+    and for a setting that is given under two names.
     """
     found: dict[str, Flag] = {}
     unknown = [flag for flag in flags if ALIASES.get(flag.name, flag.name) not in known]
     if unknown:
-        raise ConfigError(*in_one([_unknown_flag(flag, [*known, *ALIASES]) for flag in unknown],
-                                  "flags are no settings of fastppo"))
+        names = [*known, *(alias for alias, name in ALIASES.items() if name in known)]
+        raise ConfigError(*in_one([_unknown_flag(flag, names, verb) for flag in unknown],
+                                  f"flags are no settings of {verb or 'fastppo'}"))
     for flag in flags:
         name = ALIASES.get(flag.name, flag.name)
         before = found.get(name, flag)
@@ -231,8 +263,7 @@ def computed_settings(values: Mapping[str, Any], config: Config) -> dict[str, An
 
 def _intro(options: type, texts: Mapping[str, str], preset: str, changes: dict) -> str:
     """The text of --help above the settings."""
-    name = options.__name__.lower()
-    verb = f" {name}" * (name != "train")  # the verb of a command without one
+    verb = f" {verb_of(options)}".rstrip()
     about = (inspect.getdoc(options) or "").format(program(), verb_lines())
     which = f"preset {preset}: {len(changes)} differ" if changes else "no preset"
     return (f"usage: {program()}{verb} [--setting=value ...]\n\n{about}\n\n"
@@ -240,8 +271,10 @@ def _intro(options: type, texts: Mapping[str, str], preset: str, changes: dict) 
             " --env_name=... --help shows others.")
 
 
-def _unknown_flag(flag: Flag, known: Sequence[str]) -> tuple[str, Fix]:
-    """What is wrong with a flag that is no setting, and the fix."""
+def _unknown_flag(flag: Flag, known: Sequence[str], verb: str) -> tuple[str, Fix]:
+    """What is wrong with a flag that is no setting of the verb, and the fix."""
+    if verb:
+        return f"{verb} has no option {flag.typed}", nearest_setting(flag.name, known, verb)
     value = " ".join(flag.values)
     off = not SWITCHES.get(value.lower(), True)
     return unknown_setting(flag.typed, flag.name, value or "...", off, known)

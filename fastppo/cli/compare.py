@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Sequence
 
-from fastppo.arguments.command_line import paths_and_options
-from fastppo.arguments.help_page import asks_for_help, verb_page
+from fastppo.arguments.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import program
@@ -32,9 +31,6 @@ class Compare:
 
 def compare_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Compares the two groups of runs that `argv` names, and prints the table."""
-    if asks_for_help(argv):
-        print(verb_page(Compare, "A B"))
-        return
     names, options = parse_compare(argv)
     from fastppo.reports.comparison import compare_runs
     from fastppo.reports.run_table import read_runs
@@ -49,9 +45,8 @@ def compare_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 
 def parse_compare(argv: Sequence[str]) -> tuple[tuple[str, str], Compare]:
     """((A, B), options) of a command line; ConfigError for a wrong word."""
-    missing = ConfigError("compare needs two groups of runs, before its options",
-                          f"{program()} compare runs/a runs/b, or patterns in quotes: 'runs/a*'")
-    paths, options = paths_and_options(argv, Compare, missing)
+    paths, options = words_and_options(argv, Compare, "A B")
     if len(paths) != 2:
-        raise missing
+        raise ConfigError(f"compare needs two groups of runs, not {len(paths)}",
+                          f"{program()} compare runs/a runs/b, or patterns in quotes: 'runs/a*'")
     return (paths[0], paths[1]), options

@@ -6,8 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Iterable, Sequence
 
-from fastppo.arguments.command_line import own_options
-from fastppo.arguments.help_page import asks_for_help, verb_page
+from fastppo.arguments.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import Error
 from fastppo.settings.fixes import program
@@ -35,10 +34,7 @@ class Doctor:
 
 def doctor_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Prints facts, problems and a self-test; SystemExit(1) if that fails."""
-    if asks_for_help(argv):
-        print(verb_page(Doctor, ""))
-        return
-    options = own_options(argv, Doctor)
+    _, options = words_and_options(argv, Doctor, "", 0)
     facts = all_facts()
     if options.json:
         test = self_test(facts["kernels"]["workers"])

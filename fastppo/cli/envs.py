@@ -5,8 +5,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any, Iterable, Sequence
 
-from fastppo.arguments.command_line import own_options
-from fastppo.arguments.help_page import asks_for_help, verb_page
+from fastppo.arguments.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, Error
 from fastppo.settings.fixes import Set, fix_text, program
@@ -23,11 +22,12 @@ class Envs:
 
       {0} envs
       {0} envs CartPole
+      {0} envs Atari
       {0} envs 'ALE/*' --all
 
-    PATTERN is a part of an id, a pattern in quotes, or an environment of your
-    own such as my_module:MyEnv. If it matches 8 environments or fewer, they are
-    made, and their spaces and limits are shown.
+    PATTERN is the name of a family in the list, a part of an id, a pattern in
+    quotes, or an environment of your own such as my_module:MyEnv. Of 8 ids or
+    fewer the environments are made, and their spaces and limits are shown.
     """
 
     all: bool = False
@@ -36,15 +36,15 @@ class Envs:
 
 def envs_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Prints the environments that `argv` asks for."""
-    if asks_for_help(argv):
-        print(verb_page(Envs, "[PATTERN]"))
-        return
     pattern, options = parse_envs(argv)
     if ":" in pattern:
         print("\n".join(description(pattern)), flush=True)
         return
     from fastppo.envs.families import newest, registered_families
     every = registered_families()
+    named = next((one for one in every if one.name.lower() == pattern.lower()), None)
+    if named and every[named]:
+        every, pattern = {named: every[named]}, ""
     found = {family: newest(specs) for family, specs in every.items()}
     if options.all or not any(matching(found, pattern).values()):  # it may name an old version
         found = every
@@ -60,12 +60,8 @@ def envs_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 
 def parse_envs(argv: Sequence[str]) -> tuple[str, Envs]:
     """(pattern, options) of a command line; ConfigError for a wrong or second word."""
-    words = [word for word in argv if not word.startswith("-")]
-    if len(words) > 1:
-        raise ConfigError(f"envs takes one pattern, not {len(words)}: {' '.join(words)}",
-                          f"{program()} envs {words[0]}; or put a pattern with * into quotes")
-    options = own_options([word for word in argv if word.startswith("-")], Envs)
-    return words[0] if words else "", options
+    words, options = words_and_options(argv, Envs, "[PATTERN]", 1)
+    return "".join(words), options
 
 
 def matching(found: dict, pattern: str) -> dict:

@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Sequence
 
 from fastppo.arguments.command_line import file_and_options
-from fastppo.arguments.help_page import asks_for_help, verb_page
 from fastppo.arguments.policy_options import PolicyOptions
 from fastppo.cli.interrupts import Interrupts
-from fastppo.errors import ConfigError
-from fastppo.settings.fixes import program
 
 
 @dataclass(frozen=True)
@@ -32,9 +29,6 @@ class Eval(PolicyOptions):
 
 def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Evaluates the policy that `argv` names, and prints the result."""
-    if asks_for_help(argv):
-        print(verb_page(Eval, "MODEL|RUN"))
-        return
     place, options = parse_eval(argv)
     path = options.file(place)
     from fastppo.evaluation.evaluate import evaluate
@@ -53,8 +47,7 @@ def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 
 def parse_eval(argv: Sequence[str]) -> tuple[Path, Eval]:
     """(file of a policy or folder of a run, options); ConfigError for a wrong word."""
-    return file_and_options(argv, Eval, ConfigError(
-        "eval needs the file of a policy or the folder of a run", f"{program()} eval runs/latest"))
+    return file_and_options(argv, Eval, "MODEL|RUN", "the file of a policy or the folder of a run")
 
 
 @contextmanager

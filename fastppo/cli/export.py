@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal, Sequence
 
 from fastppo.arguments.command_line import file_and_options
-from fastppo.arguments.help_page import asks_for_help, verb_page
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, Error
 from fastppo.files.export_formats import FORMATS, format_of
@@ -40,15 +39,13 @@ class Export:
 
 def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Exports the policy that `argv` names; prints the check, and what goes in and comes out."""
-    if asks_for_help(argv):
-        print(verb_page(Export, "MODEL"))
-        return
     model, options = parse_options(argv)
+    others = [word for word in argv if Path(word) not in (model, model.parent)]
+    check_file(model, " ".join([program(), "export", str(example_model()), *others]))
     path = Path(options.output or model.with_suffix(FORMATS[options.to or "onnx"]))
     if path.absolute() == model.absolute():
         raise ConfigError(f"{path} is the policy itself", Omit("output"))
     to = format_of(path, options.to)
-    check_file(model, " ".join([program(), "export", str(example_model()), *argv[1:]]))
     from fastppo.evaluation.loaded_policy import load
     from fastppo.files.export import write_graph
     from fastppo.files.export_graph import inputs_of, outputs_of
@@ -81,9 +78,8 @@ def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[
 
 def parse_options(argv: Sequence[str]) -> tuple[Path, Export]:
     """(file of the policy, options) of a command line; ConfigError for a wrong word."""
-    missing = ConfigError("export needs the file of a policy",
-                          f"{program()} export MODEL, such as {example_model()}")
-    model, options = file_and_options(argv, Export, missing)
+    model, options = file_and_options(argv, Export, "MODEL", "the file of a policy",
+                                      str(example_model()))
     return model / MODEL_FILE if model.is_dir() else model, options
 
 

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Literal, Sequence
 
 from fastppo.arguments.command_line import file_and_options
-from fastppo.arguments.help_page import asks_for_help, verb_page
 from fastppo.arguments.policy_options import PolicyOptions
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, EnvError
 from fastppo.files.run_folder import free_path
-from fastppo.settings.fixes import Omit, Set, program
+from fastppo.settings.fixes import Omit, Set
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,6 @@ class Play(PolicyOptions):
 
 def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Shows the policy that `argv` names, and prints the return of each episode."""
-    if asks_for_help(argv):
-        print(verb_page(Play, "MODEL|RUN"))
-        return
     place, options = parse_play(argv)
     path = options.file(place)
     window = wants_window(options)
@@ -65,8 +61,8 @@ def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 
 def parse_play(argv: Sequence[str]) -> tuple[Path, Play]:
     """(file of a policy or folder of a run, options); ConfigError for a wrong word or number."""
-    place, options = file_and_options(argv, Play, ConfigError(
-        "play needs the file of a policy or the folder of a run", f"{program()} play runs/latest"))
+    place, options = file_and_options(argv, Play, "MODEL|RUN",
+                                      "the file of a policy or the folder of a run")
     if options.fps is not None and not 1 <= options.fps <= 240:
         raise ConfigError(f"fps is {options.fps}, but must be from 1 to 240", Omit("fps"))
     return place, options

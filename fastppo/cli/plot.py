@@ -4,11 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Sequence
 
-from fastppo.arguments.command_line import paths_and_options
-from fastppo.arguments.help_page import asks_for_help, verb_page
+from fastppo.arguments.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
-from fastppo.errors import ConfigError
-from fastppo.settings.fixes import program
 from fastppo.settings.metric_names import MEAN_RETURN
 
 
@@ -39,9 +36,6 @@ class Plot:
 
 def plot_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Draws the runs that `argv` names, and prints the path of the picture."""
-    if asks_for_help(argv):
-        print(verb_page(Plot, "RUN [RUN ...]"))
-        return
     paths, options = parse_plot(argv)
     from fastppo.display.notes import note
     from fastppo.reports.curves import save_curves
@@ -71,5 +65,4 @@ def shown(path: Path) -> Path:
 
 def parse_plot(argv: Sequence[str]) -> tuple[list[str], Plot]:
     """(paths of runs, options) of a command line; ConfigError for a wrong word."""
-    return paths_and_options(argv, Plot, ConfigError(
-        "plot needs the folder of a run, before its options", f"{program()} plot runs/latest"))
+    return words_and_options(argv, Plot, "RUN [RUN ...]", needed="the folder of a run")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Callable, Sequence
 
 from fastppo.arguments.command_line import file_and_options
-from fastppo.arguments.help_page import asks_for_help, verb_page
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, EnvError
 from fastppo.files.run_folder import check_file
@@ -40,29 +39,24 @@ class Replay:
 
 def replay_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Replays the bundle that `argv` names; SystemExit(1) if nothing fails."""
-    if asks_for_help(argv):
-        print(verb_page(Replay, "BUNDLE"))
-        return
     replay(*parse_replay(argv))
 
 
 def parse_replay(argv: Sequence[str]) -> tuple[Path, Replay]:
     """(file of the bundle, options) of a command line; ConfigError for a wrong word."""
-    return file_and_options(argv, Replay, ConfigError(
-        "replay needs the bundle of a fault", example_command()))
+    return file_and_options(argv, Replay, "BUNDLE", "the bundle of a fault", example_bundle())
 
 
-def example_command(folder: Path = Path()) -> str:
-    """The command that replays the newest bundle in `folder`, else under runs/."""
+def example_bundle(folder: Path = Path()) -> str:
+    """The newest bundle in `folder`, else under runs/, as it is typed."""
     found = [*folder.glob("fault-*.bundle")] or [*Path("runs").glob("*/fault-*.bundle")]
-    newest = max(found, key=lambda path: path.stat().st_mtime,
-                 default="runs/RUN/fault-env0-episode3-step12.bundle")
-    return f"{program()} replay {shlex.quote(str(newest))}"
+    return shlex.quote(str(max(found, key=lambda path: path.stat().st_mtime,
+                               default="runs/RUN/fault-env0-episode3-step12.bundle")))
 
 
 def replay(path: Path, options: Replay) -> None:
     """Replays the bundle in a file, and prints what happens."""
-    check_file(path, example_command(path))
+    check_file(path, f"{program()} replay {example_bundle(path)}")
     from fastppo.files.crash_bundle import read_bundle
     bundle = read_bundle(path)
     envs, to_env = make_environment(bundle, options, path)

@@ -8,7 +8,6 @@ from typing import Any, Sequence
 
 from fastppo.arguments import command_line
 from fastppo.arguments.command_line import Request, file_and_options
-from fastppo.arguments.help_page import asks_for_help, verb_page
 from fastppo.arguments.preset_files import read_settings
 from fastppo.cli.interrupts import Interrupts
 from fastppo.cli.train import opened_run
@@ -56,9 +55,6 @@ class Reproduce:
 
 def reproduce_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Trains the run that `argv` names again; SystemExit(1) if a bit differs."""
-    if asks_for_help(argv):
-        print(verb_page(Reproduce, "RUN"))
-        return
     place, options = parse_reproduce(argv)
     folder = place.parent / place.readlink() if place.is_symlink() else place
     settings = stored_settings(folder)
@@ -71,8 +67,7 @@ def reproduce_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 
 def parse_reproduce(argv: Sequence[str]) -> tuple[Path, Reproduce]:
     """(folder of a run, options) of a command line; ConfigError for a wrong word."""
-    return file_and_options(argv, Reproduce, ConfigError(
-        "reproduce needs the folder of a run", f"{program()} reproduce runs/latest"))
+    return file_and_options(argv, Reproduce, "RUN", "the folder of a run")
 
 
 def stored_settings(folder: Path) -> dict[str, Any]:

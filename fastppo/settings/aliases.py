@@ -84,12 +84,12 @@ def library_of(name: str) -> str:
     return next(library for library, names in LIBRARY_NAMES.items() if name in names)
 
 
-def nearest_setting(name: str, known: Iterable[str]) -> Fix:
+def nearest_setting(name: str, known: Iterable[str], verb: str = "") -> Fix:
     """The fix for the unknown `name`: the nearest of the `known` names, by meaning or spelling.
 
-    If none is near, those of which it is a word.
+    If none is near, those of which it is a word. `verb`: the one that has them as options.
     """
-    known = list(known)
+    known, name = list(known), name.lstrip("-").removeprefix("no_")
     answer = FOREIGN_NAMES.get(name)
     if isinstance(answer, Answer) and not isinstance(answer.on, Set):
         return answer.on
@@ -98,7 +98,7 @@ def nearest_setting(name: str, known: Iterable[str]) -> Fix:
     found = [ours for candidate in near for ours in _our_names(candidate) if ours in known]
     found = found[:1] or [one for one in known if name in one.split("_") or (
         len(name) > 2 and one.startswith(name))][:3]
-    return DidYouMean(*found)
+    return DidYouMean(*found, verb=verb)
 
 
 def unknown_setting(typed: str, name: str, value: Any, off: bool, known: Sequence[str]
@@ -108,8 +108,7 @@ def unknown_setting(typed: str, name: str, value: Any, off: bool, known: Sequenc
     `off`: the value switches it off.
     """
     if name not in FOREIGN_NAMES:
-        return f'there is no setting "{name}"', nearest_setting(
-            name.lstrip("-").removeprefix("no_"), known)
+        return f'there is no setting "{name}"', nearest_setting(name, known)
     ours = FOREIGN_NAMES[name]
     if isinstance(ours, str):
         plain = isinstance(value, (str, int, float))

@@ -55,15 +55,18 @@ class Install:
 
 
 class DidYouMean:
-    """The names of the settings that an unknown name may be meant to be; none: where they are."""
+    """The names of the settings that an unknown name may be meant to be; none: where they are.
 
-    def __init__(self, *names: str):
-        self.names = names
+    `verb`: they are the options of a verb.
+    """
+
+    def __init__(self, *names: str, verb: str = ""):
+        self.names, self.page = names, f"{verb} --help" if verb else "--help-all"
 
     def text(self, shell: bool) -> str:
         """did you mean --lr or --critic_lr?"""
         if not self.names:
-            return f"{program()} --help-all lists them" if shell else "help(fastppo.PPO) lists them"
+            return f"{f'{program()} {self.page}' if shell else 'help(fastppo.PPO)'} lists them"
         return f"did you mean {' or '.join('--' * shell + name for name in self.names)}?"
 
 

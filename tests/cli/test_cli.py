@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import types
+import zipfile
 from pathlib import Path
 
 import gymnasium as gym
@@ -1084,7 +1085,7 @@ main()
     ("--resume=nothing", "there is no run and no checkpoint nothing"),
     ("--resume=.", "there is no checkpoint in ."),
     ("export nothing --to=torchscript", "there is no file nothing"),
-    ("export nothing --to=onnx", 'fix: pip install "fastppo[export]"'),
+    ("export a.safetensors --to=onnx", 'fix: pip install "fastppo[export]"'),
     ("replay nothing", "replay runs/RUN/fault-env0-episode3-step12.bundle"),
     ("replay .", "fix: fastppo replay fault-env0-reset.bundle"),
     ("eval nothing", "no file or folder nothing"), ("play nothing", "no file or folder nothing"),
@@ -1092,6 +1093,10 @@ main()
 def test_an_error_that_needs_no_torch_comes_before_its_import(words, text, tmp_path):
     (tmp_path / "shop.py").write_text("class Needy:\n    def __init__(self, level): pass\n")
     (tmp_path / "fault-env0-reset.bundle").touch()
+    (tmp_path / "a.json").write_text('{"xyzzy": 1}')
+    (tmp_path / "a.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        file.writestr("data.pkl", "")
     ended = subprocess.run([sys.executable, "-c", WITHOUT_PACKAGES, *words.split()], check=False,
                            capture_output=True, text=True, cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (2, "") and text in ended.stderr, ended.stderr

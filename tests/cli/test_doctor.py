@@ -149,9 +149,9 @@ def test_an_extension_that_cannot_be_loaded_is_one_error(command, monkeypatch):
 
 
 @pytest.mark.parametrize("argv, what, fix", [
-    (["--jsn"], 'no setting "jsn"', "did you mean --json?"),
+    (["--jsn"], "doctor has no option --jsn", "did you mean --json?"),
     (["--json=maybe"], "must be True or False", "--json=False"),
-    (["now"], '"now" is neither a command nor a setting', "--help")])
+    (["now"], "takes no word beside its options, not 1: now", "doctor --help")])
 def test_a_wrong_word_is_one_error_with_its_fix(command, argv, what, fix):
     code, out, err = command(*argv)
     assert (code, out) == (2, "") and what in err and fix in err.splitlines()[1]

@@ -143,6 +143,21 @@ def test_many_matches_are_listed_and_not_made(command, monkeypatch):
     assert code == 0 and "Hopper-v5" in out and "CartPole" not in out
 
 
+@pytest.mark.parametrize("name", ["toy text", "Toy Text"])
+def test_the_name_of_a_family_lists_it(command, monkeypatch, name):
+    monkeypatch.setattr(envs, "description", None)  # none of the six is made
+    code, out, _ = command(name)
+    assert code == 0 and out.splitlines()[2].startswith("toy text   ")
+    assert "Taxi-v4" in out and "CartPole-v1" not in out
+
+
+def test_a_family_is_listed_with_what_it_lacks(command, without):
+    without("mujoco")
+    out = command("mujoco")[1]
+    assert 'missing: pip install "fastppo[mujoco]"' in out and "Hopper-v5" in out
+    assert "Hopper-v4" not in out and "Hopper-v4" in command("mujoco", "--all")[1]
+
+
 def test_a_family_whose_package_is_missing_is_named_with_what_to_install(command, without):
     without("mujoco", "Box2D", "ale_py")
     out = command()[1]
@@ -178,8 +193,8 @@ def test_an_environment_of_ones_own_is_shown_too(command, tmp_path, monkeypatch)
 @pytest.mark.parametrize("argv, what, fix", [
     (["lunarlandr"], 'matches "lunarlandr"; near it: LunarLander-v3,', "envs LunarLander-v3"),
     (["xyzzyq"], 'no environment matches "xyzzyq"\n', "main.py envs lists all"),
-    (["CartPole", "Pendulum"], "one pattern, not 2: CartPole Pendulum", "main.py envs CartPole"),
-    (["--al"], 'no setting "al"', "did you mean --all?"),
+    (["CartPole", "Pendulum"], "1 word beside its options, not 2", "main.py envs CartPole;"),
+    (["--al"], "envs has no option --al", "did you mean --all?"),
     (["--all=maybe"], "must be True or False", "--all=False")])
 def test_a_wrong_word_is_one_error_with_a_fix(command, argv, what, fix):
     code, out, err = command(*argv)
@@ -205,7 +220,7 @@ def test_the_nearest_names_are_found_in_either_case():
 
 def test_the_list_needs_no_torch_and_its_help_no_gymnasium():
     code = ("import sys; sys.argv = ['main.py']; from fastppo.cli.main import main\n"
-            "main(['envs', {word!r}])\n"
+            "try: main(['envs', {word!r}])\nexcept SystemExit: pass\n"
             "print([m for m in ('torch', 'numpy', 'gymnasium') if m in sys.modules])")
     loaded = [subprocess.run([sys.executable, "-c", code.format(word=word)], check=True, text=True,
                              capture_output=True, cwd=MAIN.parent).stdout.splitlines()[-1]

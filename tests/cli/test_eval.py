@@ -92,6 +92,8 @@ def test_wrong_words_are_refused_with_a_fix(run, capsys):
     assert "which a run with eval_interval writes" in refused(capsys, run, "--best")
     assert "--episodes=100" in refused(capsys, run, "--episodes=0")
     assert "did you mean --episodes?" in refused(capsys, run, "--episode=3")
+    assert "python main.py eval --help lists them" in refused(capsys, run, "--num_envs=3")
+    assert "takes 1 word beside its options, not 2" in refused(capsys, run, "5")
     assert "seed is -1" in refused(capsys, run, "--seed=-1")
     assert "does not fit" in refused(capsys, run, "--env_name=Pendulum-v1")
 
@@ -107,7 +109,8 @@ def test_help_and_wrong_words_import_no_library():
 
 
 def test_help_shows_an_example_and_every_option(capsys):
-    main.main(["eval", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        main.main(["eval", "--help"])
     told = capsys.readouterr().out
     assert "eval runs/latest --episodes=20" in told
     for name in vars(eval_module.Eval()):

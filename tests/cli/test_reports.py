@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from run_folders import RETURN, write_run, write_runs
 
-from fastppo.arguments.command_line import file_and_options, paths_and_options
 from fastppo.cli import compare, plot, reproduce
 from fastppo.errors import ConfigError
 
@@ -26,17 +25,23 @@ def runs(tmp_path):
 
 # words
 
-def test_all_words_before_the_first_option_are_paths():
-    missing = ConfigError("nothing")
-    assert paths_and_options(["a", "b/c", "--labels", "x", "y"], plot.Plot, missing) == (
-        ["a", "b/c"], plot.Plot(labels=("x", "y")))
-    with pytest.raises(ConfigError, match="nothing"):
-        paths_and_options(["--kind=curve"], plot.Plot, missing)
+@pytest.mark.parametrize("argv, options", [
+    (["a", "b/c", "--labels", "x", "y"], {"labels": ("x", "y")}),
+    (["--labels=x,y", "a", "b/c"], {"labels": ("x", "y")}),
+    (["a", "--kind", "density", "b/c"], {"kind": "density"}),
+    (["--output=c.svg", "a", "--kind=curve", "b/c"], {"output": "c.svg"})])
+def test_words_that_are_no_values_of_options_are_paths(argv, options):
+    assert plot.parse_plot(argv) == (["a", "b/c"], plot.Plot(**options))
+
+
+def test_a_switch_takes_no_word_but_true_and_false():
+    for argv in (["--json", "a", "b"], ["a", "b", "--json=True"], ["a", "--json", "true", "b"]):
+        assert compare.parse_compare(argv) == (("a", "b"), compare.Compare(json=True))
 
 
 def test_a_verb_of_one_file_refuses_a_second():
-    with pytest.raises(ConfigError, match='"b" is neither a command nor a setting'):
-        file_and_options(["a", "b"], plot.Plot, ConfigError("nothing"))
+    with pytest.raises(ConfigError, match="not 2: a b\n  fix: .* reproduce a; its options: "):
+        reproduce.parse_reproduce(["a", "b"])
 
 
 # plot
@@ -68,7 +73,9 @@ def test_plot_says_where_a_mean_ends_early(command):
 
 @pytest.mark.parametrize("argv, says", [
     ([], "fix: python main.py plot runs/latest"),
-    (["--metric=charts/SPS", "a"], "plot needs the folder of a run, before its options"),
+    (["--metric=charts/SPS"], "plot needs the folder of a run"),
+    (["--out", "x.png"], "did you mean --output?"),
+    (["a", "--xyzzy"], "fix: python main.py plot --help lists them"),
     (["gone"], "there is no folder gone"),
     (["a", "--metric=charts/episodic_retrun"], f"fix: --metric={RETURN}"),
     (["a", "--kind=curves"], "fix: --kind=curve"),
@@ -119,7 +126,8 @@ def test_a_wrong_comparison_is_an_error_with_a_fix(command, argv, says):
 
 @pytest.mark.parametrize("verb", ["plot", "compare"])
 def test_help_is_light_and_shows_an_example(verb):
-    code = ("import sys; from fastppo.cli import main\nmain.main([sys.argv[1], '--help'])\n"
+    code = ("import sys; from fastppo.cli import main\n"
+            "try: main.main([sys.argv[1], '--help'])\nexcept SystemExit: pass\n"
             "print([m for m in ('torch', 'numpy', 'gymnasium', 'matplotlib') if m in sys.modules])")
     out = subprocess.run([sys.executable, "-c", code, verb], capture_output=True, text=True,
                          check=True).stdout

@@ -442,16 +442,19 @@ def test_a_file_never_names_code_to_import(trainer, said, monkeypatch):
     (["a", "--too=onnx"], "did you mean --to"), (["a", "--to=tflite"], "one of onnx, torchscript"),
     (["a.pt", "--output=a.pt"], "is the policy itself"), (["a", "--output=b.x"], "fix: --to=onnx")])
 def test_what_the_command_cannot_do_is_one_error(said, argv, why):
+    for name in ("a", "a.pt"):
+        Path(name).write_bytes(b"\x02" + bytes(7) + b"{}")  # as the file of a policy begins
     code, out, err = said(*argv)
     assert code in (1, 2) and out == "" and why in err and "Traceback" not in err
 
 
 def test_a_file_that_is_not_there_brings_the_command_for_the_nearest_one(trainer, said):
     trainer("CartPole-v1").save("runs/CartPole-v1__1__20261121-190122/model.safetensors")
-    code, _, err = said("runs/CartPole-v1__1", "--to=torchscript")
-    assert code in (1, 2) and err.endswith(
-        "fix: python main.py export runs/CartPole-v1__1__20261121-190122/model.safetensors"
-        " --to=torchscript\n")
+    for argv in (["runs/CartPole-v1__1", "--to", "onnx"], ["--to", "onnx", "runs/CartPole-v1__1"]):
+        code, _, err = said(*argv)
+        assert code == 2 and err.endswith(
+            "fix: python main.py export runs/CartPole-v1__1__20261121-190122/model.safetensors"
+            " --to onnx\n")
 
 
 def test_help_says_every_option(said):
