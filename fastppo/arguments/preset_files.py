@@ -14,7 +14,7 @@ from typing import Any, Mapping
 
 from fastppo.config import Config, check_names, default_of
 from fastppo.errors import ConfigError
-from fastppo.settings.fixes import Set, fix_text
+from fastppo.settings.fixes import DidYouMean, Each, Fix, Set, fix_text
 from fastppo.settings.presets import PRESETS, preset_of
 from fastppo.settings.spelling import closest
 
@@ -44,8 +44,20 @@ def preset_settings(env_name: str, preset: str) -> dict[str, Any]:
     try:
         check_names(found)
     except ConfigError as error:
-        raise ConfigError(f"in {preset}: {error.what}", fix_text(error.fix, shell=False)) from error
+        raise ConfigError(f"in {preset}: {error.what}", fix_in_file(error.fix)) from error
     return {name: value for name, value in found.items() if name not in OF_A_RUN}
+
+
+def fix_in_file(fix: Fix) -> Fix:
+    """The fix of a wrong name in a file of settings, in words for TOML and JSON."""
+    if isinstance(fix, Each):
+        return Each(*((what, fix_in_file(one)) for what, one in fix.errors))
+    if isinstance(fix, tuple):
+        return "; or ".join(fix_text(fix_in_file(one), shell=False) for one in fix)
+    if isinstance(fix, Set):
+        return "set " + " and ".join(f"{name} to {json.dumps(value)}"
+                                     for name, value in fix.settings.items())
+    return fix if isinstance(fix, DidYouMean) and not fix.names else fix_text(fix, shell=False)
 
 
 def config_over_preset(changes: Mapping[str, Any], given: Mapping[str, Any]) -> Config:
@@ -64,6 +76,7 @@ def config_over_preset(changes: Mapping[str, Any], given: Mapping[str, Any]) -> 
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a file, lists as tuples; ConfigError if it cannot be read."""
+    example = '{"num_envs": 16}' if path.suffix == ".json" else "num_envs = 16, a line for each"
     try:
         text = path.read_text(encoding="utf-8")
         found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
@@ -72,10 +85,9 @@ def read_settings(path: Path) -> dict[str, Any]:
                           "give a file that is there, or the name of a preset") from error
     except ValueError as error:  # also of bytes that are no UTF-8
         raise ConfigError(f"the preset {path} is no {path.suffix[1:].upper()}: {error}",
-                          "write a line for each setting, such as num_envs = 16") from error
+                          f"write {example}") from error
     if not isinstance(found, dict):
-        raise ConfigError(f"the preset {path} is no object of settings",
-                          'write {"num_envs": 16}')
+        raise ConfigError(f"the preset {path} is no object of settings", f"write {example}")
     return {name: tuple(value) if isinstance(value, list) else value
             for name, value in found.items()}
 

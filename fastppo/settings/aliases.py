@@ -66,7 +66,7 @@ LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
         "vf_loss_coeff": "value_coef", "grad_clip": "max_grad_norm", "num_epochs": "epochs",
         "num_sgd_iter": "epochs", "desired_kl": "adaptive_kl",
         "log_dir": "run_dir", "output_dir": "run_dir", "config": "preset",
-        "load": "init_from resume",
+        "run_name": "name", "load": "init_from resume",
         "gpu": Answer(Set(device="cuda"), Set(device="cpu")),
         "rnn_type": Answer(Set(rnn="gru")),
         "recurrent": Answer(Set(rnn="lstm"), Set(rnn="none")),

@@ -13,7 +13,8 @@ LOGGED = f"PPO(env, {EVENTS_IN.text(shell=False)})"
 
 # Keyword arguments of PPO: those of learn and the command, and those with another answer here.
 SETTINGS: dict[str, Fix] = {
-    "callback": TO_LEARN, "callbacks": TO_LEARN, "name": Set(**FOLDER), "exp_name": Set(**FOLDER),
+    **dict.fromkeys(("callback", "callbacks"), TO_LEARN),
+    **dict.fromkeys(("name", "exp_name", "run_name"), Set(**FOLDER)),
     "video": VIDEOS, "capture_video": VIDEOS, "tensorboard_log": EVENTS_IN,
     "resume": 'PPO.resume("runs/latest")', "save_model": 'ppo.save("model.safetensors")',
     "seeds": "make a PPO for each seed",

@@ -59,7 +59,20 @@ def test_an_error_of_a_file_names_it_and_all_its_unknown_names(preset):
         f"in {path}: 2 names are no settings of fastppo\n"
         '  fix: there is no setting "num_env": did you mean num_envs?\n'
         "       learning_rate is a name of CleanRL's and Stable-Baselines3's, not of fastppo:"
-        " lr=0.001")
+        " set lr to 0.001")
+
+
+@pytest.mark.parametrize("text, name, fix", [
+    ("xyzzy = 3", "a.toml", "--help-all lists them"),
+    ('{"xyzzy": 3}', "a.json", "--help-all lists them"),
+    ("normalize = true", "a.toml", "set norm_obs to true and norm_rewards to true"),
+    ('{"net_arch": [8, 8]}', "a.json", "did you mean hidden_sizes?"),
+    ('{"num_envs": 4', "a.json", 'write {"num_envs": 16}'),
+    ("num_envs: 4", "a.toml", "write num_envs = 16, a line for each")])
+def test_a_mistake_in_a_file_is_mended_in_the_notation_of_the_file(preset, text, name, fix):
+    with pytest.raises(ConfigError) as refused:
+        command_line.read([f"--preset={preset(text, name)}"])
+    assert refused.value.shell.partition("fix: ")[2].endswith(fix)
 
 
 def test_an_error_of_a_value_names_the_file_unless_another_value_is_wrong(preset):

@@ -118,7 +118,8 @@ def test_all_unknown_names_are_said_at_once():
     ("policy_kwargs", {"net_arch": [64]}, 'hidden_sizes=(64, 64), activation="tanh"'),
     ("tensorboard_log", "logs", 'logger="tensorboard", run_dir="runs/first"'),
     ("callback", None, "ppo.learn(callbacks=...)"), ("callbacks", [], "ppo.learn(callbacks=...)"),
-    ("exp_name", "first", 'run_dir="runs/first"'), ("seeds", "1..5", "make a PPO for each seed")])
+    ("exp_name", "first", 'run_dir="runs/first"'), ("run_name", "first", 'run_dir="runs/first"'),
+    ("seeds", "1..5", "make a PPO for each seed")])
 def test_another_librarys_keyword_is_refused_with_ours(name, value, fix):
     with pytest.raises(ConfigError) as caught:
         check_names({name: value})
