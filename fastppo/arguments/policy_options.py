@@ -8,6 +8,8 @@ from fastppo.errors import ConfigError
 from fastppo.settings.file_names import BEST_FILE, MODEL_FILE
 from fastppo.settings.fixes import Omit
 
+POLICY_FIX = "give the folder of a run, such as runs/latest, or the file of a policy"
+
 
 @dataclass(frozen=True)
 class PolicyOptions:
@@ -46,5 +48,4 @@ class PolicyOptions:
         if place.is_dir():
             raise ConfigError(f"{place} has no {MODEL_FILE}: the run has not ended, or this is not"
                               " the folder of a run", "give the folder of a run that has ended")
-        raise ConfigError(f"there is no file or folder {place}",
-                          "give the folder of a run, such as runs/latest, or the file of a policy")
+        raise ConfigError(f"there is no file or folder {place}", POLICY_FIX)

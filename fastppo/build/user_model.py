@@ -39,7 +39,8 @@ def make_user_network(model: Any, obs_space: Space, act_space: Space) -> nn.Modu
         kind = type(model)
         raise ModelError(f"the model is made already, an instance of {kind.__name__}, but every"
                          " trainer makes its own", Set(model=f"{kind.__module__}:{kind.__name__}")
-                         if name else f"give the class {kind.__name__} itself")
+                         if name else f"give the class {kind.__name__}, or a function that makes"
+                         " it: lambda obs_space, act_space: ...")
     try:
         net = model(obs_space, act_space)
     except Exception as error:  # a user's constructor may raise anything

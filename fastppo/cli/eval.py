@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Sequence
 
 from fastppo.arguments.command_line import file_and_options
-from fastppo.arguments.policy_options import PolicyOptions
+from fastppo.arguments.policy_options import POLICY_FIX, PolicyOptions
 from fastppo.cli.interrupts import Interrupts
+from fastppo.files.run_folder import check_file
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Evaluates the policy that `argv` names, and prints the result."""
     place, options = parse_eval(argv)
     path = options.file(place)
+    check_file(path, POLICY_FIX)
     from fastppo.evaluation.evaluate import evaluate
     from fastppo.evaluation.loaded_policy import factories_for, load
     policy = load(path, model=options.model)

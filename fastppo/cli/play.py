@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Literal, Sequence
 
 from fastppo.arguments.command_line import file_and_options
-from fastppo.arguments.policy_options import PolicyOptions
+from fastppo.arguments.policy_options import POLICY_FIX, PolicyOptions
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, EnvError
-from fastppo.files.run_folder import free_path
+from fastppo.files.run_folder import check_file, free_path
 from fastppo.settings.fixes import Omit, Set
 
 
@@ -44,6 +44,7 @@ def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Shows the policy that `argv` names, and prints the return of each episode."""
     place, options = parse_play(argv)
     path = options.file(place)
+    check_file(path, POLICY_FIX)
     window = wants_window(options)
     output = None if window else output_file(place, options)
     from fastppo.evaluation.loaded_policy import factories_for, load

@@ -66,9 +66,11 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
 
 
 def check_new_run(options: Train, config: Config) -> None:
-    """Raises ConfigError if the environment of a new run or the policy it begins with is wrong."""
+    """Raises ConfigError if the environment, model or first policy of a new run is wrong."""
+    from fastppo.envs.make import import_callable
     from fastppo.envs.vector_source import check_environment
     check_environment(config)
+    import_callable(config.model, "model")
     if options.init_from is not None:
         path = Path(options.init_from)
         check_file(path, Set(init_from=str(example_model(path))))

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 from fastppo.config import Config
 from fastppo.errors import ConfigError, PathError
@@ -48,15 +49,20 @@ def free_path(path: Path, first: int = 2) -> Path:
 
 
 def check_file(path: Path, fix: Fix) -> None:
-    """Raises PathError with a `fix` if there is no file at `path`."""
+    """Raises PathError with a `fix` unless `path` is a file that begins as those of safetensors."""
     if not path.is_file():
         raise PathError(f"{path} is a folder" if path.is_dir() else f"there is no file {path}", fix)
+    if os.access(path, os.R_OK) and not has_header(path):
+        why = ": it is a zip, as torch.save and Stable-Baselines3 write them" * is_zipfile(path)
+        raise PathError(f"{path} is not a safetensors file{why}", fix)
 
 
 def checkpoint_files(place: Path) -> list[Path]:
     """The checkpoint at `place`, or those in the folder of a run; PathError if there is none."""
     if not place.exists():
         raise PathError(f"there is no run and no checkpoint {place}", RUN_FIX)
+    if place.is_file():
+        check_file(place, RUN_FIX)
     found = checkpoints_in(place) if place.is_dir() else [place]
     if not found:
         raise PathError(f"there is no checkpoint in {place}", (

@@ -101,11 +101,7 @@ def read_tensor_file(path: Path, form: str, what: str, writer: str
     check_file(path, f'load("{example_model(path)}")' if what == "a policy" else fix)
     try:
         with open(path, "rb") as file:
-            first = file.read(8)
-            if first.startswith(b"PK"):
-                raise SafetensorError("it is a zip, as torch.save and Stable-Baselines3 write them,"
-                                      " and fastppo reads no pickles")
-            if int.from_bytes(first, "little") > HEADER_BYTES:
+            if int.from_bytes(file.read(8), "little") > HEADER_BYTES:
                 raise SafetensorError(f"its header is longer than {HEADER_BYTES:,} bytes")
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}

@@ -19,6 +19,7 @@ def run(trainer, tmp_path):
     """The folder of a run on CartPole-v1, with a last and a best policy, which differ."""
     ppo = trainer("CartPole-v1", max_episode_steps=40)
     ppo.save(tmp_path / "best.safetensors")
+    (tmp_path / "config.json").write_text('{"seed": 1}')
     ppo.learn(256).save(tmp_path / "model.safetensors")
     return tmp_path
 
@@ -86,6 +87,7 @@ def test_wrong_words_are_refused_with_a_fix(run, capsys):
     assert "fix: python main.py eval" in refused(capsys).replace("fastppo eval",
                                                                  "python main.py eval")
     assert "there is no file or folder" in refused(capsys, run / "missing")
+    assert "config.json is not a safetensors file" in refused(capsys, run / "config.json")
     assert "has no model.safetensors" in refused(capsys, run.parent)
     assert "leave --best out" in refused(capsys, run / "model.safetensors", "--best")
     (run / "best.safetensors").unlink()
