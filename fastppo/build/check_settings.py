@@ -8,7 +8,7 @@ from fastppo.errors import ConfigError
 from fastppo.learner import Learner
 from fastppo.settings.fixes import Omit, Set
 from fastppo.spaces.actions import check_bounds
-from fastppo.spaces.leaves import leaves, subspaces
+from fastppo.spaces.leaves import brief_text, leaves, subspaces
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.workers.count import needs_workers
 
@@ -106,7 +106,7 @@ def _check_keys(config: Config, seen: ObservationLayout) -> None:
             continue
         if not known:
             raise ConfigError(f"{name} are parts of a Dict observation, but these are"
-                              f" {seen.space}", Omit(name))
+                              f" {brief_text(seen.space)}", Omit(name))
         if not isinstance(keys, tuple) or not keys or not {*keys} <= {*known}:
             raise ConfigError(f"{name} is {keys!r}, but must be some of {', '.join(known)}",
                               Set(**{name: known}))

@@ -22,7 +22,7 @@ from fastppo.machine.limits import has_bf16, usable_cores
 from fastppo.networks.cnn import IMAGE_NETWORKS, image_shape
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.presets import BY_PRESET
-from fastppo.spaces.leaves import action_storage
+from fastppo.spaces.leaves import action_storage, brief_text
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 from fastppo.update.coefficients import coefficients_at
 from fastppo.workers.count import pays, worker_count
@@ -182,7 +182,8 @@ def _model(config: Config, seen: ObservationLayout) -> Any:
         return "cnn" if "cnn" in fitting else "mlp"
     if model in IMAGE_NETWORKS and model not in fitting:
         smallest, wide = IMAGE_NETWORKS[model].smallest, "x".join(map(str, largest))
-        found = f"the largest here is {wide}" if shapes else f"there are none in {seen.space}"
+        found = f"the largest here is {wide}" if shapes else \
+            f"there are none in {brief_text(seen.space)}"
         raise ConfigError(f"model={model} is for images (Boxes of uint8, or of"
                           " floats with three axes and finite bounds) of"
                           f" {smallest}x{smallest} or larger, and {found}",

@@ -16,7 +16,7 @@ from fastppo.errors import ConfigError, ModelError
 from fastppo.networks.user_distribution import DistributionHead
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Omit, Set
-from fastppo.spaces.leaves import leaf_arrays
+from fastppo.spaces.leaves import brief_text, leaf_arrays
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.update.custom_loss import describe_output
 
@@ -44,8 +44,9 @@ def make_user_network(model: Any, obs_space: Space, act_space: Space) -> nn.Modu
     try:
         net = model(obs_space, act_space)
     except Exception as error:  # a user's constructor may raise anything
-        raise ModelError(f"{model!r} failed when called with ({obs_space}, {act_space}):"
-                         f" {type(error).__name__}: {error}", f"give {MODEL_CLASS}") from error
+        raise ModelError(f"{model!r} failed when called with ({brief_text(obs_space)},"
+                         f" {brief_text(act_space)}): {type(error).__name__}: {error}",
+                         f"give {MODEL_CLASS}") from error
     if not isinstance(net, nn.Module):
         raise ModelError(f"{model!r} returned {type(net).__name__}, not a torch.nn.Module",
                          f"give {MODEL_CLASS}")

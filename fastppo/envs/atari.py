@@ -20,6 +20,7 @@ from gymnasium.wrappers import AtariPreprocessing
 
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Omit, Set
+from fastppo.spaces.leaves import brief_text
 
 NOOP, FIRE = 0, 1  # actions; two games, such as Backgammon, have no no-op
 NOOPS, SKIP, SIDE = 30, 4, 84  # most no-ops; frames of an action; pixels [Mnih 2015]
@@ -228,14 +229,15 @@ def needs_fire(env: gym.Env) -> bool:
 
 def check_game(env: gym.Env) -> None:
     """Raises ConfigError if `env` cannot be preprocessed."""
-    game, space = env.unwrapped, env.observation_space
+    game = env.unwrapped
+    space, actions = (getattr(env, f"{kind}_space", None) for kind in ("observation", "action"))
     name = game.spec.id if game.spec else type(game).__name__
     frames = isinstance(space, gym.spaces.Box) and len(space.shape) > 1
-    discrete = isinstance(env.action_space, gym.spaces.Discrete)
+    discrete = isinstance(actions, gym.spaces.Discrete)
     if not (frames and discrete and hasattr(game, "ale")):
         raise ConfigError("preprocessing=atari is for games of the Arcade Learning Environment,"
                           f" which have frames and Discrete actions; but {name} has the observation"
-                          f" space {space} and the action space {env.action_space}",
+                          f" space {brief_text(space)} and the action space {brief_text(actions)}",
                           (Set(preprocessing="none", end_on_life_loss=False), Omit("env_kwargs")))
     if (skips := getattr(game, "_frameskip", None)) != 1:
         raise ConfigError(f"preprocessing=atari repeats an action for {SKIP} frames, but {name}"

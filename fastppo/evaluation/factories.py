@@ -9,7 +9,7 @@ from fastppo.envs.make import Factory, make_envs, spaces_of
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError, Error
 from fastppo.settings.fixes import Fix
-from fastppo.spaces.leaves import CHOICES, mask_leaf, observation_storage
+from fastppo.spaces.leaves import CHOICES, brief_text, mask_leaf, observation_storage
 
 
 def evaluation_factories(source: EnvSource, env: Any = None, name: str = "env") -> list[Factory]:
@@ -51,8 +51,9 @@ def check_spaces(whose: str, ours: tuple[Space, Space], theirs: tuple[Space, Spa
     """
     for what, our, their in zip(("observations", "actions"), ours, theirs):
         if not spaces_match(our, their, what == "observations"):
-            raise ConfigError(f"{whose} {what} are of the space {their}, but the policy is trained"
-                              f" for {our}", fix)
+            found, wanted = (brief_text(space, 1_000) for space in (their, our))
+            raise ConfigError(f"{whose} {what} are of the space {found}, but the policy is trained"
+                              f" for {wanted}", fix)
 
 
 def spaces_match(ours: Space, theirs: Space, bounds_free: bool) -> bool:

@@ -69,11 +69,15 @@ def factories_for(policy: LoadedPolicy, env: Any = None, env_kwargs: dict[str, A
     if env_kwargs is None and env == config.env_name:
         env_kwargs = stored_arguments(config.env_name, config.env_kwargs)
     limit = config.max_episode_steps if max_episode_steps is None else max_episode_steps
-    source = EnvSource(env, config.replace(env_kwargs=env_kwargs, max_episode_steps=limit,
-                                           eval_env=None, num_workers=0))
+    fix = "give the environment that it was trained on, with the same env_kwargs"
+    try:
+        source = EnvSource(env, config.replace(env_kwargs=env_kwargs, max_episode_steps=limit,
+                                               eval_env=None, num_workers=0))
+    except ConfigError as error:  # the settings are those of the policy
+        raise ConfigError(error.what, fix if error.what.startswith("preprocessing=") else error.fix
+                          ) from error
     check_spaces(f"{source.factories[0].name} does not fit: its",
-                 (policy.obs_space, policy.act_space), (source.obs_space, source.act_space),
-                 "give the environment that it was trained on, with the same env_kwargs")
+                 (policy.obs_space, policy.act_space), (source.obs_space, source.act_space), fix)
     return source.evaluation_factories()
 
 

@@ -34,6 +34,7 @@ from fastppo.spaces.leaves import (
     OBS_KEY,
     Leaf,
     MaskedDict,
+    brief_text,
     leaves,
     subspaces,
 )
@@ -107,6 +108,7 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
     pairs = (found.obs_space, ppo.policy.obs_space), (found.act_space, ppo.policy.act_space)
     for what, (theirs, ours) in zip(("observations", "actions"), pairs):
         if theirs != ours:
+            theirs, ours = (brief_text(space, 1_000) for space in (theirs, ours))
             raise CheckpointError(f"the policy in {path} is for {what} of the space {theirs}, and"
                                   f" this run has {ours}",
                                   ("give the environment that it was trained with",

@@ -72,7 +72,7 @@ def leaves(space: Space, path: tuple = (), kind: str = "arrays") -> list[Leaf]:
     if isinstance(space, (Dict, Tuple)):
         return [leaf for key, part in subspaces(space) for leaf in leaves(part, (*path, key), kind)]
     if not isinstance(space, (Box, *CHOICES)) or space.dtype.kind == "c":
-        raise SpaceError(f"{kind} of the space {_abbreviate(space)} are not supported", WRAP)
+        raise SpaceError(f"{kind} of the space {brief_text(space)} are not supported", WRAP)
     return [Leaf(path, space)]
 
 
@@ -101,7 +101,7 @@ def leaf_storage(space: Space) -> Storage:
         return Storage("|b1", space.shape)
     if isinstance(space, CHOICES):
         if (most := int(np.max(choice_counts(space)))) > MAX_DISCRETE:
-            raise SpaceError(f"the space {_abbreviate(space)} has {most:,} choices, and each would"
+            raise SpaceError(f"the space {brief_text(space)} has {most:,} choices, and each would"
                              " be a column of the network's input",
                              "give a Box or a MultiDiscrete of its digits with a wrapper")
         return Storage("<i4", space.shape)
@@ -116,7 +116,7 @@ def observation_storage(space: Space) -> Storage:
     """
     parts = [leaf.space for leaf in leaves(space, kind="observations")]
     if not parts or any(math.prod(part.shape) == 0 for part in parts):
-        raise SpaceError(f"observations of the space {_abbreviate(space)} are empty",
+        raise SpaceError(f"observations of the space {brief_text(space)} are empty",
                          "return at least one number, such as np.zeros(1, np.float32)")
     stores = [leaf_storage(part) for part in parts]
     if not isinstance(space, (Dict, Tuple)):
@@ -155,7 +155,7 @@ def action_storage(space: Space) -> Storage:
         return Storage("<i8", ())
     sizes = [math.prod(one.shape) for one in spaces]
     if not sizes or 0 in sizes:
-        raise SpaceError(f"actions of the space {_abbreviate(space)} are empty: nothing can be"
+        raise SpaceError(f"actions of the space {brief_text(space)} are empty: nothing can be"
                          " learnt", "give at least one number to choose, such as Box(-1, 1, (1,))")
     for one in spaces:
         _check_exact(one)
@@ -187,8 +187,8 @@ def mask_leaf(obs_space: Space, act_space: Space) -> int | None:
     binary = isinstance(mask, MultiBinary) or isinstance(mask, Box) and (
         mask.dtype.kind in "biu" and (mask.low >= 0).all() and (mask.high <= 1).all())
     if not binary or mask.shape != (size,):
-        raise SpaceError(f"observation['{MASK}'] of the space {_abbreviate(mask)} is no mask for"
-                         f" the actions {_abbreviate(act_space)}, which have {size} choices",
+        raise SpaceError(f"observation['{MASK}'] of the space {brief_text(mask)} is no mask for"
+                         f" the actions {brief_text(act_space)}, which have {size} choices",
                          f"make it gymnasium.spaces.MultiBinary({size}), or give it another name")
     if len(obs_space.spaces) == 1:
         raise SpaceError("observations are an action mask and nothing else",
@@ -226,10 +226,15 @@ def _check_exact(space: Space) -> None:
     """Raises SpaceError for a Box of whole numbers that float64 cannot hold exactly."""
     whole = isinstance(space, Box) and space.dtype.kind in "iu"
     if whole and max(abs(int(space.low.min())), abs(int(space.high.max()))) > MAX_EXACT:
-        raise SpaceError(f"actions of the space {_abbreviate(space)} have bounds beyond 2**53, but"
+        raise SpaceError(f"actions of the space {brief_text(space)} have bounds beyond 2**53, but"
                          " they are sampled as floats", NARROWER)
 
 
-def _abbreviate(space: Space) -> str:
+def brief_text(space: Any, most: int = 120) -> str:
+    """A space in at most `most` characters, with the lowest and the highest bound of a Box."""
     text = str(space)
-    return text if len(text) <= 120 else text[:117] + "..."
+    if isinstance(space, Dict):
+        text = f"Dict({', '.join(f'{key!r}: {brief_text(one)}' for key, one in space.items())})"
+    elif isinstance(space, Box) and "[" in text and space.low.size:
+        text = f"Box{space.shape} {space.dtype} from {space.low.min()} to {space.high.max()}"
+    return text if len(text) <= most else text[:most - 3] + "..."

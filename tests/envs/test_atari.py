@@ -292,6 +292,10 @@ class NoGame(gym.Env):
     observation_space, action_space = Box(0, 255, (210, 160), np.uint8), Discrete(3)
 
 
+class Spaceless(gym.Env):
+    """No environment yet."""
+
+
 def game(**other):
     """A Game of which attributes are others."""
     def make():
@@ -305,6 +309,9 @@ def game(**other):
 @pytest.mark.parametrize("env, settings, what", [
     (Quick, {"end_on_life_loss": True}, "is for preprocessing=atari"),
     (NoGame, ATARI, "games of the Arcade Learning Environment, .* but NoGame"),
+    (Spaceless, ATARI, "but Spaceless has the observation space None and the action space None"),
+    (game(observation_space=Box(np.zeros(9), np.arange(9.0), dtype=np.float64)), ATARI,
+     r"space Box\(9,\) float64 from 0.0 to 8.0 and the action space Discrete\(4\)"),
     (Game, ATARI, "Game skips frames itself: its frameskip is 4"),
     ("Scripted-v0", {**ATARI, "env_kwargs": {"frameskip": 3}}, "its frameskip is 3"),
     (game(observation_space=Box(0, 255, (128,), np.uint8)), ATARI, r"space Box.*\(128,\)"),
@@ -316,6 +323,14 @@ def game(**other):
 def test_what_cannot_be_preprocessed_is_refused(trainer, env, settings, what):
     with pytest.raises(ConfigError, match=f"(?s){what}.*\n  fix: "):
         trainer(env, **settings)
+
+
+def test_a_policy_for_games_is_not_told_to_leave_out_what_it_was_trained_with(trainer, opencv,
+                                                                              tmp_path):
+    trainer(Quick, **SMALL).save(tmp_path / "model.safetensors")
+    for env in (NoGame, Spaceless):
+        with pytest.raises(ConfigError, match=r"\n  fix: give the environment that it was trained"):
+            load(tmp_path / "model.safetensors").evaluate(1, env=env)
 
 
 def test_a_vector_environment_that_is_made_already_is_not_preprocessed(trainer):

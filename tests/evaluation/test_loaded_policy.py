@@ -93,7 +93,8 @@ def test_the_arguments_of_training_count_unless_others_are_given(trainer, tmp_pa
 
 
 @pytest.mark.parametrize("words, match", [
-    (dict(env="Pendulum-v1"), "Pendulum-v1 does not fit: its observations"),
+    (dict(env="Pendulum-v1"), r"^Pendulum-v1 does not fit: its observations are of the space"
+     r" Box\(3,\) float32 from -8.0 to 8.0, but the policy is trained for Box\(4,\) float32 from"),
     (dict(env="NoSuchEnv-v7"), "there is no environment"), (dict(episodes=0), "episodes is 0"),
     (dict(seed=-1), "seed is -1"), (dict(max_episode_steps=0), "max_episode_steps is 0"),
     (dict(env=3), "env_name is 3")], ids=str)

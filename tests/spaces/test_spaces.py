@@ -16,7 +16,7 @@ from fastppo.errors import ConfigError, EnvError, InputError, SpaceError
 from fastppo.networks.normaliser import ObservationNormaliser
 from fastppo.settings.fixes import fix_text
 from fastppo.spaces.actions import ActionMapping
-from fastppo.spaces.leaves import leaf_arrays, leaves
+from fastppo.spaces.leaves import brief_text, leaf_arrays, leaves
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
 HUGE = float(np.finfo(np.float32).max)
@@ -289,3 +289,13 @@ def test_heads_that_exclude_each_other_are_refused(trainer, settings):
     with pytest.raises(ConfigError, match="\n  fix: .*leave") as caught:
         trainer(partial(Chance, VECTOR, Box(-1, 1, (1,))), **settings)
     assert "--" not in str(caught.value) and "or sde\n" not in f"{caught.value}\n"
+
+
+@pytest.mark.parametrize("space, text", [
+    (Discrete(3), "Discrete(3)"), (Box(-1, 1, (2,)), "Box(-1.0, 1.0, (2,), float32)"),
+    (Box(np.float32([-2, 0]), np.float32([1, 9])), "Box(2,) float32 from -2.0 to 9.0"),
+    (Dict(a=Box(np.float32([-2, 0]), np.float32([1, 9])), b=Discrete(3)),
+     "Dict('a': Box(2,) float32 from -2.0 to 9.0, 'b': Discrete(3))"),
+    (Box(-1, 1, (0,)), "Box([], [], (0,), float32)"), (MultiDiscrete([2] * 99), "MultiDiscrete([")])
+def test_a_space_is_shown_without_all_of_its_bounds(space, text):
+    assert brief_text(space).startswith(text) and len(brief_text(space)) <= max(len(text), 120)
