@@ -9,7 +9,9 @@ from typing import Any, Callable, Iterator, Sequence
 
 from fastppo.arguments.command_line import file_and_options
 from fastppo.arguments.policy_options import POLICY_FIX, PolicyOptions
-from fastppo.cli.interrupts import Interrupts
+from fastppo.cli.interrupts import Interrupts, Stop
+from fastppo.display.notes import note
+from fastppo.display.status_line import StatusLine
 from fastppo.files.run_folder import check_file
 
 
@@ -35,16 +37,19 @@ def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     check_file(path, POLICY_FIX)
     from fastppo.evaluation.evaluate import evaluate
     from fastppo.evaluation.loaded_policy import factories_for, load
+    from fastppo.networks.torch_state import torch_threads
     policy = load(path, model=options.model)
     factories = factories_for(policy, options.env_name, options.env_kwargs,
                               options.max_episode_steps)
     seed = policy.seed_of_episodes(options.seed)
-    with episode_status(options.episodes) as report:
+    if not options.json:
+        print(options.start_text(path, factories[0].name, seed), flush=True)
+    with torch_threads(policy.threads), episode_status(options.episodes) as report:
         found = evaluate(policy, factories, seed, options.episodes, not options.stochastic, report)
     facts = {"model": str(path), "env_name": factories[0].name, "seed": seed,
              "deterministic": not options.stochastic}
     print(json.dumps(facts | result_numbers(found)) if options.json
-          else "\n".join(result_lines(facts, found)), flush=True)
+          else "\n".join(result_lines(found)), flush=True)
 
 
 def parse_eval(argv: Sequence[str]) -> tuple[Path, Eval]:
@@ -53,23 +58,32 @@ def parse_eval(argv: Sequence[str]) -> tuple[Path, Eval]:
 
 
 @contextmanager
-def episode_status(episodes: int) -> Iterator[Callable[[int], None]]:
-    """Yields a function that shows how many of the `episodes` have ended, if they take long."""
-    from fastppo.display.status_line import StatusLine
-    begun = time.monotonic()
-    with StatusLine() as status:
-        yield lambda ended: status(f"played {ended:,} of {episodes:,} episodes"
-                                   f" in {time.monotonic() - begun:.0f} s")
+def episode_status(episodes: int) -> Iterator[Callable[[Any], None]]:
+    """Yields a function that takes the returns of the episodes that have ended, of `episodes`.
+
+    It shows their number and mean, if they take long; these are also a note if a signal stops them.
+    """
+    begun, text = time.monotonic(), "no step was taken"
+
+    def report(returns) -> None:
+        nonlocal text
+        mean = f", with a mean return of {returns.mean():.1f}" if len(returns) else ""
+        text = f"played {len(returns):,} of {episodes:,} episodes in" \
+               f" {time.monotonic() - begun:.0f} s{mean}"
+        status(text)
+    try:
+        with StatusLine() as status:
+            yield report
+    except Stop:
+        note(text)
+        raise
 
 
-def result_lines(facts: dict[str, Any], found) -> list[str]:
-    """The lines of an Evaluation: the policy, mean return, its spread, and length."""
+def result_lines(found) -> list[str]:
+    """The lines of an Evaluation: mean return, its spread, and length."""
     numbers = result_numbers(found)
-    how = "deterministic" if facts["deterministic"] else "stochastic"
     spread = "   ".join(f"{name} {numbers[name]:.1f}" for name in ("min", "median", "max"))
-    return [f"model     {facts['model']}",
-            f"env       {facts['env_name']}, seed {facts['seed']}, {how} actions",
-            f"return    {found}",
+    return [f"return    {found}",
             *([f"spread    {spread}"] if len(found.returns) > 1 else []),
             f"length    {numbers['length']:,.1f} steps" + " on average" * (len(found.returns) > 1)]
 

@@ -52,8 +52,7 @@ def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     factory = factories_for(policy, options.env_name, options.env_kwargs,
                             options.max_episode_steps)[0]
     seed = policy.seed_of_episodes(options.seed)
-    how = "stochastic" if options.stochastic else "deterministic"
-    print(f"model     {path}\nenv       {factory.name}, seed {seed}, {how} actions", flush=True)
+    print(options.start_text(path, factory.name, seed), flush=True)
     if output is None:
         show_window(policy, factory, seed, options)
     else:

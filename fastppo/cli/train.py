@@ -15,7 +15,7 @@ from fastppo import __version__
 from fastppo.arguments import command_line
 from fastppo.arguments.command_line import Request, Train
 from fastppo.arguments.preset_files import settings_text, sources_of
-from fastppo.cli.eval import episode_status
+from fastppo.cli.eval import episode_status, result_numbers
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.cli.seeds import train_seeds
 from fastppo.display.banner import banner, folded
@@ -216,10 +216,8 @@ def final_evaluation(ppo, folder: Path, summary: dict[str, Any], evaluator) -> N
     except EnvError as error:
         note(f"the evaluation failed: {error.shell}")
         return
-    count = len(found.returns)  # a single episode has neither std nor ci95
-    result = {"mean": found.mean, "std": found.std if count > 1 else None,
-              "ci95": found.ci95 if count > 1 else None, "episodes": count,
-              "length": float(found.lengths.mean())}
+    numbers = result_numbers(found)
+    result = {name: numbers[name] for name in ("mean", "std", "ci95", "episodes", "length")}
     write_summary(folder, summary | {"evaluation": result})
     print(f"evaluation return {found}", flush=True)
 

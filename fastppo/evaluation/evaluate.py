@@ -39,11 +39,12 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: int,
-             deterministic: bool = True, report: Callable[[int], None] = lambda ended: None,
+             deterministic: bool = True,
+             report: Callable[[np.ndarray], None] = lambda returns: None,
              **others: Any) -> Evaluation:
     """Plays episodes 0 .. episodes - 1 of the evaluation's own seeds, in environments of its own.
 
-    It changes nothing of the training. After every step `report` is called with the number of
+    It changes nothing of the training. After every step `report` is called with the returns of the
     episodes that have ended. Raises EnvError for an environment that fails, or without a time limit
     does not end; ConfigError for `others`, arguments that it does not have.
     """
@@ -89,7 +90,7 @@ class EvaluationEnvs(Environments):
         self.states = np.zeros((count, policy.memory), np.float32)
         self.limits = [MAX_STEPS if step_limit(env) is None else math.inf for env in self.envs]
 
-    def play(self, episodes: int, deterministic: bool, report: Callable[[int], None]
+    def play(self, episodes: int, deterministic: bool, report: Callable[[np.ndarray], None]
              ) -> tuple[np.ndarray, np.ndarray]:
         """Plays the episodes: (returns f64 [episodes], lengths i64 [episodes]).
 
@@ -97,7 +98,8 @@ class EvaluationEnvs(Environments):
         episodes would count more than long ones.
         """
         returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
-        active, count, ended = list(range(len(self.envs))), len(self.envs), 0
+        active, count = list(range(len(self.envs))), len(self.envs)
+        ended = np.zeros(episodes, bool)
         for e in active:
             self.begin(e, e)
         while active:
@@ -105,12 +107,12 @@ class EvaluationEnvs(Environments):
                 number = self.running[e].number
                 returns[number] += rew
                 lengths[number] += 1
-                ended += over
+                ended[number] = over
                 if over and number + count < episodes:
                     self.begin(e, number + count)
                 elif over:
                     active.remove(e)
-            report(ended)
+            report(returns[ended])
         return returns, lengths
 
     def begin(self, e: int, number: int) -> None:

@@ -37,10 +37,14 @@ class LoadedPolicy(Policy):
         EnvError for one that fails.
         """
         factories = factories_for(self, env, env_kwargs, max_episode_steps)
-        threads = min(self.config.torch_threads or 1, usable_cores())
-        with torch_threads(threads):
+        with torch_threads(self.threads):
             return evaluate(self, factories, self.seed_of_episodes(seed), episodes, deterministic,
                             **others)
+
+    @property
+    def threads(self) -> int:
+        """The threads of torch in an evaluation: as many as in the run, if there are the cores."""
+        return min(self.config.torch_threads or 1, usable_cores())
 
     def seed_of_episodes(self, seed: int | None) -> int:
         """`seed`, or that of the run for None; raises ConfigError for one that no run has."""

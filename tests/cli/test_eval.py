@@ -1,17 +1,22 @@
 """The verb eval: what it prints, which file it takes, and what it refuses."""
 
+import itertools
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import torch
 
 from fastppo import load
 from fastppo.cli import eval as eval_module
 from fastppo.cli import main
 from fastppo.evaluation import evaluate
+from fastppo.networks.torch_state import torch_threads
 
 
 @pytest.fixture
@@ -81,6 +86,37 @@ def test_an_episode_that_does_not_end_names_the_flag(run, capsys, monkeypatch):
     told = capsys.readouterr().err
     assert ended.value.code == 1
     assert "has not ended after 5 steps" in told and "fix: --max_episode_steps=1_000" in told
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_an_interrupt_leaves_the_mean_of_the_episodes_that_have_ended(
+        run, capsys, monkeypatch, options):
+    take_step, steps = evaluate.EvaluationEnvs.take_step, itertools.count(1)
+    begun = []
+
+    def interrupting(envs, e, action):
+        if next(steps) == 30:
+            begun.append(capsys.readouterr().out)
+            os.kill(os.getpid(), signal.SIGINT)
+        return take_step(envs, e, action)
+    monkeypatch.setattr(evaluate.EvaluationEnvs, "take_step", interrupting)
+    monkeypatch.setattr(evaluate, "MAX_ENVS", 2)
+    with pytest.raises(SystemExit) as ended:
+        main.main(["eval", str(run), "--max_episode_steps=6", *options])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (130, "")
+    assert begun == ["" if options else f"model     {run / 'model.safetensors'}\n"
+                     "env       CartPole-v1, seed 1, deterministic actions\n"]
+    assert re.search(r"note: played 4 of 100 episodes in \d+ s, with a mean return of 6.0\n$", err)
+
+
+def test_torch_has_as_many_threads_as_in_the_run(run, monkeypatch):
+    play, threads = evaluate.EvaluationEnvs.play, []
+    monkeypatch.setattr(evaluate.EvaluationEnvs, "play", lambda *args: threads.append(
+        torch.get_num_threads()) or play(*args))
+    with torch_threads(2):
+        main.main(["eval", str(run), "--episodes=1"])
+    assert threads == [1]
 
 
 def test_wrong_words_are_refused_with_a_fix(run, capsys):

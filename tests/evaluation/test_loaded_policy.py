@@ -121,5 +121,7 @@ def test_an_episode_that_does_not_end_is_an_error_if_there_is_no_time_limit(
 
 def test_progress_is_reported_after_every_step(trainer, tmp_path):
     policy, seen = saved(trainer(Counting), tmp_path), []
-    evaluate.evaluate(policy, factories_for(policy, Counting), 1, 6, report=seen.append)
-    assert seen == [0, 0, 0, 0, 4, 4, 4, 4, 4, 6]  # episodes of 5 steps, in 4 environments
+    found = evaluate.evaluate(policy, factories_for(policy, Counting), 1, 6,
+                              report=lambda returns: seen.append(returns.tolist()))
+    counts = [0, 0, 0, 0, 4, 4, 4, 4, 4, 6]  # episodes of 5 steps, in 4 environments
+    assert seen == [found.returns[:count].tolist() for count in counts]
