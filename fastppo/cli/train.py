@@ -53,7 +53,7 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
             return
         write_start_files(folder, argv, ppo.config.torch_threads)
         sinks = list(ppo.sinks)
-        summary = learn_and_save(ppo, folder, interrupts)
+        summary = learn_and_save(ppo, folder, interrupts, request.options["video"])
         if ppo.config.eval_episodes:
             final_evaluation(ppo, folder, summary, evaluator_of(sinks))
         try:
@@ -121,7 +121,7 @@ def is_complete(ppo, folder: Path) -> bool:
     return evaluated and (folder / MODEL_FILE).exists() and ppo.step >= ppo.total
 
 
-def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
+def learn_and_save(ppo, folder: Path, interrupts: Interrupts, video: bool) -> dict[str, Any]:
     """Learns, and saves the policy even after an error or a signal; returns the run's summary.
 
     A signal stops at once while steps are collected, evaluated or recorded, else after the
@@ -154,19 +154,20 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts) -> dict[str, Any]:
         print(*folded([result_line(summary, model)]), flush=True)
         announce(ppo, *folded(best_line(summary, folder)))
         if ended != "done":
-            print_resume_line(ppo, folder)
+            print_resume_line(ppo, folder, video)
         interrupts.stop_now = lambda: True
     if interrupts.signum:
         raise Stop
     return summary
 
 
-def print_resume_line(ppo, folder: Path) -> None:
-    """Prints the command that resumes a run, if it has a checkpoint."""
+def print_resume_line(ppo, folder: Path, video: bool) -> None:
+    """Prints the whole command that resumes a run, if it has a checkpoint."""
     from fastppo.files.checkpoint import given_again
     from fastppo.outputs.checkpointer import checkpointer_of
     if checkpointer_of(ppo.sinks).newest:
-        flags = [flag(name, value) for name, value in given_again(ppo).items()]
+        again = given_again(ppo) | {"worker_env": ppo.config.worker_env}
+        flags = [flag(name, value) for name, value in again.items() if value] + ["--video"] * video
         print("resume   ", program(), f"--resume={shlex.quote(str(folder))}", *flags, flush=True)
 
 

@@ -639,6 +639,14 @@ def test_a_fault_of_the_environment_is_exit_code_1_and_leaves_the_last_whole_ite
     assert json.loads((only_run() / "summary.json").read_text())["ended"] == "error"
 
 
+def test_the_line_that_resumes_has_what_a_checkpoint_does_not_hold(command):
+    code, out, _ = command("--env_name=shop:Plain", *TINY, "--no-norm-obs", "--video",
+                           "--worker_env=MY_TOKEN", "--gamma=0.5", '--env_kwargs={"fails": 12}')
+    assert code == 1 and out.splitlines()[-1] == (
+        f"resume    {program()} --resume={only_run()} --env_name=shop:Plain --worker_env=MY_TOKEN"
+        " --video")
+
+
 @pytest.mark.parametrize("at, steps", [(4, None), (12, 32)])
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_collecting_at_once_and_keeps_the_last_whole_iteration(
