@@ -211,6 +211,12 @@ def preprocess_atari(env: gym.Env, limit: int | None, lives: bool) -> gym.Env:
     return FireOnReset(env) if needs_fire(env) else env
 
 
+def silence_emulator() -> None:
+    """Keeps ale-py from printing its version with the first game of a process."""
+    from ale_py import ALEInterface, LoggerMode
+    ALEInterface.setLoggerMode(LoggerMode.Error)
+
+
 def continues_game(info: Any) -> bool:
     """Returns True for the info of a reset that continues a game, which may be any object."""
     return isinstance(info, dict) and info.get(SAME_GAME) is True

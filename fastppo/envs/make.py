@@ -37,7 +37,10 @@ class EnvFactory:
 
     def __call__(self) -> gym.Env:
         games, spec = self.games, isinstance(self.constructor, EnvSpec)
-        with mujoco_warnings_once(spec and "mujoco" in f"{self.constructor.entry_point}"):
+        entry = f"{self.constructor.entry_point}" if spec else ""
+        if "ale_py" in entry or sys.modules.get("ale_py"):  # a function of the user's may make it
+            atari.silence_emulator()
+        with mujoco_warnings_once("mujoco" in entry):
             env = self._from_spec() if spec else self._from_callable()
         if games:
             env = atari.preprocess_atari(env, self.limit, games.lives)

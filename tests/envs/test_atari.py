@@ -1,6 +1,7 @@
 """Atari: what stands around a game; a scripted one, and where ale-py is installed real ones."""
 
 import importlib.util
+import subprocess
 import sys
 
 import gymnasium as gym
@@ -13,6 +14,7 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import TimeLimit
 from interruption import assert_interrupts_change_nothing
 from scripted_game import Game, Quick
+from source_tree import ROOT
 
 from fastppo import load
 from fastppo.build.resolve import config_for
@@ -366,6 +368,19 @@ def test_a_real_game_is_trained_on_saved_and_played_whole(trainer, opencv, tmp_p
     assert obs.shape == (4, 84, 84) and policy.predict(obs) in env.action_space
     assert isinstance(ppo.rollout.obs, FrameStacks) and ppo.rollout.obs.dtype == torch.uint8
     env.close()
+
+
+@pytest.mark.parametrize("env, games", [
+    ("'ALE/Breakout-v5'", None), ("'ALE/Breakout-v5'", AtariOptions(lives=True)),
+    ("lambda: gymnasium.make('BreakoutNoFrameskip-v4')", None)])
+def test_ale_py_prints_nothing_when_a_process_makes_its_first_game(opencv, env, games):
+    pytest.importorskip("ale_py")
+    code = ("import gymnasium; from fastppo.envs.atari import AtariOptions\n"
+            "from fastppo.envs.make import make_factory\n" + "import ale_py\n" * ("lambda" in env)
+            + f"make_factory({env}, games={games})().close()")
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                         cwd=ROOT)
+    assert (ran.stdout, ran.stderr) == ("", "")
 
 
 @pytest.mark.parametrize("name", ["ALE/Breakout-v5", "BreakoutNoFrameskip-v4"])
