@@ -148,7 +148,8 @@ def _update_threads(config: Config, seen: ObservationLayout) -> int:
     """
     convolutions = config.model in IMAGE_NETWORKS or is_user_model(config.model) and any(
         leaf.like_image for leaf in ObservationEncoding(seen).leaves)
-    cores = usable_cores() if convolutions and config.device == "cpu" else 1
+    by_torch = config.learner == "torch" and config.device == "cpu"
+    cores = usable_cores() if convolutions and by_torch else 1
     return config.update_threads or config.torch_threads or cores
 
 

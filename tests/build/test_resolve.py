@@ -41,7 +41,8 @@ def test_a_layer_that_the_kernels_refuse_goes_to_torch(inputs, hidden, served):
 
 
 @pytest.mark.parametrize(("space", "given", "threads"), [
-    (IMAGE, {}, (1, 3)), (IMAGE, {"torch_threads": 2}, (2, 2)),
+    (IMAGE, {"learner": "torch"}, (1, 3)), (IMAGE, {"torch_threads": 2}, (2, 2)),
+    (IMAGE, {}, (1, 1 if kernels.COMPILED else 3)),
     (IMAGE, {"update_threads": 2}, (1, 2)), (IMAGE, {"model": "mlp"}, (1, 1)),
     (IMAGE, {"model": torch.nn.Module}, (1, 3)), (Box(-1, 1, (4,)), {"model": torch.nn.Module},
                                                   (1, 1)),
