@@ -75,7 +75,7 @@ def write_checkpoint(ppo, path: Path) -> None:
     texts = {"config": {name: value for name, value in config.items() if name not in code},
              "code": code, "fingerprint": fingerprint(ppo.config.torch_threads),
              "state": split_tree(run_state(ppo), "state", tensors)}
-    write_tensor_file(path, CHECKPOINT_FORMAT, tensors, texts, private=True)
+    write_tensor_file(path, CHECKPOINT_FORMAT, tensors, texts)
 
 
 def is_plain(value: Any) -> bool:

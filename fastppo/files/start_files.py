@@ -9,7 +9,7 @@ from typing import Sequence
 
 from fastppo.arguments.command_line import flag_of_each_word
 from fastppo.files.system_facts import system_facts
-from fastppo.files.tensor_file import open_private, write_file
+from fastppo.files.tensor_file import write_file
 from fastppo.machine.child_env import without_secrets
 from fastppo.settings.file_names import COMMAND_FILE, SYSTEM_FILE
 from fastppo.settings.fixes import program
@@ -20,12 +20,12 @@ log = logging.getLogger("fastppo")
 def write_start_files(folder: Path, argv: Sequence[str], torch_threads: int) -> None:
     """Adds the command to command.txt, and writes the facts on the machine to system.json.
 
-    Only the user may read the two files. A warning says if one cannot be written.
+    A warning says if one cannot be written.
     """
     try:
         append_command(folder / COMMAND_FILE, argv)
         facts = json.dumps(system_facts(torch_threads), indent=1)
-        write_file(folder / SYSTEM_FILE, f"{facts}\n".encode(), private=True)
+        write_file(folder / SYSTEM_FILE, f"{facts}\n".encode())
     except Exception as error:  # whatever it is, a run does not end for it
         reason = getattr(error, "strerror", None) or getattr(error, "what", error)
         log.warning("%s has no complete record of its start: %s", folder, reason)
@@ -33,7 +33,7 @@ def write_start_files(folder: Path, argv: Sequence[str], torch_threads: int) -> 
 
 def append_command(path: Path, argv: Sequence[str]) -> None:
     """Adds a line to a file: the command with the words `argv`, as it is typed in a shell."""
-    with open(path, "a", encoding="utf-8", errors="surrogateescape", opener=open_private) as file:
+    with open(path, "a", encoding="utf-8", errors="surrogateescape") as file:
         file.write(f"{program()} {shlex.join(public_words(argv))}\n")
 
 

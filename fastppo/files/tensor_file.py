@@ -59,7 +59,7 @@ def write_file(path: Path, data: bytes, private: bool = False) -> None:
         if not path.parent.exists():
             path.parent.mkdir(parents=True)
             log.warning("made the folder %s, which was not there", path.parent)
-        with open(partial, "wb", opener=open_private if private else None) as file:
+        with open(partial, "wb", opener=_open_private if private else None) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -74,8 +74,7 @@ def write_file(path: Path, data: bytes, private: bool = False) -> None:
             partial.unlink(missing_ok=True)
 
 
-def open_private(path: str, flags: int) -> int:
-    """Opens a file that only the user may read, for open(opener=...); returns its descriptor."""
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 

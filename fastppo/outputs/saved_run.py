@@ -101,7 +101,8 @@ class SavedRun(Run):
     def checkpoint(self, path: str | os.PathLike) -> None:
         """Writes the state after the last complete iteration to a file, for `resume`.
 
-        Raises CheckpointError if it cannot be written; an older file is then as it was.
+        A missing folder is made, with a warning. Raises CheckpointError if it cannot be written; an
+        older file is then as it was.
         """
         write_checkpoint(self, Path(path))
 

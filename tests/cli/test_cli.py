@@ -502,12 +502,15 @@ def test_without_progress_an_error_is_still_said(command):
 
 
 def test_a_run_leaves_model_metrics_settings_and_summary_in_its_own_folder(command):
+    before = os.umask(0o027)
     command(*CARTPOLE, "--seed=7")
+    os.umask(before)
     folder = only_run()
     assert re.fullmatch(r"CartPole-v1__ppo__7__\d{8}-\d{6}", folder.name)
     assert sorted(path.name for path in folder.iterdir()) == [
         "checkpoint-000000000096.safetensors", "command.txt", "config.json", "curve.png",
         "episodes.csv", "metrics.csv", "model.safetensors", "summary.json", "system.json"]
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o640}
     assert (folder / "command.txt").read_text().startswith("python main.py --env_name=CartPole-v1 ")
     assert load(folder / "model.safetensors").predict([0.0, 0.0, 0.0, 0.0]) in (0, 1)
     summary = json.loads((folder / "summary.json").read_text())

@@ -36,12 +36,6 @@ def test_the_machine_and_versions_are_stored(tmp_path):
     assert facts["python"]["version"] == sys.version.split()[0]
 
 
-def test_only_the_user_may_read_them(tmp_path):
-    write_start_files(tmp_path, [], 1)
-    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {
-        "command.txt": 0o600, "system.json": 0o600}
-
-
 @pytest.mark.parametrize("argv, shown", [
     (["--env_kwargs", '{"api_key": "abc", "level": 3}'],
      ["--env_kwargs", '{"api_key": "***", "level": 3}']),
