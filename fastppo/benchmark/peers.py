@@ -30,6 +30,7 @@ class Peer(NamedTuple):
     packages: str  # packages that contain them, for pip
     part: str  # the part of fastppo that it is compared with
     takes: dict  # supported values of settings in CHECKED, beside their defaults; None: any
+    games: dict = {}  # the same, for Atari games only
 
 
 # Settings that change the cost of a step, and that not all systems support beside their defaults.
@@ -45,10 +46,12 @@ PEERS = {
         "clip_rewards": None, "model": ["cnn"], "activation": None,
         "target_kl": None, "device": None}),
     "rl_games": Peer("rl_games on EnvPool", ["rl_games", "envpool"], "rl-games envpool", "loop", {
-        "activation": ["relu", "elu", "silu", "gelu"]}),
+        "preprocessing": ["atari"], "activation": ["relu", "elu", "silu", "gelu"]}, {
+        "frame_stack": None, "end_on_life_loss": None, "clip_rewards": None, "model": ["cnn"]}),
     "sample_factory": Peer("Sample Factory", ["sample_factory"], "sample-factory", "loop", {
         "clip_rewards": None, "activation": ["relu", "elu"]}),
-    "envpool": Peer("EnvPool", ["envpool"], "envpool", "environments", {}),
+    "envpool": Peer("EnvPool", ["envpool"], "envpool", "environments", {
+        "preprocessing": ["atari"]}, {"frame_stack": None, "end_on_life_loss": None}),
 }
 
 
@@ -210,12 +213,12 @@ def rl_games(sizes):
     from rl_games.envs.envpool import Envpool
     from rl_games.torch_runner import Runner
 
-    torch.set_num_threads(1)
     vecenv.register("ENVPOOL", lambda name, count, **kwargs: Envpool(name, count, **kwargs))
     env_configurations.register("envpool", {"vecenv_type": "ENVPOOL", "env_creator": None})
-    name = envpool_id(sizes["env_name"])
-    runner = Runner()
-    runner.load({"params": rl_games_params(sizes, name)})
+    name, runner = envpool_id(sizes["env_name"]), Runner()
+    params = rl_games_params(sizes, name)
+    torch.set_num_threads(params["torch_threads"])
+    runner.load({"params": params})
     agent = runner.algo_factory.create(runner.algo_name, base_name="run", params=runner.params)
     agent.init_tensors()
     agent.obs, laps, steps, over = agent.env_reset(), Laps(sizes), 0, False
@@ -235,14 +238,21 @@ def rl_games_params(sizes, name):
     weights = {"initializer": {"name": "default"}, "regularizer": {"name": "None"}}
     box = {"mu_activation": "None", "sigma_activation": "None", "fixed_sigma": True,
            "mu_init": {"name": "default"}, "sigma_init": {"name": "const_initializer", "val": 0}}
+    hidden, cnn = sizes["hidden_sizes"], {}
+    if sizes["model"] == "cnn":
+        layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+        hidden, cnn = [512], {"cnn": {
+            "type": "conv2d", "activation": "relu", "permute_input": False, **weights,
+            "convs": [{"filters": filters, "kernel_size": size, "strides": stride, "padding": 0}
+                      for filters, size, stride in layers]}}
     return {
-        "seed": 1, "torch_threads": 1,
+        "seed": 1, "torch_threads": sizes["cores"] if cnn else 1,
         "algo": {"name": "a2c_discrete" if discrete else "a2c_continuous"},
         "model": {"name": "discrete_a2c" if discrete else "continuous_a2c_logstd"},
         "network": {
             "name": "actor_critic", "separate": not sizes["shared_critic"],
             "space": {"discrete": None} if discrete else {"continuous": box},
-            "mlp": {"units": sizes["hidden_sizes"], "activation": act, **weights}},
+            **cnn, "mlp": {"units": hidden, "activation": "relu" if cnn else act, **weights}},
         "config": {
             "name": "bench", "env_name": "envpool", "device": "cpu", "device_name": "cpu",
             "train_dir": tempfile.mkdtemp(), "score_to_win": 1e9, "max_epochs": 10**9,
@@ -342,7 +352,8 @@ def envpool(sizes):
 def envpool_id(name):
     """EnvPool's id of a Gymnasium environment: the same id, else another version of it."""
     import envpool as pool
-    names, base = pool.list_all_envs(), name.rpartition("-v")[0]
+    name = name.removeprefix("ALE/")
+    names, base = pool.list_all_envs(), name.rpartition("-v")[0].removesuffix("NoFrameskip")
     near = sorted((one for one in names if one.rpartition("-v")[0] == base), reverse=True)
     if name not in names and not near:
         raise LookupError("EnvPool has no " + name)
@@ -351,8 +362,12 @@ def envpool_id(name):
 
 def envpool_options(sizes):
     """EnvPool's options beside the id and the number of environments."""
-    limit = sizes["max_episode_steps"]
+    limit, name = sizes["max_episode_steps"], sizes["env_name"]
+    game = {"stack_num": sizes["frame_stack"], "episodic_life": sizes["end_on_life_loss"],
+            "reward_clip": sizes["clip_rewards"],
+            "repeat_action_probability": 0.0 if "NoFrameskip" in name else 0.25}
     return {"num_threads": sizes["cores"], "seed": 1, **sizes["env_kwargs"],
+            **(game if sizes["preprocessing"] == "atari" else {}),
             **({"max_episode_steps": limit} if limit else {})}
 
 

@@ -143,10 +143,11 @@ def check_peers(peers: dict[str, str | None], job: Measurement) -> None:
 def check_takes(name: str, config: dict[str, Any]) -> None:
     """Raises ConfigError for settings of a resolved `config` that system `name` does not have."""
     system, defaults = PEERS[name], {}
+    takes = system.takes | (system.games if config["preprocessing"] == "atari" else {})
     for setting in CHECKED[system.part]:
         default = "mlp" if setting == "model" else default_of(setting)
-        takes = system.takes.get(setting, [])
-        if config[setting] != default and takes is not None and config[setting] not in takes:
+        values = takes.get(setting, [])
+        if config[setting] != default and values is not None and config[setting] not in values:
             defaults[setting] = default
     if defaults:
         given = ", ".join(f"{setting}={config[setting]}" for setting in defaults)

@@ -7,6 +7,7 @@ import math
 import pickle
 import subprocess
 import sys
+import types
 from pathlib import Path
 from unittest import mock
 
@@ -321,6 +322,19 @@ def test_a_system_that_cannot_have_a_setting_is_refused_with_a_fix(name, setting
 def test_a_system_has_the_settings_that_it_takes():
     session.check_takes("sb3", CONFIG | {"frame_stack": 4, "model": "cnn", "activation": "silu"})
     session.check_takes("rl_games", CONFIG | {"activation": "gelu"})
+    game = {"frame_stack": 4, "preprocessing": "atari", "end_on_life_loss": True}
+    session.check_takes("rl_games", CONFIG | game | {"model": "cnn", "clip_rewards": True})
+    session.check_takes("envpool", CONFIG | game)
+
+
+def test_envpools_id_of_a_game_is_that_of_all_ids_of_the_game(monkeypatch):
+    pool = types.SimpleNamespace(list_all_envs=lambda: ["Pong-v5", "CartPole-v1"])
+    monkeypatch.setitem(sys.modules, "envpool", pool)
+    assert {peers.envpool_id(name) for name in (
+        "ALE/Pong-v5", "PongNoFrameskip-v4", "Pong-v5")} == {"Pong-v5"}
+    assert peers.envpool_id("CartPole-v0") == "CartPole-v1"
+    with pytest.raises(LookupError):
+        peers.envpool_id("Gone-v1")
 
 
 def test_a_system_that_fails_at_one_small_iteration_is_refused_before_anything_is_measured(
