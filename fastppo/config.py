@@ -15,9 +15,7 @@ from fastppo.settings.presets import preset_of
 from fastppo.settings.schedules import EXAMPLES, Scheduled, is_finite_number, is_schedule
 from fastppo.settings.script_names import unknown_settings
 from fastppo.settings.spelling import MODELS, nearest_choice
-from fastppo.settings.values import LOGGERS, are_names, plain_value
-
-MOST_THREADS = 1_024
+from fastppo.settings.values import LOGGERS, are_names, image_size, plain_value
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,15 @@ class Config:
     frame_stack: int = 1
     """Consecutive observations given to the network at once, the current one included
     [4 for Atari: Mnih 2015]"""
+    frame_skip: int = 1
+    """Frames that an action is repeated for, fewer at the end of an episode; their rewards are
+    added up, and the last one is seen; total_steps and max_episode_steps count actions, a limit of
+    the environment itself counts frames"""
+    grayscale: bool = False
+    """Make images with three channels grey, as Gymnasium's GrayscaleObservation does"""
+    resize: int | str | None = None
+    """Size of images: pixels of a side, or HEIGHTxWIDTH such as 64x96; each new pixel is the mean
+    over its area; none: as they are"""
     preprocessing: Literal["none", "atari"] = "none"
     """Preprocessing of observations; atari: up to 30 no-ops at a reset, each action repeated for 4
     frames, maximum of the last two frames, grayscale, 84x84, FIRE at a reset; sticky actions as the
@@ -298,8 +305,8 @@ def default_of(name: str) -> Any:
     return next(field.default for field in fields(Config) if field.name == name)
 
 
-def _whole(low: int):
-    return lambda x: isinstance(x, int) and not isinstance(x, bool) and low <= x < 2**63
+def _whole(low: int, most: int = 2**63 - 1):
+    return lambda x: isinstance(x, int) and not isinstance(x, bool) and low <= x <= most
 
 
 def _one_of(choices):
@@ -311,8 +318,8 @@ RULES = [(name, *rule) for names, *rule in (
     ("num_envs num_steps epochs num_minibatches num_microbatches total_steps frame_stack rnn_size"
      " max_episode_steps eval_interval video_interval sde_sample_freq replay_limit",
      _whole(1), "a whole number above 0"),
-    ("torch_threads update_threads", lambda x: _whole(1)(x) and x <= MOST_THREADS,
-     f"a whole number from 1 to {MOST_THREADS}"),
+    ("torch_threads update_threads", _whole(1, 1_024), "a whole number from 1 to 1024"),
+    ("frame_skip", _whole(1, 1_000), "a whole number from 1 to 1000"),
     ("eval_episodes", _whole(0), "a whole number, 0 or more"),
     ("num_workers", lambda x: x == "auto" or _whole(0)(x), "a whole number, 0 or more, or auto"),
     ("seed", _whole(0), "a whole number from 0 to 2**63 - 1"),
@@ -325,6 +332,7 @@ RULES = [(name, *rule) for names, *rule in (
     ("dual_clip", lambda x: is_finite_number(x) and x > 1, "a finite number above 1, such as 3"),
     ("gamma gae_lambda", lambda x: is_finite_number(x) and 0 <= x <= 1, "a number from 0 to 1"),
     ("reward_scale", is_finite_number, "a finite number"),
+    ("resize", image_size, "pixels of a side, from 1 to 9,999, or HEIGHTxWIDTH such as 64x96"),
     # Their squares are neither 0 nor infinite in float32.
     ("log_std_init", lambda x: is_finite_number(x) and -40 <= x <= 40, "a number from -40 to 40"),
     ("std", lambda x: re.fullmatch(r"\d+(\.\d+)?%", str(x)) or is_finite_number(x)

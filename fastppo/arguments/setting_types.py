@@ -30,7 +30,7 @@ TYPE_NAMES = {int: "INT", float: "FLOAT", Scheduled: "FLOAT|SCHEDULE", bool: "BO
               Any: "TEXT", tuple[int, ...]: "INT,...", tuple[str, ...]: "NAME,...",
               dict[str, Any]: "JSON"}
 AUTO = *BY_PRESET, "num_workers"  # numbers that can be left to a rule or to measurement
-SHARES = "std",  # numbers that can be given as a percentage
+FORMS_OF_TEXT = {"std": "FLOAT%", "resize": "HxW"}  # numbers for which a text may stand
 BARE_VALUES = {"json": "-"}  # texts that a flag stands for if no value follows it
 POWERS = {"k": 3, "m": 6, "g": 9}
 SWITCHES = {"true": True, "yes": True, "on": True, "1": True,
@@ -53,8 +53,8 @@ class Setting(NamedTuple):
         """The form of its values: INT, FLOAT|none, tanh|relu, ..."""
         plain = "|".join(self.choices) + ",..." * self.has_several if self.choices \
             else TYPE_NAMES[self.kind]
-        shared = "|FLOAT%" * (self.name in SHARES)
-        return plain + shared + "|auto" * (self.name in AUTO) + "|none" * self.optional
+        text = f"|{FORMS_OF_TEXT[self.name]}" if self.name in FORMS_OF_TEXT else ""
+        return plain + text + "|auto" * (self.name in AUTO) + "|none" * self.optional
 
     @property
     def has_several(self) -> bool:
@@ -90,14 +90,12 @@ class Setting(NamedTuple):
             return None
         if self.name in AUTO and text.lower() == "auto":
             return "auto"
-        if self.name in SHARES and text.endswith("%"):
-            return text
         default = "one of " + ", ".join(self.choices), split_names if self.has_several else str
         wanted, parse = READERS.get(self.kind, default)
         try:
             value = parse(text)
         except (ValueError, LookupError, ArithmeticError):
-            value = None
+            value = text if self.name in FORMS_OF_TEXT else None  # Config checks it
         words = value if self.has_several and value is not None else (value,)
         if value is None or self.choices and not {*words} <= {*self.choices}:
             shown = f'"{text}"' if self.kind != dict[str, Any] else "no JSON"  # it may hold a key

@@ -34,7 +34,8 @@ class Peer(NamedTuple):
 
 
 # Settings that change the cost of a step, and that not all systems support beside their defaults.
-ENVIRONMENT = "frame_stack", "preprocessing", "end_on_life_loss"
+ENVIRONMENT = ("frame_stack", "frame_skip", "grayscale", "resize", "preprocessing",
+               "end_on_life_loss")
 CHECKED = {"environments": ENVIRONMENT,
            "loop": (*ENVIRONMENT, "clip_rewards", "model", "activation", "layer_norm", "rnn",
                     "distribution", "sde", "actor_keys", "critic_keys", "norm_values",

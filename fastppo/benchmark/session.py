@@ -15,7 +15,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 from fastppo import errors
 from fastppo.benchmark.measure_one import Measurement
 from fastppo.benchmark.options import Bench
-from fastppo.benchmark.peers import CHECKED, PEERS
+from fastppo.benchmark.peers import CHECKED, ENVIRONMENT, PEERS
 from fastppo.config import default_of
 from fastppo.envs.vector_source import check_processes
 from fastppo.errors import ConfigError, Error
@@ -278,10 +278,9 @@ def sizes_of(config: dict[str, Any], job: Measurement) -> dict[str, Any]:
     `config` is a public one, without passwords; the environment's own arguments are in the job.
     """
     rows = config["num_envs"] * config["num_steps"]
-    copied = ("env_name", "max_episode_steps", "frame_stack", "preprocessing", "end_on_life_loss",
-              "num_envs", "num_steps", "epochs", "model", "hidden_sizes", "activation",
-              "shared_critic", "norm_obs", "norm_rewards", "reward_scale", "clip_rewards", "gamma",
-              "gae_lambda", "target_kl", "device")
+    copied = (*ENVIRONMENT, "env_name", "max_episode_steps", "num_envs", "num_steps", "epochs",
+              "model", "hidden_sizes", "activation", "shared_critic", "norm_obs", "norm_rewards",
+              "reward_scale", "clip_rewards", "gamma", "gae_lambda", "target_kl", "device")
     first = {name: scheduled_value(name, config[name], 1.0) for name in ("lr", "entropy_coef")}
     return {**{name: config[name] for name in copied}, **first, **job.lap, "rows": rows,
             "env_kwargs": job.settings.get("env_kwargs") or {}, "cores": usable_cores(),

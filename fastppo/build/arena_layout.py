@@ -25,9 +25,12 @@ def make_arena(config: Config, policy: Policy, source: EnvSource) -> Arena:
     """The shared memory of a run; ConfigError with a setting that fits if there is too little."""
     on_cpu = config.learner == "torch" and config.device == "cpu"
     activations = activation_bytes(policy) if on_cpu else 0
+    encoding, moments = policy.observer.encoding, policy.observer.mean
+    columns = 0 if encoding.identity else \
+        encoding.size if config.learner == "kernel" else len(moments)
 
     def beside(config: Config) -> int:
-        return bytes_beside_arena(config, arena_spec(config, policy), activations)
+        return bytes_beside_arena(config, arena_spec(config, policy), activations, columns)
 
     def total(config: Config) -> int:
         return spec_bytes(arena_spec(config, policy)) + beside(config)

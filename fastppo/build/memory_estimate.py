@@ -30,14 +30,16 @@ PARAMETER_VECTORS = {"torch": 9, "kernel": 18}
 PACKED_VECTORS = {"local": 3, "central": 0}
 
 
-def bytes_beside_arena(config: Config, spec: Spec, activations: int) -> int:
+def bytes_beside_arena(config: Config, spec: Spec, activations: int, columns: int) -> int:
     """About how many bytes a run allocates beside the arena of `spec`, once its policy is built.
 
-    `activations`: see activation_bytes. What the environments allocate is not known.
+    `activations`: see activation_bytes; `columns`: those of all observations that are encoded at
+    once. What the environments allocate is not known.
     """
     rows = config.num_envs * config.num_steps
     obs, act, vector = (spec_bytes({name: spec[name]}) for name in ("obs", "act", "params"))
-    total = obs + 32 * rows  # observations for the moments, a rollout's order, temporary columns
+    # Valid observations, a rollout's order, temporary columns; encoded ones, and their parts.
+    total = obs + 32 * rows + 8 * rows * columns
     if config.learner == "torch":
         # Shuffled samples, of frames that are stored once one minibatch; its activations and their
         # gradients.

@@ -13,6 +13,7 @@ from gymnasium.vector import VectorEnv
 from fastppo.arguments.preset_files import config_over_preset, preset_settings
 from fastppo.build.check_settings import check_settings
 from fastppo.build.compiled_support import unsupported_in_acting, unsupported_in_learner
+from fastppo.build.memory_estimate import least_parameters
 from fastppo.build.user_model import is_user_model
 from fastppo.config import Config, check_names, default_of
 from fastppo.envs.source import EnvSource, check_agreement
@@ -185,10 +186,16 @@ def _model(config: Config, seen: ObservationLayout) -> Any:
         smallest, wide = IMAGE_NETWORKS[model].smallest, "x".join(map(str, largest))
         found = f"the largest here is {wide}" if shapes else \
             f"there are none in {brief_text(seen.space)}"
+        larger = (Set(resize=84),) * bool(shapes and seen.is_box and config.vec != "native")
         raise ConfigError(f"model={model} is for images (Boxes of uint8, or of"
                           " floats with three axes and finite bounds) of"
                           f" {smallest}x{smallest} or larger, and {found}",
-                          Set(model=[*fitting, "mlp"][0]))
+                          (*larger, Set(model=[*fitting, "mlp"][0])))
+    if model == "mlp" and "cnn" in fitting:
+        numbers = ObservationEncoding(seen).size
+        log.warning("model=mlp takes images as %s separate numbers, which costs %s weights, and"
+                    " does not know which pixels are neighbours\n  fix: model=cnn",
+                    f"{numbers:,}", f"{least_parameters(config, numbers):,}")
     return model
 
 

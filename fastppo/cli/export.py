@@ -57,7 +57,8 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         print(f"{name:9}", ", ".join(map(str, ports)))
 
 
-def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[str, Any], games):
+def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[str, Any],
+                   wrapped: dict[str, Any]):
     """(recorded steps to check a graph on, a description of them); see Export.
 
     `env_name` is the environment that the user names; the rest is of the policy's file.
@@ -67,11 +68,11 @@ def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[
     from fastppo.evaluation.loaded_policy import stored_arguments
     from fastppo.files.export_samples import play_episodes, sample_episodes
     if env_name:
-        return play_episodes(policy, make_factory(env_name, games=games)), f"steps of {env_name}"
+        return play_episodes(policy, make_factory(env_name, **wrapped)), f"steps of {env_name}"
     if is_registered(stored_name):  # no module of the file's is imported
         with contextlib.suppress(Error):  # not installed here, another version, or with texts
             factory = make_factory(stored_name, None, stored_arguments(stored_name, kwargs),
-                                   games=games)
+                                   **wrapped)
             return play_episodes(policy, factory), f"steps of {stored_name}"
     return sample_episodes(policy), "samples of its observation space"
 
@@ -83,13 +84,11 @@ def parse_options(argv: Sequence[str]) -> tuple[Path, Export]:
     return model / MODEL_FILE if model.is_dir() else model, options
 
 
-def stored_env(model: Path) -> tuple[str, dict[str, Any], Any]:
-    """(name of the environment, its arguments, its Atari options) in a policy's file."""
+def stored_env(model: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """(name of the environment, its arguments, those of make.wrapping) in a policy's file."""
     from safetensors import safe_open
 
-    from fastppo.envs.atari import atari_options
+    from fastppo.envs.make import wrapping
     with safe_open(model, "pt") as file:
         config = json.loads(file.metadata()["config"])
-    games = atari_options(config.get("preprocessing", "none"),
-                          config.get("end_on_life_loss", False))
-    return config["env_name"], config["env_kwargs"] or {}, games
+    return config["env_name"], config["env_kwargs"] or {}, wrapping(config)

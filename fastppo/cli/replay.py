@@ -113,8 +113,7 @@ def debugged(step: Callable) -> Callable:
 
 def make_environment(bundle, options: Replay, path: Path) -> tuple[Any, Callable]:
     """(the environment of a bundle, as Environments; its stored actions as its own)."""
-    from fastppo.envs.atari import atari_options
-    from fastppo.envs.make import make_factory
+    from fastppo.envs.make import make_factory, wrapping
     from fastppo.evaluation.loaded_policy import stored_arguments
     from fastppo.files.crash_bundle import ReplayEnvs
     from fastppo.spaces.actions import ActionMapping
@@ -128,8 +127,7 @@ def make_environment(bundle, options: Replay, path: Path) -> tuple[Any, Callable
     if kwargs is None:
         kwargs = stored_arguments(stored["env_name"], stored["env_kwargs"])
     factory = make_factory(options.env_name or stored["env_name"], stored["max_episode_steps"],
-                           kwargs, stored["frame_stack"],
-                           atari_options(stored["preprocessing"], stored["end_on_life_loss"]))
+                           kwargs, **wrapping(stored))
     envs = ReplayEnvs(factory, bundle.seed, bundle.place.env)
     actions, taken = ActionMapping(envs.envs[0].action_space, bundle.form), bundle.history.actions
     if (taken.dtype, taken.shape[1:]) != (actions.store.dtype, actions.store.shape):

@@ -11,13 +11,14 @@ Sources: Mnih 2015, doi:10.1038/nature14236, methods; OpenAI baselines, atari_wr
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, Mapping, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing
 
+from fastppo.envs.env_hints import is_atari_id
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Omit, Set
 from fastppo.spaces.leaves import brief_text
@@ -170,32 +171,28 @@ class WholeGame(gym.Wrapper):
         return obs, rew, term, trunc, info
 
 
-def atari_options(preprocessing: str, end_on_life_loss: bool) -> AtariOptions | None:
-    """The options that these settings stand for, None without preprocessing.
+def atari_options(settings: Mapping[str, Any]) -> AtariOptions | None:
+    """The options among some settings, None without preprocessing.
 
     Raises ConfigError if they contradict each other.
     """
-    if preprocessing != "atari" and end_on_life_loss:
-        raise ConfigError("end_on_life_loss is for preprocessing=atari, and preprocessing is"
-                          f" {preprocessing!r}",
-                          (Set(preprocessing="atari"), Set(end_on_life_loss=False)))
-    return AtariOptions(end_on_life_loss) if preprocessing == "atari" else None
+    lives, on = settings["end_on_life_loss"], settings["preprocessing"] == "atari"
+    if lives and not on:
+        raise ConfigError("end_on_life_loss is for preprocessing=atari", Set(preprocessing="atari")
+                          if is_atari_id(settings["env_name"]) else Omit("end_on_life_loss"))
+    return AtariOptions(lives) if on else None
 
 
-def fused_spec(spec: EnvSpec, kwargs: dict[str, Any]) -> EnvSpec:
-    """`spec`, for a game of ale-py with the entry point of AtariGame, if that has all arguments."""
+def game_spec(spec: EnvSpec, kwargs: dict[str, Any]) -> EnvSpec:
+    """`spec`, made so that every frame is one step, and grey.
+
+    A game of ale-py gets the entry point of AtariGame, if that has all arguments `kwargs`.
+    """
     plain = spec.entry_point == ALE_ENTRY and not spec.additional_wrappers
     fits = kwargs.keys() <= OWN_ARGUMENTS and kwargs.get("render_mode") != "human"
-    return dataclasses.replace(spec, entry_point=OWN_ENTRY) if plain and fits else spec
-
-
-def atari_arguments(spec: EnvSpec, limit: int | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of gym.make for a game of ale-py: every frame is one step, and grey.
-
-    `limit` counts actions, not frames, so preprocess_atari applies it.
-    """
-    own = {name: value for name, value in ALE_ARGUMENTS.items() if name in spec.kwargs}
-    return {"max_episode_steps": -1 if limit else None, **own, **kwargs}
+    return dataclasses.replace(
+        spec, entry_point=OWN_ENTRY if plain and fits else spec.entry_point,
+        kwargs={name: ALE_ARGUMENTS.get(name, value) for name, value in spec.kwargs.items()})
 
 
 def preprocess_atari(env: gym.Env, limit: int | None, lives: bool) -> gym.Env:

@@ -3,6 +3,7 @@
 import difflib
 import importlib.util
 import inspect
+import re
 from fnmatch import fnmatchcase
 from typing import Any, Callable
 
@@ -25,7 +26,8 @@ PACKAGES: dict[str, Fix] = {
 }
 
 # The packages whose import registers ids, and patterns of these ids.
-REGISTERING = {"ale_py": ("ALE/*", "*NoFrameskip*"), "minigrid": ("MiniGrid-*", "BabyAI-*")}
+REGISTERING = {"ale_py": ("ALE/*", "*NoFrameskip*", "*Deterministic-v?", "*-ram-v?"),
+               "minigrid": ("MiniGrid-*", "BabyAI-*")}
 
 
 def is_atari_id(env_name: str) -> bool:
@@ -47,21 +49,23 @@ def is_registered(env_name: str) -> bool:
 def nearest_id(name: str) -> str | None:
     """The registered id that a mistyped one is probably meant to be; None if none is near.
 
-    The same name in another version or namespace, such as ALE/Pong-v5 for Pong-v5, is nearest.
+    The same name in another version is nearest; for all names that a game of Atari had, such as
+    Pong-v4 and Pong-ramDeterministic-v0, it is ALE/Pong-v5.
     """
     for package in filter(importlib.util.find_spec, REGISTERING):
         importlib.import_module(package)
     bases = {env_id: _base(env_id) for env_id in registry}
-    same = [env_id for env_id, base in bases.items() if base == _base(name)]
+    same = [env_id for env_id, base in bases.items() if base == _base(name) and env_id != name]
     if same:
-        version = name.rpartition("-")[2]
-        return max(same, key=lambda one: (one.endswith(version), "/" not in one, one))
+        end = name.rpartition("-")[2]
+        return max(same, key=lambda x: (x.startswith("ALE/"), x.endswith(end), "/" not in x, x))
     return next(iter(difflib.get_close_matches(name, registry, 1, NEAR)), None)
 
 
 def _base(env_id: str) -> str:
-    """The name of an id in small letters, without namespace and version: pong."""
-    return env_id.rpartition("/")[2].rpartition("-v")[0].lower()
+    """The name of an id in small letters, without namespace, version and variant: pong."""
+    name = env_id.rpartition("/")[2].rpartition("-v")[0]
+    return re.sub("(-ram)?(NoFrameskip|Deterministic)?$", "", name).lower()
 
 
 def missing_package(text: str, unknown: Fix = "install it in this Python, or give a newer version"

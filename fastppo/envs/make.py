@@ -5,18 +5,24 @@ import importlib
 import os
 import sys
 import traceback
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from fastppo.config import default_of
 from fastppo.envs import atari, env_hints, faults, masks
+from fastppo.envs.images import UNCHANGED, ImageOptions, ImagePreprocessing, image_options
 from fastppo.envs.wrappers import make_deterministic, read_mission, stack_frames
 from fastppo.errors import ConfigError, EnvError, Error, SpaceError
 from fastppo.machine.mujoco_warnings import mujoco_warnings_once
-from fastppo.settings.fixes import Set, program
+from fastppo.settings.fixes import Omit, Set, program
 
 Factory = Callable[[], gym.Env]
+# The settings of the wrappers around an environment.
+WRAPPING = "frame_stack", "preprocessing", "end_on_life_loss", *ImageOptions._fields
+# Entry points of ids, and of the classes that give the same answers in less time.
+FASTER = {"gymnasium.envs.box2d.car_racing:CarRacing": "fastppo.envs.car_racing:CarRacing"}
 
 
 @dataclasses.dataclass
@@ -33,10 +39,11 @@ class EnvFactory:
     kwargs: dict[str, Any]
     stack: int = 1
     games: atari.AtariOptions | None = None
+    images: ImageOptions = UNCHANGED
     masked: bool = False  # whether action masks outside the observations become a part of them
 
     def __call__(self) -> gym.Env:
-        games, spec = self.games, isinstance(self.constructor, EnvSpec)
+        games, images, spec = self.games, self.images, isinstance(self.constructor, EnvSpec)
         entry = f"{self.constructor.entry_point}" if spec else ""
         if "ale_py" in entry or sys.modules.get("ale_py"):  # a function of the user's may make it
             atari.silence_emulator()
@@ -44,6 +51,9 @@ class EnvFactory:
             env = self._from_spec() if spec else self._from_callable()
         if games:
             env = atari.preprocess_atari(env, self.limit, games.lives)
+        else:
+            env = env if images == UNCHANGED else ImagePreprocessing(env, images)
+            env = gym.wrappers.TimeLimit(env, self.limit) if self.limit else env
         env = stack_frames(read_mission(env), self.stack)
         if games and games.lives and games.whole:
             env = atari.WholeGame(env)
@@ -55,11 +65,14 @@ class EnvFactory:
         return dataclasses.replace(self, games=games)
 
     def _from_spec(self) -> gym.Env:
-        spec, kwargs = self.constructor, {"max_episode_steps": self.limit, **self.kwargs}
+        spec = self.constructor
         if self.games:
-            spec = atari.fused_spec(spec, self.kwargs)
-            kwargs = atari.atari_arguments(spec, self.limit, self.kwargs)
-        # The passive checker repeats our own checks and costs time in every step.
+            spec = atari.game_spec(spec, self.kwargs)
+        elif spec.entry_point in FASTER and not spec.additional_wrappers:
+            spec = dataclasses.replace(spec, entry_point=FASTER[spec.entry_point])
+        # -1: without the id's limit, because `limit` is in its place. The passive checker repeats
+        # our own checks and costs time in every step.
+        kwargs = {"max_episode_steps": -1 if self.limit else None, **self.kwargs}
         return gym.make(spec, disable_env_checker=True, **kwargs)
 
     def _from_callable(self) -> gym.Env:
@@ -68,8 +81,7 @@ class EnvFactory:
             raise ConfigError(f"{self.name} did not return a gymnasium.Env, but"
                               f" {type(env).__name__}",
                               "give a class of environments, or a function that returns one")
-        limited = self.limit and not self.games
-        return gym.wrappers.TimeLimit(env, self.limit) if limited else env
+        return env
 
 
 def spaces_of(env: Any, prefix: str = "") -> tuple[gym.Space, gym.Space]:
@@ -87,13 +99,24 @@ def spaces_of(env: Any, prefix: str = "") -> tuple[gym.Space, gym.Space]:
     return spaces
 
 
+def wrapping(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments stack, games and images of make_factory that the settings WRAPPING stand for.
+
+    One that is missing has its default. Raises ConfigError for some that exclude each other.
+    """
+    settings = {name: default_of(name) for name in ("env_name", *WRAPPING)} | dict(settings)
+    return {"stack": settings["frame_stack"], "games": atari.atari_options(settings),
+            "images": image_options(settings)}
+
+
 def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None, stack: int = 1,
-                 games: atari.AtariOptions | None = None, setting: str = "env_name") -> EnvFactory:
+                 games: atari.AtariOptions | None = None, images: ImageOptions = UNCHANGED,
+                 setting: str = "env_name") -> EnvFactory:
     """The factory of a Gymnasium id, `package:Id-v0`, `module:callable`, class or callable.
 
-    Episodes are truncated after `limit` steps (None: the environment's own limit); the last `stack`
-    observations are stacked; `games`: Atari preprocessing. `setting` is the name under which `env`
-    was given. Raises ConfigError for an id that is not registered, with the nearest one.
+    Episodes are truncated after `limit` steps (None: the environment's own limit); for the next
+    three see `wrapping`. `setting` is the name under which `env` was given. Raises ConfigError for
+    an id that is not registered, with the nearest one.
     """
     if isinstance(env, str):
         name, constructor = env, import_callable(env, setting) or _find_spec(env, setting)
@@ -104,7 +127,12 @@ def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None,
         fix = "give a function that makes it: lambda: gymnasium.make(...)" \
             if isinstance(env, gym.Env) else Set(**{setting: "CartPole-v1"}, **several)
         raise ConfigError(f"{setting} is {env!r}, but must be an id, a class or a callable", fix)
-    return EnvFactory(constructor, name, limit, kwargs or {}, stack, games)
+    if images.frame_skip > 1 and isinstance(constructor, EnvSpec) and (
+            skip := {**constructor.kwargs, **(kwargs or {})}.get("frameskip", 1)) != 1:
+        raise ConfigError(f"frame_skip={images.frame_skip} repeats an action, but {name} skips"
+                          f" frames itself: its frameskip is {skip}",
+                          (Omit("frame_skip"), Set(env_kwargs={"frameskip": 1})))
+    return EnvFactory(constructor, name, limit, kwargs or {}, stack, games, images)
 
 
 def check_arguments(factory: EnvFactory) -> None:
@@ -231,7 +259,9 @@ def _find_spec(name: str, setting: str) -> EnvSpec:
     except gym.error.Error as error:
         near = env_hints.nearest_id(name)
         where = f"{setting} is {name!r}: " if setting == "eval_env" else ""
+        of_ram = "-ram" in name and env_hints.is_atari_id(name)  # it had ids of its own
+        ram = {"preset": "none", "env_kwargs": {"obs_type": "ram"}} if of_ram else {}
         raise ConfigError(f"{where}there is no environment {name!r}",
-                          Set(**{setting: near}) if near else
+                          Set(**{setting: near}, **ram) if near else
                           f"{program()} envs lists them; for one of your own give its module, too:"
                           " module:MyEnv or package:Id-v0") from error

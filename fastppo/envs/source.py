@@ -6,10 +6,9 @@ from typing import Any, Sequence
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
-from fastppo.config import Config
+from fastppo.config import Config, default_of
 from fastppo.envs import faults, masks
-from fastppo.envs.atari import atari_options
-from fastppo.envs.make import EnvFactory, make_envs, make_factory, spaces_of
+from fastppo.envs.make import WRAPPING, EnvFactory, make_envs, make_factory, spaces_of, wrapping
 from fastppo.envs.step_time import step_seconds
 from fastppo.envs.wrappers import warn_of_doubled
 from fastppo.errors import ConfigError, EnvError, SpaceError
@@ -107,8 +106,7 @@ class EnvSource:
         config = self.config
         return make_factory(env, config.max_episode_steps,
                             config.env_kwargs if setting == "env_name" else None,
-                            config.frame_stack,
-                            atari_options(config.preprocessing, config.end_on_life_loss), setting)
+                            setting=setting, **wrapping(vars(config)))
 
 
 def _common_spaces(envs: Sequence[gym.Env]) -> tuple[gym.Space, gym.Space]:
@@ -125,8 +123,8 @@ def settings_decided_by(env: Any) -> dict[str, Any]:
     """The settings that a list or a VectorEnv decides, with their values; none for another env."""
     if isinstance(env, VectorEnv):
         return {"num_envs": env.num_envs, "num_workers": 0, "vec": "native",
-                "max_episode_steps": None, "env_kwargs": None, "frame_stack": 1,
-                "preprocessing": "none", "end_on_life_loss": False}
+                "max_episode_steps": None, "env_kwargs": None,
+                **{name: default_of(name) for name in WRAPPING}}
     if not isinstance(env, (list, tuple)):
         return {}
     if not env:

@@ -9,10 +9,10 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from fastppo.config import Config
+from fastppo.config import Config, default_of
 from fastppo.envs import atari, faults
 from fastppo.envs.envpool import EnvPoolVector, import_envpool
-from fastppo.envs.make import check_arguments, make_factory, spaces_of
+from fastppo.envs.make import WRAPPING, check_arguments, make_factory, spaces_of, wrapping
 from fastppo.envs.masks import MASK_METHOD
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
@@ -67,7 +67,7 @@ def check_environment(config: Config) -> None:
     if config.vec == "envpool":  # which has ids of its own
         import_envpool()
     else:
-        factory = make_factory(config.env_name, kwargs=config.env_kwargs)
+        factory = make_factory(config.env_name, kwargs=config.env_kwargs, **wrapping(vars(config)))
         if config.vec != "native" and (config.env_kwargs or callable(factory.constructor)):
             check_arguments(factory)
     if config.eval_env is not None:
@@ -77,11 +77,12 @@ def check_environment(config: Config) -> None:
 def _check_engine_settings(env: Any, config: Config) -> None:
     """Raises ConfigError for settings that an engine cannot follow."""
     check_processes(config.vec, config.num_workers)
-    for name, value in {"end_on_life_loss": False, "frame_stack": 1}.items():
-        if config.preprocessing == "none" and getattr(config, name) != value:
-            raise ConfigError(f"{name}={getattr(config, name)}, but vec={config.vec} makes complete"
-                              " environments, whose own settings are given as env_kwargs",
-                              (Set(vec="workers"), Omit(name)))
+    names = WRAPPING if config.preprocessing == "none" else ()  # games have them in make_games
+    defaults = {name: default_of(name) for name in names}
+    if changed := [name for name in names if getattr(config, name) != defaults[name]]:
+        raise ConfigError(f"{changed[0]}={getattr(config, changed[0])}, but vec={config.vec} makes"
+                          " complete environments, whose own settings are given as env_kwargs",
+                          (Set(vec="workers"), Set(**{name: defaults[name] for name in changed})))
     if env is not None and not isinstance(env, str):
         raise ConfigError(f"vec={config.vec} makes environments by their id, not from {env!r}",
                           Set(vec="workers"))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from fastppo.networks import heads
 from fastppo.networks.user_distribution import DistributionHead
 from fastppo.policy import Policy
-from fastppo.spaces.leaves import leaf_arrays, leaves
+from fastppo.spaces.leaves import channels_are_last, leaf_arrays, leaves
 
 SHOWN_DEVIATIONS = 3.0  # normalised observations are shown up to this
 
@@ -77,7 +77,7 @@ def image_frames(array: np.ndarray) -> list[np.ndarray]:
         return [picture for frame in array for picture in image_frames(frame)]
     if array.ndim == 2:
         return [array]
-    if min(array.shape) == array.shape[2] != array.shape[0]:  # channels last
+    if channels_are_last(array.shape):
         return [array] if array.shape[2] == 3 else [*np.moveaxis(array, 2, 0)]
     return [*array]
 

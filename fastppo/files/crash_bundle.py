@@ -7,10 +7,10 @@ the text of the error; no observation.
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastppo.config import Config
+from fastppo.config import Config, default_of
 from fastppo.envs.env_hints import is_registered
 from fastppo.envs.faults import truncate_text
-from fastppo.envs.make import Factory
+from fastppo.envs.make import WRAPPING, Factory
 from fastppo.errors import CheckpointError, FaultPlace
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import public_config
@@ -24,8 +24,7 @@ from fastppo.stepping.replay import EpisodeHistory
 BUNDLE = ".bundle"
 MOST_FRAMES = 1_000  # that a file may stack
 BUNDLE_FORMAT = "fastppo bundle 1"
-ENV_SETTINGS = ("env_name", "env_kwargs", "max_episode_steps", "frame_stack", "preprocessing",
-                "end_on_life_loss")
+ENV_SETTINGS = "env_name", "env_kwargs", "max_episode_steps", *WRAPPING
 
 
 class CrashBundle(NamedTuple):
@@ -70,7 +69,8 @@ def read_bundle(path: Path) -> CrashBundle:
     tensors, texts = read_tensor_file(path, BUNDLE_FORMAT, "the bundle of a fault", "a run")
     try:
         *numbers, actions = join_tree(texts["history"], tensors)
-        settings = {name: texts["settings"][name] for name in ENV_SETTINGS}
+        stored = {name: default_of(name) for name in WRAPPING} | texts["settings"]
+        settings = {name: stored[name] for name in ENV_SETTINGS}
         found = CrashBundle(settings, is_registered(settings["env_name"]), int(texts["seed"]),
                             FaultPlace(*map(int, texts["place"])), texts["form"],
                             EpisodeHistory(*map(int, numbers), actions.numpy()),

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from fastppo.networks.mlp import HIDDEN_GAIN, DenseEncoder, init_orthogonal
 from fastppo.networks.normaliser import channels_first, channels_last
+from fastppo.spaces.leaves import channels_are_last
 from fastppo.spaces.observations import StoredLeaf
 
 BRANCH_GAIN = math.sqrt(2 / 6)  # with it six residual branches together double the variance
@@ -103,6 +104,5 @@ def frames_as_channels(x: Tensor) -> Tensor:
     if x.ndim == 3:
         return x[:, None]
     if x.ndim == 5:
-        last = x.shape[4] == min(x.shape[2:]) != x.shape[2]
-        return (x.permute(0, 1, 4, 2, 3) if last else x).flatten(1, 2)
+        return (x.permute(0, 1, 4, 2, 3) if channels_are_last(x.shape[2:]) else x).flatten(1, 2)
     return x

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fastppo.machine import kernels
-from fastppo.spaces.leaves import build_structure, leaf_arrays
+from fastppo.spaces.leaves import build_structure, channels_are_last, leaf_arrays
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout, StoredLeaf
 
 VARIANCE_EPSILON = 1e-8
@@ -131,8 +131,7 @@ def update_snapshot(observer: ObservationNormaliser, keys: Any) -> None:
 
 def channels_first(shape: tuple[int, ...], x: Tensor) -> Tensor:
     """Images [b h w c] as [b c h w], if the last of the three axes of `shape` is the shortest."""
-    last = len(shape) == 3 and min(shape) == shape[2] != shape[0]
-    return x.permute(0, 3, 1, 2) if last else x
+    return x.permute(0, 3, 1, 2) if channels_are_last(shape) else x
 
 
 def channels_last(x: Tensor) -> Tensor:

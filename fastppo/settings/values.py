@@ -1,5 +1,6 @@
 """Values of settings in one form, and the names that a list of names may hold."""
 
+import re
 from typing import Any, get_args, get_origin
 
 LOGGERS = "tensorboard", "trackio", "wandb"  # packages that metrics can be sent to
@@ -18,6 +19,13 @@ def plain_value(value: Any, kind: Any = None) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(map(plain_value, value))
     return value.item() if hasattr(value, "item") and getattr(value, "shape", 0) == () else value
+
+
+def image_size(value: Any) -> tuple[int, int] | None:
+    """(height, width) that 84 or "64x96" stands for, each from 1 to 9,999; None for others."""
+    text = f"{value}x{value}" if type(value) is int else str(value)
+    sides = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3})", text)
+    return (int(sides[1]), int(sides[2])) if sides else None
 
 
 def split_names(text: str) -> tuple[str, ...]:

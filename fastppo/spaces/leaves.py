@@ -95,6 +95,11 @@ def tree_map(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
+def channels_are_last(shape: tuple[int, ...]) -> bool:
+    """True for an image with three axes of which the last is the shortest: its channels."""
+    return len(shape) == 3 and min(shape) == shape[2] != shape[0]
+
+
 def leaf_storage(space: Space) -> Storage:
     """The Storage of an observation that is one array; SpaceError if it cannot be stored."""
     if isinstance(space, MultiBinary):

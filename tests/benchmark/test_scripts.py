@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from optional_packages import NEEDS_BOX2D
 from source_tree import ROOT
 
 from fastppo.machine import kernels
@@ -50,3 +51,12 @@ def test_rollouts_are_timed_without_their_updates(script, monkeypatch):
     monkeypatch.setattr(spinning, "STEPS", 8)
     assert spinning.seconds("CartPole-v1", "local", 1, "as it is") > 0
     assert min(workers.measured("central", 2, 4, 0)) > 0
+
+
+@NEEDS_BOX2D
+def test_a_step_of_car_racing_is_timed_beside_gymnasiums_wrappers(script, monkeypatch, capsys):
+    pytest.importorskip("cv2")
+    monkeypatch.setattr(sys, "argv", ["pixels.py", "--car", "--steps", "2", "--rounds", "1"])
+    script("pixels").main()
+    assert re.findall(r"^(\w+) .* us .* of gymnasium$", capsys.readouterr().out, re.MULTILINE) == [
+        "gymnasium", "fastppo"]

@@ -28,7 +28,7 @@ def measured(spec, beside, remedy):
 arena_layout.Arena = measured
 image = Box(0, 255, (84, 84, 4), np.uint8)
 with PPO(lambda: Chance(image), preset="none", seed=1, num_workers=0, num_envs=8, epochs=1,
-         num_steps=32, **json.loads(sys.argv[1])) as ppo:
+         **{"num_steps": 32, **json.loads(sys.argv[1])}) as ppo:
     ppo.update(ppo.collect())
 print(json.dumps({"forecast": found["beside"], "taken": resident("VmHWM") - found["before"]}))
 """
@@ -37,8 +37,10 @@ print(json.dumps({"forecast": found["beside"], "taken": resident("VmHWM") - foun
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("settings", [
     {"model": "impala", "num_minibatches": 4}, {"model": "cnn", "num_minibatches": 1},
-    {"model": "mlp", "learner": "torch", "hidden_sizes": [256], "num_minibatches": 1}], ids=str)
-def test_what_a_torch_update_takes_is_within_the_forecast(settings):
+    {"model": "mlp", "learner": "torch", "hidden_sizes": [256], "num_minibatches": 1},
+    {"model": "mlp", "learner": "kernel", "hidden_sizes": [8], "num_steps": 128},
+    {"model": "cnn", "learner": "kernel", "num_steps": 128}], ids=str)
+def test_what_an_update_takes_is_within_the_forecast(settings):
     ran = subprocess.run([sys.executable, "-c", MEASURE, json.dumps(settings)], cwd="tests",
                          capture_output=True, text=True, check=True)
     found = json.loads(ran.stdout)

@@ -30,6 +30,7 @@ from fastppo.display import banner
 from fastppo.errors import CheckpointError, ConfigError
 from fastppo.evaluation import evaluate
 from fastppo.files import choose_folder, tensor_file
+from fastppo.files.crash_bundle import BUNDLE_FORMAT
 from fastppo.files.failed_update import RECORD_FORMAT
 from fastppo.learner import Learner
 from fastppo.outputs import background_sink
@@ -875,6 +876,26 @@ def test_a_bundle_is_replayed_up_to_the_step_that_failed(command, bundle):
     assert "again     environment 0 (replay, seed" in out and "a bug in the environment" in out
 
 
+def test_a_replay_repeats_an_action_as_often_as_training_did(command):
+    command("--env_name=shop:Plain", *TINY, "--no-norm-obs", "--frame_skip=3",
+            '--env_kwargs={"fails": 12}')
+    path, = only_run().glob("*.bundle")
+    assert path.name == "fault-env0-episode2-step0.bundle"
+    code, out, _ = command("replay", str(path), "--env_name=shop:Plain",
+                           '--env_kwargs={"fails": 2}')
+    assert code == 0 and "a bug in the environment" in out.partition("\nagain ")[2]
+
+
+def test_a_bundle_that_is_older_than_a_setting_has_its_default(command, bundle):
+    tensors, texts = tensor_file.read_tensor_file(bundle, BUNDLE_FORMAT, "", "")
+    for name in ("frame_skip", "grayscale", "resize"):
+        assert texts["settings"].pop(name) == Config.__dataclass_fields__[name].default
+    tensor_file.write_tensor_file(bundle, BUNDLE_FORMAT, tensors, texts)
+    code, out, _ = command("replay", str(bundle), "--env_name=shop:Plain",
+                           '--env_kwargs={"fails": 2}')
+    assert code == 0 and "a bug in the environment" in out.partition("\nagain ")[2]
+
+
 @pytest.mark.parametrize("kwargs", [[], ["--env_kwargs={}"]])
 def test_a_replay_in_which_nothing_fails_says_so(command, bundle, kwargs):
     code, out, _ = command("replay", str(bundle), "--env_name=shop:Plain", *kwargs)
@@ -1085,6 +1106,9 @@ main()
     ('--env_name=CartPole-v1 --env_kwargs={"foo":1}', "unexpected keyword argument 'foo'"),
     ('bench --env_name=CartPole-v1 --env_kwargs={"foo":1}', "unexpected keyword argument 'foo'"),
     ("--env_name=CartPole-v1 --eval_env=Foo-v0", "eval_env is 'Foo-v0': there is no environment"),
+    ("--env_name=CartPole-v1 --resize=a", "HEIGHTxWIDTH such as 64x96"),
+    ("--env_name=CartPole-v1 --end_on_life_loss", "fix: leave --end_on_life_loss out"),
+    ("--env_name=CartPole-v1 --preprocessing=atari --resize=64", "fix: leave --resize out; or"),
     ("--env_name=CartPole-v1 --vec=envpool", 'fix: pip install "fastppo[envpool]"'),
     ("--env_name=CartPole-v1 --logger=wandb", 'fix: pip install "fastppo[wandb]"'),
     ("--env_name=CartPole-v1 --logger=tensorboard", 'fix: pip install "fastppo[tensorboard]"'),

@@ -103,7 +103,8 @@ def test_the_list_names_presets_and_is_no_wider_than_80(command):
     lines = out.splitlines()
     assert max(map(len, lines)) <= 80
     assert "  cartpole                CartPole-v1" in lines
-    assert "  -                       BipedalWalkerHardcore-v3 CarRacing-v3" in lines
+    assert "  -                       BipedalWalkerHardcore-v3" in lines
+    assert "  carracing               CarRacing-v3" in lines
     assert any("--env_name=my_module:MyEnv" in line for line in lines)
 
 

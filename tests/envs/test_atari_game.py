@@ -9,7 +9,7 @@ import pytest
 from gymnasium.wrappers import AtariPreprocessing
 from optional_packages import NEEDS_ALE
 
-from fastppo.envs.atari import NOOP, SKIP, AtariOptions, fused_spec, has_noop
+from fastppo.envs.atari import NOOP, SKIP, AtariOptions, game_spec, has_noop
 from fastppo.envs.make import make_factory
 
 pytestmark = NEEDS_ALE
@@ -180,9 +180,9 @@ def test_the_picture_after_a_reset_is_that_of_the_new_game():
     {"render_mode": "human"}, {"obs_type": "rgb"}, {"frameskip": 1}, {"sound_obs": True}])
 def test_other_arguments_are_left_to_gymnasiums_wrapper(kwargs):
     spec = gym.spec("ALE/Pong-v5")
-    assert fused_spec(spec, kwargs) is spec
-    assert fused_spec(spec, {"mode": 0, "render_mode": "rgb_array"}).entry_point != spec.entry_point
-    assert fused_spec(gym.spec("CartPole-v1"), {}).entry_point.endswith("CartPoleEnv")
+    assert game_spec(spec, kwargs).entry_point == spec.entry_point
+    assert game_spec(spec, {"mode": 0, "render_mode": "rgb_array"}).entry_point != spec.entry_point
+    assert game_spec(gym.spec("CartPole-v1"), {}).entry_point.endswith("CartPoleEnv")
 
 
 def test_a_callable_keeps_gymnasiums_wrapper_and_plays_the_same_game():

@@ -1,15 +1,29 @@
-"""The id that a mistyped one is probably meant to be."""
+"""The id that a mistyped or retired one is probably meant to be."""
 
 import pytest
 from optional_packages import NEEDS_ALE
 
 from fastppo.envs.env_hints import nearest_id
+from fastppo.envs.make import make_factory
+from fastppo.errors import ConfigError
 
 
 @pytest.mark.parametrize("name, ours", [
     ("LunaLander-v3", "LunarLander-v3"), ("cartpole-v1", "CartPole-v1"),
     ("LunarLander-v9", "LunarLander-v3"), ("Robots-Empty-5x5-v0", None), ("xyz", None),
-    pytest.param("Pong-v5", "ALE/Pong-v5", marks=NEEDS_ALE),
+    *(pytest.param(name, "ALE/Pong-v5", marks=NEEDS_ALE) for name in (
+        "Pong-v5", "Pong-v4", "ALE/Pong-v4", "PongDeterministic-v0", "Pong-ram-v4",
+        "Pong-ramNoFrameskip-v0")),
     pytest.param("ALE/Brekout-v5", "ALE/Breakout-v5", marks=NEEDS_ALE)])
 def test_the_same_name_is_nearest_then_one_that_differs_in_a_letter_or_two(name, ours):
     assert nearest_id(name) == ours
+
+
+@NEEDS_ALE
+@pytest.mark.parametrize("name, fix", [
+    ("PongDeterministic-v4", "--env_name=ALE/Pong-v5"),
+    ("Pong-ram-v0", "--env_name=ALE/Pong-v5 --preset=none --env_kwargs='{\"obs_type\": \"ram\"}'")])
+def test_a_retired_id_of_atari_is_answered_with_todays(name, fix):
+    with pytest.raises(ConfigError, match=f"there is no environment '{name}'") as caught:
+        make_factory(name)
+    assert caught.value.shell.endswith(f"fix: {fix}")

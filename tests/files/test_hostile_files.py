@@ -212,6 +212,7 @@ SETTINGS = {
     "300,000 layers": dict(hidden_sizes=[1] * 300_000),
     "large layers": dict(hidden_sizes=[9000] * 3),
     "a large memory": dict(rnn="lstm", rnn_size=9000), "a million frames": dict(frame_stack=10**6),
+    "a billion frames of an action": dict(frame_skip=10**9),
     "a billion frames": dict(frame_stack=10**9), "a million threads": dict(torch_threads=10**6),
     "a model to import": dict(model="pwn:go"), "an environment to import": dict(env_name="pwn:go"),
     "an environment to evaluate in": dict(eval_env="pwn:go", eval_interval=64),

@@ -1,0 +1,314 @@
+"""Images in grey and of another size, and actions for several frames: equal to Gymnasium's."""
+
+import subprocess
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.wrappers import (
+    FrameStackObservation,
+    GrayscaleObservation,
+    ResizeObservation,
+    TimeLimit,
+)
+from optional_packages import NEEDS_ALE, NEEDS_BOX2D
+
+from fastppo.build.resolve import config_for
+from fastppo.config import Config
+from fastppo.envs.images import ImageOptions, ImageView
+from fastppo.envs.make import FASTER, make_factory, wrapping
+from fastppo.envs.source import EnvSource
+from fastppo.errors import ConfigError
+
+RGB = Box(0, 255, (21, 14, 3), np.uint8)
+SHAPES = [(21, 14, 3), (3, 21, 14)]
+
+
+class Picture(gym.Env):
+    """Random images, of 9 steps; the reward of step n is n / 10."""
+
+    late = "has no meaning here"
+
+    def __init__(self, space=RGB):
+        self.observation_space, self.action_space = space, Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.actions = 0, []
+        return self._image(), {"steps": 0}
+
+    def step(self, action):
+        self.steps += 1
+        self.actions.append(action)
+        return self._image(), self.steps / 10, self.steps == 9, False, {"steps": self.steps}
+
+    def _image(self):
+        space = self.observation_space
+        if space.dtype == np.uint8:
+            return self.np_random.integers(0, 256, space.shape, np.uint8)
+        return self.np_random.uniform(space.low, space.high).astype(space.dtype)
+
+
+def made(env, **settings):
+    """The environment that a trainer steps with these settings."""
+    return EnvSource(env, Config(num_envs=1, env_name="Picture", **settings)).factories[0]()
+
+
+def grey_by_definition(image, axis):
+    """Gymnasium's formula, in float64."""
+    return np.sum(np.moveaxis(image, axis, -1) * np.array([0.2125, 0.7154, 0.0721]), axis=-1)
+
+
+def means_by_definition(image, size, axes):
+    """The exact means over the area of each new pixel, of two axes of an image."""
+    image = image.astype(float)
+    for axis, new in zip(axes, size):
+        parts = np.repeat(image, new, axis).swapaxes(0, axis)  # of which each new pixel has n
+        image = parts.reshape(new, -1, *parts.shape[1:]).mean(1).swapaxes(0, axis)
+    return image
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype, high", [(np.uint8, 255), (np.float32, 1), (np.float64, 7)])
+def test_an_image_is_grey_by_gymnasiums_formula(shape, dtype, high):
+    space, axis = Box(0, high, shape, dtype), shape.index(3)
+    view, image = ImageView(space, ImageOptions(grayscale=True)), Picture(space).reset(seed=1)[0]
+    exact = grey_by_definition(image, axis)
+    if dtype is np.uint8:
+        assert view.space == Box(0, 255, (21, 14), np.uint8)
+        assert np.array_equal(view(image), exact.astype(np.uint8))
+    else:  # with a channel, because floats with two axes are no image to a network
+        assert view.space == Box(0, high, (21, 14, 1) if axis == 2 else (1, 21, 14), np.float32)
+        assert np.allclose(view(image), np.expand_dims(exact, axis), atol=1e-6)
+    assert view.space.contains(view(image))
+
+
+@pytest.mark.parametrize("shape, axes, dtype", [
+    ((21, 14), (0, 1), np.uint8), *((shape, axes, dtype) for dtype in (np.uint8, np.float32)
+                                    for shape, axes in ((SHAPES[0], (0, 1)), (SHAPES[1], (1, 2)),
+                                                        ((1, 21, 14), (1, 2))))])
+@pytest.mark.parametrize("size", [8, "10x6", "42x14"])
+def test_an_image_is_resized_to_the_means_over_its_areas(shape, axes, dtype, size):
+    space = Box(0, 255, shape, dtype)
+    view, image = ImageView(space, ImageOptions(resize=size)), Picture(space).reset(seed=2)[0]
+    height, width = (8, 8) if size == 8 else map(int, size.split("x"))
+    exact = means_by_definition(image, (height, width), axes)
+    assert view.space.shape == exact.shape and view.space.dtype == dtype
+    assert np.abs(view(image) - exact).max() <= (0.5001 if dtype is np.uint8 else 1e-4)
+
+
+def test_an_observation_that_is_not_of_the_space_is_said_to_be_none():
+    view = ImageView(RGB, ImageOptions(resize=8))
+    with pytest.raises(ValueError, match=r"observation has shape \(14, 21, 3\), its space"):
+        view(np.zeros((14, 21, 3), np.uint8))
+    with pytest.raises(ValueError, match="int64, which uint8 does not keep"):
+        view(np.zeros((21, 14, 3), np.int64))
+
+
+def test_an_action_is_repeated_its_rewards_are_added_up_and_the_last_frame_is_seen():
+    env, plain = made(Picture, frame_skip=4), Picture()
+    env.reset(seed=5)
+    plain.reset(seed=5)
+    for action, frames in ((1, 4), (0, 4), (1, 1)):  # the episode ends in the first frame of four
+        answers = [plain.step(action) for _ in range(frames)]
+        obs, rew, term, trunc, info = env.step(action)
+        assert np.array_equal(obs, answers[-1][0])
+        assert (rew, term, trunc, info) == (sum(one[1] for one in answers), *answers[-1][2:])
+    assert term and env.unwrapped.actions == [1] * 4 + [0] * 4 + [1]
+
+
+def test_a_limit_of_the_settings_counts_actions_and_that_of_the_environment_frames():
+    gym.register("Picture-v0", Picture, max_episode_steps=7)
+    try:
+        for env, limit, lengths in (("Picture-v0", None, 2), ("Picture-v0", 2, 2),
+                                    ("Picture-v0", 5, 3), (Picture, 1, 1), (Picture, None, 3)):
+            env = made(env, frame_skip=4, max_episode_steps=limit)
+            env.reset(seed=1)
+            ends = [any(env.step(0)[2:4]) for _ in range(lengths)]
+            assert ends == [False] * (lengths - 1) + [True]
+    finally:
+        del gym.registry["Picture-v0"]
+
+
+def test_without_a_setting_nothing_is_wrapped():
+    assert type(made(Picture)) is Picture
+
+
+def chain(env, skip, limit=None):
+    """The same by Gymnasium's wrappers: grey, 64 x 64, two frames."""
+    class Skip(gym.Wrapper):
+        def step(self, action):
+            total = 0.0
+            for _ in range(skip):
+                obs, rew, term, trunc, info = self.env.step(action)
+                total += float(rew)
+                if term or trunc:
+                    break
+            return obs, total, term, trunc, info
+    env = ResizeObservation(GrayscaleObservation(Skip(env)), (64, 64))
+    return FrameStackObservation(TimeLimit(env, limit) if limit else env, 2)
+
+
+def car(**kwargs):
+    return gym.make("CarRacing-v3", disable_env_checker=True, **kwargs)
+
+
+@NEEDS_BOX2D
+@pytest.mark.parametrize("skip, frames", [(1, 60), (4, 30)])  # 30 frames end in the second of four
+def test_car_racing_is_what_gymnasiums_wrappers_give(skip, frames):
+    pytest.importorskip("cv2")
+    factory = make_factory("CarRacing-v3", kwargs={"max_episode_steps": frames},
+                           stack=2, images=ImageOptions(skip, True, 64))
+    ours, theirs = factory(), chain(car(max_episode_steps=frames), skip)
+    assert ours.observation_space == theirs.observation_space
+    assert f"{type(ours.unwrapped).__module__}:CarRacing" in FASTER.values()
+    rng = np.random.default_rng(0)
+    for seed in (1, 2):
+        obs, wanted = ours.reset(seed=seed)[0], theirs.reset(seed=seed)[0]
+        over = False
+        while not over:
+            assert np.abs(obs.astype(int) - wanted).max() <= 1  # 0 was measured
+            action = rng.uniform((-1, 0.2, 0), (1, 1, 0.3)).astype(np.float32)
+            obs, *rest = ours.step(action)
+            wanted, *others = theirs.step(action)
+            assert rest == others
+            over = rest[1] or rest[2]
+    assert rest[1:3] == [False, True]
+
+
+@NEEDS_BOX2D
+@pytest.mark.parametrize("skip", [1, 3])
+def test_every_colour_of_car_racing_is_drawn_as_gymnasium_does_to_the_end_of_the_field(skip):
+    ours = make_factory("CarRacing-v3", images=ImageOptions(frame_skip=skip))()
+    theirs = car()
+    assert np.array_equal(ours.reset(seed=3)[0], theirs.reset(seed=3)[0])
+    action = np.array([0.1, 1, 0], np.float32)
+    for step in range(70):
+        if step == 69:  # it leaves the field in the first of the frames
+            for env in (ours, theirs):
+                env.unwrapped.car.hull.position = 340.0, 0.0
+        obs, rew, *rest = ours.step(action)
+        answers = [theirs.step(action) for _ in range(1 if step == 69 else skip)]
+        assert np.array_equal(obs, answers[-1][0]) and rest == [*answers[-1][2:]]
+        assert rew == sum(one[1] for one in answers)
+    assert rest == [True, False, {"lap_finished": False}] and rew == -100
+
+
+@NEEDS_BOX2D
+def test_a_frame_of_car_racing_that_is_not_seen_is_not_drawn(monkeypatch):
+    env = make_factory("CarRacing-v3", images=ImageOptions(frame_skip=4))()
+    drawn, render = [], env.unwrapped._render_road
+    monkeypatch.setattr(env.unwrapped, "_render_road", lambda *args: drawn.append(render(*args)))
+    env.reset(seed=1)
+    env.step(np.zeros(3, np.float32))
+    assert len(drawn) == 2 and env.unwrapped.state.shape == (96, 96, 3)
+
+
+@NEEDS_BOX2D
+def test_car_racing_can_also_be_rendered_for_a_video():
+    env = make_factory("CarRacing-v3", kwargs={"render_mode": "rgb_array"},
+                       images=ImageOptions(frame_skip=2))()
+    other = car(render_mode="rgb_array")
+    for one in (env, other):
+        one.reset(seed=1)
+    env.step(np.zeros(3, np.float32))
+    for _ in range(2):
+        other.step(np.zeros(3, np.float32))
+    assert np.array_equal(env.render(), other.render()) and env.render().shape == (400, 600, 3)
+
+
+@NEEDS_BOX2D
+def test_car_racing_has_a_preset_and_is_trained_with_convolutions(trainer):
+    assert {"frame_skip": 2, "grayscale": True, "resize": 64, "frame_stack": 2}.items() \
+        <= vars(config_for("CarRacing-v3", {})).items()
+    for kwargs in ({}, {"continuous": False}):
+        ppo = trainer("CarRacing-v3", preset="auto", num_envs=2, num_steps=4, epochs=1,
+                      num_minibatches=1, max_episode_steps=3, env_kwargs=kwargs)
+        ppo.learn(16)
+        assert (ppo.config.model, ppo.config.learner) == ("cnn", "kernel")
+        assert ppo.source.obs_space == Box(0, 255, (2, 64, 64), np.uint8)
+        assert ppo.evaluate(2).lengths.tolist() == [3, 3]
+
+
+def test_the_same_bits_come_of_any_number_of_workers(trainer):
+    found = []
+    for workers in (0, 2):
+        ppo = trainer(lambda: Picture(Box(0, 255, (50, 60, 3), np.uint8)), num_workers=workers,
+                      frame_skip=2, grayscale=True, resize="36x40", frame_stack=3)
+        found.append([array.numpy().tobytes() for array in ppo.collect()])
+        assert ppo.source.obs_space.shape == (3, 36, 40)
+    assert found[0] == found[1]
+
+
+def test_a_process_that_preprocesses_images_imports_neither_torch_nor_opencv():
+    code = ("import sys; from fastppo.envs.make import make_factory, wrapping;"
+            "env = make_factory('scripted_game:Quick',"
+            " **wrapping({'resize': 8, 'frame_skip': 2, 'frame_stack': 2}))();"
+            "env.reset(seed=1); assert env.step(0)[0].shape == (2, 8, 8);"
+            "print([m for m in ('torch', 'numba', 'cv2') if m in sys.modules])")
+    ran = subprocess.run([sys.executable, "-c", code], cwd="tests", capture_output=True, text=True)
+    assert ran.stdout.strip() == "[]", ran.stderr
+
+
+@pytest.mark.parametrize("space, settings, said", [
+    (Box(0, 255, (128,), np.uint8), {"resize": 84}, r"resize needs .* one image.*\(128,\).*resize"),
+    (Box(-np.inf, np.inf, (9, 9, 3)), {"resize": 84}, "resize needs"),
+    (Dict(image=RGB), {"grayscale": True}, "grayscale needs.*leave grayscale out"),
+    (Box(0, 255, (21, 14), np.uint8), {"grayscale": True}, "red, green and blue"),
+    (Box(0, 255, (21, 14, 4), np.uint8), {"grayscale": True, "resize": 9}, "red, green and blue"),
+    (RGB, {"resize": "84*84"}, "resize is '84.84', but must be pixels"),
+    (RGB, {"resize": "0x84"}, "resize is"), (RGB, {"resize": 10_000}, "from 1 to 9,999"),
+    (RGB, {"frame_skip": 0}, "frame_skip is 0"), (RGB, {"grayscale": 2}, "grayscale is 2"),
+    (RGB, {"resize": 84, "preprocessing": "atari"},
+     "preprocessing=atari has an action for 4 frames.*leave resize out; or preprocessing=.none."),
+    (RGB, {"grayscale": True, "resize": 9, "vec": "native"},
+     r"makes complete environments.*vec=.workers.; or grayscale=False, resize=None$"),
+    (RGB, {"end_on_life_loss": True}, "fix: leave end_on_life_loss out$")])
+def test_what_cannot_be_preprocessed_is_refused_with_a_fix(trainer, space, settings, said):
+    with pytest.raises(ConfigError, match=f"(?s){said}") as caught:
+        trainer(lambda: Picture(space), **settings)
+    assert "\n  fix: " in str(caught.value)
+
+
+def test_images_that_are_too_small_for_a_network_can_be_made_larger(trainer):
+    with pytest.raises(ConfigError, match=r"36x36 or larger, and the largest here is 21x14\n"
+                       "  fix: resize=84; or model=\"impala\""):
+        trainer(Picture, model="cnn")
+    assert trainer(Picture, model="cnn", resize=36).config.model == "cnn"
+
+
+def test_an_mlp_on_images_is_a_warning_of_its_cost(trainer, caplog):
+    space = Box(0, 255, (40, 40, 3), np.uint8)
+    trainer(lambda: Picture(space), model="mlp", hidden_sizes=(64, 64))
+    assert "4,800 separate numbers, which costs 622,592 weights" in caplog.text
+    assert caplog.text.rstrip().endswith("fix: model=cnn")
+    caplog.clear()
+    trainer(lambda: Picture(space))
+    trainer(Picture, model="mlp")  # too small for another network
+    assert not caplog.text
+
+
+@NEEDS_ALE
+@pytest.mark.parametrize("settings, fix", [
+    ({"frame_skip": 4, "preset": "none"}, "leave --frame_skip out; or --env_kwargs="
+     """'{"frameskip": 1}'"""),
+    ({"frame_skip": 2}, "leave --frame_skip out; or --preprocessing=none --end_on_life_loss=False"
+     """ --env_kwargs='{"frameskip": 1}'"""),
+    ({"grayscale": True}, "leave --grayscale out; or --preprocessing=none"
+     " --end_on_life_loss=False"),
+    ({"preset": "none", "end_on_life_loss": True}, "--preprocessing=atari")])
+def test_a_game_that_skips_frames_already_is_refused_before_torch_is_imported(settings, fix):
+    config = config_for("ALE/Pong-v5", settings)
+    with pytest.raises(ConfigError) as caught:
+        make_factory("ALE/Pong-v5", **wrapping(vars(config)))
+    assert caught.value.shell.endswith(f"fix: {fix}")
+
+
+@NEEDS_ALE
+def test_a_game_without_its_own_preprocessing_can_have_ours():
+    env = make_factory("ALE/Pong-v5", kwargs={"frameskip": 1},
+                       images=ImageOptions(4, True, 84))()
+    obs, _ = env.reset(seed=1)
+    assert obs.shape == (84, 84) and env.step(0)[4]["episode_frame_number"] == 4
