@@ -64,7 +64,7 @@ def nearest_id(name: str) -> str | None:
 
 def _base(env_id: str) -> str:
     """The name of an id in small letters, without namespace, version and variant: pong."""
-    name = env_id.rpartition("/")[2].rpartition("-v")[0]
+    name = re.sub(r"-v\d+$", "", env_id.rpartition("/")[2])
     return re.sub("(-ram)?(NoFrameskip|Deterministic)?$", "", name).lower()
 
 

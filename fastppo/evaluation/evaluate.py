@@ -20,7 +20,7 @@ from fastppo.settings.script_names import unknown_arguments
 from fastppo.stepping.environments import Environments, RunningEpisode
 
 MAX_ENVS = 16  # played side by side
-MAX_STEPS = 100_000  # of an episode, in an environment that has no time limit
+MAX_STEPS = 30_000  # of an episode, in an environment that has no time limit
 
 
 class Evaluation(NamedTuple):

@@ -1,6 +1,7 @@
 """A policy from a file, which can be evaluated without a trainer."""
 
 import os
+from numbers import Integral
 from typing import Any, Never
 
 from fastppo.config import Config
@@ -26,7 +27,7 @@ class LoadedPolicy(Policy):
         self.observer, self.config = policy.observer, config
         self.eval()
 
-    def evaluate(self, episodes: int = 100, deterministic: bool = True, env: Any = None,
+    def evaluate(self, env: Any = None, episodes: int = 100, deterministic: bool = True,
                  seed: int | None = None, env_kwargs: dict[str, Any] | None = None,
                  max_episode_steps: int | None = None, **others: Never) -> Evaluation:
         """Plays episodes; with the defaults those that `ppo.evaluate` plays after training.
@@ -36,6 +37,9 @@ class LoadedPolicy(Policy):
         replace those of the run. Raises ConfigError for an environment that the policy cannot play,
         EnvError for one that fails.
         """
+        if isinstance(env, Integral):
+            raise ConfigError(f"evaluate's first argument is an environment, and not {env!r}",
+                              f"policy.evaluate(episodes={env})")
         factories = factories_for(self, env, env_kwargs, max_episode_steps)
         with torch_threads(self.threads):
             return evaluate(self, factories, self.seed_of_episodes(seed), episodes, deterministic,

@@ -27,9 +27,11 @@ def public_config(config: Config) -> dict[str, Any]:
 
 def example_model(folder: Path = Path()) -> Path:
     """The newest policy in `folder`, else under runs/; a name that one might have if none is."""
-    found = [*folder.glob("*.safetensors")] or [*Path("runs").glob("*/*.safetensors")]
-    return max(filter(has_header, found), key=lambda path: path.stat().st_mtime,
-               default=Path("runs/latest/model.safetensors"))
+    for paths in (folder.glob("*.safetensors"), Path("runs").glob("*/*.safetensors")):
+        found = [path for path in paths if has_header(path) and not NAME.fullmatch(path.name)]
+        if found:
+            return max(found, key=lambda path: path.stat().st_mtime)
+    return Path("runs/latest/model.safetensors")
 
 
 def has_header(path: Path) -> bool:

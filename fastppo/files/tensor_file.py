@@ -113,7 +113,7 @@ def read_tensor_file(path: Path, form: str, what: str, writer: str
         kind = stored.split()[1]
         found = CheckpointError if kind in form else PathError
         raise found(f"{path} is {stored[8:]!r}, not {what} of this version",
-                    OTHER_KINDS.get(kind, fix))
+                    fix if what.startswith("the bundle") else OTHER_KINDS.get(kind, fix))
     checksum = metadata.pop("sha256", "")
     if metadata.get("format") != form or checksum != _digest(tensors, metadata):
         raise CheckpointError(f"{path} is not {what} of this version of fastppo, or is damaged",

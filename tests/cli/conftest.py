@@ -7,6 +7,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """The command was started as main.py, in the test's own folder."""
+    """The command was started as main.py, in the test's own folder, 80 columns wide."""
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "argv", ["main.py"])
     monkeypatch.chdir(tmp_path)

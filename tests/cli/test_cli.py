@@ -1028,6 +1028,14 @@ def test_handlers_are_the_main_threads_business():
     assert seen == [before]
 
 
+def test_a_checkpoint_is_not_proposed_where_a_policy_is_wanted(command):
+    assert command(*CARTPOLE, "--run_dir=runs/a", "--eval_episodes=0")[0] == 0
+    shutil.copy("runs/a/model.safetensors", "runs/a/checkpoint-9.safetensors")
+    os.utime("runs/a/checkpoint-9.safetensors", (2**31, 2**31))
+    proposed = command("export", "nothere")[2]
+    assert "model.safetensors" in proposed and "checkpoint" not in proposed
+
+
 def test_a_real_process_with_workers_stops_on_sigterm_and_leaves_nobody():
     command = [sys.executable, MAIN, "--env_name=CartPole-v1", "--num_workers=2", "--run_dir=run",
                "--total_steps=100M", "--num_envs=4"]

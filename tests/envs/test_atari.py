@@ -332,7 +332,7 @@ def test_a_policy_for_games_is_not_told_to_leave_out_what_it_was_trained_with(tr
     trainer(Quick, **SMALL).save(tmp_path / "model.safetensors")
     for env in (NoGame, Spaceless):
         with pytest.raises(ConfigError, match=r"\n  fix: give the environment that it was trained"):
-            load(tmp_path / "model.safetensors").evaluate(1, env=env)
+            load(tmp_path / "model.safetensors").evaluate(env, episodes=1)
 
 
 def test_a_vector_environment_that_is_made_already_is_not_preprocessed(trainer):

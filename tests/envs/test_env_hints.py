@@ -10,6 +10,7 @@ from fastppo.errors import ConfigError
 
 @pytest.mark.parametrize("name, ours", [
     ("LunaLander-v3", "LunarLander-v3"), ("cartpole-v1", "CartPole-v1"),
+    ("cartpole", "CartPole-v1"),
     ("LunarLander-v9", "LunarLander-v3"), ("Robots-Empty-5x5-v0", None), ("xyz", None),
     *(pytest.param(name, "ALE/Pong-v5", marks=NEEDS_ALE) for name in (
         "Pong-v5", "Pong-v4", "ALE/Pong-v4", "PongDeterministic-v0", "Pong-ram-v4",

@@ -115,7 +115,7 @@ def test_the_mission_is_learnt_from_and_the_policy_evaluates_itself(tmp_path):
         ppo.save(tmp_path / "rooms.safetensors")
     policy = load(tmp_path / "rooms.safetensors")
     assert policy.obs_space["mission"] == MultiDiscrete([9] * 6)
-    assert policy.evaluate(20, env=Rooms).mean == 1.0
+    assert policy.evaluate(Rooms, episodes=20).mean == 1.0
 
 
 def test_a_policy_ignores_a_mission_that_it_was_not_trained_on():

@@ -36,14 +36,16 @@ def test_it_plays_what_its_trainer_plays_bit_for_bit(trainer, tmp_path, settings
     policy = saved(ppo, tmp_path)
     assert isinstance(policy, Policy) and policy.config.env_name == "CartPole-v1"
     wanted = ppo.evaluate(5, deterministic)
-    assert same(policy.evaluate(5, deterministic), wanted)
-    assert same(policy.evaluate(5, deterministic), wanted)  # again the same
+    assert same(policy.evaluate(episodes=5, deterministic=deterministic), wanted)
+    assert same(policy.evaluate(episodes=5, deterministic=deterministic), wanted)  # again the same
 
 
 def test_another_seed_gives_other_episodes(trainer, tmp_path):
     policy = saved(trainer("CartPole-v1").learn(32), tmp_path)
-    assert not same(policy.evaluate(5), policy.evaluate(5, seed=2))
-    assert same(policy.evaluate(5), policy.evaluate(5, seed=policy.config.seed))
+    with pytest.raises(ConfigError, match=r"policy.evaluate\(episodes=5\)"):
+        policy.evaluate(5)
+    assert not same(policy.evaluate(episodes=5), policy.evaluate(episodes=5, seed=2))
+    assert same(policy.evaluate(episodes=5), policy.evaluate(episodes=5, seed=policy.config.seed))
 
 
 @pytest.mark.parametrize("make", [
@@ -51,7 +53,7 @@ def test_another_seed_gives_other_episodes(trainer, tmp_path):
     ids=["Dict", "mask in the info", "mask in the observation"])
 def test_an_environment_of_ones_own_is_given(trainer, tmp_path, make):
     ppo = trainer(make).learn(32)
-    assert same(saved(ppo, tmp_path).evaluate(4, env=make), ppo.evaluate(4))
+    assert same(saved(ppo, tmp_path).evaluate(make, 4), ppo.evaluate(4))
 
 
 def test_it_predicts_and_moves_as_the_policy_that_was_saved(trainer, tmp_path):
@@ -87,9 +89,9 @@ def test_arguments_in_a_file_are_used_if_they_are_numbers(kwargs, used):
 def test_the_arguments_of_training_count_unless_others_are_given(trainer, tmp_path):
     ppo = trainer("LunarLander-v3", env_kwargs={"continuous": True}, max_episode_steps=20)
     policy = saved(ppo, tmp_path)
-    assert same(policy.evaluate(2), ppo.evaluate(2))
+    assert same(policy.evaluate(episodes=2), ppo.evaluate(2))
     with pytest.raises(ConfigError, match=r"actions are of the space Discrete\(4\)"):
-        policy.evaluate(2, env_kwargs={"continuous": False})
+        policy.evaluate(episodes=2, env_kwargs={"continuous": False})
 
 
 @pytest.mark.parametrize("words, match", [
@@ -97,7 +99,7 @@ def test_the_arguments_of_training_count_unless_others_are_given(trainer, tmp_pa
      r" Box\(3,\) float32 from -8.0 to 8.0, but the policy is trained for Box\(4,\) float32 from"),
     (dict(env="NoSuchEnv-v7"), "there is no environment"), (dict(episodes=0), "episodes is 0"),
     (dict(seed=-1), "seed is -1"), (dict(max_episode_steps=0), "max_episode_steps is 0"),
-    (dict(env=3), "env_name is 3")], ids=str)
+    (dict(env=3.5), "env_name is 3.5")], ids=str)
 def test_wrong_arguments_are_refused(trainer, tmp_path, words, match):
     policy = saved(trainer("CartPole-v1"), tmp_path)
     with pytest.raises(ConfigError, match=match):
@@ -109,13 +111,13 @@ def test_an_episode_that_does_not_end_is_an_error_if_there_is_no_time_limit(
     monkeypatch.setattr(evaluate, "MAX_STEPS", 50)
     ppo = trainer(lambda: Counting(60))
     policy = saved(ppo, tmp_path)
-    for one in (ppo.evaluate, lambda count: policy.evaluate(count, env=lambda: Counting(60))):
+    for one in (ppo.evaluate, lambda count: policy.evaluate(lambda: Counting(60), count)):
         with pytest.raises(EnvError, match="episode 0 has not ended after 50 steps"):
             one(2)
-    assert policy.evaluate(2, env=lambda: Counting(50)).lengths.tolist() == [50, 50]
-    limited = policy.evaluate(2, env=lambda: gym.wrappers.TimeLimit(Counting(99), 70))
+    assert policy.evaluate(episodes=2, env=lambda: Counting(50)).lengths.tolist() == [50, 50]
+    limited = policy.evaluate(episodes=2, env=lambda: gym.wrappers.TimeLimit(Counting(99), 70))
     assert limited.lengths.tolist() == [70, 70]
-    short = policy.evaluate(2, env=lambda: Counting(60), max_episode_steps=7)
+    short = policy.evaluate(episodes=2, env=lambda: Counting(60), max_episode_steps=7)
     assert short.lengths.tolist() == [7, 7]
 
 
