@@ -41,11 +41,12 @@ def plot_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     from fastppo.reports.curves import save_curves
     from fastppo.reports.density import save_density
     from fastppo.reports.pictures import check_output
-    from fastppo.reports.run_groups import group_runs, mean_ends_early
+    from fastppo.reports.run_groups import group_runs, mean_ends_early, with_values
     from fastppo.reports.run_table import read_runs
     output = Path(options.output)
     check_output(output)
     groups = group_runs([read_runs(path) for path in paths], options.labels)
+    groups = with_values(groups, options.metric)
     save = save_curves if options.kind == "curve" else save_density
     existed = output.exists()
     path = shown(save(groups, options.metric, output))

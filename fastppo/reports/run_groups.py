@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Sequence
 import numpy as np
 
 from fastppo.config import Config
+from fastppo.display.notes import note
 from fastppo.errors import ConfigError
 from fastppo.reports.run_table import RunTable
 from fastppo.settings.fixes import Set, format_value
@@ -99,6 +100,20 @@ def group_runs(places: Sequence[list[RunTable]], labels: Sequence[str] | None) -
     for label, table in zip(texts, tables):
         groups.setdefault(label, {}).setdefault(table.file.resolve(), table)
     return [RunGroup(label, [*runs.values()]) for label, runs in groups.items()]
+
+
+def with_values(groups: list[RunGroup], metric: str) -> list[RunGroup]:
+    """The groups without the runs that have no value of `metric`, which notes name.
+
+    If no run has one, all stay.
+    """
+    kept = [RunGroup(label, [table for table in tables if table.has_value(metric)])
+            for label, tables in groups]
+    kept = [group for group in kept if group.tables]
+    for table in (table for group in groups * bool(kept) for table in group.tables):
+        if not table.has_value(metric):
+            note(f"{table.file} has no value of {metric} and is left out")
+    return kept or groups
 
 
 def run_labels(tables: Sequence[RunTable]) -> list[str]:

@@ -41,6 +41,10 @@ class RunTable(NamedTuple):
         file = self.file.resolve()
         return self.env_name or (file.parent.name if file.name == METRICS_FILE else file.stem)
 
+    def has_value(self, metric: str) -> bool:
+        """True if any row has a finite value of `metric`."""
+        return bool(np.isfinite(self.columns.get(metric, np.nan)).any())
+
     def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """(environment steps, values) f64 [points] of the rows in which `metric` is finite.
 

@@ -142,3 +142,12 @@ def test_every_command_of_the_page_is_understood():
     assert {verb for verb, _ in lines} == {*parsers}
     for verb, words in lines:
         parsers[verb](shlex.split(words))
+
+
+def test_a_run_without_a_value_is_left_out_of_a_picture_of_several(command):
+    write_run(Path("none"), [float("nan")])
+    code, out, err = command("plot", "a", "none")
+    assert (code, out) == (0, "plot.png\n")
+    assert err == f"note: none/metrics.csv has no value of {RETURN} and is left out\n"
+    code, _, err = command("plot", "none")
+    assert code == 2 and "no finite value" in err
