@@ -77,6 +77,7 @@ def check_environment(config: Config) -> None:
 def _check_engine_settings(env: Any, config: Config) -> None:
     """Raises ConfigError for settings that an engine cannot follow."""
     check_processes(config.vec, config.num_workers)
+    wrapping(vars(config))  # for its errors
     names = WRAPPING if config.preprocessing == "none" else ()  # games have them in make_games
     defaults = {name: default_of(name) for name in names}
     if changed := [name for name in names if getattr(config, name) != defaults[name]]:

@@ -307,6 +307,12 @@ def test_a_game_that_skips_frames_already_is_refused_before_torch_is_imported(se
 
 
 @NEEDS_ALE
+def test_an_engine_that_preprocesses_games_is_not_asked_for_another_size(trainer):
+    with pytest.raises(ConfigError, match="resize is 64, but preprocessing=atari has"):
+        trainer("ALE/Pong-v5", preset="auto", vec="native", resize=64, num_envs=2)
+
+
+@NEEDS_ALE
 def test_a_game_without_its_own_preprocessing_can_have_ours():
     env = make_factory("ALE/Pong-v5", kwargs={"frameskip": 1},
                        images=ImageOptions(4, True, 84))()
