@@ -39,8 +39,8 @@ PRESETS: dict[str, dict[str, Any]] = {
                           gamma=0.999, clip_range=0.18, norm_rewards=True, total_steps=1_490_944),
     "cartpole": dict(num_envs=16, num_steps=32, epochs=10, num_minibatches=8, lr=2e-3, gamma=0.98,
                      gae_lambda=0.9, reward_scale=0.1, norm_obs=False, total_steps=100_000),
-    # rl-zoo3's for CarRacing-v2, not measured here; but without its gSDE, GELU and hidden layers of
-    # 256, which the compiled kernels lack. So actions explore with the default's deviation of 1.
+    # rl-zoo3's of CarRacing-v2, without gSDE, GELU and hidden layers of 256, which the compiled
+    # kernels lack; so actions explore with the default's deviation of 1. No whole run was measured.
     "carracing": dict(grayscale=True, resize=64, frame_skip=2, frame_stack=2, num_envs=8,
                       num_steps=512, epochs=10, num_minibatches=32, lr=1e-4, norm_obs=False,
                       norm_rewards=True, total_steps=4_000_000, eval_episodes=10),
