@@ -39,7 +39,7 @@ def refused(capsys, *argv):
 
 def test_it_prints_the_mean_its_spread_and_the_length(run, capsys):
     main.main(["eval", str(run), "--episodes=7"])
-    found = load(run / "model.safetensors").evaluate(7)
+    found = load(run / "model.safetensors").evaluate(episodes=7)
     assert capsys.readouterr().out.splitlines() == [
         f"model     {run / 'model.safetensors'}",
         "env       CartPole-v1, seed 1, deterministic actions",
@@ -52,7 +52,7 @@ def test_it_prints_the_mean_its_spread_and_the_length(run, capsys):
 
 def test_one_episode_has_no_spread(run, capsys):
     main.main(["eval", str(run / "model.safetensors"), "--episodes=1", "--stochastic", "--seed=5"])
-    found = load(run / "model.safetensors").evaluate(1, False, seed=5)
+    found = load(run / "model.safetensors").evaluate(episodes=1, deterministic=False, seed=5)
     assert capsys.readouterr().out.splitlines()[1:] == [
         "env       CartPole-v1, seed 5, stochastic actions", f"return    {found}",
         f"length    {found.lengths[0]}.0 steps"]
@@ -62,7 +62,7 @@ def test_one_episode_has_no_spread(run, capsys):
 def test_json_has_every_episode(run, capsys, episodes):
     main.main(["eval", str(run), f"--episodes={episodes}", "--json", "--best"])
     told = json.loads(capsys.readouterr().out)
-    found = load(run / "best.safetensors").evaluate(episodes)
+    found = load(run / "best.safetensors").evaluate(episodes=episodes)
     assert told["model"] == str(run / "best.safetensors") and told["env_name"] == "CartPole-v1"
     assert told["returns"] == found.returns.tolist() and told["mean"] == found.mean
     assert told["lengths"] == found.lengths.tolist() and told["length"] == found.lengths.mean()

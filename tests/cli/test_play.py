@@ -48,7 +48,7 @@ def refused(capsys, *argv):
 
 def test_the_episodes_are_those_of_an_evaluation(run, capsys):
     main.main(["play", "run", "--episodes=2", "--output=two.webp"])
-    found = load(run / "model.safetensors").evaluate(2)
+    found = load(run / "model.safetensors").evaluate(episodes=2)
     steps = found.lengths.tolist()
     told = capsys.readouterr().out.splitlines()
     assert told[:2] == ["model     run/model.safetensors",
