@@ -51,18 +51,19 @@ class AtariVector(gym.vector.VectorWrapper):
         """Begins new games."""
         obs, info = self.env.reset(**kwargs)
         self.left, self.score = np.array(info["lives"]), np.zeros(self.num_envs)
-        self.over, self.lost, self.length = np.zeros((3, self.num_envs), np.int64)
+        self.length = np.zeros(self.num_envs, np.int64)
+        self.over, self.lost = np.zeros((2, self.num_envs), bool)
         return obs, {}
 
     def step(self, actions):
         """One step of 4 frames; a reset, after the end of a game or of a life, has no reward."""
         resetting, actions = self.over | self.lost, np.where(self.lost, self.first, actions)
         obs, rew, term, trunc, info = self.env.step(actions)
-        ended, left, running = term | trunc, np.array(info["lives"]), self.over == 0
+        ended, left, running = term | trunc, np.array(info["lives"]), ~self.over
         self.score = np.where(running, self.score + rew, 0.0)
         self.length = np.where(running, self.length + 1, 0)
-        lost = (resetting == 0) & (0 < left) & (left < self.left) & ~ended & self.ends_lives
-        self.over, self.lost, self.left = ended.astype(int), lost.astype(int), left
+        lost = ~resetting & (0 < left) & (left < self.left) & ~ended & self.ends_lives
+        self.over, self.lost, self.left = ended, lost, left
         told = {GAME_RETURN: self.score, GAME_LENGTH: self.length}
         return obs, np.where(resetting, 0.0, rew), term | lost, trunc, told | {
             f"_{name}": ended for name in told}

@@ -36,7 +36,7 @@ class VectorEnvSource(EnvSource):
         try:
             if config.vec == "native" or hasattr(vector, MASK_METHOD):
                 self._use_vector(vector)
-            else:  # EnvPoolVector has empty infos: no reset is needed to look for masks there
+            else:  # EnvPool's infos have no masks: no reset is needed to look for them there
                 self.obs_space, self.act_space = spaces_of(vector, "single_")
                 self.metadata = vector.metadata
             self._add_factories()

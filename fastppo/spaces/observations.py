@@ -1,7 +1,7 @@
 """Observations of any supported space: checked, stored as rows, and encoded as float32 columns.
 
-BoxWriter (stepping/observation_buffer.py) stores a plain Box faster while training; the result is
-the same.
+ObservationWriter (stepping/observation_buffer.py) stores a plain Box faster while training; the
+result is the same.
 """
 
 import math
