@@ -35,7 +35,10 @@ Values and names:
 
 def split_help(argv: Sequence[str]) -> tuple[str | None, list[str]]:
     """(the topic of --help, the other words); None if no help is asked for, "" without a topic."""
-    words, topic = list(argv), None
+    words, topic = [], None
+    for word in argv:
+        flag, equals, value = word.partition("=")
+        words += [flag, value] if equals and flag in HELP_FLAGS else [word]
     for flag in HELP_FLAGS:
         if flag in words:
             at = words.index(flag)

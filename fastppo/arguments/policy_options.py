@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fastppo.errors import ConfigError
+from fastppo.files.run_folder import check_file, stored_env
 from fastppo.settings.file_names import BEST_FILE, MODEL_FILE
 from fastppo.settings.fixes import Omit
 
@@ -40,8 +41,16 @@ class PolicyOptions:
     def file(self, place: Path) -> Path:
         """The file of the policy at `place`, a file or the folder of a run.
 
-        Raises ConfigError if there is none.
+        Raises ConfigError or PathError if there is none, or its environment must be named.
         """
+        path = self._file(place)
+        check_file(path, POLICY_FIX, "policy")
+        if self.env_name is None:
+            from fastppo.envs.env_hints import check_registered
+            check_registered(stored_env(path), path)
+        return path
+
+    def _file(self, place: Path) -> Path:
         path = place / (BEST_FILE if self.best else MODEL_FILE) if place.is_dir() else place
         if self.best and not place.is_dir():
             raise ConfigError(f"best is for the folder of a run, and {place} is none", Omit("best"))

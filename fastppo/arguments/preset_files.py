@@ -70,7 +70,8 @@ def config_over_preset(changes: Mapping[str, Any], given: Mapping[str, Any]) -> 
     except ConfigError as error:
         if is_preset_file(given.get("preset")):
             Config(**given)
-            raise ConfigError(f"in {given['preset']}: {error.what}", error.fix) from error
+            raise ConfigError(f"in {given['preset']}: {error.what}",
+                              fix_in_file(error.fix)) from error
         raise
 
 

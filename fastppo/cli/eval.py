@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Sequence
 
 from fastppo.arguments.command_line import file_and_options
-from fastppo.arguments.policy_options import POLICY_FIX, PolicyOptions
+from fastppo.arguments.policy_options import PolicyOptions
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.display.notes import note
 from fastppo.display.status_line import StatusLine
-from fastppo.files.run_folder import check_file
+from fastppo.settings.values import check_episodes
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,6 @@ def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Evaluates the policy that `argv` names, and prints the result."""
     place, options = parse_eval(argv)
     path = options.file(place)
-    check_file(path, POLICY_FIX)
     from fastppo.evaluation.evaluate import evaluate
     from fastppo.evaluation.loaded_policy import factories_for, load
     from fastppo.networks.torch_state import torch_threads
@@ -54,7 +53,10 @@ def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 
 def parse_eval(argv: Sequence[str]) -> tuple[Path, Eval]:
     """(file of a policy or folder of a run, options); ConfigError for a wrong word."""
-    return file_and_options(argv, Eval, "MODEL|RUN", "the file of a policy or the folder of a run")
+    place, options = file_and_options(argv, Eval, "MODEL|RUN",
+                                      "the file of a policy or the folder of a run")
+    check_episodes(options.episodes)
+    return place, options
 
 
 @contextmanager

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Literal, Sequence
 
 from fastppo.arguments.command_line import file_and_options
-from fastppo.arguments.policy_options import POLICY_FIX, PolicyOptions
+from fastppo.arguments.policy_options import PolicyOptions
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, EnvError
-from fastppo.files.run_folder import check_file, free_path
+from fastppo.files.run_folder import free_path
 from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.values import check_episodes
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,6 @@ def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Shows the policy that `argv` names, and prints the return of each episode."""
     place, options = parse_play(argv)
     path = options.file(place)
-    check_file(path, POLICY_FIX)
     window = wants_window(options)
     output = None if window else output_file(place, options)
     from fastppo.evaluation.loaded_policy import factories_for, load
@@ -65,6 +65,7 @@ def parse_play(argv: Sequence[str]) -> tuple[Path, Play]:
                                       "the file of a policy or the folder of a run")
     if options.fps is not None and not 1 <= options.fps <= 240:
         raise ConfigError(f"fps is {options.fps}, but must be from 1 to 240", Omit("fps"))
+    check_episodes(options.episodes)
     return place, options
 
 

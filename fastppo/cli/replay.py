@@ -12,8 +12,8 @@ from typing import Any, Callable, Sequence
 from fastppo.arguments.command_line import file_and_options
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, EnvError
-from fastppo.files.run_folder import check_file
-from fastppo.settings.fixes import Set, program
+from fastppo.files.run_folder import check_file, stored_env
+from fastppo.settings.fixes import program
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,10 @@ def example_bundle(folder: Path = Path()) -> str:
 
 def replay(path: Path, options: Replay) -> None:
     """Replays the bundle in a file, and prints what happens."""
-    check_file(path, f"{program()} replay {example_bundle(path)}")
+    check_file(path, f"{program()} replay {example_bundle(path)}", "bundle")
+    from fastppo.envs.env_hints import check_registered
+    if options.env_name is None:  # read_bundle imports torch
+        check_registered(stored_env(path), path)
     from fastppo.files.crash_bundle import read_bundle
     bundle = read_bundle(path)
     envs, to_env = make_environment(bundle, options, path)
@@ -113,16 +116,14 @@ def debugged(step: Callable) -> Callable:
 
 def make_environment(bundle, options: Replay, path: Path) -> tuple[Any, Callable]:
     """(the environment of a bundle, as Environments; its stored actions as its own)."""
+    from fastppo.envs.env_hints import check_registered
     from fastppo.envs.make import make_factory, wrapping
     from fastppo.evaluation.loaded_policy import stored_arguments
     from fastppo.files.crash_bundle import ReplayEnvs
     from fastppo.spaces.actions import ActionMapping
     stored = bundle.settings
-    if options.env_name is None and not bundle.known:
-        name = stored["env_name"]
-        raise ConfigError(f"{path} is of the environment {name}, and code that a file names is"
-                          " never imported",
-                          Set(env_name=name if ":" in name else "my_module:MyEnv"))
+    if options.env_name is None:
+        check_registered(stored["env_name"], path)
     kwargs = options.env_kwargs
     if kwargs is None:
         kwargs = stored_arguments(stored["env_name"], stored["env_kwargs"])

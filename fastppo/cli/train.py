@@ -22,7 +22,7 @@ from fastppo.display.banner import banner, folded
 from fastppo.display.notes import note
 from fastppo.display.status_line import show_status
 from fastppo.files.choose_folder import check_new_run, choose_run, link_latest, run_folder
-from fastppo.files.run_folder import checkpoints_in
+from fastppo.files.run_folder import checkpoint_files, checkpoints_in, stored_env
 from fastppo.machine.limits import keep_freed_memory
 from fastppo.settings.file_names import MODEL_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import flag, program
@@ -95,6 +95,10 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
     drawn, opened = secrets.randbits(31), False
     while not opened:
         run = choose_run(options, config, drawn)
+        if run.place is not None and "env_name" not in request.given:
+            from fastppo.envs.env_hints import check_registered
+            newest = checkpoint_files(run.place)[0]
+            check_registered(stored_env(newest), newest)
         with run_folder(run, options.resume == "auto") as folder:
             if progress != "none":
                 show_status(f"fastppo {__version__}   {run.place or config.env_name}   starting")

@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator, registry
 from fastppo.errors import ConfigError
 from fastppo.machine.child_env import without_secrets
 from fastppo.settings.aliases import NEAR
-from fastppo.settings.fixes import Fix, Install
+from fastppo.settings.fixes import Fix, Install, Set
 
 # The fix if a text, such as a module's name or an error's text, contains the key.
 PACKAGES: dict[str, Fix] = {
@@ -44,6 +44,17 @@ def registering_package(env_name: str) -> str | None:
 def is_registered(env_name: str) -> bool:
     """Returns True for an id for which no module must be imported by its name."""
     return env_name in registry or registering_package(env_name) is not None
+
+
+def check_registered(env_name: str, what: Any) -> None:
+    """Raises ConfigError unless `env_name`, the environment in the file `what`, is registered.
+
+    Code that a file names is never imported.
+    """
+    if not is_registered(env_name):
+        raise ConfigError(f"{what} is of the environment {env_name}, and code that a file names is"
+                          " never imported",
+                          Set(env_name=env_name if ":" in env_name else "my_module:MyEnv"))
 
 
 def nearest_id(name: str) -> str | None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Iterator
 
 from fastppo.errors import EnvError, FaultPlace
-from fastppo.settings.fixes import Fix, Set
+from fastppo.settings.fixes import Fix, Set, Within
 from fastppo.spaces.observations import NonFiniteValue
 
 RESULTS = {"step()": "(obs, reward, terminated, truncated, info)", "reset()": "(obs, info)"}
@@ -21,7 +21,7 @@ RESULT_FIXES = {
 }
 NO_OPENGL = ("MuJoCo draws on the screen unless told otherwise; without one set the environment"
              " variable MUJOCO_GL=egl (or osmesa)")
-IN_MAIN = "correct the environment; with num_workers=0 a breakpoint() in it works"
+IN_MAIN = Within("correct the environment; with {} a breakpoint() in it works", Set(num_workers=0))
 CLOSE_SECONDS = 2.0  # for the close() of all environments together
 MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 

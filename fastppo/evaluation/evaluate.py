@@ -2,7 +2,6 @@
 
 import math
 from contextlib import contextmanager
-from numbers import Integral
 from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 import numpy as np
@@ -17,6 +16,7 @@ from fastppo.networks.torch_state import isolated_rng, preserved_buffers
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Set
 from fastppo.settings.script_names import unknown_arguments
+from fastppo.settings.values import check_episodes
 from fastppo.stepping.environments import Environments, RunningEpisode
 
 MAX_ENVS = 16  # played side by side
@@ -56,13 +56,6 @@ def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: 
     std = float(returns.std(ddof=1)) if episodes > 1 else math.nan
     half = 1.96 * std / math.sqrt(episodes)
     return Evaluation(float(returns.mean()), std, half, returns, lengths)
-
-
-def check_episodes(episodes: Any) -> None:
-    """Raises ConfigError unless `episodes` is a whole number, 1 or more."""
-    if not isinstance(episodes, Integral) or isinstance(episodes, bool) or episodes < 1:
-        raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
-                          Set(episodes=100))
 
 
 @contextmanager

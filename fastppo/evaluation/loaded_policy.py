@@ -5,7 +5,7 @@ from numbers import Integral
 from typing import Any, Never
 
 from fastppo.config import Config
-from fastppo.envs.env_hints import is_registered
+from fastppo.envs.env_hints import check_registered
 from fastppo.envs.make import EnvFactory
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
@@ -56,10 +56,11 @@ class LoadedPolicy(Policy):
 
 
 def load(path: str | os.PathLike, device: str = "cpu", model=None) -> LoadedPolicy:
-    """The policy in a file; `model` is the class of its network, if it is a network of your own.
+    """The policy in a file, or the last one in the folder of a run.
 
-    Loading imports and runs nothing that the file names. Raises CheckpointError if the file is
-    missing, damaged, or not a policy.
+    `model` is the class of its network, if it is a network of your own. Loading imports and runs
+    nothing that the file names. Raises CheckpointError if the file is missing, damaged, or not a
+    policy.
     """
     return LoadedPolicy(*read_policy(path, model)).to(device)
 
@@ -90,14 +91,9 @@ def factories_for(policy: LoadedPolicy, env: Any = None, env_kwargs: dict[str, A
 
 
 def trained_environment(config: Config) -> str:
-    """The id of the environment in which a run evaluated; ConfigError if it is no registered id.
-
-    Code that a file names is never imported.
-    """
+    """The id of the environment in which a run evaluated; ConfigError if it is no registered id."""
     name = config.eval_env or config.env_name
-    if not is_registered(name):
-        raise ConfigError(f"the policy was trained on {name}, and code that a file names is never"
-                          " imported", Set(env_name=name if ":" in name else "my_module:MyEnv"))
+    check_registered(name, "the policy")
     return name
 
 

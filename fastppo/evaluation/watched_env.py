@@ -10,9 +10,10 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from fastppo.envs.make import EnvFactory
 from fastppo.errors import ConfigError
-from fastppo.evaluation.evaluate import EvaluationEnvs, check_episodes, evaluation_envs
+from fastppo.evaluation.evaluate import EvaluationEnvs, evaluation_envs
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
+from fastppo.settings.values import check_episodes
 
 WINDOW, FRAMES = "human", "rgb_array"  # render modes
 

@@ -20,7 +20,7 @@ from fastppo.arguments.preset_files import is_preset_file
 from fastppo.build.resolve import env_label
 from fastppo.collect import Progress
 from fastppo.config import Config
-from fastppo.envs.env_hints import is_registered
+from fastppo.envs.env_hints import check_registered, is_registered
 from fastppo.envs.faults import truncate_text
 from fastppo.errors import CheckpointError, ConfigError
 from fastppo.files.fingerprint import fingerprint
@@ -184,10 +184,8 @@ def resumed_settings(found: Checkpoint, env: Any, changes: dict[str, Any]) -> di
     known = {field.name for field in fields(Config)}
     stored = {name: value for name, value in found.settings.items() if name in known}
     name = stored["env_name"]
-    if env is None and "env_name" not in changes and not is_registered(name):
-        raise ConfigError(f"{found.path} is of the environment {name}, and code that a file names"
-                          " is never imported", "PPO.resume(path, env=...) with that environment,"
-                          " or --env_name=module:MyEnv")
+    if env is None and "env_name" not in changes:
+        check_registered(name, found.path)
     code = [*found.code, *code_named_in(stored)]
     given = env_label(env) if env is not None else changes.get("env_name", name)
     for setting, value in {**changes, "env_name": given}.items():

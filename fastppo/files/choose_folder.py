@@ -17,9 +17,8 @@ from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.files.run_folder import (
     CHECKPOINTS,
-    check_file,
+    check_init_from,
     checkpoint_files,
-    example_model,
     write_error,
 )
 from fastppo.machine.installation import check_loggers
@@ -72,8 +71,7 @@ def check_new_run(options: Train, config: Config) -> None:
     check_environment(config)
     import_callable(config.model, "model")
     if options.init_from is not None:
-        path = Path(options.init_from)
-        check_file(path, Set(init_from=str(example_model(path))))
+        check_init_from(Path(options.init_from))
 
 
 def name_of_run(env_name: str, name: str | None, seed: int | str) -> str:

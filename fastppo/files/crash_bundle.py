@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastppo.config import Config, default_of
-from fastppo.envs.env_hints import is_registered
 from fastppo.envs.faults import truncate_text
 from fastppo.envs.make import WRAPPING, Factory
 from fastppo.errors import CheckpointError, FaultPlace
@@ -31,7 +30,6 @@ class CrashBundle(NamedTuple):
     """The contents of a bundle's file."""
 
     settings: dict[str, Any]  # those of ENV_SETTINGS
-    known: bool  # the environment is an id of Gymnasium's or ale-py's
     seed: int  # of the run
     place: FaultPlace
     form: str  # of the stored actions, see ActionMapping
@@ -71,7 +69,7 @@ def read_bundle(path: Path) -> CrashBundle:
         *numbers, actions = join_tree(texts["history"], tensors)
         stored = {name: default_of(name) for name in WRAPPING} | texts["settings"]
         settings = {name: stored[name] for name in ENV_SETTINGS}
-        found = CrashBundle(settings, is_registered(settings["env_name"]), int(texts["seed"]),
+        found = CrashBundle(settings, int(texts["seed"]),
                             FaultPlace(*map(int, texts["place"])), texts["form"],
                             EpisodeHistory(*map(int, numbers), actions.numpy()),
                             "".join(c for c in str(texts["error"]) if c.isprintable() or c == "\n"),

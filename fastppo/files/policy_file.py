@@ -20,11 +20,12 @@ from fastppo.config import Config
 from fastppo.envs.faults import truncate_text
 from fastppo.errors import CheckpointError, ModelError
 from fastppo.files.fingerprint import fingerprint
-from fastppo.files.run_folder import public_config
+from fastppo.files.run_folder import check_init_from, public_config
 from fastppo.files.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.networks.torch_state import default_torch
 from fastppo.networks.value_normalisation import modules_with_moments
 from fastppo.policy import Policy
+from fastppo.settings.file_names import MODEL_FILE
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.spelling import MODELS
 from fastppo.spaces.actions import check_bounds
@@ -70,11 +71,12 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None
 
 @default_torch()
 def read_policy(path: str | os.PathLike, model=None) -> tuple[Policy, Config]:
-    """(policy, settings of the run that trained it) of a file; see fastppo.load.
+    """(policy, settings of the run that trained it) of a file or run; see fastppo.load.
 
     `model` is the class of the policy's network, if that is a network of the user's.
     """
     path = _path(path, "load")
+    path = path / MODEL_FILE if path.is_dir() else path
     tensors, texts = read_tensor_file(path, POLICY_FORMAT, "a policy", "ppo.save(path)")
     try:
         config = _stored_config(texts["config"], model, path)
@@ -103,6 +105,7 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
 
     The log says what such a file does not have. Raises CheckpointError if it does not fit.
     """
+    check_init_from(_path(path, "init_from"))
     own = ppo.config.model if is_user_model(ppo.config.model) else None
     found, config = read_policy(path, own)
     pairs = (found.obs_space, ppo.policy.obs_space), (found.act_space, ppo.policy.act_space)

@@ -16,6 +16,13 @@ from fastppo.settings.fixes import Fix, Set
 
 CHECKPOINTS = "checkpoint-*.safetensors"  # the files of a run's checkpoints; * is the step
 NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
+HEADER_BYTES = 4 << 20  # longest header that is read: names, shapes and texts
+
+# What a file of another kind is for.
+OTHER_KINDS: dict[str, Fix] = {
+    "policy": ("start a new run with a policy, by init_from", "give a checkpoint"),
+    "checkpoint": ("continue the run of a checkpoint, by resume", "give model.safetensors"),
+    "bundle": "fastppo replay shows the fault of a bundle"}
 RUN_FIX = "give the folder of a run, such as runs/latest, or a checkpoint in it"
 
 
@@ -44,19 +51,56 @@ def has_header(path: Path) -> bool:
         return False
 
 
+def header_texts(path: Path) -> dict[str, str]:
+    """The texts in the header of a safetensors file, unchecked; {} where there are none."""
+    try:
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            texts = json.loads(file.read(length) if length <= HEADER_BYTES else b"{}")
+        return {name: text for name, text in texts["__metadata__"].items()
+                if isinstance(text, str)}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def stored_env(path: Path) -> str:
+    """The environment that a file of a run names, unchecked; of a policy, where it was evaluated.
+
+    It is "CartPole-v1" for a file that names none: reading the whole file says what is wrong.
+    """
+    texts = header_texts(path)
+    try:
+        stored = json.loads(texts.get("config") or texts["settings"])
+        return str(stored.get("eval_env") or stored["env_name"])
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return Config.env_name
+
+
 def free_path(path: Path, first: int = 2) -> Path:
     """The first file that does not exist of video-2.mp4, video-3.mp4, ... for video.mp4."""
     numbered = (path.with_name(f"{path.stem}-{i}{path.suffix}") for i in itertools.count(first))
     return next(one for one in numbered if not one.exists())
 
 
-def check_file(path: Path, fix: Fix) -> None:
-    """Raises PathError with a `fix` unless `path` is a file that begins as those of safetensors."""
+def check_file(path: Path, fix: Fix, kind: str | None = None) -> None:
+    """Raises PathError with a `fix` unless `path` is a file that begins as those of safetensors.
+
+    A file of another `kind` of ours, one of OTHER_KINDS, has a fix of its own.
+    """
     if not path.is_file():
         raise PathError(f"{path} is a folder" if path.is_dir() else f"there is no file {path}", fix)
     if os.access(path, os.R_OK) and not has_header(path):
         why = ": it is a zip, as torch.save and Stable-Baselines3 write them" * is_zipfile(path)
         raise PathError(f"{path} is not a safetensors file{why}", fix)
+    stored = header_texts(path).get("format", "").split()[1:2]
+    if kind and stored and stored != [kind]:
+        raise PathError(f"{path} is a {stored[0]}, not a {kind}",
+                        fix if kind == "bundle" else OTHER_KINDS.get(stored[0], fix))
+
+
+def check_init_from(path: Path) -> None:
+    """Raises PathError unless `path`, from which a new run starts, is the file of a policy."""
+    check_file(path, Set(init_from=str(example_model(path))), "policy")
 
 
 def checkpoint_files(place: Path) -> list[Path]:
@@ -64,7 +108,7 @@ def checkpoint_files(place: Path) -> list[Path]:
     if not place.exists():
         raise PathError(f"there is no run and no checkpoint {place}", RUN_FIX)
     if place.is_file():
-        check_file(place, RUN_FIX)
+        check_file(place, RUN_FIX, "checkpoint")
     found = checkpoints_in(place) if place.is_dir() else [place]
     if not found:
         raise PathError(f"there is no checkpoint in {place}", (

@@ -20,16 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fastppo.errors import CheckpointError, PathError
-from fastppo.files.run_folder import check_file, example_model
-
-HEADER_BYTES = 4 << 20  # longest header that is read: names, shapes and texts
-
-# What a file of another kind is for.
-OTHER_KINDS = {
-    "policy": ("start a new run with a policy, by init_from", "give a checkpoint"),
-    "checkpoint": ("continue the run of a checkpoint, by resume", "give model.safetensors"),
-    "bundle": "fastppo replay shows the fault of a bundle"}
+from fastppo.errors import CheckpointError
+from fastppo.files.run_folder import HEADER_BYTES, check_file, example_model
 
 log = logging.getLogger("fastppo")
 
@@ -97,7 +89,8 @@ def read_tensor_file(path: Path, form: str, what: str, writer: str
     it is missing, damaged or of another format.
     """
     fix = f"give a file that {writer} wrote, or another copy of it"
-    check_file(path, f'load("{example_model(path)}")' if what == "a policy" else fix)
+    kind = form.split()[1]
+    check_file(path, f'load("{example_model(path)}")' if kind == "policy" else fix, kind)
     try:
         with open(path, "rb") as file:
             if int.from_bytes(file.read(8), "little") > HEADER_BYTES:
@@ -108,12 +101,6 @@ def read_tensor_file(path: Path, form: str, what: str, writer: str
     except (SafetensorError, OSError, RuntimeError, MemoryError) as error:
         raise CheckpointError(f"{path} is not a safetensors file, or is damaged: {error}",
                               fix) from error
-    stored = metadata.get("format", "")
-    if stored.startswith("fastppo ") and stored != form:
-        kind = stored.split()[1]
-        found = CheckpointError if kind in form else PathError
-        raise found(f"{path} is {stored[8:]!r}, not {what} of this version",
-                    fix if what.startswith("the bundle") else OTHER_KINDS.get(kind, fix))
     checksum = metadata.pop("sha256", "")
     if metadata.get("format") != form or checksum != _digest(tensors, metadata):
         raise CheckpointError(f"{path} is not {what} of this version of fastppo, or is damaged",

@@ -28,7 +28,7 @@ ARGUMENTS: dict[str, tuple[str, dict[str, str]]] = {
         "tb_log_name": LOGGED,
         "reset_num_timesteps": "leave it out: learn goes on, and a new PPO begins at step 0"}),
     "evaluate": ("episodes deterministic env", {
-        "n_eval_episodes": EVALUATE, "n_episodes": EVALUATE, "num_episodes": EVALUATE,
+        **dict.fromkeys(("n_eval_episodes", "n_episodes", "num_episodes"), "episodes=..."),
         "return_episode_rewards": "leave it out: the result has returns and lengths"}),
     "predict": ("obs deterministic state action_mask", {
         "action_masks": "policy.predict(obs, action_mask=...)",

@@ -362,6 +362,29 @@ def test_an_unexpected_exception_keeps_its_traceback(command, monkeypatch):
         command(*CARTPOLE)
 
 
+def test_what_the_header_of_a_file_refuses_is_said_before_torch_is_imported(command, tmp_path):
+    command("--env_name=shop:Plain", "--num_envs=2", "--num_steps=16", "--num_minibatches=1",
+            "--epochs=1", "--total_steps=32", "--num_workers=0", "--eval_episodes=0",
+            "--checkpoint_interval=0", f"--run_dir={tmp_path / 'run'}", "--progress=none")
+    model = tmp_path / "run/model.safetensors"
+    checkpoint, = (tmp_path / "run").glob("checkpoint-*")
+    needs_env = f"is of the environment shop:Plain, and code that a file names is never" \
+                " imported\n  fix: --env_name=shop:Plain\n"
+    for words, text in {
+            ("eval", model.parent): needs_env, ("play", model): needs_env,
+            (f"--resume={model.parent}",): needs_env, (f"--resume={checkpoint}",): needs_env,
+            ("eval", model, "--env_name=shop:Plain", "--episodes=0"): "episodes is 0, but must",
+            ("eval", checkpoint): "is a checkpoint, not a policy", ("export", checkpoint): "policy",
+            ("replay", model): "is a policy, not a bundle", (f"--resume={model}",): "checkpoint",
+            (f"--init_from={checkpoint}",): "is a checkpoint, not a policy"}.items():
+        code = ("import sys; from fastppo.cli import main\n"
+                f"try: main.main({[*map(str, words)]})\nexcept SystemExit as end: print(end.code)\n"
+                "print('torch' in sys.modules)")
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                              check=True)
+        assert (done.stdout, text in done.stderr) == ("2\nFalse\n", True), (words, done)
+
+
 # --help
 
 def test_help_imports_neither_torch_nor_gymnasium_nor_numpy():

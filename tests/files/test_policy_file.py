@@ -238,10 +238,13 @@ def test_a_foreign_file_is_refused(tmp_path, text):
         load(tmp_path / "file")
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path):
-    for path, why in ((tmp_path / "none", "there is no file"), (tmp_path, "is a folder")):
-        with pytest.raises(CheckpointError, match=why):
+def test_a_missing_file_is_refused_and_of_a_folder_the_last_policy_is_read(tmp_path):
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(CheckpointError, match="there is no file"):
             load(path)
+    with PPO("CartPole-v1", **TINY) as ppo:
+        ppo.save(tmp_path / "model.safetensors")
+    assert load(tmp_path).config.env_name == "CartPole-v1"
 
 
 def test_a_path_without_a_file_is_answered_with_one_that_there_is(tmp_path, monkeypatch):
