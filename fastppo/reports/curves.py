@@ -1,5 +1,6 @@
 """Learning curves: of several runs or seeds on one picture, and the curve of one run."""
 
+import math
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -46,7 +47,7 @@ def save_curve(folder: Path) -> Path:
 def save_curves(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:
     """Writes the curves of a metric for groups of runs to a png, svg or pdf; returns its path.
 
-    Of each group it shows the mean over runs; from FEWEST_FOR_INTERVAL runs on the 95 % interval of
+    Each environment has a panel. Of each group it shows the mean over runs; from FEWEST_FOR_INTERVAL runs on the 95 % interval of
     that mean, see mean_curve; and single runs if there are at most MOST_SINGLE_RUNS. Raises
     ConfigError for a run without the metric, or if the file cannot be written.
     """
@@ -55,19 +56,30 @@ def save_curves(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:
 
 
 def draw_groups(groups: Sequence[RunGroup], metric: str) -> Figure:
-    """The figure of save_curves, 7 x 4 inches."""
-    figure = empty_figure(7, 4)
-    axes = figure.subplots()
+    """The figure of save_curves: a panel of 7 x 4 inches for each environment, two in a row."""
+    titles = dict.fromkeys(table.title for group in groups for table in group.tables)
+    columns = min(len(titles), 2)
+    rows = math.ceil(len(titles) / columns)
+    figure = empty_figure(7 * columns, 4 * rows)
+    for place, title in enumerate(titles, 1):
+        shown = [RunGroup(group.label.removeprefix(f"{title}, "),
+                          [table for table in group.tables if table.title == title])
+                 for group in groups]
+        draw_panel(figure.add_subplot(rows, columns, place), title,
+                   [group for group in shown if group.tables], metric)
+    return figure
+
+
+def draw_panel(axes: Axes, title: str, groups: Sequence[RunGroup], metric: str) -> None:
+    """Draws the groups of runs of one environment, called `title`."""
     for number, group in enumerate(groups):
         draw_group(axes, group, metric, number)
-    names = dict.fromkeys(table.title for group in groups for table in group.tables)
-    set_title(axes, short(", ".join(names)), groups_text(groups))
+    set_title(axes, short(title), groups_text(groups))
     step_axis(axes)
     metric_axis(axes, metric)
-    mark_solved(axes, [*names], metric)
+    mark_solved(axes, title, metric)
     if len(groups) > 1:
         axes.legend(loc="best")
-    return figure
 
 
 def groups_text(groups: Sequence[RunGroup]) -> str:
@@ -111,13 +123,13 @@ def draw_line(axes: Axes, curve: Curve, look: str = "-", **style: Any) -> None:
               markeredgewidth=0.6, **style)
 
 
-def mark_solved(axes: Axes, names: Sequence[str], metric: str) -> None:
-    """Draws the return at which Gymnasium calls an environment solved, for a single one of its ids.
+def mark_solved(axes: Axes, name: str, metric: str) -> None:
+    """Draws the return at which Gymnasium calls the environment `name` solved, if it says so.
 
     Its words are right of the axes, where nothing is drawn. It is left out where it is so far from
     the curves that they would be small.
     """
-    spec = registry.get(names[0]) if len(names) == 1 else None
+    spec = registry.get(name)
     mark = spec and spec.reward_threshold
     low, high = axes.get_ylim()
     if mark is None or metric not in (MEAN_RETURN, EVAL_RETURN) or \
@@ -157,7 +169,7 @@ def draw_return(axes: Axes, table: RunTable) -> None:
     if len(axes.lines) > 1:
         axes.legend(loc="best")
     if axes.lines:
-        mark_solved(axes, [table.title], MEAN_RETURN)
+        mark_solved(axes, table.title, MEAN_RETURN)
     else:
         axes.set(xticks=[], yticks=[])
         axes.annotate("no episode has ended", (0.5, 0.5), xycoords="axes fraction",

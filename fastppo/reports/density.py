@@ -72,7 +72,7 @@ def draw_density(group: RunGroup, metric: str) -> Figure:
     end = max(steps[-1], *(table.columns[GLOBAL_STEP][-1] for table in group.tables))
     axes.set(ylabel=f"{SINGLE[metric]} of an episode", xlim=(0, 1.02 * end))
     axes.grid(False)
-    mark_solved(axes, [*names], metric)
+    mark_solved(axes, ", ".join(names), metric)
     return figure
 
 

@@ -76,6 +76,21 @@ def test_several_groups_have_a_legend_and_colours_of_their_own(tmp_path):
     assert len({line.get_color() for line in axes.lines}) == 2
 
 
+def test_each_environment_has_a_panel_with_its_own_axis_and_groups(tmp_path):
+    write_run(tmp_path / "a", [10.0], settings={"lr": 0.001})
+    write_run(tmp_path / "b", [20.0], settings={"lr": 0.002})
+    write_run(tmp_path / "c", [-900.0], env_name="Pendulum-v1")
+    for labels in (None, ["one", "two", "one"]):
+        cart, pendulum = draw_groups(grouped(*map(tmp_path.joinpath, "abc"), labels=labels),
+                                     RETURN).axes
+        assert [axes.get_title("left") for axes in (cart, pendulum)] == ["CartPole-v1",
+                                                                        "Pendulum-v1"]
+        assert [line.get_ydata()[-1] for line in cart.lines[:2]] == [10, 20]
+        assert pendulum.lines[0].get_ydata()[-1] == -900 and pendulum.get_legend() is None
+        assert [text.get_text() for text in cart.get_legend().get_texts()] == (
+            labels and labels[:2] or ["lr=0.001", "lr=0.002"])
+
+
 def test_steps_are_written_short(tmp_path):
     axes = axes_of(write_run(tmp_path / "a", [1.0, 2.0], steps=[200_000, 1_200_000]))
     write = axes.xaxis.get_major_formatter()
