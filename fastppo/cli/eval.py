@@ -11,8 +11,10 @@ from fastppo.arguments.command_line import file_and_options
 from fastppo.arguments.policy_options import PolicyOptions
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.display.notes import note
-from fastppo.display.status_line import StatusLine
+from fastppo.display.status_line import StatusLine, show_status
 from fastppo.settings.values import check_episodes
+
+MUST_END = "; --max_episode_steps=1_000 would end them"
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Evaluates the policy that `argv` names, and prints the result."""
     place, options = parse_eval(argv)
     path = options.file(place)
+    show_status(f"loading {path}")
     from fastppo.evaluation.evaluate import evaluate
     from fastppo.evaluation.loaded_policy import factories_for, load
     from fastppo.networks.torch_state import torch_threads
@@ -41,6 +44,7 @@ def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     factories = factories_for(policy, options.env_name, options.env_kwargs,
                               options.max_episode_steps)
     seed = policy.seed_of_episodes(options.seed)
+    show_status("")
     if not options.json:
         print(options.start_text(path, factories[0].name, seed), flush=True)
     with torch_threads(policy.threads), episode_status(options.episodes) as report:
@@ -61,17 +65,20 @@ def parse_eval(argv: Sequence[str]) -> tuple[Path, Eval]:
 
 @contextmanager
 def episode_status(episodes: int) -> Iterator[Callable[[Any], None]]:
-    """Yields a function that takes the returns of the episodes that have ended, of `episodes`.
+    """Yields a function that takes the returns of the episodes that have ended, after each step.
 
-    It shows their number and mean, if they take long; these are also a note if a signal stops them.
+    It shows their number of `episodes`, and their mean or else the steps, if they take long; these
+    are also a note if a signal stops them.
     """
-    begun, text = time.monotonic(), "no step was taken"
+    begun, text, steps = time.monotonic(), "no step was taken", 0
 
     def report(returns) -> None:
-        nonlocal text
-        mean = f", with a mean return of {returns.mean():.1f}" if len(returns) else ""
+        nonlocal text, steps
+        steps += 1
+        more = f"with a mean return of {returns.mean():.1f}" if len(returns) else \
+            f"{steps:,} steps in each environment" + MUST_END * (steps > 2_000)
         text = f"played {len(returns):,} of {episodes:,} episodes in" \
-               f" {time.monotonic() - begun:.0f} s{mean}"
+               f" {time.monotonic() - begun:.0f} s, {more}"
         status(text)
     try:
         with StatusLine() as status:

@@ -13,6 +13,7 @@ from fastppo.arguments.setting_types import settings
 from fastppo.arguments.verbs import VERBS
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.display.notes import printed_warnings
+from fastppo.display.status_line import show_status
 from fastppo.display.stdout_guard import guarded_stdout
 from fastppo.errors import ConfigError, Error, ModelError, PathError, SpaceError
 from fastppo.settings.fixes import Set, program
@@ -39,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         except Stop:
             raise SystemExit(128 + interrupts.signum) from None
         except Error as error:
+            show_status("")
             print(f"error: {error.shell}", file=sys.stderr, flush=True)
             code = 2 if isinstance(error, USAGE_ERRORS) else 1
             raise SystemExit(128 + interrupts.signum if interrupts.signum else code) from None

@@ -9,6 +9,7 @@ from typing import Literal, Sequence
 from fastppo.arguments.command_line import file_and_options
 from fastppo.arguments.policy_options import PolicyOptions
 from fastppo.cli.interrupts import Interrupts
+from fastppo.display.status_line import StatusLine, show_status
 from fastppo.errors import ConfigError, EnvError
 from fastppo.files.run_folder import free_path
 from fastppo.settings.fixes import Omit, Set
@@ -47,11 +48,13 @@ def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     path = options.file(place)
     window = wants_window(options)
     output = None if window else output_file(place, options)
+    show_status(f"loading {path}")
     from fastppo.evaluation.loaded_policy import factories_for, load
     policy = load(path, model=options.model)
     factory = factories_for(policy, options.env_name, options.env_kwargs,
                             options.max_episode_steps)[0]
     seed = policy.seed_of_episodes(options.seed)
+    show_status("")
     print(options.start_text(path, factory.name, seed), flush=True)
     if output is None:
         show_window(policy, factory, seed, options)
@@ -106,7 +109,6 @@ def show_window(policy, factory, seed: int, options: Play) -> None:
 
 def write_video(policy, factory, seed: int, options: Play, path: Path) -> None:
     """Records the episodes, and prints a line on the file."""
-    from fastppo.display.status_line import StatusLine
     from fastppo.evaluation.video import FRAME_LIMIT, record_video
     if not has_display():
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL complains if it finds none

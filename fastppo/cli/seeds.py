@@ -66,6 +66,8 @@ def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -
         print("\n".join(table_lines(trained)), flush=True)
     if interrupts.signum:
         print_resume_lines(runs)
+        if never := [str(seed) for seed in seeds if seed not in {run.seed for run in runs}]:
+            note(f"not started: the seed{'s' * (len(never) > 1)} {','.join(never)}")
         raise Stop
     if trained:
         draw_seeds(trained)

@@ -32,8 +32,8 @@ def panel(now: Snapshot, doing: str, columns: int, unicode: bool = True) -> list
         line("return", return_parts(now), width),
         *sparkline_of_returns(now, width, unicode),
         line("speed", speed_parts(now), width),
-        line("time", [(f"{part} {share:.0%}", "bold" if share > 0.5 else "")
-                      for part, share in now.shares.items()], width),
+        *[line("time", [(f"{part} {share:.0%}", "bold" if share > 0.5 else "")
+                        for part, share in now.shares.items()], width)] * bool(now.shares),
         line("update", update_parts(now.stats), width),
         line("now", [*state_parts(now), doing], width),
     ]
@@ -77,7 +77,7 @@ def return_parts(now: Snapshot) -> list[Part]:
             f"best {now.best_return:.1f}",
             *([f"evaluation {stats[EVAL_RETURN]:.1f}"] if EVAL_RETURN in stats else []),
             f"length {stats[MEAN_LENGTH]:,.0f}", f"{stats[EPISODES]:,.0f} episodes",
-            "mean of the last 100"]
+            "mean of the last 100" if stats[EPISODES] > 100 else "mean of all"]
 
 
 def sparkline_of_returns(now: Snapshot, width: int, unicode: bool) -> list[Text]:

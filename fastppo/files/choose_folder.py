@@ -14,7 +14,7 @@ from typing import Iterator, NamedTuple
 
 from fastppo.arguments.command_line import Train
 from fastppo.config import Config
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, Error
 from fastppo.files.run_folder import (
     CHECKPOINTS,
     check_init_from,
@@ -22,10 +22,20 @@ from fastppo.files.run_folder import (
     write_error,
 )
 from fastppo.machine.installation import check_loggers
-from fastppo.settings.file_names import CONFIG_FILE, OUTPUT_FILE
+from fastppo.settings.file_names import (
+    COMMAND_FILE,
+    CONFIG_FILE,
+    EPISODES_FILE,
+    METRICS_FILE,
+    OUTPUT_FILE,
+    SUMMARY_FILE,
+    SYSTEM_FILE,
+)
 from fastppo.settings.fixes import Omit, Set
 
 LATEST = "latest"  # in runs/: a link to the folder of the last run that was started
+
+START_FILES = {CONFIG_FILE, COMMAND_FILE, SYSTEM_FILE, SUMMARY_FILE, METRICS_FILE, EPISODES_FILE}
 
 
 class ChosenRun(NamedTuple):
@@ -112,6 +122,8 @@ def run_folder(run: ChosenRun, may_have_files: bool) -> AbstractContextManager[P
 def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator[Path]:
     """A new folder for a run: `run_dir`, or runs/{name}__{now}, removed at the end if it is empty.
 
+    So it is after an Error before the first iteration.
+
     Raises ConfigError if `run_dir` cannot be made, or, unless `again`, if it has files beside
     OUTPUT_FILE.
     """
@@ -129,14 +141,34 @@ def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator
         raise write_error(folder, error) from error
     try:
         yield folder
+    except Error:
+        if not run_dir:
+            remove_start(folder)
+        raise
     finally:
         if not run_dir:
             with suppress(OSError):  # it holds files
                 folder.rmdir()
-                link = folder.parent / LATEST
-                if link.is_symlink() and not link.exists():
-                    link.unlink()
+                repair_latest(folder.parent)
                 folder.parent.rmdir()
+
+
+def remove_start(folder: Path) -> None:
+    """Removes the files of a run that ended before its first iteration, if it has no others."""
+    if {*os.listdir(folder)} - START_FILES or any(
+            len(path.read_bytes().splitlines()) > 1 for path in folder.glob(METRICS_FILE)):
+        return
+    for name in os.listdir(folder):
+        (folder / name).unlink()
+
+
+def repair_latest(runs: Path) -> None:
+    """Makes runs/latest, if what it links to is gone, a link to the run that was started last."""
+    link = runs / LATEST
+    if link.is_symlink() and not link.exists():
+        link.unlink()
+        if folders := [path for path in runs.glob("*__*") if path.is_dir()]:
+            link_latest(max(folders, key=lambda path: path.name.rpartition("__")[2]))
 
 
 def link_latest(folder: Path) -> None:

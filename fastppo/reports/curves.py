@@ -47,9 +47,10 @@ def save_curve(folder: Path) -> Path:
 def save_curves(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:
     """Writes the curves of a metric for groups of runs to a png, svg or pdf; returns its path.
 
-    Each environment has a panel. Of each group it shows the mean over runs; from FEWEST_FOR_INTERVAL runs on the 95 % interval of
-    that mean, see mean_curve; and single runs if there are at most MOST_SINGLE_RUNS. Raises
-    ConfigError for a run without the metric, or if the file cannot be written.
+    Each environment has a panel. Of each group it shows the mean over runs; from
+    FEWEST_FOR_INTERVAL runs on the 95 % interval of that mean, see mean_curve; and single runs if
+    there are at most MOST_SINGLE_RUNS. Raises ConfigError for a run without the metric, or if the
+    file cannot be written.
     """
     with house_style():
         return save_figure(draw_groups(groups, metric), path)

@@ -27,7 +27,7 @@ from fastppo.arguments.setting_types import settings
 from fastppo.arguments.verbs import VERBS
 from fastppo.cli import interrupts, main, train
 from fastppo.display import banner
-from fastppo.errors import CheckpointError, ConfigError
+from fastppo.errors import CheckpointError, ConfigError, EnvError
 from fastppo.evaluation import evaluate
 from fastppo.files import choose_folder, tensor_file
 from fastppo.files.crash_bundle import BUNDLE_FORMAT
@@ -368,7 +368,7 @@ def test_what_the_header_of_a_file_refuses_is_said_before_torch_is_imported(comm
             "--checkpoint_interval=0", f"--run_dir={tmp_path / 'run'}", "--progress=none")
     model = tmp_path / "run/model.safetensors"
     checkpoint, = (tmp_path / "run").glob("checkpoint-*")
-    needs_env = f"is of the environment shop:Plain, and code that a file names is never" \
+    needs_env = "is of the environment shop:Plain, and code that a file names is never" \
                 " imported\n  fix: --env_name=shop:Plain\n"
     for words, text in {
             ("eval", model.parent): needs_env, ("play", model): needs_env,
@@ -650,6 +650,27 @@ def test_two_runs_of_one_second_have_two_folders():
     with new(None, "x__1") as one, new(None, "x__1") as two:
         assert one != two and one.is_dir() and two.is_dir()
     assert not Path("runs").exists()  # nothing was put into them
+
+
+def test_a_run_that_cannot_start_leaves_no_folder_and_runs_latest_as_it_was(command):
+    Path("licence.py").write_text(
+        "import gymnasium, itertools\nmade = itertools.count()\n\n\ndef one():\n"
+        "    assert next(made) < 1, 'there is one licence'\n"
+        "    return gymnasium.make('CartPole-v1')\n")
+    command(*CARTPOLE, "--total_steps=32", "--eval_episodes=0", "--name=good")
+    code, out, err = command("--env_name=licence:one", "--num_envs=4", "--num_workers=2")
+    assert code == 1 and "there is one licence" in err
+    folder, latest = sorted(Path("runs").iterdir())
+    assert "__good__" in folder.name and latest.samefile(folder)
+
+
+def test_only_files_of_a_start_are_removed_with_it(tmp_path):
+    for name, text in (("metrics.csv", "a\n1\n"), ("mine.txt", "")):
+        with pytest.raises(EnvError), choose_folder.new_folder(None, "x__1") as folder:
+            (folder / "config.json").touch()
+            (folder / name).write_text(text)
+            raise EnvError("it cannot start")
+        assert {path.name for path in folder.iterdir()} == {"config.json", name}
 
 
 # how a run ends early
