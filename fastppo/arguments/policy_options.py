@@ -1,13 +1,13 @@
 """The options that the verbs share which play episodes with a trained policy."""
 
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from fastppo.errors import ConfigError
-from fastppo.files.run_folder import check_file, stored_env
 from fastppo.settings.file_names import BEST_FILE, MODEL_FILE
-from fastppo.settings.fixes import Omit
+from fastppo.settings.fixes import Omit, Set
 
 POLICY_FIX = "give the folder of a run, such as runs/latest, or the file of a policy"
 
@@ -41,16 +41,8 @@ class PolicyOptions:
     def file(self, place: Path) -> Path:
         """The file of the policy at `place`, a file or the folder of a run.
 
-        Raises ConfigError or PathError if there is none, or its environment must be named.
+        Raises ConfigError if there is none.
         """
-        path = self._file(place)
-        check_file(path, POLICY_FIX, "policy")
-        if self.env_name is None:
-            from fastppo.envs.env_hints import check_registered
-            check_registered(stored_env(path), path)
-        return path
-
-    def _file(self, place: Path) -> Path:
         path = place / (BEST_FILE if self.best else MODEL_FILE) if place.is_dir() else place
         if self.best and not place.is_dir():
             raise ConfigError(f"best is for the folder of a run, and {place} is none", Omit("best"))
@@ -63,3 +55,10 @@ class PolicyOptions:
             raise ConfigError(f"{place} has no {MODEL_FILE}: the run has not ended, or this is not"
                               " the folder of a run", "give the folder of a run that has ended")
         raise ConfigError(f"there is no file or folder {place}", POLICY_FIX)
+
+
+def check_episodes(episodes: Any) -> None:
+    """Raises ConfigError unless `episodes` is a whole number, 1 or more."""
+    if not isinstance(episodes, Integral) or isinstance(episodes, bool) or episodes < 1:
+        raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
+                          Set(episodes=100))

@@ -16,8 +16,9 @@ class Bench:
     Takes every setting of training, too: the trainer with these settings is measured.
     """
 
-    rounds: int = 3
-    """Times everything is measured, in turns; shown are medians and the spread"""
+    rounds: int | None = None
+    """Times everything is measured, in turns; shown are medians and the spread; none: 3, or fewer
+    where these take more than two minutes"""
     seconds: float = 1.0
     """Length of one measurement after its warm-up, s; at least one iteration"""
     iterations: int | None = None

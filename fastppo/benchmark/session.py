@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Sequence
 
@@ -28,6 +29,8 @@ from fastppo.workers.count import worker_count
 SESSION_PARTS = "environments", "acting", "update", "loop"
 SCRIPT = str(Path(__file__).with_name("peers.py"))
 PEER_TIMEOUT = 300.0  # seconds for another system's start and one small iteration
+ROUNDS = 3
+SESSION_SECONDS = 120.0  # after which there are fewer rounds, unless their number is given
 PACKAGE = str(Path(__file__).parent.parent.parent)
 NO_OUTPUT = {"run_dir": None, "logger": "none", "progress": "none"}
 
@@ -37,6 +40,14 @@ class Key(NamedTuple):
 
     part: str  # one of SESSION_PARTS, or a peer's name
     processes: int
+
+
+class Round(NamedTuple):
+    """Everything measured once."""
+
+    limit: dict[str, Any]
+    parallel: float | None  # speedup of bare environments on all cores; None: not measured
+    found: dict[Key, dict[str, Any]]
 
 
 class Child:
@@ -178,7 +189,8 @@ def run_session(settings: dict[str, Any], options: Bench,
                 report_progress: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
     """Measures a PPO with `settings` as `options` say; calls report_progress before each part.
 
-    Returns the session that figures.session_report takes.
+    Returns the session that figures.session_report takes; after a KeyboardInterrupt that of the
+    rounds that are complete, if there is one.
     """
     check_counts(options, settings)
     settings = {"seed": 1, **settings, **NO_OUTPUT}
@@ -186,33 +198,46 @@ def run_session(settings: dict[str, Any], options: Bench,
     if options.peers:
         report_progress("the other systems")
         check_peers(options.peers, job._replace(settings=settings | {"num_workers": 0}))
-    limits: list[dict[str, Any]] = []
-    parallel: list[float] = []
-    rounds: dict[Key, list[dict[str, Any]]] = {}
-    for turn in range(options.rounds):
-        report_progress(f"round {turn + 1} of {options.rounds}: the limit")
-        bare = job._replace(part="limit", settings=settings | {"num_workers": 0})
-        limits += run_jobs([bare])
-        facts = limits[0]["facts"]
-        if usable_cores() > 1 and not facts["native"]:
-            copies = run_jobs([bare] * usable_cores())
-            parallel.append(sum(limits[-1]["cost"]["step"] / one["cost"]["step"]
-                                for one in copies))
-        for count in processes(options, settings, facts):
-            for part in SESSION_PARTS:
-                where = f"{count} process{'es' * (count != 1)}" if count else "the main process"
-                report_progress(f"round {turn + 1} of {options.rounds}: {part}, {where}")
-                found = run_jobs(plan_jobs(job, part, count, facts))
-                rounds.setdefault(Key(part, count), []).append(sum_rates(found))
-        for name, python in options.peers.items():
-            report_progress(f"round {turn + 1} of {options.rounds}: {PEERS[name].title}")
-            sizes = json.dumps(sizes_of(facts["config"], job))
-            found = peer(name, python, sizes, None if options.iterations else
-                         PEER_TIMEOUT + 100 * options.seconds)
-            rounds.setdefault(Key(name, -1), []).append(found)
-    return {"rounds": options.rounds, "machine": machine(), "facts": facts, "limits": limits,
-            "settings": settings, "parallel_steps": parallel,
-            "measured": [{**key._asdict(), "rounds": found} for key, found in rounds.items()]}
+    rounds: list[Round] = []
+    most, begun = options.rounds or ROUNDS, time.monotonic()
+    try:
+        while len(rounds) < most:
+            name = f"round {len(rounds) + 1} of {most}"
+            rounds.append(measure_round(job, options, name, report_progress))
+            each = (time.monotonic() - begun) / len(rounds)
+            if options.rounds is None and each * (len(rounds) + 1) > SESSION_SECONDS:
+                break
+    except KeyboardInterrupt:
+        if not rounds:
+            raise
+    return {"rounds": len(rounds), "machine": machine(), "facts": rounds[0].limit["facts"],
+            "settings": settings, "limits": [one.limit for one in rounds],
+            "parallel_steps": [one.parallel for one in rounds if one.parallel is not None],
+            "measured": [{**key._asdict(), "rounds": [one.found[key] for one in rounds]}
+                         for key in rounds[0].found]}
+
+
+def measure_round(job: Measurement, options: Bench, name: str,
+                  report_progress: Callable[[str], None]) -> Round:
+    """Measures everything once, in the round `name`."""
+    report_progress(f"{name}: the limit")
+    bare = job._replace(part="limit", settings=job.settings | {"num_workers": 0})
+    limit, = run_jobs([bare])
+    facts, parallel, found = limit["facts"], None, {}
+    if usable_cores() > 1 and not facts["native"]:
+        parallel = sum(limit["cost"]["step"] / one["cost"]["step"]
+                       for one in run_jobs([bare] * usable_cores()))
+    for count in processes(options, job.settings, facts):
+        for part in SESSION_PARTS:
+            where = f"{count} process{'es' * (count != 1)}" if count else "the main process"
+            report_progress(f"{name}: {part}, {where}")
+            found[Key(part, count)] = sum_rates(run_jobs(plan_jobs(job, part, count, facts)))
+    for system, python in options.peers.items():
+        report_progress(f"{name}: {PEERS[system].title}")
+        found[Key(system, -1)] = peer(
+            system, python, json.dumps(sizes_of(facts["config"], job)),
+            None if options.iterations else PEER_TIMEOUT + 100 * options.seconds)
+    return Round(limit, parallel, found)
 
 
 def profile_trace(settings: dict[str, Any], options: Bench) -> dict[str, Any]:

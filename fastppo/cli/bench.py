@@ -8,13 +8,16 @@ from typing import Any, Sequence
 
 from fastppo.arguments import command_line
 from fastppo.benchmark.options import Bench
-from fastppo.cli.interrupts import Interrupts
+from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.display.status_line import show_status
 from fastppo.errors import ConfigError
 
 
 def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
-    """Measures training with the settings of `argv`, and prints or writes the report."""
+    """Measures training with the settings of `argv`, and prints or writes the report.
+
+    After a signal it is of the rounds that are complete.
+    """
     request = command_line.read(argv, Bench)
     options = Bench(**request.options)
     for path in filter(None, (options.json, options.profile)):
@@ -30,6 +33,8 @@ def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         print(table.text(report), flush=True)
     if options.json not in (None, "-"):
         write_json(options.json, report)
+    if interrupts.signum:
+        raise Stop
     if options.profile:
         write_json(options.profile, session.profile_trace(request.given, options))
         print(f"trace     {options.profile}   (open it in https://ui.perfetto.dev)",

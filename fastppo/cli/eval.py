@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Sequence
 
 from fastppo.arguments.command_line import file_and_options
-from fastppo.arguments.policy_options import PolicyOptions
+from fastppo.arguments.policy_options import POLICY_FIX, PolicyOptions, check_episodes
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.display.notes import note
 from fastppo.display.status_line import StatusLine, show_status
-from fastppo.settings.values import check_episodes
+from fastppo.files.run_folder import check_file, stored_env
 
 MUST_END = "; --max_episode_steps=1_000 would end them"
 
@@ -35,7 +35,7 @@ class Eval(PolicyOptions):
 def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Evaluates the policy that `argv` names, and prints the result."""
     place, options = parse_eval(argv)
-    path = options.file(place)
+    path = policy_file(place, options)
     show_status(f"loading {path}")
     from fastppo.evaluation.evaluate import evaluate
     from fastppo.evaluation.loaded_policy import factories_for, load
@@ -61,6 +61,20 @@ def parse_eval(argv: Sequence[str]) -> tuple[Path, Eval]:
                                       "the file of a policy or the folder of a run")
     check_episodes(options.episodes)
     return place, options
+
+
+def policy_file(place: Path, options: PolicyOptions) -> Path:
+    """The file of the policy that a command names.
+
+    Raises ConfigError or PathError, without torch, if there is none or its environment must be
+    named.
+    """
+    path = options.file(place)
+    check_file(path, POLICY_FIX, "policy")
+    if options.env_name is None:
+        from fastppo.envs.env_hints import check_registered
+        check_registered(stored_env(path), path)
+    return path
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from fastppo.cli.interrupts import Interrupts
 from fastppo.display.status_line import show_status
 from fastppo.errors import ConfigError, Error
 from fastppo.files.export_formats import FORMATS, format_of
-from fastppo.files.run_folder import check_file, example_model
+from fastppo.files.run_folder import check_file, example_model, header_texts
 from fastppo.settings.file_names import MODEL_FILE
 from fastppo.settings.fixes import Omit, program
 
@@ -52,7 +52,7 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     from fastppo.evaluation.loaded_policy import load
     from fastppo.files.export import write_graph
     from fastppo.files.export_graph import inputs_of, outputs_of
-    policy, trained = load(model, model=options.model), stored_env(model)
+    policy, trained = load(model, model=options.model), trained_on(model)
     steps, what = steps_to_check(policy, options.env_name, *trained)
     write_graph(policy, path, to, steps, options.env_name or trained[0])
     show_status("")
@@ -88,11 +88,8 @@ def parse_options(argv: Sequence[str]) -> tuple[Path, Export]:
     return model / MODEL_FILE if model.is_dir() else model, options
 
 
-def stored_env(model: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
+def trained_on(model: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """(name of the environment, its arguments, those of make.wrapping) in a policy's file."""
-    from safetensors import safe_open
-
     from fastppo.envs.make import wrapping
-    with safe_open(model, "pt") as file:
-        config = json.loads(file.metadata()["config"])
+    config = json.loads(header_texts(model)["config"])
     return config["env_name"], config["env_kwargs"] or {}, wrapping(config)

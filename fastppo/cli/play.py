@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Literal, Sequence
 
 from fastppo.arguments.command_line import file_and_options
-from fastppo.arguments.policy_options import PolicyOptions
+from fastppo.arguments.policy_options import PolicyOptions, check_episodes
+from fastppo.cli.eval import policy_file
 from fastppo.cli.interrupts import Interrupts
 from fastppo.display.status_line import StatusLine, show_status
 from fastppo.errors import ConfigError, EnvError
 from fastppo.files.run_folder import free_path
 from fastppo.settings.fixes import Omit, Set
-from fastppo.settings.values import check_episodes
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Play(PolicyOptions):
 def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Shows the policy that `argv` names, and prints the return of each episode."""
     place, options = parse_play(argv)
-    path = options.file(place)
+    path = policy_file(place, options)
     window = wants_window(options)
     output = None if window else output_file(place, options)
     show_status(f"loading {path}")

@@ -6,6 +6,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 import numpy as np
 
+from fastppo.arguments.policy_options import check_episodes
 from fastppo.envs.make import Factory
 from fastppo.envs.wrappers import step_limit
 from fastppo.errors import ConfigError, EnvError
@@ -16,7 +17,6 @@ from fastppo.networks.torch_state import isolated_rng, preserved_buffers
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Set
 from fastppo.settings.script_names import unknown_arguments
-from fastppo.settings.values import check_episodes
 from fastppo.stepping.environments import Environments, RunningEpisode
 
 MAX_ENVS = 16  # played side by side

@@ -8,12 +8,12 @@ from typing import Any, Callable, Iterator, NamedTuple
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from fastppo.arguments.policy_options import check_episodes
 from fastppo.envs.make import EnvFactory
 from fastppo.errors import ConfigError
 from fastppo.evaluation.evaluate import EvaluationEnvs, evaluation_envs
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
-from fastppo.settings.values import check_episodes
 
 WINDOW, FRAMES = "human", "rgb_array"  # render modes
 

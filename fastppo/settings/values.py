@@ -1,11 +1,7 @@
 """Values of settings in one form, and the names that a list of names may hold."""
 
 import re
-from numbers import Integral
 from typing import Any, get_args, get_origin
-
-from fastppo.errors import ConfigError
-from fastppo.settings.fixes import Set
 
 LOGGERS = "tensorboard", "trackio", "wandb"  # packages that metrics can be sent to
 
@@ -23,13 +19,6 @@ def plain_value(value: Any, kind: Any = None) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(map(plain_value, value))
     return value.item() if hasattr(value, "item") and getattr(value, "shape", 0) == () else value
-
-
-def check_episodes(episodes: Any) -> None:
-    """Raises ConfigError unless `episodes` is a whole number, 1 or more."""
-    if not isinstance(episodes, Integral) or isinstance(episodes, bool) or episodes < 1:
-        raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
-                          Set(episodes=100))
 
 
 def image_size(value: Any) -> tuple[int, int] | None:

@@ -245,6 +245,33 @@ def test_the_verb_measures_and_says_it_as_a_table_and_as_json(fresh, tmp_path, m
     assert list(tmp_path.iterdir()) == [tmp_path / "found.json"]
 
 
+@pytest.mark.parametrize("flags, seconds, stop_in, complete", [
+    ([], 1, 9, 3), ([], 70, 9, 1), ([], 50, 9, 2), (["--rounds=4"], 70, 9, 4), ([], 1, 2, 2)])
+def test_a_session_has_the_rounds_that_there_is_time_for(monkeypatch, flags, seconds, stop_in,
+                                                         complete):
+    now, measured = [0.0], []
+
+    def measure_round(job, options, name, say):
+        if len(measured) == stop_in:
+            raise KeyboardInterrupt
+        now[0] += seconds
+        measured.append(name)
+        return session.Round({"facts": {}}, None, {session.Key("loop", 1): {"rate": 1.0}})
+
+    monkeypatch.setattr(session, "measure_round", measure_round)
+    monkeypatch.setattr(session.time, "monotonic", lambda: now[0])
+    request = command_line.read([*SIZES, *flags], Bench)
+    found = session.run_session(request.given, Bench(**request.options))
+    assert found["rounds"] == complete == len(found["limits"]) == len(
+        found["measured"][0]["rounds"])
+
+
+def test_a_session_without_a_complete_round_has_no_answer(monkeypatch):
+    monkeypatch.setattr(session, "measure_round", mock.Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        session.run_session({}, Bench())
+
+
 def test_an_error_of_a_measurement_keeps_its_fix(monkeypatch, capsys):
     job = measure_one.Measurement("loop", {}, 0.1, 1)
     error = ConfigError("lr is 1", (Set(lr=3e-4), Omit("lr")))

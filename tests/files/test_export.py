@@ -430,7 +430,7 @@ def test_a_file_never_names_code_to_import(trainer, said, monkeypatch):
     Path("lib/trap.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend("lib")
     trainer(Chance, env_name="Chance").save("model.safetensors")
-    monkeypatch.setattr("fastppo.cli.export.stored_env", lambda model: ("trap:Env-v0", {}, {}))
+    monkeypatch.setattr("fastppo.cli.export.trained_on", lambda model: ("trap:Env-v0", {}, {}))
     code, out, err = said("model.safetensors", "--output=a.pt")
     assert (code, err) == (0, "") and "300 samples of its observation space" in out
     assert "trap" not in sys.modules
@@ -464,7 +464,7 @@ def test_help_says_every_option(said):
 
 def test_a_text_in_a_file_is_no_argument_of_an_environment(trainer, said, monkeypatch):
     trainer("CartPole-v1").save("model.safetensors")
-    monkeypatch.setattr("fastppo.cli.export.stored_env",
+    monkeypatch.setattr("fastppo.cli.export.trained_on",
                         lambda model: ("CartPole-v1", {"render_mode": "rgb_array"}, {}))
     code, out, _ = said("model.safetensors", "--to=torchscript")
     assert code == 0 and "300 samples" in out

@@ -150,7 +150,7 @@ def test_the_fix_of_a_wrong_result_is_to_correct_it_and_no_line_of_ours_is_shown
 def test_without_workers_the_fix_is_to_play_the_episode_alone_and_not_to_do_without():
     def failing(env):
         raise KeyError("of its own")
-    assert "with num_workers=0 a breakpoint() in it works" in failure(failing, 2).fix
+    assert "with num_workers=0 a breakpoint() in it works" in str(failure(failing, 2))
     error = failure(failing, 0)
     seed = re.search(r"seed (\d+)", str(error))[1]
     assert "num_workers" not in fix_text(error.fix, shell=True)
