@@ -32,19 +32,25 @@ class Config:
     frame_stack: int = 1
     """Consecutive observations given to the network at once, the current one included
     [4 for Atari: Mnih 2015]"""
-    frame_skip: int = 1
+    frame_skip: int | None = None
     """Frames that an action is repeated for, fewer at the end of an episode; their rewards are
-    added up, and the last one is seen; total_steps and max_episode_steps count actions, a limit of
-    the environment itself counts frames"""
+    added up, and the last one is seen; none: 1, with preprocessing=atari 4; total_steps and
+    max_episode_steps count actions, a limit of the environment itself counts frames"""
     grayscale: bool = False
     """Make images with three channels grey, as Gymnasium's GrayscaleObservation does"""
     resize: int | str | None = None
     """Size of images: pixels of a side, or HEIGHTxWIDTH such as 64x96; each new pixel is the mean
-    over its area; none: as they are"""
+    over its area; none: as they are, with preprocessing=atari 84"""
     preprocessing: Literal["none", "atari"] = "none"
-    """Preprocessing of observations; atari: up to 30 no-ops at a reset, each action repeated for 4
-    frames, maximum of the last two frames, grayscale, 84x84, FIRE at a reset; sticky actions as the
-    id defines them (probability 0.25 in v5) [Mnih 2015, Machado 2018]"""
+    """Preprocessing of observations; atari: noop_max, each action repeated for frame_skip frames,
+    maximum of the last two, grayscale, resize, fire_on_reset; sticky actions as the id defines them
+    (probability 0.25 in v5), or by env_kwargs [Mnih 2015, Machado 2018]"""
+    noop_max: int = 30
+    """Most no-ops at a reset, drawn from 1 on, in games that have this action; for
+    preprocessing=atari; 0: none [Mnih 2015]"""
+    fire_on_reset: bool = True
+    """Press FIRE after a reset in games that have this action; for preprocessing=atari
+    [baselines]"""
     end_on_life_loss: bool = False
     """Losing a life ends the episode in training; evaluation plays whole games; for
     preprocessing=atari [baselines: on]"""
@@ -318,9 +324,9 @@ RULES = [(name, *rule) for names, *rule in (
     ("num_envs num_steps epochs num_minibatches num_microbatches total_steps frame_stack rnn_size"
      " max_episode_steps eval_interval video_interval sde_sample_freq replay_limit",
      _whole(1), "a whole number above 0"),
-    ("torch_threads update_threads", _whole(1, 1_024), "a whole number from 1 to 1024"),
-    ("frame_skip", _whole(1, 1_000), "a whole number from 1 to 1000"),
+    ("torch_threads update_threads frame_skip", _whole(1, 1_024), "a whole number from 1 to 1024"),
     ("eval_episodes", _whole(0), "a whole number, 0 or more"),
+    ("noop_max", _whole(0, 1_000), "a whole number from 0 to 1000"),
     ("num_workers", lambda x: x == "auto" or _whole(0)(x), "a whole number, 0 or more, or auto"),
     ("seed", _whole(0), "a whole number from 0 to 2**63 - 1"),
     ("lr critic_lr clip_range clip_range_vf", is_schedule, f"a number above 0, or {EXAMPLES}"),

@@ -35,7 +35,7 @@ class Peer(NamedTuple):
 
 # Settings that change the cost of a step, and that not all systems support beside their defaults.
 ENVIRONMENT = ("frame_stack", "frame_skip", "grayscale", "resize", "preprocessing",
-               "end_on_life_loss")
+               "end_on_life_loss", "noop_max", "fire_on_reset")
 CHECKED = {"environments": ENVIRONMENT,
            "loop": (*ENVIRONMENT, "clip_rewards", "model", "activation", "layer_norm", "rnn",
                     "distribution", "sde", "actor_keys", "critic_keys", "norm_values",

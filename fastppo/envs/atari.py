@@ -2,7 +2,8 @@
 
     AtariPreprocessing   Gymnasium's: up to 30 no-ops at a reset, in games that have this action;
                          an action is repeated for 4 frames; the maximum of the last two, in grey,
-                         at 84 x 84, is observed. Ids of ale-py have the same in atari_game.py
+                         at 84 x 84, is observed. Ids of ale-py have the same in atari_game.py.
+                         AtariOptions has these numbers
     EpisodicLives        the end of a life ends an episode [baselines], with end_on_life_loss
     FireOnReset          FIRE after a reset, in games that wait for it
     WholeGame            in evaluation: all lives of a game are one episode
@@ -18,13 +19,15 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing
 
+from fastppo.config import default_of
 from fastppo.envs.env_hints import is_atari_id
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.values import image_size
 from fastppo.spaces.leaves import brief_text
 
 NOOP, FIRE = 0, 1  # actions; two games, such as Backgammon, have no no-op
-NOOPS, SKIP, SIDE = 30, 4, 84  # most no-ops; frames of an action; pixels [Mnih 2015]
+NOOPS, SKIP, SIZE = 30, 4, (84, 84)  # most no-ops; frames of an action; pixels [Mnih 2015]
 SAME_GAME = "same_game"  # in a reset's info: the game goes on, which began in an earlier episode
 ALE_ARGUMENTS = {"frameskip": 1, "obs_type": "grayscale"}  # colour frames would cost time
 ALE_ENTRY, OWN_ENTRY = "ale_py.env:AtariEnv", "fastppo.envs.atari_game:AtariGame"
@@ -56,7 +59,7 @@ class AtariVector(gym.vector.VectorWrapper):
         return obs, {}
 
     def step(self, actions):
-        """One step of 4 frames; a reset, after the end of a game or of a life, has no reward."""
+        """One step; a reset, after the end of a game or of a life, has no reward."""
         resetting, actions = self.over | self.lost, np.where(self.lost, self.first, actions)
         obs, rew, term, trunc, info = self.env.step(actions)
         ended, left, running = term | trunc, np.array(info["lives"]), ~self.over
@@ -74,6 +77,10 @@ class AtariOptions(NamedTuple):
 
     lives: bool  # the end of a life ends an episode
     whole: bool = False  # for evaluation: all lives of a game are one episode nevertheless
+    noops: int = NOOPS
+    fire: bool = True  # after a reset, see `needs_fire`
+    skip: int = SKIP
+    size: tuple[int, int] = SIZE
 
 
 class EpisodicLives(gym.Wrapper):
@@ -84,7 +91,7 @@ class EpisodicLives(gym.Wrapper):
     episode is a function of the game's seed and of all actions since the game began. The info of a
     reset that continues a game has SAME_GAME.
     The info of the step that ends a game has its "game_return" (sum of raw rewards) and
-    "game_length" (steps of 4 frames, including those in resets).
+    "game_length" (steps, including those in resets).
     """
 
     def __init__(self, env: gym.Env):
@@ -177,36 +184,43 @@ def atari_options(settings: Mapping[str, Any]) -> AtariOptions | None:
 
     Raises ConfigError if they contradict each other.
     """
-    lives, on = settings["end_on_life_loss"], settings["preprocessing"] == "atari"
-    if lives and not on:
-        raise ConfigError("end_on_life_loss is for preprocessing=atari", Set(preprocessing="atari")
-                          if is_atari_id(settings["env_name"]) else Omit("end_on_life_loss"))
-    return AtariOptions(lives) if on else None
+    on = settings["preprocessing"] == "atari"
+    for name in ("end_on_life_loss", "noop_max", "fire_on_reset"):
+        if not on and settings[name] != default_of(name):
+            raise ConfigError(f"{name} is for preprocessing=atari", Set(preprocessing="atari")
+                              if is_atari_id(settings["env_name"]) else Omit(name))
+    return AtariOptions(settings["end_on_life_loss"], False, settings["noop_max"],
+                        settings["fire_on_reset"], settings["frame_skip"] or SKIP,
+                        image_size(settings["resize"]) or SIZE) if on else None
 
 
-def game_spec(spec: EnvSpec, kwargs: dict[str, Any]) -> EnvSpec:
+def game_spec(spec: EnvSpec, kwargs: dict[str, Any], games: AtariOptions) -> EnvSpec:
     """`spec`, made so that every frame is one step, and grey.
 
     A game of ale-py gets the entry point of AtariGame, if that has all arguments `kwargs`.
     """
     plain = spec.entry_point == ALE_ENTRY and not spec.additional_wrappers
     fits = kwargs.keys() <= OWN_ARGUMENTS and kwargs.get("render_mode") != "human"
-    return dataclasses.replace(
-        spec, entry_point=OWN_ENTRY if plain and fits else spec.entry_point,
-        kwargs={name: ALE_ARGUMENTS.get(name, value) for name, value in spec.kwargs.items()})
+    given = {name: ALE_ARGUMENTS.get(name, value) for name, value in spec.kwargs.items()}
+    if plain and fits:
+        return dataclasses.replace(spec, entry_point=OWN_ENTRY, kwargs=given | {
+            "noops": games.noops, "skip": games.skip, "size": games.size})
+    return dataclasses.replace(spec, kwargs=given)
 
 
-def preprocess_atari(env: gym.Env, limit: int | None, lives: bool) -> gym.Env:
+def preprocess_atari(env: gym.Env, limit: int | None, games: AtariOptions) -> gym.Env:
     """`env`, an ALE game, in the wrappers of this module; truncated after `limit` actions.
 
     Raises ConfigError for an environment that is no such game.
     """
-    check_game(env)
+    check_game(env, games.skip)
     if not getattr(env.unwrapped, "preprocessed", False):
-        env = AtariPreprocessing(env, NOOPS if has_noop(env) else 0, SKIP, SIDE)
+        height, width = games.size
+        env = AtariPreprocessing(env, games.noops if has_noop(env) else 0, games.skip,
+                                 (width, height))
     env = gym.wrappers.TimeLimit(env, limit) if limit else env
-    env = EpisodicLives(env) if lives else env
-    return FireOnReset(env) if needs_fire(env) else env
+    env = EpisodicLives(env) if games.lives else env
+    return FireOnReset(env) if games.fire and needs_fire(env) else env
 
 
 def silence_emulator() -> None:
@@ -231,8 +245,8 @@ def needs_fire(env: gym.Env) -> bool:
     return len(meanings) >= 3 and meanings[FIRE] == "FIRE"
 
 
-def check_game(env: gym.Env) -> None:
-    """Raises ConfigError if `env` cannot be preprocessed."""
+def check_game(env: gym.Env, skip: int) -> None:
+    """Raises ConfigError if `env` cannot be preprocessed, with `skip` frames of an action."""
     game = env.unwrapped
     space, actions = (getattr(env, f"{kind}_space", None) for kind in ("observation", "action"))
     name = game.spec.id if game.spec else type(game).__name__
@@ -244,6 +258,6 @@ def check_game(env: gym.Env) -> None:
                           f" space {brief_text(space)} and the action space {brief_text(actions)}",
                           (Set(preprocessing="none", end_on_life_loss=False), Omit("env_kwargs")))
     if (skips := getattr(game, "_frameskip", None)) != 1:
-        raise ConfigError(f"preprocessing=atari repeats an action for {SKIP} frames, but {name}"
+        raise ConfigError(f"preprocessing=atari repeats an action for {skip} frames, but {name}"
                           f" skips frames itself: its frameskip is {skips}",
                           "leave frameskip out of env_kwargs; a callable gives a frameskip of 1")

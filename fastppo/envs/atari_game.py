@@ -8,10 +8,9 @@ from ale_py import Action
 from ale_py.env import AtariEnv
 from gymnasium.spaces import Box
 
-from fastppo.envs.atari import NOOP, NOOPS, SIDE, SKIP, has_noop
+from fastppo.envs.atari import NOOP, NOOPS, SIZE, SKIP, has_noop
 from fastppo.machine import kernels
 
-NEVER = [False] * SKIP
 NOT_IN_STATES = {"atlantis2"}  # games of which ale-py does not store the lives in a state
 
 
@@ -26,10 +25,12 @@ class AtariGame(AtariEnv):
 
     preprocessed = True
 
-    def __init__(self, game: str, **options):
+    def __init__(self, game: str, noops: int = NOOPS, skip: int = SKIP,
+                 size: tuple[int, int] = SIZE, **options):
+        self.noops, self.skip = noops, skip
         super().__init__(game, **options)
         screen = self.ale.getScreenDims()
-        self.observation_space = Box(0, 255, (SIDE, SIDE), np.uint8)
+        self.observation_space = Box(0, 255, size, np.uint8)
         self.greys = np.full(256, -1, np.int16)  # of the colours that have been seen
         self.colours = np.empty(screen, np.uint8)  # of the last screen
         self.colours_before = np.empty(screen, np.uint8)
@@ -46,7 +47,7 @@ class AtariGame(AtariEnv):
         super().load_game()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        """(observation, info) after 1 to 30 no-ops, drawn as AtariPreprocessing does."""
+        """(observation, info) after 1 to `noops` no-ops, drawn as AtariPreprocessing does."""
         gym.Env.reset(self, seed=seed)
         seeds = {} if seed is None else {"seeds": self.seed_game(seed)}
         count = self.np_random.integers(1, len(self.starts)) if len(self.starts) > 1 else 0
@@ -58,21 +59,21 @@ class AtariGame(AtariEnv):
         return self._observation(), self._get_info() | seeds
 
     def step(self, action):
-        """The game after 4 frames of `action`, or fewer if it ends; the sum of their rewards."""
+        """The game after `skip` frames of `action`, or fewer at its end; the sum of rewards."""
         ale, chosen, total, over = self.ale, self._action_set[action], 0.0, False
-        repeated = (self.np_random.random(SKIP) < self.sticky).tolist() if self.sticky else NEVER
+        repeated = self.sticky and (self.np_random.random(self.skip) < self.sticky).tolist()
         self.first_picture = None
-        for frame in range(SKIP):
-            if not repeated[frame]:
+        for frame in range(self.skip):
+            if not repeated or not repeated[frame]:
                 self.action = chosen
             total += ale.act(self.action)
             if over := ale.game_over():
                 break
-            if frame == SKIP - 2:
+            if frame == self.skip - 2:
                 self._see_before()
         if not over:
             ale.getScreen(self.colours)
-        elif frame == SKIP - 1:  # AtariPreprocessing has replaced one of its two screens only
+        elif frame == self.skip - 1:  # AtariPreprocessing has replaced one of its two screens only
             np.maximum(self.before, self.earlier, out=self.before)
         term = over and ale.game_over(with_truncation=False)
         return self._observation(), total, term, over and ale.game_truncated(), self._get_info()
@@ -82,14 +83,14 @@ class AtariGame(AtariEnv):
         return super().render() if self.first_picture is None else self.first_picture
 
     def _starts(self):
-        """(state, screen, picture or None) after no no-op, 1 no-op, ... 30 no-ops.
+        """(state, screen, picture or None) after no no-op, 1 no-op, ... `noops` no-ops.
 
         All are kept, because in five games (such as Qbert) the emulator has begun a frame that
         belongs to no state: the first screen after a state is restored would be another one.
         """
         self.ale.reset_game()
         starts = [self._start()]
-        for _ in range(NOOPS if has_noop(self) else 0):
+        for _ in range(self.noops if has_noop(self) else 0):
             self.ale.act(self._action_set[NOOP])
             if self.ale.game_over():
                 self.ale.reset_game()
@@ -114,8 +115,8 @@ class AtariGame(AtariEnv):
             self.ale.getScreenGrayscale(self.before)
 
     def _observation(self) -> np.ndarray:
-        """The larger of the last two screens at each pixel, 84 x 84."""
-        obs = np.empty((SIDE, SIDE), np.uint8)
+        """The larger of the last two screens at each pixel, in the size of a picture."""
+        obs = np.empty(self.observation_space.shape, np.uint8)
         if not kernels.resize_largest(self.before, self.colours, self.greys, obs):
             self._learn_colours()
             kernels.resize_largest(self.before, self.colours, self.greys, obs)

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Space
 
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
-from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.fixes import Omit
 from fastppo.settings.values import image_size
 from fastppo.spaces.leaves import Leaf, brief_text, channels_are_last, fitting_array
 from fastppo.spaces.observations import StoredLeaf
@@ -97,15 +97,10 @@ class ImageView:
 
 
 def image_options(settings: Mapping[str, Any]) -> ImageOptions:
-    """The options among some settings; ConfigError for one that preprocessing=atari has, too."""
-    found = ImageOptions(*(settings[name] for name in ImageOptions._fields))
-    if settings["preprocessing"] == "atari" and found != UNCHANGED:
-        name = next(name for name in found._fields if settings[name] != getattr(UNCHANGED, name))
-        other = {"env_kwargs": {"frameskip": 1}} if name == "frame_skip" else {}
-        raise ConfigError(f"{name} is {settings[name]}, but preprocessing=atari has an action for 4"
-                          " frames, in grey, at 84x84",
-                          (Omit(name), Set(preprocessing="none", end_on_life_loss=False, **other)))
-    return found
+    """The options among some settings; with preprocessing=atari they are in AtariOptions."""
+    if settings["preprocessing"] == "atari":
+        return UNCHANGED
+    return ImageOptions(settings["frame_skip"] or 1, settings["grayscale"], settings["resize"])
 
 
 def check_image(space: Space, options: ImageOptions) -> tuple[float, float]:

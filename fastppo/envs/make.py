@@ -20,7 +20,8 @@ from fastppo.settings.fixes import Omit, Set, program
 
 Factory = Callable[[], gym.Env]
 # The settings of the wrappers around an environment.
-WRAPPING = "frame_stack", "preprocessing", "end_on_life_loss", *ImageOptions._fields
+WRAPPING = ("frame_stack", "preprocessing", "end_on_life_loss", "noop_max", "fire_on_reset",
+            *ImageOptions._fields)
 # Entry points of ids, and of the classes that give the same answers in less time.
 FASTER = {"gymnasium.envs.box2d.car_racing:CarRacing": "fastppo.envs.car_racing:CarRacing"}
 
@@ -50,7 +51,7 @@ class EnvFactory:
         with mujoco_warnings_once("mujoco" in entry):
             env = self._from_spec() if spec else self._from_callable()
         if games:
-            env = atari.preprocess_atari(env, self.limit, games.lives)
+            env = atari.preprocess_atari(env, self.limit, games)
         else:
             env = env if images == UNCHANGED else ImagePreprocessing(env, images)
             env = gym.wrappers.TimeLimit(env, self.limit) if self.limit else env
@@ -67,7 +68,7 @@ class EnvFactory:
     def _from_spec(self) -> gym.Env:
         spec = self.constructor
         if self.games:
-            spec = atari.game_spec(spec, self.kwargs)
+            spec = atari.game_spec(spec, self.kwargs, self.games)
         elif spec.entry_point in FASTER and not spec.additional_wrappers:
             spec = dataclasses.replace(spec, entry_point=FASTER[spec.entry_point])
         # -1: without the id's limit, because `limit` is in its place. The passive checker repeats

@@ -111,25 +111,27 @@ def make_games(config: Config) -> VectorEnv:
     That is the same chain for every id of the game. ConfigError for another environment.
     """
     factory, limit = make_factory(config.env_name), config.max_episode_steps
-    spec = factory.constructor
+    spec, games = factory.constructor, wrapping(vars(config))["games"]
     if getattr(spec, "entry_point", None) != atari.ALE_ENTRY:
         raise ConfigError(f"preprocessing=atari with vec={config.vec} is for the ids of ale-py, and"
                           f" not for {config.env_name}", Set(vec="workers"))
-    kwargs = {"stack_num": config.frame_stack, **(config.env_kwargs or {})}
+    height, width = games.size
+    kwargs = {"stack_num": config.frame_stack, "img_height": height, "img_width": width,
+              "noop_max": games.noops, "use_fire_reset": games.fire, **(config.env_kwargs or {})}
     if config.vec == "envpool":
         sticky = spec.kwargs["repeat_action_probability"]
         limits = {"max_episode_steps": limit} if limit else {}
         name = f"{spec.name.removesuffix('NoFrameskip')}-v5"
-        games = EnvPoolVector(name, config.num_envs, {
-            "repeat_action_probability": sticky, **limits, **kwargs})
+        vector = EnvPoolVector(name, config.num_envs, {
+            "repeat_action_probability": sticky, "frame_skip": games.skip, **limits, **kwargs})
     else:
-        limits = {"max_num_frames_per_episode": limit * atari.SKIP} if limit else {}
+        limits = {"max_num_frames_per_episode": limit * games.skip} if limit else {}
         spec = dataclasses.replace(spec, vector_entry_point=atari.ALE_VECTOR, kwargs={
-            **spec.kwargs, "frameskip": atari.SKIP, "reward_clipping": False, **limits})
-        games = make_native_vector(spec, config.num_envs, kwargs)
+            **spec.kwargs, "frameskip": games.skip, "reward_clipping": False, **limits})
+        vector = make_native_vector(spec, config.num_envs, kwargs)
     with contextlib.closing(factory()) as env:
-        first = atari.FIRE if atari.needs_fire(env) else atari.NOOP
-    return atari.AtariVector(games, config.end_on_life_loss, first)
+        first = atari.FIRE if games.fire and atari.needs_fire(env) else atari.NOOP
+    return atari.AtariVector(vector, games.lives, first)
 
 
 def make_native_vector(name: str | EnvSpec, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:

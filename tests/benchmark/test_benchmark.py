@@ -322,7 +322,8 @@ def test_a_system_that_is_not_installed_is_an_error_with_the_line_that_installs_
         session.check_peers({"sb3": None}, measure_one.Measurement("", {}, 1.0, 1))
 
 
-CONFIG = {"frame_stack": 1, "frame_skip": 1, "grayscale": False, "resize": None,
+CONFIG = {"frame_stack": 1, "frame_skip": None, "grayscale": False, "resize": None,
+          "noop_max": 30, "fire_on_reset": True,
           "preprocessing": "none", "end_on_life_loss": False, "model": "mlp", "clip_rewards": False,
           "activation": "tanh", "layer_norm": False, "rnn": "none",
           "distribution": "gaussian", "sde": False, "actor_keys": None, "critic_keys": None,

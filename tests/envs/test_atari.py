@@ -191,7 +191,8 @@ def test_a_game_begins_with_up_to_30_no_ops_drawn_by_its_seed(opencv):
 
 
 def test_a_game_without_a_no_op_begins_at_its_first_frame(opencv):
-    env = preprocess_atari(Game(1, meanings=("LEFT", "UP", "RIGHT")), None, lives=False)
+    env = preprocess_atari(Game(1, meanings=("LEFT", "UP", "RIGHT")), None,
+                           AtariOptions(lives=False))
     env.reset(seed=3)
     assert env.unwrapped.done == [("reset", 3)]
 
@@ -362,7 +363,7 @@ def test_a_real_game_is_trained_on_saved_and_played_whole(trainer, opencv, tmp_p
     ppo.save(tmp_path / "model.safetensors")
     path = tmp_path / "model.safetensors"
     policy, env = load(path), ppo.source.factories[0]()
-    _, what = export.steps_to_check(policy, None, *export.stored_env(path))
+    _, what = export.steps_to_check(policy, None, *export.trained_on(path))
     assert what == "steps of ALE/Breakout-v5"
     obs, _ = env.reset(seed=1)
     assert obs.shape == (4, 84, 84) and policy.predict(obs) in env.action_space

@@ -10,7 +10,7 @@ from gymnasium.wrappers import AtariPreprocessing
 from optional_packages import NEEDS_ALE
 
 from fastppo.envs.atari import NOOP, SKIP, AtariOptions, game_spec, has_noop
-from fastppo.envs.make import make_factory
+from fastppo.envs.make import make_factory, wrapping
 
 pytestmark = NEEDS_ALE
 if importlib.util.find_spec("ale_py"):
@@ -180,9 +180,32 @@ def test_the_picture_after_a_reset_is_that_of_the_new_game():
     {"render_mode": "human"}, {"obs_type": "rgb"}, {"frameskip": 1}, {"sound_obs": True}])
 def test_other_arguments_are_left_to_gymnasiums_wrapper(kwargs):
     spec = gym.spec("ALE/Pong-v5")
-    assert game_spec(spec, kwargs).entry_point == spec.entry_point
-    assert game_spec(spec, {"mode": 0, "render_mode": "rgb_array"}).entry_point != spec.entry_point
-    assert game_spec(gym.spec("CartPole-v1"), {}).entry_point.endswith("CartPoleEnv")
+    games, own = AtariOptions(lives=False), {"mode": 0, "render_mode": "rgb_array"}
+    assert game_spec(spec, kwargs, games).entry_point == spec.entry_point
+    assert game_spec(spec, own, games).entry_point != spec.entry_point
+    assert game_spec(gym.spec("CartPole-v1"), {}, games).entry_point.endswith("CartPoleEnv")
+
+
+@pytest.mark.parametrize("skip, size, noops", [
+    (1, (84, 84), 0), (2, (64, 96), 3), (5, (50, 40), 7)])
+def test_other_numbers_of_frames_pixels_and_no_ops_are_gymnasiums(skip, size, noops):
+    env = gym.make("ALE/Breakout-v5", frameskip=1, obs_type="grayscale",
+                   repeat_action_probability=0.0)
+    options = wrapping({"env_name": "ALE/Breakout-v5", "preprocessing": "atari", "noop_max": noops,
+                        "frame_skip": skip, "resize": f"{size[0]}x{size[1]}"})["games"]
+    ours = make_factory("ALE/Breakout-v5", kwargs={"repeat_action_probability": 0.0},
+                        games=options)().unwrapped
+    assert type(ours) is AtariGame
+    assert_same_games(ours, AtariPreprocessing(env, noops, skip, size[::-1]), 300)
+    spec = gym.spec("ALE/Breakout-v5")
+    wrapped = make_factory(lambda: gym.make(spec, frameskip=1), games=options)()
+    assert wrapped.observation_space.shape == size
+
+
+@pytest.mark.parametrize("fire", [True, False])
+def test_fire_is_pressed_after_a_reset_unless_that_is_off(fire):
+    env = make_factory("ALE/Breakout-v5", games=AtariOptions(False, noops=0, fire=fire))()
+    assert env.reset(seed=1)[1]["episode_frame_number"] == 4 * fire
 
 
 def test_a_callable_keeps_gymnasiums_wrapper_and_plays_the_same_game():

@@ -17,6 +17,7 @@ from optional_packages import NEEDS_ALE, NEEDS_BOX2D
 
 from fastppo.build.resolve import config_for
 from fastppo.config import Config
+from fastppo.envs.atari import NOOP
 from fastppo.envs.images import ImageOptions, ImageView
 from fastppo.envs.make import FASTER, make_factory, wrapping
 from fastppo.envs.source import EnvSource
@@ -261,8 +262,9 @@ def test_a_process_that_preprocesses_images_imports_neither_torch_nor_opencv():
     (RGB, {"resize": "84*84"}, "resize is '84.84', but must be pixels"),
     (RGB, {"resize": "0x84"}, "resize is"), (RGB, {"resize": 10_000}, "from 1 to 9,999"),
     (RGB, {"frame_skip": 0}, "frame_skip is 0"), (RGB, {"grayscale": 2}, "grayscale is 2"),
-    (RGB, {"resize": 84, "preprocessing": "atari"},
-     "preprocessing=atari has an action for 4 frames.*leave resize out; or preprocessing=.none."),
+    (RGB, {"resize": 84, "preprocessing": "atari"}, "preprocessing=atari is for games of the"),
+    (RGB, {"fire_on_reset": False}, "fix: leave fire_on_reset out$"),
+    (RGB, {"noop_max": -1}, "noop_max is -1, but must be a whole number from 0 to 1000"),
     (RGB, {"grayscale": True, "resize": 9, "vec": "native"},
      r"makes complete environments.*vec=.workers.; or grayscale=False, resize=None$"),
     (RGB, {"end_on_life_loss": True}, "fix: leave end_on_life_loss out$")])
@@ -294,11 +296,8 @@ def test_an_mlp_on_images_is_a_warning_of_its_cost(trainer, caplog):
 @pytest.mark.parametrize("settings, fix", [
     ({"frame_skip": 4, "preset": "none"}, "leave --frame_skip out; or --env_kwargs="
      """'{"frameskip": 1}'"""),
-    ({"frame_skip": 2}, "leave --frame_skip out; or --preprocessing=none --end_on_life_loss=False"
-     """ --env_kwargs='{"frameskip": 1}'"""),
-    ({"grayscale": True}, "leave --grayscale out; or --preprocessing=none"
-     " --end_on_life_loss=False"),
-    ({"preset": "none", "end_on_life_loss": True}, "--preprocessing=atari")])
+    ({"preset": "none", "end_on_life_loss": True}, "--preprocessing=atari"),
+    ({"preset": "none", "noop_max": 3}, "--preprocessing=atari")])
 def test_a_game_that_skips_frames_already_is_refused_before_torch_is_imported(settings, fix):
     config = config_for("ALE/Pong-v5", settings)
     with pytest.raises(ConfigError) as caught:
@@ -307,9 +306,14 @@ def test_a_game_that_skips_frames_already_is_refused_before_torch_is_imported(se
 
 
 @NEEDS_ALE
-def test_an_engine_that_preprocesses_games_is_not_asked_for_another_size(trainer):
-    with pytest.raises(ConfigError, match="resize is 64, but preprocessing=atari has"):
-        trainer("ALE/Pong-v5", preset="auto", vec="native", resize=64, num_envs=2)
+def test_an_engine_that_preprocesses_games_has_the_numbers_that_are_set(trainer):
+    ppo = trainer("ALE/Breakout-v5", preset="auto", vec="native", resize="64x96", frame_skip=2,
+                  noop_max=0, fire_on_reset=False, num_envs=2, max_episode_steps=9)
+    assert ppo.policy.obs_space.shape == (4, 64, 96)
+    vector = ppo.source.vector
+    assert vector.reset(seed=1)[0].shape == (2, 4, 64, 96) and vector.first == NOOP
+    truncated = [vector.step(np.zeros(2, int))[3].all() for _ in range(9)]
+    assert truncated == [False] * 8 + [True]  # after 18 frames
 
 
 @NEEDS_ALE
