@@ -1,6 +1,7 @@
 """The scripts of bench/ run; what they measure is not asserted."""
 
 import importlib
+import json
 import re
 import sys
 
@@ -9,6 +10,8 @@ import torch
 from optional_packages import NEEDS_BOX2D
 from source_tree import ROOT
 
+from fastppo.arguments import command_line
+from fastppo.benchmark.options import Bench
 from fastppo.machine import kernels
 
 pytestmark = pytest.mark.skipif(not kernels.COMPILED, reason="they measure the compiled extension")
@@ -60,3 +63,33 @@ def test_a_step_of_car_racing_is_timed_beside_gymnasiums_wrappers(script, monkey
     script("pixels").main()
     assert re.findall(r"^(\w+) .* us .* of gymnasium$", capsys.readouterr().out, re.MULTILINE) == [
         "gymnasium", "fastppo"]
+
+
+def test_a_step_on_a_gpu_machine_that_fails_or_hangs_costs_only_itself(script, monkeypatch, capsys,
+                                                                       tmp_path):
+    gpu = script("gpu")
+    one = 'import json; json.dump({"figures": [{"part": "loop", "processes": 2, "median": 1e4}]},' \
+        f' open("{tmp_path}/figures.json", "w"))'
+    commands = {"absent": ["no-such-program"], "hangs": ["-c", "import time; time.sleep(60)"],
+                "fails": ["-c", "print('as it was'); 1 / 0"], "figures": ["-c", one]}
+    monkeypatch.setattr(gpu, "steps", lambda folder: [
+        gpu.Step(name, 2 if name == "hangs" else 60, words if name == "absent" else
+                 [sys.executable, *words]) for name, words in commands.items()])
+    monkeypatch.setattr(sys, "argv", ["gpu.py", str(tmp_path)])
+    with pytest.raises(SystemExit, match="1"):
+        gpu.main()
+    out, found = capsys.readouterr().out, json.loads((tmp_path / "results.json").read_text())
+    assert [found[name]["code"] for name in ("hangs", "fails", "figures")] == [
+        "stopped after 2 s", 1, 0]
+    assert "No such file" in found["absent"]["code"] and "as it was" in out
+    assert re.search(r"loop +2 processes +10,000 steps/s", out)
+    assert (tmp_path / "report.txt").read_text() in out
+
+
+def test_the_steps_for_a_gpu_machine_are_commands_that_there_are(script, tmp_path):
+    for step in script("gpu").steps(tmp_path):
+        if "main.py" in step.command and "doctor" not in step.command:
+            words = step.command[2:]
+            command_line.read(words[1:] if words[0] == "bench" else words,
+                              Bench if words[0] == "bench" else command_line.Train)
+    assert sum(step.seconds for step in script("gpu").steps(tmp_path)) < 700

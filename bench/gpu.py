@@ -1,0 +1,106 @@
+"""The steps of bench/gpu.sh: facts, tests and measurements on a GPU, each with its own limit.
+
+    python bench/gpu.py FOLDER [--only=pong,tests]
+
+A step that fails or takes too long does not end the others. FOLDER gets the output of each step,
+results.json, and report.txt, which is also printed.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MAIN = [sys.executable, "main.py"]
+PONG = ["--env_name=PongNoFrameskip-v4", "--model=cnn", "--device=cuda", "--num_envs=128",
+        "--num_steps=32", "--epochs=4", "--num_minibatches=4"]
+LANDER = ["--env_name=LunarLander-v3", "--preset=none", "--num_envs=128", "--num_steps=128",
+          "--epochs=4", "--num_minibatches=8"]
+
+
+class Step(NamedTuple):
+    """A command, and the seconds that it may take."""
+
+    name: str
+    seconds: int
+    command: list[str]
+
+
+def bench(name: str, seconds: int, settings: list[str], folder: Path) -> Step:
+    """A measurement of the whole loop and its parts by `main.py bench`."""
+    return Step(name, seconds, [*MAIN, "bench", *settings, "--rounds=1", "--seconds=3",
+                                f"--json={folder / name}.json"])
+
+
+def steps(folder: Path) -> list[Step]:
+    """All steps, the important ones first."""
+    return [
+        Step("machine", 30, ["nvidia-smi"]),
+        Step("doctor", 60, [*MAIN, "doctor"]),
+        Step("tests", 180, [sys.executable, "-m", "pytest", "-q", "-n", "4", "-m", "cuda",
+                            "-p", "no:cacheprovider", "tests/promises/test_devices.py"]),
+        bench("pong", 100, [*PONG, "--processes=16"], folder),
+        bench("pong_bf16", 100, [*PONG, "--precision=bf16", "--processes=16"], folder),
+        bench("lander", 60, [*LANDER, "--device=cpu", "--processes=16"], folder),
+        bench("lander_cuda", 60, [*LANDER, "--device=cuda", "--processes=16"], folder),
+        Step("training", 90, [*MAIN, *PONG, "--total_steps=300k", "--seed=1", "--eval_episodes=0",
+                              f"--run_dir={folder / 'run'}", "--progress=lines"]),
+    ]
+
+
+def run(step: Step, folder: Path) -> dict[str, Any]:
+    """Runs a step; its output goes to a file. Returns its exit code and seconds."""
+    begun = time.monotonic()
+    with open(folder / f"{step.name}.txt", "w") as output:
+        try:
+            code = subprocess.run(step.command, stdout=output, stderr=subprocess.STDOUT,
+                                  timeout=step.seconds).returncode
+        except subprocess.TimeoutExpired:
+            code = f"stopped after {step.seconds} s"
+        except OSError as error:
+            code = str(error)
+    return {"command": step.command, "code": code, "seconds": time.monotonic() - begun}
+
+
+def report_lines(name: str, result: dict[str, Any], folder: Path) -> list[str]:
+    """The line of a step, then its figures, or the end of its output if it has none."""
+    lines = [f"== {name}: code {result['code']}, {result['seconds']:.0f} s"]
+    if found := result.get("bench"):
+        peers = [f"  {one['part']:14}{one['processes']:3} processes {one['median']:12,.0f} steps/s"
+                 for one in found["figures"]]
+        return lines + peers
+    text = (folder / f"{name}.txt").read_text(errors="replace").splitlines()
+    return lines + [f"  {line}" for line in text[-15:]]
+
+
+def main() -> None:
+    """Runs the steps and writes the report; SystemExit(1) if one has failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", type=lambda text: text.split(","), help="names of steps")
+    options = parser.parse_args()
+    folder = options.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    results, lines = {}, []
+    for step in steps(folder):
+        if options.only and step.name not in options.only:
+            continue
+        print(f"{step.name} ...", flush=True)
+        results[step.name] = run(step, folder)
+        figures = folder / f"{step.name}.json"
+        if figures.exists():
+            results[step.name]["bench"] = json.loads(figures.read_text())
+        lines += report_lines(step.name, results[step.name], folder)
+        # After every step: what is there stays, if the machine is lost.
+        (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+        (folder / "report.txt").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+    if any(one["code"] for one in results.values()):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

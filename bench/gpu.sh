@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Tests and measures fastppo on a machine with an NVIDIA GPU, in under ten minutes:
+#
+#   bash bench/gpu.sh wheels        once, with a network: the packages that such a machine may lack
+#   bash bench/gpu.sh [FOLDER]      there, also offline; report.txt and results.json in FOLDER
+#
+# The second needs Python with torch (CUDA), numpy, numba, cython, safetensors and pytest, and a C
+# compiler. It installs the wheels of build/wheels, if there are any, into build/site alone, builds
+# the extension, and runs bench/gpu.py, whose steps have a limit of their own each.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PYTHON=${PYTHON:-python3}
+TARGET=${TARGET:-3.12}
+WHEELS=build/wheels
+SITE=build/site
+# What fastppo and its tests import beyond the packages above; pip's answer for Linux on x86-64.
+PACKAGES=(gymnasium farama-notifications ale-py Box2D==2.3.10 pygame-ce)
+
+if [ "${1:-}" = wheels ]; then
+    rm -rf "$WHEELS"
+    platforms=()
+    for version in 2_17 2_24 2_26 2_27 2_28 2_31 2_34 2_35; do
+        platforms+=(--platform "manylinux_${version}_x86_64")
+    done
+    "$PYTHON" -m pip download --quiet --no-deps --only-binary=:all: --python-version "$TARGET" \
+        --implementation cp "${platforms[@]}" --platform manylinux2014_x86_64 -d "$WHEELS" \
+        "${PACKAGES[@]}"
+    du -sh "$WHEELS"
+    exit
+fi
+
+folder=${1:-build/gpu}
+mkdir -p "$folder"
+if [ -d "$WHEELS" ]; then
+    rm -rf "$SITE"
+    "$PYTHON" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir \
+        --target "$SITE" "$WHEELS"/*.whl
+    export PYTHONPATH=$PWD/$SITE${PYTHONPATH:+:$PYTHONPATH}
+fi
+"$PYTHON" setup.py -q build_ext --inplace >"$folder/build.log" 2>&1 ||
+    { tail -n 20 "$folder/build.log"; exit 1; }
+exec "$PYTHON" bench/gpu.py "$folder"
