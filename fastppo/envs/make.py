@@ -128,12 +128,18 @@ def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None,
         fix = "give a function that makes it: lambda: gymnasium.make(...)" \
             if isinstance(env, gym.Env) else Set(**{setting: "CartPole-v1"}, **several)
         raise ConfigError(f"{setting} is {env!r}, but must be an id, a class or a callable", fix)
-    if images.frame_skip > 1 and isinstance(constructor, EnvSpec) and (
-            skip := {**constructor.kwargs, **(kwargs or {})}.get("frameskip", 1)) != 1:
-        raise ConfigError(f"frame_skip={images.frame_skip} repeats an action, but {name} skips"
-                          f" frames itself: its frameskip is {skip}",
-                          (Omit("frame_skip"), Set(env_kwargs={"frameskip": 1})))
+    if isinstance(constructor, EnvSpec):  # preprocessing sets what a game's id says
+        given = {**({} if games else constructor.kwargs), **(kwargs or {})}
+        _check_skip(name, given.get("frameskip", 1), games.skip if games else images.frame_skip)
     return EnvFactory(constructor, name, limit, kwargs or {}, stack, games, images)
+
+
+def _check_skip(name: str, own: Any, repeats: int) -> None:
+    """Raises ConfigError if both an environment itself and frame_skip repeat actions."""
+    if own != 1 and repeats > 1:
+        raise ConfigError(f"an action is repeated for {repeats} frames, but {name} skips frames"
+                          f" itself: its frameskip is {own}",
+                          (Omit("frame_skip"), Set(env_kwargs={"frameskip": 1})))
 
 
 def check_arguments(factory: EnvFactory) -> None:
