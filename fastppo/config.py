@@ -232,9 +232,10 @@ class Config:
 
     device: str = "cpu"
     """Device of the learner: cpu, cuda, cuda:1, ..., or auto (cuda if there is one, else cpu)"""
-    learner: Literal["auto", "kernel", "torch"] = "auto"
-    """Implementation of the update: kernel (compiled) or torch; auto: the kernel where it supports
-    the settings, which needs a built-in MLP on the CPU [bench/LOG.md]"""
+    learner: Literal["auto", "kernel", "graph", "torch"] = "auto"
+    """Implementation of the update: kernel (compiled), torch, or graph (torch's minibatch as one
+    CUDA graph); auto: on the CPU the kernel and on a GPU the graph, where they support the settings
+    and the model [bench/LOG.md]"""
     torch_threads: int | None = None
     """Threads of torch; none: 1, which is fastest for small networks"""
     update_threads: int | None = None

@@ -178,7 +178,7 @@ def measure(job: Measurement) -> dict[str, Any]:
     from fastppo.machine.limits import keep_freed_memory
     from fastppo.ppo import PPO
     with PPO(**{"env_name": default_of("env_name")} | job.settings) as ppo:
-        if ppo.config.learner == "torch":
+        if ppo.config.learner != "kernel":
             keep_freed_memory()  # as the command that trains does
         return MEASUREMENTS[job.part](ppo, job)
 

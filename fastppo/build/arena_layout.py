@@ -23,7 +23,7 @@ from fastppo.workers.update_helper import helper_count, shards_spec
 
 def make_arena(config: Config, policy: Policy, source: EnvSource) -> Arena:
     """The shared memory of a run; ConfigError with a setting that fits if there is too little."""
-    on_cpu = config.learner == "torch" and config.device == "cpu"
+    on_cpu = config.learner != "kernel" and config.device == "cpu"
     activations = activation_bytes(policy) if on_cpu else 0
     encoding, moments = policy.observer.encoding, policy.observer.mean
     columns = 0 if encoding.identity else \

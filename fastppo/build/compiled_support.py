@@ -1,4 +1,4 @@
-"""The settings and spaces that the compiled kernels do not support."""
+"""The settings and spaces that the compiled kernels, or CUDA graphs, do not support."""
 
 from typing import Sequence
 
@@ -37,6 +37,14 @@ def unsupported_in_learner(config: Config, seen: ObservationLayout) -> str:
     """The first reason for which the compiled learner cannot learn; "" for none."""
     return (unsupported_in_acting(config, seen) or "action masks" * (seen.mask is not None)
             or _setting_text(config, NOT_IN_LEARNER))
+
+
+def unsupported_in_graph(config: Config) -> str:
+    """The first reason for which a minibatch cannot be a CUDA graph; "" for none."""
+    rows = config.num_envs * config.num_steps
+    uneven = f"num_minibatches={config.num_minibatches} with {rows} samples" * bool(
+        rows % config.num_minibatches)
+    return _other_value(config, rnn=("none",)) or _setting_text(config, "optimizer loss") or uneven
 
 
 def is_plain_mlp(config: Config) -> bool:

@@ -25,7 +25,7 @@ TORCH_BYTES = 128 << 20
 
 # Vectors as long as the parameters: gradient, Adam's moments, copies of them and of the parameters
 # for a rollback, temporary ones; the kernel's has gradients of eight shards and packed weights.
-PARAMETER_VECTORS = {"torch": 9, "kernel": 18}
+PARAMETER_VECTORS = {"torch": 9, "graph": 9, "kernel": 18}
 # The same of a worker: packed weights to act with, and for both directions of an update's shards.
 PACKED_VECTORS = {"local": 3, "central": 0}
 
@@ -40,7 +40,7 @@ def bytes_beside_arena(config: Config, spec: Spec, activations: int, columns: in
     obs, act, vector = (spec_bytes({name: spec[name]}) for name in ("obs", "act", "params"))
     # Valid observations, a rollout's order, temporary columns; encoded ones, and their parts.
     total = obs + 32 * rows + 8 * rows * columns
-    if config.learner == "torch":
+    if config.learner != "kernel":
         # Shuffled samples, of frames that are stored once one minibatch; its activations and their
         # gradients.
         minibatch = -(-rows // (config.num_minibatches * config.num_microbatches))

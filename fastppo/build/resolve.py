@@ -12,7 +12,11 @@ from gymnasium.vector import VectorEnv
 
 from fastppo.arguments.preset_files import config_over_preset, preset_settings
 from fastppo.build.check_settings import check_settings
-from fastppo.build.compiled_support import unsupported_in_acting, unsupported_in_learner
+from fastppo.build.compiled_support import (
+    unsupported_in_acting,
+    unsupported_in_graph,
+    unsupported_in_learner,
+)
 from fastppo.build.memory_estimate import least_parameters
 from fastppo.build.user_model import is_user_model
 from fastppo.config import Config, check_names, default_of
@@ -133,8 +137,7 @@ def resolve(source: EnvSource) -> Config:
     config = config.replace(
         acting=_compiled_unless(unsupported_in_acting(config, seen), config, "acting",
                                 "local", "central"),
-        learner=_compiled_unless(unsupported_in_learner(config, seen), config, "learner",
-                                 "kernel", "torch"))
+        learner=_learner(config, seen))
     return config.replace(
         torch_threads=config.torch_threads or 1, update_threads=_update_threads(config, seen),
         num_workers=worker_count(config.num_workers, config.num_envs,
@@ -149,7 +152,7 @@ def _update_threads(config: Config, seen: ObservationLayout) -> int:
     """
     convolutions = config.model in IMAGE_NETWORKS or is_user_model(config.model) and any(
         leaf.like_image for leaf in ObservationEncoding(seen).leaves)
-    by_torch = config.learner == "torch" and config.device == "cpu"
+    by_torch = config.learner != "kernel" and config.device == "cpu"
     cores = usable_cores() if convolutions and by_torch else 1
     return config.update_threads or config.torch_threads or cores
 
@@ -161,7 +164,8 @@ def _precision(config: Config, seen: ObservationLayout) -> str:
     """
     on_cpu = config.device == "cpu"
     if config.precision == "auto":
-        by_torch = config.learner == "torch" or unsupported_in_learner(config, seen)
+        by_torch = config.learner not in ("auto", "kernel") or unsupported_in_learner(
+            config, seen)
         fits = config.model in IMAGE_NETWORKS and on_cpu and has_bf16() and by_torch
         return "bf16" if fits else "fp32"
     if config.precision == "bf16":
@@ -208,6 +212,13 @@ def _device(device: str) -> str:
                else "no NVIDIA GPU or driver is visible")
         raise ConfigError(f"device={device}, but {why}", Set(device="cpu"))
     return device
+
+
+def _learner(config: Config, seen: ObservationLayout) -> str:
+    """The learner with "auto" resolved; ConfigError for one that does not support the settings."""
+    graph = config.learner == "graph" or config.learner == "auto" and config.device != "cpu"
+    reason = unsupported_in_graph(config) if graph else unsupported_in_learner(config, seen)
+    return _compiled_unless(reason, config, "learner", "graph" if graph else "kernel", "torch")
 
 
 def _compiled_unless(reason: str, config: Config, name: str, compiled: str, general: str) -> str:

@@ -19,6 +19,7 @@ from fastppo.envs.source import EnvSource
 from fastppo.errors import ClosedError, Error, ModelError, NonFiniteError
 from fastppo.learner import Learner
 from fastppo.learners.compiled import CompiledLearner, policy_plan
+from fastppo.learners.graphed import GraphedLearner
 from fastppo.learners.shared_minibatches import SharedMinibatches
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
@@ -186,6 +187,8 @@ def learner_class(config: Config) -> type[Learner]:
     """The class of the learner: compiled, torch's, or a subclass of the user's."""
     if config.learner == "kernel":
         return CompiledLearner
+    if config.learner == "graph":
+        return GraphedLearner
     return config.loss if isinstance(config.loss, type) else Learner
 
 

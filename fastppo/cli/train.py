@@ -44,7 +44,7 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     with opened_run(request) as (ppo, folder, resumed):
         from fastppo.files.start_files import write_start_files
         from fastppo.outputs.evaluator import evaluator_of
-        if ppo.config.learner == "torch":
+        if ppo.config.learner != "kernel":
             keep_freed_memory()
         link_latest(folder)
         announce(ppo, *banner(ppo, request, folder, resumed))

@@ -14,9 +14,9 @@ from fastppo.spaces.observations import ObservationLayout
 class FrameStacks:
     """Observations [... k h w]: `frames` [n h w], and `stacks` i64 [... k], the numbers of theirs.
 
-    It stands for the tensor of the observations. `flatten`, `narrow`, `index_select` and `to`
-    return FrameStacks and copy no stack; an index returns a tensor, and so does every other method
-    of tensors, which makes the whole tensor first.
+    It stands for the tensor of the observations. `flatten`, `narrow`, `index_select`, `to`
+    and `clone` return FrameStacks and copy no stack; an index returns a tensor, and so does every
+    other method of tensors, which makes the whole tensor first.
     """
 
     def __init__(self, frames: Tensor, stacks: Tensor):
@@ -56,6 +56,10 @@ class FrameStacks:
     def to(self, device: torch.device) -> "FrameStacks":
         """The same on `device`."""
         return FrameStacks(self.frames.to(device), self.stacks.to(device))
+
+    def clone(self) -> "FrameStacks":
+        """The same in memory of their own."""
+        return FrameStacks(self.frames.clone(), self.stacks.clone())
 
 
 def rollout_observations(arena: Arena, layout: ObservationLayout) -> Any:

@@ -60,6 +60,39 @@ class Adam:
         self.square.copy_(state[2])
 
 
+class DeviceAdam(Adam):
+    """An Adam whose step can read its rates from the device, so that a CUDA graph can have it.
+
+    `numbers` f32 [3] are those of `planned` for the next step; None: the step is Adam's own.
+    """
+
+    numbers: Tensor | None = None
+
+    def planned(self, count: int) -> Tensor:
+        """f32 [count 3] for the next steps, which count as taken: both rates, and v's correction.
+
+        The rates are divided by the correction of m.
+        """
+        first, second = self.BETAS
+        steps = range(self.steps + 1, self.steps + count + 1)
+        self.steps += count
+        return torch.tensor([[*(rate / (1 - first**step) for rate in self.rates),
+                              math.sqrt(1 - second**step)] for step in steps], dtype=torch.float32)
+
+    def step(self) -> None:
+        """As Adam's."""
+        if self.numbers is None:
+            return super().step()
+        (first, second), grad = self.BETAS, self.flat.grad
+        self.mean.lerp_(grad, 1 - first)
+        self.square.mul_(second).addcmul_(grad, grad, value=1 - second)
+        scale = self.square.sqrt().div_(self.numbers[2]).add_(self.eps)
+        for part, critic in self.parts:
+            change = self.mean[part] * self.numbers[int(critic)]
+            self.flat.values[part].addcdiv_(change, scale[part], value=-1.0)
+        return None
+
+
 class TorchOptimizer:
     """A torch optimizer on the parameters, with our learning rates in its param_groups.
 
@@ -120,7 +153,8 @@ def make_optimizer(config: Config, flat: FlatParameters) -> Adam | TorchOptimize
     if apart:
         _check_two_networks("critic_lr", config, flat)
     if config.optimizer == "adam":
-        return Adam(flat, config.adam_eps, apart)
+        kind = DeviceAdam if config.learner == "graph" else Adam
+        return kind(flat, config.adam_eps, apart)
     return TorchOptimizer(config.optimizer, flat, apart)
 
 

@@ -1,0 +1,134 @@
+"""The learner whose minibatch is one CUDA graph: captured once, then replayed.
+
+    samples, order, rates -> static tensors;  replay: rows -> gradient -> Adam -> statistics
+
+A replay reads from the device which minibatch is the next, so between the beginning of an epoch and
+its end nothing is sent to the device or awaited. On the CPU the same step runs as it is.
+Source: PyTorch's notes on CUDA semantics, "Whole-network capture".
+"""
+
+import logging
+from typing import Callable
+
+import torch
+from torch import Tensor
+
+from fastppo.config import Config
+from fastppo.learner import Learner
+from fastppo.networks.frame_stacks import FrameStacks
+from fastppo.networks.torch_state import preserved_buffers
+from fastppo.policy import Policy
+from fastppo.spaces.leaves import tree_map
+from fastppo.update.batches import Batch
+from fastppo.update.coefficients import Coefficients
+from fastppo.update.flat_parameters import FlatParameters
+from fastppo.update.rollback import restored_at_end
+from fastppo.update.statistics import Statistics
+
+WARM_UP = 3  # minibatches before the capture, in which libraries choose their kernels
+IN_LOSS = "clip_range", "clip_range_vf", "entropy_coef"  # coefficients of the loss
+
+log = logging.getLogger("fastppo")
+
+
+class StaticEpoch:
+    """The tensors that a captured minibatch reads and writes, always at the same places."""
+
+    def __init__(self, batch: Batch, order: Tensor, count: int):
+        self.samples = Batch(*(tree_map(lambda x: x.clone(), field) for field in batch))
+        self.order = order.clone().view(count, -1)  # i64 [minibatches rows]
+        self.rates = torch.zeros(count, 3, device=order.device)  # see DeviceAdam.planned
+        self.coefs: Coefficients | None = None
+        self.at = order.new_zeros(1)  # the number of the next minibatch
+        self.names: list[str] = []
+        self.rows: Tensor | None = None  # f32 [minibatches names]
+
+    def fill(self, batch: Batch, order: Tensor, coefs: Coefficients, rates: Tensor) -> None:
+        """Copies an epoch into the tensors, and begins it."""
+        for own, given in zip(tensors_of(self.samples), tensors_of(batch), strict=True):
+            own.copy_(given)
+        self.order.copy_(order.view_as(self.order))
+        self.rates.copy_(rates)
+        if self.coefs is None:
+            self.coefs = coefs._replace(**{
+                name: torch.zeros((), device=order.device) for name in IN_LOSS
+                if getattr(coefs, name) is not None})
+        for name in IN_LOSS:
+            if (number := getattr(self.coefs, name)) is not None:
+                number.fill_(getattr(coefs, name))
+        self.at.zero_()
+
+    def next_minibatch(self) -> tuple[Batch, Tensor]:
+        """(samples of the next minibatch, numbers of its step of Adam)."""
+        rows = self.order.index_select(0, self.at)[0]
+        return self.samples.rows(rows), self.rates.index_select(0, self.at)[0]
+
+    def record(self, stats: Statistics) -> None:
+        """Keeps the statistics of a minibatch; the next one is the next."""
+        row = torch.stack([*stats.values()])
+        if self.rows is None:
+            self.names, self.rows = [*stats], row.new_zeros(len(self.order), len(row))
+        self.rows.index_copy_(0, self.at, row[None])
+        self.at.add_(1)
+
+
+class GraphedLearner(Learner):
+    """A Learner that replays its minibatch; equal to it but for the rounding of Adam's rates.
+
+    Learner's own are the epochs that a graph cannot have, with another number of samples than the
+    first or with minibatches of two sizes, and all epochs if the capture fails.
+    """
+
+    def __init__(self, policy: Policy, config: Config, flat: FlatParameters):
+        super().__init__(policy, config, flat)
+        self.static: StaticEpoch | None = None
+        self.replay: Callable[[], None] | None = None
+
+    def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:
+        count = self.config.num_minibatches
+        if self.static is None and not len(order) % count:
+            self.static = StaticEpoch(batch, order, count)
+            self.static.fill(batch, order, coefs, self.static.rates)
+            self.replay = self._captured() if order.is_cuda else self._step
+        if self.replay is None or len(order) != self.static.order.numel():
+            return super()._epoch(batch, order, coefs)
+        self.static.fill(batch, order, coefs, self.optimizer.planned(count))
+        for _ in range(count):
+            self.replay()
+        return dict(zip(self.static.names, self.static.rows.mean(0)))
+
+    def _step(self) -> None:
+        """The next minibatch of the static epoch."""
+        batch, self.optimizer.numbers = self.static.next_minibatch()
+        stats = self._minibatch(batch, self.static.coefs)
+        self.optimizer.numbers = None
+        self.static.record(stats)
+
+    def _captured(self) -> Callable[[], None] | None:
+        """The function that replays `_step`; None, with a warning, if it cannot be captured."""
+        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        try:
+            with preserved_buffers(self.policy), restored_at_end(self.stateful):
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    for _ in range(WARM_UP):
+                        self._step()
+                        self.static.at.zero_()
+                torch.cuda.current_stream().wait_stream(side)
+                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                    self._step()
+        except Exception as error:  # a model of the user's may do what no graph can have
+            self.optimizer.numbers = None
+            log.warning("the update runs without a CUDA graph, because its minibatch cannot be"
+                        " captured: %s: %s", type(error).__name__, str(error).partition("\n")[0])
+            return None
+        return graph.replay
+
+
+def tensors_of(batch: Batch) -> list[Tensor]:
+    """All tensors of a batch, in order."""
+    found: list = []
+    for field in batch:
+        tree_map(found.append, field)
+    return [x for one in found for x in (
+        (one.frames, one.stacks) if isinstance(one, FrameStacks) else (one,))]

@@ -1,0 +1,134 @@
+"""The minibatch that a CUDA graph replays equals torch's; here it runs without a graph."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from envs_for_tests import Chance
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import SyncVectorEnv
+from tiny_settings import TINY
+
+from fastppo import PPO
+from fastppo.errors import ConfigError
+from fastppo.learners.graphed import GraphedLearner
+
+FLOATS, IMAGE = Box(-5, 5, (3,), np.float32), Box(0, 255, (36, 36), np.uint8)
+ENV, IMAGES = partial(Chance, FLOATS, Discrete(3)), partial(Chance, IMAGE, Discrete(3))
+SETTINGS = TINY | dict(num_steps=16, epochs=3, num_minibatches=4)
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU with CUDA")
+
+
+def both(env, **settings):
+    """(weights, metrics of each iteration) of torch's learner and of the graphed one."""
+    found = []
+    for learner in ("torch", "graph"):
+        with PPO(env, **SETTINGS | settings | {"learner": learner}) as ppo:
+            stats = [ppo.update(ppo.collect()) for _ in range(4)]
+            assert isinstance(ppo.learner, GraphedLearner) == (learner == "graph")
+            found.append((ppo.learner.flat.values.clone(), stats, ppo.learner.optimizer.steps))
+    return found
+
+
+@pytest.mark.parametrize("env, settings", [
+    (ENV, {}), (ENV, dict(critic_lr=1e-3, clip_range="linear:0.3:0.1", entropy_coef=0.02)),
+    (ENV, dict(clip_range_vf="linear:0.3", dual_clip=2.0, total_steps=300)),
+    (ENV, dict(num_microbatches=2, norm_advantages="rollout", norm_values=True)),
+    (ENV, dict(adaptive_kl=0.001, recompute_advantages=True, target_kl=0.02)),
+    (IMAGES, dict(model="cnn", frame_stack=2, grad_clipping="global"))])
+def test_a_replayed_minibatch_is_torchs(env, settings):
+    (wanted, own, taken), (found, other, steps) = both(env, **settings)
+    assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-7) and steps == taken
+    for one, two in zip(own, other):
+        assert one == pytest.approx(two, rel=1e-4, abs=1e-6)
+
+
+def test_epochs_of_another_size_are_learners_own():
+    def make():
+        return SyncVectorEnv([partial(ENV, ends=0.1)] * 4)  # NEXT_STEP: rows without a step
+    found = []
+    for learner in ("torch", "graph"):
+        with PPO(make(), **{**SETTINGS, "learner": learner}) as ppo:
+            counts = set()
+            for _ in range(6):
+                rollout = ppo.collect()
+                counts.add(int(rollout.valid.sum()))
+                ppo.update(rollout)
+            found.append((ppo.learner.flat.values.clone(), ppo.learner.optimizer.steps))
+    assert len(counts) > 1
+    assert torch.allclose(found[0][0], found[1][0], rtol=1e-5, atol=1e-7)
+    assert found[0][1] == found[1][1]
+
+
+@pytest.mark.parametrize("settings, reason", [
+    (dict(rnn="gru"), "rnn=gru"), (dict(optimizer=torch.optim.SGD), "your own optimizer"),
+    (dict(num_minibatches=3), "num_minibatches=3 with 64 samples")])
+def test_settings_that_no_graph_can_have_are_refused(settings, reason):
+    with pytest.raises(ConfigError, match=f"learner=graph does not support {reason}"):
+        PPO(ENV, **SETTINGS | settings | {"learner": "graph"})
+
+
+def test_an_update_that_fails_leaves_everything_as_it_was(monkeypatch):
+    with PPO(ENV, **SETTINGS | {"learner": "graph"}) as ppo:
+        ppo.update(ppo.collect())
+        rollout, before = ppo.collect(), ppo.learner.flat.values.clone()
+        calls = iter(range(100))
+
+        def failing(*args, own=ppo.learner._minibatch):
+            if next(calls) == 5:
+                raise KeyboardInterrupt
+            return own(*args)
+        monkeypatch.setattr(ppo.learner, "_minibatch", failing)
+        with pytest.raises(KeyboardInterrupt):
+            ppo.update(rollout)
+        assert torch.equal(ppo.learner.flat.values, before) and ppo.learner.optimizer.steps == 12
+        monkeypatch.undo()
+        ppo.update(rollout)
+        again = ppo.learner.flat.values.clone()
+    with PPO(ENV, **SETTINGS | {"learner": "graph"}) as ppo:
+        for _ in range(2):
+            ppo.update(ppo.collect())
+        assert torch.equal(ppo.learner.flat.values, again)
+
+
+@pytest.mark.cuda
+@CUDA
+def test_nothing_waits_for_the_gpu_between_the_minibatches_of_an_epoch(monkeypatch):
+    with PPO(IMAGES, **SETTINGS | {"model": "cnn", "device": "cuda"}) as ppo:
+        ppo.update(ppo.collect())
+        assert ppo.config.learner == "graph" and ppo.learner.replay is not None
+        replay, replays = ppo.learner.replay, []
+
+        def counted():
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                replay()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            replays.append(1)
+        monkeypatch.setattr(ppo.learner, "replay", counted)
+        ppo.update(ppo.collect())
+        assert len(replays) == 12
+
+
+class Waits(torch.nn.Module):
+    """A model that reads a number of the device, which no graph can do."""
+
+    def __init__(self, obs_space, act_space):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 4)
+
+    def forward(self, obs):
+        out = self.layer(obs)
+        return out[:, :3] * (1.0 if out.sum().item() > 0 else 1.0), out[:, 3]
+
+
+@pytest.mark.cuda
+@CUDA
+def test_a_model_that_cannot_be_captured_is_trained_without_a_graph(caplog):
+    with PPO(ENV, **SETTINGS | {"model": Waits, "device": "cuda"}) as ppo:
+        for _ in range(2):
+            ppo.update(ppo.collect())
+        assert ppo.learner.replay is None and ppo.learner.optimizer.steps == 24
+    assert "the update runs without a CUDA graph" in caplog.text
