@@ -47,7 +47,8 @@ def warn_of_bounds(rollout: Rollout, policy: Policy) -> None:
         space = leaf.space
         if isinstance(space, Box) and rows.dtype.kind == "f" and (
                 (rows < space.low) | (rows > space.high)).any():
-            log.warning("the %s leaves the bounds of its space, %s: it has values from %g to %g",
+            log.warning("the %s leaves the bounds of its space, %s: it has values from %g to %g"
+                        "\n  fix: declare these bounds in observation_space, or clip to its own",
                         leaf, space, rows.min(), rows.max())
 
 

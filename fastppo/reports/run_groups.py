@@ -91,7 +91,8 @@ def group_runs(places: Sequence[list[RunTable]], labels: Sequence[str] | None) -
     ConfigError for a wrong number of labels.
     """
     if labels is not None and len(labels) != len(places):
-        raise ConfigError(f"there are {len(labels)} labels for {len(places)} paths",
+        raise ConfigError(f"{len(labels)} labels were given for {len(places)}"
+                          f" path{'s' * (len(places) > 1)}",
                           Set(labels=tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:len(places)])))
     tables = [table for place in places for table in place]
     texts = run_labels(tables) if labels is None else [

@@ -107,7 +107,7 @@ def test_given_labels_join_the_runs_of_their_paths(tmp_path):
               for name, count in (("a", 2), ("b", 1), ("c", 3))]
     groups = group_runs(places, ("x", "y", "x"))
     assert [(group.label, len(group.tables)) for group in groups] == [("x", 5), ("y", 1)]
-    with pytest.raises(ConfigError, match="2 labels for 3 paths") as caught:
+    with pytest.raises(ConfigError, match="2 labels were given for 3 paths") as caught:
         group_runs(places, ("x", "y"))
     assert "--labels=A,B,C" in caught.value.shell
 
