@@ -27,6 +27,7 @@ class FramePainter:
         self.envs, self.name, self.view, self.caption = envs, name, view, caption
         self.size: tuple[int, int] | None = None
         self.frame_size, self.limit = (0, 0), 0.0
+        self.names = action_names(envs.envs[0])
 
     def paint(self, moment: WatchedMoment) -> Image.Image:
         """The picture, RGB, of what the environment and the network see now.
@@ -61,7 +62,7 @@ class FramePainter:
     def _panel(self, size: tuple[int, int]) -> Image.Image:
         seen = network_view(self.envs.policy, self.envs.obs, self.envs.states)
         self.limit = max(self.limit, seen.limit)  # a scale that only grows does not flicker
-        return Panel(size).draw(seen._replace(limit=self.limit))
+        return Panel(size).draw(seen._replace(limit=self.limit, names=self.names))
 
     def _canvas(self, parts: list[Image.Image]) -> Image.Image:
         """An empty picture for the parts side by side; its sides are even, as mp4 needs it."""
@@ -84,6 +85,14 @@ def rendered_frame(envs: EvaluationEnvs) -> np.ndarray:
         return frame
     except BaseException as error:  # a user's environment may raise anything
         raise envs.fault(0, "render()", error) from error
+
+
+def action_names(env: Any) -> tuple[str, ...]:
+    """The names that an environment has for its actions, as games of ale-py do; () for none."""
+    try:
+        return tuple(map(str, env.unwrapped.get_action_meanings()))
+    except Exception:  # most environments have no such method
+        return ()
 
 
 def shown_size(width: int, height: int) -> tuple[int, int]:

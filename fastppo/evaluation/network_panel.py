@@ -69,12 +69,16 @@ class Panel:
             return self._bars(np.concatenate([
                 2 * group.probs - 1 if isinstance(group, Choices) else group.mean / RANGE
                 for group in view.actions]), box)
+        known = len(view.actions) == 1 and len(view.names) == len(view.actions[0][0])
+        names = view.names if known else [
+            str(i) for i in range(max(len(group[0]) for group in view.actions))]
+        begin = left + max(LABEL_WIDTH, 8 + max(map(self._width, names)))
         for group in view.actions:
-            for i, numbers in enumerate(zip(*group)):
+            for name, numbers in zip(names, zip(*group)):
                 draw, number = (self._share, 36) if isinstance(group, Choices) else (
                     self._spread, 90)
-                line = left + LABEL_WIDTH, top + 2, right - number, top + LINE - 3
-                self._write(left, top, str(i), MUTED)
+                line = begin, top + 2, right - number, top + LINE - 3
+                self._write(left, top, name, MUTED)
                 self._write(right, top, draw(line, *numbers), TEXT, "ra")
                 top += LINE
 

@@ -40,6 +40,7 @@ class NetworkView(NamedTuple):
     actions: list[Choices | Normals]  # one for each factor or part of the action space
     value: float
     parts: Sequence[tuple[str, int]] = ()  # key, and how many of the numbers, of a Dict or Tuple
+    names: Sequence[str] = ()  # of the choices, if there is one Choices; () for their numbers
 
 
 @torch.inference_mode()

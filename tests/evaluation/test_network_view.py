@@ -8,6 +8,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from torch import distributions as td
 from torch import nn
 
+from fastppo.evaluation.frames import action_names
 from fastppo.evaluation.network_panel import BACKGROUND, GROUND, POSITIVE, Panel
 from fastppo.evaluation.network_view import (
     Choices,
@@ -204,3 +205,22 @@ def test_a_network_that_returns_nan_is_drawn(trainer, space):
         policy.net.actor.weight.fill_(np.nan)
     view = seen(policy, np.ones(3, np.float32))
     assert (view.actions[0][0] == 0).all() and Panel((300, 320)).draw(view)
+
+
+@pytest.mark.parametrize("names, written", [
+    (("NOOP", "FIRE", "LEFT"), ["NOOP", "FIRE", "LEFT"]), ((), ["0", "1", "2"]),
+    (("NOOP", "FIRE"), ["0", "1", "2"])])  # of other actions
+def test_choices_have_the_names_that_the_environment_gives_them(monkeypatch, names, written):
+    drawn, own = [], Panel._write
+    monkeypatch.setattr(Panel, "_write", lambda panel, x, y, text, *more: (
+        drawn.append(text), own(panel, x, y, text, *more)))
+    view = NetworkView([], np.zeros(2), 1.0, [Choices(np.array([0.2, 0.3, 0.5]))], 0.0, names=names)
+    Panel((300, 320)).draw(view)
+    assert drawn[2:8:2] == written
+
+
+def test_names_of_actions_are_asked_for_and_need_not_be_there():
+    class Named(Chance):
+        def get_action_meanings(self):
+            return ["LEFT", "RIGHT"]
+    assert action_names(Named()) == ("LEFT", "RIGHT") and action_names(Chance()) == ()
