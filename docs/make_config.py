@@ -5,6 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from fastppo.arguments.command_line import Train  # noqa: E402
 from fastppo.arguments.setting_types import Setting, settings  # noqa: E402
 from fastppo.settings.fixes import format_value  # noqa: E402
 from fastppo.settings.presets import FAMILIES, PRESETS  # noqa: E402
@@ -25,7 +26,7 @@ or `--flag=True`. A whole number (INT) may be written `16`, `1_000`, `1e6`, `10M
 is an error. If a flag is given twice the last one counts. A SCHEDULE is a number, `linear:3e-4` or
 `cosine:3e-4` (falls to 0), `linear:3e-4:1e-5` (to 1e-5) or `constant:3e-4` (which `anneal_lr` does
 not change); in Python also a function of the remaining share of the steps, 1 to 0.
-`python main.py --env_name=CartPole-v1 --help` shows the same list with the defaults of that
+`python main.py --env_name=CartPole-v1 --help-all` shows the same list with the defaults of that
 environment's preset.
 
 These names are understood too: `--env` (`env_name`), `--lam` (`gae_lambda`), `--epsilon`
@@ -39,6 +40,10 @@ HEAD = """
 
 | setting | type | default | meaning | source of the default |
 |---|---|---|---|---|
+"""
+VERBS_TEXT = """
+`--debug`, with any verb, shows the traceback of an error. The options of each verb are in its
+`--help`, such as `python main.py eval --help`.
 """
 FAMILY = """
 ## Presets
@@ -60,6 +65,9 @@ def page() -> str:
             section = setting.section
             parts.append(HEAD.format(section.capitalize()))
         parts.append(row(setting))
+    parts.append(HEAD.format("Of the command that trains"))
+    parts += map(row, settings(Train).values())
+    parts.append(VERBS_TEXT)
     parts.append(FAMILY)
     for name, values in PRESETS.items():
         ids = ", ".join(env for env, preset in FAMILIES.items() if preset == name)

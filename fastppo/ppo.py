@@ -27,8 +27,8 @@ class PPO(SavedRun):
     Raises subclasses of fastppo.Error; close() it, or use `with`.
     """
 
-    def __init__(self, env=None, *others, checkpoint=None, init_from=None, **settings):
-        super().__init__(one_environment(env, others), settings, checkpoint, init_from)
+    def __init__(self, *env, checkpoint=None, init_from=None, **settings):
+        super().__init__(one_environment(env, settings), settings, checkpoint, init_from)
 
     def learn(self, total_steps: int | None = None, callbacks: Callbacks = (), **others) -> "PPO":
         """Trains until `step` reaches `total_steps` (default: the Config's), in whole iterations.

@@ -230,11 +230,14 @@ def flag_text(flag: Flag, setting: Setting) -> str:
     """The text that a flag gives `setting`; raises ConfigError if there is none, or several."""
     if setting.bare and not flag.values:
         return setting.bare
-    if get_origin(setting.kind) is tuple and flag.values:
+    if get_origin(setting.kind) is tuple and any(map(str.strip, flag.values)):
         return ",".join(flag.values)
     if len(flag.values) != 1 or not flag.values[0].strip():
         got = f', not "{" ".join(flag.values)}"' if len(flag.values) > 1 else ""
-        raise ConfigError(f"{flag.typed} takes one value{got}", setting.fix(" ".join(flag.values)))
+        text = " ".join(flag.values)
+        fix = Set(**{setting.name: flag.values[0]}) if text and setting.kind is str else \
+            setting.fix(text)
+        raise ConfigError(f"{flag.typed} takes one value{got}", fix)
     return flag.values[0]
 
 

@@ -35,6 +35,10 @@ def preset_settings(env_name: str, preset: str) -> dict[str, Any]:
     settings.
     """
     if not is_preset_file(preset):
+        if "." in preset:
+            raise ConfigError(f"the preset {preset} is a file that does not end with .toml or"
+                              " .json", "write its settings in TOML, num_envs = 16, a line for"
+                              f" each: --preset={preset.rpartition('.')[0] or 'mine'}.toml")
         if preset not in ("auto", "none", *PRESETS):
             raise ConfigError(f"there is no preset {preset!r}, only files (.toml, .json), auto,"
                               f" none, {', '.join(PRESETS)}",

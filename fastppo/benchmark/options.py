@@ -13,6 +13,8 @@ from fastppo.settings.fixes import Omit, Set
 class Bench:
     """Measure environment, acting, update and the whole loop on this machine, and their limits.
 
+      {0} bench --env_name=my_module:MyEnv --num_envs=16
+
     Takes every setting of training, too: the trainer with these settings is measured.
     """
 

@@ -35,10 +35,15 @@ from fastppo.workers.count import pays, worker_count
 log = logging.getLogger("fastppo")
 
 
-def one_environment(env: Any, others: Sequence[Any]) -> Any:
-    """`env`; ConfigError for a policy's name in its place, and for further positional arguments."""
-    if others or isinstance(env, str) and env.endswith("Policy"):
-        names = [x for x in (env, *others, "CartPole-v1") if isinstance(x, str)]
+def one_environment(given: Sequence[Any], settings: dict[str, Any]) -> Any:
+    """The environment, `given` alone or the `env` that it takes out of the settings.
+
+    None if there is none; ConfigError for several, and for a policy's name in its place.
+    """
+    given = [*given, *([settings.pop("env")] if "env" in settings else [])]
+    env = given[0] if given else None
+    if len(given) > 1 or isinstance(env, str) and env.endswith("Policy"):
+        names = [x for x in (*given, "CartPole-v1") if isinstance(x, str)]
         name = next(x for x in names if not x.endswith("Policy"))
         raise ConfigError("PPO takes an environment, then settings by name",
                           f'PPO("{name}", model="mlp", seed=1)')

@@ -22,6 +22,7 @@ from fastppo.settings.spelling import closest
 USAGE_ERRORS = (ConfigError, ModelError, PathError, SpaceError)  # of what was typed: code 2
 NEEDED_PACKAGES = ("numpy", "torch", "gymnasium", "safetensors", "cloudpickle", "packaging",
                    "matplotlib")
+DEBUG = "--debug"
 Verb = Callable[[Sequence[str], Interrupts], None]
 
 
@@ -31,16 +32,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
     add_working_directory(sys.path)
+    words = sys.argv[1:] if argv is None else argv
+    debug = DEBUG in words  # an error then keeps its traceback
     if sys.stderr is not None and not faulthandler.is_enabled():
         faulthandler.enable(2)  # stderr: a crash of an environment in this process shows its stack
     with Interrupts() as interrupts, guarded_stdout(), printed_warnings():
         try:
-            verb, rest = choose_verb(sys.argv[1:] if argv is None else argv)
+            verb, rest = choose_verb([word for word in words if word != DEBUG])
             verb(rest, interrupts)
         except Stop:
             raise SystemExit(128 + interrupts.signum) from None
         except Error as error:
             show_status("")
+            if debug:
+                raise
             print(f"error: {error.shell}", file=sys.stderr, flush=True)
             code = 2 if isinstance(error, USAGE_ERRORS) else 1
             raise SystemExit(128 + interrupts.signum if interrupts.signum else code) from None
@@ -80,8 +85,10 @@ def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:
     first, rest = (argv[0], list(argv[1:])) if argv else ("", [])
     if first == "--version":
         return print_version, []
-    if first == "help":  # of a verb, a section or a setting
-        return choose_verb([rest[0], "--help"] if {*rest[:1]} & {*VERBS} else ["--help", *rest])
+    if first in ("help", "--help") and {*rest[:1]} & {*VERBS}:
+        return choose_verb([rest[0], "--help"])
+    if first == "help":  # of a section or a setting
+        return choose_verb(["--help", *rest])
     if first not in VERBS:
         if first.replace("-", "_") in settings(Train) | settings():
             raise ConfigError(f'"{first}" is a setting, and settings begin with --',

@@ -6,12 +6,11 @@ from typing import Sequence
 import numpy as np
 from rich.text import Text
 
-from fastppo.display.progress_lines import clock_time
+from fastppo.display.progress_lines import clock_time, explained
 from fastppo.display.snapshot import Snapshot
 from fastppo.settings.metric_names import (
     EPISODES,
     EVAL_RETURN,
-    EXPLAINED_VARIANCE,
     KL,
     MEAN_LENGTH,
     MEAN_RETURN,
@@ -35,6 +34,7 @@ def panel(now: Snapshot, doing: str, columns: int, unicode: bool = True) -> list
         *[line("time", [(f"{part} {share:.0%}", "bold" if share > 0.5 else "")
                         for part, share in now.shares.items()], width)] * bool(now.shares),
         line("update", update_parts(now.stats), width),
+        line("losses", loss_parts(now.stats), width),
         line("now", [*state_parts(now), doing], width),
     ]
 
@@ -104,28 +104,26 @@ def sparkline(points: Sequence[tuple[int, float]], width: int, blocks: str = BLO
 
 
 def speed_parts(now: Snapshot) -> list[Part]:
-    """Steps per second: now, the limit of this machine, and in the mean of `learn` beside it."""
+    """Steps per second: now, the limit of this machine, the mean of `learn` and its share of it."""
     parts: list[Part] = [(f"{now.speed or now.mean_speed:,.0f} steps/s", "bold")]
     mean = f"mean {now.mean_speed:,.0f}"
     if not now.limit:
         return [*parts, mean]
     return [*parts, f"limit {now.limit:,.0f} of {now.cores} core{'s' * (now.cores != 1)}",
-            f"{mean}, {now.mean_speed / now.limit:.0%} of the limit"]
+            f"{mean}, {now.mean_speed / now.limit:.0%}"]
 
 
 def update_parts(stats: dict[str, float]) -> list[Part]:
-    """The losses, and how far the update went."""
-    names = {"entropy": "losses/entropy", "policy": "losses/policy_loss",
-             "value": "losses/value_loss"}
+    """How far the update went, and how well the critic predicts."""
     return [f"kl {stats[KL]:.4f}", f"clipped {stats['losses/clipfrac']:.0%}",
-            f"explained variance {explained(stats)}",
-            *[f"{word} {number(stats[name])}" for word, name in names.items() if name in stats]]
+            f"explained variance {explained(stats)}"]
 
 
-def explained(stats: dict[str, float]) -> str:
-    """The explained variance; a very wrong critic's is only named so."""
-    value = stats[EXPLAINED_VARIANCE]
-    return f"{value:.2f}" if value > -10 else "< -10"
+def loss_parts(stats: dict[str, float]) -> list[Part]:
+    """The losses of policy and value, and the entropy."""
+    names = {"policy": "losses/policy_loss", "value": "losses/value_loss",
+             "entropy": "losses/entropy"}
+    return [f"{word} {number(stats[name])}" for word, name in names.items() if name in stats]
 
 
 def state_parts(now: Snapshot) -> list[Part]:

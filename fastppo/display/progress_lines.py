@@ -64,9 +64,15 @@ def progress_line(step: int, total: int, stats: dict[str, float], forecast: bool
     left = clock_time(math.ceil(max(0, total - step) / stats[SPEED])) if forecast else ""
     return (f"step {step:{width},} / {total:,} {min(1.0, step / total):4.0%}   return {shown}   "
             f"{stats[SPEED]:7,.0f} steps/s   kl {stats[KL]:.4f}   "
-            f"ev {stats[EXPLAINED_VARIANCE]:5.2f}"
+            f"ev {explained(stats):>5}"
             + f"   left {left}" * forecast
             + (f"   evaluation {stats[EVAL_RETURN]:.1f}" if EVAL_RETURN in stats else ""))
+
+
+def explained(stats: dict[str, float]) -> str:
+    """The explained variance; a very wrong critic's is only named so."""
+    value = stats[EXPLAINED_VARIANCE]
+    return f"{value:.2f}" if value > -9.995 else "< -10"
 
 
 def clock_time(seconds: int) -> str:

@@ -69,7 +69,8 @@ def nearest_id(name: str) -> str | None:
     same = [env_id for env_id, base in bases.items() if base == _base(name) and env_id != name]
     if same:
         end = name.rpartition("-")[2]
-        return max(same, key=lambda x: (x.startswith("ALE/"), x.endswith(end), "/" not in x, x))
+        return max(same, key=lambda x: (x.startswith(f"{name}-v"), x.startswith("ALE/"),
+                                        x.endswith(end), "/" not in x, x))
     return next(iter(difflib.get_close_matches(name, registry, 1, NEAR)), None)
 
 

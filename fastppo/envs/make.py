@@ -16,7 +16,7 @@ from fastppo.envs.images import UNCHANGED, ImageOptions, ImagePreprocessing, ima
 from fastppo.envs.wrappers import make_deterministic, read_mission, stack_frames
 from fastppo.errors import ConfigError, EnvError, Error, SpaceError
 from fastppo.machine.mujoco_warnings import mujoco_warnings_once
-from fastppo.settings.fixes import Omit, Set, program
+from fastppo.settings.fixes import PYTHON_NAMES, Omit, Set, program
 
 Factory = Callable[[], gym.Env]
 # The settings of the wrappers around an environment.
@@ -127,7 +127,8 @@ def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None,
         several = {"num_envs": env.num_envs} if hasattr(env, "num_envs") else {}  # another VecEnv
         fix = "give a function that makes it: lambda: gymnasium.make(...)" \
             if isinstance(env, gym.Env) else Set(**{setting: "CartPole-v1"}, **several)
-        raise ConfigError(f"{setting} is {env!r}, but must be an id, a class or a callable", fix)
+        name = PYTHON_NAMES.get(setting, setting)  # no command can give it
+        raise ConfigError(f"{name} is {env!r}, but must be an id, a class or a callable", fix)
     if isinstance(constructor, EnvSpec):  # preprocessing sets what a game's id says
         given = {**({} if games else constructor.kwargs), **(kwargs or {})}
         _check_skip(name, given.get("frameskip", 1), games.skip if games else images.frame_skip)
@@ -193,8 +194,10 @@ def _settings_error(factory: EnvFactory, error: BaseException) -> ConfigError | 
         return ConfigError(f"the environment needs a package that is not installed: {missing}",
                            env_hints.missing_package(f"{factory.constructor} {error}"))
     if isinstance(error, ImportError) and isinstance(factory.constructor, EnvSpec):
+        newer = env_hints.nearest_id(factory.name)
         return ConfigError(f"{factory.name} cannot be imported: {error}",
-                           env_hints.missing_package(f"{error.name}"))
+                           env_hints.missing_package(f"{error.name}", *(
+                               [Set(env_name=newer)] if newer else [])))
     if isinstance(error, TypeError):
         return env_hints.wrong_keywords(factory.name, factory.constructor, factory.kwargs)
     return None

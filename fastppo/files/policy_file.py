@@ -18,6 +18,7 @@ from fastppo.build.model import build_policy
 from fastppo.build.user_model import is_user_model
 from fastppo.config import Config
 from fastppo.envs.faults import truncate_text
+from fastppo.envs.make import import_callable
 from fastppo.errors import CheckpointError, ModelError
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import check_init_from, public_config
@@ -76,7 +77,10 @@ def read_policy(path: str | os.PathLike, model=None) -> tuple[Policy, Config]:
     `model` is the class of the policy's network, if that is a network of the user's.
     """
     path = _path(path, "load")
-    path = path / MODEL_FILE if path.is_dir() else path
+    path = path / MODEL_FILE if (path / MODEL_FILE).is_file() else path
+    if model is not None:  # what is wrong with it is no fault of the file
+        Config(model=model)
+        model = import_callable(model, "model") if isinstance(model, str) else model
     tensors, texts = read_tensor_file(path, POLICY_FORMAT, "a policy", "ppo.save(path)")
     try:
         config = _stored_config(texts["config"], model, path)

@@ -8,7 +8,8 @@ from fastppo.settings.fixes import DidYouMean, Each, Fix, Set
 NEAR = 0.75  # similarity from which a name is proposed: one or two letters are wrong
 
 # Words for values of ours, where a setting has that value.
-VALUE_ALIASES = {"pt": "torchscript", "jit": "torchscript", "tb": "tensorboard", "gpu": "cuda"}
+VALUE_ALIASES = {"pt": "torchscript", "jit": "torchscript", "tb": "tensorboard", "gpu": "cuda",
+                 "MlpPolicy": "mlp", "CnnPolicy": "cnn", "MultiInputPolicy": "auto"}
 
 
 class Answer(NamedTuple):
@@ -56,7 +57,11 @@ LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
         "clip_obs": "obs_limit", "clip_reward": "reward_limit",
         "verbose": Answer(Set(progress="lines"), Set(progress="none")),
         "algo": Answer("leave it out: it is PPO"), "n_eval_episodes": "eval_episodes",
-        "eval_freq": "eval_interval",
+        "eval_freq": "eval_interval", "use_sde": Answer(Set(sde=True), Set(sde=False)),
+        "log_interval": Answer(Set(progress="lines"), Set(progress="none")),
+        "features_extractor_class": Answer(Set(model="my_module:MyNet")),
+        **dict.fromkeys(("optimizer_class", "optimizer_kwargs"), Answer(
+            "in Python: optimizer=functools.partial(torch.optim.AdamW, weight_decay=0.01)")),
     },
     "another library's": {
         "timesteps": "total_steps", "max_steps": "total_steps", "num_timesteps": "total_steps",

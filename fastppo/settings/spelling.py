@@ -33,5 +33,7 @@ def nearest_choice(value: Any, choices: str, default: Any) -> Any:
 
 def closest_of_each(texts: Iterable[Any], choices: Iterable[str]) -> tuple[str, ...]:
     """The one of `choices` nearest to each text, where there is one; each once."""
-    near = (closest(text, choices) for text in texts if isinstance(text, str))
+    known = [*choices]
+    near = (closest(VALUE_ALIASES.get(text, text), known) for text in texts
+            if isinstance(text, str))
     return tuple(dict.fromkeys(filter(None, near)))

@@ -248,6 +248,11 @@ def test_every_answer_to_another_librarys_name_is_one_that_works(name, ours):
     (["--config", "my.toml"], "--preset=my.toml"), (["--config=my.toml"], "--preset=my.toml"),
     (["--load=x"], "--init_from=x; or --resume=x"), (["--gpu"], "--device=cuda"),
     (["--gpu=False"], "--device=cpu"), (["resume", "runs/x"], "--resume=runs/x"),
+    (["--use_sde"], "--sde=True"), (["--log_interval=1"], "--progress=lines"),
+    (["--model=MlpPolicy"], "--model=mlp"), (["--logger=wandb,tb"], "--logger=wandb,tensorboard"),
+    (["--hidden_sizes="], "--hidden_sizes=64,64"), (["--env", "A-v0", "b"], "--env_name=A-v0"),
+    (["--preset=my.yaml"], "write its settings in TOML, num_envs = 16, a line for each:"
+     " --preset=my.toml"),
     (["num-envs", "4"], "--num_envs=4"), (["seed"], "--seed=...")])
 def test_a_word_that_people_use_for_a_setting_is_answered_with_it(command, words, fix):
     code, out, err = command(*words)
@@ -256,7 +261,8 @@ def test_a_word_that_people_use_for_a_setting_is_answered_with_it(command, words
 
 @pytest.mark.parametrize("words, same", [
     (["help"], ["--help"]), (["help", "eval"], ["eval", "--help"]),
-    (["help", "lr"], ["--help", "lr"])])
+    (["help", "lr"], ["--help", "lr"]), (["--help=lr"], ["--help", "lr"]),
+    (["--help", "plot"], ["plot", "--help"])])
 def test_the_word_help_shows_the_page_of_the_flag(command, words, same):
     assert command(*words) == command(*same) and command(*words)[0] == 0
 
@@ -352,6 +358,12 @@ def test_a_typing_error_ends_the_process_with_exit_code_2_and_no_traceback():
     done = subprocess.run([sys.executable, MAIN, "--num_env=3"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == 'error: there is no setting "num_env"\n  fix: did you mean --num_envs?\n'
+
+
+def test_an_error_keeps_its_traceback_if_that_is_asked_for(command):
+    for words in (["--debug", "--lr=x"], ["eval", "nowhere", "--debug"]):
+        with pytest.raises(ConfigError, match="lr is|no file or folder nowhere"):
+            command(*words)
 
 
 def test_an_unexpected_exception_keeps_its_traceback(command, monkeypatch):

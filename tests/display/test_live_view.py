@@ -13,6 +13,7 @@ from rich.console import Console
 from fastppo.display import hints, panel
 from fastppo.display.hints import Hints
 from fastppo.display.live_view import LiveView, ReflowedLive
+from fastppo.display.progress_lines import progress_line
 from fastppo.display.snapshot import (
     Moment,
     RunHistory,
@@ -41,15 +42,23 @@ def text_of(now, columns=100, unicode=True, doing="collecting"):
 # ---- lines ---------------------------------------------------------------------------------------
 
 def test_the_lines_say_how_far_how_good_how_fast_and_where_the_time_goes():
-    step, mean, curve, speed, times, update, now = text_of(NOW)
+    step, mean, curve, speed, times, update, losses, now = text_of(NOW)
     assert re.fullmatch(r"step +━+─+  52%   52,000 / 100,000   left 0:24", step)
     assert mean.startswith("return    150.0   best 171.9   length 80   1,904 episodes")
     assert re.fullmatch(r" +-180.0 ▁+[▁-█]+█+ 148.0", curve)
     assert speed == ("speed     9,120 steps/s   limit 20,000 of 2 cores"
-                     "   mean 8,870, 44% of the limit")
+                     "   mean 8,870, 44%")
     assert times == "time      environment 61%   policy 12%   advantages 1%   update 24%   other 2%"
-    assert update.startswith("update    kl 0.0090   clipped 7%   explained variance 0.83   entropy")
+    assert update == "update    kl 0.0090   clipped 7%   explained variance 0.83"
+    assert losses == "losses    policy -0.004   value 0.31   entropy 0.71"
     assert now == "now       2 workers   0.6 GB   lr 0.001   collecting"
+
+
+def test_every_number_fits_into_80_columns(columns=80):
+    lines = "\n".join(text_of(NOW, columns))
+    for words in ("9,120 steps/s", "limit 20,000", "mean 8,870, 44%", "kl 0.0090", "value 0.31",
+                  "entropy 0.71", "explained variance 0.83", "update 24%"):
+        assert words in lines
 
 
 @pytest.mark.parametrize("columns", [30, 45, 60, 80, 100, 300])
@@ -83,13 +92,17 @@ def test_what_is_not_known_is_left_out():
     few = {name: x for name, x in STATS.items() if not name.startswith("charts/e")}
     lines = text_of(NOW._replace(stats=few, returns=(), best_return=None, limit=None, memory=None,
                                  threshold=None, seconds_left=None, speed=None, workers=0))
-    assert len(lines) == 6 and "no episode has ended yet" in lines[1]
+    assert len(lines) == 7 and "no episode has ended yet" in lines[1]
     assert "limit" not in lines[2] and lines[-1] == "now       one process   lr 0.001   collecting"
 
 
 def test_a_hopeless_critic_does_not_widen_its_column():
-    assert "explained variance < -10 " in text_of(NOW._replace(
-        stats=STATS | {"losses/explained_variance": -1234.5}))[5]
+    for value in (-9.999, -1234.5):
+        stats = STATS | {"losses/explained_variance": value}
+        assert text_of(NOW._replace(stats=stats))[5].endswith("explained variance < -10")
+        assert "ev < -10   left" in progress_line(1, 10, stats)
+    assert "ev -9.99   left" in progress_line(
+        1, 10, STATS | {"losses/explained_variance": -9.99})
 
 
 def test_a_sparkline_goes_from_the_lowest_to_the_highest_block_over_the_steps():

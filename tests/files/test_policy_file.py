@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fastppo import PPO, load
-from fastppo.errors import CheckpointError
+from fastppo.errors import CheckpointError, ConfigError
 from fastppo.files.fingerprint import fingerprint
 
 TINY = dict(preset="none", seed=1, num_envs=2, num_steps=8, num_minibatches=1, epochs=1,
@@ -239,8 +239,8 @@ def test_a_foreign_file_is_refused(tmp_path, text):
 
 
 def test_a_missing_file_is_refused_and_of_a_folder_the_last_policy_is_read(tmp_path):
-    for path in (tmp_path / "none", tmp_path):
-        with pytest.raises(CheckpointError, match="there is no file"):
+    for path, why in ((tmp_path / "none", "there is no file"), (tmp_path, "is a folder")):
+        with pytest.raises(CheckpointError, match=why):
             load(path)
     with PPO("CartPole-v1", **TINY) as ppo:
         ppo.save(tmp_path / "model.safetensors")
@@ -258,8 +258,8 @@ def test_a_path_without_a_file_is_answered_with_one_that_there_is(tmp_path, monk
         path.parent.mkdir(exist_ok=True)
         path.write_bytes((2).to_bytes(8, "little") + b"{}")  # long enough to be proposed
         os.utime(path, (100 - age, 100 - age))
-    for wrong, found in (("runs", "runs/pole__1/model"), ("runs/walk__1", "runs/walk__1/model"),
-                         ("runs/model.safetensors", "runs/pole__1/model"), (".", "lander")):
+    for wrong, found in (("runs", "runs/pole__1/model"), (".", "lander"),
+                         ("runs/model.safetensors", "runs/pole__1/model")):
         with pytest.raises(CheckpointError) as caught:
             load(wrong)
         assert caught.value.fix == f'load("{found}.safetensors")'
@@ -378,3 +378,12 @@ def test_a_loaded_policy_outlives_its_trainer_and_its_file(saved):
     path.write_bytes(b"gone")
     path.unlink()
     assert np.array_equal(again.value(rows(policy)), policy.value(rows(policy)))
+
+
+@pytest.mark.parametrize("model, what", [
+    ("foo", "model is 'foo'"), ("nosuch:Net", "cannot import 'nosuch'")])
+def test_a_wrong_model_is_no_fault_of_the_file(tmp_path, model, what):
+    with PPO("CartPole-v1", **TINY) as ppo:
+        ppo.save(tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=what):
+        load(tmp_path, model=model)

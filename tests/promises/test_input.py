@@ -647,7 +647,8 @@ def test_training_in_environments_that_draw_themselves_is_refused(mode):
 @pytest.mark.parametrize("call", [
     lambda: PPO("MlpPolicy", "CartPole-v1"), lambda: PPO("MlpPolicy"),
     lambda: PPO("MlpPolicy", "CartPole-v1", 3e-4), lambda: PPO("CartPole-v1", 1),
-    lambda: PPO("CartPole-v1", "MlpPolicy")])
+    lambda: PPO("CartPole-v1", "MlpPolicy"), lambda: PPO("MlpPolicy", env="CartPole-v1"),
+    lambda: PPO("CartPole-v1", env="CartPole-v1")])
 def test_a_call_in_the_form_of_another_library_is_answered_with_ours(call):
     with pytest.raises(ConfigError, match="an environment, then settings by name") as caught:
         call()
@@ -683,7 +684,7 @@ def test_an_attribute_that_nobody_has_and_an_error_in_a_property_are_as_ever(tra
 
 
 @pytest.mark.parametrize("name, fix", [
-    ("n_eval_episodes", r"ppo.evaluate\(episodes=...\)"), ("episode", "did you mean episodes?"),
+    ("n_eval_episodes", "episodes=..."), ("episode", "did you mean episodes?"),
     ("xyzzy", "it takes episodes, deterministic, env")])
 def test_an_argument_of_another_librarys_evaluation_is_answered(trainer, tmp_path, name, fix):
     ppo = trainer("CartPole-v1")
