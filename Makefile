@@ -141,7 +141,8 @@ $(STAMP): setup.py pyproject.toml constraints.txt $(wildcard csrc/*/*) | $(VENV)
 ifeq ($(TORCH),cpu)
 	@$(PIP) install uv $(OR_SAY)
 endif
-	@$(INSTALL) $(OR_SAY)
+	@(while sleep 15 >/dev/null 2>&1; do echo "          still installing, $(VENV) has $$(du -sm $(VENV) | cut -f 1) MB"; \
+	    done) & watch=$$!; trap "kill $$watch" EXIT; $(INSTALL) $(OR_SAY)
 	@if $(PY) -c 'import fastppo._cells, fastppo._kernels' 2>/dev/null; then \
 	    echo "kernels   compiled"; \
 	else \
