@@ -216,7 +216,7 @@ def _device(device: str) -> str:
         why = (f"this torch ({torch.__version__}) was built without CUDA" if not torch.version.cuda
                else "no NVIDIA GPU or driver is visible")
         raise ConfigError(f"device={device}, but {why}", Set(device="cpu"))
-    return device
+    return "cpu" if device.startswith("cpu") else device  # there is one
 
 
 def _learner(config: Config, seen: ObservationLayout) -> str:

@@ -155,9 +155,10 @@ def try_update(policy: Policy, config: Config, flat: FlatParameters) -> None:
     Raises ModelError if a user's model, optimizer or loss fails in it.
     """
     once, weights = config.replace(epochs=1, num_minibatches=1, num_microbatches=1), flat.state
+    once = once.replace(learner="torch") if config.learner == "graph" else once
     try:
         with preserved_buffers(policy), seeded_rng(config.seed):
-            learner = with_options(learner_class(config)(policy, once, flat))
+            learner = with_options(learner_class(once)(policy, once, flat))
             learner.evaluate_actions = partial(_checked_fresh, learner.evaluate_actions)
             learner.update(trial_rollout(policy), coefficients_at(config, 1.0), 0)
     except NonFiniteError:

@@ -131,16 +131,17 @@ def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None,
         raise ConfigError(f"{name} is {env!r}, but must be an id, a class or a callable", fix)
     if isinstance(constructor, EnvSpec):  # preprocessing sets what a game's id says
         given = {**({} if games else constructor.kwargs), **(kwargs or {})}
-        _check_skip(name, given.get("frameskip", 1), games.skip if games else images.frame_skip)
+        if given.get("frameskip", 1) != 1 and (games.skip if games else images.frame_skip) > 1:
+            raise _two_skips(name, given["frameskip"], games)
     return EnvFactory(constructor, name, limit, kwargs or {}, stack, games, images)
 
 
-def _check_skip(name: str, own: Any, repeats: int) -> None:
-    """Raises ConfigError if both an environment itself and frame_skip repeat actions."""
-    if own != 1 and repeats > 1:
-        raise ConfigError(f"an action is repeated for {repeats} frames, but {name} skips frames"
-                          f" itself: its frameskip is {own}",
-                          (Omit("frame_skip"), Set(env_kwargs={"frameskip": 1})))
+def _two_skips(name: str, own: Any, games: atari.AtariOptions | None) -> ConfigError:
+    """The error for an environment that repeats actions itself, beside frame_skip."""
+    fix = "leave frameskip out of env_kwargs: frame_skip is that of preprocessing=atari" \
+        if games else (Omit("frame_skip"), Set(env_kwargs={"frameskip": 1}))
+    return ConfigError(f"frame_skip repeats an action, but {name} skips frames itself: its"
+                       f" frameskip is {own}", fix)
 
 
 def check_arguments(factory: EnvFactory) -> None:

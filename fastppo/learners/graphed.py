@@ -8,6 +8,7 @@ Source: PyTorch's notes on CUDA semantics, "Whole-network capture".
 """
 
 import logging
+from contextlib import nullcontext
 from typing import Callable
 
 import torch
@@ -17,6 +18,7 @@ from fastppo.config import Config
 from fastppo.learner import Learner
 from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.networks.torch_state import preserved_buffers
+from fastppo.networks.user_distribution import DistributionHead
 from fastppo.policy import Policy
 from fastppo.spaces.leaves import tree_map
 from fastppo.update.batches import Batch
@@ -37,7 +39,8 @@ class StaticEpoch:
     def __init__(self, batch: Batch, order: Tensor, count: int):
         self.samples = Batch(*(tree_map(lambda x: x.clone(), field) for field in batch))
         self.order = order.clone().view(count, -1)  # i64 [minibatches rows]
-        self.rates = torch.zeros(count, 3, device=order.device)  # see DeviceAdam.planned
+        # See DeviceAdam.planned; these, of a trial, change no weight.
+        self.rates = torch.tensor([[0.0, 0.0, 1.0]] * count, device=order.device)
         self.coefs: Coefficients | None = None
         self.at = order.new_zeros(1)  # the number of the next minibatch
         self.names: list[str] = []
@@ -76,53 +79,76 @@ class GraphedLearner(Learner):
     """A Learner that replays its minibatch; equal to it but for the rounding of Adam's rates.
 
     Learner's own are the epochs that a graph cannot have, with another number of samples than the
-    first or with minibatches of two sizes, and all epochs if the capture fails.
+    first or with minibatches of two sizes, and all epochs if there is a `reason` against a graph.
     """
 
     def __init__(self, policy: Policy, config: Config, flat: FlatParameters):
         super().__init__(policy, config, flat)
         self.static: StaticEpoch | None = None
         self.replay: Callable[[], None] | None = None
+        self.reason = ""
+        if policy.memory:
+            self._do_without("its network has a memory")
+        elif isinstance(policy.head, DistributionHead):
+            self._do_without("its distribution is of your own")
 
     def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:
         count = self.config.num_minibatches
-        if self.static is None and not len(order) % count:
-            self.static = StaticEpoch(batch, order, count)
-            self.static.fill(batch, order, coefs, self.static.rates)
-            self.replay = self._captured() if order.is_cuda else self._step
-        if self.replay is None or len(order) != self.static.order.numel():
-            return super()._epoch(batch, order, coefs)
-        self.static.fill(batch, order, coefs, self.optimizer.planned(count))
-        for _ in range(count):
-            self.replay()
-        return dict(zip(self.static.names, self.static.rows.mean(0)))
+        with torch.cuda.device(order.device) if order.is_cuda else nullcontext():
+            if self.static is None and not self.reason and not len(order) % count:
+                self._prepare(batch, order, coefs)
+            if self.static is None or len(order) != self.static.order.numel():
+                return super()._epoch(batch, order, coefs)
+            self.static.fill(batch, order, coefs, self.optimizer.planned(count))
+            for _ in range(count):
+                self.replay()
+            return dict(zip(self.static.names, self.static.rows.mean(0)))
 
     def _step(self) -> None:
         """The next minibatch of the static epoch."""
         batch, self.optimizer.numbers = self.static.next_minibatch()
-        stats = self._minibatch(batch, self.static.coefs)
-        self.optimizer.numbers = None
+        try:
+            stats = self._minibatch(batch, self.static.coefs)
+        finally:
+            self.optimizer.numbers = None
         self.static.record(stats)
 
-    def _captured(self) -> Callable[[], None] | None:
-        """The function that replays `_step`; None, with a warning, if it cannot be captured."""
-        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    def _prepare(self, batch: Batch, order: Tensor, coefs: Coefficients) -> None:
+        """Makes the static epoch and what replays its minibatches, if that is possible."""
+        self.static = StaticEpoch(batch, order, self.config.num_minibatches)
         try:
-            with preserved_buffers(self.policy), restored_at_end(self.stateful):
-                side.wait_stream(torch.cuda.current_stream())
+            self.static.fill(batch, order, coefs, self.static.rates)
+            self.replay = self._captured() if order.is_cuda else self._step
+        except Exception as error:  # a model of the user's may do what no graph can have
+            self.static, cause = None, error.__context__ or error
+            text = str(cause).partition("\n")[0]
+            self._do_without(f"its minibatch cannot be captured: {type(cause).__name__}: {text}")
+        except BaseException:
+            self.static = None
+            raise
+
+    def _captured(self) -> Callable[[], None]:
+        """The function that replays `_step` on the current device; all else is as it was before."""
+        graph, side, own = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.current_stream()
+        with preserved_buffers(self.policy), restored_at_end(self.stateful):
+            try:
+                side.wait_stream(own)
                 with torch.cuda.stream(side):
                     for _ in range(WARM_UP):
                         self._step()
                         self.static.at.zero_()
-                torch.cuda.current_stream().wait_stream(side)
-                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                own.wait_stream(side)
+                with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
                     self._step()
-        except Exception as error:  # a model of the user's may do what no graph can have
-            self.optimizer.numbers = None
-            log.warning("the update runs without a CUDA graph, because its minibatch cannot be"
-                        " captured: %s: %s", type(error).__name__, str(error).partition("\n")[0])
-            return None
+            finally:
+                torch.cuda.set_stream(own)  # where a capture fails it is another one
+                own.wait_stream(side)
         return graph.replay
+
+    def _do_without(self, reason: str) -> None:
+        """Warns of a reason for which all epochs are Learner's."""
+        self.reason = reason
+        log.warning("the update runs without a CUDA graph, because %s", reason)
 
 
 def tensors_of(batch: Batch) -> list[Tensor]:

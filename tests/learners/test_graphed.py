@@ -69,6 +69,44 @@ def test_settings_that_no_graph_can_have_are_refused(settings, reason):
         PPO(ENV, **SETTINGS | settings | {"learner": "graph"})
 
 
+class Remembers(torch.nn.Module):
+    """A model with a memory, which built-in settings do not tell."""
+
+    state_size = 2
+
+    def __init__(self, obs_space, act_space):
+        super().__init__()
+        self.layer = torch.nn.Linear(5, 6)
+
+    def forward(self, obs, state):
+        out = self.layer(torch.cat([obs, state], -1))
+        return out[:, :3], out[:, 3], out[:, 4:].tanh()
+
+
+def test_a_model_with_a_memory_is_trained_without_a_graph(caplog):
+    found = []
+    for learner in ("torch", "graph"):
+        with PPO(ENV, **SETTINGS | {"model": Remembers, "learner": learner}) as ppo:
+            for _ in range(2):
+                ppo.update(ppo.collect())
+            found.append(ppo.learner.flat.values.clone())
+    assert torch.equal(*found)
+    assert caplog.text.count("without a CUDA graph, because its network has a memory") == 1
+
+
+def test_an_interrupt_leaves_no_rates_behind(monkeypatch):
+    with PPO(ENV, **SETTINGS | {"learner": "graph"}) as ppo:
+        rollout = ppo.collect()
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            def interrupted(*args):
+                raise KeyboardInterrupt
+            patch.setattr(ppo.learner, "_minibatch", interrupted)
+            ppo.update(rollout)
+        assert ppo.learner.optimizer.numbers is None
+        ppo.update(rollout)
+        assert ppo.learner.optimizer.steps == 12
+
+
 def test_an_update_that_fails_leaves_everything_as_it_was(monkeypatch):
     with PPO(ENV, **SETTINGS | {"learner": "graph"}) as ppo:
         ppo.update(ppo.collect())
