@@ -45,7 +45,7 @@ PRESETS: dict[str, dict[str, Any]] = {
                       num_steps=512, epochs=10, num_minibatches=32, lr=1e-4, norm_obs=False,
                       norm_rewards=True, total_steps=4_000_000, eval_episodes=10),
     # Sizes and clip_range as CleanRL's ppo_atari_envpool has them for Pong [pull request 100]; with
-    # this rate Pong is learnt in fewer steps than by ppo_atari's and rl-zoo3's (docs/results.md).
+    # this rate Pong is learnt sooner than with those of ppo_atari and rl-zoo3 (bench/LOG.md).
     "atari": dict(preprocessing="atari", end_on_life_loss=True, frame_stack=4, num_envs=16,
                   num_steps=128, epochs=3, num_minibatches=8, lr=7e-4, clip_range=0.2,
                   entropy_coef=0.01, clip_rewards=True, norm_obs=False, total_steps=10_000_000,

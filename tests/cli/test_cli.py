@@ -989,7 +989,7 @@ def test_what_is_no_bundle_is_one_error(command, bundle):
     Path("text.bundle").write_text("x")
     for argv, text in ((["replay"], "needs the bundle"), (["replay", "no.bundle"], "there is no"),
                        (["replay", "text.bundle"], "is not a safetensors file"),
-                       (["replay", str(only_run() / "model.safetensors")], "is 'policy 1', not")):
+                       (["replay", str(only_run() / "model.safetensors")], "is a policy, not")):
         code, _, err = command(*argv)
         assert code in (1, 2) and text in err and err.count("\n  fix: ") == 1
 
@@ -1172,7 +1172,7 @@ main()
     ("--env_name=CartPole-v1 --eval_env=Foo-v0", "eval_env is 'Foo-v0': there is no environment"),
     ("--env_name=CartPole-v1 --resize=a", "HEIGHTxWIDTH such as 64x96"),
     ("--env_name=CartPole-v1 --end_on_life_loss", "fix: leave --end_on_life_loss out"),
-    ("--env_name=CartPole-v1 --preprocessing=atari --resize=64", "fix: leave --resize out; or"),
+    ("--env_name=CartPole-v1 --noop_max=3", "fix: leave --noop_max out"),
     ("--env_name=CartPole-v1 --vec=envpool", 'fix: pip install "fastppo[envpool]"'),
     ("--env_name=CartPole-v1 --logger=wandb", 'fix: pip install "fastppo[wandb]"'),
     ("--env_name=CartPole-v1 --logger=tensorboard", 'fix: pip install "fastppo[tensorboard]"'),
@@ -1227,5 +1227,5 @@ def test_a_file_of_another_kind_was_typed_wrong_and_a_damaged_one_has_failed(com
         code, _, err = command(*words)
         assert code == 2 and "not " in err
     model.write_bytes(model.read_bytes()[:-1])
-    code, _, err = command("eval", str(model))
+    code, _, err = command("eval", str(model), "--env_name=shop:Plain")
     assert code == 1 and "is damaged" in err

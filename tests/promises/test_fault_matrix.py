@@ -522,7 +522,7 @@ def test_observations_beyond_their_bounds_are_told_once_and_taken(caplog):
         observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
     with PPO(Beyond, **settings()) as ppo, caplog.at_level(logging.WARNING, "fastppo"):
         ppo.learn(64)
-    assert caplog.text.count("bounds") == 1
+    assert caplog.text.count("leaves the bounds") == 1
 
 
 class BothAtOnce(Calm):
