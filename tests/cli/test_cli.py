@@ -314,7 +314,7 @@ def test_a_warning_says_that_it_is_one_and_the_logger_is_as_before(command):
     (["--env_name=shop:several"], "an instance of list", "a class or function of shop"),
     (["--env_name=shop:Needy"],
      "shop:Needy takes (level), and env_kwargs is {}: missing a required", "change env_kwargs"),
-    (["--env_name=Moved-v2"], "Moved-v2 cannot be imported", "a newer version of the id"),
+    (["--env_name=Moved-v2"], "Moved-v2 cannot be imported", "--env_name=Moved-v9"),
     (["--env_name=shop:TextObs"], "Text(1, 3", "TransformObservation"),
     (["--env_name=shop:EverMoreActions"], "Sequence(Discrete(3)", "TransformAction"),
     (["--env_name=CartPole-v1", "--model=cnn"], "cnn", "--model=mlp"),

@@ -99,7 +99,7 @@ def test_the_arguments_of_training_count_unless_others_are_given(trainer, tmp_pa
      r" Box\(3,\) float32 from -8.0 to 8.0, but the policy is trained for Box\(4,\) float32 from"),
     (dict(env="NoSuchEnv-v7"), "there is no environment"), (dict(episodes=0), "episodes is 0"),
     (dict(seed=-1), "seed is -1"), (dict(max_episode_steps=0), "max_episode_steps is 0"),
-    (dict(env=3.5), "env_name is 3.5")], ids=str)
+    (dict(env=3.5), "env is 3.5")], ids=str)
 def test_wrong_arguments_are_refused(trainer, tmp_path, words, match):
     policy = saved(trainer("CartPole-v1"), tmp_path)
     with pytest.raises(ConfigError, match=match):
