@@ -69,9 +69,9 @@ def report_lines(name: str, result: dict[str, Any], folder: Path) -> list[str]:
     """The line of a step, then its figures, or the end of its output if it has none."""
     lines = [f"== {name}: code {result['code']}, {result['seconds']:.0f} s"]
     if found := result.get("bench"):
-        peers = [f"  {one['part']:14}{one['processes']:3} processes {one['median']:12,.0f} steps/s"
-                 for one in found["figures"]]
-        return lines + peers
+        rows = [f"  {one['part']:14}{one['processes']:3} processes {one['median']:12,.0f} steps/s"
+                for one in found["figures"]]
+        return lines + rows
     text = (folder / f"{name}.txt").read_text(errors="replace").splitlines()
     return lines + [f"  {line}" for line in text[-15:]]
 

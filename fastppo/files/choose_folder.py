@@ -143,7 +143,8 @@ def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator
         yield folder
     except Error:
         if not run_dir:
-            remove_start(folder)
+            with suppress(OSError):  # the error that ended the run is the one to see
+                remove_start(folder)
         raise
     finally:
         if not run_dir:

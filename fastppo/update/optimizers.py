@@ -40,13 +40,18 @@ class Adam:
     def step(self) -> None:
         """values -= lr * m / (sqrt(v) + eps), with m and v corrected for their start at zero."""
         self.steps += 1
-        (first, second), grad = self.BETAS, self.flat.grad
-        self.mean.lerp_(grad, 1 - first)
-        self.square.mul_(second).addcmul_(grad, grad, value=1 - second)
-        scale = self.square.sqrt().div_(math.sqrt(1 - second**self.steps)).add_(self.eps)
+        first, second = self.BETAS
+        scale = self._scale(math.sqrt(1 - second**self.steps))
         for part, critic in self.parts:
             self.flat.values[part].addcdiv_(
                 self.mean[part], scale[part], value=-self.rates[critic] / (1 - first**self.steps))
+
+    def _scale(self, correction: float | Tensor) -> Tensor:
+        """sqrt(v) / correction + eps, after m and v have taken in the gradient."""
+        (first, second), grad = self.BETAS, self.flat.grad
+        self.mean.lerp_(grad, 1 - first)
+        self.square.mul_(second).addcmul_(grad, grad, value=1 - second)
+        return self.square.sqrt().div_(correction).add_(self.eps)
 
     @property
     def state(self) -> tuple[int, Tensor, Tensor]:
@@ -82,15 +87,12 @@ class DeviceAdam(Adam):
     def step(self) -> None:
         """As Adam's."""
         if self.numbers is None:
-            return super().step()
-        (first, second), grad = self.BETAS, self.flat.grad
-        self.mean.lerp_(grad, 1 - first)
-        self.square.mul_(second).addcmul_(grad, grad, value=1 - second)
-        scale = self.square.sqrt().div_(self.numbers[2]).add_(self.eps)
+            super().step()
+            return
+        scale = self._scale(self.numbers[2])
         for part, critic in self.parts:
             change = self.mean[part] * self.numbers[int(critic)]
             self.flat.values[part].addcdiv_(change, scale[part], value=-1.0)
-        return None
 
 
 class TorchOptimizer:
