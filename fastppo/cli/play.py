@@ -22,17 +22,18 @@ class Play(PolicyOptions):
 
       {0} play runs/latest
       {0} play runs/latest --view=both --output=landing.mp4
+      {0} play runs/latest --view=network --max_episode_steps=50 --output=seen.png
 
     MODEL is the file of a policy, RUN the folder of a run. The video is video.mp4
     (pip install "fastppo[video]") or else video.webp, in the folder of the run, or
     in this folder for a single file; if there is one, video-2.mp4 and so on. It has
-    at most 10,000 frames.
+    at most 10,000 frames. A .png is the last frame alone.
     """
 
     episodes: int = 1
     """Number of episodes"""
     output: str | None = None
-    """File to write or replace, .mp4 or .webp, instead of a window; none: see above"""
+    """File to write or replace, .mp4, .webp or .png, instead of a window; none: see above"""
     view: Literal["env", "network", "both"] = "env"
     """Picture: the environment, the network's inputs and outputs, or both; only a video has the
     network's"""
@@ -110,6 +111,7 @@ def show_window(policy, factory, seed: int, options: Play) -> None:
 def write_video(policy, factory, seed: int, options: Play, path: Path) -> None:
     """Records the episodes, and prints a line on the file."""
     from fastppo.evaluation.video import FRAME_LIMIT, record_video
+    from fastppo.evaluation.video_file import STILL_FORMAT
     if not has_display():
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL complains if it finds none
     frames = 0
@@ -124,7 +126,8 @@ def write_video(policy, factory, seed: int, options: Play, path: Path) -> None:
         record_video(policy, factory, path, seed, options.episodes, not options.stochastic,
                      options.view, options.caption, options.fps, report)
     cut = ", the most that a video has" * (frames == FRAME_LIMIT)
-    print(f"video     {path}   {frames:,} frames{cut}", flush=True)
+    kind = "picture" if path.suffix.lower() == STILL_FORMAT else "video"
+    print(f"{kind:<9} {path}   {frames:,} frames{cut}", flush=True)
 
 
 def print_end(moment) -> None:

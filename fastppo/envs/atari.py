@@ -213,7 +213,7 @@ def preprocess_atari(env: gym.Env, limit: int | None, games: AtariOptions) -> gy
 
     Raises ConfigError for an environment that is no such game.
     """
-    check_game(env, games.skip)
+    check_game(env, games)
     if not getattr(env.unwrapped, "preprocessed", False):
         height, width = games.size
         env = AtariPreprocessing(env, games.noops if has_noop(env) else 0, games.skip,
@@ -245,19 +245,21 @@ def needs_fire(env: gym.Env) -> bool:
     return len(meanings) >= 3 and meanings[FIRE] == "FIRE"
 
 
-def check_game(env: gym.Env, skip: int) -> None:
-    """Raises ConfigError if `env` cannot be preprocessed, with `skip` frames of an action."""
+def check_game(env: gym.Env, games: AtariOptions) -> None:
+    """Raises ConfigError if `env` cannot be preprocessed with these options."""
     game = env.unwrapped
     space, actions = (getattr(env, f"{kind}_space", None) for kind in ("observation", "action"))
     name = game.spec.id if game.spec else type(game).__name__
     frames = isinstance(space, gym.spaces.Box) and len(space.shape) > 1
     discrete = isinstance(actions, gym.spaces.Discrete)
     if not (frames and discrete and hasattr(game, "ale")):
+        lives = {"end_on_life_loss": False} if games.lives else {}
         raise ConfigError("preprocessing=atari is for games of the Arcade Learning Environment,"
                           f" which have frames and Discrete actions; but {name} has the observation"
                           f" space {brief_text(space)} and the action space {brief_text(actions)}",
-                          (Set(preprocessing="none", end_on_life_loss=False), Omit("env_kwargs")))
+                          Omit("env_kwargs") if hasattr(game, "ale") else
+                          Set(preprocessing="none", **lives))
     if (skips := getattr(game, "_frameskip", None)) != 1:
-        raise ConfigError(f"preprocessing=atari repeats an action for {skip} frames, but {name}"
-                          f" skips frames itself: its frameskip is {skips}",
+        raise ConfigError(f"preprocessing=atari repeats an action for {games.skip} frames, but"
+                          f" {name} skips frames itself: its frameskip is {skips}",
                           "leave frameskip out of env_kwargs; a callable gives a frameskip of 1")

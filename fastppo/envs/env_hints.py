@@ -12,6 +12,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator, registry
 from fastppo.errors import ConfigError
 from fastppo.machine.child_env import without_secrets
 from fastppo.settings.aliases import NEAR
+from fastppo.settings.atari_games import full_game_id
 from fastppo.settings.fixes import Fix, Install, Set
 
 # The fix if a text, such as a module's name or an error's text, contains the key.
@@ -37,8 +38,9 @@ def is_atari_id(env_name: str) -> bool:
 
 def registering_package(env_name: str) -> str | None:
     """The package whose import registers such an id; None for other names."""
+    env_id = full_game_id(env_name)
     return next((package for package, patterns in REGISTERING.items()
-                 if any(fnmatchcase(env_name, pattern) for pattern in patterns)), None)
+                 if any(fnmatchcase(env_id, pattern) for pattern in patterns)), None)
 
 
 def is_registered(env_name: str) -> bool:

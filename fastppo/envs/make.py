@@ -16,6 +16,7 @@ from fastppo.envs.images import UNCHANGED, ImageOptions, ImagePreprocessing, ima
 from fastppo.envs.wrappers import make_deterministic, read_mission, stack_frames
 from fastppo.errors import ConfigError, EnvError, Error, SpaceError
 from fastppo.machine.mujoco_warnings import mujoco_warnings_once
+from fastppo.settings.atari_games import full_game_id
 from fastppo.settings.fixes import PYTHON_NAMES, Omit, Set, program
 
 Factory = Callable[[], gym.Env]
@@ -266,7 +267,7 @@ def _find_spec(name: str, setting: str) -> EnvSpec:
     elif name not in gym.registry and (package := env_hints.registering_package(name)):
         _import_module(name, setting, package)
     try:
-        return gym.spec(name.rpartition(":")[2])
+        return gym.spec(name if name in gym.registry else full_game_id(name.rpartition(":")[2]))
     except gym.error.Error as error:
         near = env_hints.nearest_id(name)
         where = f"{setting} is {name!r}: " if setting == "eval_env" else ""

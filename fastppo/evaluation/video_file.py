@@ -1,4 +1,9 @@
-"""Writes pictures to a video file: mp4 with imageio-ffmpeg, animated WebP with Pillow."""
+"""Writes pictures to a file: a video, or the last of them alone.
+
+    .mp4   with imageio-ffmpeg
+    .webp  an animated WebP, with Pillow
+    .png   the last picture
+"""
 
 import contextlib
 import importlib.util
@@ -14,6 +19,7 @@ from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Install, Set
 
 VIDEO_FORMATS = ".mp4", ".webp"
+STILL_FORMAT = ".png"
 SHARPNESS = 7  # of mp4, 1 to 10: text stays legible
 WEBP_QUALITY, WEBP_METHOD = 75, 2  # 0 to 100; 0, the fastest, to 6
 Writer = Callable[[Image.Image], None]
@@ -27,9 +33,9 @@ def best_format() -> str:
 def check_video_path(path: Path) -> None:
     """Raises ConfigError if no video can be written to `path`."""
     fixed = Set(output=str(path.with_suffix(best_format())))
-    if path.suffix.lower() not in VIDEO_FORMATS:
-        raise ConfigError(f"the output is {path}, but a video ends in {' or '.join(VIDEO_FORMATS)}",
-                          fixed)
+    if path.suffix.lower() not in (*VIDEO_FORMATS, STILL_FORMAT):
+        raise ConfigError(f"the output is {path}, but a video ends in {' or '.join(VIDEO_FORMATS)},"
+                          f" and a picture of the last frame in {STILL_FORMAT}", fixed)
     if path.suffix.lower() == ".mp4" and best_format() != ".mp4":
         raise ConfigError("mp4 files need imageio-ffmpeg, which is not installed",
                           (Install("video"), fixed))
@@ -47,7 +53,7 @@ def video_file(path: Path, fps: float) -> Iterator[Writer]:
     """
     check_video_path(path)
     part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
-    write = _write_mp4 if path.suffix.lower() == ".mp4" else _write_webp
+    write = {".mp4": _write_mp4, ".webp": _write_webp, ".png": _write_last}[path.suffix.lower()]
     try:
         part.touch()  # an error now, not after an episode
         with write(part, fps) as append:
@@ -95,6 +101,18 @@ def _write_webp(path: Path, fps: float) -> Iterator[Writer]:
         frames.seek(0)
         frames.save(path, "WEBP", save_all=True, duration=1000 / fps, quality=WEBP_QUALITY,
                     method=WEBP_METHOD)
+
+
+@contextlib.contextmanager
+def _write_last(path: Path, _: float) -> Iterator[Writer]:
+    """Writes the last picture at the end of the block."""
+    last: list[Image.Image] = []
+
+    def append(image: Image.Image) -> None:
+        last[:] = [image]
+
+    yield append
+    last[0].save(path, "PNG")
 
 
 class StoredFrames(Image.Image):

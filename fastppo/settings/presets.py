@@ -8,6 +8,8 @@ starting from the values of rl-zoo3's ppo.yml; a comment says where others' valu
 from fnmatch import fnmatchcase
 from typing import Any
 
+from fastppo.settings.atari_games import full_game_id
+
 PRESETS: dict[str, dict[str, Any]] = {
     "lunarlander": dict(num_envs=64, num_steps=64, epochs=16, num_minibatches=8, lr=2e-3,
                         gamma=0.99, gae_lambda=0.95, entropy_coef=0.01, reward_scale=0.1,
@@ -75,5 +77,5 @@ def preset_of(env_name: str, preset: str = "auto") -> dict[str, Any]:
 
 def preset_name(env_name: str) -> str:
     """The preset of an environment's family; "none" without one."""
-    name = env_name.rpartition(":")[2].rpartition("-v")[0]
+    name = full_game_id(env_name.rpartition(":")[2]).rpartition("-v")[0]
     return next((x for family, x in FAMILIES.items() if fnmatchcase(name, family)), "none")

@@ -128,15 +128,17 @@ class NativeVector:
         with self._fault_in("step()"):
             obs, rew, term, trunc, info = self.env.step(self.actions.stacked(actions))
         self.recorder.rewards[t] = self._rewards(rew, resetting)
-        term = self._per_env(term, "its terminations").astype(bool) & ~resetting
-        trunc = self._per_env(trunc, "its truncations").astype(bool) & ~resetting
+        term = self._per_env(term, "its terminations").astype(bool)
+        trunc = self._per_env(trunc, "its truncations").astype(bool)
+        over = term | trunc  # an episode can be over with its reset: the next row resets again
+        term, trunc = term & ~resetting, trunc & ~resetting
         ended = term | trunc
         for e in np.flatnonzero(ended).tolist():  # before a reset, which may change the info
             self.recorder.end(t, e, start[e], term[e], trunc[e] and not late,
                               finite_scalars_of(info, e))
-        self.obs[t + 1][:] = self._next_observations(obs, info, ended, trunc & ~term)
+        self.obs[t + 1][:] = self._next_observations(obs, info, over, trunc & ~term)
         first_step = self.recorder.origin + t + (2 if late else 1)
-        self.state = VectorState(t + 1, np.where(ended, first_step, start), ended & late,
+        self.state = VectorState(t + 1, np.where(over, first_step, start), over & late,
                                  trunc & late)
         self.stepping = False
 

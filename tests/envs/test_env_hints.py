@@ -1,11 +1,13 @@
 """The id that a mistyped or retired one is probably meant to be."""
 
+import gymnasium as gym
 import pytest
 from optional_packages import NEEDS_ALE
 
 from fastppo.envs.env_hints import nearest_id
 from fastppo.envs.make import make_factory
 from fastppo.errors import ConfigError
+from fastppo.settings.atari_games import GAMES, full_game_id
 
 
 @pytest.mark.parametrize("name, ours", [
@@ -18,6 +20,13 @@ from fastppo.errors import ConfigError
     pytest.param("ALE/Brekout-v5", "ALE/Breakout-v5", marks=NEEDS_ALE)])
 def test_the_same_name_is_nearest_then_one_that_differs_in_a_letter_or_two(name, ours):
     assert nearest_id(name) == ours
+
+
+@NEEDS_ALE
+def test_the_short_id_of_a_game_is_that_of_ale_py():
+    assert make_factory("Pong-v5").constructor.id == "ALE/Pong-v5"
+    registered = {name for name in gym.registry if name.startswith("ALE/")}
+    assert {full_game_id(f"{game}-v5") for game in GAMES} == registered
 
 
 @NEEDS_ALE

@@ -115,6 +115,14 @@ def test_a_video_has_a_frame_for_every_observation(policy, tmp_path, ending):
     assert [path.name for path in tmp_path.iterdir()] == [path.name] and Shown.closed == 1
 
 
+def test_a_png_is_the_last_frame(policy, tmp_path):
+    record_video(policy, shown(), tmp_path / "a.png", episodes=2)
+    with Image.open(tmp_path / "a.png") as image:
+        assert (image.format, image.size) == ("PNG", (484, 382))
+        assert image.getpixel((200, 100)) == (5 * GREYS,) * 3
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+
+
 def test_mp4_has_the_environments_rate_or_the_one_that_is_asked_for(policy, tmp_path):
     pytest.importorskip("imageio_ffmpeg")
     for fps, wanted in ((None, "20 fps"), (7.5, "7.50 fps")):

@@ -407,8 +407,8 @@ def test_actions_without_a_number_are_refused_as_empty(trainer, dtype):
 def test_an_id_whose_package_is_missing_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", None)
     monkeypatch.setattr(gym, "registry", {})
-    for name in ("ALE/Pong-v5", "PongNoFrameskip-v4", "PongDeterministic-v4", "Pong-ram-v0",
-                 "ale_py:ALE/Pong-v5"):
+    for name in ("ALE/Pong-v5", "Pong-v5", "PongNoFrameskip-v4", "PongDeterministic-v4",
+                 "Pong-ram-v0", "ale_py:ALE/Pong-v5"):
         with pytest.raises(ConfigError, match=r'\n  fix: pip install "fastppo\[atari\]"'):
             make_factory(name)
 

@@ -44,9 +44,9 @@ class Diary(gym.Wrapper):
         return obs, rew, term, trunc, info
 
 
-def diaries(make, envs=3, mode=NEXT_STEP):
+def diaries(make, envs=3, mode=NEXT_STEP, vector=SyncVectorEnv):
     """A vector environment of Gymnasium's whose environments keep a Diary."""
-    return SyncVectorEnv([lambda: Diary(make()) for _ in range(envs)], autoreset_mode=mode)
+    return vector([lambda: Diary(make()) for _ in range(envs)], autoreset_mode=mode)
 
 
 def assert_is_what_happened(ppo, rollout, vec):
@@ -77,6 +77,19 @@ def assert_the_rest_is_poison(rollout):
     assert (rollout.act[rest] == -1).all() or rollout.act[rest].isnan().all()
 
 
+class OverInReset(SyncVectorEnv):
+    """Like a game that is over in the step that begins its next life: that step is a reset, too."""
+
+    def step(self, actions):
+        """Every second reset row ends its episode, as if the game were over there."""
+        begun = self._autoreset_envs.copy()
+        obs, rew, term, trunc, info = super().step(actions)
+        self.resets = getattr(self, "resets", 0) + begun
+        over = begun & (self.resets % 2 == 1)
+        self._autoreset_envs |= over
+        return obs, rew, term | over, trunc, info
+
+
 # ---- rollouts ----------------------------------------------------------------------------------
 
 @MODES
@@ -94,6 +107,19 @@ def test_valid_rows_and_advantages_are_those_of_the_steps_that_were_taken(
         assert bool(rollout.valid.all()) == (mode is not NEXT_STEP)
         ppo.update(rollout)
     assert ppo.step == sum(len(env.steps) for env in vec.envs)
+
+
+@ACTING
+def test_an_episode_that_is_over_in_its_reset_is_reset_again(trainer, acting):
+    vec = diaries(Chance, vector=OverInReset)
+    ppo = trainer(vec, num_envs=3, num_steps=STEPS, acting=acting)
+    twice = 0
+    for _ in range(4):
+        rollout = ppo.collect()
+        assert_is_what_happened(ppo, rollout, vec)
+        assert_the_rest_is_poison(rollout)
+        twice += int((~rollout.valid[1:] & ~rollout.valid[:-1]).sum())
+    assert twice and ppo.step == sum(len(env.steps) for env in vec.envs)
 
 
 @MODES
