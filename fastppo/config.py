@@ -14,7 +14,7 @@ from fastppo.settings.fixes import Set
 from fastppo.settings.presets import preset_of
 from fastppo.settings.schedules import EXAMPLES, Scheduled, is_finite_number, is_schedule
 from fastppo.settings.script_names import unknown_settings
-from fastppo.settings.spelling import MODELS, nearest_choice
+from fastppo.settings.spelling import MODELS, fix_of_value
 from fastppo.settings.values import LOGGERS, are_names, image_size, plain_value
 
 
@@ -287,7 +287,7 @@ class Config:
         for name, is_valid, wanted in RULES:
             value, default = getattr(self, name), default_of(name)
             if not (value is default is None or is_valid(value)):
-                fix = Set(**{name: nearest_choice(value, wanted, defaults.get(name, default))})
+                fix = fix_of_value(name, value, wanted, defaults.get(name, default))
                 raise ConfigError(f"{name} is {value!r}, but must be {wanted}", fix)
         if self.num_minibatches > (rows := self.num_envs * self.num_steps):
             raise ConfigError(f"num_minibatches {self.num_minibatches} is more than the {rows} rows"

@@ -11,6 +11,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from fastppo.arguments.preset_files import config_over_preset, preset_settings
+from fastppo.build.check_config import normalises_rewards
 from fastppo.build.check_settings import check_settings
 from fastppo.build.compiled_support import (
     unsupported_in_acting,
@@ -128,10 +129,9 @@ def resolve(source: EnvSource) -> Config:
     config, obs_space = source.config, source.obs_space
     seen = ObservationLayout(obs_space, source.act_space)
     action_storage(source.act_space)  # it raises SpaceError, as the layout does
-    if config.norm_rewards is None:
-        config = config.replace(norm_rewards=config.reward_scale == 1 and not config.clip_rewards)
     check_settings(config, seen)
     config = config.replace(
+        norm_rewards=normalises_rewards(config),
         seed=secrets.randbits(31) if config.seed is None else config.seed,
         model=_model(config, seen), device=_device(config.device),
         vec="workers" if config.vec == "auto" else config.vec)

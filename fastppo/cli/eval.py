@@ -66,14 +66,17 @@ def parse_eval(argv: Sequence[str]) -> tuple[Path, Eval]:
 def policy_file(place: Path, options: PolicyOptions) -> Path:
     """The file of the policy that a command names.
 
-    Raises ConfigError or PathError, without torch, if there is none or its environment must be
-    named.
+    Raises ConfigError or PathError, without torch, if there is none, or no environment
+    of that name, or if it must be named.
     """
     path = options.file(place)
     check_file(path, POLICY_FIX, "policy")
     if options.env_name is None:
         from fastppo.envs.env_hints import check_registered
         check_registered(stored_env(path), path)
+    else:
+        from fastppo.envs.make import make_factory
+        make_factory(options.env_name)  # for its errors
     return path
 
 

@@ -91,6 +91,8 @@ def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:
         return choose_verb(["--help", *rest])
     if first not in VERBS:
         if first.replace("-", "_") in settings(Train) | settings():
+            if rest and rest[0] in ("--help", "-h"):
+                return choose_verb(["--help", first])
             raise ConfigError(f'"{first}" is a setting, and settings begin with --',
                               Set(**{first.replace("-", "_"): " ".join(rest) or "..."}))
         near = None if first.startswith("-") else closest(first, VERBS)

@@ -54,7 +54,7 @@ def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -
     """
     seeds, cores = chosen_seeds(request), usable_cores()
     at_once = min(len(seeds), cores)
-    words = [word for name, word in flag_of_each_word(argv) if name != "seeds"]
+    words = [word for name, word in flag_of_each_word(argv) if name not in ("seeds", "name")]
     words += settings_of_each(request, cores // at_once)
     interrupts.stop_now = lambda: False  # run_seeds looks at the signal
     if sys.stderr.isatty():  # a status line may be there

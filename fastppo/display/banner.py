@@ -29,7 +29,8 @@ def banner(ppo, request: Request, folder: Path, resumed: bool) -> list[str]:
     start = f"   resumed at step {ppo.step:,}" * resumed
     return folded([
         *([NO_EXTENSION] if importlib.util.find_spec("fastppo._kernels") is None else []),
-        f"fastppo {__version__}   {config.env_name}{start}   seed {config.seed}",
+        f"fastppo {__version__}   {config.env_name}{start}   {ppo.total:,} steps"
+        f"   seed {config.seed}",
         f"run       {folder}",
         *([preset_line(request)] if request.changes and not resumed else []),
         f"env       observations {space_text(policy.obs_space)},"

@@ -6,11 +6,12 @@ from typing import Sequence
 import numpy as np
 from rich.text import Text
 
-from fastppo.display.progress_lines import clock_time, explained
+from fastppo.display.progress_lines import clock_time
 from fastppo.display.snapshot import Snapshot
 from fastppo.settings.metric_names import (
     EPISODES,
     EVAL_RETURN,
+    EXPLAINED_VARIANCE,
     KL,
     MEAN_LENGTH,
     MEAN_RETURN,
@@ -117,6 +118,12 @@ def update_parts(stats: dict[str, float]) -> list[Part]:
     """How far the update went, and how well the critic predicts."""
     return [f"kl {stats[KL]:.4f}", f"clipped {stats['losses/clipfrac']:.0%}",
             f"explained variance {explained(stats)}"]
+
+
+def explained(stats: dict[str, float]) -> str:
+    """The explained variance; a very wrong critic's is only named so."""
+    value = stats[EXPLAINED_VARIANCE]
+    return f"{value:.2f}" if value > -9.995 else "< -10"
 
 
 def loss_parts(stats: dict[str, float]) -> list[Part]:

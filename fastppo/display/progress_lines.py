@@ -3,12 +3,12 @@
 import math
 import time
 
+from fastppo.display.banner import folded
 from fastppo.display.hints import Hints
 from fastppo.display.snapshot import REDRAWS, RunHistory
 from fastppo.display.status_line import LINE_SECONDS
 from fastppo.settings.metric_names import (
     EVAL_RETURN,
-    EXPLAINED_VARIANCE,
     KL,
     MEAN_RETURN,
     SPEED,
@@ -40,7 +40,7 @@ class ProgressLines:
         if time.monotonic() >= self.look:
             self.look = time.monotonic() + 1 / REDRAWS
             for text in self.hints.take(self.history.snapshot(ppo, stats)):
-                print(f"hint      {text}", flush=True)
+                print(*folded([f"hint      {text}"]), flush=True)
 
     def close(self) -> None:
         """Prints the last line, unless it was printed."""
@@ -54,25 +54,19 @@ class ProgressLines:
 
 
 def progress_line(step: int, total: int, stats: dict[str, float], forecast: bool = True) -> str:
-    """Steps, return, speed, KL and explained variance in one line; `forecast` adds the time left.
+    """Steps, return, speed and KL, at most 80 columns; an evaluation has a line of its own.
 
-    The first line of a run has no forecast, because start-up and warm-up slow the first steps.
+    `forecast` adds the time left. The first line of a run has none, because start-up and warm-up
+    slow the first steps.
     """
     value, width = stats.get(MEAN_RETURN), len(f"{total:,}")
     shown = "       -" if value is None else f"{value:8.1f}"
     forecast = forecast and stats[SPEED] > 0  # 0 if every step so far was discarded
     left = clock_time(math.ceil(max(0, total - step) / stats[SPEED])) if forecast else ""
-    return (f"step {step:{width},} / {total:,} {min(1.0, step / total):4.0%}   return {shown}   "
-            f"{stats[SPEED]:7,.0f} steps/s   kl {stats[KL]:.4f}   "
-            f"ev {explained(stats):>5}"
-            + f"   left {left}" * forecast
-            + (f"   evaluation {stats[EVAL_RETURN]:.1f}" if EVAL_RETURN in stats else ""))
-
-
-def explained(stats: dict[str, float]) -> str:
-    """The explained variance; a very wrong critic's is only named so."""
-    value = stats[EXPLAINED_VARIANCE]
-    return f"{value:.2f}" if value > -9.995 else "< -10"
+    evaluation = f"\nevaluation return {stats[EVAL_RETURN]:.1f}" if EVAL_RETURN in stats else ""
+    return (f"step {step:{width},} {min(1.0, step / total):4.0%}  return {shown}"
+            f"  {stats[SPEED]:7,.0f} steps/s  kl {stats[KL]:.4f}" + f"  left {left}" * forecast
+            + evaluation)
 
 
 def clock_time(seconds: int) -> str:

@@ -241,6 +241,10 @@ def _import_module(name: str, setting: str, module: str = ""):
     try:
         return importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything
+        known = name.rpartition(":")[2]
+        if isinstance(error, ModuleNotFoundError) and known in gym.registry:  # gym:CartPole-v1
+            raise ConfigError(f"{setting} is {name!r}, but there is no package {module!r}, and the"
+                              " id is known without one", Set(**{setting: known})) from error
         raise _import_error(f"{setting} is {name!r}: cannot import {module!r}", module, error
                             ) from error
 

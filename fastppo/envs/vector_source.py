@@ -12,6 +12,7 @@ from gymnasium.vector import VectorEnv
 from fastppo.config import Config, default_of
 from fastppo.envs import atari, faults
 from fastppo.envs.envpool import EnvPoolVector, import_envpool
+from fastppo.envs.families import check_package
 from fastppo.envs.make import WRAPPING, check_arguments, make_factory, spaces_of, wrapping
 from fastppo.envs.masks import MASK_METHOD
 from fastppo.envs.source import EnvSource
@@ -68,6 +69,8 @@ def check_environment(config: Config) -> None:
         import_envpool()
     else:
         factory = make_factory(config.env_name, kwargs=config.env_kwargs, **wrapping(vars(config)))
+        if isinstance(factory.constructor, EnvSpec):
+            check_package(factory.constructor)
         if config.vec != "native" and (config.env_kwargs or callable(factory.constructor)):
             check_arguments(factory)
     if config.eval_env is not None:

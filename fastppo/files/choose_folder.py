@@ -57,6 +57,9 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
     if options.resume is not None and options.init_from is not None:
         raise ConfigError("--init_from starts a new run, and --resume continues one",
                           (Omit("resume"), Omit("init_from")))
+    if options.name is not None and given:
+        raise ConfigError("--name is a part of a new folder's name, and --run_dir names the folder",
+                          (Omit("name"), Omit("run_dir")))
     place = None
     if options.resume == "auto":
         given = given or last_run(config.env_name, options.name, seed)
@@ -76,8 +79,10 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
 
 def check_new_run(options: Train, config: Config) -> None:
     """Raises ConfigError if the environment, model or first policy of a new run is wrong."""
+    from fastppo.build.check_config import check_config
     from fastppo.envs.make import import_callable
     from fastppo.envs.vector_source import check_environment
+    check_config(config)
     check_environment(config)
     import_callable(config.model, "model")
     if options.init_from is not None:

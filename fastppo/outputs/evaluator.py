@@ -10,11 +10,10 @@ from typing import Any, NamedTuple, Sequence
 from fastppo.config import Config
 from fastppo.display.notes import note
 from fastppo.envs.source import EnvSource
-from fastppo.errors import CheckpointError, ConfigError, EnvError
+from fastppo.errors import CheckpointError, EnvError
 from fastppo.evaluation.evaluate import Evaluation
 from fastppo.evaluation.factories import evaluation_factories
 from fastppo.settings.file_names import BEST_FILE
-from fastppo.settings.fixes import Set
 from fastppo.settings.metric_names import EVAL_RETURN, EVALUATION
 
 
@@ -39,9 +38,6 @@ class Evaluator:
         self.best: Best | None = None
         self.latest: tuple[int, Evaluation | None] = -1, None
         self.failed = 0  # evaluations
-        if config.eval_interval and not config.eval_episodes:
-            raise ConfigError(f"eval_interval is {config.eval_interval}, but eval_episodes is 0",
-                              Set(eval_episodes=10))
         evaluation_factories(source, config.eval_env, "eval_env")
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:

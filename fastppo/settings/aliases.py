@@ -12,6 +12,12 @@ VALUE_ALIASES = {"pt": "torchscript", "jit": "torchscript", "tb": "tensorboard",
                  "MlpPolicy": "mlp", "CnnPolicy": "cnn", "MultiInputPolicy": "auto"}
 
 
+# Values that belong to another setting.
+OTHER_SETTINGS = {("model", name): Set(rnn=rnn) for name, rnn in (
+    ("lstm", "lstm"), ("gru", "gru"), ("rnn", "gru"), ("recurrent", "lstm"),
+    ("MlpLstmPolicy", "lstm"))}
+
+
 class Answer(NamedTuple):
     """The fix for a setting of another library that is no setting of ours under another name."""
 

@@ -3,7 +3,8 @@
 import difflib
 from typing import Any, Iterable
 
-from fastppo.settings.aliases import VALUE_ALIASES
+from fastppo.settings.aliases import OTHER_SETTINGS, VALUE_ALIASES
+from fastppo.settings.fixes import Set
 
 MODELS = "auto", "mlp", "cnn", "impala", "impoola"  # networks that a setting can name
 
@@ -19,7 +20,13 @@ def closest_few(text: str, choices: Iterable[str], count: int = 3) -> list[str]:
     return [known[near] for near in difflib.get_close_matches(text.lower(), known, count, 0.5)]
 
 
-def nearest_choice(value: Any, choices: str, default: Any) -> Any:
+def fix_of_value(name: str, value: Any, choices: str, default: Any) -> Set:
+    """The setting that a wrong `value` of the setting `name` is probably meant to be."""
+    meant = OTHER_SETTINGS.get((name, value)) if isinstance(value, str) else None
+    return meant or Set(**{name: _nearest_choice(value, choices, default)})
+
+
+def _nearest_choice(value: Any, choices: str, default: Any) -> Any:
     """The one of some comma-separated `choices` nearest to a mistyped text, else `default`.
 
     Of a tuple the nearest to each text in it.

@@ -32,9 +32,6 @@ def make_epoch_transforms(config: Config, policy: Policy) -> list[EpochTransform
     if isinstance(policy.net, PopArt):
         found.append(functools.partial(_update_popart, policy.net))
     if config.recompute_advantages:
-        if policy.memory:
-            raise ConfigError("recompute_advantages=True, but values of a network with memory"
-                              " depend on all steps before", Set(recompute_advantages=False))
         found.append(functools.partial(_recompute_advantages, config, policy))
     if config.norm_advantages == "rollout":
         found.append(_normalise_advantages)

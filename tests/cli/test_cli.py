@@ -386,6 +386,7 @@ def test_what_the_header_of_a_file_refuses_is_said_before_torch_is_imported(comm
             ("eval", model.parent): needs_env, ("play", model): needs_env,
             (f"--resume={model.parent}",): needs_env, (f"--resume={checkpoint}",): needs_env,
             ("eval", model, "--env_name=shop:Plain", "--episodes=0"): "episodes is 0, but must",
+            ("eval", model, "--env_name=CartPol-v1"): "there is no environment 'CartPol-v1'",
             ("eval", checkpoint): "is a checkpoint, not a policy", ("export", checkpoint): "policy",
             ("replay", model): "is a policy, not a bundle", (f"--resume={model}",): "checkpoint",
             (f"--init_from={checkpoint}",): "is a checkpoint, not a policy"}.items():
@@ -583,7 +584,7 @@ def test_the_banner_says_what_was_chosen(command):
 
 def test_the_first_line_says_what_is_trained_and_where_the_files_go(command):
     _, out, _ = command("--env_name=CartPole-v1", *TINY[1:], "--seed=5")
-    assert re.match(rf"fastppo \S+   CartPole-v1   seed 5\nrun       {only_run()}\n", out)
+    assert re.match(rf"fastppo \S+   CartPole-v1   96 steps   seed 5\nrun       {only_run()}\n", out)
 
 
 def test_without_the_extension_the_first_line_says_so_and_how_to_get_it(monkeypatch):
@@ -766,7 +767,7 @@ def test_an_interrupted_command_and_its_resumption_equal_one_that_ran_through(co
         patch.setattr(Learner, "update", interrupting)
         assert command(*settings, "--run_dir=parts")[0] == 130
     code, out, err = command("--resume=parts", "--num_workers=2")
-    assert (code, err) == (0, "") and "resumed at step 64   seed 3\nrun       parts\n" in out
+    assert (code, err) == (0, "") and "resumed at step 64   160 steps   seed 3\nrun       parts\n" in out
     command(*settings, "--run_dir=whole")
     parts, whole = Path("parts"), Path("whole")
     assert table_of(parts) == table_of(whole)
@@ -1162,7 +1163,7 @@ main()
 
 
 @pytest.mark.parametrize("words, text", [
-    ("--env_name=Breakout-v5", "no environment 'Breakout-v5'"),
+    ("--env_name=Brekout-v5", "no environment 'Brekout-v5'"),
     ("--env_name=LunarLander-v1", "no environment 'LunarLander-v1'"),
     ("--env_name=no_module:Env", "cannot import 'no_module'"),
     ("--env_name=shop:Nothing", "no 'Nothing' in shop"),
@@ -1206,6 +1207,14 @@ main()
     ("--env_name=CartPole-v1 --model=no_module:Net", "cannot import 'no_module'"),
     ("--env_name=CartPole-v1 --preset=a.json", "fix: fastppo --help-all lists them"),
     ("--run_name=x", "fix: --name=x"),
+    ("--env_name=CartPole-v1 --eval_interval=9 --eval_episodes=0", "fix: --eval_episodes=10"),
+    ("--env_name=CartPole-v1 --rnn=gru --recompute_advantages",
+     "fix: --recompute_advantages=False"),
+    ("--env_name=CartPole-v1 --rnn_size=9", "fix: --rnn=gru; or leave --rnn_size out"),
+    ("--env_name=CartPole-v1 --clip_rewards --reward_limit=3", "fix: --norm_rewards=True; or"),
+    ("--env_name=CartPole-v1 --name=x --run_dir=y", "fix: leave --name out; or"),
+    ("--env_name=CartPole-v1 --model=lstm", "fix: --rnn=lstm"),
+    ("--env_name=no_package:CartPole-v1", "fix: --env_name=CartPole-v1"),
 ])
 def test_an_error_that_needs_no_torch_comes_before_its_import(words, text, tmp_path):
     (tmp_path / "shop.py").write_text("class Needy:\n    def __init__(self, level): pass\n")

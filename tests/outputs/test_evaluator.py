@@ -77,7 +77,7 @@ def test_metrics_of_an_evaluation_come_in_its_row_and_in_no_other(trainer, tmp_p
 
 def test_a_line_is_printed_at_every_evaluation(trainer, capsys):
     trainer(Counting, progress="lines", total_steps=128, **WORDS).learn()
-    assert re.findall(r"evaluation (\S+)", capsys.readouterr().out) == ["5.0", "5.0"]
+    assert re.findall(r"evaluation return (\S+)", capsys.readouterr().out) == ["5.0", "5.0"]
 
 
 def test_one_episode_has_no_spread(trainer):

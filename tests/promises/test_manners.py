@@ -50,7 +50,7 @@ def test_a_run_folder_changes_no_bit(trainer, plain, tmp_path):
 
 def test_progress_changes_no_bit(trainer, plain, capsys):
     assert learnt(trainer, progress="lines") == plain
-    assert "step 96 / 96" in capsys.readouterr().out
+    assert "step 96 100%" in capsys.readouterr().out
 
 
 def test_a_logger_changes_no_bit_even_one_that_draws_random_numbers(

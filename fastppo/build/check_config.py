@@ -1,0 +1,69 @@
+"""Rules about settings that exclude or need each other, whatever the environment; no torch here."""
+
+from fastppo.config import Config, default_of
+from fastppo.errors import ConfigError
+from fastppo.settings.fixes import Omit, Set
+from fastppo.workers.count import needs_workers
+
+
+def check_config(config: Config) -> None:
+    """Raises ConfigError for settings that contradict each other in every environment."""
+    for satisfied, needed, names in _needs(config):
+        if not satisfied and (name := first_changed(config, names)):
+            raise ConfigError(f"{name} is {getattr(config, name)}, but does nothing without"
+                              f" {needed.text(shell=False)}", (needed, Omit(name)))
+    for wrong, what, fix in _conflicts(config):
+        if wrong:
+            raise ConfigError(what, fix)
+
+
+def first_changed(config: Config, names: str) -> str:
+    """The first of some settings that does not have its default; "" if all do."""
+    return next((name for name in names.split() if getattr(config, name) != default_of(name)), "")
+
+
+def normalises_rewards(config: Config) -> bool:
+    """norm_rewards, whose default is True unless rewards are scaled or clipped."""
+    chosen = config.norm_rewards
+    return config.reward_scale == 1 and not config.clip_rewards if chosen is None else chosen
+
+
+def _needs(config: Config):
+    """Rows of (it is satisfied, what is needed, settings that have no effect without it)."""
+    return (
+        (config.distribution == "state_gaussian", Set(distribution="state_gaussian"),
+         "min_std std_scale"),
+        (config.sde, Set(sde=True), "sde_sample_freq"),
+        (config.rnn != "none", Set(rnn="gru"), "rnn_size"),
+        (config.norm_obs, Set(norm_obs=True), "obs_limit"),
+        (normalises_rewards(config), Set(norm_rewards=True), "reward_limit"),
+        (config.optimizer == "adam", Set(optimizer="adam"), "adam_eps"))
+
+
+def _conflicts(config: Config):
+    """Rows of (it is one, what is wrong, fix)."""
+    lacks_workers = needs_workers(config) if config.num_workers == 0 else ""
+    return (
+        (config.eval_interval and not config.eval_episodes,
+         f"eval_interval is {config.eval_interval}, but eval_episodes is 0", Set(eval_episodes=10)),
+        (config.adaptive_kl is not None and not isinstance(config.lr, (int, float)),
+         f"adaptive_kl={config.adaptive_kl} adapts the learning rate to the KL, but lr is the"
+         f" schedule {config.lr}", Set(lr=default_of("lr"))),
+        (config.recompute_advantages and config.rnn != "none",
+         "recompute_advantages=True, but values of a network with memory depend on all steps"
+         " before", Set(recompute_advantages=False)),
+        (config.shared_critic and config.actor_keys != config.critic_keys,
+         "actor and critic cannot share layers, because actor_keys and critic_keys differ",
+         Set(shared_critic=False)),
+        (isinstance(config.worker_env, str),
+         f"worker_env is {config.worker_env!r}, but must be names", Set(worker_env=(
+             config.worker_env,))),
+        (config.vec in ("native", "envpool") and config.nan_policy == "reset_env",
+         "nan_policy=reset_env resets one environment, which a vector environment cannot",
+         Omit("nan_policy")),
+        (lacks_workers == "on_worker_failure",
+         "on_worker_failure=restart starts worker processes again, and there are none",
+         Omit("on_worker_failure")),
+        (lacks_workers == "step_timeout",
+         f"step_timeout={config.step_timeout:g} ends a worker process that hangs, and there are"
+         " none", (Omit("step_timeout"), Set(num_workers=1))))
