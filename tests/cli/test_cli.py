@@ -584,7 +584,8 @@ def test_the_banner_says_what_was_chosen(command):
 
 def test_the_first_line_says_what_is_trained_and_where_the_files_go(command):
     _, out, _ = command("--env_name=CartPole-v1", *TINY[1:], "--seed=5")
-    assert re.match(rf"fastppo \S+   CartPole-v1   96 steps   seed 5\nrun       {only_run()}\n", out)
+    first = r"fastppo \S+   CartPole-v1   96 steps   seed 5"
+    assert re.match(rf"{first}\nrun       {only_run()}\n", out)
 
 
 def test_without_the_extension_the_first_line_says_so_and_how_to_get_it(monkeypatch):
@@ -767,7 +768,8 @@ def test_an_interrupted_command_and_its_resumption_equal_one_that_ran_through(co
         patch.setattr(Learner, "update", interrupting)
         assert command(*settings, "--run_dir=parts")[0] == 130
     code, out, err = command("--resume=parts", "--num_workers=2")
-    assert (code, err) == (0, "") and "resumed at step 64   160 steps   seed 3\nrun       parts\n" in out
+    assert (code, err) == (0, "")
+    assert "resumed at step 64   160 steps   seed 3\nrun       parts\n" in out
     command(*settings, "--run_dir=whole")
     parts, whole = Path("parts"), Path("whole")
     assert table_of(parts) == table_of(whole)

@@ -13,7 +13,6 @@ from rich.console import Console
 from fastppo.display import hints, panel
 from fastppo.display.hints import Hints
 from fastppo.display.live_view import LiveView, ReflowedLive
-from fastppo.display.progress_lines import progress_line
 from fastppo.display.snapshot import (
     Moment,
     RunHistory,
