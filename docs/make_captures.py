@@ -1,4 +1,4 @@
-"""Writes live_80.svg and live_120.svg, the live view of a run at 60 %: python docs/make_captures.py
+"""Writes live_80_light.svg, ... _120_dark.svg, the live view at 60 %: python docs/make_captures.py
 
 It trains LunarLander-v3 twice, in terminals of tmux, in a folder that is deleted afterwards.
 """
@@ -19,7 +19,7 @@ DOCS = Path(__file__).parent
 COLOURS = [(40, 44, 52), (224, 108, 117), (152, 195, 121), (229, 192, 123), (97, 175, 239),
            (198, 120, 221), (86, 182, 194), (171, 178, 191)]
 DARK = TerminalTheme((24, 27, 33), (214, 217, 222), COLOURS)
-THEMES = {80: DEFAULT_TERMINAL_THEME, 120: DARK}
+THEMES, WIDTHS = {"light": DEFAULT_TERMINAL_THEME, "dark": DARK}, (80, 120)
 PICTURE = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">
 <title>The live view of a run at 60 %</title>
@@ -52,16 +52,19 @@ def capture(columns: int) -> str:
     return seen
 
 
-def picture(text: str, columns: int) -> str:
+def picture(text: str, columns: int, theme: TerminalTheme) -> str:
     """`text` with ANSI codes as an SVG image."""
     console = Console(record=True, width=columns, file=io.StringIO(), force_terminal=True,
                       color_system="standard")
     console.print(Text.from_ansi(text))
-    form = PICTURE.replace("BACKGROUND", THEMES[columns].background_color.hex)
-    return console.export_svg(theme=THEMES[columns], code_format=form, unique_id="live",
+    form = PICTURE.replace("BACKGROUND", theme.background_color.hex)
+    return console.export_svg(theme=theme, code_format=form, unique_id="live",
                               font_aspect_ratio=0.602)  # Menlo's and DejaVu's
 
 
 if __name__ == "__main__":
-    for columns in THEMES:
-        (DOCS / f"live_{columns}.svg").write_text(picture(capture(columns), columns), "utf-8")
+    for columns in WIDTHS:
+        text = capture(columns)
+        for name, theme in THEMES.items():
+            path = DOCS / f"live_{columns}_{name}.svg"
+            path.write_text(picture(text, columns, theme), "utf-8")

@@ -6,6 +6,7 @@ Nothing here imports torch, gymnasium or numpy, so that --help and typing errors
 """
 
 import inspect
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +23,8 @@ from fastppo.arguments.preset_files import config_over_preset, is_preset_file, p
 from fastppo.arguments.setting_types import SWITCHES, Setting, settings
 from fastppo.config import Config
 from fastppo.errors import ConfigError
-from fastppo.settings.aliases import in_one, nearest_setting, unknown_setting
-from fastppo.settings.fixes import Fix, Omit, Set, program
+from fastppo.settings.aliases import MINIBATCH_SIZE, in_one, nearest_setting, unknown_setting
+from fastppo.settings.fixes import Fix, Omit, Set, Within, program
 from fastppo.settings.presets import BY_PRESET, PRESETS
 
 # Other names that settings may be given under.
@@ -213,7 +214,8 @@ def flags_by_setting(flags: Sequence[Flag], known: Mapping[str, Setting], verb: 
     unknown = [flag for flag in flags if ALIASES.get(flag.name, flag.name) not in known]
     if unknown:
         names = [*known, *(alias for alias, name in ALIASES.items() if name in known)]
-        raise ConfigError(*in_one([_unknown_flag(flag, names, verb) for flag in unknown],
+        rows = rows_of_flags(flags)
+        raise ConfigError(*in_one([_unknown_flag(flag, names, verb, rows) for flag in unknown],
                                   f"flags are no settings of {verb or 'fastppo'}"))
     for flag in flags:
         name = ALIASES.get(flag.name, flag.name)
@@ -274,10 +276,30 @@ def _intro(options: type, texts: Mapping[str, str], preset: str, changes: dict) 
             " --env_name=... --help shows others.")
 
 
-def _unknown_flag(flag: Flag, known: Sequence[str], verb: str) -> tuple[str, Fix]:
-    """What is wrong with a flag that is no setting of the verb, and the fix."""
+def rows_of_flags(flags: Sequence[Flag]) -> int:
+    """The samples of a rollout with these flags, some of which are unknown; 0 if others are wrong.
+    """
+    texts = {ALIASES.get(flag.name, flag.name): flag.values[0] for flag in flags if flag.values}
+    try:
+        changes = preset_for(texts)[1]
+        return math.prod(settings()[name].read(texts[name]) if name in texts else
+                         changes.get(name, getattr(Config, name)) for name in BY_PRESET)
+    except ConfigError:
+        return 0
+
+
+def _unknown_flag(flag: Flag, known: Sequence[str], verb: str, rows: int) -> tuple[str, Fix]:
+    """What is wrong with a flag that is no setting of the verb, and the fix.
+
+    `rows`: the samples of a rollout, 0 if they are unknown.
+    """
     if verb:
         return f"{verb} has no option {flag.typed}", nearest_setting(flag.name, known, verb)
     value = " ".join(flag.values)
     off = not SWITCHES.get(value.lower(), True)
-    return unknown_setting(flag.typed, flag.name, value or "...", off, known)
+    what, fix = unknown_setting(flag.typed, flag.name, value or "...", off, known)
+    if fix == MINIBATCH_SIZE.on and rows and re.fullmatch("[1-9][0-9]{0,9}", value):
+        count = max(1, rows // int(value))
+        fix = Within(f"{{}}, for {rows // count:,} of the {rows:,} samples of num_envs x num_steps",
+                     Set(num_minibatches=count))
+    return what, fix

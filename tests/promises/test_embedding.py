@@ -47,6 +47,14 @@ def test_learn_returns_the_trainer_and_goes_to_an_absolute_number_of_steps():
         assert ppo.learn(129).step == 192
 
 
+@pytest.mark.parametrize("settings, reason", [({"rnn": "gru"}, "rnn=gru"), ({}, None)])
+def test_why_the_compiled_learner_is_not_used_is_logged_as_information(caplog, settings, reason):
+    with caplog.at_level(logging.INFO, "fastppo"):
+        PPO("CartPole-v1", **TINY, **settings).close()
+    assert caplog.messages == [] if reason is None else [
+        text for text in caplog.messages if text.endswith(f"does not support {reason}")]
+
+
 def test_learning_what_is_learnt_already_says_how_to_learn_more(caplog):
     with PPO("CartPole-v1", **TINY) as ppo:
         ppo.learn(64).learn(64)
