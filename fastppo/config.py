@@ -190,6 +190,9 @@ class Config:
     anneal_lr: bool = True
     """Decrease a learning rate that is a plain number linearly to zero over total_steps; not lr
     under adaptive_kl [37 details, number 4]"""
+    lr_warmup: int = 0
+    """Environment steps in which the learning rates rise linearly from a hundredth; Adam's first
+    steps have the same size for every weight, which can end the units of a ReLU network"""
     adaptive_kl: float | None = None
     """Target of the KL divergence that lr is adapted to after each epoch: divided by 1.5 where the
     KL is above twice the target, multiplied by 1.5 where it is below half of it, from 1e-6 to 1e-2;
@@ -326,7 +329,7 @@ RULES = [(name, *rule) for names, *rule in (
      " max_episode_steps eval_interval video_interval sde_sample_freq replay_limit",
      _whole(1), "a whole number above 0"),
     ("torch_threads update_threads frame_skip", _whole(1, 1_024), "a whole number from 1 to 1024"),
-    ("eval_episodes", _whole(0), "a whole number, 0 or more"),
+    ("eval_episodes lr_warmup", _whole(0), "a whole number, 0 or more"),
     ("noop_max", _whole(0, 1_000), "a whole number from 0 to 1000"),
     ("num_workers", lambda x: x == "auto" or _whole(0)(x), "a whole number, 0 or more, or auto"),
     ("seed", _whole(0), "a whole number from 0 to 2**63 - 1"),

@@ -15,7 +15,7 @@ from fastppo.networks.torch_state import torch_threads
 from fastppo.outputs.callbacks import Callbacks, learning, rollout_collected
 from fastppo.outputs.metrics import explained_variance
 from fastppo.outputs.saved_run import SavedRun
-from fastppo.update.coefficients import Coefficients, coefficients_at
+from fastppo.update.coefficients import Coefficients, coefficients_of
 
 
 class PPO(SavedRun):
@@ -60,7 +60,7 @@ class PPO(SavedRun):
     @property
     def coefficients(self) -> Coefficients:
         """Learning rates, clip ranges and loss weights of the iteration that began last."""
-        return coefficients_at(self.config, 1.0 - min(self.progress.begin / (self.total or 1), 1.0))
+        return coefficients_of(self.config, self.progress.begin, self.total)
 
     @property
     def lr(self) -> float:

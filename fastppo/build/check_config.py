@@ -49,6 +49,9 @@ def _conflicts(config: Config):
         (config.adaptive_kl is not None and not isinstance(config.lr, (int, float)),
          f"adaptive_kl={config.adaptive_kl} adapts the learning rate to the KL, but lr is the"
          f" schedule {config.lr}", Set(lr=default_of("lr"))),
+        (config.adaptive_kl is not None and config.lr_warmup > 0,
+         f"lr_warmup={config.lr_warmup} raises the learning rate, which adaptive_kl adapts to the"
+         " KL", (Omit("lr_warmup"), Omit("adaptive_kl"))),
         (config.recompute_advantages and config.rnn != "none",
          "recompute_advantages=True, but values of a network with memory depend on all steps"
          " before", Set(recompute_advantages=False)),

@@ -113,7 +113,7 @@ def _warn_of_rise(ppo: Any, total: int) -> None:
     """Warns if a later end than that of the last `learn` makes a scheduled learning rate rise."""
     last = ppo.learner.optimizer.rates
     following = ppo.learner.kl_control.rates(
-        coefficients_at(ppo.config, 1.0 - min(ppo.step / total, 1.0)))
+        coefficients_at(ppo.config, 1.0 - min(ppo.step / total, 1.0), ppo.progress.begin))
     if any(after > before for before, after in zip(last, following)):
         log.warning("a learning rate rises, (actor's, critic's) from %s to %s, because its schedule"
                     " now ends at step %d\n  fix: call learn with its last total_steps from the"

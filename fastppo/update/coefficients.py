@@ -8,6 +8,9 @@ from fastppo.errors import ConfigError
 from fastppo.settings.schedules import Scheduled, schedule_function
 
 
+FIRST_SHARE = 0.01  # of the learning rate at the beginning of a warm-up
+
+
 class Coefficients(NamedTuple):
     """The numbers of one iteration, named as in Config; schedules are evaluated."""
 
@@ -20,12 +23,21 @@ class Coefficients(NamedTuple):
     dual_clip: float | None
 
 
-def coefficients_at(config: Config, remaining: float) -> Coefficients:
-    """The coefficients when the share `remaining` of training is left, from 1 to 0.
+def coefficients_of(config: Config, begin: int, total: int) -> Coefficients:
+    """The coefficients of the iteration that begins at step `begin` of `total`."""
+    return coefficients_at(config, 1.0 - min(begin / (total or 1), 1.0), begin)
+
+
+def coefficients_at(config: Config, remaining: float, step: float = math.inf) -> Coefficients:
+    """The coefficients when the share `remaining` of training is left, from 1 to 0, at `step`.
 
     With anneal_lr a learning rate that is a plain number falls linearly; not lr with adaptive_kl.
-    Raises ConfigError if a function of the user's returns an impossible value.
+    Before step lr_warmup both rates rise linearly from a hundredth. Raises ConfigError if a
+    function of the user's returns an impossible value.
     """
+    done = min(1.0, step / config.lr_warmup) if config.lr_warmup else 1.0
+    warm = FIRST_SHARE + (1.0 - FIRST_SHARE) * done
+
     def value(name: str) -> float | None:
         setting = getattr(config, name)
         return None if setting is None else scheduled_value(name, setting, remaining)
@@ -34,7 +46,7 @@ def coefficients_at(config: Config, remaining: float) -> Coefficients:
         constant = isinstance(getattr(config, name), (int, float))
         adapted = name == "lr" and config.adaptive_kl is not None
         falls = constant and config.anneal_lr and not adapted
-        return value(name) * (remaining if falls else 1.0)
+        return value(name) * (remaining if falls else 1.0) * warm
 
     lr = rate("lr")
     return Coefficients(

@@ -15,7 +15,7 @@ from fastppo import PPO, Config, load
 from fastppo.arguments import command_line
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import fix_text
-from fastppo.update.coefficients import coefficients_at, scheduled_value
+from fastppo.update.coefficients import coefficients_at, coefficients_of, scheduled_value
 from fastppo.update.flat_parameters import is_critic
 from fastppo.update.kl_control import FASTEST, SLOWEST, KLControl
 
@@ -52,6 +52,30 @@ def test_a_number_is_a_constant_but_for_annealed_learning_rates(name):
         config = Config(**{name: 0.2}, anneal_lr=anneal)
         falls = anneal and name.endswith("lr")
         assert getattr(coefficients_at(config, 0.25), name) == (0.05 if falls else 0.2)
+
+
+def test_a_warm_up_raises_both_rates_from_a_hundredth_and_then_has_no_effect():
+    config = Config(lr=1.0, critic_lr="constant:2.0", lr_warmup=1_000, anneal_lr=False)
+    for begin, share in ((0, 0.01), (500, 0.505), (1_000, 1.0), (5_000, 1.0)):
+        now = coefficients_of(config, begin, 10_000)
+        assert (now.lr, now.critic_lr) == pytest.approx((share, 2 * share))
+    falling = coefficients_of(config.replace(anneal_lr=True), 500, 1_000)
+    assert falling.lr == pytest.approx(0.505 * 0.5)
+    assert coefficients_of(Config(lr=1.0), 0, 1_000).lr == 1.0  # without one
+
+
+def test_a_run_warms_up_by_its_own_steps(trainer):
+    rates = []
+    trainer(Chance, lr=1e-3, lr_warmup=64, anneal_lr=False, num_envs=2, num_steps=16).learn(
+        128, lambda ppo, stats: rates.append(stats["charts/learning_rate"]))
+    assert rates == pytest.approx([1e-5, 5.05e-4, 1e-3, 1e-3])
+
+
+def test_learning_on_within_the_warm_up_does_not_warn_of_a_rate_that_rises(trainer, caplog):
+    ppo = trainer(Chance, lr_warmup=640, anneal_lr=False, num_envs=2, num_steps=16)
+    for total in (32, 64, 96):
+        ppo.learn(total)
+    assert caplog.text == ""
 
 
 def test_an_explicit_schedule_wins_over_anneal_lr():
