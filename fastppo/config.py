@@ -235,6 +235,12 @@ class Config:
 
     device: str = "cpu"
     """Device of the learner: cpu, cuda, cuda:1, ..., or auto (cuda if there is one, else cpu)"""
+    device_ids: tuple[int, ...] | None = None
+    """GPUs of the processes of one machine that torchrun starts, such as 0,1, or 0,0 to share one;
+    for device=cuda; none: process 0 has GPU 0, and so on"""
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    """Library of torch.distributed that adds up gradients under torchrun; auto: nccl on GPUs, else
+    gloo"""
     learner: Literal["auto", "kernel", "graph", "torch"] = "auto"
     """Implementation of the update: kernel (compiled), torch, or graph (torch's minibatch as one
     CUDA graph); auto: on the CPU the kernel and on a GPU the graph, where they support the settings

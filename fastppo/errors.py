@@ -13,6 +13,7 @@
     |- UnknownNameError   an attribute of another library                 (also an AttributeError)
     |- EnvError           an environment that broke its contract
     |  `- WorkerError     a worker process that raised, died or hung
+    |- RankError          another process of a run under torchrun has ended
     `- ClosedError        something used after close()
 """
 
@@ -102,6 +103,10 @@ class EnvError(Error):
 
 class WorkerError(EnvError):
     """A worker process that raised, died or hung; the text has its traceback or last output."""
+
+
+class RankError(Error):
+    """Another process of a run under torchrun has ended."""
 
 
 class ClosedError(Error):

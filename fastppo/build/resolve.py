@@ -25,6 +25,7 @@ from fastppo.envs.source import EnvSource, check_agreement
 from fastppo.envs.vector_source import VectorEnvSource
 from fastppo.errors import ConfigError
 from fastppo.machine.limits import has_bf16, usable_cores
+from fastppo.machine.ranks import device_number, rank_count
 from fastppo.networks.cnn import IMAGE_NETWORKS, image_shape
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.presets import BY_PRESET
@@ -133,7 +134,7 @@ def resolve(source: EnvSource) -> Config:
     config = config.replace(
         norm_rewards=normalises_rewards(config),
         seed=secrets.randbits(31) if config.seed is None else config.seed,
-        model=_model(config, seen), device=_device(config.device),
+        model=_model(config, seen), device=_device(config),
         vec="workers" if config.vec == "auto" else config.vec)
     config = config.replace(precision=_precision(config, seen))
     if config.shared_critic is None:
@@ -145,7 +146,7 @@ def resolve(source: EnvSource) -> Config:
         learner=_learner(config, seen))
     return config.replace(
         torch_threads=config.torch_threads or 1, update_threads=_update_threads(config, seen),
-        num_workers=worker_count(config.num_workers, config.num_envs,
+        num_workers=worker_count(config.num_workers, config.num_envs // rank_count(),
                                  partial(pays, source.step_seconds, config)))
 
 
@@ -208,20 +209,28 @@ def _model(config: Config, seen: ObservationLayout) -> Any:
     return model
 
 
-def _device(device: str) -> str:
+def _device(config: Config) -> str:
     """The device with "auto" resolved; ConfigError if torch cannot use it."""
+    device = config.device
     if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
         why = (f"this torch ({torch.__version__}) was built without CUDA" if not torch.version.cuda
                else "no NVIDIA GPU or driver is visible")
         raise ConfigError(f"device={device}, but {why}", Set(device="cpu"))
+    if device == "cuda" and (rank_count() > 1 or config.device_ids):
+        number, count = device_number(config.device_ids), torch.cuda.device_count()
+        if number >= count:
+            raise ConfigError(f"this process has GPU {number}, but there are {count}",
+                              Set(device_ids=tuple(range(count))))
+        return f"cuda:{number}"
     return "cpu" if device.startswith("cpu") else device  # there is one
 
 
 def _learner(config: Config, seen: ObservationLayout) -> str:
     """The learner with "auto" resolved; ConfigError for one that does not support the settings."""
-    graph = config.learner == "graph" or config.learner == "auto" and config.device != "cpu"
+    graph = config.learner == "graph" or (
+        config.learner == "auto" and config.device != "cpu" and rank_count() == 1)
     reason = unsupported_in_graph(config) if graph else unsupported_in_learner(config, seen)
     return _compiled_unless(reason, config, "learner", "graph" if graph else "kernel", "torch")
 

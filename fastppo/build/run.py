@@ -9,6 +9,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from fastppo.build.arena_layout import env_groups, make_arena, shares_update, trial_rollout
+from fastppo.build.check_ranks import check_equal, check_ranks, trained_by
 from fastppo.build.check_rollout import check_rollout
 from fastppo.build.compiled_support import unsupported_in_learner
 from fastppo.build.model import build_policy
@@ -21,9 +22,11 @@ from fastppo.errors import ClosedError, Error, ModelError, NonFiniteError
 from fastppo.learner import Learner
 from fastppo.learners.compiled import CompiledLearner, policy_plan
 from fastppo.learners.graphed import GraphedLearner
+from fastppo.learners.ranked import ranked_learner
 from fastppo.learners.shared_minibatches import SharedMinibatches
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
+from fastppo.machine.ranks import Ranks, rank_count
 from fastppo.networks.torch_state import (
     default_torch,
     preserved_buffers,
@@ -47,6 +50,7 @@ from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.sequences import flatten_sequences
 from fastppo.vecenv import Serial
 from fastppo.workers.protocol import START, WARMUP
+from fastppo.workers.rank_envs import RankEnvs
 from fastppo.workers.restarts import WorkerRestarts
 from fastppo.workers.team import WorkerTeam
 from fastppo.workers.update_helper import helper_count
@@ -63,20 +67,25 @@ class Run:
 
     def __init__(self, env: Any, settings: dict[str, Any],
                  make_sinks: Callable[[Config, EnvSource], Sequence[Any]]):
+        self.sinks: list[Any] = []
         with ExitStack() as resources:
             self.source = make_source(env, config_for(env, settings))
             resources.callback(self.source.close)
-            self.config = config = resolve(self.source)
+            config = resolve(self.source)
+            self.ranks = join_ranks(config)
+            resources.callback(self.ranks.close)
+            self.config = config = config.replace(seed=self.ranks.share(config.seed))
             log_slow_path(config, self.source)
             with torch_threads(config.torch_threads):
                 self.policy = build_policy(self.source.obs_space, self.source.act_space, config)
                 self.arena = resources.enter_context(closing(
                     make_arena(config, self.policy.to(config.device), self.source)))
-                self.learner = make_learner(self.policy, config, self.arena)
-                self.sinks = [resources.enter_context(closing(sink))
-                              for sink in make_sinks(config, self.source)]
+                self.learner = make_learner(self.policy, config, self.arena, self.ranks)
+                if not self.ranks.rank:
+                    self.sinks = [resources.enter_context(closing(sink))
+                                  for sink in make_sinks(config, self.source)]
                 self.collector = make_collector(self.arena, self.source, self.policy, self.learner,
-                                                config)
+                                                config, self.ranks)
                 resources.callback(self.collector.vec.close)
             self._resources = resources.pop_all()
         self.total, self.closed, self.rollout = config.total_steps, False, self.collector.rollout
@@ -137,7 +146,7 @@ def log_slow_path(config: Config, source: EnvSource) -> None:
 
 
 @default_torch()
-def make_learner(policy: Policy, config: Config, arena: Arena) -> Learner:
+def make_learner(policy: Policy, config: Config, arena: Arena, ranks: Ranks) -> Learner:
     """The learner that a resolved Config describes, with its optional parts attached."""
     coefficients_at(config, 1.0)  # a schedule of the user's that fails is an error now, not later
     flat = make_flat_parameters(policy, arena)
@@ -147,7 +156,9 @@ def make_learner(policy: Policy, config: Config, arena: Arena) -> Learner:
         log.warning("num_minibatches=%d, but minibatches of a network with memory are whole"
                     " environments, so there are %d per epoch\n  fix: num_minibatches=%d",
                     config.num_minibatches, *[config.num_envs] * 2)
-    return with_options(learner_class(config)(policy, config, flat))
+    kind = learner_class(config)
+    return with_options(ranked_learner(kind, policy, config, flat, ranks) if ranks.size > 1 else
+                        kind(policy, config, flat))
 
 
 def with_options(learner: Learner) -> Learner:
@@ -217,10 +228,10 @@ def make_flat_parameters(policy: Policy, arena: Arena) -> FlatParameters:
 
 
 def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,
-                   config: Config) -> Collector:
+                   config: Config, ranks: Ranks) -> Collector:
     """The Collector of a run: its environments, and the actor that chooses their actions."""
     vector, plan, central = source.vector, None, None
-    groups = env_groups(config.num_envs) if vector is None else [range(config.num_envs)]
+    groups = groups_of(config, ranks) if vector is None else [range(config.num_envs)]
     if config.acting == "local":
         plan = policy_plan(policy, learner.flat)
     else:
@@ -232,7 +243,7 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     rules = EpisodeRules(config.replay_timeout, config.nan_policy == "reset_env", {})
     if config.num_workers:
         return _with_workers(arena, source, policy, learner, config, plan, central, boundaries,
-                             rules)
+                             rules, ranks)
     actor = central or LocalActor(arena, 0, config.num_envs, plan, policy.observer.layout,
                                   policy.actions, config.seed)
     if vector is not None:
@@ -241,6 +252,21 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
         vec = Serial(source.factories, views, actor, config.seed, groups=groups if central else (),
                      rules=rules, log=log)
     return Collector(arena, vec, policy, config, boundaries)
+
+
+def groups_of(config: Config, ranks: Ranks) -> list[range]:
+    """The groups of the environments of a rank, see env_groups."""
+    first, last = (end(config.num_envs) for end in (ranks.first, ranks.last))
+    return [range(first + group.start, first + group.stop) for group in env_groups(last - first)]
+
+
+def join_ranks(config: Config) -> Ranks:
+    """The processes of a run; ConfigError if torchrun has started several that do not fit it."""
+    if rank_count() > 1:
+        check_ranks(config, rank_count())
+    ranks = Ranks(config.backend)
+    check_equal(ranks.gather(trained_by(config)))
+    return ranks
 
 
 def _running_episode(team: WorkerTeam, log: EpisodeLog, seed: int, env: int) -> tuple[int, int]:
@@ -254,17 +280,21 @@ def _running_episode(team: WorkerTeam, log: EpisodeLog, seed: int, env: int) -> 
 
 def _with_workers(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,
                   config: Config, plan: PolicyPlan | None, central: CentralActor | None,
-                  boundaries: Boundaries, rules: EpisodeRules) -> Collector:
+                  boundaries: Boundaries, rules: EpisodeRules, ranks: Ranks) -> Collector:
     """A Collector whose environments are in worker processes, which may share the update."""
-    groups = env_groups(config.num_envs)
-    helper = learner.helper_plan() if shares_update(config, policy) else None
+    groups, first = groups_of(config, ranks), ranks.first(config.num_envs)
+    shared = shares_update(config, policy) and ranks.size == 1
+    helper = learner.helper_plan() if shared else None
     make = partial(make_worker_serial, groups, plan, policy.observer.layout, policy.actions,
                    config.seed, rules, helper, helper_count(config.num_workers))
-    team = WorkerTeam(make, source.factories, config.num_workers, arena, len(groups),
+    factories = source.factories[first:ranks.last(config.num_envs)]
+    team = WorkerTeam(make, factories, config.num_workers, arena, len(groups),
                       config.step_timeout, config.reset_timeout,
-                      main_computes=central is not None, allowed=config.worker_env or ())
+                      main_computes=central is not None, allowed=config.worker_env or (),
+                      first=first)
     restarts = WorkerRestarts(team, rules.cuts) if config.on_worker_failure == "restart" else None
-    vec = WorkerVecEnv(team, config.num_steps, central, restarts)
+    vec: Any = WorkerVecEnv(team, config.num_steps, central, restarts)
+    vec = RankEnvs(vec, arena, ranks) if ranks.size > 1 else vec
     collector = Collector(arena, vec, policy, config, boundaries)
     team.episode_of = partial(_running_episode, team, boundaries.log, config.seed)
     if helper:

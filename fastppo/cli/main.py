@@ -15,7 +15,8 @@ from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.display.notes import printed_warnings
 from fastppo.display.status_line import show_status
 from fastppo.display.stdout_guard import guarded_stdout
-from fastppo.errors import ConfigError, Error, ModelError, PathError, SpaceError
+from fastppo.errors import ConfigError, Error, ModelError, PathError, RankError, SpaceError
+from fastppo.machine.ranks import rank_of_process
 from fastppo.settings.fixes import Set, program
 from fastppo.settings.spelling import closest
 
@@ -46,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             show_status("")
             if debug:
                 raise
-            print(f"error: {error.shell}", file=sys.stderr, flush=True)
+            if not (rank_of_process() and isinstance(error, (*USAGE_ERRORS, RankError))):
+                print(f"error: {error.shell}", file=sys.stderr, flush=True)  # else rank 0 says it
             code = 2 if isinstance(error, USAGE_ERRORS) else 1
             raise SystemExit(128 + interrupts.signum if interrupts.signum else code) from None
         except ModuleNotFoundError as error:

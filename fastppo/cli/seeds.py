@@ -18,6 +18,7 @@ from fastppo.errors import ConfigError
 from fastppo.files.choose_folder import choose_run, run_folder
 from fastppo.machine.child_command import ChildCommand
 from fastppo.machine.limits import usable_cores
+from fastppo.machine.ranks import rank_count
 from fastppo.settings.file_names import METRICS_FILE, OUTPUT_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.metric_names import GLOBAL_STEP, MEAN_RETURN
@@ -77,6 +78,9 @@ def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -
 
 def chosen_seeds(request: Request) -> list[int]:
     """The seeds that a command asks for; ConfigError if other options contradict them."""
+    if rank_count() > 1:
+        raise ConfigError("--seeds starts processes itself, and torchrun has started this one",
+                          (Omit("seeds"), "run it without torchrun"))
     if "seed" in request.given:
         raise ConfigError("--seed and --seeds both choose seeds", (Omit("seed"), Omit("seeds")))
     if "run_dir" in request.given:

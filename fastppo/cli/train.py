@@ -24,6 +24,7 @@ from fastppo.display.status_line import show_status
 from fastppo.files.choose_folder import check_new_run, choose_run, link_latest, run_folder
 from fastppo.files.run_folder import checkpoint_files, checkpoints_in, stored_env
 from fastppo.machine.limits import keep_freed_memory
+from fastppo.machine.ranks import Ranks, rank_of_process
 from fastppo.settings.file_names import MODEL_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import flag, program
 from fastppo.settings.metric_names import ASIDE, MEAN_RETURN
@@ -34,6 +35,9 @@ PROCESS_START = time.monotonic()
 def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Trains with the settings of `argv`, saves and evaluates, in the folder of the run."""
     request = command_line.read(argv)
+    if rank_of_process():
+        follow(request, interrupts)
+        return
     if request.options["show_config"]:
         check_new_run(Train(**request.options), request.config)
         print(shown_config(request))
@@ -48,7 +52,7 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
             keep_freed_memory()
         link_latest(folder)
         announce(ppo, *banner(ppo, request, folder, resumed))
-        if is_complete(ppo, folder):
+        if not ppo.ranks.share(not is_complete(ppo, folder)):
             print(f"complete  {ppo.step:,} of {ppo.total:,} steps   {folder / MODEL_FILE}")
             return
         write_start_files(folder, argv, ppo.config.torch_threads)
@@ -92,7 +96,7 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
     """
     options, config = Train(**request.options), request.config
     progress = "live" if config.progress == "auto" else config.progress
-    drawn, opened = secrets.randbits(31), False
+    drawn, opened, ranks = secrets.randbits(31), False, None
     while not opened:
         run = choose_run(options, config, drawn)
         if run.place is not None and "env_name" not in request.given:
@@ -108,11 +112,32 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
                 start |= {"env_name": config.env_name, "seed": run.seed,
                           "init_from": options.init_from}
             known = checkpoints_in(folder)
+            ranks = ranks or Ranks(config.backend)
+            ranks.share((run.place, run.seed))
             with PPO(checkpoint=run.place, **start) as ppo:
                 show_status("")
-                opened = checkpoints_in(folder) == known and bool(run.place or not known)
+                opened = ranks.share(checkpoints_in(folder) == known and bool(
+                    run.place or not known))
                 if opened:
                     yield ppo, folder, run.place is not None
+
+
+def follow(request: Request, interrupts: Interrupts) -> None:
+    """Trains as a further process of a run that torchrun has started; the first one reports."""
+    from fastppo.ppo import PPO
+    interrupts.say = lambda text: None
+    interrupts.stop_now = lambda: False  # all stop after the same iteration
+    ranks, opened = Ranks(request.config.backend), False
+    while not opened:
+        place, seed = ranks.share(None)
+        start = request.given | {"progress": "none", "run_dir": None, "logger": None}
+        if place is None:
+            start |= {"env_name": request.config.env_name, "seed": seed,
+                      "init_from": request.options["init_from"]}
+        with PPO(checkpoint=place, **start) as ppo:
+            opened = ranks.share(None)
+            if opened and ppo.ranks.share(None):
+                ppo.learn(callbacks=[lambda *_: not interrupts.signum])
 
 
 def is_complete(ppo, folder: Path) -> bool:
@@ -134,13 +159,15 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts, video: bool) -> di
     from fastppo.outputs.sinks import shorten_waits
     started, ended, begun = time.monotonic(), "error", ppo.step
     aside = -ppo.clock.aside
-    interrupts.stop_now = lambda: ppo.clock.part in ("collect", *ASIDE)
+    waits = ("collect", *ASIDE) if ppo.ranks.size == 1 else ASIDE
+    interrupts.stop_now = lambda: ppo.clock.part in waits
     interrupts.stop_late = lambda: ppo.clock.part in ("update", "collect", *ASIDE)
     say = interrupts.say
     try:
         interrupts.say = next((sink.say for sink in ppo.sinks if hasattr(sink, "say")), say)
         ppo.learn(callbacks=[lambda *_: not interrupts.signum])
-        ended = "done"
+        others_stopped = ppo.ranks.size > 1 and ppo.step < ppo.total
+        ended = "signal" if others_stopped else "done"
     except Stop:
         pass
     finally:

@@ -38,7 +38,8 @@ def banner(ppo, request: Request, folder: Path, resumed: bool) -> list[str]:
         f"model     {network_text(policy, config)}, {size:,} parameters"
         + ", observations normalised" * policy.observer.norm,
         f"acting    {config.acting}; {counted(config.num_envs, 'environment')} x"
-        f" {counted(config.num_steps, 'step')} in {place_of_envs(config)}",
+        f" {counted(config.num_steps, 'step')} in {place_of_envs(config)}"
+        + f" of each of {ppo.ranks.size} processes" * (ppo.ranks.size > 1),
         f"device    {config.device}, torch_threads={config.torch_threads}{in_update}"
         + f", {config.precision}" * (config.precision != "fp32"),
         f"kernels   {kernels.backend()}; learner {config.learner}"

@@ -53,7 +53,8 @@ def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[st
              ) -> Iterator[Callable[[dict[str, float]], bool]]:
     """Sets `ppo.total` and the hooks of `ppo` inside the block; calls on_start and on_end.
 
-    Yields a function that reports the metrics of an iteration, and is True if training ends.
+    Yields a function that reports the metrics of an iteration, and is True if training ends: on all
+    ranks of a run if a callback of one of them ends it.
     `others` are arguments that learn does not have: ConfigError.
     """
     if others:
@@ -63,7 +64,7 @@ def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[st
     try:
         for method in hooks.start:
             method(ppo)
-        yield lambda stats: hooks.report(ppo, stats)
+        yield lambda stats: any(ppo.ranks.gather(hooks.report(ppo, stats)))
     finally:
         ppo.total, ppo.hooks = ppo.config.total_steps, Hooks()
         for method in hooks.end:

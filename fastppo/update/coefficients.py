@@ -7,7 +7,6 @@ from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.settings.schedules import Scheduled, schedule_function
 
-
 FIRST_SHARE = 0.01  # of the learning rate at the beginning of a warm-up
 
 

@@ -54,7 +54,8 @@ class WorkerTeam:
     """The worker processes of a run; `close()` always returns.
 
     In worker w, `make(its factories, its first environment, w, arena, sync)` returns the object
-    whose methods the commands call; `sync` is a WorkerSync.
+    whose methods the commands call; `sync` is a WorkerSync. The environments are those of the run
+    from number `first` on.
 
     A worker that has a core of its own spins for `idle_spin` nanoseconds before it sleeps until the
     next command. `main_computes`: the main process needs a core while the workers work. `allowed`:
@@ -63,9 +64,10 @@ class WorkerTeam:
 
     def __init__(self, make: Callable, factories: Sequence[Factory], workers: int, arena: Arena,
                  groups: int, step_timeout: float, reset_timeout: float, idle_spin: int = 0,
-                 main_computes: bool = False, allowed: Sequence[str] = ()):
+                 main_computes: bool = False, allowed: Sequence[str] = (), first: int = 0):
         self.arena, self.cells = arena, ControlCells(arena, groups)
         self.make, self.factories, self.count, self.allowed = make, factories, workers, allowed
+        self.first = first
         self.step_timeout, self.reset_timeout, self.pid = step_timeout, reset_timeout, os.getpid()
         self.spinning = protocol.spin_times(workers + main_computes, idle_spin)
         # (seed, number) of an environment's running episode, if there is one; for texts of errors
@@ -91,11 +93,11 @@ class WorkerTeam:
             for w, (first, last) in enumerate(protocol.worker_slices(
                     len(self.factories), self.count)):
                 made = protocol.pickled_by_value(
-                    partial(self.make, self.factories[first:last], first, w),
+                    partial(self.make, self.factories[first:last], self.first + first, w),
                     "the environment's factory")
                 job = pickle.dumps((self.arena.spec, w, groups, self.spinning, made))
-                self.workers.append(WorkerProcess(self.arena.fd, w, first, job, self.allowed,
-                                                  self.first_lines))
+                self.workers.append(WorkerProcess(self.arena.fd, w, self.first + first, job,
+                                                  self.allowed, self.first_lines))
         except BaseException:
             self._finalizer()
             raise

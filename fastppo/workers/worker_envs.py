@@ -50,14 +50,14 @@ class WorkerVecEnv:
         team, restarted, self._inferred = self.team, [], (-1, 0)
         if self.central:
             self.central.iteration = None
-        slices = worker_slices(team.arena["act"].shape[1], len(team.workers))
+        slices = worker_slices(len(team.factories), len(team.workers))
         team.finish_last()  # after an interrupt, the command before may still run
         for worker, (first, last) in zip(team.workers, slices):
             worker.mailbox.write(pickle.dumps(resumed and resumed.part(first, last)))
         self.begins += 1
         team.run(START, self.begins)
         for worker in team.workers:
-            restarted += [worker.first_env + e for e in worker.mailbox.read()]
+            restarted += [worker.first_env - team.first + e for e in worker.mailbox.read()]
         return restarted
 
     def rollout(self, iteration: int) -> None:

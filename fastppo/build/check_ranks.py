@@ -1,0 +1,45 @@
+"""Rules about the settings of a run on several ranks."""
+
+from typing import Any, Sequence
+
+from fastppo.build.check_config import first_changed
+from fastppo.config import Config
+from fastppo.errors import ConfigError
+from fastppo.settings.fixes import Omit, Set
+
+# Settings that may differ between the ranks of a run.
+OF_A_RANK = {"device", "device_ids", "num_workers", "torch_threads", "update_threads", "seed",
+             "run_dir", "progress", "logger"}
+OF_ONE_PROCESS = "rnn recompute_advantages rpo_alpha on_worker_failure"  # for one process
+
+
+def check_ranks(config: Config, count: int) -> None:
+    """Raises ConfigError for settings that `count` ranks cannot follow."""
+    if config.num_envs % count:
+        fitting = max(count, config.num_envs // count * count)
+        raise ConfigError(f"num_envs is {config.num_envs}, but each of the {count} processes has as"
+                          " many environments", Set(num_envs=fitting))
+    why = "is for a run of one process, and torchrun has started " + str(count)
+    if name := first_changed(config, OF_ONE_PROCESS):
+        raise ConfigError(f"{name}={getattr(config, name)} {why}", Omit(name))
+    for name, wanted in (("vec", "workers"), ("nan_policy", "raise")):
+        if getattr(config, name) != wanted:
+            raise ConfigError(f"{name}={getattr(config, name)} {why}", Set(**{name: wanted}))
+    if not config.num_workers:
+        raise ConfigError(f"num_workers=0 {why}", Set(num_workers=1))
+    if config.learner == "graph":
+        raise ConfigError(f"learner=graph {why}", Set(learner="torch"))
+
+
+def trained_by(config: Config) -> dict[str, str]:
+    """The settings that must be the same on all ranks, as texts."""
+    return {name: repr(value) for name, value in vars(config).items() if name not in OF_A_RANK}
+
+
+def check_equal(settings: Sequence[dict[str, Any]]) -> None:
+    """Raises ConfigError if the settings of a rank differ from those of rank 0."""
+    for rank, others in enumerate(settings):
+        if wrong := [name for name, value in settings[0].items() if others[name] != value]:
+            name = wrong[0]
+            raise ConfigError(f"process 0 has {name}={settings[0][name]}, and process {rank}"
+                              f" {name}={others[name]}", "start all with the same settings")

@@ -1,0 +1,189 @@
+"""A run on several processes under torchrun: the same as on one, and one clear end."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ranks_script import ENVS, trainer_of
+from source_tree import ROOT
+
+from fastppo import PPO, Config
+from fastppo.build.check_ranks import check_equal, check_ranks, trained_by
+from fastppo.errors import ConfigError
+from fastppo.learners.ranked import merged_moments
+from fastppo.machine import kernels, ranks
+from fastppo.machine.ranks import Ranks
+
+HERE = Path(__file__).parent
+TINY = dict(preset="none", seed=3, num_envs=6, num_steps=8, num_minibatches=4, epochs=2,
+            total_steps=480, num_workers=1, lr=1e-3)
+CASES = [
+    dict(env="numbers"), dict(env="box", learner="torch", norm_rewards=True, target_kl=0.02),
+    dict(env="numbers", learner="torch", norm_values=True, norm_advantages="rollout",
+         num_microbatches=2),
+    dict(env="box", num_workers=2, adaptive_kl=0.01),
+    dict(env="numbers", num_minibatches=24),  # of two samples: some ranks have none of them
+    dict(env="numbers", num_minibatches=24, learner="torch"),
+    dict(env="images", model="cnn", frame_stack=2, total_steps=96, norm_obs=False),
+    dict(env="images", model="cnn", frame_stack=2, total_steps=96, norm_obs=False,
+         learner="torch", precision="fp32", acting="central"),
+]
+CASES = [TINY | case for case in CASES]
+
+
+def run_of(folder: Path, count: int, words: list[str]) -> list[subprocess.Popen]:
+    """`count` connected processes of a script, as torchrun starts them."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests", HERE)))
+    shared = os.environ | {"WORLD_SIZE": f"{count}", "LOCAL_WORLD_SIZE": f"{count}",
+                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}",
+                           "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    return [subprocess.Popen([sys.executable, *words], cwd=folder, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True,
+                             env=shared | {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}"})
+            for rank in range(count)]
+
+
+def close(*processes: subprocess.Popen) -> None:
+    """Ends processes, and closes their pipes."""
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def trained(folder: Path, count: int, cases: list[dict]) -> Path:
+    """A folder with what `count` processes made of the cases."""
+    folder.mkdir()
+    (folder / "cases.json").write_text(json.dumps(cases))
+    for process in run_of(folder, count, [str(HERE / "ranks_script.py"), str(folder)]):
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err + out
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> Path:
+    """What two processes made of CASES."""
+    return trained(tmp_path_factory.mktemp("ranks") / "two", 2, CASES)
+
+
+def weights(folder: Path, case: int, rank: int) -> np.ndarray:
+    return np.load(folder / f"weights-{case}-{rank}.npy")
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_two_processes_learn_what_one_does_and_have_the_same_weights(two, case):
+    with trainer_of(CASES[case]) as ppo:
+        start = ppo.learner.flat.values.numpy().copy()
+        one = ppo.learn().learner.flat.values.numpy().copy()
+    found, other = (weights(two, case, rank) for rank in (0, 1))
+    assert abs(found - one).max() < 1e-5 < abs(one - start).max()
+    assert found.tobytes() == other.tobytes()
+
+
+def test_two_processes_give_the_same_bits_again(two, tmp_path):
+    again = trained(tmp_path / "again", 2, CASES[:2])
+    assert [weights(again, i, 1).tobytes() for i in (0, 1)] == [
+        weights(two, i, 0).tobytes() for i in (0, 1)]
+
+
+def test_a_checkpoint_of_two_processes_is_resumed_by_one_in_every_episode(two, caplog):
+    resumed = PPO.resume(two / "0.checkpoint", ENVS["numbers"],
+                         total_steps=960)
+    with resumed, trainer_of(CASES[0] | {"total_steps": 960}) as whole:
+        whole.learn(480)
+        for ppo in (resumed, whole):
+            ppo.learn(960)
+        assert torch.allclose(resumed.learner.flat.values, whole.learner.flat.values, atol=1e-4)
+        assert resumed.episodes.count == whole.episodes.count
+    assert "could not be replayed" not in caplog.text
+
+
+def test_the_first_process_tells_the_end_of_another_within_seconds(tmp_path):
+    words = [str(ROOT / "main.py"), "--env_name=CartPole-v1", "--seed=1", "--total_steps=50M",
+             "--num_workers=1", "--progress=lines", "--run_dir=run"]
+    first, second = run_of(tmp_path, 2, words)
+    try:
+        assert any(text.startswith("step") for text in first.stdout)  # it trains
+        second.kill()
+        began = time.monotonic()
+        out, err = first.communicate(timeout=60)
+    finally:
+        close(first, second)
+    assert time.monotonic() - began < 20 and first.returncode == 1
+    assert re.fullmatch(r"error: another process of this run has ended\n  fix: .*\n", err)
+    assert "resume    " in out and list((tmp_path / "run").glob("checkpoint-*"))
+
+
+def test_a_signal_stops_all_processes_after_the_same_iteration(tmp_path):
+    words = [str(ROOT / "main.py"), "--env_name=CartPole-v1", "--seed=1", "--total_steps=50M",
+             "--num_workers=1", "--progress=lines", "--run_dir=run", "--eval_episodes=0"]
+    both = run_of(tmp_path, 2, words)
+    try:
+        assert any(text.startswith("step") for text in both[0].stdout)
+        for process in reversed(both):  # torchrun sends it to all, one after the other
+            process.send_signal(signal.SIGINT)
+        texts = [process.communicate(timeout=60) for process in both]
+    finally:
+        close(*both)
+    assert both[0].returncode == 130 and "stopped   at step" in texts[0][0]
+    assert texts[1] == ("", "") and "error" not in texts[0][1]
+
+
+# ---- settings ----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("settings, text", [
+    (dict(num_envs=7), "num_envs is 7.*\n  fix: num_envs=6"), (dict(num_envs=1), "num_envs=2"),
+    (dict(rnn="gru"), "rnn=gru is for a run of one process.*\n  fix: leave rnn out"),
+    (dict(recompute_advantages=True), "leave recompute_adv"), (dict(vec="native"), "vec=\"workers"),
+    (dict(rpo_alpha=0.5), "leave rpo_alpha"), (dict(num_workers=0), "fix: num_workers=1"),
+    (dict(nan_policy="reset_env"), "nan_policy=\"raise"), (dict(learner="graph"), "=\"torch\""),
+    (dict(on_worker_failure="restart"), "leave on_worker_failure out")])
+def test_what_several_processes_cannot_do_is_refused(settings, text):
+    with pytest.raises(ConfigError, match=text):
+        check_ranks(Config(**dict(vec="workers", num_workers=1, num_envs=6) | settings), 2)
+
+
+def test_settings_that_differ_between_processes_are_named():
+    one, two = Config(seed=1, lr=1e-3, run_dir="a"), Config(seed=2, lr=2e-3, run_dir="b")
+    with pytest.raises(ConfigError, match="process 0 has lr=0.001, and process 1 lr=0.002"):
+        check_equal([trained_by(one), trained_by(two)])
+    check_equal([trained_by(one), trained_by(two.replace(lr=1e-3))])
+
+
+def test_moments_of_parts_are_those_of_the_whole():
+    rows = np.random.default_rng(0).normal(3, 2, (50, 4)).astype(np.float32)
+
+    def moments(part):
+        found = np.zeros(1), np.zeros(4), np.zeros(4)
+        kernels.merge_moments(np.ascontiguousarray(part), *found)
+        return found
+    merged = merged_moments(merged_moments(moments(rows[:7]), moments(rows[7:30])),
+                            moments(rows[30:]))
+    for one, other in zip(merged, moments(rows)):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def test_without_torchrun_there_is_one_process(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")  # a scheduler's, without a RANK
+    alone = Ranks()
+    assert (alone.rank, alone.size, ranks.ranks_here(), ranks.device_number(None)) == (0, 1, 1, 0)
+    assert alone.gather("x") == ["x"] and alone.share(5) == 5
+    assert [(alone.first(7), alone.last(7))] == [(0, 7)]
+
+
+def test_a_process_has_the_gpu_of_its_place_on_the_machine(monkeypatch):
+    for name, value in (("RANK", 5), ("WORLD_SIZE", 8), ("LOCAL_RANK", 1), ("LOCAL_WORLD_SIZE", 4)):
+        monkeypatch.setenv(name, f"{value}")
+    assert [ranks.device_number(ids) for ids in (None, (3, 2), (0, 0), (5,))] == [1, 2, 0, 5]
+    assert (ranks.rank_of_process(), ranks.rank_count(), ranks.ranks_here()) == (5, 8, 4)
