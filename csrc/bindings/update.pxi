@@ -190,12 +190,31 @@ cdef class Update:
                          self.work, self.grads + shard * self.stride, self.sums + shard * SUMS)
         return 0
 
-    cpdef int finish(self, int64_t step, double lr, stats) except -1:
-        """Add up the shards, clip, take the Adam step and fill stats, as `minibatch` does."""
+    cpdef int add_up(self, double weight) except -1:
+        """Make the first rows of grads and sums the sums of all shards; grads times `weight`."""
+        cdef int64_t shards = update_shards(&self.network, self.part.rows), i, s
+        if not self.part.rows:
+            raise KernelError("update: no minibatch has begun")
+        with nogil:
+            update_reduce(self.grads, self.stride, shards, self.network.params)
+            for i in range(self.network.params):
+                self.grads[i] = <float>(weight * self.grads[i])
+            for s in range(1, shards):
+                for i in range(SUMS):
+                    self.sums[i] += self.sums[s * SUMS + i]
+        return 0
+
+    cpdef int finish(self, int64_t step, double lr, stats, bint added=False) except -1:
+        """Add up the shards, clip, take the Adam step and fill stats, as `minibatch` does.
+
+        `added`: they are added up already, in the first row; the rows of stats are this process's.
+        """
         cdef float *out = <float *>floats(stats, STATS, OUT)
         cdef int64_t shards = update_shards(&self.network, self.part.rows), n = self.network.params
         cdef double norm
-        if step < 1 or not self.part.rows:
+        if added:
+            shards = 1
+        if step < 1 or not (self.part.rows or added):
             raise KernelError(f"update: no minibatch has begun, or its step {step} is below 1")
         if self.exp_avg == NULL:
             raise KernelError("update: the memory has no moments of Adam to finish with")
@@ -204,7 +223,7 @@ cdef class Update:
             norm = update_reduce(self.grads, self.stride, shards, n)
             update_adam(&self.adam, step, self.grads, norm, n, self.exp_avg, self.exp_avg_sq,
                         self.params)
-            update_stats(self.sums, shards, self.part.rows, norm, out)
+            update_stats(self.sums, shards, max(self.part.rows, 1), norm, out)
         return 0
 
     def minibatch(self, int64_t first, int64_t last, int64_t step, double lr, stats):

@@ -113,21 +113,26 @@ class RankedCompiledLearner(RankedLearner, CompiledLearner):
         update = kernels.MinibatchUpdate(*self.plan, self.buffers, self._samples(
             batch._replace(adv=adv, ret=ret)), own_order.numpy(), terms)
         ends = np.cumsum([0, *map(len, rows)])
-        return self._sum([self._compiled_step(update, first, last, len(part.adv))
+        stats = np.stack([self._compiled_step(update, first, last, len(part.adv))
                           for first, last, part in zip(ends, ends[1:], parts)])
+        return self._sum([dict(zip(LOSSES, row)) for row in torch.from_numpy(stats)])
 
     def _compiled_step(self, update: kernels.MinibatchUpdate, first: int, last: int, rows: int
-                       ) -> Statistics:
-        """One step on the own samples [first, last) of a minibatch of `rows`."""
-        shards = update.begin(first, last) if last > first else 0
-        for shard in range(shards):
-            update.shard(shard)
-        grad, sums = self.flat.grad.numpy(), self.buffers.sums[:shards].sum(0) / rows
-        np.sum(self.buffers.grads[:shards, :len(grad)], 0, out=grad)
-        grad *= np.float32((last - first) / rows)
-        stats = dict(zip(LOSSES, torch.from_numpy(sums.astype(np.float32))))
-        stats["grad_norm"] = self.clip_gradient()
-        self.optimizer.step()
+                       ) -> np.ndarray:
+        """One step on the own samples [first, last) of a minibatch of `rows`; the LOSSES."""
+        grad, sums = self.buffers.grads[0, :len(self.flat.grad)], self.buffers.sums[0]
+        if last > first:
+            for shard in range(update.begin(first, last)):
+                update.shard(shard)
+            update.add_up((last - first) / rows)
+        else:
+            grad.fill(0.0)
+            sums.fill(0.0)
+        self.ranks.add(torch.from_numpy(grad))
+        self.optimizer.steps += 1
+        stats = np.empty(len(LOSSES), np.float32)
+        update.finish(self.optimizer.steps, self.optimizer.lr, stats, True)
+        stats[:-1] = sums / rows
         return stats
 
 
