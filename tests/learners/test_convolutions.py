@@ -82,7 +82,7 @@ def test_values_and_gradients_of_a_cnn_equal_torchs_in_float64(shape):
 def test_a_cnn_learns_what_torch_learns(settings):
     weights = []
     for learner in ("kernel", "torch"):
-        with trainer((36, 36, 3), learner=learner, **settings) as ppo:
+        with trainer((36, 36, 3), learner=learner, precision="fp32", **settings) as ppo:
             start = ppo.learner.flat.state
             ppo.update(ppo.collect())
             weights.append(ppo.learner.flat.values - start)
