@@ -285,7 +285,7 @@ def test_channels_last_in_memory_change_no_result_by_more_than_rounding(
         monkeypatch.setattr(cnn, "channels_last", memory)
         monkeypatch.setattr(normaliser, "channels_last", memory)
         ppo, seen = trainer(seeing(CHANNELS_FIRST), model=model, acting="central",
-                            learner="torch"), []
+                            learner="torch", precision="fp32"), []
         first = next(part for part in ppo.policy.modules() if isinstance(part, nn.Conv2d))
         first.register_forward_pre_hook(lambda _, args, seen=seen: seen.append(args[0]))
         rollout = ppo.collect()
