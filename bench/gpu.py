@@ -37,15 +37,19 @@ def bench(name: str, seconds: int, settings: list[str], folder: Path) -> Step:
 
 def steps(folder: Path) -> list[Step]:
     """All steps, the important ones first."""
+    tests = ["tests/promises/test_devices.py", "tests/learners/test_graphed.py",
+             "tests/stepping/test_simulator.py"]
     return [
         Step("machine", 30, ["nvidia-smi"]),
         Step("doctor", 60, [*MAIN, "doctor"]),
         Step("tests", 180, [sys.executable, "-m", "pytest", "-q", "-n", "4", "-m", "cuda",
-                            "-p", "no:cacheprovider", "tests/promises/test_devices.py"]),
+                            "-p", "no:cacheprovider", *tests]),
         bench("pong", 100, [*PONG, "--processes=16"], folder),
         bench("pong_bf16", 100, [*PONG, "--precision=bf16", "--processes=16"], folder),
         bench("lander", 60, [*LANDER, "--device=cpu", "--processes=16"], folder),
         bench("lander_cuda", 60, [*LANDER, "--device=cuda", "--processes=16"], folder),
+        Step("simulator", 60, [sys.executable, "bench/simulator.py", "--device=cuda",
+                               f"--json={folder / 'simulator_figures.json'}"]),
         Step("training", 90, [*MAIN, *PONG, "--total_steps=300k", "--seed=1", "--eval_episodes=0",
                               f"--run_dir={folder / 'run'}", "--progress=lines"]),
     ]

@@ -97,7 +97,7 @@ class Learner:
             stats = loss_report(self._epochs(rollout, coefs, iteration), self.flat.values)
             # Rows in time order: the moments of the same rows differ in their last bits in another
             # order, such as that of a recurrent policy's samples.
-            self.policy.observer.learn_from(flatten_rollout(rollout, torch.device("cpu")).obs)
+            self.policy.observer.learn_from(flatten_rollout(rollout).obs)
             self.last_iteration = iteration
         return stats
 

@@ -31,6 +31,7 @@ from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.presets import BY_PRESET
 from fastppo.spaces.leaves import action_storage, brief_text
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
+from fastppo.stepping.simulator import Simulator
 from fastppo.update.coefficients import coefficients_at
 from fastppo.workers.count import pays, worker_count
 
@@ -82,6 +83,8 @@ def config_for(env: Any, given: dict[str, Any]) -> Config:
 
 def env_label(env: Any) -> str:
     """The name of an environment that was given as `env`."""
+    if isinstance(env, Simulator):
+        return type(env.env).__name__
     if isinstance(env, (list, tuple)):
         return env_label(env[0]) if env else "nothing"
     if isinstance(env, partial):

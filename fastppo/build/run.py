@@ -37,11 +37,13 @@ from fastppo.policy import Policy
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.actors import CentralActor, LocalActor, PolicyPlan
 from fastppo.stepping.boundary import Boundaries
+from fastppo.stepping.device_vector import DeviceVector
 from fastppo.stepping.environments import WARMUP_EPISODE, EpisodeRules
 from fastppo.stepping.episodes import RolloutViews
 from fastppo.stepping.native_vector import NativeVector, autoreset_mode
 from fastppo.stepping.replay import EpisodeLog
 from fastppo.stepping.rewards import ReturnScaling
+from fastppo.stepping.simulator import Simulator, as_simulator
 from fastppo.update.batches import Batch, Fresh
 from fastppo.update.coefficients import coefficients_at
 from fastppo.update.custom_loss import configured_loss, describe_output
@@ -68,6 +70,7 @@ class Run:
     def __init__(self, env: Any, settings: dict[str, Any],
                  make_sinks: Callable[[Config, EnvSource], Sequence[Any]]):
         self.sinks: list[Any] = []
+        env = as_simulator(env)
         with ExitStack() as resources:
             self.source = make_source(env, config_for(env, settings))
             resources.callback(self.source.close)
@@ -238,12 +241,14 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
         next_step = vector is not None and autoreset_mode(vector) is AutoresetMode.NEXT_STEP
         central = CentralActor(arena, policy, groups, config.seed, next_step)
     views = RolloutViews.of(arena, 0, config.num_envs)
-    log = EpisodeLog(views, config.replay_limit)
+    log = EpisodeLog(views, config.replay_limit if vector is None else 0)
     boundaries = Boundaries(arena, ReturnScaling(config.num_envs), log)
     rules = EpisodeRules(config.replay_timeout, config.nan_policy == "reset_env", {})
     if config.num_workers:
         return _with_workers(arena, source, policy, learner, config, plan, central, boundaries,
                              rules, ranks)
+    if isinstance(vector, Simulator):
+        return device_collector(vector, arena, policy, config, boundaries)
     actor = central or LocalActor(arena, 0, config.num_envs, plan, policy.observer.layout,
                                   policy.actions, config.seed)
     if vector is not None:
@@ -252,6 +257,16 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
         vec = Serial(source.factories, views, actor, config.seed, groups=groups if central else (),
                      rules=rules, log=log)
     return Collector(arena, vec, policy, config, boundaries)
+
+
+def device_collector(env: Simulator, arena: Arena, policy: Policy, config: Config,
+                     boundaries: Boundaries) -> Collector:
+    """The Collector of a simulator; its rollout has observations and actions on the device."""
+    vec = DeviceVector(env, arena, policy, config.seed)
+    collector = Collector(arena, vec, policy, config, boundaries)
+    collector.rollout = collector.rollout._replace(
+        obs=policy.observer.layout.structure(vec.columns.obs), act=vec.columns.act)
+    return collector
 
 
 def groups_of(config: Config, ranks: Ranks) -> list[range]:

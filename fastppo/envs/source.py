@@ -74,7 +74,8 @@ class EnvSource:
     def _use_vector(self, env: VectorEnv) -> None:
         """Takes spaces and masks from `env`."""
         spaces_of(env, "single_")
-        self.masked = masks.has_hidden_masks([env])
+        simulated = hasattr(env, "device")  # its masks, if any, are in its observations
+        self.masked = not simulated and masks.has_hidden_masks([env])
         self.vector = masks.VectorActionMaskWrapper(env) if self.masked else env
         self.obs_space, self.act_space = spaces_of(self.vector, "single_")
         self.metadata = env.metadata
@@ -122,8 +123,10 @@ def _common_spaces(envs: Sequence[gym.Env]) -> tuple[gym.Space, gym.Space]:
 def settings_decided_by(env: Any) -> dict[str, Any]:
     """The settings that a list or a VectorEnv decides, with their values; none for another env."""
     if isinstance(env, VectorEnv):
+        simulated = hasattr(env, "device")
         return {"num_envs": env.num_envs, "num_workers": 0, "vec": "native",
                 "max_episode_steps": None, "env_kwargs": None,
+                **({"device": str(env.device), "acting": "central"} if simulated else {}),
                 **{name: default_of(name) for name in WRAPPING}}
     if not isinstance(env, (list, tuple)):
         return {}

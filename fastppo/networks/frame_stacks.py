@@ -70,8 +70,8 @@ def rollout_observations(arena: Arena, layout: ObservationLayout) -> Any:
     return layout.structure([torch.from_numpy(x) for x in leaf_arrays(arena["obs"])])
 
 
-def stored_rows(arena: Arena, which: slice = slice(None)) -> np.ndarray:
-    """A copy of the observations [t e ...] of the arena's rollout at the steps `which`."""
+def stored_rows(arena: Arena) -> np.ndarray:
+    """A copy of the observations [t+1 e ...] of the arena's rollout."""
     if not len(arena["frames"]):
-        return arena["obs"][which].copy()
-    return arena["frames"].reshape(-1, *arena["frames"].shape[2:])[arena["stacks"][which]]
+        return arena["obs"].copy()
+    return arena["frames"].reshape(-1, *arena["frames"].shape[2:])[arena["stacks"]]

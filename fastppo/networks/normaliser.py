@@ -32,6 +32,13 @@ class RunningMoments(nn.Module):
         kernels.merge_moments(np.ascontiguousarray(rows), count, mean, m2)
         self.restore([torch.from_numpy(x) for x in (count, mean, m2)])
 
+    def merge_tensor(self, rows: Tensor) -> None:
+        """`merge` of rows [n f] that are on the device of the moments."""
+        (count, mean, m2), rows = self.state, rows.double()
+        far, both = rows.mean(0) - mean, count + len(rows)
+        m2 += (rows - rows.mean(0)).square().sum(0) + far.square() * (count * len(rows) / both)
+        self.restore([both, mean + far * (len(rows) / both), m2])
+
     def restore(self, state: Sequence[Tensor]) -> None:
         """Replaces the moments by a `state`, in place."""
         count, mean, m2 = state
@@ -94,8 +101,13 @@ class ObservationNormaliser(RunningMoments):
 
     def learn_from(self, obs: Any) -> None:
         """Merges observations [b ...], tensors in the structure of the space, into the moments."""
-        if self.norm:
+        first = self.layout.leaves[0].leaf.of(obs)
+        if self.norm and first.device.type == "cpu":
             self.learn(self.layout.split(obs))
+        elif self.norm and len(first):
+            self.merge_tensor(torch.cat([
+                x.leaf.of(obs).float().reshape(len(first), x.width)
+                for x, number in zip(self.encoding.leaves, self.encoding.numbers) if number], 1))
 
     def restore(self, state: Sequence[Tensor]) -> None:
         """Replaces the moments by a `state`, and their float32 snapshot, all in place."""

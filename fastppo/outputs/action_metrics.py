@@ -13,10 +13,9 @@ from gymnasium.spaces import Space
 from torch import Tensor
 
 from fastppo.collect import Rollout
-from fastppo.networks.frame_stacks import stored_rows
 from fastppo.networks.heads import Gaussian
 from fastppo.networks.torch_state import preserved_buffers, seeded_rng, torch_threads
-from fastppo.spaces.leaves import CHOICES, choice_counts, leaves
+from fastppo.spaces.leaves import CHOICES, choice_counts, leaves, tree_map
 
 MOST = 20  # metrics of one kind, and histograms
 BINS, MOST_BINS = 40, 512  # of a histogram: for a number, and for choices
@@ -83,13 +82,12 @@ def policy_stds(ppo) -> Tensor:
     if isinstance(policy.head, Gaussian):
         return policy.head.std().detach()
     every = slice(0, steps, max(1, steps * envs // STD_ROWS))
-    obs, state = (np.concatenate(rows)[:STD_ROWS] for rows in (
-        stored_rows(ppo.arena, every), ppo.arena["state"][every]))
     device = policy.observer.count.device
+    obs, state = tree_map(lambda x: x[every].flatten(0, 1)[:STD_ROWS].to(device),
+                          (ppo.rollout.obs, ppo.rollout.state))
     with preserved_buffers(policy.net), seeded_rng(ppo.config.seed, device), \
             torch_threads(ppo.config.torch_threads), torch.inference_mode():
-        params = policy.step(policy.observer.tensors(obs), torch.from_numpy(state).to(device))[0]
-        return policy.head.std(params)
+        return policy.head.std(policy.step(obs, state)[0])
 
 
 def action_histograms(space: Space, rollout: Rollout) -> dict[str, Histogram]:
@@ -110,10 +108,9 @@ def action_rows(rollout: Rollout, most: float = math.inf) -> np.ndarray:
 
     Whole steps are left out, so that every environment counts the same.
     """
-    act, valid = rollout.act.numpy(), rollout.valid.numpy()
-    every = max(1, math.ceil(valid.size / most))
-    rows = act[::every][valid[::every]]
-    return rows.reshape(len(rows), math.prod(act.shape[2:]))
+    every = max(1, math.ceil(rollout.valid.numel() / most))
+    act, valid = (x[::every].cpu().numpy() for x in (rollout.act, rollout.valid))
+    return act[valid].reshape(-1, math.prod(act.shape[2:]))
 
 
 def number_components(space: Space) -> list[int]:

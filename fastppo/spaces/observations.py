@@ -174,8 +174,8 @@ class ObservationLayout:
         return shape[:extra]
 
     def split(self, structure: Any) -> list[np.ndarray]:
-        """The leaves, arrays, of tensors on the CPU in the structure of the space."""
-        return [stored.leaf.of(structure).numpy() for stored in self.leaves]
+        """The leaves, arrays, of tensors in the structure of the space."""
+        return [stored.leaf.of(structure).cpu().numpy() for stored in self.leaves]
 
     def structure(self, arrays: Sequence[Any]) -> Any:
         """The leaves, arrays or tensors, in the structure of the space."""

@@ -43,14 +43,18 @@ class Fresh(NamedTuple):
     val: Tensor  # [b] value
 
 
-def flatten_rollout(rollout: Rollout, device: torch.device) -> Batch:
-    """The valid rows of a rollout [t e ...] as samples [b ...] on `device`, in time order."""
+def flatten_rollout(rollout: Rollout, device: torch.device | None = None) -> Batch:
+    """The valid rows of a rollout [t e ...] as samples [b ...] on `device`, in time order.
+
+    Without a `device` each field is where the rollout has it.
+    """
     valid = rollout.valid.reshape(-1)
     which = valid.nonzero()[:, 0]
 
     def rows(x: Any) -> Any:
         x = x.flatten(0, 1).narrow(0, 0, len(valid))
-        return (x if valid.all() else x.index_select(0, which)).to(device)
+        x = x if valid.all() else x.index_select(0, which)
+        return x if device is None else x.to(device)
     return Batch(*(tree_map(rows, getattr(rollout, name)) for name in Batch._fields[:-1]))
 
 
