@@ -221,13 +221,15 @@ def _device(config: Config) -> str:
         why = (f"this torch ({torch.__version__}) was built without CUDA" if not torch.version.cuda
                else "no NVIDIA GPU or driver is visible")
         raise ConfigError(f"device={device}, but {why}", Set(device="cpu"))
-    if device == "cuda" and (rank_count() > 1 or config.device_ids):
-        number, count = device_number(config.device_ids), torch.cuda.device_count()
-        if number >= count:
-            raise ConfigError(f"this process has GPU {number}, but there are {count}",
-                              Set(device_ids=tuple(range(count))))
-        return f"cuda:{number}"
-    return "cpu" if device.startswith("cpu") else device  # there is one
+    if device.startswith("cpu"):
+        return "cpu"  # there is one
+    by_rank = device == "cuda" and (rank_count() > 1 or config.device_ids)
+    number = device_number(config.device_ids) if by_rank else torch.device(device).index
+    if device.startswith("cuda") and (number or 0) >= (count := torch.cuda.device_count()):
+        there = Set(device_ids=tuple(range(count))) if by_rank else Set(device=f"cuda:{count - 1}")
+        raise ConfigError(f"this process has GPU {number}, but there are {count}, counted from 0",
+                          there)
+    return f"cuda:{number}" if by_rank else device
 
 
 def _learner(config: Config, seen: ObservationLayout) -> str:

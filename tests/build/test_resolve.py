@@ -9,6 +9,7 @@ from gymnasium.spaces import Box, Discrete
 from fastppo.build import resolve
 from fastppo.build.compiled_support import unsupported_in_learner
 from fastppo.build.resolve import config_for, make_source
+from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.settings.fixes import fix_text
@@ -107,3 +108,22 @@ def test_the_reason_for_torch_is_the_first_setting_that_the_kernels_lack(setting
     found = unsupported_in_learner(config, ObservationLayout(source.obs_space, source.act_space))
     assert found.startswith(reason) and bool(found) == bool(reason)
     assert config.learner == ("torch" if reason else "kernel")
+
+
+@pytest.mark.parametrize("settings, environ, found", [
+    ({"device": "cuda"}, {}, "cuda"), ({"device": "auto"}, {}, "cuda"),
+    ({"device": "cuda:1"}, {}, "cuda:1"), ({"device": "cpu:0"}, {}, "cpu"),
+    ({"device": "cuda", "device_ids": (1,)}, {}, "cuda:1"),
+    ({"device": "cuda"}, {"WORLD_SIZE": "4", "LOCAL_RANK": "1"}, "cuda:1"),
+    ({"device": "cuda:7"}, {}, "device=cuda:1"),
+    ({"device": "cuda", "device_ids": (5,)}, {}, "device_ids=(0, 1)"),
+    ({"device": "cuda"}, {"WORLD_SIZE": "4", "LOCAL_RANK": "3"}, "device_ids=(0, 1)")])
+def test_a_gpu_is_one_that_there_is(monkeypatch, settings, environ, found):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    try:
+        assert resolve._device(Config(**settings)) == found
+    except ConfigError as error:
+        assert "there are 2" in error.what and found in str(error)
