@@ -114,10 +114,10 @@ def test_the_reason_for_torch_is_the_first_setting_that_the_kernels_lack(setting
     ({"device": "cuda"}, {}, "cuda"), ({"device": "auto"}, {}, "cuda"),
     ({"device": "cuda:1"}, {}, "cuda:1"), ({"device": "cpu:0"}, {}, "cpu"),
     ({"device": "cuda", "device_ids": (1,)}, {}, "cuda:1"),
-    ({"device": "cuda"}, {"WORLD_SIZE": "4", "LOCAL_RANK": "1"}, "cuda:1"),
-    ({"device": "cuda:7"}, {}, "device=cuda:1"),
+    ({"device": "cuda"}, {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, "cuda:1"),
+    ({"device": "cuda:7"}, {}, 'device="cuda:1"'),
     ({"device": "cuda", "device_ids": (5,)}, {}, "device_ids=(0, 1)"),
-    ({"device": "cuda"}, {"WORLD_SIZE": "4", "LOCAL_RANK": "3"}, "device_ids=(0, 1)")])
+    ({"device": "cuda"}, {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3"}, "device_ids=(0, 1)")])
 def test_a_gpu_is_one_that_there_is(monkeypatch, settings, environ, found):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
