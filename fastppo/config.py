@@ -52,7 +52,7 @@ class Config:
     """Press FIRE after a reset in games that have this action; for preprocessing=atari
     [baselines]"""
     end_on_life_loss: bool = False
-    """Losing a life ends the episode in training; evaluation plays whole games; for
+    """Losing a life ends the episode in training; returns and evaluation are of whole games; for
     preprocessing=atari [baselines: on]"""
     preset: str = "auto"
     """Defaults for a family of environments: auto (looked up by env_name), none, the name of a

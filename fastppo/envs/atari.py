@@ -28,14 +28,14 @@ from fastppo.spaces.leaves import brief_text
 
 NOOP, FIRE = 0, 1  # actions; two games, such as Backgammon, have no no-op
 NOOPS, SKIP, SIZE = 30, 4, (84, 84)  # most no-ops; frames of an action; pixels [Mnih 2015]
-SAME_GAME = "same_game"  # in a reset's info: the game goes on, which began in an earlier episode
+SAME_GAME = "same_game"  # in the infos of an episode's end and of the next reset: the game goes on
 ALE_ARGUMENTS = {"frameskip": 1, "obs_type": "grayscale"}  # colour frames would cost time
 ALE_ENTRY, OWN_ENTRY = "ale_py.env:AtariEnv", "fastppo.envs.atari_game:AtariGame"
 ALE_VECTOR = "ale_py.vector_env:AtariVectorEnv"
 # The arguments of AtariEnv that AtariGame has, too; render_mode=human opens a window of its own.
 OWN_ARGUMENTS = {"mode", "difficulty", "repeat_action_probability", "full_action_space",
                  "max_num_frames_per_episode", "game", "render_mode"}
-GAME_RETURN, GAME_LENGTH = "game_return", "game_length"  # metrics env/game_return, env/game_length
+GAME_RETURN, GAME_LENGTH = "game_return", "game_length"  # in the info of a game's end
 
 
 class AtariVector(gym.vector.VectorWrapper):
@@ -67,9 +67,10 @@ class AtariVector(gym.vector.VectorWrapper):
         self.length = np.where(running, self.length + 1, 0)
         lost = ~resetting & (0 < left) & (left < self.left) & ~ended & self.ends_lives
         self.over, self.lost, self.left = ended, lost, left
-        told = {GAME_RETURN: self.score, GAME_LENGTH: self.length}
-        return obs, np.where(resetting, 0.0, rew), term | lost, trunc, told | {
-            f"_{name}": ended for name in told}
+        return obs, np.where(resetting, 0.0, rew), term | lost, trunc, {
+            GAME_RETURN: self.score, f"_{GAME_RETURN}": ended,
+            GAME_LENGTH: self.length, f"_{GAME_LENGTH}": ended,
+            SAME_GAME: lost, f"_{SAME_GAME}": lost}
 
 
 class AtariOptions(NamedTuple):
@@ -88,8 +89,8 @@ class EpisodicLives(gym.Wrapper):
 
     After a lost life `reset` continues the same game with one no-op and ignores the seed, unless
     that is the one the game began with: then, and always otherwise, a new game begins. So an
-    episode is a function of the game's seed and of all actions since the game began. The info of a
-    reset that continues a game has SAME_GAME.
+    episode is a function of the game's seed and of all actions since the game began. The infos of
+    the step that loses a life and of a reset that continues a game have SAME_GAME.
     The info of the step that ends a game has its "game_return" (sum of raw rewards) and
     "game_length" (steps, including those in resets).
     """
@@ -109,6 +110,7 @@ class EpisodicLives(gym.Wrapper):
     def step(self, action):
         """The game's step; a lost life terminates the episode, too."""
         obs, rew, term, trunc, info = self._step_game(action)
+        info = {**info, SAME_GAME: True} if self.lost else info
         return obs, rew, term or self.lost, trunc, info
 
     def _step_game(self, action):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Sequence
 import numpy as np
 
 from fastppo.collect import Rollout
+from fastppo.envs.atari import GAME_LENGTH, GAME_RETURN, SAME_GAME
 from fastppo.machine.arena import Arena
 from fastppo.settings.metric_names import (
     ASIDE,
@@ -129,18 +130,23 @@ class EpisodeMetrics:
         """Adds the episodes that ended in a rollout: return f64 and length i64 [t e], else 0.
 
         `infos` are the numbers of their last infos; the first MAX_INFO_KEYS names of a run are
-        metrics. A rollout given again after an interrupt, by its `iteration`, is added once.
-        `ended` has the last EPISODE_WINDOW of them.
+        metrics. Those with SAME_GAME, such as lost lives, are not counted; the episode that ends
+        the game has the return and the length of the whole game. A rollout given again after an
+        interrupt, by its `iteration`, is added once. `ended` has the last EPISODE_WINDOW of them.
         """
         if iteration is not None and iteration == self.state.iteration:
             return
-        ended, infos = np.argwhere(length > 0), infos or {}
-        last = [(float(total[t, e]), int(length[t, e]), infos.get((t, e), {}))
-                for t, e in ended[-EPISODE_WINDOW:].tolist()]
-        self.ended = [(t, *one[:2]) for (t, _), one in zip(ended[-EPISODE_WINDOW:].tolist(), last)]
+        rows, infos = np.argwhere(length > 0), infos or {}
+        found = [(t, e, infos.get((t, e), {})) for t, e in rows[-EPISODE_WINDOW:].tolist()]
+        games = [(t, e, info) for t, e, info in found if not info.get(SAME_GAME)]
+        last = [(float(info.get(GAME_RETURN, total[t, e])),
+                 int(info.get(GAME_LENGTH, length[t, e])), without_game(info))
+                for t, e, info in games]
+        self.ended = [(t, *one[:2]) for (t, *_), one in zip(games, last)]
         names = dict.fromkeys([*self.state.names, *(name for *_, info in last for name in info)])
         self.state = RecentEpisodes(iteration, (*self.state.recent, *last)[-EPISODE_WINDOW:],
-                                    self.count + len(ended), tuple(names)[:MAX_INFO_KEYS],
+                                    self.count + len(rows) - len(found) + len(games),
+                                    tuple(names)[:MAX_INFO_KEYS],
                                     self.state.discarded)
 
     def stats(self) -> dict[str, float]:
@@ -159,6 +165,11 @@ class EpisodeMetrics:
             if values := [info[name] for info in infos if name in info]:
                 means[f"env/{name}"] = float(np.mean(values))
         return means
+
+
+def without_game(info: dict[str, float]) -> dict[str, float]:
+    """The numbers of an info but for the return and the length of a game."""
+    return {name: x for name, x in info.items() if name not in (GAME_RETURN, GAME_LENGTH)}
 
 
 def explained_variance(rollout: Rollout) -> float:

@@ -180,3 +180,14 @@ def test_what_environments_tell_has_columns_in_the_table(tmp_path):
 def test_gymnasiums_own_statistics_are_not_told_twice():
     seen, _ = metrics(lambda: gym.wrappers.RecordEpisodeStatistics(Telling()), num_workers=0)
     assert not [name for name in seen[-1] if "episode" in name and name[:4] == "env/"]
+
+
+def test_a_lost_life_is_no_episode_and_a_game_has_its_own_return():
+    episodes, length = EpisodeMetrics(), np.array([[3, 0], [0, 4], [2, 2]])
+    infos = {(0, 0): {"same_game": 1.0, "x": 5.0}, (1, 1): {"same_game": 1.0},
+             (2, 0): {"game_return": 9.0, "game_length": 6.0, "x": 1.0}, (2, 1): {"x": 3.0}}
+    episodes.take(length * 1.0, length, infos, iteration=0)
+    stats = episodes.stats()
+    assert (stats["charts/episodes"], stats["charts/episodic_return"]) == (2, (9 + 2) / 2)
+    assert (stats["charts/episodic_length"], stats["env/x"]) == (4, 2)
+    assert episodes.ended == [(2, 9.0, 6), (2, 2.0, 2)] and "env/game_return" not in stats
