@@ -119,10 +119,10 @@ def _warn_of_rise(ppo: Any, total: int) -> None:
     following = ppo.learner.kl_control.rates(
         coefficients_at(ppo.config, 1.0 - min(ppo.step / total, 1.0), ppo.progress.begin))
     if any(after > before for before, after in zip(last, following)):
-        log.warning("a learning rate rises, (actor's, critic's) from %s to %s, because its schedule"
-                    " now ends at step %d\n  fix: call learn with its last total_steps from the"
-                    " start, or with constant rates: lr=3e-4, anneal_lr=False",
-                    last, following, total)
+        log.warning("the learning rate rises, from %.3g to %.3g, because its schedule now ends at"
+                    " step %d\n  fix: nothing, if that is meant; a run that is to be prolonged"
+                    " begins best with its last total_steps, or without anneal_lr",
+                    last[0], following[0], total)
 
 
 def resolve(source: EnvSource) -> Config:

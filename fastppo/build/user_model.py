@@ -21,6 +21,7 @@ from fastppo.spaces.observations import ObservationLayout
 from fastppo.update.custom_loss import describe_output
 
 TRIAL_SAMPLES = 32  # drawn from a distribution for each of two observations
+SUPER = "begin its __init__ with super().__init__()"
 MODEL_CLASS = "a torch.nn.Module subclass, whose __init__ takes (obs_space, act_space)"
 
 
@@ -44,9 +45,12 @@ def make_user_network(model: Any, obs_space: Space, act_space: Space) -> nn.Modu
     try:
         net = model(obs_space, act_space)
     except Exception as error:  # a user's constructor may raise anything
-        raise ModelError(f"{model!r} failed when called with ({brief_text(obs_space)},"
-                         f" {brief_text(act_space)}): {type(error).__name__}: {error}",
-                         f"give {MODEL_CLASS}") from error
+        raise ModelError(f"{model!r} failed{user_line(error)} when called with"
+                         f" ({brief_text(obs_space)}, {brief_text(act_space)}):"
+                         f" {type(error).__name__}: {error}", _constructor_fix(error)) from error
+    if isinstance(net, nn.Module) and "_modules" not in vars(net):
+        raise ModelError(f"the __init__ of {model!r} does not begin with super().__init__()",
+                         SUPER)
     if not isinstance(net, nn.Module):
         raise ModelError(f"{model!r} returned {type(net).__name__}, not a torch.nn.Module",
                          f"give {MODEL_CLASS}")
@@ -56,6 +60,14 @@ def make_user_network(model: Any, obs_space: Space, act_space: Space) -> nn.Modu
                          "self.state_size = 64 in __init__, for example; leave it out for a model"
                          " without memory")
     return net
+
+
+def _constructor_fix(error: Exception) -> str:
+    """The fix for what the constructor of a user's model has raised."""
+    if "before Module.__init__() call" in str(error):
+        return SUPER
+    called = len(traceback.extract_tb(error.__traceback__)) > 1
+    return "correct it there" if called else f"give {MODEL_CLASS}"
 
 
 def try_network(policy: Policy, config: Config) -> Policy:

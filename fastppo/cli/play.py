@@ -1,7 +1,5 @@
 """The verb: fastppo play MODEL|RUN [--episodes=1] [--view=env|network|both] [--output=FILE]."""
 
-import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Sequence
@@ -13,6 +11,7 @@ from fastppo.cli.interrupts import Interrupts
 from fastppo.display.status_line import StatusLine, show_status
 from fastppo.errors import ConfigError, EnvError
 from fastppo.files.run_folder import free_path
+from fastppo.machine.limits import has_display
 from fastppo.settings.fixes import Omit, Set
 
 
@@ -79,12 +78,6 @@ def wants_window(options: Play) -> bool:
         and options.fps is None
 
 
-def has_display() -> bool:
-    """True if a window can probably be opened."""
-    return sys.platform in ("darwin", "win32") or any(
-        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-
-
 def output_file(place: Path, options: Play) -> Path:
     """The file of the video, a new one unless it is given; ConfigError if it cannot be written."""
     from fastppo.evaluation.video_file import best_format, check_video_path
@@ -112,8 +105,6 @@ def write_video(policy, factory, seed: int, options: Play, path: Path) -> None:
     """Records the episodes, and prints a line on the file."""
     from fastppo.evaluation.video import FRAME_LIMIT, record_video
     from fastppo.evaluation.video_file import STILL_FORMAT
-    if not has_display():
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL complains if it finds none
     frames = 0
     with StatusLine() as status:
         def report(moment) -> None:

@@ -7,7 +7,7 @@ import shlex
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Iterator, Sequence
 
@@ -20,7 +20,7 @@ from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.cli.seeds import train_seeds
 from fastppo.display.banner import banner, folded
 from fastppo.display.notes import note
-from fastppo.display.status_line import show_status
+from fastppo.display.status_line import show_status, status_while
 from fastppo.files.choose_folder import check_new_run, choose_run, link_latest, run_folder
 from fastppo.files.run_folder import checkpoint_files, checkpoints_in, stored_env
 from fastppo.machine.limits import keep_freed_memory
@@ -104,9 +104,6 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
             newest = checkpoint_files(run.place)[0]
             check_registered(stored_env(newest), newest)
         with run_folder(run, options.resume == "auto") as folder:
-            if progress != "none":
-                show_status(f"fastppo {__version__}   {run.place or config.env_name}   starting")
-            from fastppo.ppo import PPO
             start = request.given | {"progress": progress, "run_dir": str(folder)}
             if run.place is None:
                 start |= {"env_name": config.env_name, "seed": run.seed,
@@ -114,8 +111,11 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
             known = checkpoints_in(folder)
             ranks = ranks or Ranks(config.backend)
             ranks.share((run.place, run.seed))
-            with PPO(checkpoint=run.place, **start) as ppo:
-                show_status("")
+            text = f"fastppo {__version__}   {run.place or config.env_name}   starting"
+            with status_while(text) if progress != "none" else nullcontext():
+                from fastppo.ppo import PPO
+                ppo = PPO(checkpoint=run.place, **start)
+            with ppo:
                 opened = ranks.share(checkpoints_in(folder) == known and bool(
                     run.place or not known))
                 if opened:

@@ -2,7 +2,9 @@
 
 import contextlib
 import sys
+import threading
 import time
+from typing import Iterator
 
 WAIT_SECONDS, AGAIN_SECONDS = 2.0, 0.2  # before the first line; between two lines
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
@@ -14,6 +16,25 @@ def show_status(text: str) -> None:
     with contextlib.suppress(OSError):  # a closed terminal
         if sys.stderr is not None and sys.stderr.isatty():
             print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def status_while(text: str) -> Iterator[None]:
+    """Shows `text` at once, and again and again how long it has been true, until the block ends."""
+    over, line, begun = threading.Event(), StatusLine(), time.monotonic()
+
+    def show_again() -> None:
+        while not over.wait(1.0):
+            line(f"{text}, {time.monotonic() - begun:.0f} s")
+    show_status(text)
+    thread = threading.Thread(target=show_again, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        show_status("")
 
 
 class StatusLine:

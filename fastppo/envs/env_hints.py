@@ -67,6 +67,8 @@ def nearest_id(name: str) -> str | None:
     """
     for package in filter(importlib.util.find_spec, REGISTERING):
         importlib.import_module(package)
+    if f"ALE/{name}-v5" in registry:
+        return f"ALE/{name}-v5"
     bases = {env_id: _base(env_id) for env_id in registry}
     same = [env_id for env_id, base in bases.items() if base == _base(name) and env_id != name]
     if same:

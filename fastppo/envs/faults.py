@@ -15,6 +15,10 @@ from fastppo.spaces.observations import NonFiniteValue
 RESULTS = {"step()": "(obs, reward, terminated, truncated, info)", "reset()": "(obs, info)"}
 # The fix if the text of a refused result contains the key.
 RESULT_FIXES = {
+    "is None": "a function without `return` gives None: return what reset() and step() must",
+    "has no key": "return all the keys that observation_space has, or declare what is returned",
+    "not True or False": "return bool(terminated) and bool(truncated)",
+    "which is not in": "return values that observation_space has, or declare theirs",
     "reward is array": "return one number as reward: float(reward)",
     "has shape": "return observations of the shape that observation_space declares, or declare"
                  " theirs",
@@ -22,6 +26,7 @@ RESULT_FIXES = {
 NO_OPENGL = ("MuJoCo draws on the screen unless told otherwise; without one set the environment"
              " variable MUJOCO_GL=egl (or osmesa)")
 IN_MAIN = Within("correct the environment; with {} a breakpoint() in it works", Set(num_workers=0))
+HANGS = "mend what hangs, or give it more time by reset_timeout"
 CLOSE_SECONDS = 2.0  # for the close() of all environments together
 MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 
@@ -35,8 +40,8 @@ class OutOfTime(TimeoutError):
 
 
 @contextmanager
-def time_limit(seconds: float, doing: str) -> Iterator[None]:
-    """Raises OutOfTime inside the block after `seconds` (0: never), in Python code or a sleep.
+def time_limit(seconds: float, env: Any, field: str) -> Iterator[None]:
+    """Raises EnvError inside the block after `seconds` (0: never), in Python code or a sleep.
 
     Only in the main thread of systems with SIGALRM, whose handler and timer are put back.
     """
@@ -46,13 +51,14 @@ def time_limit(seconds: float, doing: str) -> Iterator[None]:
         return
 
     def expired(*_) -> None:
-        raise OutOfTime(f"{doing} has taken longer than reset_timeout={seconds:g} s")
+        raise OutOfTime(f"it has taken longer than reset_timeout={seconds:g} s")
     handler = signal.signal(signal.SIGALRM, expired)
     timer = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     except OutOfTime as error:
-        raise EnvError(str(error), "mend what hangs, or give it more time") from error
+        raise env_error(f"the environment {env}, which is made once to read its spaces,", field,
+                        error) from error
     finally:
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)
@@ -90,6 +96,7 @@ def env_error(where: str, field: str, error: BaseException, fix: Fix = IN_MAIN) 
     """
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         raise error
+    fix = HANGS if isinstance(error, OutOfTime) else fix
     wrong = _result_fix(field, error)  # its traceback has lines of fastppo alone
     trace = "" if wrong else "".join(traceback.format_exception(error))
     # Unlike str(error), this cannot raise.
@@ -116,8 +123,9 @@ def _result_fix(field: str, error: BaseException) -> Fix:
                 " is shimmy.GymV21CompatibilityV0(env=env)")
     if "unexpected keyword" in str(error):
         return "reset must take seed and options: def reset(self, *, seed=None, options=None)"
-    if isinstance(error, NonFiniteValue) and field == "step()":
-        return "look for divisions by 0 and overflows in it", Set(nan_policy="reset_env")
+    if isinstance(error, NonFiniteValue) and field in RESULTS:
+        reset = (Set(nan_policy="reset_env"),) if field == "step()" else ()
+        return "look for divisions by 0 and overflows in it", *reset
     return next((fix for word, fix in RESULT_FIXES.items() if word in str(error)),
                 "correct what the environment returns, or the space that it declares")
 
@@ -130,23 +138,26 @@ def truncate_text(text: str, limit: int) -> str:
 
 
 def close_all(envs: list) -> None:
-    """Closes and removes all of `envs`; exceptions are printed, and the others are still closed.
+    """Closes and removes all of `envs`; the first exception is logged, and all others are closed.
 
     Each one is closed in a thread of its own, and a close that hangs is left there.
     """
-    deadline, threads = time.monotonic() + CLOSE_SECONDS, []
+    deadline, threads, errors = time.monotonic() + CLOSE_SECONDS, [], []
     while envs:
-        threads.append(threading.Thread(target=_close, args=(envs.pop(),), daemon=True))
+        threads.append(threading.Thread(target=_close, args=(envs.pop(), errors), daemon=True))
         threads[-1].start()
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     if hanging := sum(thread.is_alive() for thread in threads):
         log.warning("close() of %d environments has not returned after %g s; going on without it",
                     hanging, CLOSE_SECONDS)
+    if errors:
+        log.warning("close() of %d environments has failed; the first:\n%s", len(errors),
+                    "".join(traceback.format_exception(errors[0])).rstrip())
 
 
-def _close(env: Any) -> None:
+def _close(env: Any, errors: list[BaseException]) -> None:
     try:
         env.close()
-    except (Exception, SystemExit):  # a user's close may raise anything
-        traceback.print_exc()
+    except (Exception, SystemExit) as error:  # a user's close may raise anything
+        errors.append(error)

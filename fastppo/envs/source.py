@@ -83,14 +83,14 @@ class EnvSource:
     @exit_message(f"error: {ENDED}")
     def _inspect(self, factories: Sequence[EnvFactory], show_masks: bool) -> None:
         """Takes spaces, metadata, masks and the time of a step from environments made for this."""
-        limit = partial(faults.time_limit, self.config.reset_timeout)
-        with limit("making an environment to read its spaces"):
+        limit = partial(faults.time_limit, self.config.reset_timeout, self.config.env_name)
+        with limit("constructor"):
             envs = make_envs(factories)
         try:
             self.obs_space, self.act_space = _common_spaces(envs)
             self.metadata, self.render_mode = dict(envs[0].metadata), envs[0].render_mode
             warn_of_doubled(envs[0])
-            with limit("its first reset"):
+            with limit("reset()"):
                 hidden = show_masks and masks.has_hidden_masks(envs)
             if hidden:
                 self.masked = True

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import os
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, NamedTuple
 
@@ -12,6 +13,7 @@ from fastppo.arguments.policy_options import check_episodes
 from fastppo.envs.make import EnvFactory
 from fastppo.errors import ConfigError
 from fastppo.evaluation.evaluate import EvaluationEnvs, evaluation_envs
+from fastppo.machine.limits import has_display
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
 
@@ -36,6 +38,9 @@ def watched_env(policy: Policy, factory: EnvFactory, seed: int, mode: str | None
     that render mode.
     """
     make = factory if mode is None else with_render_mode(factory, mode)
+    if mode == FRAMES and not has_display():  # which SDL and GLFW would look for
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        os.environ.setdefault("MUJOCO_GL", "egl")
     with torch_threads(1), evaluation_envs(policy, [make], seed) as envs:
         if mode is not None and envs.envs[0].render_mode != mode:
             raise no_render_mode(factory, mode, envs.envs[0])

@@ -19,7 +19,7 @@ from fastppo.build.user_model import is_user_model
 from fastppo.config import Config
 from fastppo.envs.faults import truncate_text
 from fastppo.envs.make import import_callable
-from fastppo.errors import CheckpointError, ModelError
+from fastppo.errors import CheckpointError, ModelError, PathError
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import check_init_from, public_config
 from fastppo.files.tensor_file import read_tensor_file, write_tensor_file
@@ -144,9 +144,10 @@ def _stored_config(stored: dict[str, Any], model: Any, path: Path) -> Config:
     """The Config in a file, without settings that this version or a policy does not need."""
     stored["hidden_sizes"] = tuple(stored["hidden_sizes"])
     if stored["model"] not in MODELS and model is None:
-        raise CheckpointError(f"{path} holds a model of your own, {stored['model']}",
-                              "load(path, model=MyNet) with the class it was trained with;"
-                              " the export command takes it as model=my_module:MyNet")
+        name = stored["model"]
+        raise PathError(f"{path} holds a model of your own, {name}, and code that a file names"
+                        " is never imported",
+                        Set(model=name if ":" in name else "my_module:MyNet"))
     stored["model"] = model or stored["model"]
     return Config(**{field.name: stored[field.name] for field in fields(Config)
                      if field.name in stored and field.name not in CALLABLE_SETTINGS})

@@ -8,6 +8,7 @@ import ctypes
 import math
 import os
 import re
+import sys
 from pathlib import Path, PurePosixPath
 from typing import Iterator
 
@@ -27,6 +28,12 @@ def affinity_cores() -> int:
     """Cores that the system lets this process run on."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return cores or 1
+
+
+def has_display() -> bool:
+    """True if a window can probably be opened."""
+    return sys.platform in ("darwin", "win32") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
 def has_bf16() -> bool:

@@ -220,6 +220,8 @@ def fitting_array(value: Any, name: Any, shape: tuple[int, ...], dtype: np.dtype
     Raises ValueError, with its `name`, otherwise.
     """
     array = np.asarray(value)
+    if value is None:
+        raise ValueError(f"the {name} is None")
     if array.shape != shape:
         raise ValueError(f"the {name} has shape {array.shape}, its space {shape}")
     if not fits(dtype, array.dtype):

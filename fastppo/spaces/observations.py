@@ -144,8 +144,9 @@ class ObservationLayout:
         try:
             found = [stored.leaf.of(value) for stored in self.leaves]
         except (KeyError, IndexError, TypeError) as error:
-            raise ValueError(f"the observation is {type(value).__name__}, not an element of"
-                             f" {self.space}") from error
+            found = f"has no key {error}" if isinstance(value, dict) and isinstance(
+                self.space, Dict) else f"is {type(value).__name__}, not an element of {self.space}"
+            raise ValueError(f"the observation {found}") from error
         return [stored.to_array(part, lead) for stored, part in zip(self.leaves, found)]
 
     def rows(self, values: Sequence[Any]) -> np.ndarray:

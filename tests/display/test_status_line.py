@@ -2,6 +2,7 @@
 
 import io
 import sys
+import time
 
 from fastppo.display import status_line
 
@@ -35,3 +36,14 @@ def test_elsewhere_a_line_comes_every_ten_seconds(monkeypatch):
 
 def test_what_is_fast_shows_nothing(monkeypatch):
     assert shown(Terminal(), monkeypatch, [0.5, 1.9]) == ""
+
+
+def test_a_text_is_shown_at_once_and_with_its_seconds_until_the_block_ends(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    with status_line.status_while("starting"):
+        assert stream.getvalue() == "\r\033[Kstarting"
+        deadline = time.monotonic() + 20
+        while "starting, " not in stream.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert "\r\033[Kstarting, 2 s" in stream.getvalue() or "starting, 3 s" in stream.getvalue()
+    assert stream.getvalue().endswith("\r\033[K")

@@ -370,7 +370,7 @@ def test_predict_refuses_a_mask_for_a_policy_that_has_learnt_without(trainer):
 FAULTS = {"nothing": (np.zeros_like, "the action mask forbids every action"),
           "long": (lambda mask: np.append(mask, True), "not 3 flags|its space"),
           "numbers": (lambda mask: mask * 2 + 3, "not 3 flags|is not in"),
-          "missing": (lambda mask: None, "not 3 flags|its space")}
+          "missing": (lambda mask: None, "not 3 flags|its space|is None")}
 
 
 IN_WORKERS = ("nothing", "info"), ("long", "obs"), ("missing", "method")

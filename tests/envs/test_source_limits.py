@@ -35,7 +35,8 @@ class Slow(gym.Env):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_environment_that_hangs_before_training_is_one_error(where, workers):
     handler, begin = signal.getsignal(signal.SIGALRM), time.monotonic()
-    with pytest.raises(EnvError, match="reset_timeout=0.5"):
+    with pytest.raises(EnvError, match=rf"environment .* failed in (its )?{where}"
+                       r"[\s\S]*line \d+[\s\S]*reset_timeout=0.5[\s\S]*fix: mend what hangs"):
         PPO(lambda: Slow(where), num_workers=workers, reset_timeout=0.5)
     assert time.monotonic() - begin < 30  # a guard
     assert signal.getsignal(signal.SIGALRM) is handler
@@ -46,7 +47,7 @@ def test_a_limit_puts_the_handler_and_the_timer_of_the_host_back():
     before = signal.signal(signal.SIGALRM, lambda *_: rang.append(1))
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
-        with faults.time_limit(5.0, "this"):
+        with faults.time_limit(5.0, "Slow", "reset()"):
             pass
         assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 0.3
         time.sleep(0.5)
@@ -57,7 +58,7 @@ def test_a_limit_puts_the_handler_and_the_timer_of_the_host_back():
 
 
 def test_no_limit_is_no_timer():
-    with faults.time_limit(0.0, "this"):
+    with faults.time_limit(0.0, "Slow", "reset()"):
         assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
 
 

@@ -328,7 +328,7 @@ def test_a_policy_of_a_users_network_needs_its_class(tmp_path):
     with PPO(lambda: Chance(*SPACES["vectors"]), model=Net, **own) as ppo:
         ppo.learn(16)
         ppo.save(path)
-    with pytest.raises(CheckpointError, match="model of your own.*\n.*model=MyNet"):
+    with pytest.raises(CheckpointError, match="model of your own.*\n.*my_module:MyNet"):
         load(path)
     again, obs = load(path, model=Net), rows(ppo.policy)
     assert np.array_equal(again.value(obs), ppo.policy.value(obs))

@@ -179,13 +179,30 @@ def test_the_size_of_a_memory_that_is_not_there_is_refused(trainer):
         trainer(Chance, rnn_size=8)
 
 
+class NoSuper(torch.nn.Module):
+    """Its constructor does not call that of Module."""
+
+    def __init__(self, obs_space, act_space):
+        pass
+
+
+class LateSuper(torch.nn.Module):
+    """Its constructor has a layer too soon."""
+
+    def __init__(self, obs_space, act_space):
+        self.layer = torch.nn.Linear(2, 2)
+        super().__init__()
+
+
 @pytest.mark.parametrize(("model", "fix"), [
     (lambda: None, "give a torch.nn.Module subclass"),
-    (lambda *spaces: 1 / 0, "give a torch.nn.Module subclass"),
+    (lambda *spaces: 1 / 0, "correct it there"),
+    (NoSuper, "begin its __init__ with super"), (LateSuper, "begin its __init__ with super"),
     (lambda *spaces: None, "give a torch.nn.Module subclass")])
 def test_a_model_that_cannot_be_made_is_refused(trainer, model, fix):
-    with pytest.raises(ModelError, match=f"\n  fix: {fix}"):
+    with pytest.raises(ModelError, match=f"\n  fix: {fix}") as caught:
         trainer(Chance, model=model)
+    assert "in test_input.py, line" in caught.value.what or fix != "correct it there"
 
 
 INSTANCE = torch.nn.Linear(2, 3)
