@@ -60,5 +60,6 @@ class PolicyOptions:
 def check_episodes(episodes: Any) -> None:
     """Raises ConfigError unless `episodes` is a whole number, 1 or more."""
     if not isinstance(episodes, Integral) or isinstance(episodes, bool) or episodes < 1:
+        is_env = isinstance(episodes, str) or callable(episodes) or hasattr(episodes, "step")
         raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
-                          Set(episodes=100))
+                          "evaluate(env=..., episodes=100)" if is_env else Set(episodes=100))

@@ -46,9 +46,11 @@ ATTRIBUTES = {
     "num_timesteps": "ppo.step", "device": "ppo.config.device", "logger": LOGGED,
     "set_logger": LOGGED, "observation_space": "ppo.policy.obs_space",
     "action_space": "ppo.policy.act_space", "train": "ppo.update(ppo.collect())",
+    "n_envs": "ppo.config.num_envs", "learning_rate": "ppo.lr", "rollout_buffer": "ppo.rollout",
+    "set_random_seed": "PPO(env, seed=1)",
 }
 PUBLIC_NAMES = {"make_vec_env": OWN_ENVS, "SubprocVecEnv": OWN_ENVS, "DummyVecEnv": OWN_ENVS,
-                "evaluate_policy": EVALUATE}
+                "evaluate_policy": EVALUATE, "VecNormalize": "PPO(env, norm_obs=True)"}
 
 
 def unknown_settings(given: Mapping[str, Any], known: Sequence[str]) -> tuple[str, Fix]:
