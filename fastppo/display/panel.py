@@ -73,9 +73,9 @@ def return_parts(now: Snapshot) -> list[Part]:
     if mean is None or now.best_return is None:
         return ["no episode has ended yet"]
     solved = now.threshold is not None and mean >= now.threshold
-    mark = f" solved (from {now.threshold:g})" if solved else ""
-    return [(f"{mean:.1f}{mark}", f"bold {SOLVED}" if solved else "bold"),
-            f"best {now.best_return:.1f}",
+    style = f"bold {SOLVED}" if solved else "bold"
+    mark = [(f"solved (from {now.threshold:g})", style)] if solved else []
+    return [(f"{mean:.1f}", style), *mark, f"best {now.best_return:.1f}",
             *([f"evaluation {stats[EVAL_RETURN]:.1f}"] if EVAL_RETURN in stats else []),
             f"length {stats[MEAN_LENGTH]:,.0f}", f"{stats[EPISODES]:,.0f} episodes",
             "mean of the last 100" if stats[EPISODES] > 100 else "mean of all"]

@@ -81,7 +81,7 @@ def test_a_terminal_without_these_characters_gets_plain_ones():
 
 
 @pytest.mark.parametrize("mean, words", [(199.9, "199.9   best"),
-                                         (200.0, "200.0 solved (from 200)")])
+                                         (200.0, "200.0   solved (from 200)")])
 def test_an_environment_is_solved_from_the_threshold_of_the_registry(mean, words):
     now = NOW._replace(stats=STATS | {"charts/episodic_return": mean})
     assert text_of(now)[1].startswith(f"return    {words}")
