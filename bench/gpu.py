@@ -48,9 +48,9 @@ def steps(folder: Path) -> list[Step]:
         bench("pong_bf16", 100, [*PONG, "--precision=bf16", "--processes=16"], folder),
         bench("lander", 60, [*LANDER, "--device=cpu", "--processes=16"], folder),
         bench("lander_cuda", 60, [*LANDER, "--device=cuda", "--processes=16"], folder),
-        Step("simulator", 60, [sys.executable, "bench/simulator.py", "--device=cuda",
+        Step("simulator", 30, [sys.executable, "bench/simulator.py", "--device=cuda",
                                f"--json={folder / 'simulator_figures.json'}"]),
-        Step("training", 90, [*MAIN, *PONG, "--total_steps=300k", "--seed=1", "--eval_episodes=0",
+        Step("training", 70, [*MAIN, *PONG, "--total_steps=300k", "--seed=1", "--eval_episodes=0",
                               f"--run_dir={folder / 'run'}", "--progress=lines"]),
     ]
 

@@ -121,7 +121,7 @@ def _warn_of_rise(ppo: Any, total: int) -> None:
     if any(after > before for before, after in zip(last, following)):
         log.warning("the learning rate rises, from %.3g to %.3g, because its schedule now ends at"
                     " step %d\n  fix: nothing, if that is meant; a run that is to be prolonged"
-                    " begins best with its last total_steps, or without anneal_lr",
+                    " begins best with its last total_steps, or with anneal_lr=False",
                     last[0], following[0], total)
 
 

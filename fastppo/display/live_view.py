@@ -13,11 +13,9 @@ from rich.text import Text
 from fastppo.display.banner import folded
 from fastppo.display.hints import Hints
 from fastppo.display.panel import line, panel
-from fastppo.display.snapshot import REDRAWS, RunHistory, Snapshot
+from fastppo.display.snapshot import PART_NAMES, REDRAWS, RunHistory, Snapshot
 from fastppo.settings.metric_names import EVAL_RETURN
 
-PART_NAMES = {"collect": "collecting", "update": "updating", "evaluate": "evaluating",
-              "video": "recording"}
 SHOWN_AFTER = 2.0  # seconds after which the time in the current part is shown
 
 

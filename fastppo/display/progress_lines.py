@@ -1,11 +1,13 @@
 """Progress as plain lines."""
 
 import math
+import threading
 import time
+from typing import Any
 
 from fastppo.display.banner import folded
 from fastppo.display.hints import Hints
-from fastppo.display.snapshot import REDRAWS, RunHistory
+from fastppo.display.snapshot import PART_NAMES, REDRAWS, RunHistory
 from fastppo.display.status_line import LINE_SECONDS
 from fastppo.settings.metric_names import (
     EVAL_RETURN,
@@ -15,22 +17,26 @@ from fastppo.settings.metric_names import (
 )
 
 FIRST_SECONDS = 1.0
+QUIET_SECONDS = 60.0  # of one iteration, after which a line says that the run lives
 
 
 class ProgressLines:
     """Prints a line after a second, every few seconds, after an evaluation, and at the end.
 
-    A hint is printed when it is found, from as many looks a second as the live view takes.
+    A thread prints the current part of an iteration that takes long; of the first one soon. A hint
+    is printed when it is found, from as many looks a second as the live view takes.
     """
 
     def __init__(self):
         self.due, self.line, self.first = time.monotonic() + FIRST_SECONDS, "", True
         self.history, self.hints, self.look = RunHistory(limits=False), Hints(), math.inf
+        self.said, self.over = 0.0, threading.Event()
 
     def on_start(self, ppo) -> None:
-        """Begins to look for hints."""
+        """Begins to look for hints, and for iterations that take long."""
         self.history.begin(ppo)
-        self.look = 0.0
+        self.look, self.said, self.over = 0.0, time.monotonic(), threading.Event()
+        threading.Thread(target=self._watch, args=(ppo.clock, self.over), daemon=True).start()
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Prints a line if it is due, if training is done, or after an evaluation."""
@@ -42,14 +48,28 @@ class ProgressLines:
             for text in self.hints.take(self.history.snapshot(ppo, stats)):
                 print(*folded([f"hint      {text}"]), flush=True)
 
+    def on_end(self, ppo) -> None:
+        """Ends the thread."""
+        self.over.set()
+
     def close(self) -> None:
         """Prints the last line, unless it was printed."""
+        self.over.set()
         self._print()
+
+    def _watch(self, clock: Any, over: threading.Event) -> None:
+        """Prints the part that the run is in, where no line has come for long."""
+        while not over.wait(1.0):
+            wait = LINE_SECONDS if self.first else QUIET_SECONDS
+            name, now = PART_NAMES.get(clock.part, clock.part), time.monotonic()
+            if name and now - self.said >= wait:
+                print(f"{name:<9} since {now - clock.since:.0f} s", flush=True)
+                self.said = now
 
     def _print(self) -> None:
         if self.line:
             print(self.line, flush=True)
-            self.first = False
+            self.first, self.said = False, time.monotonic()
         self.line, self.due = "", time.monotonic() + LINE_SECONDS
 
 

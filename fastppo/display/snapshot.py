@@ -17,6 +17,8 @@ from fastppo.networks.torch_state import preserved_buffers, seeded_rng, torch_th
 from fastppo.settings.metric_names import ASIDE, MEAN_RETURN, SPEED
 from fastppo.update.arithmetic import layer_flops, peak
 
+PART_NAMES = {"collect": "collecting", "update": "updating", "evaluate": "evaluating",
+              "video": "recording"}
 REDRAWS = 2  # a second; as many snapshots are taken
 WINDOW_SECONDS = 10.0  # of the current speed
 PARTS = "environment", "policy", "advantages", "update"  # of training

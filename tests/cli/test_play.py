@@ -11,6 +11,7 @@ from fastppo import load
 from fastppo.cli import main, play
 from fastppo.cli.interrupts import Stop
 from fastppo.evaluation import video, video_file
+from fastppo.machine import limits
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +20,7 @@ def no_display(monkeypatch):
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    monkeypatch.setattr(play.sys, "platform", "linux")
+    monkeypatch.setattr(limits.sys, "platform", "linux")
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_an_option_that_only_a_video_has_asks_for_one(monkeypatch, word, window)
     for name, platform in (("DISPLAY", "linux"), ("WAYLAND_DISPLAY", "linux"), ("X", "darwin")):
         with monkeypatch.context() as patch:
             patch.setenv(name, "1")
-            patch.setattr(play.sys, "platform", platform)
+            patch.setattr(limits.sys, "platform", platform)
             assert play.wants_window(options) is window
 
 

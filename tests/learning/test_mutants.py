@@ -94,7 +94,7 @@ def gamma_is_ignored(monkeypatch):
 def of_other_rows(monkeypatch, names, move):
     """Samples have some fields, `names`, of other rows than the rest: of move(field [t e])."""
     def change(real):
-        def samples(rollout, device):
+        def samples(rollout, device=None):
             moved = {name: move(getattr(rollout, name)) for name in names}
             return real(rollout._replace(**moved), device)
         return samples

@@ -281,7 +281,7 @@ def test_a_later_end_that_raises_the_learning_rate_again_is_said(trainer, caplog
     ppo.learn(128)
     assert "rises" not in caplog.text
     ppo.learn(512)
-    assert caplog.text.count("from (7.5e-05, 7.5e-05) to (0.000225, 0.000225)") == 1
+    assert caplog.text.count("from 7.5e-05 to 0.000225") == 1
     assert "anneal_lr=False" in caplog.text
 
 
