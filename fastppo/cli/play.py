@@ -114,8 +114,10 @@ def write_video(policy, factory, seed: int, options: Play, path: Path) -> None:
             if moment.over:
                 status.clear()
                 print_end(moment)
+                show_status(f"writing {path}")  # unless another episode follows
         record_video(policy, factory, path, seed, options.episodes, not options.stochastic,
                      options.view, options.caption, options.fps, report)
+    show_status("")
     cut = ", the most that a video has" * (frames == FRAME_LIMIT)
     kind = "picture" if path.suffix.lower() == STILL_FORMAT else "video"
     print(f"{kind:<9} {path}   {frames:,} frames{cut}", flush=True)
