@@ -74,8 +74,8 @@ class EnvSource:
     def _use_vector(self, env: VectorEnv) -> None:
         """Takes spaces and masks from `env`."""
         spaces_of(env, "single_")
-        simulated = hasattr(env, "device")  # its masks, if any, are in its observations
-        self.masked = not simulated and masks.has_hidden_masks([env])
+        # A simulator's masks, if any, are in its observations.
+        self.masked = not _is_simulator(env) and masks.has_hidden_masks([env])
         self.vector = masks.VectorActionMaskWrapper(env) if self.masked else env
         self.obs_space, self.act_space = spaces_of(self.vector, "single_")
         self.metadata = env.metadata
@@ -120,14 +120,18 @@ def _common_spaces(envs: Sequence[gym.Env]) -> tuple[gym.Space, gym.Space]:
     return first
 
 
+def _is_simulator(env: VectorEnv) -> bool:
+    """True if `env` steps tensors on a device of its own."""
+    return hasattr(env, "device")
+
+
 def settings_decided_by(env: Any) -> dict[str, Any]:
     """The settings that a list or a VectorEnv decides, with their values; none for another env."""
     if isinstance(env, VectorEnv):
-        simulated = hasattr(env, "device")
+        on_device = {"device": str(env.device), "acting": "central"} if _is_simulator(env) else {}
         return {"num_envs": env.num_envs, "num_workers": 0, "vec": "native",
                 "max_episode_steps": None, "env_kwargs": None,
-                **({"device": str(env.device), "acting": "central"} if simulated else {}),
-                **{name: default_of(name) for name in WRAPPING}}
+                **on_device, **{name: default_of(name) for name in WRAPPING}}
     if not isinstance(env, (list, tuple)):
         return {}
     if not env:

@@ -142,12 +142,12 @@ class ObservationLayout:
         Raises ValueError if it is not an element of the space.
         """
         try:
-            found = [stored.leaf.of(value) for stored in self.leaves]
+            parts = [stored.leaf.of(value) for stored in self.leaves]
         except (KeyError, IndexError, TypeError) as error:
-            found = f"has no key {error}" if isinstance(value, dict) and isinstance(
+            fault = f"has no key {error}" if isinstance(value, dict) and isinstance(
                 self.space, Dict) else f"is {type(value).__name__}, not an element of {self.space}"
-            raise ValueError(f"the observation {found}") from error
-        return [stored.to_array(part, lead) for stored, part in zip(self.leaves, found)]
+            raise ValueError(f"the observation {fault}") from error
+        return [stored.to_array(part, lead) for stored, part in zip(self.leaves, parts)]
 
     def rows(self, values: Sequence[Any]) -> np.ndarray:
         """Single observations as stored rows [b ...]; raises ValueError as `to_arrays`."""

@@ -112,7 +112,6 @@ class Simulator(VectorEnv):
         return x
 
 
-
 def as_simulator(env: Any) -> Any:
     """`env`, as a Simulator if it is an object with a `device`; a class is not one."""
     given = env is not None and not isinstance(env, (type, str, Simulator))
