@@ -13,7 +13,7 @@ from rich.text import Text
 from fastppo.display.banner import folded
 from fastppo.display.hints import Hints
 from fastppo.display.panel import line, panel
-from fastppo.display.snapshot import PART_NAMES, REDRAWS, RunHistory, Snapshot
+from fastppo.display.snapshot import REDRAWS, RunHistory, Snapshot, current_part
 from fastppo.settings.metric_names import EVAL_RETURN
 
 SHOWN_AFTER = 2.0  # seconds after which the time in the current part is shown
@@ -82,8 +82,7 @@ class LiveView:
         """The part that the run is in, with its seconds if it takes long."""
         if not self.clock:
             return ""
-        name = PART_NAMES.get(self.clock.part, self.clock.part)
-        seconds = time.monotonic() - self.clock.since
+        name, seconds = current_part(self.clock)
         return f"{name} {seconds:.0f} s" if name and seconds > SHOWN_AFTER else name
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastppo.display.banner import folded
 from fastppo.display.hints import Hints
-from fastppo.display.snapshot import PART_NAMES, REDRAWS, RunHistory
+from fastppo.display.snapshot import REDRAWS, RunHistory, current_part
 from fastppo.display.status_line import LINE_SECONDS
 from fastppo.settings.metric_names import (
     EVAL_RETURN,
@@ -61,10 +61,10 @@ class ProgressLines:
         """Prints the part that the run is in, where no line has come for long."""
         while not over.wait(1.0):
             wait = LINE_SECONDS if self.first else QUIET_SECONDS
-            name, now = PART_NAMES.get(clock.part, clock.part), time.monotonic()
-            if name and now - self.said >= wait:
-                print(f"{name:<9} since {now - clock.since:.0f} s", flush=True)
-                self.said = now
+            name, seconds = current_part(clock)
+            if name and time.monotonic() - self.said >= wait:
+                print(f"{name} for {seconds:.0f} s", flush=True)
+                self.said = time.monotonic()
 
     def _print(self) -> None:
         if self.line:

@@ -18,7 +18,7 @@ from fastppo.settings.metric_names import ASIDE, MEAN_RETURN, SPEED
 from fastppo.update.arithmetic import layer_flops, peak
 
 PART_NAMES = {"collect": "collecting", "update": "updating", "evaluate": "evaluating",
-              "video": "recording"}
+              "video": "recording"}  # of a Clock
 REDRAWS = 2  # a second; as many snapshots are taken
 WINDOW_SECONDS = 10.0  # of the current speed
 PARTS = "environment", "policy", "advantages", "update"  # of training
@@ -133,6 +133,11 @@ def shares_between(before: Moment, now: Moment) -> dict[str, float]:
         return {}
     spent["other"] = max(0.0, total - sum(spent.values()))
     return {part: seconds / sum(spent.values()) for part, seconds in spent.items()}
+
+
+def current_part(clock) -> tuple[str, float]:
+    """What a run does now, as its Clock says, and for how many seconds; "" between the parts."""
+    return PART_NAMES.get(clock.part, clock.part), time.monotonic() - clock.since
 
 
 def thinned(points: list[tuple[int, float]], most: int = 400) -> list[tuple[int, float]]:

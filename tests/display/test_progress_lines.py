@@ -20,7 +20,7 @@ def test_a_first_rollout_that_takes_long_is_not_silent(trainer, monkeypatch, cap
     ppo = trainer(Slow, num_envs=4, num_steps=8, norm_obs=False, progress="lines")
     ppo.learn(32)
     first, *others = capsys.readouterr().out.splitlines()
-    assert first.startswith("collecting since ") and first.endswith(" s")
+    assert first.startswith("collecting for ") and first.endswith(" s")
     assert [text for text in others if text.startswith("step 32 100%")]
 
 
