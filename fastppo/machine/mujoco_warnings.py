@@ -1,6 +1,5 @@
 """The warnings that MuJoCo gives while it compiles a model, each once in a process."""
 
-import functools
 import importlib
 import importlib.util
 import logging
@@ -9,6 +8,7 @@ from contextlib import contextmanager
 from typing import Iterator
 
 log = logging.getLogger("fastppo")
+logged: set[str] = set()  # the lines of this process
 
 
 @contextmanager
@@ -32,6 +32,8 @@ def mujoco_warnings_once(used: bool) -> Iterator[None]:
         mujoco.set_mju_user_warning(before)
 
 
-@functools.cache
 def _log_once(text: str) -> None:
-    log.warning("MuJoCo: %s", text)
+    line = f"MuJoCo: {text}"
+    if line not in logged:
+        logged.add(line)
+        log.warning("%s", line)

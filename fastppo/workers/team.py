@@ -14,6 +14,7 @@ from typing import Callable, NamedTuple, Sequence
 from fastppo.envs.faults import CLOSE_SECONDS, episode_text
 from fastppo.envs.make import Factory
 from fastppo.errors import ClosedError, ConfigError, FaultPlace, NonFiniteError, WorkerError
+from fastppo.machine import mujoco_warnings
 from fastppo.machine.arena import Arena
 from fastppo.machine.limits import descriptors, free_memory, memory_kills
 from fastppo.settings.fixes import Fix, Set
@@ -73,7 +74,7 @@ class WorkerTeam:
         # (seed, number) of an environment's running episode, if there is one; for texts of errors
         self.episode_of: Callable[[int], tuple[int, int] | None] = lambda env: None
         self.workers: list[WorkerProcess] = []
-        self.first_lines: set[str] = set()
+        self.first_lines = {f"warning: {line}\n" for line in mujoco_warnings.logged}
         self.start()
 
     def start(self) -> None:

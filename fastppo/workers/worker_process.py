@@ -24,6 +24,7 @@ BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 GROUP_SIGNALS = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")
                  if hasattr(signal, name)}
 TAIL_CHARS = 65_536  # characters of a worker's output that are kept for an error's text
+CRASH = "Fatal Python error"  # begins the stack of a crash, which the error shows
 STACK_SECONDS = 2.0  # longest wait for the stack of a worker that hangs
 
 
@@ -137,6 +138,7 @@ def _copy_output(worker: WorkerProcess) -> None:
                     continue
             text = line.decode(errors="replace").rstrip("\n") + "\n"
             worker.output = (worker.output + text)[-TAIL_CHARS:]
+            worker.echo = worker.echo and not text.startswith(CRASH)
             if not worker.echo or _repeats(worker, text):
                 continue
             with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr closed or None

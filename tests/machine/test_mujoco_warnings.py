@@ -6,6 +6,7 @@ import types
 import gymnasium as gym
 import pytest
 
+from fastppo import make_vec
 from fastppo.machine.mujoco_warnings import mujoco_warnings_once
 
 
@@ -49,3 +50,10 @@ def test_environments_of_gymnasium_with_mujoco_print_nothing_themselves(capfd, t
     for env in make_envs([make_factory("HalfCheetah-v5")] * 2):
         env.close()
     assert "settotalmass" not in capfd.readouterr().out and not list(tmp_path.iterdir())
+
+
+def test_workers_do_not_repeat_what_the_main_process_has_logged(capfd):
+    pytest.importorskip("mujoco")
+    with make_vec("HalfCheetah-v5", num_envs=2, num_workers=2) as envs:
+        envs.reset(seed=1)
+    assert "settotalmass" not in capfd.readouterr().err

@@ -411,9 +411,10 @@ def test_a_worker_that_dies_is_named_with_its_signal_and_its_environment(fault, 
     assert text in str(error) and "\n  fix: " in str(error)
 
 
-def test_a_crash_in_native_code_shows_the_workers_python_stack():
+def test_a_crash_in_native_code_shows_the_workers_python_stack(capfd):
     text = str(failure(killed_by(signal.SIGSEGV), 2))
     assert "killed by SIGSEGV" in text and "in _step" in text
+    assert "Fatal Python error" not in capfd.readouterr().err  # the error alone shows it
 
 
 def test_a_worker_that_dies_while_the_main_process_is_busy_is_reported_at_the_next_wait():
