@@ -7,7 +7,7 @@ from typing import Literal, Sequence
 from fastppo.arguments.command_line import file_and_options
 from fastppo.arguments.policy_options import PolicyOptions, check_episodes
 from fastppo.cli.eval import policy_file
-from fastppo.cli.interrupts import Interrupts
+from fastppo.cli.interrupts import Interrupts, Stop, write_line
 from fastppo.display.status_line import StatusLine, show_status
 from fastppo.errors import ConfigError, EnvError
 from fastppo.files.run_folder import free_path
@@ -21,7 +21,7 @@ class Play(PolicyOptions):
 
       {0} play runs/latest
       {0} play runs/latest --view=both --output=landing.mp4
-      {0} play runs/latest --view=network --max_episode_steps=50 --output=seen.png
+      {0} play runs/latest --view=network --output=seen.png
 
     MODEL is the file of a policy, RUN the folder of a run. The video is video.mp4
     (pip install "fastppo[video]") or else video.webp, in the folder of the run, or
@@ -59,7 +59,7 @@ def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     if output is None:
         show_window(policy, factory, seed, options)
     else:
-        write_video(policy, factory, seed, options, output)
+        write_video(policy, factory, seed, options, output, interrupts)
 
 
 def parse_play(argv: Sequence[str]) -> tuple[Path, Play]:
@@ -101,13 +101,17 @@ def show_window(policy, factory, seed: int, options: Play) -> None:
         raise EnvError(error.what, (*fixes, Set(output="video.mp4"))) from error
 
 
-def write_video(policy, factory, seed: int, options: Play, path: Path) -> None:
-    """Records the episodes, and prints a line on the file."""
+def write_video(policy, factory, seed: int, options: Play, path: Path, interrupts: Interrupts
+                ) -> None:
+    """Records the episodes, and prints a line on the file; after a signal, what was recorded."""
     from fastppo.evaluation.video import FRAME_LIMIT, record_video
     from fastppo.evaluation.video_file import STILL_FORMAT
     frames = 0
+    interrupts.stop_now, interrupts.stop_late = lambda: False, lambda: True
+    interrupts.say = lambda text: write_line("stopping after this frame; another signal ends the"
+                                             " process at once")
     with StatusLine() as status:
-        def report(moment) -> None:
+        def report(moment) -> bool:
             nonlocal frames
             frames += 1
             status(f"recorded {frames:,} frames")
@@ -115,12 +119,17 @@ def write_video(policy, factory, seed: int, options: Play, path: Path) -> None:
                 status.clear()
                 print_end(moment)
                 show_status(f"writing {path}")  # unless another episode follows
+            if interrupts.signum:
+                interrupts.stop_late = lambda: False  # writing may take longer than a frame
+            return bool(interrupts.signum)
         record_video(policy, factory, path, seed, options.episodes, not options.stochastic,
                      options.view, options.caption, options.fps, report)
     show_status("")
     cut = ", the most that a video has" * (frames == FRAME_LIMIT)
     kind = "picture" if path.suffix.lower() == STILL_FORMAT else "video"
     print(f"{kind:<9} {path}   {frames:,} frames{cut}", flush=True)
+    if interrupts.signum:
+        raise Stop
 
 
 def print_end(moment) -> None:

@@ -1,6 +1,8 @@
 """The verb play: the window or the video that it makes, and what it refuses."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -11,6 +13,7 @@ from fastppo import load
 from fastppo.cli import main, play
 from fastppo.cli.interrupts import Stop
 from fastppo.evaluation import video, video_file
+from fastppo.evaluation.frames import FramePainter
 from fastppo.machine import limits
 
 
@@ -124,6 +127,25 @@ def test_an_interrupt_leaves_no_file_behind(run, monkeypatch):
     with pytest.raises(SystemExit):
         main.main(["play", "run"])
     assert sorted(path.name for path in run.iterdir()) == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("output, count", [("cut.webp", 3), ("cut.png", 1)])
+def test_a_signal_ends_the_video_with_the_frames_so_far(run, monkeypatch, capsys, output, count):
+    real, seen = FramePainter.paint, []
+
+    def paint(self, moment):
+        seen.append(moment)
+        if len(seen) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(self, moment)
+
+    monkeypatch.setattr(FramePainter, "paint", paint)
+    with pytest.raises(SystemExit) as ended:
+        main.main(["play", "run", f"--output={output}", "--episodes=3"])
+    out, err = capsys.readouterr()
+    assert ended.value.code == 130 and "cut" in out.splitlines()[-1] and "3 frames" in out
+    with Image.open(output) as image:
+        assert getattr(image, "n_frames", 1) == count and len(seen) == 3
 
 
 def test_wrong_words_are_refused_with_a_fix(run, capsys):
