@@ -2,12 +2,13 @@
 
 from fastppo.config import Config, default_of
 from fastppo.errors import ConfigError
-from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.fixes import Omit, Set, program
 from fastppo.workers.count import needs_workers
 
 
 def check_config(config: Config) -> None:
     """Raises ConfigError for settings that contradict each other in every environment."""
+    check_env_kwargs(config)
     for satisfied, needed, names in _needs(config):
         if not satisfied and (name := first_changed(config, names)):
             raise ConfigError(f"{name} is {getattr(config, name)}, but does nothing without"
@@ -15,6 +16,15 @@ def check_config(config: Config) -> None:
     for wrong, what, fix in _conflicts(config):
         if wrong:
             raise ConfigError(what, fix)
+
+
+def check_env_kwargs(config: Config) -> None:
+    """Raises ConfigError for a render_mode of environments that are trained on."""
+    if (config.env_kwargs or {}).get("render_mode"):
+        raise ConfigError("env_kwargs has a render_mode, but environments are not rendered in"
+                          " training", f"leave render_mode out; to watch a policy: {program()}"
+                          " play, or evaluate(1, env=lambda: gymnasium.make(...,"
+                          " render_mode='human'))")
 
 
 def first_changed(config: Config, names: str) -> str:

@@ -11,7 +11,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from fastppo.arguments.preset_files import config_over_preset, preset_settings
-from fastppo.build.check_config import normalises_rewards
+from fastppo.build.check_config import check_env_kwargs, normalises_rewards
 from fastppo.build.check_settings import check_settings
 from fastppo.build.compiled_support import (
     unsupported_in_acting,
@@ -65,11 +65,6 @@ def config_for(env: Any, given: dict[str, Any]) -> Config:
     given = {name: str(value) if isinstance(value, torch.device) else value
              for name, value in given.items() if name not in BY_PRESET or value != "auto"}
     check_agreement(env, given)
-    env_kwargs = given.get("env_kwargs")
-    if isinstance(env_kwargs, dict) and env_kwargs.get("render_mode"):
-        raise ConfigError("env_kwargs has a render_mode, but environments are not rendered in"
-                          " training", "leave render_mode out; to watch: evaluate(1, env=lambda:"
-                          " gymnasium.make(..., render_mode='human'))")
     name = given.get("env_name", "") if env is None else env_label(env)
     if not name:
         raise ConfigError("PPO was given no environment (the default is for the command only)",
@@ -77,8 +72,10 @@ def config_for(env: Any, given: dict[str, Any]) -> Config:
     if given.get("env_name", name) != name:
         raise ConfigError(f"PPO was given {name} and env_name={given['env_name']!r}: only one of"
                           " them can be trained on", Omit("env_name"))
-    return config_over_preset(preset_settings(str(name), given.get("preset", "auto")),
-                              given | {"env_name": name})
+    config = config_over_preset(preset_settings(str(name), given.get("preset", "auto")),
+                                given | {"env_name": name})
+    check_env_kwargs(config)
+    return config
 
 
 def env_label(env: Any) -> str:

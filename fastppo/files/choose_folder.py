@@ -86,7 +86,7 @@ def check_new_run(options: Train, config: Config) -> None:
     check_environment(config)
     import_callable(config.model, "model")
     if options.init_from is not None:
-        check_init_from(Path(options.init_from))
+        check_init_from(Path(options.init_from), config.env_name)
 
 
 def name_of_run(env_name: str, name: str | None, seed: int | str) -> str:

@@ -109,25 +109,24 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
 
     The log says what such a file does not have. Raises CheckpointError if it does not fit.
     """
-    check_init_from(_path(path, "init_from"))
+    check_init_from(_path(path, "init_from"), ppo.config.env_name)
     own = ppo.config.model if is_user_model(ppo.config.model) else None
     found, config = read_policy(path, own)
     pairs = (found.obs_space, ppo.policy.obs_space), (found.act_space, ppo.policy.act_space)
     for what, (theirs, ours) in zip(("observations", "actions"), pairs):
         if theirs != ours:
             theirs, ours = (brief_text(space, 1_000) for space in (theirs, ours))
-            raise CheckpointError(f"the policy in {path} is for {what} of the space {theirs}, and"
-                                  f" this run has {ours}",
-                                  ("give the environment that it was trained with",
-                                   Omit("init_from")))
+            raise PathError(f"the policy in {path} is for {what} of the space {theirs}, and"
+                            f" this run has {ours}", (
+                                "give the environment that it was trained with", Omit("init_from")))
     try:
         ppo.policy.load_state_dict(found.state_dict())
     except RuntimeError as error:
         other = {name: getattr(config, name) for name in NETWORK_SETTINGS
                  if getattr(config, name) != getattr(ppo.config, name)}
-        raise CheckpointError(f"the policy in {path} has another network than this run",
-                              Set(**other) if other else "give the model that it was trained with"
-                              ) from error
+        raise PathError(f"the policy in {path} has another network than this run",
+                        Set(**other) if other else "give the model that it was trained with"
+                        ) from error
     log.warning("starting with the weights and observation moments of %s; it does not have the"
                 " optimizer's moments, adapted rates, the scaling of rewards or steps taken", path)
 

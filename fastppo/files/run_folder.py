@@ -32,10 +32,14 @@ def public_config(config: Config) -> dict[str, Any]:
     return plain | {"env_kwargs": without_secrets(plain["env_kwargs"])}
 
 
-def example_model(folder: Path = Path()) -> Path:
-    """The newest policy in `folder`, else under runs/; a name that one might have if none is."""
+def example_model(folder: Path = Path(), env_name: str | None = None) -> Path:
+    """The newest policy in `folder`, else under runs/; a name that one might have if none is.
+
+    With `env_name` only of those that name this environment.
+    """
     for paths in (folder.glob("*.safetensors"), Path("runs").glob("*/*.safetensors")):
-        found = [path for path in paths if has_header(path) and not NAME.fullmatch(path.name)]
+        found = [path for path in paths if has_header(path) and not NAME.fullmatch(path.name)
+                 and env_name in (None, stored_env(path))]
         if found:
             return max(found, key=lambda path: path.stat().st_mtime)
     return Path("runs/latest/model.safetensors")
@@ -98,9 +102,9 @@ def check_file(path: Path, fix: Fix, kind: str | None = None) -> None:
                         fix if kind == "bundle" else OTHER_KINDS.get(stored[0], fix))
 
 
-def check_init_from(path: Path) -> None:
+def check_init_from(path: Path, env_name: str) -> None:
     """Raises PathError unless `path`, from which a new run starts, is the file of a policy."""
-    check_file(path, Set(init_from=str(example_model(path))), "policy")
+    check_file(path, Set(init_from=str(example_model(path, env_name))), "policy")
 
 
 def checkpoint_files(place: Path) -> list[Path]:
