@@ -27,7 +27,8 @@ Values and names:
 
   BOOL      --flag, --no-flag or --flag=True
   INT       16, 1_000, 1e6, 10M or 500k; none, where it is offered, is no value
-  SCHEDULE  linear:3e-4 or cosine:3e-4 (falls to 0), linear:3e-4:1e-5 (to 1e-5), constant:3e-4
+  SCHEDULE  linear:3e-4 or cosine:3e-4 (falls to 0), linear:3e-4:1e-5 (to 1e-5),
+            constant:3e-4
   names     with underscores or hyphens; these are understood too:
             --env --lam --epsilon --ppo_epochs --num_batches --num_iterations
             --value_loss_coef"""
@@ -109,7 +110,7 @@ def help_page(intro: str, shown: Iterable[Setting], preset: str = "none",
 
     The defaults are those of a `preset`, which changes `changes`.
     """
-    lines, section, changes = [intro], "", changes or {}
+    lines, section, changes = [reflowed(intro)], "", changes or {}
     for setting in shown:
         if setting.section != section:
             section = setting.section
@@ -124,6 +125,13 @@ def help_page(intro: str, shown: Iterable[Setting], preset: str = "none",
         lines.append(filled(f"{setting.text} (default: {default})", f"{flag:{MEANING_COLUMN}}",
                             " " * MEANING_COLUMN))
     return "\n".join(lines)
+
+
+def reflowed(text: str) -> str:
+    """`text` with its paragraphs broken to the width of the terminal; indented lines stay."""
+    parts = text.split("\n\n")
+    return "\n\n".join(part if part.startswith(" ") or not part else
+                       filled(part.replace("\n", " "), "", "") for part in parts)
 
 
 def filled(text: str, first: str, indent: str) -> str:

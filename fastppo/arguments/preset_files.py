@@ -21,6 +21,10 @@ from fastppo.settings.spelling import closest
 FILE_ENDINGS = ".toml", ".json"
 # Settings of one run, which a run's config.json has, and a preset does not decide.
 OF_A_RUN = "preset", "run_dir", "device"
+# Settings whose automatic value depends on the machine, and not on the environment.
+OF_A_MACHINE = ("num_workers", "acting", "learner", "precision", "torch_threads",
+                "update_threads")
+RESOLVED = "resolved"  # the source of a setting that was none or auto
 
 
 def is_preset_file(preset: Any) -> bool:
@@ -100,10 +104,13 @@ def read_settings(path: Path) -> dict[str, Any]:
 def settings_text(config: Config, sources: Mapping[str, str]) -> str:
     """All settings of a Config as TOML, with the source of those that are no defaults.
 
-    What TOML has no value for is a comment: none, and Python's objects.
+    What TOML has no value for is a comment: none, and Python's objects. A value that was chosen for
+    this machine is one, too, so that another machine chooses its own.
     """
-    return "\n".join(setting_line(name, value, sources.get(name, ""))
-                     for name, value in vars(config).items())
+    return "\n".join(
+        setting_line(name, default_of(name), f"{value} on this machine")
+        if name in OF_A_MACHINE and sources.get(name) == RESOLVED else
+        setting_line(name, value, sources.get(name, "")) for name, value in vars(config).items())
 
 
 def setting_line(name: str, value: Any, source: str) -> str:
@@ -112,7 +119,7 @@ def setting_line(name: str, value: Any, source: str) -> str:
         value = list(value)
     about = f"  # {source}" if source else ""
     if value is None:
-        return f"# {name} = none"
+        return f"# {name} = none{about}"
     if isinstance(value, dict):
         pairs = ", ".join(f"{json.dumps(key)} = {json.dumps(part)}" for key, part in value.items())
         return f"{name} = {{{pairs}}}{about}"
@@ -125,5 +132,5 @@ def sources_of(given: Mapping[str, Any], changes: Mapping[str, Any], preset: str
                resolved: Config) -> dict[str, str]:
     """Where the settings come from that are no defaults: given, a preset, or resolved from auto."""
     found = {name: "given" for name in given} | dict.fromkeys(changes, f"preset {preset}")
-    return {name: "resolved" for name, value in vars(resolved).items()
+    return {name: RESOLVED for name, value in vars(resolved).items()
             if name not in found and value != default_of(name)} | found

@@ -3,13 +3,14 @@
 import json
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Sequence
 
 from fastppo.arguments import command_line
 from fastppo.benchmark.options import Bench
 from fastppo.cli.interrupts import Interrupts, Stop
-from fastppo.display.status_line import show_status
+from fastppo.display.status_line import status_while
 from fastppo.errors import ConfigError
 
 
@@ -25,8 +26,8 @@ def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     from fastppo.envs.vector_source import check_environment
     check_environment(request.config)
     from fastppo.benchmark import figures, session, table
-    report = figures.session_report(session.run_session(request.given, options, show_progress))
-    show_progress("")
+    with ProgressPrinter() as progress:
+        report = figures.session_report(session.run_session(request.given, options, progress))
     if options.json == "-":
         print(json.dumps(report, indent=1))
     else:
@@ -41,12 +42,16 @@ def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
               file=sys.stderr if options.json == "-" else sys.stdout)
 
 
-def show_progress(line: str) -> None:
-    """Prints a line of progress on stderr; on a terminal it replaces the one before."""
-    if sys.stderr.isatty():
-        show_status(line)
-    elif line:
-        print(line, file=sys.stderr, flush=True)
+class ProgressPrinter(ExitStack):
+    """Prints lines on what is measured on stderr; on a terminal one, with its seconds."""
+
+    def __call__(self, line: str) -> None:
+        """Shows `line` until the next one, or the end of the block."""
+        self.close()
+        if sys.stderr.isatty():
+            self.enter_context(status_while(line))
+        else:
+            print(line, file=sys.stderr, flush=True)
 
 
 def check_writable(path: str) -> None:

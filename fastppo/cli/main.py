@@ -5,6 +5,7 @@ import importlib
 import io
 import os
 import sys
+import traceback
 from typing import Callable, Sequence
 
 from fastppo import __version__
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
     add_working_directory(sys.path)
     words = sys.argv[1:] if argv is None else argv
-    debug = DEBUG in words  # an error then keeps its traceback
+    debug = DEBUG in words  # an error is then printed with its traceback
     if sys.stderr is not None and not faulthandler.is_enabled():
         faulthandler.enable(2)  # stderr: a crash of an environment in this process shows its stack
     with Interrupts() as interrupts, guarded_stdout(), printed_warnings():
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         except Error as error:
             show_status("")
             if debug:
-                raise
+                traceback.print_exc()
             if not (rank_of_process() and isinstance(error, (*USAGE_ERRORS, RankError))):
                 print(f"error: {error.shell}", file=sys.stderr, flush=True)  # else rank 0 says it
             code = 2 if isinstance(error, USAGE_ERRORS) else 1

@@ -5,9 +5,12 @@ import logging
 import sys
 from typing import Iterator
 
+from fastppo.display.status_line import show_status
+
 
 def note(text: str, kind: str = "note") -> None:
-    """Prints one line on stderr, if that can be written."""
+    """Prints one line on stderr, if that can be written, in the place of a status line."""
+    show_status("")
     with contextlib.suppress(OSError):  # a closed terminal
         print(f"{kind}: {text}", file=sys.stderr, flush=True)
 

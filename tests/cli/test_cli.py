@@ -362,10 +362,33 @@ def test_a_typing_error_ends_the_process_with_exit_code_2_and_no_traceback():
     assert done.stderr == 'error: there is no setting "num_env"\n  fix: did you mean --num_envs?\n'
 
 
-def test_an_error_keeps_its_traceback_if_that_is_asked_for(command):
-    for words in (["--debug", "--lr=x"], ["eval", "nowhere", "--debug"]):
-        with pytest.raises(ConfigError, match="lr is|no file or folder nowhere"):
-            command(*words)
+def test_an_error_is_printed_with_its_traceback_if_that_is_asked_for(command):
+    for words, said in ((["--debug", "--foo"], 'there is no setting "foo"'),
+                        (["eval", "nowhere", "--debug"], "there is no file or folder nowhere")):
+        code, _, err = command(*words)
+        assert code == 2 and err.startswith("Traceback") and f"\nerror: {said}" in err
+        assert "help(fastppo.PPO)" not in err.rpartition("\nerror: ")[2]
+
+
+def test_a_policy_of_another_environment_is_refused_with_exit_code_2(command):
+    command(*CARTPOLE, "--run_dir=first", "--eval_episodes=0")
+    model = "--init_from=first/model.safetensors"
+    assert command(*TINY, "--env_name=Acrobot-v1", model)[0] == 2
+    code, _, err = command(*CARTPOLE, "--hidden_sizes=16", model)
+    assert code == 2 and "has another network than this run\n  fix: --hidden_sizes=8" in err
+    Path("zip.safetensors").write_text("hi")
+    shutil.copytree("first", "runs/first")
+    for env_name, newest in (("CartPole-v1", "first"), ("Acrobot-v1", "latest")):
+        err = command(*TINY, f"--env_name={env_name}", "--init_from=zip.safetensors")[2]
+        assert f"--init_from=runs/{newest}/model.safetensors" in err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--help-all"], *(
+    [verb, "--help"] for verb in VERBS if verb != "train")])
+def test_the_pages_of_help_fit_a_terminal_of_80_columns(command, monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = command(*words)
+    assert code == 0 and max(map(len, out.splitlines())) <= 80
 
 
 def test_an_unexpected_exception_keeps_its_traceback(command, monkeypatch):
@@ -389,6 +412,8 @@ def test_what_the_header_of_a_file_refuses_is_said_before_torch_is_imported(comm
             (f"--resume={model.parent}",): needs_env, (f"--resume={checkpoint}",): needs_env,
             ("eval", model, "--env_name=shop:Plain", "--episodes=0"): "episodes is 0, but must",
             ("eval", model, "--env_name=CartPol-v1"): "there is no environment 'CartPol-v1'",
+            ("--env_name=CartPole-v1", '--env_kwargs={"render_mode": "human"}'):
+                "env_kwargs has a render_mode",
             ("eval", checkpoint): "is a checkpoint, not a policy", ("export", checkpoint): "policy",
             ("replay", model): "is a policy, not a bundle", (f"--resume={model}",): "checkpoint",
             (f"--init_from={checkpoint}",): "is a checkpoint, not a policy"}.items():
@@ -1119,6 +1144,7 @@ def test_show_config_prints_what_would_be_and_does_nothing(command, tmp_path):
     assert (code, err) == (0, "") and not Path("runs").exists()
     assert "lr = 0.001  # given" in out and "# preset cartpole" in out and "# seed = none" in out
     assert 'model = "mlp"  # resolved' in out
+    assert 'learner = "auto"  # kernel on this machine' in out  # another one may have no compiler
     Path("own.toml").write_text(out)
     again = command("--preset=own.toml", "--show_config")[1]
     assert re.sub(" +#.*", "", again).replace("own.toml", "auto") == re.sub(" +#.*", "", out)

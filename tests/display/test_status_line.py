@@ -5,6 +5,7 @@ import sys
 import time
 
 from fastppo.display import status_line
+from fastppo.display.notes import note
 
 
 class Terminal(io.StringIO):
@@ -36,6 +37,13 @@ def test_elsewhere_a_line_comes_every_ten_seconds(monkeypatch):
 
 def test_what_is_fast_shows_nothing(monkeypatch):
     assert shown(Terminal(), monkeypatch, [0.5, 1.9]) == ""
+
+
+def test_a_warning_takes_the_place_of_the_line(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    status_line.show_status("loading x")
+    note("it is old", "warning")
+    assert stream.getvalue() == "\r\033[Kloading x\r\033[Kwarning: it is old\n"
 
 
 def test_a_text_is_shown_at_once_and_with_its_seconds_until_the_block_ends(monkeypatch):
