@@ -66,7 +66,7 @@ class Learner:
     """Minibatch steps of an optimizer on a policy's parameters, which are views of one vector.
 
     Subclass it to change what is optimised: override `loss` or `evaluate_actions`. `flatten` makes
-    the samples of a rollout, and each of `transforms` changes them before an epoch (build/run.py).
+    the samples of a rollout; each of `transforms` changes them before an epoch (build/learner.py).
     `last_iteration` is the number of the last complete one, from 0 on; -1 before. For built-in MLPs
     on the CPU the subclass learners/compiled.py computes the same minibatches in C.
     """

@@ -122,12 +122,13 @@ def _warn_of_rise(ppo: Any, total: int) -> None:
                     last[0], following[0], total)
 
 
-def resolve(source: EnvSource) -> Config:
-    """The Config of `source` with every None and "auto" resolved.
+def resolve(source: EnvSource, device: str | None = None) -> Config:
+    """The Config of `source` with every None and "auto" resolved; `device` replaces its device.
 
     Raises ConfigError or SpaceError for settings and spaces that are not supported.
     """
     config, obs_space = source.config, source.obs_space
+    config = config.replace(device=device or config.device)
     seen = ObservationLayout(obs_space, source.act_space)
     action_storage(source.act_space)  # it raises SpaceError, as the layout does
     check_settings(config, seen)

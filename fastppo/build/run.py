@@ -5,34 +5,27 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, Callable, Self, Sequence
 
-import torch
 from gymnasium.vector import AutoresetMode
 
-from fastppo.build.arena_layout import env_groups, make_arena, shares_update, trial_rollout
+from fastppo.build.arena_layout import env_groups, make_arena, shares_update
 from fastppo.build.check_ranks import check_equal, check_ranks, trained_by
 from fastppo.build.check_rollout import check_rollout
 from fastppo.build.compiled_support import unsupported_in_learner
+from fastppo.build.learner import make_learner
 from fastppo.build.model import build_policy
+from fastppo.build.placement import place
 from fastppo.build.resolve import config_for, make_source, resolve
-from fastppo.build.user_model import is_user_model
 from fastppo.collect import Collector, Progress, Rollout
-from fastppo.config import Config, default_of
+from fastppo.config import Config
 from fastppo.envs.source import EnvSource
-from fastppo.errors import ClosedError, Error, ModelError, NonFiniteError
+from fastppo.errors import ClosedError
 from fastppo.learner import Learner
-from fastppo.learners.compiled import CompiledLearner, policy_plan
-from fastppo.learners.graphed import GraphedLearner
-from fastppo.learners.ranked import ranked_learner
+from fastppo.learners.compiled import policy_plan
 from fastppo.learners.shared_minibatches import SharedMinibatches
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
 from fastppo.machine.ranks import Ranks, rank_count
-from fastppo.networks.torch_state import (
-    default_torch,
-    preserved_buffers,
-    seeded_rng,
-    torch_threads,
-)
+from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.actors import CentralActor, LocalActor, PolicyPlan
@@ -44,12 +37,6 @@ from fastppo.stepping.native_vector import NativeVector, autoreset_mode
 from fastppo.stepping.replay import EpisodeLog
 from fastppo.stepping.rewards import ReturnScaling
 from fastppo.stepping.simulator import Simulator, as_simulator
-from fastppo.update.batches import Batch, Fresh
-from fastppo.update.coefficients import coefficients_at
-from fastppo.update.custom_loss import configured_loss, describe_output
-from fastppo.update.epoch_transforms import make_epoch_transforms
-from fastppo.update.flat_parameters import FlatParameters
-from fastppo.update.sequences import flatten_sequences
 from fastppo.vecenv import Serial
 from fastppo.workers.protocol import START, WARMUP
 from fastppo.workers.rank_envs import RankEnvs
@@ -74,7 +61,8 @@ class Run:
         with ExitStack() as resources:
             self.source = make_source(env, config_for(env, settings))
             resources.callback(self.source.close)
-            config = resolve(self.source)
+            self.placement = place(self.source)
+            config = resolve(self.source, self.placement and self.placement.device)
             self.ranks = join_ranks(config)
             resources.callback(self.ranks.close)
             self.config = config = config.replace(seed=self.ranks.share(config.seed))
@@ -146,88 +134,6 @@ def log_slow_path(config: Config, source: EnvSource) -> None:
     if reason:
         log.info("learner=%s, because the compiled one, which is 5 to 15 times as fast for small"
                  " networks, does not support %s", config.learner, reason)
-
-
-@default_torch()
-def make_learner(policy: Policy, config: Config, arena: Arena, ranks: Ranks) -> Learner:
-    """The learner that a resolved Config describes, with its optional parts attached."""
-    coefficients_at(config, 1.0)  # a schedule of the user's that fails is an error now, not later
-    flat = make_flat_parameters(policy, arena)
-    if is_user_model(config.model) or callable(config.optimizer) or callable(config.loss):
-        try_update(policy, config, flat)
-    if policy.memory and default_of("num_minibatches") != config.num_minibatches > config.num_envs:
-        log.warning("num_minibatches=%d, but minibatches of a network with memory are whole"
-                    " environments, so there are %d per epoch\n  fix: num_minibatches=%d",
-                    config.num_minibatches, *[config.num_envs] * 2)
-    kind = learner_class(config)
-    return with_options(ranked_learner(kind, policy, config, flat, ranks) if ranks.size > 1 else
-                        kind(policy, config, flat))
-
-
-def with_options(learner: Learner) -> Learner:
-    """`learner` with the transforms, the loss and the sequences that its Config asks for."""
-    config, policy = learner.config, learner.policy
-    learner.transforms += make_epoch_transforms(config, policy)
-    learner.loss = configured_loss(config, policy, learner.loss)
-    if policy.memory:
-        learner.flatten = flatten_sequences
-    return learner
-
-
-def try_update(policy: Policy, config: Config, flat: FlatParameters) -> None:
-    """Makes one update of two made-up samples, then puts weights and moments back.
-
-    Raises ModelError if a user's model, optimizer or loss fails in it.
-    """
-    once, weights = config.replace(epochs=1, num_minibatches=1, num_microbatches=1), flat.state
-    once = once.replace(learner="torch") if config.learner == "graph" else once
-    try:
-        with preserved_buffers(policy), seeded_rng(config.seed):
-            learner = with_options(learner_class(once)(policy, once, flat))
-            learner.evaluate_actions = partial(_checked_fresh, learner.evaluate_actions)
-            learner.update(trial_rollout(policy), coefficients_at(config, 1.0), 0)
-    except NonFiniteError:
-        pass  # of made-up samples it says nothing
-    except Error:
-        raise
-    except Exception as error:  # a user's code may raise anything
-        given = ", ".join(f"{name}={getattr(config, name)!r}"
-                          for name in ("model", "optimizer", "loss"))
-        raise ModelError(f"an update of two made-up samples with {given} failed:"
-                         f" {type(error).__name__}: {error}", "correct the model, optimizer or"
-                         " loss of your own where the exception above was raised") from error
-    finally:
-        flat.restore(weights)
-
-
-def _checked_fresh(evaluate_actions: Callable, batch: Batch) -> Fresh:
-    """What `evaluate_actions` returns; ModelError for other shapes, which would be broadcast."""
-    fresh = evaluate_actions(batch)
-    if any(x.shape != batch.adv.shape for x in fresh):
-        raise ModelError(f"evaluate_actions returned for two samples {describe_output(fresh)}",
-                         "return Fresh(logp [b], ent [b], val [b])")
-    return fresh
-
-
-def learner_class(config: Config) -> type[Learner]:
-    """The class of the learner: compiled, torch's, or a subclass of the user's."""
-    if config.learner == "kernel":
-        return CompiledLearner
-    if config.learner == "graph":
-        return GraphedLearner
-    return config.loss if isinstance(config.loss, type) else Learner
-
-
-def make_flat_parameters(policy: Policy, arena: Arena) -> FlatParameters:
-    """The parameters as one vector; on the CPU it and the normaliser's snapshot are the arena's."""
-    observer = policy.observer
-    if observer.count.device.type != "cpu":
-        return FlatParameters(policy)
-    for name, buffer in (("mean", "shift"), ("scale", "scale")):
-        place = torch.from_numpy(arena[name])
-        place.copy_(getattr(observer, buffer))
-        setattr(observer, buffer, place)
-    return FlatParameters(policy, torch.from_numpy(arena["params"]))
 
 
 def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,

@@ -41,7 +41,8 @@ def banner(ppo, request: Request, folder: Path, resumed: bool) -> list[str]:
         f" {counted(config.num_steps, 'step')} in {place_of_envs(config)}"
         + f" of each of {ppo.ranks.size} processes" * (ppo.ranks.size > 1),
         f"device    {config.device}, torch_threads={config.torch_threads}{in_update}"
-        + f", {config.precision}" * (config.precision != "fp32"),
+        + f", {config.precision}" * (config.precision != "fp32")
+        + (f"; {ppo.placement}" if ppo.placement else ""),
         f"kernels   {kernels.backend()}; learner {config.learner}"
         + f", because the compiled one does not support {reason}" * bool(reason),
     ])

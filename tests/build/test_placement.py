@@ -1,0 +1,99 @@
+"""The device that device=auto takes: what is measured, on the CPU alone, and what is chosen."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from envs_for_tests import Chance
+from gymnasium.spaces import Box, Dict, Discrete
+from tiny_settings import TINY
+
+from fastppo import PPO
+from fastppo.build import placement
+from fastppo.build.placement import Placement, place, placement_among
+from fastppo.build.resolve import config_for, make_source, resolve
+from fastppo.errors import NonFiniteError
+
+IMAGE = Box(0, 255, (36, 36), "u1")
+CASES = {
+    "kernel": ("CartPole-v1", {}), "torch": ("CartPole-v1", dict(layer_norm=True)),
+    "graph": ("CartPole-v1", dict(learner="graph")), "gru": ("CartPole-v1", dict(rnn="gru")),
+    "gaussian": ("Pendulum-v1", {}), "one environment": ("CartPole-v1", dict(num_envs=1)),
+    "small minibatches": ("CartPole-v1", dict(num_envs=2, num_steps=64, num_minibatches=32)),
+    "stacked images": (partial(Chance, IMAGE, Discrete(3)), dict(model="cnn", frame_stack=2)),
+    "parts": (partial(Chance, Dict(a=Box(-1, 1, (2,)), b=Discrete(3)), Discrete(2)), {}),
+}
+
+
+@pytest.fixture(autouse=True)
+def briefly(monkeypatch):
+    """Each part is measured once."""
+    monkeypatch.setattr(placement, "MEASURED_SECONDS", 0.0)
+
+
+def source_of(env, **settings):
+    """The environments of a run with small rollouts."""
+    small = dict(preset="none", num_envs=4, num_steps=8, num_minibatches=2, num_workers=0, seed=1)
+    return make_source(None if isinstance(env, str) else env, config_for(
+        None if isinstance(env, str) else env,
+        small | settings | ({"env_name": env} if isinstance(env, str) else {})))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_acting_and_updating_are_measured_with_the_networks_of_the_run(case):
+    env, settings = CASES[case]
+    found = placement_among(source_of(env, **settings), ("cpu",))
+    assert found.device == "cpu" and 0 < found.seconds["cpu"] < 60
+
+
+def test_a_measurement_changes_nothing_of_the_run():
+    def weights(measured):
+        with PPO("CartPole-v1", **TINY) as ppo:
+            if measured:
+                placement_among(ppo.source, ("cpu",))
+            return {name: x.tolist() for name, x in ppo.learn(64).policy.state_dict().items()}
+    assert weights(False) == weights(True)
+
+
+def test_the_fastest_device_is_taken_and_the_first_of_equal_ones(monkeypatch):
+    times = {"cpu": 2e-6, "cuda": 3e-6}
+    monkeypatch.setattr(placement, "resolve", lambda source, device: device)
+    monkeypatch.setattr(placement, "seconds_per_step", lambda source, device: times[device])
+    assert placement_among(None, ("cuda", "cpu")).device == "cpu"
+    times["cpu"] = 3e-6
+    assert placement_among(None, ("cuda", "cpu")).device == "cuda"
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("full"), NonFiniteError("nan")])
+def test_a_device_that_fails_takes_forever(monkeypatch, error):
+    def failing(*args):
+        raise error
+    monkeypatch.setattr(placement, "_updating", failing)
+    source = source_of("CartPole-v1")
+    assert math.isinf(placement.seconds_per_step(source, resolve(source)))
+    text = str(Placement("cpu", {"cuda": math.inf, "cpu": 2.5e-6}))
+    assert text.endswith("cuda failed, cpu 2.50")
+
+
+@pytest.mark.parametrize("settings, environ", [
+    ({"device": "cpu"}, {}), ({"device": "cuda"}, {}), ({"device": "auto", "device_ids": (0,)}, {}),
+    ({"device": "auto"}, {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"})])
+def test_nothing_is_measured_without_a_choice(monkeypatch, settings, environ):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert place(source_of("CartPole-v1", **settings)) is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert place(source_of("CartPole-v1", device="auto")) is None
+
+
+def test_a_run_with_device_auto_is_where_it_is_faster_and_says_so(monkeypatch, command):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(placement, "placement_among", lambda source, devices: Placement(
+        "cpu", {device: 1e-6 * (1 + (device == "cuda")) for device in devices}))
+    code, out, _ = command("--env_name=CartPole-v1", "--device=auto", "--preset=none",
+                           "--num_envs=4", "--num_steps=8", "--total_steps=32", "--num_workers=0",
+                           "--eval_episodes=0", "--num_minibatches=1")
+    assert code == 0 and "device    cpu, torch_threads=1; microseconds per step of acting" in out
+    assert "cuda 2.00, cpu 1.00" in " ".join(out.split())
