@@ -3,10 +3,13 @@
 from functools import partial
 
 import numpy as np
+import torch
 
 from fastppo.build.memory_estimate import (
     activation_bytes,
     bytes_beside_arena,
+    bytes_on_gpu,
+    check_gpu_memory,
     fitting_setting,
 )
 from fastppo.build.user_model import trial_rows
@@ -16,6 +19,7 @@ from fastppo.envs.source import EnvSource
 from fastppo.machine.arena import Arena, Spec, spec_bytes
 from fastppo.policy import Policy
 from fastppo.stepping.infos import infos_spec
+from fastppo.stepping.simulator import Simulator
 from fastppo.update.flat_parameters import trained_parameters
 from fastppo.workers.protocol import protocol_spec
 from fastppo.workers.update_helper import helper_count, shards_spec
@@ -23,8 +27,13 @@ from fastppo.workers.update_helper import helper_count, shards_spec
 
 def make_arena(config: Config, policy: Policy, source: EnvSource) -> Arena:
     """The shared memory of a run; ConfigError with a setting that fits if there is too little."""
-    on_cpu = config.learner != "kernel" and config.device == "cpu"
-    activations = activation_bytes(policy) if on_cpu else 0
+    kept = activation_bytes(policy) if config.learner != "kernel" else 0
+    if config.device.startswith("cuda"):
+        simulated = isinstance(source.vector, Simulator)
+        check_gpu_memory(config, lambda config: bytes_on_gpu(
+            config, arena_spec(config, policy), kept, simulated),
+            torch.cuda.mem_get_info(config.device)[0])
+    activations = kept if config.device == "cpu" else 0
     encoding, moments = policy.observer.encoding, policy.observer.mean
     columns = 0 if encoding.identity else \
         encoding.size if config.learner == "kernel" else len(moments)

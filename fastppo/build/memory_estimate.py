@@ -65,6 +65,43 @@ def activation_bytes(policy: Policy) -> int:
     return (kept(4) - kept(2)) // 2  # without the weights
 
 
+def bytes_on_gpu(config: Config, spec: Spec, activations: int, simulated: bool = False) -> int:
+    """About how many bytes a run allocates on a GPU, beside the context and libraries of CUDA.
+
+    `spec` is that of its arena, `activations`: see activation_bytes; a run that is `simulated` has
+    its rollout there, too.
+    """
+    rows = config.num_envs * config.num_steps
+    minibatch = -(-rows // (config.num_minibatches * config.num_microbatches))
+    samples = spec_bytes({name: spec[name] for name in ("obs", "frames", "stacks", "act")})
+    row = spec_bytes({"obs": spec["obs"]}) // math.prod(spec["obs"][1][:2])
+    copies = 4 if simulated else 2  # samples, and shuffled or static ones; rollout, final ones
+    return (copies * (samples + 24 * rows) + (row + 2 * activations) * minibatch
+            + PARAMETER_VECTORS[config.learner] * spec_bytes({"params": spec["params"]}))
+
+
+def check_gpu_memory(config: Config, need: Callable[[Config], int], free: int) -> None:
+    """Raises ConfigError if a run needs more than `free` bytes of its GPU: need(config).
+
+    The fix splits the minibatch, whose activations are usually most of it, or has fewer
+    environments.
+    """
+    if (wanted := need(config)) <= free:
+        return
+    rows = config.num_envs * config.num_steps // config.num_minibatches
+    parts = (2**i for i in range(1, rows.bit_length()))
+    micro = next((config.num_microbatches * n for n in parts if need(config.replace(
+        num_microbatches=config.num_microbatches * n)) <= free), None)
+    envs = next((n for n in (config.num_envs >> i for i in range(1, 64)) if n and n
+                 * config.num_steps >= config.num_minibatches
+                 and need(config.replace(num_envs=n)) <= free), None)
+    fixes = [Set(**{name: value}) for name, value in (
+        ("num_microbatches", micro), ("num_envs", envs)) if value]
+    raise ConfigError(f"the run needs about {wanted >> 20:,} MiB on {config.device}, where"
+                      f" {free >> 20:,} MiB are free",
+                      tuple(fixes) or "use a smaller network or smaller observations")
+
+
 def check_network_size(config: Config, inputs: int) -> None:
     """Raises ConfigError if there is too little memory to train a built-in network.
 

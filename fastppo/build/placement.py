@@ -21,7 +21,7 @@ from fastppo.build.model import build_policy
 from fastppo.build.resolve import resolve
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
-from fastppo.errors import NonFiniteError
+from fastppo.errors import Error
 from fastppo.learners.compiled import policy_plan
 from fastppo.machine.ranks import Ranks, rank_count
 from fastppo.networks.torch_state import torch_threads
@@ -75,7 +75,7 @@ def seconds_per_step(source: EnvSource, config: Config) -> float:
         try:
             policy = policy.to(config.device)
             return _acting(source, config, policy) + _updating(source, config, policy)
-        except (NonFiniteError, RuntimeError) as error:  # such as the GPU's memory, used by others
+        except (Error, RuntimeError) as error:  # such as a GPU whose memory others use
             log.info("device=%s cannot be measured: %s", config.device, error)
             return math.inf
 

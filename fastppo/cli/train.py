@@ -205,17 +205,27 @@ def print_resume_line(ppo, folder: Path, video: bool) -> None:
 def save_state(ppo, folder: Path, ended: str) -> Path | None:
     """Saves the policy, and a checkpoint unless that is done; returns the policy's file.
 
-    After an error of the device its memory may be lost; then the last checkpoint is what there is.
+    After an error of the device its memory may be lost; then the policy has the weights that were
+    copied last, and the last checkpoint is what there is.
     """
+    from fastppo.files.policy_file import save_policy
     from fastppo.outputs.checkpointer import checkpointer_of
+    checkpointer = checkpointer_of(ppo.sinks)
     try:
         model = save_model(ppo, folder)
         if ended != "done":
-            checkpointer_of(ppo.sinks).write(ppo)
+            checkpointer.write(ppo)
         return model
     except RuntimeError as error:
-        note(f"the policy cannot be saved: {str(error).partition(chr(10))[0]}")
-        return None
+        reason = str(error).partition("\n")[0]
+        if checkpointer.copied is None:
+            note(f"the policy cannot be saved: {reason}")
+            return None
+        step, weights = checkpointer.copied
+        note(f"the policy of step {ppo.complete_steps:,} is lost, and that of step {step:,} is"
+             f" saved: {reason}")
+        save_policy(ppo.policy, ppo.config, folder / MODEL_FILE, weights)
+        return folder / MODEL_FILE
 
 
 def save_model(ppo, folder: Path) -> Path:

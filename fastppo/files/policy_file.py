@@ -6,11 +6,12 @@ import os
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Mapping
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from torch import Tensor
 
 from fastppo.build.compiled_support import is_plain_mlp
 from fastppo.build.memory_estimate import least_parameters
@@ -55,14 +56,15 @@ log = logging.getLogger("fastppo")
 
 
 @default_torch()
-def save_policy(policy: Policy, config: Config, path: str | os.PathLike) -> None:
-    """Writes a policy to `path`; raises CheckpointError if that fails.
+def save_policy(policy: Policy, config: Config, path: str | os.PathLike,
+                weights: Mapping[str, Tensor] | None = None) -> None:
+    """Writes a policy to `path`, with its own weights or `weights`; CheckpointError if that fails.
 
     A missing folder is made, with a warning in the log, because training may have taken long.
     """
     path = _path(path, "ppo.save")
     tensors = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format)
-               for name, x in policy.state_dict().items()}
+               for name, x in (weights or policy.state_dict()).items()}
     texts = {name: describe_space(space, name, tensors) for name, space in (
         ("obs_space", policy.obs_space), ("act_space", policy.act_space))}
     shown = {"env_kwargs": public_config(config)["env_kwargs"]}  # without passwords

@@ -8,6 +8,8 @@ import weakref
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
+from torch import Tensor
+
 from fastppo.display.notes import note
 from fastppo.errors import CheckpointError
 from fastppo.files.checkpoint import write_checkpoint
@@ -15,6 +17,7 @@ from fastppo.files.run_folder import FolderLock, checkpoints_in, step_of
 
 log = logging.getLogger("fastppo")
 
+COPY_SECONDS = 1.0  # between two copies of the weights of a GPU, which take a millisecond
 KEPT = 2  # the newest, and the one before in case that is damaged
 
 
@@ -25,12 +28,16 @@ class Checkpointer:
     costs: neither depends on how fast a run is. If a file cannot be written, a note is printed
     once, the older ones stay, and the next interval tries again. `newest` is the last file; the
     `lock` keeps the folder until it is closed. The run continues at `step`, or begins (None).
+    `copied` has the weights of a GPU at some step, at most a second of training ago, for a GPU that
+    fails and loses its memory.
     """
 
     def __init__(self, folder: Path, interval: float, lock: FolderLock, step: int | None):
         self.folder, self.interval, self.newest, self.lock = folder, interval, None, lock
         self.due, self.failed = time.monotonic() + interval, False
         self.ppo: Callable[[], Any] = lambda: None
+        self.copied: tuple[int, dict[str, Tensor]] | None = None
+        self.copy_due = 0.0
         for part in folder.glob(".*.part"):  # of a process that was killed while it wrote
             part.unlink(missing_ok=True)
         self.begins: int | None = -1 if step is None else step  # None: training has begun
@@ -44,6 +51,10 @@ class Checkpointer:
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Writes a checkpoint if it is due, or if training is done."""
         self.ppo = weakref.ref(ppo)
+        if can_lose_memory(ppo) and time.monotonic() >= self.copy_due:
+            self.copied = ppo.complete_steps, {
+                name: x.cpu() for name, x in ppo.policy.state_dict().items()}
+            self.copy_due = time.monotonic() + COPY_SECONDS
         if ppo.step >= ppo.total or self.interval and time.monotonic() >= self.due:
             self.write(ppo)
 
@@ -80,6 +91,11 @@ class Checkpointer:
 
     def _path(self, ppo) -> Path:
         return self.folder / f"checkpoint-{ppo.complete_steps:012d}.safetensors"
+
+
+def can_lose_memory(ppo) -> bool:
+    """True if the weights are on a device whose memory is lost with an error of it."""
+    return ppo.config.device != "cpu"
 
 
 def checkpointer_of(sinks: Sequence[Any]) -> Checkpointer:

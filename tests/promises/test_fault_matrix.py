@@ -53,12 +53,13 @@ from fault_envs import (
 from source_tree import PACKAGE, room
 from test_embedding import host
 
-from fastppo import PPO
+from fastppo import PPO, load
 from fastppo.cli import main
 from fastppo.errors import ConfigError, EnvError, KernelError, WorkerError
 from fastppo.learner import Learner
 from fastppo.machine import kernels
-from fastppo.outputs import background_sink, csv_sink
+from fastppo.outputs import background_sink, checkpointer, csv_sink
+from fastppo.policy import Policy
 from fastppo.settings.fixes import fix_text
 from fastppo.workers import team
 
@@ -616,6 +617,26 @@ def test_a_device_that_is_lost_ends_the_run_with_its_summary(monkeypatch, capsys
     out, err = capsys.readouterr()
     assert "\nfailed " in out and "cannot be saved" in err
     assert summary()["ended"] == "error"
+
+
+def test_a_gpu_that_is_lost_leaves_the_policy_that_was_copied_last(monkeypatch, capsys):
+    def lose():
+        def broken(*_, **__):
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        patch.setattr(Policy, "state_dict", broken)
+        broken()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpointer, "can_lose_memory", lambda ppo: True)
+        patch.setattr(checkpointer, "COPY_SECONDS", 0.0)
+        patch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)  # as it is for a tensor of a GPU
+        failing_update(patch, lose)
+        with contextlib.suppress(RuntimeError):
+            command("--num_workers=0", "--learner=torch")
+    out, err = capsys.readouterr()
+    assert "is lost, and that of step 64 is saved: CUDA error: device-side assert" in err
+    assert "\nfailed " in out and summary()["ended"] == "error"
+    assert load("run/model.safetensors").predict(np.zeros(4, "f4")) in (0, 1)
 
 
 def test_a_tiny_dev_shm_is_no_hindrance():
