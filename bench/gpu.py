@@ -37,7 +37,7 @@ def bench(name: str, seconds: int, settings: list[str], folder: Path) -> Step:
 
 def steps(folder: Path) -> list[Step]:
     """All steps, the important ones first."""
-    tests = ["tests/promises/test_devices.py", "tests/learners/test_graphed.py",
+    tests = ["tests/promises/test_devices.py", "tests/learners",
              "tests/stepping/test_simulator.py", "tests/build"]
     return [
         Step("machine", 30, ["nvidia-smi"]),

@@ -1,6 +1,7 @@
 """The check that a rollout given to an update is one of its trainer."""
 
 import logging
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ log = logging.getLogger("fastppo")
 def check_rollout(rollout: Rollout, policy: Policy, iterations: int) -> None:
     """Raises InputError if `rollout` is not one of this trainer, or `iterations` is 0.
 
-    Its fields must have the shapes and dtypes of the policy's spaces, and be on the CPU.
+    Its fields must have the shapes and dtypes of the policy's spaces, and be on the CPU or on the
+    device of the policy.
     """
     fix = "ppo.update(ppo.collect())"
     if not isinstance(rollout, Rollout):
@@ -31,8 +33,9 @@ def check_rollout(rollout: Rollout, policy: Policy, iterations: int) -> None:
     spec = rollout_spec(policy, *(axes if len(axes) == 2 else (0, 0)))
     wanted = as_rollout({name: np.empty(shape, dtype) for name, (dtype, shape) in spec.items()},
                         policy.observer.layout)
-    for name, x, expected in zip(Rollout._fields, tree_map(_describe_tensor, rollout),
-                                 tree_map(_describe_tensor, wanted)):
+    describe = partial(_describe_tensor, {torch.device("cpu"), policy.observer.count.device})
+    for name, x, expected in zip(Rollout._fields, tree_map(describe, rollout),
+                                 tree_map(describe, wanted)):
         if x != expected:
             raise InputError(f"the {name} of this rollout is {x}, where this trainer's is"
                              f" {expected}", fix)
@@ -52,7 +55,7 @@ def warn_of_bounds(rollout: Rollout, policy: Policy) -> None:
                         leaf, space, rows.min(), rows.max())
 
 
-def _describe_tensor(x: Any) -> str:
+def _describe_tensor(here: set[torch.device], x: Any) -> str:
     if not isinstance(x, (torch.Tensor, FrameStacks)):
         return type(x).__name__
-    return f"{x.device} {x.dtype} {list(x.shape)}"
+    return f"{x.device} " * (x.device not in here) + f"{x.dtype} {list(x.shape)}"

@@ -23,10 +23,11 @@ from fastppo.config import Config
 from fastppo.envs.source import EnvSource
 from fastppo.errors import Error
 from fastppo.learners.compiled import policy_plan
+from fastppo.learners.device_actor import central_actor
 from fastppo.machine.ranks import Ranks, rank_count
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
-from fastppo.stepping.actors import CentralActor, LocalActor
+from fastppo.stepping.actors import LocalActor
 from fastppo.update.arithmetic import layer_flops
 from fastppo.update.coefficients import coefficients_at
 from fastppo.update.flat_parameters import FlatParameters
@@ -96,7 +97,7 @@ def _acting(source: EnvSource, config: Config, policy: Policy) -> float:
             group, processes = range(config.num_envs), max(1, config.num_workers)
         else:
             groups = env_groups(config.num_envs)
-            actor, group, processes = CentralActor(arena, policy, groups, config.seed), groups[0], 1
+            actor, group, processes = central_actor(arena, policy, groups, config), groups[0], 1
 
         def call() -> None:
             actor.start(0)

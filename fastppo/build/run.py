@@ -21,6 +21,7 @@ from fastppo.envs.source import EnvSource
 from fastppo.errors import ClosedError
 from fastppo.learner import Learner
 from fastppo.learners.compiled import policy_plan
+from fastppo.learners.device_actor import DeviceActor, MirroredEnvs, central_actor, pinned
 from fastppo.learners.shared_minibatches import SharedMinibatches
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
@@ -71,6 +72,8 @@ class Run:
                 self.policy = build_policy(self.source.obs_space, self.source.act_space, config)
                 self.arena = resources.enter_context(closing(
                     make_arena(config, self.policy.to(config.device), self.source)))
+                if config.device.startswith("cuda"):
+                    resources.enter_context(pinned(self.arena))
                 self.learner = make_learner(self.policy, config, self.arena, self.ranks)
                 if not self.ranks.rank:
                     self.sinks = [resources.enter_context(closing(sink))
@@ -145,14 +148,14 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
         plan = policy_plan(policy, learner.flat)
     else:
         next_step = vector is not None and autoreset_mode(vector) is AutoresetMode.NEXT_STEP
-        central = CentralActor(arena, policy, groups, config.seed, next_step)
+        central = central_actor(arena, policy, groups, config, next_step)
     views = RolloutViews.of(arena, 0, config.num_envs)
     log = EpisodeLog(views, config.replay_limit if vector is None else 0)
     boundaries = Boundaries(arena, ReturnScaling(config.num_envs), log)
     rules = EpisodeRules(config.replay_timeout, config.nan_policy == "reset_env", {})
     if config.num_workers:
-        return _with_workers(arena, source, policy, learner, config, plan, central, boundaries,
-                             rules, ranks)
+        return mirrored(_with_workers(arena, source, policy, learner, config, plan, central,
+                                      boundaries, rules, ranks), central)
     if isinstance(vector, Simulator):
         return device_collector(vector, arena, policy, config, boundaries)
     actor = central or LocalActor(arena, 0, config.num_envs, plan, policy.observer.layout,
@@ -162,7 +165,15 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     else:
         vec = Serial(source.factories, views, actor, config.seed, groups=groups if central else (),
                      rules=rules, log=log)
-    return Collector(arena, vec, policy, config, boundaries)
+    return mirrored(Collector(arena, vec, policy, config, boundaries), central)
+
+
+def mirrored(collector: Collector, actor: CentralActor | None) -> Collector:
+    """`collector`; its rollout has the observations of the device if the actor mirrors them."""
+    if isinstance(actor, DeviceActor):
+        collector.vec = MirroredEnvs(collector.vec, actor.mirror)
+        collector.rollout = collector.rollout._replace(obs=actor.mirror.structure())
+    return collector
 
 
 def device_collector(env: Simulator, arena: Arena, policy: Policy, config: Config,

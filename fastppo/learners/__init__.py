@@ -1,4 +1,4 @@
-"""The update of learner.py computed by other means: compiled, and shared with workers.
+"""Learning and central acting by other means than torch's plain ones: compiled, or on a device.
 
 May import: workers, learner and what these may import.
 """

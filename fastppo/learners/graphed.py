@@ -4,7 +4,6 @@
 
 A replay reads from the device which minibatch is the next, so between the beginning of an epoch and
 its end nothing is sent to the device or awaited. On the CPU the same step runs as it is.
-Source: PyTorch's notes on CUDA semantics, "Whole-network capture".
 """
 
 import logging
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from fastppo.config import Config
 from fastppo.learner import Learner
+from fastppo.learners.capture import captured, failure_text
 from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.networks.torch_state import preserved_buffers
 from fastppo.networks.user_distribution import DistributionHead
@@ -27,7 +27,6 @@ from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.rollback import restored_at_end
 from fastppo.update.statistics import Statistics
 
-WARM_UP = 3  # minibatches before the capture, in which libraries choose their kernels
 IN_LOSS = "clip_range", "clip_range_vf", "entropy_coef"  # coefficients of the loss
 
 log = logging.getLogger("fastppo")
@@ -120,30 +119,16 @@ class GraphedLearner(Learner):
             self.static.fill(batch, order, coefs, self.static.rates)
             self.replay = self._captured() if order.is_cuda else self._step
         except Exception as error:  # a model of the user's may do what no graph can have
-            self.static, cause = None, error.__context__ or error
-            text = str(cause).partition("\n")[0]
-            self._do_without(f"its minibatch cannot be captured: {type(cause).__name__}: {text}")
+            self.static = None
+            self._do_without(f"its minibatch cannot be captured: {failure_text(error)}")
         except BaseException:
             self.static = None
             raise
 
     def _captured(self) -> Callable[[], None]:
         """The function that replays `_step` on the current device; all else is as it was before."""
-        graph, side, own = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.current_stream()
         with preserved_buffers(self.policy), restored_at_end(self.stateful):
-            try:
-                side.wait_stream(own)
-                with torch.cuda.stream(side):
-                    for _ in range(WARM_UP):
-                        self._step()
-                        self.static.at.zero_()
-                own.wait_stream(side)
-                with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
-                    self._step()
-            finally:
-                torch.cuda.set_stream(own)  # where a capture fails it is another one
-                own.wait_stream(side)
-        return graph.replay
+            return captured(self._step, self.static.at.zero_)
 
     def _do_without(self, reason: str) -> None:
         """Warns of a reason for which all epochs are Learner's."""

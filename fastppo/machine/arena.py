@@ -43,10 +43,15 @@ class Arena:
             self._arrays[name] = np.ndarray(shape, dtype, self._map, offset)
             offset += _padded_bytes(dtype, shape)
         if fd is None:
-            np.frombuffer(self._map, np.uint8)[:] = POISON
+            self.block[:] = POISON
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name]
+
+    @property
+    def block(self) -> np.ndarray:
+        """All its bytes, u8 [n]."""
+        return np.frombuffer(self._map, np.uint8)
 
     def close(self) -> None:
         """Closes the descriptor; memory stays until its last array is deleted. Twice is fine."""

@@ -171,7 +171,7 @@ class CentralActor(TimedActor):
         if t:
             self._bootstrap(t - 1, part)
         noise, state = self.noise[group].at(step - step % self.hold), self.arena["state"]
-        *acted, after = self.policy.act(self.obs[t][part], noise, state[t, part])
+        *acted, after = self.choose(t, group, noise, state[t, part])
         for name, x in zip(("act", "logp", "val"), acted):
             self.arena[name][t, part] = x
         state[t + 1, part] = after
@@ -184,9 +184,19 @@ class CentralActor(TimedActor):
         for group in self.groups:
             part = slice(group.start, group.stop)
             self._bootstrap(t - 1, part)
-            value = self.policy.values(self.obs[t][part], self.arena["state"][t, part])
+            value = self.values(t, group)
             nxt[part] = np.where((term | trunc)[part], nxt[part], value)
         super().finish(t)
+
+    def choose(self, t: int, group: range, noise: np.ndarray, state: np.ndarray
+               ) -> Sequence[np.ndarray]:
+        """[act, logp, value, next state], each [b ...], for a group at step t."""
+        return self.policy.act(self.obs[t][group.start:group.stop], noise, state)
+
+    def values(self, t: int, group: range) -> np.ndarray:
+        """The values f32 [b] of a group at step t."""
+        part = slice(group.start, group.stop)
+        return self.policy.values(self.obs[t][part], self.arena["state"][t, part])
 
     def _bootstrap(self, t: int, part: slice) -> None:
         """Infers the value of final observations where step t truncated, then clears the state.

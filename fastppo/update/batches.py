@@ -53,7 +53,7 @@ def flatten_rollout(rollout: Rollout, device: torch.device | None = None) -> Bat
 
     def rows(x: Any) -> Any:
         x = x.flatten(0, 1).narrow(0, 0, len(valid))
-        x = x if valid.all() else x.index_select(0, which)
+        x = x if valid.all() else x.index_select(0, which.to(x.device))
         return x if device is None else x.to(device)
     return Batch(*(tree_map(rows, getattr(rollout, name)) for name in Batch._fields[:-1]))
 

@@ -43,7 +43,7 @@ def flatten_sequences(rollout: Rollout, device: torch.device) -> SequenceBatch:
     which = numbers.T[rollout.valid.T]
 
     def rows(x: Any) -> Any:
-        return x.flatten(0, 1).index_select(0, which).to(device)
+        return x.flatten(0, 1).index_select(0, which.to(x.device)).to(device)
     first = torch.ones_like(rollout.valid)
     first[1:] = (rollout.term | rollout.trunc | ~rollout.valid)[:-1]
     env = torch.arange(first.shape[1], device="cpu").expand(first.shape)

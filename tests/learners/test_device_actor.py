@@ -1,0 +1,129 @@
+"""Central acting with a mirror of the observations: the same rollout, here without a graph."""
+
+import logging
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from envs_for_tests import Chance, Fenced
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tiny_settings import TINY
+
+from fastppo import PPO
+from fastppo.learners import device_actor
+from fastppo.learners.device_actor import DeviceActor, pinned
+from fastppo.machine.arena import Arena
+from fastppo.networks.frame_stacks import stored_rows
+from fastppo.spaces.leaves import leaf_arrays, tree_map
+
+FLOATS, IMAGE = Box(-5, 5, (3,), np.float32), Box(0, 255, (36, 36), np.uint8)
+BOX = Box(-1, 1, (2,), np.float32)
+CASES = {
+    "categorical": (partial(Chance, FLOATS, Discrete(3)), {}),
+    "gaussian": (partial(Chance, FLOATS, BOX), dict(sde=True, sde_sample_freq=4)),
+    "masked": (partial(Fenced, "method", Discrete(4), FLOATS), {}),
+    "parts": (partial(Chance, Dict(a=BOX, b=Discrete(3)), Discrete(2)), {}),
+    "images": (partial(Chance, IMAGE, Discrete(3)), dict(model="cnn", frame_stack=3)),
+    "one image": (partial(Chance, IMAGE, Discrete(3)), dict(model="cnn")),
+    "memory": (partial(Chance, FLOATS, Discrete(3)), dict(rnn="lstm", rnn_size=4)),
+}
+WAYS = {"serial": {}, "workers": dict(num_workers=2), "one environment": dict(num_envs=1)}
+CUDA = pytest.param("cuda", marks=[pytest.mark.cuda, pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a GPU with CUDA")])
+
+
+def collected(env, monkeypatch, kind, **settings):
+    """Copies of two rollouts with an update between them, of an actor of a `kind`."""
+    monkeypatch.setattr(device_actor, "central_actor", None)
+    from fastppo.build import run
+    monkeypatch.setattr(run, "central_actor", lambda arena, policy, groups, config, next_step: kind(
+        arena, policy, groups, config.seed, next_step))
+    with PPO(env(), **TINY | dict(acting="central", learner="torch", norm_rewards=True)
+             | settings) as ppo:
+        found = []
+        for _ in range(2):
+            rollout = ppo.collect()
+            seen = ppo.policy.observer.layout.split(rollout.obs) if not len(
+                ppo.arena["frames"]) else [rollout.obs.tensor().numpy()]
+            assert all(np.array_equal(x, y) for x, y in zip(
+                seen, leaf_arrays(stored_rows(ppo.arena))))
+            found += [np.copy(x).tobytes() for x in seen]
+            found += [x.cpu().numpy().tobytes() for x in rollout[1:]]
+            ppo.update(rollout)
+        return [*found, ppo.learner.flat.values.numpy().tobytes()]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES)
+def test_a_mirror_changes_no_bit_of_a_run(monkeypatch, case, way):
+    env, settings = CASES[case]
+    one, two = (collected(lambda: env, monkeypatch, kind, **settings | WAYS[way])
+                for kind in (device_actor.CentralActor, DeviceActor))
+    assert one == two
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_a_mirror_changes_no_bit_with_a_vector_environment(monkeypatch, mode):
+    def env():
+        return SyncVectorEnv([partial(Chance, FLOATS, Discrete(3), ends=0.2)] * 4,
+                             autoreset_mode=mode)
+    one, two = (collected(env, monkeypatch, kind)
+                for kind in (device_actor.CentralActor, DeviceActor))
+    assert one == two
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+@pytest.mark.parametrize("case", [name for name in CASES if name != "memory"])
+def test_what_was_recorded_is_what_the_policy_says_of_the_observations(case, device):
+    env, settings = CASES[case]
+    learner = "torch" if settings.get("sde") else "graph"
+    with PPO(env, **TINY | dict(acting="central", learner=learner, device=device) | settings
+             ) as ppo:
+        for _ in range(3):  # the second and third are replays on a GPU
+            rollout = ppo.collect()
+            obs = tree_map(lambda x: x[:-1].flatten(0, 1).to(device), rollout.obs)
+            with torch.no_grad():
+                params, val = ppo.policy(obs)
+                logp = ppo.policy.head.evaluate(params, rollout.act.flatten(0, 1).to(device))[0]
+            near = partial(torch.allclose, rtol=1e-3, atol=1e-4)
+            assert near(val.cpu(), rollout.val.flatten())
+            assert settings.get("sde") or near(logp.cpu(), rollout.logp.flatten())
+            ppo.update(rollout)
+
+
+class Asks(torch.nn.Module):
+    """A model whose forward waits for the device, which no graph can."""
+
+    def __init__(self, obs_space, act_space):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 4)
+
+    def forward(self, obs):
+        out = self.layer(obs)
+        assert out.sum().item() == out.sum().item()
+        return out[:, :3], out[:, 3]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU with CUDA")
+def test_a_step_that_cannot_be_captured_runs_as_it_is(caplog):
+    with PPO(CASES["categorical"][0], **TINY | dict(model=Asks, device="cuda")) as ppo:
+        ppo.update(ppo.collect())
+    assert "actions are chosen without a CUDA graph, because" in caplog.text
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_shared_memory_is_registered_until_the_run_ends(monkeypatch, caplog, code):
+    calls, arena = [], Arena({"x": ("<f4", (5, 7)), "y": ("|b1", (3,))})
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: SimpleNamespace(
+        cudaHostRegister=lambda *args: calls.append(args) or code,
+        cudaHostUnregister=calls.append))
+    with caplog.at_level(logging.INFO), pinned(arena) as done:
+        assert done is (code == 0)
+        (address, size, flags), = calls
+    assert address == arena["x"].ctypes.data and size == arena.block.nbytes and flags == 0
+    assert calls[1:] == [address] * (code == 0) and ("not pinned" in caplog.text) is (code == 1)
+    arena.close()
