@@ -38,12 +38,13 @@ class Nim(gym.Env):
         return np.arange(1, 4) <= self.left
 
 
-with PPO(Nim, gamma=1.0, lr=3e-3, num_envs=16, num_steps=64, seed=1, total_steps=25_000,
-         progress="lines") as ppo:
-    ppo.learn()
-    print("evaluation return", ppo.evaluate(200))
-    ppo.save("nim.safetensors")
+if __name__ == "__main__":
+    with PPO(Nim, gamma=1.0, lr=3e-3, num_envs=16, num_steps=64, seed=1, total_steps=25_000,
+             progress="lines") as ppo:
+        ppo.learn()
+        print("evaluation return", ppo.evaluate(200))
+        ppo.save("nim.safetensors")
 
-policy = load("nim.safetensors")
-for left in range(1, 8):  # the best action is left % 4, if that is not 0
-    print(left, "matches: take", policy.predict(left, action_mask=np.arange(1, 4) <= left))
+    policy = load("nim.safetensors")
+    for left in range(1, 8):  # the best action is left % 4, if that is not 0
+        print(left, "matches: take", policy.predict(left, action_mask=np.arange(1, 4) <= left))

@@ -22,8 +22,9 @@ class Residual(nn.Module):
         return self.actor(hidden), self.critic(hidden)[:, 0]
 
 
-with PPO("CartPole-v1", model=Residual, seed=1, total_steps=30_000, progress="lines") as ppo:
-    ppo.learn()
-    ppo.save("residual.safetensors")
-policy = load("residual.safetensors", model=Residual)
-print("action for a pole that leans right:", policy.predict([0.0, 0.0, 0.1, 0.0]))
+if __name__ == "__main__":  # the command imports this file, too: --model=own_model:Residual
+    with PPO("CartPole-v1", model=Residual, seed=1, total_steps=30_000, progress="lines") as ppo:
+        ppo.learn()
+        ppo.save("residual.safetensors")
+    policy = load("residual.safetensors", model=Residual)
+    print("action for a pole that leans right:", policy.predict([0.0, 0.0, 0.1, 0.0]))

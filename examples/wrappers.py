@@ -31,8 +31,9 @@ def make_env(seconds=4.0, render_mode=None):
 
 
 # A lambda gives the function arguments; on the command line --env_kwargs does.
-with PPO(lambda: make_env(seconds=4.0), num_workers=2, num_steps=64, num_minibatches=8, lr=2e-3,
-         gamma=0.98, seed=1, total_steps=60_000, progress="lines") as ppo:
-    ppo.learn()
-    print("observations", ppo.policy.obs_space.shape)
-    print("evaluation return", ppo.evaluate(20), "of at most 200")
+if __name__ == "__main__":
+    with PPO(lambda: make_env(seconds=4.0), num_workers=2, num_steps=64, num_minibatches=8, lr=2e-3,
+             gamma=0.98, seed=1, total_steps=60_000, progress="lines") as ppo:
+        ppo.learn()
+        print("observations", ppo.policy.obs_space.shape)
+        print("evaluation return", ppo.evaluate(20), "of at most 200")

@@ -238,6 +238,7 @@ def flag_text(flag: Flag, setting: Setting) -> str:
         got = f', not "{" ".join(flag.values)}"' if len(flag.values) > 1 else ""
         text = " ".join(flag.values)
         fix = Set(**{setting.name: flag.values[0]}) if text and setting.kind is str else \
+            Set(seeds=",".join(flag.values)) if text and setting.name == "seed" else \
             setting.fix(text)
         raise ConfigError(f"{flag.typed} takes one value{got}", fix)
     return flag.values[0]

@@ -14,6 +14,7 @@ from typing import Any, Iterable, Mapping, Sequence
 from fastppo.arguments.setting_types import SECTIONS, Setting, settings
 from fastppo.arguments.verbs import VERBS
 from fastppo.errors import ConfigError
+from fastppo.settings.aliases import FOREIGN_NAMES
 from fastppo.settings.fixes import format_value, program
 from fastppo.settings.spelling import closest
 
@@ -71,15 +72,17 @@ def training_page(about: str, own: Mapping[str, Setting], topic: str, preset: st
     if plain in known:
         return help_page("", [known[plain]], preset, changes).lstrip()
     if plain not in sections:
-        near = closest(plain, [*sections, *known])
+        ours = FOREIGN_NAMES.get(plain)
+        near = ours.split()[0] if isinstance(ours, str) else closest(plain, [*sections, *known])
         raise ConfigError(f'there is no section and no setting "{topic}"; the sections are '
                           + ", ".join(sections), f"{program()} --help {near or ALL}")
     return help_page(VALUES, [x for x in known.values() if x.section == plain], preset, changes)
 
 
 def first_clause(setting: Setting) -> Setting:
-    """`setting` with the part of its meaning before the first semicolon."""
-    return setting._replace(text=setting.text.partition("; ")[0])
+    """`setting` with the part of its meaning before the first semicolon, and that of none."""
+    first, *others = setting.text.split("; ")
+    return setting._replace(text="; ".join([first, *(x for x in others if x[:5] == "none:")]))
 
 
 def verb_lines() -> str:

@@ -52,8 +52,9 @@ class PolicyOptions:
             raise ConfigError(f"{place} has no {BEST_FILE}, which a run with eval_interval writes",
                               Omit("best"))
         if place.is_dir():
-            raise ConfigError(f"{place} has no {MODEL_FILE}: the run has not ended, or this is not"
-                              " the folder of a run", "give the folder of a run that has ended")
+            raise ConfigError(f"{place} has no {MODEL_FILE}: the run has not ended, has failed"
+                              " early, or this is not the folder of a run",
+                              "give the folder of a run that has ended well")
         raise ConfigError(f"there is no file or folder {place}", POLICY_FIX)
 
 

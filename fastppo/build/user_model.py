@@ -83,8 +83,10 @@ def try_network(policy: Policy, config: Config) -> Policy:
     try:
         out = policy.net(*inputs)
     except Exception as error:  # a user's forward may raise anything
-        raise ModelError(f"{called} failed{user_line(error)}: {type(error).__name__}: {error}",
-                         f"accept these arguments, and {fix}") from error
+        where = user_line(error)
+        wanted = f"forward must accept these arguments, and {fix}"
+        raise ModelError(f"{called} failed{where}: {type(error).__name__}: {error}",
+                         f"correct that line; {wanted}" if where else wanted) from error
     parts = list(out) if isinstance(out, (tuple, list)) and out else [out]
     shapes = [[2, policy.head.size], [2], [2, memory]][:3 if memory else 2]
     own = isinstance(parts[0], Distribution) and not memory

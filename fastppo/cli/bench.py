@@ -10,7 +10,7 @@ from typing import Any, Sequence
 from fastppo.arguments import command_line
 from fastppo.benchmark.options import Bench
 from fastppo.cli.interrupts import Interrupts, Stop
-from fastppo.display.status_line import status_while
+from fastppo.display.status_line import is_redrawn, status_while
 from fastppo.errors import ConfigError
 
 
@@ -48,7 +48,7 @@ class ProgressPrinter(ExitStack):
     def __call__(self, line: str) -> None:
         """Shows `line` until the next one, or the end of the block."""
         self.close()
-        if sys.stderr.isatty():
+        if is_redrawn(sys.stderr):
             self.enter_context(status_while(line))
         else:
             print(line, file=sys.stderr, flush=True)

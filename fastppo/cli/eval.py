@@ -11,7 +11,7 @@ from fastppo.arguments.command_line import file_and_options
 from fastppo.arguments.policy_options import POLICY_FIX, PolicyOptions, check_episodes
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.display.notes import note
-from fastppo.display.status_line import StatusLine, show_status
+from fastppo.display.status_line import StatusLine, status_while
 from fastppo.files.run_folder import check_file, stored_env
 
 MUST_END = "; --max_episode_steps=1_000 would end them"
@@ -36,15 +36,14 @@ def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Evaluates the policy that `argv` names, and prints the result."""
     place, options = parse_eval(argv)
     path = policy_file(place, options)
-    show_status(f"loading {path}")
-    from fastppo.evaluation.evaluate import evaluate
-    from fastppo.evaluation.loaded_policy import factories_for, load
-    from fastppo.networks.torch_state import torch_threads
-    policy = load(path, model=options.model)
-    factories = factories_for(policy, options.env_name, options.env_kwargs,
-                              options.max_episode_steps)
-    seed = policy.seed_of_episodes(options.seed)
-    show_status("")
+    with status_while(f"loading {path}"):
+        from fastppo.evaluation.evaluate import evaluate
+        from fastppo.evaluation.loaded_policy import factories_for, load
+        from fastppo.networks.torch_state import torch_threads
+        policy = load(path, model=options.model)
+        factories = factories_for(policy, options.env_name, options.env_kwargs,
+                                  options.max_episode_steps)
+        seed = policy.seed_of_episodes(options.seed)
     if not options.json:
         print(options.start_text(path, factories[0].name, seed), flush=True)
     with torch_threads(policy.threads), episode_status(options.episodes) as report:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Sequence
 
 from fastppo.arguments.command_line import file_and_options
 from fastppo.cli.interrupts import Interrupts
-from fastppo.display.status_line import show_status
+from fastppo.display.status_line import status_while
 from fastppo.errors import ConfigError, Error
 from fastppo.files.export_formats import FORMATS, format_of
 from fastppo.files.run_folder import check_file, example_model, header_texts
@@ -48,14 +48,13 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     if path.absolute() == model.absolute():
         raise ConfigError(f"{path} is the policy itself", Omit("output"))
     to = format_of(path, options.to)
-    show_status(f"exporting {model}")
-    from fastppo.evaluation.loaded_policy import load
-    from fastppo.files.export import write_graph
-    from fastppo.files.export_graph import inputs_of, outputs_of
-    policy, trained = load(model, model=options.model), trained_on(model)
-    steps, what = steps_to_check(policy, options.env_name, *trained)
-    write_graph(policy, path, to, steps, options.env_name or trained[0])
-    show_status("")
+    with status_while(f"exporting {model}"):
+        from fastppo.evaluation.loaded_policy import load
+        from fastppo.files.export import write_graph
+        from fastppo.files.export_graph import inputs_of, outputs_of
+        policy, trained = load(model, model=options.model), trained_on(model)
+        steps, what = steps_to_check(policy, options.env_name, *trained)
+        write_graph(policy, path, to, steps, options.env_name or trained[0])
     print(f"exported  {path}   acts as the policy does on {len(steps.first)} {what}")
     for name, ports in (("inputs", inputs_of(policy)), ("outputs", outputs_of(policy))):
         print(f"{name:9}", ", ".join(map(str, ports)))

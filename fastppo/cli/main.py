@@ -101,6 +101,8 @@ def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:
         near = None if first.startswith("-") else closest(first, VERBS)
         if near or first.isalpha() and first.islower():
             raise ConfigError(f'there is no command "{first}", only {", ".join(VERBS)}; and'
-                              " settings begin with --", f"{program()} {near or '--help'}")
+                              " settings begin with --",
+                              " ".join([program(), near, *rest]) if near else
+                              f"{program()} --help")
         first, rest = "train", list(argv)
     return getattr(importlib.import_module(f"fastppo.cli.{first}"), f"{first}_verb"), rest

@@ -8,7 +8,7 @@ from fastppo.arguments.command_line import file_and_options
 from fastppo.arguments.policy_options import PolicyOptions, check_episodes
 from fastppo.cli.eval import policy_file
 from fastppo.cli.interrupts import Interrupts, Stop, write_line
-from fastppo.display.status_line import StatusLine, show_status
+from fastppo.display.status_line import StatusLine, show_status, status_while
 from fastppo.errors import ConfigError, EnvError
 from fastppo.files.run_folder import free_path
 from fastppo.machine.limits import has_display
@@ -48,13 +48,12 @@ def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     path = policy_file(place, options)
     window = wants_window(options)
     output = None if window else output_file(place, options)
-    show_status(f"loading {path}")
-    from fastppo.evaluation.loaded_policy import factories_for, load
-    policy = load(path, model=options.model)
-    factory = factories_for(policy, options.env_name, options.env_kwargs,
-                            options.max_episode_steps)[0]
-    seed = policy.seed_of_episodes(options.seed)
-    show_status("")
+    with status_while(f"loading {path}"):
+        from fastppo.evaluation.loaded_policy import factories_for, load
+        policy = load(path, model=options.model)
+        factory = factories_for(policy, options.env_name, options.env_kwargs,
+                                options.max_episode_steps)[0]
+        seed = policy.seed_of_episodes(options.seed)
     print(options.start_text(path, factory.name, seed), flush=True)
     if output is None:
         show_window(policy, factory, seed, options)

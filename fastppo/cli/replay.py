@@ -11,7 +11,7 @@ from typing import Any, Callable, Sequence
 
 from fastppo.arguments.command_line import file_and_options
 from fastppo.cli.interrupts import Interrupts
-from fastppo.display.status_line import show_status
+from fastppo.display.status_line import status_while
 from fastppo.errors import ConfigError, EnvError
 from fastppo.files.run_folder import check_file, stored_env
 from fastppo.settings.fixes import program
@@ -61,11 +61,10 @@ def replay(path: Path, options: Replay) -> None:
     from fastppo.envs.env_hints import check_registered
     if options.env_name is None:  # read_bundle imports torch
         check_registered(stored_env(path), path)
-    show_status(f"loading {path}")
-    from fastppo.files.crash_bundle import read_bundle
-    bundle = read_bundle(path)
-    envs, to_env = make_environment(bundle, options, path)
-    show_status("")
+    with status_while(f"loading {path}"):
+        from fastppo.files.crash_bundle import read_bundle
+        bundle = read_bundle(path)
+        envs, to_env = make_environment(bundle, options, path)
     print(f"fault     {indented(bundle.error)}", flush=True)
     faulthandler.enable(2)  # stderr: a crash in native code shows the stack
     try:

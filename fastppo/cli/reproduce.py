@@ -100,8 +100,9 @@ def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> N
                           "train it again there, with PPO(...)")
     missing = {name: value for name, value in needed.items() if getattr(options, name) is None}
     if missing:
-        raise ConfigError(f"the run in {folder} had {' and '.join(missing)} of its own, which"
-                          " a file must not choose, or does not hold", Set(**missing))
+        raise ConfigError(f"the run in {folder} had {' and '.join(missing)} of its own, and code"
+                          " that a file names is never imported, nor are passwords in it",
+                          Set(**missing))
 
 
 def steps_to_train(folder: Path, options: Reproduce) -> int:

@@ -215,6 +215,8 @@ def state_text(run: SeedRun, total: int) -> str:
     if not row:
         return f"seed {run.seed}   starting"
     share = min(1.0, row[GLOBAL_STEP] / total)
+    if share == 1.0:
+        return f"seed {run.seed}   evaluating"
     shown = f"{row[MEAN_RETURN]:.1f}" if MEAN_RETURN in row else "-"
     return f"seed {run.seed}   {100 * share:.0f} %   return {shown}"
 

@@ -277,9 +277,9 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
     try:
         announce(ppo, f"curve     {save_curve(folder)}")
         if video:
-            show_status("recording an episode" * (ppo.config.progress != "none"))
-            path = record_episode(ppo, folder / f"video{best_format()}")
-            show_status("")
+            shows = ppo.config.progress != "none"
+            with status_while("recording an episode") if shows else nullcontext():
+                path = record_episode(ppo, folder / f"video{best_format()}")
             announce(ppo, f"video     {path}")
     except Error as error:
         show_status("")

@@ -1,10 +1,12 @@
 """A line on stderr that says how far something slow is."""
 
 import contextlib
+import os
+import shutil
 import sys
 import threading
 import time
-from typing import Iterator
+from typing import Any, Iterator
 
 WAIT_SECONDS, AGAIN_SECONDS = 2.0, 0.2  # before the first line; between two lines
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
@@ -12,10 +14,18 @@ LINE_SECONDS = 10.0  # between two lines where there is no terminal
 
 def show_status(text: str) -> None:
     """Shows a text on stderr in the place of the one before, if that is a terminal; "" removes it.
+
+    What is wider than the terminal is cut: the rest of a broken line could not be removed.
     """
     with contextlib.suppress(OSError):  # a closed terminal
-        if sys.stderr is not None and sys.stderr.isatty():
-            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+        if is_redrawn(sys.stderr):
+            shown = text[:shutil.get_terminal_size().columns - 1]
+            print(f"\r\033[K{shown}", end="", file=sys.stderr, flush=True)
+
+
+def is_redrawn(stream: Any) -> bool:
+    """True if a line of `stream` can be replaced: a terminal, and none that knows no codes."""
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 @contextlib.contextmanager
@@ -45,7 +55,7 @@ class StatusLine:
     """
 
     def __init__(self):
-        self.in_place, self.shown = sys.stderr is not None and sys.stderr.isatty(), False
+        self.in_place, self.shown = is_redrawn(sys.stderr), False
         self.due = time.monotonic() + (WAIT_SECONDS if self.in_place else LINE_SECONDS)
 
     def __enter__(self) -> "StatusLine":

@@ -15,8 +15,6 @@ from fastppo.spaces.observations import NonFiniteValue
 RESULTS = {"step()": "(obs, reward, terminated, truncated, info)", "reset()": "(obs, info)"}
 # The fix if the text of a refused result contains the key.
 RESULT_FIXES = {
-    "NoneType": "step() and reset() must return their results: a function without `return` gives"
-                " None",
     "observation is None": "return an observation: a function without `return` gives None",
     "has no key": "return all the keys that observation_space has, or declare what is returned",
     "not True or False": "return bool(terminated) and bool(truncated)",
@@ -120,9 +118,11 @@ def _result_fix(field: str, error: BaseException) -> Fix:
     place = trace.tb_frame.f_globals.get("__name__", "") if trace else "fastppo"
     if not (isinstance(error, (ValueError, TypeError)) and place.startswith(("fastppo", "gymnas"))):
         return ""
-    if "unpack" in str(error) and "NoneType" not in str(error) and field in RESULTS:
-        return (f"{field} must return {RESULTS[field]}; for the old API of gym, before 0.26, there"
-                " is shimmy.GymV21CompatibilityV0(env=env)")
+    if "unpack" in str(error) and field in RESULTS:
+        return f"{field} must return {RESULTS[field]}" + (
+            ": a function without `return` gives None" if "NoneType" in str(error) else
+            "; for the old API of gym, before 0.26, there is"
+            " shimmy.GymV21CompatibilityV0(env=env)")
     if "unexpected keyword" in str(error):
         return "reset must take seed and options: def reset(self, *, seed=None, options=None)"
     if isinstance(error, NonFiniteValue) and field in RESULTS:

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import os
+import re
 import sys
 import traceback
 from typing import Any, Callable, Mapping, Sequence
@@ -236,8 +237,10 @@ def _import_module(name: str, setting: str, module: str = ""):
     """
     module = module or name.partition(":")[0]
     if not module or module.startswith(".") or module.endswith(".py"):
+        plain = re.sub(r"^(/.*/|[./]+)|\.py$", "", module).replace("/", ".") or "my_module"
         raise ConfigError(f"{setting} is {name!r}, but {module!r} is no module's name, such as"
-                          " package.module", Set(**{setting: "my_module:MyClass"}))
+                          " package.module",
+                          Set(**{setting: f"{plain}:{name.rpartition(':')[2] or 'MyClass'}"}))
     try:
         return importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything

@@ -135,7 +135,8 @@ def settings_decided_by(env: Any) -> dict[str, Any]:
     if not isinstance(env, (list, tuple)):
         return {}
     if not env:
-        raise ConfigError("the list of environments is empty", "PPO([lambda: MyEnv(), ...])")
+        raise ConfigError("the list of environments is empty",
+                          "give a callable for each environment: [lambda: MyEnv(), ...]")
     return {"num_envs": len(env)}
 
 

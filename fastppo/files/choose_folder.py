@@ -21,7 +21,7 @@ from fastppo.files.run_folder import (
     checkpoint_files,
     write_error,
 )
-from fastppo.machine.installation import check_loggers
+from fastppo.machine.installation import check_cuda_build, check_loggers
 from fastppo.settings.file_names import (
     COMMAND_FILE,
     CONFIG_FILE,
@@ -83,6 +83,7 @@ def check_new_run(options: Train, config: Config) -> None:
     from fastppo.envs.make import import_callable
     from fastppo.envs.vector_source import check_environment
     check_config(config)
+    check_cuda_build(config.device)
     check_environment(config)
     import_callable(config.model, "model")
     if options.init_from is not None:
@@ -127,7 +128,7 @@ def run_folder(run: ChosenRun, may_have_files: bool) -> AbstractContextManager[P
 def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator[Path]:
     """A new folder for a run: `run_dir`, or runs/{name}__{now}, removed at the end if it is empty.
 
-    So it is after an Error before the first iteration.
+    So it is after an Error or an interrupt before the first iteration.
 
     Raises ConfigError if `run_dir` cannot be made, or, unless `again`, if it has files beside
     OUTPUT_FILE.
@@ -146,7 +147,7 @@ def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator
         raise write_error(folder, error) from error
     try:
         yield folder
-    except Error:
+    except (Error, KeyboardInterrupt):
         if not run_dir:
             with suppress(OSError):  # the error that ended the run is the one to see
                 remove_start(folder)

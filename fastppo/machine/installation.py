@@ -1,5 +1,6 @@
 """The installation of fastppo: its folder, the commit of a clone, the compiled extension."""
 
+import importlib.metadata
 import importlib.util
 import json
 import subprocess
@@ -11,7 +12,7 @@ from urllib.parse import unquote, urlparse
 
 import fastppo
 from fastppo.errors import ConfigError
-from fastppo.settings.fixes import Install
+from fastppo.settings.fixes import Install, Set
 
 PACKAGE_FOLDER = Path(fastppo.__file__).parent
 BUILD = "install a C compiler and Python's headers, then: pip install -e ."
@@ -79,6 +80,17 @@ def check_loggers(names: Sequence[str]) -> None:
         if spec is None or spec.origin is None:
             raise ConfigError(f'logger="{name}" needs the package {name}, which is not installed',
                               Install(name))
+
+
+def check_cuda_build(device: str) -> None:
+    """Raises ConfigError for a GPU if the installed torch is one for CPUs; does not import it."""
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    if device.startswith("cuda") and version.endswith("+cpu"):
+        raise ConfigError(f"device={device}, but this torch ({version}) was built without CUDA",
+                          Set(device="cpu"))
 
 
 def installation_problems(package: Path = PACKAGE_FOLDER) -> list[Problem]:

@@ -84,8 +84,9 @@ def _write(ppo, error: Error, name: str, write: Callable[[Path], None]) -> None:
     except Exception as other:  # nothing may hide the fault itself
         log.warning("%s", getattr(other, "what", repr(other)))
         return
-    error.what += f"\nto see it again: {replay_command(path, ppo.config)}" \
-        if path.suffix == BUNDLE else f"\nits rollout is in {path}"
+    told = f"\nto see it again: {replay_command(path, ppo.config)}" if path.suffix == BUNDLE \
+        else f"\nits rollout is in {path}"
+    error.what += told * ("\nto see it again: " not in error.what)  # one of several is enough
 
 
 def replay_command(bundle: Path, config: Config) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, NoReturn, Self
 
 from fastppo.build.run import Run
 from fastppo.config import Config
-from fastppo.errors import UnknownNameError
+from fastppo.errors import PathError, UnknownNameError
 from fastppo.files.checkpoint import (
     find_checkpoint,
     restore,
@@ -84,6 +84,9 @@ class SavedRun(Run):
         are settings such as total_steps or num_workers. Raises CheckpointError for a damaged file,
         ConfigError for settings that would make it another run.
         """
+        if not path:
+            raise PathError(f"resume takes the folder of a run or a checkpoint, not {path!r}",
+                            'PPO.resume("runs/latest")')
         return cls(env, checkpoint=path, **changes)
 
     def predict(self, obs: Any, **options: Any) -> Any:

@@ -38,6 +38,7 @@ CAUSES = {
 DESCRIPTORS = 3  # of this process for each worker: mailbox, lifeline, output
 COLLECT_SECONDS = 0.05  # failures of several workers within this time are one error
 WARN_SECONDS = 30.0
+MOST_NAMED = 5  # environments that failed as another one did
 
 log = logging.getLogger("fastppo")
 
@@ -278,10 +279,14 @@ class WorkerTeam:
 
 
 def joined_texts(texts: Sequence[str]) -> str:
-    """The texts of failures, below each other; a repeated reason is cut to its first line."""
-    lines, reasons = [], set()
+    """The texts of failures below each other; of several with the same reason the first one.
+
+    The others are named in a line below it.
+    """
+    alike: dict[str, list[str]] = {}
     for text in texts:
-        reason = text.partition(" failed in ")[2] or text
-        lines.append(text.partition("\n")[0] if reason in reasons else text)
-        reasons.add(reason)
-    return "\n".join(lines)
+        alike.setdefault(text.partition(" failed in ")[2] or text, []).append(text)
+    return "\n".join(line for first, *others in alike.values() for line in (
+        first, *([f"the same in {', '.join(x.partition(' (')[0] for x in others[:MOST_NAMED])}"
+                  + f" and {len(others) - MOST_NAMED} more" * (len(others) > MOST_NAMED)]
+                 if others else [])))

@@ -26,6 +26,7 @@ from fastppo.arguments import command_line
 from fastppo.arguments.setting_types import settings
 from fastppo.arguments.verbs import VERBS
 from fastppo.cli import interrupts, main, train
+from fastppo.collect import Collector
 from fastppo.display import banner
 from fastppo.errors import CheckpointError, ConfigError, EnvError
 from fastppo.evaluation import evaluate
@@ -33,6 +34,7 @@ from fastppo.files import choose_folder, tensor_file
 from fastppo.files.crash_bundle import BUNDLE_FORMAT
 from fastppo.files.failed_update import RECORD_FORMAT
 from fastppo.learner import Learner
+from fastppo.machine import installation
 from fastppo.outputs import background_sink
 from fastppo.settings.aliases import FOREIGN_NAMES, Answer, nearest_setting
 from fastppo.settings.fixes import Set, fix_text, format_value, program
@@ -188,7 +190,7 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["-seed=1"], 'no setting "-seed"', "did you mean --seed?"),
     (["CartPole-v1"], '"CartPole-v1" is neither a command nor a setting', "--env_name=CartPole-v1"),
     (["--seed"], "--seed takes one value", "leave --seed out"),
-    (["--seed", "1", "2"], '--seed takes one value, not "1 2"', "leave --seed out"),
+    (["--seed", "1", "2"], '--seed takes one value, not "1 2"', "--seeds=1,2"),
     (["--num_envs=1.5"], 'num_envs is "1.5", but must be a whole number', "--num_envs=64"),
     (["--num_envs=1e99999999"], "must be a whole number", "--num_envs=64"),
     (["--num_envs=nan"], "must be a whole number", "--num_envs=64"),
@@ -304,9 +306,9 @@ def test_a_warning_says_that_it_is_one_and_the_logger_is_as_before(command):
     (["--env_name=shop"], "no environment 'shop'", "give its module, too: module:MyEnv"),
     (["--env_name=CartPole-v1", "--vec=native", "--num_workers=3"], "but vec=native", ""),
     (["--env_name=shop:Nothing"], "shop", ""),
-    (["--env_name=shop.py:Plain"], "'shop.py' is no module's name", "--env_name=my_module:MyClass"),
-    (["--env_name=./a/b.py:C-v0"], "no module's name", "--env_name=my_module:MyClass"),
-    (["--env_name=/a/b.py:C"], "no module's name", "--env_name=my_module:MyClass"),
+    (["--env_name=shop.py:Plain"], "'shop.py' is no module's name", "--env_name=shop:Plain"),
+    (["--env_name=./a/b.py:C-v0"], "no module's name", "--env_name=a.b:C-v0"),
+    (["--env_name=/a/b.py:C"], "no module's name", "--env_name=b:C"),
     (["--env_name=CartPole-v1", '--env_kwargs={"nonsense": 1}'],
      "unexpected keyword argument 'nonsense'", "change env_kwargs"),
     (["--env_name=shop:Plain", '--env_kwargs={"fail": 1, "at": 2}'],
@@ -383,6 +385,33 @@ def test_a_policy_of_another_environment_is_refused_with_exit_code_2(command):
         assert f"--init_from=runs/{newest}/model.safetensors" in err
 
 
+@pytest.mark.parametrize("words, fix", [
+    (["--help", "learning_rate"], "python main.py --help lr"),
+    (["evl", "runs/latest"], "python main.py eval runs/latest"),
+    (["--env_name=shop.py:Plain"], "--env_name=shop:Plain"),
+    (["--env_name=./shop:Plain"], "--env_name=shop:Plain"),
+    (["--env_kwargs=[1]"], "put single quotes around it"),
+    (["--preset=mine"], "mv mine mine.toml"), (["--device=cuda"], "--device=cpu")])
+def test_a_fix_is_what_was_meant(command, monkeypatch, words, fix):
+    monkeypatch.setattr(sys, "argv", ["main.py"])
+    monkeypatch.setattr(installation.importlib.metadata, "version", lambda name: "2.13.0+cpu")
+    Path("mine").write_text("num_envs = 16\n")
+    code, _, err = command(*words)
+    assert code == 2 and f"\n  fix: {fix}" in err.replace("fastppo eval", "python main.py eval")
+
+
+def test_a_run_that_is_interrupted_before_its_first_iteration_leaves_no_folder(
+        command, monkeypatch):
+    def interrupted(*_):
+        os.kill(os.getpid(), signal.SIGINT)
+    assert command(*CARTPOLE, "--name=whole")[0] == 0
+    latest = os.readlink("runs/latest")
+    monkeypatch.setattr(Collector, "collect", interrupted)
+    code, out, _ = command(*CARTPOLE, "--name=cut")
+    assert code == 130 and "before the first iteration was complete" in out
+    assert not [*Path("runs").glob("*cut*")] and os.readlink("runs/latest") == latest
+
+
 @pytest.mark.parametrize("words", [["--help"], ["--help-all"], *(
     [verb, "--help"] for verb in VERBS if verb != "train")])
 def test_the_pages_of_help_fit_a_terminal_of_80_columns(command, monkeypatch, words):
@@ -453,7 +482,7 @@ def test_help_shows_the_preset_of_the_environment_that_is_named(command):
 
 def test_help_is_a_page_with_the_verbs_and_the_settings_people_change_first(command):
     _, out, _ = command("--help")
-    assert len(out.splitlines()) < 80 and max(map(len, out.splitlines())) <= 110
+    assert len(out.splitlines()) <= 80 and max(map(len, out.splitlines())) <= 110
     assert "--env_name TEXT" in out and "--sde_sample_freq" not in out and "--help-all" in out
     assert all(f"main.py {verb} " in out for verb in VERBS if verb != "train")
 
@@ -746,11 +775,12 @@ def test_a_signal_ends_collecting_at_once_and_keeps_the_last_whole_iteration(
     assert (code, err) == (128 + signum, "")
     assert signal.getsignal(signum) == before
     last, *rest = out.splitlines()[-3 if steps else -1:]
-    assert rest[1:] == [f"resume    {program()} --resume={only_run()} --env_name=shop:Plain"
-                      ] * bool(steps)
-    assert last.startswith(f"stopped   at step {steps}: {steps} steps in " if steps
-                           else "stopped   before the first")
-    assert (only_run() / "model.safetensors").exists() == bool(steps)
+    if not steps:
+        assert last.startswith("stopped   before the first") and not Path("runs").exists()
+        return
+    assert rest[1:] == [f"resume    {program()} --resume={only_run()} --env_name=shop:Plain"]
+    assert last.startswith(f"stopped   at step {steps}: {steps} steps in ")
+    assert (only_run() / "model.safetensors").exists()
     assert json.loads((only_run() / "summary.json").read_text())["ended"] == "signal"
 
 

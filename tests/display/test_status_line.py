@@ -46,6 +46,18 @@ def test_a_warning_takes_the_place_of_the_line(monkeypatch):
     assert stream.getvalue() == "\r\033[Kloading x\r\033[Kwarning: it is old\n"
 
 
+def test_a_line_is_cut_at_the_width_of_the_terminal(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    monkeypatch.setenv("COLUMNS", "20")
+    status_line.show_status("loading " + "x" * 30)
+    assert stream.getvalue() == "\r\033[Kloading " + "x" * 11
+
+
+def test_a_terminal_without_codes_gets_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    assert shown(Terminal(), monkeypatch, [3.0, 10.0, 11.0]) == "at 10.0\n"
+
+
 def test_a_text_is_shown_at_once_and_with_its_seconds_until_the_block_ends(monkeypatch):
     monkeypatch.setattr(sys, "stderr", stream := Terminal())
     with status_line.status_while("starting"):

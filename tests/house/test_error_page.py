@@ -72,6 +72,7 @@ class Level(MyEnv):
 VARIABLE = [(r"(?m)^[ ^~]+\n", ""), (r"\d+\.\d+\.\d+[\w+.]*", "VERSION"),
             (r"(?<!\d)[\d.,]+ (?=[GM]iB)", "N "), (r"--num_envs=[\d_]+$", "--num_envs=N"),
             (r"0x[0-9a-f]+", "0xN"), (r"(Current thread 0xN) \[\w+\]", r"\1"),
+            (r"answered for [\d.]+ s", "answered for N s"),
             (r"import of (\w+) halted; None in sys.modules", r"No module named '\1'"),
             (r'File ".*?([\w.]+)", line \d+,? ', r'File "\1" ')]
 

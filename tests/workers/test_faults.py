@@ -451,7 +451,7 @@ def test_two_workers_that_fail_at_once_are_both_named():
         with pytest.raises(WorkerError) as caught:
             vec.warmup(8)
     assert "environment 0 (worker 0" in str(caught.value)
-    assert "environment 3 (worker 1" in str(caught.value)
+    assert "the same in environment 3" in str(caught.value)
 
 
 def test_two_workers_that_die_at_once_are_both_named():
@@ -584,5 +584,9 @@ def test_workers_that_fail_alike_are_told_of_once_with_their_places():
                      for e in (0, 1))
     other = "environment 2 (worker 2) failed in reset(): KeyError: 3"
     assert team.joined_texts([first, second, other]) == "\n".join([
-        first, "environment 1 (worker 1) failed in step(): ValueError: odd", other])
+        first, "the same in environment 1", other])
+    several = team.joined_texts([first.replace("environment 0", f"environment {e}")
+                                 for e in range(9)])
+    assert several.endswith("\nthe same in environment 1, environment 2, environment 3,"
+                            " environment 4, environment 5 and 3 more")
     assert team.joined_texts([first]) == first
