@@ -255,6 +255,9 @@ class Config:
     """Precision in which torch computes convolutions and the dense layers behind them, of your own
     model all layers: fp32, or bf16 (weights, heads and losses stay fp32); auto: bf16 for a built-in
     network on a CPU that computes in it (AVX512-BF16, AMX), else fp32"""
+    compile: bool = False
+    """Compile the network with torch.compile, where torch computes it: the first steps take up to a
+    minute longer, and results differ in their last bits"""
 
     eval_episodes: int = 100
     """Deterministic episodes of each evaluation: those during training, and the command's at the

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 from fastppo import errors
 from fastppo.benchmark.measure_one import Measurement
@@ -189,8 +189,8 @@ def run_session(settings: dict[str, Any], options: Bench,
                 report_progress: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
     """Measures a PPO with `settings` as `options` say; calls report_progress before each part.
 
-    Returns the session that figures.session_report takes; after a KeyboardInterrupt that of the
-    rounds that are complete, if there is one.
+    Returns the session that figures.session_report takes; after a KeyboardInterrupt that of what is
+    measured, see measure_rounds.
     """
     check_counts(options, settings)
     settings = {"seed": 1, **settings, **NO_OUTPUT}
@@ -198,18 +198,7 @@ def run_session(settings: dict[str, Any], options: Bench,
     if options.peers:
         report_progress("the other systems")
         check_peers(options.peers, job._replace(settings=settings | {"num_workers": 0}))
-    rounds: list[Round] = []
-    most, begun = options.rounds or ROUNDS, time.monotonic()
-    try:
-        while len(rounds) < most:
-            name = f"round {len(rounds) + 1} of {most}"
-            rounds.append(measure_round(job, options, name, report_progress))
-            each = (time.monotonic() - begun) / len(rounds)
-            if options.rounds is None and each * (len(rounds) + 1) > SESSION_SECONDS:
-                break
-    except KeyboardInterrupt:
-        if not rounds:
-            raise
+    rounds = measure_rounds(job, options, report_progress)
     return {"rounds": len(rounds), "machine": machine(), "facts": rounds[0].limit["facts"],
             "settings": settings, "limits": [one.limit for one in rounds],
             "parallel_steps": [one.parallel for one in rounds if one.parallel is not None],
@@ -217,9 +206,43 @@ def run_session(settings: dict[str, Any], options: Bench,
                          for key in rounds[0].found]}
 
 
+def measure_rounds(job: Measurement, options: Bench, report_progress: Callable[[str], None]
+                   ) -> list[Round]:
+    """The rounds of a session: as many as are asked for, or as fit into SESSION_SECONDS.
+
+    Where not even the first one does, and after a KeyboardInterrupt in it, that has the numbers of
+    processes that are complete; KeyboardInterrupt if none is.
+    """
+    rounds: list[Round] = []
+    most, begun, limited = options.rounds or ROUNDS, time.monotonic(), options.rounds is None
+    while len(rounds) < most:
+        now: Round | None = None
+        try:
+            for one in measure_round(job, options, f"round {len(rounds) + 1} of {most}",
+                                     report_progress):
+                now = one
+                if limited and not options.peers and time.monotonic() > begun + SESSION_SECONDS:
+                    break
+        except KeyboardInterrupt:
+            if rounds:
+                break
+            if now is None:
+                raise
+            return [now]
+        rounds.append(now)
+        each = (time.monotonic() - begun) / len(rounds)
+        if limited and each * (len(rounds) + 1) > SESSION_SECONDS:
+            break
+    complete = rounds[0].found.keys()
+    return [one for one in rounds if one.found.keys() == complete]
+
+
 def measure_round(job: Measurement, options: Bench, name: str,
-                  report_progress: Callable[[str], None]) -> Round:
-    """Measures everything once, in the round `name`."""
+                  report_progress: Callable[[str], None]) -> Iterator[Round]:
+    """Measures everything once, in the round `name`.
+
+    Yields the round after each number of processes, the largest one first, and each other system.
+    """
     report_progress(f"{name}: the limit")
     bare = job._replace(part="limit", settings=job.settings | {"num_workers": 0})
     limit, = run_jobs([bare])
@@ -227,17 +250,20 @@ def measure_round(job: Measurement, options: Bench, name: str,
     if usable_cores() > 1 and not facts["native"]:
         parallel = sum(limit["cost"]["step"] / one["cost"]["step"]
                        for one in run_jobs([bare] * usable_cores()))
-    for count in processes(options, job.settings, facts):
+    for count in sorted(processes(options, job.settings, facts), reverse=True):
+        rates = {}
         for part in SESSION_PARTS:
             where = f"{count} process{'es' * (count != 1)}" if count else "the main process"
             report_progress(f"{name}: {part}, {where}")
-            found[Key(part, count)] = sum_rates(run_jobs(plan_jobs(job, part, count, facts)))
+            rates[Key(part, count)] = sum_rates(run_jobs(plan_jobs(job, part, count, facts)))
+        found = found | rates
+        yield Round(limit, parallel, found)
     for system, python in options.peers.items():
         report_progress(f"{name}: {PEERS[system].title}")
-        found[Key(system, -1)] = peer(
+        found = found | {Key(system, -1): peer(
             system, python, json.dumps(sizes_of(facts["config"], job)),
-            None if options.iterations else PEER_TIMEOUT + 100 * options.seconds)
-    return Round(limit, parallel, found)
+            None if options.iterations else PEER_TIMEOUT + 100 * options.seconds)}
+        yield Round(limit, parallel, found)
 
 
 def profile_trace(settings: dict[str, Any], options: Bench) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from fastppo.spaces.observations import (
 
 COMPILED_MODELS = "mlp", "cnn"
 NOT_IN_NETWORK = "rnn layer_norm actor_keys critic_keys"
-NOT_IN_ACTING = "std final_tanh norm_values"
+NOT_IN_ACTING = "std final_tanh norm_values compile"
 NOT_IN_LEARNER = "critic_lr grad_clipping optimizer loss"
 
 

@@ -1,5 +1,7 @@
 """Builds the policy of a resolved Config."""
 
+import logging
+
 import torch
 from gymnasium.spaces import Space
 
@@ -11,6 +13,7 @@ from fastppo.build.user_model import (
     is_user_model,
     make_user_network,
     takes_channels_last,
+    trial_inputs,
     try_network,
 )
 from fastppo.config import Config
@@ -25,6 +28,8 @@ from fastppo.networks.torch_state import default_torch, seeded_rng, torch_thread
 from fastppo.networks.value_normalisation import PopArt
 from fastppo.policy import Policy
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
+
+log = logging.getLogger("fastppo")
 
 
 @default_torch()
@@ -58,6 +63,18 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
             check_bf16_head(policy)
             compute_in_bf16(net, own)
     return policy.eval()
+
+
+def compile_network(policy: Policy) -> None:
+    """Compiles the network with torch.compile; a warning says so if that is not possible."""
+    policy.net.compile()
+    try:
+        with torch.no_grad():
+            policy.net(*trial_inputs(policy))
+    except Exception as error:  # without a C++ compiler, or of a model of the user's
+        policy.net._compiled_call_impl = None
+        log.warning("compile=True has no effect, because torch.compile failed: %s: %s",
+                    type(error).__name__, str(error).strip().partition("\n")[0])
 
 
 def make_network(seen: ObservationLayout, config: Config, generator: torch.Generator | None

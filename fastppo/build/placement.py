@@ -74,7 +74,7 @@ def seconds_per_step(source: EnvSource, config: Config) -> float:
     with torch_threads(config.torch_threads):
         policy = build_policy(source.obs_space, source.act_space, config)
         try:
-            policy = policy.to(config.device)
+            policy = policy.to(config.device)  # compile is left out: it takes a minute
             return _acting(source, config, policy) + _updating(source, config, policy)
         except (Error, RuntimeError) as error:  # such as a GPU whose memory others use
             log.info("device=%s cannot be measured: %s", config.device, error)

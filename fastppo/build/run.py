@@ -12,7 +12,7 @@ from fastppo.build.check_ranks import check_equal, check_ranks, trained_by
 from fastppo.build.check_rollout import check_rollout
 from fastppo.build.compiled_support import unsupported_in_learner
 from fastppo.build.learner import make_learner
-from fastppo.build.model import build_policy
+from fastppo.build.model import build_policy, compile_network
 from fastppo.build.placement import place
 from fastppo.build.resolve import config_for, make_source, resolve
 from fastppo.collect import Collector, Progress, Rollout
@@ -74,6 +74,8 @@ class Run:
                     make_arena(config, self.policy.to(config.device), self.source)))
                 if config.device.startswith("cuda"):
                     resources.enter_context(pinned(self.arena))
+                if config.compile:
+                    compile_network(self.policy)
                 self.learner = make_learner(self.policy, config, self.arena, self.ranks)
                 if not self.ranks.rank:
                     self.sinks = [resources.enter_context(closing(sink))

@@ -48,8 +48,10 @@ def layer_flops(policy: nn.Module) -> int:
     hooks = [layer.register_forward_hook(count) for layer in policy.modules()
              if isinstance(layer, (nn.Linear, nn.Conv2d, nn.RNNBase))]
     store = policy.observer.layout.store
+    eager = torch.compiler.set_stance("force_eager") if policy.net._compiled_call_impl \
+        else contextlib.nullcontext()  # compiled layers have no hooks
     try:
-        with torch.no_grad():
+        with torch.no_grad(), eager:
             policy(policy.observer.tensors(np.zeros((1, *store.shape), store.dtype)))
     finally:
         for hook in hooks:

@@ -256,7 +256,7 @@ def test_a_session_has_the_rounds_that_there_is_time_for(monkeypatch, flags, sec
             raise KeyboardInterrupt
         now[0] += seconds
         measured.append(name)
-        return session.Round({"facts": {}}, None, {session.Key("loop", 1): {"rate": 1.0}})
+        yield session.Round({"facts": {}}, None, {session.Key("loop", 1): {"rate": 1.0}})
 
     monkeypatch.setattr(session, "measure_round", measure_round)
     monkeypatch.setattr(session.time, "monotonic", lambda: now[0])
@@ -264,6 +264,28 @@ def test_a_session_has_the_rounds_that_there_is_time_for(monkeypatch, flags, sec
     found = session.run_session(request.given, Bench(**request.options))
     assert found["rounds"] == complete == len(found["limits"]) == len(
         found["measured"][0]["rounds"])
+
+
+@pytest.mark.parametrize("seconds, interrupted, counts", [
+    (70, False, [4, 2]), (130, False, [4]), (1, True, [4, 2]), (10, False, [4, 2, 1])])
+def test_a_first_round_without_time_has_the_numbers_of_processes_that_are_complete(
+        monkeypatch, seconds, interrupted, counts):
+    now = [0.0]
+
+    def measure_round(job, options, name, say):
+        found = {}
+        for count in (4, 2, 1):
+            if interrupted and count == 1:
+                raise KeyboardInterrupt
+            now[0] += seconds
+            found = found | {session.Key("loop", count): {"rate": 1.0}}
+            yield session.Round({"facts": {}}, None, found)
+
+    monkeypatch.setattr(session, "measure_round", measure_round)
+    monkeypatch.setattr(session.time, "monotonic", lambda: now[0])
+    found = session.run_session({}, Bench())
+    assert [one["processes"] for one in found["measured"]] == counts
+    assert {len(one["rounds"]) for one in found["measured"]} == {found["rounds"]}
 
 
 def test_a_session_without_a_complete_round_has_no_answer(monkeypatch):
