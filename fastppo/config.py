@@ -251,10 +251,11 @@ class Config:
     update_threads: int | None = None
     """Threads of torch in the update; none: torch_threads if it is given, else all usable cores
     where torch trains on images on the CPU with convolutions or a model of your own, else 1"""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
     """Precision in which torch computes convolutions and the dense layers behind them, of your own
-    model all layers: fp32, or bf16 (weights, heads and losses stay fp32); auto: bf16 for a built-in
-    network on a CPU that computes in it (AVX512-BF16, AMX), else fp32"""
+    model all layers: fp32; tf32 (on a GPU all products of fp32 numbers, rounded to 10 bits); bf16
+    (weights, heads and losses stay fp32); auto: for a built-in convolutional network tf32 on a GPU
+    and bf16 on a CPU that computes in it (AVX512-BF16, AMX), else fp32"""
     compile: bool = False
     """Compile the network with torch.compile, where torch computes it: the first steps take up to a
     minute longer, and results differ in their last bits"""

@@ -46,13 +46,13 @@ class PPO(SavedRun):
     def collect(self) -> Rollout:
         """Takes num_steps steps in every environment; its tensors are good until the next call."""
         self.check_open()
-        with self.clock("collect"), torch_threads(self.config.torch_threads):
+        with self.clock("collect"), torch_threads(self.config.torch_threads, self.tf32):
             return self.attempt(self.collector.collect)
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Trains on a rollout; returns the losses as floats, means over minibatches."""
         self.check_rollout(rollout)
-        with self.clock("update"), torch_threads(self.config.update_threads):
+        with self.clock("update"), torch_threads(self.config.update_threads, self.tf32):
             stats = self.attempt(lambda: self.learner.update(
                 rollout, self.coefficients, self.progress.iteration - 1))
         return stats | {"losses/explained_variance": explained_variance(rollout)}

@@ -71,7 +71,7 @@ def placement_among(source: EnvSource, devices: Sequence[str]) -> Placement:
 
 def seconds_per_step(source: EnvSource, config: Config) -> float:
     """Seconds of acting and of updating for each environment step, as measured; see Placement."""
-    with torch_threads(config.torch_threads):
+    with torch_threads(config.torch_threads, config.precision == "tf32"):
         policy = build_policy(source.obs_space, source.act_space, config)
         try:
             policy = policy.to(config.device)  # compile is left out: it takes a minute
@@ -120,7 +120,7 @@ def _updating(source: EnvSource, config: Config, policy: Policy) -> float:
                                                           ) as arena:
         learner = make_learner(policy, part, arena, ranks)
         rollout, coefs = trial_rollout(policy, part.num_steps, envs), coefficients_at(config, 1.0)
-        with torch_threads(config.update_threads):
+        with torch_threads(config.update_threads, config.precision == "tf32"):
             seconds = _seconds(lambda: learner.update(rollout, coefs, 0))
     processes = 1 + helper_count(config.num_workers) if shares_update(config, policy) else 1
     return seconds / (envs * part.num_steps) / processes

@@ -173,8 +173,11 @@ def _precision(config: Config, seen: ObservationLayout) -> str:
     if config.precision == "auto":
         by_torch = config.learner not in ("auto", "kernel") or unsupported_in_learner(
             config, seen)
-        fits = config.model in IMAGE_NETWORKS and on_cpu and has_bf16() and by_torch
-        return "bf16" if fits else "fp32"
+        if config.model not in IMAGE_NETWORKS:
+            return "fp32"
+        return "tf32" if not on_cpu else "bf16" if has_bf16() and by_torch else "fp32"
+    if config.precision == "tf32" and on_cpu:
+        raise ConfigError("precision is 'tf32', which only GPUs compute in", Set(precision="fp32"))
     if config.precision == "bf16":
         if config.model == "mlp":
             raise ConfigError("precision is 'bf16', but model=mlp has no layer that computes in it:"

@@ -84,6 +84,7 @@ class Run:
                                                 config, self.ranks)
                 resources.callback(self.collector.vec.close)
             self._resources = resources.pop_all()
+        self.tf32 = None if config.device == "cpu" else config.precision == "tf32"
         self.total, self.closed, self.rollout = config.total_steps, False, self.collector.rollout
 
     def __repr__(self) -> str:

@@ -147,9 +147,11 @@ def channels_first(shape: tuple[int, ...], x: Tensor) -> Tensor:
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Images [b c h w] with the channels last in memory, where a CPU's convolutions are faster.
+    """Images [b c h w] with the channels last in memory, where convolutions are faster.
 
-    Shape and values stay; images without channels and stacks of images are left as they are.
+    That is on a CPU, and on a GPU in bf16. Shape and values stay; images without channels and
+    stacks of images are left as they are.
     """
-    suits = x.ndim == 4 and x.device.type == "cpu"
+    kind = x.device.type
+    suits = x.ndim == 4 and (kind == "cpu" or torch.is_autocast_enabled(kind))
     return x.contiguous(memory_format=torch.channels_last) if suits else x

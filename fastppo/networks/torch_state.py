@@ -53,18 +53,37 @@ def preserved_buffers(net: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def torch_threads(count: int) -> Iterator[None]:
+def torch_threads(count: int, tf32: bool | None = None) -> Iterator[None]:
     """Sets torch's intra-op threads inside the block, and leaves inference mode, for training.
 
-    The host script's default device stays: environments and models of the user's may rely on it.
+    `tf32`: see tf32_products. The host script's default device stays: environments and models of
+    the user's may rely on it.
     """
     before, grad = torch.get_num_threads(), torch.is_grad_enabled()
     torch.set_num_threads(count)
     try:
-        with torch.inference_mode(False), torch.set_grad_enabled(grad):
+        with torch.inference_mode(False), torch.set_grad_enabled(grad), tf32_products(tf32):
             yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def tf32_products(allowed: bool | None) -> Iterator[None]:
+    """A GPU may round the inputs of float32 products and convolutions to TF32, or may not.
+
+    None: as the host script has set it.
+    """
+    if allowed is None:
+        yield
+        return
+    products, layers = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, layers.allow_tf32
+    products.allow_tf32 = layers.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        products.allow_tf32, layers.allow_tf32 = before
 
 
 @contextmanager

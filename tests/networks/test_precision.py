@@ -15,8 +15,11 @@ from torch.distributions import Categorical
 from fastppo import PPO, export, load
 from fastppo.arguments import command_line
 from fastppo.build import resolve
+from fastppo.config import Config
 from fastppo.display.banner import banner
 from fastppo.errors import ConfigError, ModelError
+from fastppo.networks.torch_state import torch_threads
+from fastppo.spaces.observations import ObservationLayout
 
 IMAGE, SMALL = Box(0, 255, (36, 40, 3), np.uint8), Box(0, 255, (12, 10, 3), np.uint8)
 WORDS = Dict(eye=SMALL, own=Box(-9, 9, (3,)))
@@ -121,6 +124,29 @@ def test_auto_is_bf16_for_built_in_convolutions_where_the_processor_computes_in_
     ppo = trainer(seeing(), **{"model": "impoola"} | given)
     assert ppo.config.precision == resolved
     assert caplog.text.count("precision=bf16 is slow here") == warned
+
+
+@pytest.mark.parametrize("given, precision", [
+    ({}, "tf32"), ({"model": "mlp"}, "fp32"), ({"precision": "fp32"}, "fp32"),
+    ({"precision": "tf32", "model": "mlp"}, "tf32")])
+def test_tf32_is_for_the_convolutions_of_a_gpu_unless_it_is_told(given, precision):
+    def found(device):
+        config = Config(**{"model": "cnn", "device": device} | given)
+        return resolve._precision(config, ObservationLayout(IMAGE, Discrete(2)))
+    assert found("cuda") == precision
+    if given.get("precision") == "tf32":
+        with pytest.raises(ConfigError, match="only GPUs compute in"):
+            found("cpu")
+
+
+def test_tf32_is_allowed_inside_the_block_alone():
+    def state():
+        return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    before = state()
+    for allowed, inside in ((True, (True, True)), (False, (False, False)), (None, before)):
+        with torch_threads(1, allowed):
+            assert state() == inside
+        assert state() == before
 
 
 def test_bf16_is_refused_where_nothing_would_compute_in_it(trainer):
