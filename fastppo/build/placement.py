@@ -86,6 +86,7 @@ def _acting(source: EnvSource, config: Config, policy: Policy) -> float:
     one = config.replace(num_steps=1, num_minibatches=1, num_workers=0)
     with closing(make_arena(one, policy, source)) as arena:
         rows = trial_rows(policy.observer.layout)
+        arena["frames"].fill(0)
         for e in range(config.num_envs):
             arena["obs"][:, e] = rows[e % 2]
         if config.acting == "local":

@@ -143,7 +143,7 @@ def user_line(error: BaseException) -> str:
 def trial_inputs(policy: Policy) -> list[Any]:
     """Inputs of the network: two made-up observations, and the initial state if it has memory."""
     obs = policy.observer(policy.observer.tensors(trial_rows(policy.observer.layout)))
-    return [obs, torch.zeros(2, policy.memory)] if policy.memory else [obs]
+    return [obs, policy.initial_state(2)] if policy.memory else [obs]
 
 
 def trial_rows(seen: ObservationLayout) -> np.ndarray:

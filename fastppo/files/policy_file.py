@@ -135,7 +135,7 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
 
 def _path(path: Any, call: str) -> Path:
     """The argument of `call` as a Path; CheckpointError if it is no path."""
-    if not isinstance(path, (str, os.PathLike)) or not str(path):
+    if not isinstance(path, (str, os.PathLike)):
         raise CheckpointError(f"{call} takes the path of a file, not {path!r}",
                               f'{call}("policy.safetensors")')
     return Path(path)

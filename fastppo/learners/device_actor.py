@@ -115,6 +115,9 @@ class GroupStep:
             except Exception as error:  # a model of the user's may do what no graph can have
                 log.warning("actions are chosen without a CUDA graph, because their step cannot be"
                             " captured: %s", failure_text(error))
+            except BaseException:  # an interrupt: the next call tries again
+                self.replay = None
+                raise
 
 
 class DeviceActor(CentralActor):
@@ -170,7 +173,7 @@ def central_actor(arena: Arena, policy: Policy, groups: Sequence[range], config:
 
 def fixed_memory(x: Tensor, device: torch.device) -> Tensor:
     """`x` in memory that the system may not move, for copies that a GPU makes by itself."""
-    return x.pin_memory(device) if device.type == "cuda" else x
+    return x.pin_memory() if device.type == "cuda" else x
 
 
 @contextmanager

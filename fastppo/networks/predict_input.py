@@ -1,7 +1,6 @@
 """Checks the arguments of `predict` and `value`, and stores observations as training does."""
 
 import numpy as np
-from gymnasium.spaces import Tuple
 
 from fastppo.errors import InputError, NonFiniteError
 from fastppo.settings.script_names import unknown_arguments
@@ -18,9 +17,6 @@ def stored_batch(obs, layout: ObservationLayout, mask=None, **others) -> tuple[n
     """
     if others:
         raise InputError(*unknown_arguments("predict", others))
-    if isinstance(obs, tuple) and isinstance(obs[-1], dict) and not isinstance(layout.space, Tuple):
-        raise InputError("predict was given a tuple (observation, info), as reset() returns it",
-                         "obs, info = env.reset()")
     if layout.mask is None and mask is not None and mask is not True:
         raise InputError("an action mask was given, but the policy has learnt without one",
                          "leave action_mask out")
