@@ -43,10 +43,10 @@ def preset_settings(env_name: str, preset: str) -> dict[str, Any]:
             raise ConfigError(f"the preset {preset} is a file that does not end with .toml or"
                               " .json", "write its settings in TOML, num_envs = 16, a line for"
                               f" each: --preset={preset.rpartition('.')[0] or 'mine'}.toml")
-        if preset not in ("auto", "none", *PRESETS) and Path(preset).is_file():
-            raise ConfigError(f"the preset {preset} is a file that does not end with .toml or"
-                              " .json", f"mv {preset} {preset}.toml")
         if preset not in ("auto", "none", *PRESETS):
+            if Path(preset).is_file():
+                raise ConfigError(f"the preset {preset} is a file that does not end with .toml or"
+                                  " .json", f"mv {preset} {preset}.toml")
             raise ConfigError(f"there is no preset {preset!r}, only files (.toml, .json), auto,"
                               f" none, {', '.join(PRESETS)}",
                               Set(preset=closest(str(preset), PRESETS) or "auto"))

@@ -98,7 +98,8 @@ class Setting(NamedTuple):
             value = text if self.name in FORMS_OF_TEXT else None  # Config checks it
         words = value if self.has_several and value is not None else (value,)
         if value is None or self.choices and not {*words} <= {*self.choices}:
-            shown = f'"{text}"' if self.kind != dict[str, Any] else "no JSON object"  # nor shown
+            # The text of an object may hold a key.
+            shown = f'"{text}"' if self.kind != dict[str, Any] else "no JSON object"
             raise ConfigError(f'{self.name} is {shown}, but must be {wanted}', self.fix(text))
         return value
 

@@ -9,19 +9,14 @@ from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 import torch
 
-from fastppo.build.arena_layout import (
-    env_groups,
-    make_arena,
-    shares_update,
-    trial_rollout,
-    trial_rows,
-)
+from fastppo.build.arena_layout import env_groups, make_arena, shares_update, trial_rollout
 from fastppo.build.learner import make_learner
 from fastppo.build.model import build_policy
 from fastppo.build.resolve import resolve
+from fastppo.build.user_model import trial_rows
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
-from fastppo.errors import Error
+from fastppo.errors import ConfigError, Error
 from fastppo.learners.compiled import policy_plan
 from fastppo.learners.device_actor import central_actor
 from fastppo.machine.ranks import Ranks, rank_count
@@ -63,9 +58,13 @@ def place(source: EnvSource) -> Placement | None:
 
 def placement_among(source: EnvSource, devices: Sequence[str]) -> Placement:
     """The fastest of `devices` for the run that `source` describes; the first of equal ones."""
+    seconds: dict[str, float] = {}
     with _without_warnings():
-        seconds = {device: seconds_per_step(source, resolve(source, device=device))
-                   for device in devices}
+        for device in devices:
+            try:
+                seconds[device] = seconds_per_step(source, resolve(source, device=device))
+            except ConfigError:  # a setting that only another device has
+                seconds[device] = math.inf
     return Placement(min(seconds, key=lambda device: seconds[device]), seconds)
 
 

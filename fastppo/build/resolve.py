@@ -24,6 +24,7 @@ from fastppo.config import Config, check_names, default_of
 from fastppo.envs.source import EnvSource, check_agreement
 from fastppo.envs.vector_source import VectorEnvSource
 from fastppo.errors import ConfigError
+from fastppo.machine.installation import no_cuda
 from fastppo.machine.limits import has_bf16, usable_cores
 from fastppo.machine.ranks import device_number, rank_count
 from fastppo.networks.cnn import IMAGE_NETWORKS, image_shape
@@ -221,7 +222,7 @@ def _device(config: Config) -> str:
     if device.startswith("cuda") and not torch.cuda.is_available():
         why = (f"this torch ({torch.__version__}) was built without CUDA" if not torch.version.cuda
                else "no NVIDIA GPU or driver is visible")
-        raise ConfigError(f"device={device}, but {why}", Set(device="cpu"))
+        raise no_cuda(device, why)
     if device.startswith("cpu"):
         return "cpu"  # there is one
     by_rank = device == "cuda" and (rank_count() > 1 or config.device_ids)

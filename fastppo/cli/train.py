@@ -213,9 +213,6 @@ def save_state(ppo, folder: Path, ended: str) -> Path | None:
     checkpointer = checkpointer_of(ppo.sinks)
     try:
         model = save_model(ppo, folder)
-        if ended != "done":
-            checkpointer.write(ppo)
-        return model
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
         if checkpointer.copied is None:
@@ -226,6 +223,12 @@ def save_state(ppo, folder: Path, ended: str) -> Path | None:
              f" saved: {reason}")
         save_policy(ppo.policy, ppo.config, folder / MODEL_FILE, weights)
         return folder / MODEL_FILE
+    if ended != "done":
+        try:
+            checkpointer.write(ppo)
+        except RuntimeError as error:
+            note(f"no checkpoint is written: {str(error).partition(chr(10))[0]}")
+    return model
 
 
 def save_model(ppo, folder: Path) -> Path:
@@ -282,7 +285,6 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
                 path = record_episode(ppo, folder / f"video{best_format()}")
             announce(ppo, f"video     {path}")
     except Error as error:
-        show_status("")
         note(error.shell)
     named = given_again(ppo)
     if "eval_env" in named:  # it is played in

@@ -55,11 +55,16 @@ class ObservationMirror:
         for there, here in zip(self.parts, own):
             there[t, part].copy_(torch.from_numpy(here[part]), non_blocking=True)
 
-    def structure(self, parts: Sequence[Tensor] | None = None) -> Any:
-        """Observations in the structure of their space: all, or those whose `parts` are given."""
-        parts = self.parts if parts is None else parts
-        return FrameStacks(self.frames.flatten(0, 1), parts[0]) if self.stacked else \
-            self.layout.structure(parts)
+    def structure(self) -> Any:
+        """All observations in the structure of their space, stacks as FrameStacks."""
+        return self._stacks(self.parts[0]) if self.stacked else self.layout.structure(self.parts)
+
+    def tensors(self, parts: Sequence[Tensor]) -> Any:
+        """The observations whose `parts` are given, tensors in the structure of their space."""
+        return self._stacks(parts[0]).tensor() if self.stacked else self.layout.structure(parts)
+
+    def _stacks(self, numbers: Tensor) -> FrameStacks:
+        return FrameStacks(self.frames.flatten(0, 1), numbers)
 
     def _upload_frames(self, t: int, part: slice) -> None:
         depth, frames = self.arena["stacks"].shape[2], self.arena["frames"]
@@ -100,9 +105,7 @@ class GroupStep:
         return [x.numpy() for x in self.results]
 
     def _step(self) -> None:
-        obs = self.mirror.structure(self.inputs)
-        obs = obs.tensor() if isinstance(obs, FrameStacks) else obs
-        params, val, after = self.policy.step(obs, self.state)
+        params, val, after = self.policy.step(self.mirror.tensors(self.inputs), self.state)
         self.outputs = [*self.policy.head.sample(params, self.noise), val, after]
 
     def _prepare(self) -> None:
@@ -141,8 +144,7 @@ class DeviceActor(CentralActor):
         """See CentralActor."""
         part = slice(group.start, group.stop)
         self.mirror.upload(t, part)
-        obs = self.mirror.structure([x[t, part] for x in self.mirror.parts])
-        obs = obs.tensor() if isinstance(obs, FrameStacks) else obs
+        obs = self.mirror.tensors([x[t, part] for x in self.mirror.parts])
         state = torch.from_numpy(self.arena["state"][t, part]).to(self.chosen[group].state)
         return self.policy.step(obs, state)[1].cpu().numpy()
 

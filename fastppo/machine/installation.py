@@ -89,8 +89,12 @@ def check_cuda_build(device: str) -> None:
     except importlib.metadata.PackageNotFoundError:
         return
     if device.startswith("cuda") and version.endswith("+cpu"):
-        raise ConfigError(f"device={device}, but this torch ({version}) was built without CUDA",
-                          Set(device="cpu"))
+        raise no_cuda(device, f"this torch ({version}) was built without CUDA")
+
+
+def no_cuda(device: str, why: str) -> ConfigError:
+    """The error for a GPU that torch cannot use."""
+    return ConfigError(f"device={device}, but {why}", Set(device="cpu"))
 
 
 def installation_problems(package: Path = PACKAGE_FOLDER) -> list[Problem]:

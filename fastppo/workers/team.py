@@ -286,7 +286,11 @@ def joined_texts(texts: Sequence[str]) -> str:
     alike: dict[str, list[str]] = {}
     for text in texts:
         alike.setdefault(text.partition(" failed in ")[2] or text, []).append(text)
-    return "\n".join(line for first, *others in alike.values() for line in (
-        first, *([f"the same in {', '.join(x.partition(' (')[0] for x in others[:MOST_NAMED])}"
-                  + f" and {len(others) - MOST_NAMED} more" * (len(others) > MOST_NAMED)]
-                 if others else [])))
+    lines = []
+    for first, *others in alike.values():
+        lines.append(first)
+        if others:
+            named = ", ".join(text.partition(" (")[0] for text in others[:MOST_NAMED])
+            more = len(others) - MOST_NAMED
+            lines.append(f"the same in {named}" + f" and {more} more" * (more > 0))
+    return "\n".join(lines)

@@ -65,6 +65,15 @@ def test_the_fastest_device_is_taken_and_the_first_of_equal_ones(monkeypatch):
     assert placement_among(None, ("cuda", "cpu")).device == "cuda"
 
 
+def test_a_setting_that_one_device_lacks_leaves_the_other(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(placement, "seconds_per_step", lambda source, config: 1e-6)
+    image = partial(Chance, IMAGE, Discrete(3))
+    found = placement_among(source_of(image, model="cnn", precision="tf32"), ("cpu", "cuda"))
+    assert found.device == "cuda" and math.isinf(found.seconds["cpu"])
+
+
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("full"), NonFiniteError("nan")])
 def test_a_device_that_fails_takes_forever(monkeypatch, error):
     def failing(*args):

@@ -56,6 +56,7 @@ from test_embedding import host
 from fastppo import PPO, load
 from fastppo.cli import main
 from fastppo.errors import ConfigError, EnvError, KernelError, WorkerError
+from fastppo.files import policy_file
 from fastppo.learner import Learner
 from fastppo.machine import kernels
 from fastppo.outputs import background_sink, checkpointer, csv_sink
@@ -636,6 +637,24 @@ def test_a_gpu_that_is_lost_leaves_the_policy_that_was_copied_last(monkeypatch, 
     out, err = capsys.readouterr()
     assert "is lost, and that of step 64 is saved: CUDA error: device-side assert" in err
     assert "\nfailed " in out and summary()["ended"] == "error"
+    assert load("run/model.safetensors").predict(np.zeros(4, "f4")) in (0, 1)
+
+
+def test_a_checkpoint_that_fails_leaves_the_policy_that_was_saved(monkeypatch, capsys):
+    def fail(*_):
+        raise RuntimeError("CUDA out of memory")
+
+    def stop():
+        monkeypatch.setattr(checkpointer, "write_checkpoint", fail)
+        raise KeyError("of the update")
+
+    failing_update(monkeypatch, stop)
+    monkeypatch.setattr(checkpointer, "can_lose_memory", lambda ppo: True)
+    monkeypatch.setattr(policy_file, "save_policy", fail)  # only of the weights that were copied
+    with pytest.raises(KeyError):
+        command("--num_workers=0", "--learner=torch")
+    err = capsys.readouterr().err
+    assert "no checkpoint is written: CUDA out of memory" in err and "is lost" not in err
     assert load("run/model.safetensors").predict(np.zeros(4, "f4")) in (0, 1)
 
 
