@@ -255,8 +255,10 @@ def stuck(tmp_path, monkeypatch):
 def hang_text(factory):
     """The error of a worker that hangs in its start; the time is stopped once it does."""
     with nothing_left(), running_workers([Calm, factory], 2) as vec:
+        team = vec.team
         assert holds(Path("reached").exists)
-        vec.team.reset_timeout = 0.3
+        assert holds(lambda: team._late(team.cells.done, team.posted.generation) == [1])
+        team.reset_timeout = 0.3
         with pytest.raises(WorkerError) as caught:
             vec.warmup(1)
     assert "--reset_timeout=3" in fix_text(caught.value.fix, shell=True)
