@@ -7,7 +7,7 @@
 
 from typing import Never
 
-from fastppo.build.resolve import one_environment
+from fastppo.build.given_settings import one_environment
 from fastppo.collect import Rollout
 from fastppo.evaluation.evaluate import Evaluation, evaluate
 from fastppo.evaluation.factories import evaluation_factories

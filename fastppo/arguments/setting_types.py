@@ -100,6 +100,8 @@ class Setting(NamedTuple):
         if value is None or self.choices and not {*words} <= {*self.choices}:
             # The text of an object may hold a key.
             shown = f'"{text}"' if self.kind != dict[str, Any] else "no JSON object"
+            if len(words) > 1:  # the wrong ones alone
+                shown = f'"{", ".join(word for word in words if word not in self.choices)}"'
             raise ConfigError(f'{self.name} is {shown}, but must be {wanted}', self.fix(text))
         return value
 

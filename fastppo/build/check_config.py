@@ -1,5 +1,7 @@
 """Rules about settings that exclude or need each other, whatever the environment; no torch here."""
 
+from typing import Any
+
 from fastppo.config import Config, default_of
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Omit, Set, program
@@ -30,6 +32,11 @@ def check_env_kwargs(config: Config) -> None:
 def first_changed(config: Config, names: str) -> str:
     """The first of some settings that does not have its default; "" if all do."""
     return next((name for name in names.split() if getattr(config, name) != default_of(name)), "")
+
+
+def is_user_model(model: Any) -> bool:
+    """True if the setting `model` is a class, or names one as module:Class."""
+    return callable(model) or isinstance(model, str) and ":" in model
 
 
 def normalises_rewards(config: Config) -> bool:

@@ -1,30 +1,27 @@
-"""Rules about settings that do not fit the spaces, or a model of the user's."""
+"""Rules about settings that do not fit the spaces, or a model of the user's; no torch here."""
 
 from gymnasium.spaces import Box, Space
 
-from fastppo.build.check_config import check_config, first_changed
-from fastppo.build.user_model import is_user_model
+from fastppo.build.check_config import check_config, first_changed, is_user_model
 from fastppo.config import Config
 from fastppo.errors import ConfigError
-from fastppo.learner import Learner
 from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.spelling import IMAGE_MODELS
 from fastppo.spaces.actions import check_bounds
-from fastppo.spaces.leaves import brief_text, leaves, subspaces
-from fastppo.spaces.observations import ObservationLayout
+from fastppo.spaces.leaves import action_storage, brief_text, leaves, subspaces
+from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
 
 def check_settings(config: Config, seen: ObservationLayout) -> None:
     """Raises ConfigError or SpaceError for settings that contradict each other or the spaces."""
+    action_storage(seen.act_space)  # it raises SpaceError
     boxes = [leaf.space for leaf in leaves(seen.act_space) if isinstance(leaf.space, Box)]
     for applies, why, names in _exclusions(config, seen.act_space, boxes):
         if applies and (name := first_changed(config, names)):
             raise ConfigError(f"{name} is {getattr(config, name)!r}, but {why}", Omit(name))
     check_config(config)
-    if isinstance(config.loss, type) and not issubclass(config.loss, Learner):
-        raise ConfigError(
-            f"the loss {config.loss!r} is a class, but no subclass of fastppo.learner.Learner",
-            "give a function (fresh, batch, coefficients) -> (loss, statistics)")
     _check_keys(config, seen)
+    _check_model(config, seen)
     for setting, given in (
             ("action_scaling", config.action_scaling),
             ("distribution", config.distribution in ("squashed", "beta")),
@@ -64,3 +61,28 @@ def _check_keys(config: Config, seen: ObservationLayout) -> None:
         if not isinstance(keys, tuple) or not keys or not {*keys} <= {*known}:
             raise ConfigError(f"{name} is {keys!r}, but must be some of {', '.join(known)}",
                               Set(**{name: known}))
+
+
+def _check_model(config: Config, seen: ObservationLayout) -> None:
+    """Raises ConfigError for a network for images, if no observation is one that is large enough.
+    """
+    if config.model not in IMAGE_MODELS or config.model in (fitting := models_for(seen)):
+        return
+    smallest, wide = IMAGE_MODELS[config.model], "x".join(map(str, _largest_image(seen)))
+    found = f"the largest here is {wide}" if wide else f"there are none in {brief_text(seen.space)}"
+    larger = (Set(resize=84),) * bool(wide and seen.is_box and config.vec != "native")
+    raise ConfigError(f"model={config.model} is for images (Boxes of uint8, or of floats with three"
+                      f" axes and finite bounds) of {smallest}x{smallest} or larger, and {found}",
+                      (*larger, Set(model=[*fitting, "mlp"][0])))
+
+
+def models_for(seen: ObservationLayout) -> list[str]:
+    """The networks for images that suit the observations."""
+    side = min(_largest_image(seen), default=0)
+    return [name for name, smallest in IMAGE_MODELS.items() if side >= smallest]
+
+
+def _largest_image(seen: ObservationLayout) -> tuple[int, ...]:
+    """(height, width) of the observation's largest image; () if it has none."""
+    shapes = [leaf.image_shape for leaf in ObservationEncoding(seen).leaves]
+    return max((shape[1:] for shape in shapes if shape), key=min, default=())

@@ -2,8 +2,7 @@
 
 from typing import Sequence
 
-from fastppo.build.check_config import first_changed
-from fastppo.build.user_model import is_user_model
+from fastppo.build.check_config import first_changed, is_user_model
 from fastppo.config import Config
 from fastppo.machine import kernels
 from fastppo.networks.heads import COMPILED_HEADS, make_head

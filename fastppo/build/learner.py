@@ -7,9 +7,9 @@ from typing import Callable
 import torch
 
 from fastppo.build.arena_layout import trial_rollout
-from fastppo.build.user_model import is_user_model
+from fastppo.build.check_config import is_user_model
 from fastppo.config import Config, default_of
-from fastppo.errors import Error, ModelError, NonFiniteError
+from fastppo.errors import ConfigError, Error, ModelError, NonFiniteError
 from fastppo.learner import Learner
 from fastppo.learners.compiled import CompiledLearner
 from fastppo.learners.graphed import GraphedLearner
@@ -95,7 +95,13 @@ def learner_class(config: Config) -> type[Learner]:
         return CompiledLearner
     if config.learner == "graph":
         return GraphedLearner
-    return config.loss if isinstance(config.loss, type) else Learner
+    if not isinstance(config.loss, type):
+        return Learner
+    if not issubclass(config.loss, Learner):
+        raise ConfigError(
+            f"the loss {config.loss!r} is a class, but no subclass of fastppo.learner.Learner",
+            "give a function (fresh, batch, coefficients) -> (loss, statistics)")
+    return config.loss
 
 
 def make_flat_parameters(policy: Policy, arena: Arena) -> FlatParameters:

@@ -5,12 +5,12 @@ import logging
 import torch
 from gymnasium.spaces import Space
 
+from fastppo.build.check_config import is_user_model
 from fastppo.build.compiled_support import is_plain_mlp
 from fastppo.build.memory_estimate import check_network_size
 from fastppo.build.user_model import (
     check_bf16_head,
     ends_in_critic,
-    is_user_model,
     make_user_network,
     takes_channels_last,
     trial_inputs,

@@ -5,89 +5,31 @@ import math
 import secrets
 from functools import partial
 from numbers import Real
-from typing import Any, Sequence
+from typing import Any
 
 import torch
-from gymnasium.vector import VectorEnv
 
-from fastppo.arguments.preset_files import config_over_preset, preset_settings
-from fastppo.build.check_config import check_env_kwargs, normalises_rewards
-from fastppo.build.check_settings import check_settings
+from fastppo.build.check_config import is_user_model, normalises_rewards
+from fastppo.build.check_settings import check_settings, models_for
 from fastppo.build.compiled_support import (
     unsupported_in_acting,
     unsupported_in_graph,
     unsupported_in_learner,
 )
 from fastppo.build.memory_estimate import least_parameters
-from fastppo.build.user_model import is_user_model
-from fastppo.config import Config, check_names, default_of
-from fastppo.envs.source import EnvSource, check_agreement
-from fastppo.envs.vector_source import VectorEnvSource
+from fastppo.config import Config
+from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
 from fastppo.machine.installation import no_cuda
 from fastppo.machine.limits import has_bf16, usable_cores
 from fastppo.machine.ranks import device_number, rank_count
-from fastppo.networks.cnn import IMAGE_NETWORKS, image_shape
 from fastppo.settings.fixes import Omit, Set
-from fastppo.settings.presets import BY_PRESET
-from fastppo.spaces.leaves import action_storage, brief_text
+from fastppo.settings.spelling import IMAGE_MODELS
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
-from fastppo.stepping.simulator import Simulator
 from fastppo.update.coefficients import coefficients_at
 from fastppo.workers.count import pays, worker_count
 
 log = logging.getLogger("fastppo")
-
-
-def one_environment(given: Sequence[Any], settings: dict[str, Any]) -> Any:
-    """The environment, `given` alone or the `env` that it takes out of the settings.
-
-    None if there is none; ConfigError for several, and for a policy's name in its place.
-    """
-    given = [*given, *([settings.pop("env")] if "env" in settings else [])]
-    env = given[0] if given else None
-    if len(given) > 1 or isinstance(env, str) and env.endswith("Policy"):
-        names = [x for x in (*given, "CartPole-v1") if isinstance(x, str)]
-        name = next(x for x in names if not x.endswith("Policy"))
-        raise ConfigError("PPO takes an environment, then settings by name",
-                          f'PPO("{name}", model="mlp", seed=1)')
-    return env
-
-
-def make_source(env: Any, config: Config) -> EnvSource:
-    """The environments of a run: `env`'s, or one vector environment if `vec` asks for it."""
-    made = config.vec in ("native", "envpool") and not isinstance(env, VectorEnv)
-    return VectorEnvSource(env, config) if made else EnvSource(env, config)
-
-
-def config_for(env: Any, given: dict[str, Any]) -> Config:
-    """The Config for `env`: the settings `given`, then its preset's, then the defaults."""
-    check_names(given)
-    given = {name: str(value) if isinstance(value, torch.device) else value
-             for name, value in given.items() if name not in BY_PRESET or value != "auto"}
-    check_agreement(env, given)
-    name = given.get("env_name", "") if env is None else env_label(env)
-    if not name:
-        raise ConfigError("PPO was given no environment (the default is for the command only)",
-                          Set(env_name=default_of("env_name")))
-    if given.get("env_name", name) != name:
-        raise ConfigError(f"PPO was given {name} and env_name={given['env_name']!r}: only one of"
-                          " them can be trained on", Omit("env_name"))
-    config = config_over_preset(preset_settings(str(name), given.get("preset", "auto")),
-                                given | {"env_name": name})
-    check_env_kwargs(config)
-    return config
-
-
-def env_label(env: Any) -> str:
-    """The name of an environment that was given as `env`."""
-    if isinstance(env, Simulator):
-        return type(env.env).__name__
-    if isinstance(env, (list, tuple)):
-        return env_label(env[0]) if env else "nothing"
-    if isinstance(env, partial):
-        return env_label(env.func)
-    return env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
 
 
 def check_total_steps(total: Any) -> int:
@@ -131,7 +73,6 @@ def resolve(source: EnvSource, device: str | None = None) -> Config:
     config, obs_space = source.config, source.obs_space
     config = config.replace(device=device or config.device)
     seen = ObservationLayout(obs_space, source.act_space)
-    action_storage(source.act_space)  # it raises SpaceError, as the layout does
     check_settings(config, seen)
     config = config.replace(
         norm_rewards=normalises_rewards(config),
@@ -140,7 +81,7 @@ def resolve(source: EnvSource, device: str | None = None) -> Config:
         vec="workers" if config.vec == "auto" else config.vec)
     config = config.replace(precision=_precision(config, seen))
     if config.shared_critic is None:
-        config = config.replace(shared_critic=config.model in IMAGE_NETWORKS
+        config = config.replace(shared_critic=config.model in IMAGE_MODELS
                                 and config.actor_keys == config.critic_keys)
     config = config.replace(
         acting=_compiled_unless(unsupported_in_acting(config, seen), config, "acting",
@@ -158,7 +99,7 @@ def _update_threads(config: Config, seen: ObservationLayout) -> int:
     Small networks are fastest with one. Convolutions, which a model of the user's for images most
     likely has, gain from more, and workers sleep meanwhile.
     """
-    convolutions = config.model in IMAGE_NETWORKS or is_user_model(config.model) and any(
+    convolutions = config.model in IMAGE_MODELS or is_user_model(config.model) and any(
         leaf.like_image for leaf in ObservationEncoding(seen).leaves)
     by_torch = config.learner != "kernel" and config.device == "cpu"
     cores = usable_cores() if convolutions and by_torch else 1
@@ -174,7 +115,7 @@ def _precision(config: Config, seen: ObservationLayout) -> str:
     if config.precision == "auto":
         by_torch = config.learner not in ("auto", "kernel") or unsupported_in_learner(
             config, seen)
-        if config.model not in IMAGE_NETWORKS:
+        if config.model not in IMAGE_MODELS:
             return "fp32"
         return "tf32" if not on_cpu else "bf16" if has_bf16() and by_torch else "fp32"
     if config.precision == "tf32" and on_cpu:
@@ -190,28 +131,16 @@ def _precision(config: Config, seen: ObservationLayout) -> str:
 
 
 def _model(config: Config, seen: ObservationLayout) -> Any:
-    """The model with "auto" resolved; ConfigError if it cannot process these observations."""
-    model = config.model
-    shapes = [shape[1:] for shape in map(image_shape, ObservationEncoding(seen).leaves) if shape]
-    largest = max(shapes, key=min, default=(0,))
-    fitting = [name for name, kind in IMAGE_NETWORKS.items() if min(largest) >= kind.smallest]
-    if model == "auto":
-        return "cnn" if "cnn" in fitting else "mlp"
-    if model in IMAGE_NETWORKS and model not in fitting:
-        smallest, wide = IMAGE_NETWORKS[model].smallest, "x".join(map(str, largest))
-        found = f"the largest here is {wide}" if shapes else \
-            f"there are none in {brief_text(seen.space)}"
-        larger = (Set(resize=84),) * bool(shapes and seen.is_box and config.vec != "native")
-        raise ConfigError(f"model={model} is for images (Boxes of uint8, or of"
-                          " floats with three axes and finite bounds) of"
-                          f" {smallest}x{smallest} or larger, and {found}",
-                          (*larger, Set(model=[*fitting, "mlp"][0])))
-    if model == "mlp" and "cnn" in fitting:
+    """The model with "auto" resolved; a warning for an MLP on images."""
+    for_images = "cnn" in models_for(seen)
+    if config.model == "auto":
+        return "cnn" if for_images else "mlp"
+    if config.model == "mlp" and for_images:
         numbers = ObservationEncoding(seen).size
         log.warning("model=mlp takes images as %s separate numbers, which costs %s weights, and"
                     " does not know which pixels are neighbours\n  fix: model=cnn",
                     f"{numbers:,}", f"{least_parameters(config, numbers):,}")
-    return model
+    return config.model
 
 
 def _device(config: Config) -> str:

@@ -11,10 +11,11 @@ from fastppo.build.arena_layout import env_groups, make_arena, shares_update
 from fastppo.build.check_ranks import check_equal, check_ranks, trained_by
 from fastppo.build.check_rollout import check_rollout
 from fastppo.build.compiled_support import unsupported_in_learner
+from fastppo.build.given_settings import config_for, make_source
 from fastppo.build.learner import make_learner
 from fastppo.build.model import build_policy, compile_network
 from fastppo.build.placement import place
-from fastppo.build.resolve import config_for, make_source, resolve
+from fastppo.build.resolve import resolve
 from fastppo.collect import Collector, Progress, Rollout
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
@@ -60,7 +61,8 @@ class Run:
         self.sinks: list[Any] = []
         env = as_simulator(env)
         with ExitStack() as resources:
-            self.source = make_source(env, config_for(env, settings))
+            self.source = env if isinstance(env, EnvSource) else make_source(
+                env, config_for(env, settings))
             resources.callback(self.source.close)
             self.placement = place(self.source)
             config = resolve(self.source, self.placement and self.placement.device)

@@ -25,11 +25,6 @@ SUPER = "begin its __init__ with super().__init__()"
 MODEL_CLASS = "a torch.nn.Module subclass, whose __init__ takes (obs_space, act_space)"
 
 
-def is_user_model(model: Any) -> bool:
-    """True if the setting `model` is a class, or names one as module:Class."""
-    return callable(model) or isinstance(model, str) and ":" in model
-
-
 def make_user_network(model: Any, obs_space: Space, act_space: Space) -> nn.Module:
     """An instance of the user's class `model`; ModelError if there is none."""
     name = model if isinstance(model, str) else ""

@@ -80,8 +80,8 @@ def stored_settings(folder: Path) -> dict[str, Any]:
 
 def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> None:
     """Raises ConfigError if a setting is code or a password, and is not given again."""
+    from fastppo.build.given_settings import code_named_in
     from fastppo.envs.env_hints import is_registered
-    from fastppo.files.checkpoint import code_named_in
     env_name = settings.get("env_name", "")
     needed = {name: settings[name] for name in code_named_in(settings)}
     if not is_registered(env_name):

@@ -21,8 +21,14 @@ from fastppo.cli.seeds import train_seeds
 from fastppo.display.banner import banner, folded
 from fastppo.display.notes import note
 from fastppo.display.status_line import show_status, status_while
-from fastppo.files.choose_folder import check_new_run, choose_run, link_latest, run_folder
-from fastppo.files.run_folder import checkpoint_files, checkpoints_in, stored_env
+from fastppo.files.choose_folder import (
+    check_changes,
+    check_new_run,
+    choose_run,
+    link_latest,
+    run_folder,
+)
+from fastppo.files.run_folder import checkpoint_files, checkpoints_in
 from fastppo.machine.limits import keep_freed_memory
 from fastppo.machine.ranks import Ranks, rank_of_process
 from fastppo.settings.file_names import MODEL_FILE, SUMMARY_FILE
@@ -74,9 +80,9 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 
 def shown_config(request: Request) -> str:
     """All settings of a new run as TOML, those that are resolved for this machine included."""
-    from fastppo.build.resolve import config_for, make_source, resolve
-    source = make_source(None, config_for(None, {"env_name": request.config.env_name
-                                                 } | request.given))
+    from fastppo.build.given_settings import checked_source
+    source = checked_source({"env_name": request.config.env_name} | request.given)
+    from fastppo.build.resolve import resolve
     try:
         config = resolve(source)
     finally:
@@ -99,27 +105,36 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
     drawn, opened, ranks = secrets.randbits(31), False, None
     while not opened:
         run = choose_run(options, config, drawn)
-        if run.place is not None and "env_name" not in request.given:
-            from fastppo.envs.env_hints import check_registered
-            newest = checkpoint_files(run.place)[0]
-            check_registered(stored_env(newest), newest)
+        if run.place is not None:
+            check_changes(checkpoint_files(run.place)[0], request.given)
         with run_folder(run, options.resume == "auto") as folder:
             start = request.given | {"progress": progress, "run_dir": str(folder)}
-            if run.place is None:
-                start |= {"env_name": config.env_name, "seed": run.seed,
-                          "init_from": options.init_from}
             known = checkpoints_in(folder)
             ranks = ranks or Ranks(config.backend)
             ranks.share((run.place, run.seed))
             text = f"fastppo {__version__}   {run.place or config.env_name}   starting"
             with status_while(text) if progress != "none" else nullcontext():
-                from fastppo.ppo import PPO
-                ppo = PPO(checkpoint=run.place, **start)
+                ppo = resumed_run(run.place, start) if run.place else new_run(
+                    start | {"env_name": config.env_name, "seed": run.seed}, options.init_from)
             with ppo:
                 opened = ranks.share(checkpoints_in(folder) == known and bool(
                     run.place or not known))
                 if opened:
                     yield ppo, folder, run.place is not None
+
+
+def resumed_run(place: Path, settings: dict[str, Any]):
+    """The trainer that continues a run."""
+    from fastppo.ppo import PPO
+    return PPO(checkpoint=place, **settings)
+
+
+def new_run(settings: dict[str, Any], init_from: str | None):
+    """The trainer of a new run. Settings that do not fit the spaces are refused without torch."""
+    from fastppo.build.given_settings import checked_source
+    source = checked_source(settings)
+    from fastppo.ppo import PPO
+    return PPO(source, init_from=init_from)
 
 
 def follow(request: Request, interrupts: Interrupts) -> None:
@@ -194,7 +209,7 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts, video: bool) -> di
 
 def print_resume_line(ppo, folder: Path, video: bool) -> None:
     """Prints the whole command that resumes a run, if it has a checkpoint."""
-    from fastppo.files.checkpoint import given_again
+    from fastppo.build.given_settings import given_again
     from fastppo.outputs.checkpointer import checkpointer_of
     if checkpointer_of(ppo.sinks).newest:
         again = given_again(ppo) | {"worker_env": ppo.config.worker_env}
@@ -272,9 +287,9 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
 
     A note says if that fails: the run has ended well.
     """
+    from fastppo.build.given_settings import given_again
     from fastppo.errors import Error
     from fastppo.evaluation.video_file import best_format
-    from fastppo.files.checkpoint import given_again
     from fastppo.outputs.video_recorder import record_episode
     from fastppo.reports.curves import save_curve
     try:

@@ -16,33 +16,22 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fastppo.arguments.preset_files import is_preset_file
-from fastppo.build.resolve import env_label
+from fastppo.build.given_settings import plain, settings_to_continue
 from fastppo.collect import Progress
 from fastppo.config import Config
-from fastppo.envs.env_hints import check_registered, is_registered
 from fastppo.envs.faults import truncate_text
-from fastppo.errors import CheckpointError, ConfigError
+from fastppo.errors import CheckpointError
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import checkpoint_files, public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
-from fastppo.machine.child_env import without_secrets
 from fastppo.settings.file_names import MODEL_FILE
-from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.fixes import Set
 from fastppo.settings.spelling import MODELS
 from fastppo.spaces.leaves import tree_map
 from fastppo.stepping.boundary import Boundary, boundary_tree
 from fastppo.update.optimizers import Adam
 
 CHECKPOINT_FORMAT = "fastppo checkpoint 2"
-# Settings that a resumed run may change: they do not change what is learnt, or extend it.
-CHANGEABLE = {"num_workers", "total_steps", "device", "learner", "acting", "torch_threads",
-              "update_threads", "step_timeout", "reset_timeout", "eval_episodes", "eval_interval",
-              "eval_env", "video_interval", "checkpoint_interval", "logger", "wandb_project",
-              "wandb_entity", "wandb_group", "wandb_tags", "progress", "run_dir",
-              "on_worker_failure", "nan_policy", "replay_limit", "replay_timeout", "worker_env"}
-# Settings that a file never decides: what is read or written, and what workers may see.
-NOT_STORED = {"run_dir", "worker_env"}
 
 log = logging.getLogger("fastppo")
 
@@ -137,12 +126,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     tensors, texts = read_tensor_file(path, CHECKPOINT_FORMAT, "a checkpoint",
                                       "ppo.checkpoint(path)")
     try:
-        config = {"precision": "fp32"} | texts["config"]  # which files of earlier versions lack
-        config = {name: x for name, x in config.items() if name not in NOT_STORED}
-        if is_preset_file(config.get("preset")):
-            config["preset"] = "none"  # its settings are stored
-        found = Checkpoint(path, config, texts["code"], texts["fingerprint"],
-                           join_tree(texts["state"], tensors))
+        found = Checkpoint(path, settings_to_continue(texts["config"]), texts["code"],
+                           texts["fingerprint"], join_tree(texts["state"], tensors))
         _check_settings(found, sum(x.numel() for x in tensors.values()))
         return found
     except Exception as error:  # a file may hold anything
@@ -170,56 +155,6 @@ def _check_settings(found: Checkpoint, numbers: int) -> None:
                          f" frame_stack {config.frame_stack}")
     if found.step < 0:
         raise ValueError("the step is below 0")
-
-
-def resumed_settings(found: Checkpoint, env: Any, changes: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a run that continues `found` with some `changes`.
-
-    Raises ConfigError for a change that would make it another run, and for code that is missing.
-    """
-    changes = {name: value for name, value in changes.items()
-               if name in CHANGEABLE or value not in (None, "auto")}
-    if is_preset_file(changes.get("preset")):
-        del changes["preset"]
-    known = {field.name for field in fields(Config)}
-    stored = {name: value for name, value in found.settings.items() if name in known}
-    name = stored["env_name"]
-    if env is None and "env_name" not in changes:
-        check_registered(name, found.path)
-    code = [*found.code, *code_named_in(stored)]
-    given = env_label(env) if env is not None else changes.get("env_name", name)
-    for setting, value in {**changes, "env_name": given}.items():
-        if setting not in CHANGEABLE | {*code} and plain(value) != plain(stored.get(setting)):
-            ours, theirs = without_secrets(value), without_secrets(stored.get(setting))
-            raise ConfigError(f"{setting} is {ours!r}, but the run that is resumed has {theirs!r}",
-                              Omit(setting))
-    missing = {setting: stored.get(setting, "...") for setting in code if setting not in changes}
-    if missing:
-        raise ConfigError(f"the run had your own {' and '.join(missing)}, which a file cannot hold"
-                          " or must not choose", Set(**missing))
-    return stored | changes | ({} if env is None else {"env_name": given})
-
-
-def code_named_in(settings: dict[str, Any]) -> list[str]:
-    """The settings whose text names code to import, which must be given again."""
-    model, env = settings.get("model", "auto"), settings.get("eval_env")
-    return ["model"] * (model not in MODELS) + ["eval_env"] * (
-        env is not None and not is_registered(str(env)))
-
-
-def given_again(ppo) -> dict[str, str]:
-    """The settings of `ppo` that name code, which a command that resumes it must give again."""
-    settings = vars(ppo.source.config)
-    env = [] if is_registered(settings["env_name"]) else ["env_name"]
-    return {name: settings[name] for name in (*env, *code_named_in(settings))
-            if isinstance(settings[name], str)}
-
-
-def plain(value: Any) -> Any:
-    """`value` as JSON gives it back: lists in place of tuples."""
-    if isinstance(value, dict):
-        return {key: plain(part) for key, part in value.items()}
-    return [plain(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def restore(ppo, found: Checkpoint) -> None:

@@ -10,7 +10,7 @@ import re
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Iterator, NamedTuple
+from typing import Any, Iterator, NamedTuple
 
 from fastppo.arguments.command_line import Train
 from fastppo.config import Config
@@ -19,6 +19,7 @@ from fastppo.files.run_folder import (
     CHECKPOINTS,
     check_init_from,
     checkpoint_files,
+    header_texts,
     write_error,
 )
 from fastppo.machine.installation import check_cuda_build, check_loggers
@@ -88,6 +89,22 @@ def check_new_run(options: Train, config: Config) -> None:
     import_callable(config.model, "model")
     if options.init_from is not None:
         check_init_from(Path(options.init_from), config.env_name)
+
+
+def check_changes(checkpoint: Path, changes: dict[str, Any]) -> None:
+    """Raises ConfigError for settings with which the run of a checkpoint cannot be resumed.
+
+    It reads the file's header alone, without torch; what is wrong there is found with the rest.
+    """
+    from fastppo.build.given_settings import resumed_settings, settings_to_continue
+    texts = header_texts(checkpoint)
+    try:
+        stored = settings_to_continue(json.loads(texts["config"]))
+        code = [*map(str, json.loads(texts["code"]))]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return
+    if isinstance(stored.get("env_name"), str):
+        resumed_settings(checkpoint, stored, code, None, changes)
 
 
 def name_of_run(env_name: str, name: str | None, seed: int | str) -> str:

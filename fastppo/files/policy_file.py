@@ -13,10 +13,10 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from torch import Tensor
 
+from fastppo.build.check_config import is_user_model
 from fastppo.build.compiled_support import is_plain_mlp
 from fastppo.build.memory_estimate import least_parameters
 from fastppo.build.model import build_policy
-from fastppo.build.user_model import is_user_model
 from fastppo.config import Config
 from fastppo.envs.faults import truncate_text
 from fastppo.envs.make import import_callable
@@ -135,7 +135,7 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
 
 def _path(path: Any, call: str) -> Path:
     """The argument of `call` as a Path; CheckpointError if it is no path."""
-    if not isinstance(path, (str, os.PathLike)):
+    if not isinstance(path, (str, os.PathLike)) or not str(path):
         raise CheckpointError(f"{call} takes the path of a file, not {path!r}",
                               f'{call}("policy.safetensors")')
     return Path(path)

@@ -9,19 +9,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fastppo.networks.mlp import HIDDEN_GAIN, DenseEncoder, init_orthogonal
-from fastppo.networks.normaliser import channels_first, channels_last
+from fastppo.networks.normaliser import channels_last
 from fastppo.spaces.leaves import channels_are_last
-from fastppo.spaces.observations import StoredLeaf
 
 BRANCH_GAIN = math.sqrt(2 / 6)  # with it six residual branches together double the variance
 
 
 class ConvNetwork(NamedTuple):
-    """A named stack of convolutions: how to make it, its features, its smallest image side."""
+    """A named stack of convolutions: how to make it, and its features."""
 
     convs: Callable[[int, torch.Generator | None], nn.Module]
     size: int
-    smallest: int
 
 
 class ImageEncoder(nn.Module):
@@ -83,20 +81,8 @@ def impala(channels: int, generator: torch.Generator | None, pooled: bool = Fals
     return nn.Sequential(*layers, nn.ReLU(), *[nn.AdaptiveAvgPool2d(1)] * pooled)
 
 
-IMAGE_NETWORKS = {"cnn": ConvNetwork(nature, 512, 36), "impala": ConvNetwork(impala, 256, 8),
-                  "impoola": ConvNetwork(partial(impala, pooled=True), 256, 8)}
-
-
-def image_shape(leaf: StoredLeaf) -> tuple[int, int, int] | None:
-    """(channels, height, width) of a leaf that looks like an image or stacked frames, else None.
-
-    With three axes the shortest one, the channels, is first or last. A fourth axis, in front, holds
-    the frames.
-    """
-    if leaf.image_range is None:
-        return None
-    x = channels_first(leaf.shape, torch.empty(0, *leaf.shape, device="meta"))
-    return tuple(frames_as_channels(x).shape[1:])
+IMAGE_NETWORKS = {"cnn": ConvNetwork(nature, 512), "impala": ConvNetwork(impala, 256),
+                  "impoola": ConvNetwork(partial(impala, pooled=True), 256)}
 
 
 def frames_as_channels(x: Tensor) -> Tensor:

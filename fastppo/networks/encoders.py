@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from fastppo.config import Config
-from fastppo.networks.cnn import IMAGE_NETWORKS, ImageEncoder, image_shape
+from fastppo.networks.cnn import IMAGE_NETWORKS, ImageEncoder
 from fastppo.networks.mlp import DenseEncoder
+from fastppo.settings.spelling import IMAGE_MODELS
 from fastppo.spaces.leaves import leaves
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
@@ -60,9 +61,9 @@ class MixedEncoder(nn.Module):
         super().__init__()
         kind, stored = IMAGE_NETWORKS[config.model], ObservationEncoding(layout).leaves
         self.leaves = [leaves(layout.network_space)[i] for i in places]
-        shapes = [image_shape(leaf) for leaf in stored]
+        shapes, smallest = [leaf.image_shape for leaf in stored], IMAGE_MODELS[config.model]
         self.image_leaves = [i for i, shape in enumerate(shapes)
-                             if shape is not None and min(shape[1:]) >= kind.smallest]
+                             if shape is not None and min(shape[1:]) >= smallest]
         self.parts = nn.ModuleList(
             ImageEncoder(kind, shapes[i], generator, config.layer_norm)
             if i in self.image_leaves else DenseEncoder(stored[i].width, ()) for i in places)

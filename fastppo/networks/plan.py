@@ -12,7 +12,6 @@ import numpy as np
 from torch import nn
 
 from fastppo.machine.kernels import CONVOLUTION, FLATTEN, IMAGE
-from fastppo.networks.cnn import image_shape
 from fastppo.networks.encoders import MixedEncoder
 from fastppo.networks.mlp import ACTIVATION_CODES, ActorCritic
 from fastppo.spaces.observations import StoredLeaf
@@ -48,7 +47,7 @@ def plan_array(rows: Sequence[Sequence[int]]) -> np.ndarray:
 
 def image_row(image: StoredLeaf) -> tuple[int, ...]:
     """The row of an observation that is an image: how its bytes lie."""
-    planes, height, width = image_shape(image)
+    planes, height, width = image.image_shape
     last = image.shape[-2:] != (height, width)
     frames = image.shape[0] if len(image.shape) == 4 else 1
     size = planes * height * width
@@ -62,7 +61,7 @@ def body_rows(body: nn.Module, offsets: Mapping[int, int], image: StoredLeaf | N
         yield from dense_rows(body, offsets)
         return
     encoder = body.parts[0]
-    channels, height, width = image_shape(image)
+    channels, height, width = image.image_shape
     for layer, activation in pairs(encoder.convs):
         inputs, (size, _), (stride, _) = channels * height * width, layer.kernel_size, layer.stride
         geometry = CONVOLUTION, channels, width, size, stride

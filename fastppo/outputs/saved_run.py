@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Self
 
+from fastppo.build.given_settings import resumed_settings
 from fastppo.build.run import Run
 from fastppo.config import Config
 from fastppo.errors import PathError, UnknownNameError
 from fastppo.files.checkpoint import (
     find_checkpoint,
     restore,
-    resumed_settings,
     write_checkpoint,
 )
 from fastppo.files.policy_file import save_policy, start_from_policy
@@ -50,7 +50,8 @@ class SavedRun(Run):
         found = None if checkpoint is None else find_checkpoint(Path(checkpoint))
         if found is not None:
             folder = {"run_dir": str(checkpoint)} if Path(checkpoint).is_dir() else {}
-            settings = resumed_settings(found, env, folder | settings)
+            settings = resumed_settings(found.path, found.settings, found.code, env,
+                                        folder | settings)
         super().__init__(env, settings, partial(make_sinks, step=found and found.step))
         self.clock.times = self.arena["times"]
         try:

@@ -79,13 +79,15 @@ def draw_density(group: RunGroup, metric: str) -> Figure:
 def draw_shade(axes: Axes, steps: np.ndarray, values: np.ndarray) -> int:
     """Draws density and median of episodes; returns of how many around each step.
 
-    The shade is between the lowest and the highest value and between the first and the last step.
+    The shade is around the values that the axis shows, between the first and the last step.
     """
     low, high = axes.get_ylim()
+    spread = SPREAD * (high - low)
     edges = np.linspace(steps[0], steps[-1], COLUMNS + 1)
-    levels = np.linspace(max(low, values.min()), min(high, values.max()), ROWS + 1)
+    ends = max(low, values.min() - 4 * spread), min(high, values.max() + 4 * spread)
+    levels = np.linspace(*ends, ROWS + 1)
     around = window(steps, values, middles(edges))
-    shade = density(around, middles(levels), SPREAD * (high - low))
+    shade = density(around, middles(levels), spread)
     axes.pcolormesh(edges, levels, shade.T, rasterized=True,
                     norm=PowerNorm(0.5, 0, np.quantile(shade.max(axis=1), 0.7)),
                     cmap=LinearSegmentedColormap.from_list("density", SHADES))

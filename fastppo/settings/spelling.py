@@ -6,7 +6,8 @@ from typing import Any, Iterable
 from fastppo.settings.aliases import OTHER_SETTINGS, VALUE_ALIASES
 from fastppo.settings.fixes import Set
 
-MODELS = "auto", "mlp", "cnn", "impala", "impoola"  # networks that a setting can name
+IMAGE_MODELS = {"cnn": 36, "impala": 8, "impoola": 8}  # the smallest side of an image for each
+MODELS = "auto", "mlp", *IMAGE_MODELS  # networks that a setting can name
 
 
 def closest(text: str, choices: Iterable[str]) -> str | None:

@@ -19,6 +19,7 @@ from fastppo.spaces.leaves import (
     MaskedDict,
     build_structure,
     can_store,
+    channels_are_last,
     choice_counts,
     choice_starts,
     fitting_array,
@@ -81,6 +82,21 @@ class StoredLeaf:
         low, high = space.low.flat[0], space.high.flat[0]
         alike = (space.low == low).all() and (space.high == high).all()
         return (float(low), float(high)) if alike and -np.inf < low < high < np.inf else None
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """(channels, height, width) of what looks like an image or stacked frames, else None.
+
+        With three axes the shortest one, the channels, is first or last. A fourth axis, in front,
+        holds the frames.
+        """
+        if self.image_range is None:
+            return None
+        *lead, height, width = self.shape
+        if len(lead) and channels_are_last(self.shape[-3:]):
+            *lead, height, width, channels = self.shape
+            lead.append(channels)
+        return math.prod(lead), height, width
 
     @property
     def width(self) -> int:

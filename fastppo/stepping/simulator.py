@@ -48,6 +48,7 @@ class Simulator(VectorEnv):
             raise ConfigError(f"{type(env).__name__} has a device, as a simulator has, but no"
                               f" {missing[0]}", f"add {', '.join(missing)}, or remove `device`")
         self.env, self.num_envs = env, int(env.num_envs)
+        self.simulator_name = type(env).__name__
         self.device = torch.empty(0, device=env.device or "cpu").device  # cuda is cuda:0
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
@@ -87,7 +88,7 @@ class Simulator(VectorEnv):
         try:
             yield
         except BaseException as error:  # it runs the simulator's own code
-            raise faults.env_error(f"the simulator {type(self.env).__name__}", field, error,
+            raise faults.env_error(f"the simulator {self.simulator_name}", field, error,
                                    "step the simulator alone to see it") from error
 
     def _leaves(self, obs: Any) -> list[Tensor]:

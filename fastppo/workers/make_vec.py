@@ -9,6 +9,7 @@ import weakref
 from functools import partial
 from typing import Any, Callable, Sequence
 
+import gymnasium as gym
 import gymnasium.error as gym_errors
 import numpy as np
 from gymnasium import logger
@@ -84,6 +85,8 @@ def _check_call(env: Any, unknown: dict[str, Any]) -> None:
         fix = nearest_setting(name, known)
         if not (isinstance(fix, DidYouMean) and fix.names):
             fix = Omit(name), Set(env_kwargs={name: unknown[name]})
+            if name in inspect.signature(gym.make_vec).parameters:  # no argument of an environment
+                fix = Omit(name)
         raise ConfigError(f"make_vec knows no {name!r}, only {', '.join([*known][:-1])}", fix)
     if isinstance(env, VectorEnv):
         raise ConfigError("this is a VectorEnv already", "use it as it is")

@@ -8,7 +8,7 @@ import pytest
 from fastppo import PPO, Config
 from fastppo.arguments import command_line
 from fastppo.arguments.preset_files import preset_settings, settings_text
-from fastppo.build.resolve import config_for
+from fastppo.build.given_settings import config_for
 from fastppo.errors import ConfigError
 
 TOML = 'num_envs = 4\nlr = 1e-3\nhidden_sizes = [8, 8]\nenv_kwargs = {"level" = 3}\n'

@@ -11,9 +11,10 @@ from envs_for_tests import Chance
 from gymnasium.spaces import Box
 
 from fastppo.build.arena_layout import arena_spec
+from fastppo.build.given_settings import config_for, make_source
 from fastppo.build.memory_estimate import activation_bytes, bytes_on_gpu, check_gpu_memory
 from fastppo.build.model import build_policy
-from fastppo.build.resolve import config_for, make_source, resolve
+from fastppo.build.resolve import resolve
 from fastppo.errors import ConfigError
 
 MEASURE = """

@@ -11,8 +11,9 @@ from tiny_settings import TINY
 
 from fastppo import PPO
 from fastppo.build import placement
+from fastppo.build.given_settings import config_for, make_source
 from fastppo.build.placement import Placement, place, placement_among
-from fastppo.build.resolve import config_for, make_source, resolve
+from fastppo.build.resolve import resolve
 from fastppo.errors import NonFiniteError
 
 IMAGE = Box(0, 255, (36, 36), "u1")

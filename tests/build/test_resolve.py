@@ -8,7 +8,7 @@ from gymnasium.spaces import Box, Discrete
 
 from fastppo.build import resolve
 from fastppo.build.compiled_support import unsupported_in_learner
-from fastppo.build.resolve import config_for, make_source
+from fastppo.build.given_settings import config_for, make_source
 from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels

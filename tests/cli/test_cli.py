@@ -203,7 +203,7 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["--env_kwargs", "{map:", "it's}"], "takes one value", """--env_kwargs='{"name": 1}'"""),
     (["--env_kwargs=[1]"], "must be a JSON object", """--env_kwargs='{"name": 1}'"""),
     (["--rnn=GRU"], "rnn is", "--rnn=gru"),
-    (["--logger=wandb,tensorbord"], 'logger is "wandb,tensorbord", but must be one of',
+    (["--logger=wandb,tensorbord"], 'logger is "tensorbord", but must be one of',
      "--logger=wandb,tensorboard"),
     (["--logger=none,xyzzy"], "must be one of tensorboard, trackio, wandb", "leave --logger out"),
     (["--tensorboard_log=runs"], "Stable-Baselines3's", "--logger=tensorboard"),
@@ -441,6 +441,8 @@ def test_what_the_header_of_a_file_refuses_is_said_before_torch_is_imported(comm
             (f"--resume={model.parent}",): needs_env, (f"--resume={checkpoint}",): needs_env,
             ("eval", model, "--env_name=shop:Plain", "--episodes=0"): "episodes is 0, but must",
             ("eval", model, "--env_name=CartPol-v1"): "there is no environment 'CartPol-v1'",
+            (f"--resume={checkpoint}", "--env_name=shop:Plain", "--lr=1"):
+                "lr is 1.0, but the run that is resumed has 0.0003\n  fix: leave --lr out",
             ("--env_name=CartPole-v1", '--env_kwargs={"render_mode": "human"}'):
                 "env_kwargs has a render_mode",
             ("eval", checkpoint): "is a checkpoint, not a policy", ("export", checkpoint): "policy",
@@ -1274,6 +1276,10 @@ main()
     ("--env_name=CartPole-v1 --clip_rewards --reward_limit=3", "fix: --norm_rewards=True; or"),
     ("--env_name=CartPole-v1 --name=x --run_dir=y", "fix: leave --name out; or"),
     ("--env_name=CartPole-v1 --model=lstm", "fix: --rnn=lstm"),
+    ("--env_name=CartPole-v1 --model=cnn", "fix: --model=mlp"),
+    ("--env_name=CartPole-v1 --sde", "fix: leave --sde out"),
+    ("--env_name=CartPole-v1 --sde --vec=native", "fix: leave --sde out"),
+    ("--env_name=CartPole-v1 --actor_keys=position", "fix: leave --actor_keys out"),
     ("--env_name=no_package:CartPole-v1", "fix: --env_name=CartPole-v1"),
 ])
 def test_an_error_that_needs_no_torch_comes_before_its_import(words, text, tmp_path):

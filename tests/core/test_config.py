@@ -12,7 +12,7 @@ from fastppo.arguments import command_line
 from fastppo.arguments.command_line import ALIASES, COMPUTED, Train
 from fastppo.arguments.setting_types import BARE_VALUES, SECTIONS, settings
 from fastppo.benchmark.options import Bench
-from fastppo.build.resolve import config_for
+from fastppo.build.given_settings import config_for
 from fastppo.config import check_names
 from fastppo.display.banner import preset_line
 from fastppo.errors import ConfigError, EnvError

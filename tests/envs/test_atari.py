@@ -17,7 +17,7 @@ from scripted_game import Game, Quick
 from source_tree import ROOT
 
 from fastppo import load
-from fastppo.build.resolve import config_for
+from fastppo.build.given_settings import config_for
 from fastppo.cli import export
 from fastppo.config import Config
 from fastppo.envs.atari import (

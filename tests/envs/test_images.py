@@ -15,7 +15,7 @@ from gymnasium.wrappers import (
 )
 from optional_packages import NEEDS_ALE, NEEDS_BOX2D
 
-from fastppo.build.resolve import config_for
+from fastppo.build.given_settings import config_for
 from fastppo.config import Config
 from fastppo.envs.atari import NOOP
 from fastppo.envs.images import ImageOptions, ImageView

@@ -10,7 +10,7 @@ import torch
 
 from fastppo import Config, make_vec
 from fastppo.arguments.command_line import read
-from fastppo.build.resolve import config_for
+from fastppo.build.given_settings import config_for
 from fastppo.envs import source, step_time
 from fastppo.envs.step_time import MOST_STEPS, step_seconds
 from fastppo.errors import ConfigError, Error

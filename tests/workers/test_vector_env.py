@@ -675,6 +675,11 @@ def test_an_argument_of_the_environment_is_told_its_place(vec):
     assert env.render_mode == "rgb_array"
 
 
+def test_an_argument_of_gymnasiums_make_vec_is_none_of_the_environment():
+    with pytest.raises(ConfigError, match="no 'vectorization_mode'.*\n  fix: leave vectoriz.*out$"):
+        fastppo.make_vec("CartPole-v1", vectorization_mode="async")
+
+
 def test_a_fix_of_make_vecs_is_of_no_preset():
     with pytest.raises(ConfigError, match="fix: num_envs=8"):
         fastppo.make_vec("LunarLander-v3", num_envs=0)

@@ -1,0 +1,158 @@
+"""The settings of a run from what a trainer was given: an environment, settings, a stored run.
+
+Nothing here imports torch: what is wrong is said before that.
+"""
+
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any, Sequence
+
+from gymnasium.vector import VectorEnv
+
+from fastppo.arguments.preset_files import config_over_preset, is_preset_file, preset_settings
+from fastppo.build.check_config import check_env_kwargs
+from fastppo.build.check_settings import check_settings
+from fastppo.config import Config, check_names, default_of
+from fastppo.envs.env_hints import check_registered, is_registered
+from fastppo.envs.source import EnvSource, check_agreement
+from fastppo.envs.vector_source import VectorEnvSource
+from fastppo.errors import ConfigError
+from fastppo.machine.child_env import without_secrets
+from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.presets import BY_PRESET
+from fastppo.settings.spelling import MODELS
+from fastppo.spaces.observations import ObservationLayout
+
+# Settings that a resumed run may change: they do not change what is learnt, or extend it.
+CHANGEABLE = {"num_workers", "total_steps", "device", "learner", "acting", "torch_threads",
+              "update_threads", "step_timeout", "reset_timeout", "eval_episodes", "eval_interval",
+              "eval_env", "video_interval", "checkpoint_interval", "logger", "wandb_project",
+              "wandb_entity", "wandb_group", "wandb_tags", "progress", "run_dir",
+              "on_worker_failure", "nan_policy", "replay_limit", "replay_timeout", "worker_env"}
+# Settings that a file never decides: what is read or written, and what workers may see.
+NOT_STORED = {"run_dir", "worker_env"}
+
+
+def one_environment(given: Sequence[Any], settings: dict[str, Any]) -> Any:
+    """The environment, `given` alone or the `env` that it takes out of the settings.
+
+    None if there is none; ConfigError for several, and for a policy's name in its place.
+    """
+    given = [*given, *([settings.pop("env")] if "env" in settings else [])]
+    env = given[0] if given else None
+    if len(given) > 1 or isinstance(env, str) and env.endswith("Policy"):
+        names = [x for x in (*given, "CartPole-v1") if isinstance(x, str)]
+        name = next(x for x in names if not x.endswith("Policy"))
+        raise ConfigError("PPO takes an environment, then settings by name",
+                          f'PPO("{name}", model="mlp", seed=1)')
+    return env
+
+
+def make_source(env: Any, config: Config) -> EnvSource:
+    """The environments of a run: `env`'s, or one vector environment if `vec` asks for it."""
+    made = config.vec in ("native", "envpool") and not isinstance(env, VectorEnv)
+    return VectorEnvSource(env, config) if made else EnvSource(env, config)
+
+
+def checked_source(settings: dict[str, Any]) -> EnvSource:
+    """The environments that `settings` name, whose spaces the other settings fit."""
+    source = make_source(None, config_for(None, settings))
+    try:
+        check_settings(source.config, ObservationLayout(source.obs_space, source.act_space))
+    except BaseException:
+        source.close()
+        raise
+    return source
+
+
+def config_for(env: Any, given: dict[str, Any]) -> Config:
+    """The Config for `env`: the settings `given`, then its preset's, then the defaults."""
+    check_names(given)
+    given = {name: value for name, value in given.items()
+             if name not in BY_PRESET or value != "auto"}
+    if given.get("device") is not None:
+        given["device"] = str(given["device"])  # of a torch.device, too
+    check_agreement(env, given)
+    name = given.get("env_name", "") if env is None else env_label(env)
+    if not name:
+        raise ConfigError("PPO was given no environment (the default is for the command only)",
+                          Set(env_name=default_of("env_name")))
+    if given.get("env_name", name) != name:
+        raise ConfigError(f"PPO was given {name} and env_name={given['env_name']!r}: only one of"
+                          " them can be trained on", Omit("env_name"))
+    config = config_over_preset(preset_settings(str(name), given.get("preset", "auto")),
+                                given | {"env_name": name})
+    check_env_kwargs(config)
+    return config
+
+
+def env_label(env: Any) -> str:
+    """The name of an environment that was given as `env`."""
+    if isinstance(env, VectorEnv):
+        return getattr(env, "simulator_name", type(env).__name__)
+    if isinstance(env, (list, tuple)):
+        return env_label(env[0]) if env else "nothing"
+    if isinstance(env, partial):
+        return env_label(env.func)
+    return env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
+
+
+def settings_to_continue(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings that a run continues with, of the `config` in its checkpoint."""
+    config = {"precision": "fp32"} | config  # files of earlier versions lack it
+    if is_preset_file(config.get("preset")):
+        config["preset"] = "none"  # its settings are stored
+    return {name: value for name, value in config.items() if name not in NOT_STORED}
+
+
+def resumed_settings(path: Path, stored: dict[str, Any], code: list[str], env: Any,
+                     changes: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run that continues the checkpoint `path` with some `changes`.
+
+    `stored` are its settings, and `code` the names of those that no file holds.
+    Raises ConfigError for a change that would make it another run, and for code that is missing.
+    """
+    changes = {name: value for name, value in changes.items()
+               if name in CHANGEABLE or value not in (None, "auto")}
+    if is_preset_file(changes.get("preset")):
+        del changes["preset"]
+    known = {field.name for field in fields(Config)}
+    stored = {name: value for name, value in stored.items() if name in known}
+    name = stored["env_name"]
+    if env is None and "env_name" not in changes:
+        check_registered(name, path)
+    code = [*code, *code_named_in(stored)]
+    given = env_label(env) if env is not None else changes.get("env_name", name)
+    for setting, value in {**changes, "env_name": given}.items():
+        if setting not in CHANGEABLE | {*code} and plain(value) != plain(stored.get(setting)):
+            ours, theirs = without_secrets(value), without_secrets(stored.get(setting))
+            raise ConfigError(f"{setting} is {ours!r}, but the run that is resumed has {theirs!r}",
+                              Omit(setting))
+    missing = {setting: stored.get(setting, "...") for setting in code if setting not in changes}
+    if missing:
+        raise ConfigError(f"the run had your own {' and '.join(missing)}, which a file cannot hold"
+                          " or must not choose", Set(**missing))
+    return stored | changes | ({} if env is None else {"env_name": given})
+
+
+def code_named_in(settings: dict[str, Any]) -> list[str]:
+    """The settings whose text names code to import, which must be given again."""
+    model, env = settings.get("model", "auto"), settings.get("eval_env")
+    return ["model"] * (model not in MODELS) + ["eval_env"] * (
+        env is not None and not is_registered(str(env)))
+
+
+def given_again(ppo) -> dict[str, str]:
+    """The settings of `ppo` that name code, which a command that resumes it must give again."""
+    settings = vars(ppo.source.config)
+    env = [] if is_registered(settings["env_name"]) else ["env_name"]
+    return {name: settings[name] for name in (*env, *code_named_in(settings))
+            if isinstance(settings[name], str)}
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON gives it back: lists in place of tuples."""
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, (list, tuple)) else value
