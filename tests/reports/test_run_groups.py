@@ -5,8 +5,8 @@ import pytest
 from run_folders import RETURN, write_run, write_runs
 from scipy import stats
 
+from fastppo.build.given_settings import CHANGEABLE
 from fastppo.errors import ConfigError
-from fastppo.files.checkpoint import CHANGEABLE
 from fastppo.reports.run_groups import (
     LABELLED,
     group_runs,
