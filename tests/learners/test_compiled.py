@@ -164,7 +164,7 @@ def test_weights_moments_and_losses_after_updates_equal_torchs(seed):
     torch.testing.assert_close(ours.square, theirs.square, rtol=1e-4, atol=1e-6)
     assert ours.steps == theirs.steps
     for ours, theirs in zip(got, want, strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-5, abs=2e-6)
+        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
 
 
 def test_the_cases_have_clipped_and_unclipped_samples_and_gradients():
