@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
+import types
 from typing import NamedTuple
 
 
@@ -50,7 +51,8 @@ PEERS = {
         "preprocessing": ["atari"], "activation": ["relu", "elu", "silu", "gelu"]}, {
         "frame_stack": None, "end_on_life_loss": None, "clip_rewards": None, "model": ["cnn"]}),
     "sample_factory": Peer("Sample Factory", ["sample_factory"], "sample-factory", "loop", {
-        "clip_rewards": None, "activation": ["relu", "elu"]}),
+        "preprocessing": ["atari"], "clip_rewards": None, "activation": ["relu", "elu"]}, {
+        "frame_stack": None, "end_on_life_loss": None, "model": ["cnn"]}),
     "envpool": Peer("EnvPool", ["envpool"], "envpool", "environments", {
         "preprocessing": ["atari"]}, {"frame_stack": None, "end_on_life_loss": None}),
 }
@@ -301,8 +303,18 @@ def sample_factory(sizes):
 
 
 def sample_factory_env(sizes, name, cfg=None, env_config=None, render_mode=None):
-    """One environment, for a process of Sample Factory."""
-    return environment({**sizes, "env_name": name})
+    """One environment, for a process of Sample Factory.
+
+    Of a game it is Sample Factory's own, whose episodes end with a life and whose rewards are
+    clipped.
+    """
+    if sizes["preprocessing"] != "atari":
+        return environment({**sizes, "env_name": name})
+    from sf_examples.atari.atari_utils import ATARI_ENVS, make_atari_env
+    importlib.import_module("ale_py")  # registers Atari environments
+    game = next(spec.name for spec in ATARI_ENVS if spec.env_id == name)
+    frames = types.SimpleNamespace(env_frameskip=4, env_framestack=sizes["frame_stack"])
+    return make_atari_env(game, frames, env_config, render_mode)
 
 
 def sample_factory_argv(sizes, name):
@@ -323,6 +335,9 @@ def sample_factory_argv(sizes, name):
         "train_for_env_steps": 10**12, "train_for_seconds": 10**9, "save_every_sec": 10**6,
         "decorrelate_envs_on_one_worker": False, "decorrelate_experience_max_seconds": 0}
     widths = [str(width) for width in sizes["hidden_sizes"]]
+    if sizes["preprocessing"] == "atari":
+        flags |= {"encoder_conv_architecture": "convnet_atari", "obs_scale": 255.0,
+                  "encoder_conv_mlp_layers": 512}
     return [f"--{key}={value}" for key, value in flags.items()] + ["--encoder_mlp_layers", *widths]
 
 

@@ -357,8 +357,7 @@ CONFIG = {"frame_stack": 1, "frame_skip": None, "grayscale": False, "resize": No
                                      "  fix: measure without rl_games on EnvPool;"
                                      " or --frame_stack=1"),
     ("envpool", {"frame_stack": 2, "rnn": "gru"}, "EnvPool does not support frame_stack=2\n"),
-    ("sample_factory", {"preprocessing": "atari", "end_on_life_loss": True},
-     "--preprocessing=none --end_on_life_loss=False"),
+    ("sample_factory", {"frame_stack": 4, "rnn": "gru"}, "--frame_stack=1 --rnn=none"),
     ("sample_factory", {"activation": "silu"}, "or --activation=tanh"),
     ("sb3", {"model": "impala"}, "or --model=mlp"),
     ("sb3", {"layer_norm": True}, "--layer_norm=False"),
