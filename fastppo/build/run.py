@@ -74,8 +74,7 @@ class Run:
                 self.policy = build_policy(self.source.obs_space, self.source.act_space, config)
                 self.arena = resources.enter_context(closing(
                     make_arena(config, self.policy.to(config.device), self.source)))
-                if config.device.startswith("cuda"):
-                    resources.enter_context(pinned(self.arena))
+                resources.enter_context(pinned(self.arena, config.device))
                 if config.compile:
                     compile_network(self.policy)
                 self.learner = make_learner(self.policy, config, self.arena, self.ranks)

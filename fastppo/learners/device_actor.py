@@ -7,7 +7,7 @@ is, on a mirror in ordinary memory.
 """
 
 import logging
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Iterator, Sequence
 
 import numpy as np
@@ -175,18 +175,31 @@ def central_actor(arena: Arena, policy: Policy, groups: Sequence[range], config:
 
 def fixed_memory(x: Tensor, device: torch.device) -> Tensor:
     """`x` in memory that the system may not move, for copies that a GPU makes by itself."""
-    return x.pin_memory() if device.type == "cuda" else x
+    if device.type != "cuda":
+        return x
+    with torch.cuda.device(device):
+        return x.pin_memory()
 
 
 @contextmanager
-def pinned(arena: Arena) -> Iterator[bool]:
-    """Registers the arena with CUDA, so that no copy from it waits; yields whether that worked."""
+def pinned(arena: Arena, device: str) -> Iterator[bool]:
+    """Registers the arena with CUDA if `device` is a GPU; yields whether that worked.
+
+    A copy from it to the device then need not wait.
+    """
+    if not device.startswith("cuda"):
+        yield False
+        return
     runtime, block = torch.cuda.cudart(), arena.block
-    done = not int(runtime.cudaHostRegister(block.ctypes.data, block.nbytes, 0))
+    with torch.cuda.device(device):  # any other GPU would get a context, and lose memory to it
+        done = not int(runtime.cudaHostRegister(block.ctypes.data, block.nbytes, 0))
     if not done:
+        with suppress(RuntimeError):  # CUDA tells of the refusal again, at the next launch
+            torch.zeros(1, device=device)
         log.info("the shared memory is not pinned: the limit of locked memory, ulimit -l, is lower")
     try:
         yield done
     finally:
         if done:
-            runtime.cudaHostUnregister(block.ctypes.data)
+            with torch.cuda.device(device):
+                runtime.cudaHostUnregister(block.ctypes.data)

@@ -1,6 +1,7 @@
 """Central acting with a mirror of the observations: the same rollout, here without a graph."""
 
 import logging
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 
@@ -115,15 +116,49 @@ def test_a_step_that_cannot_be_captured_runs_as_it_is(caplog):
     assert "actions are chosen without a CUDA graph, because" in caplog.text
 
 
-@pytest.mark.parametrize("code", [0, 1])
-def test_the_shared_memory_is_registered_until_the_run_ends(monkeypatch, caplog, code):
-    calls, arena = [], Arena({"x": ("<f4", (5, 7)), "y": ("|b1", (3,))})
+@pytest.fixture
+def current(monkeypatch):
+    """The GPUs that are current, one within the other; none of them is there."""
+    found = []
+
+    @contextmanager
+    def device(name):
+        found.append(str(name))
+        yield
+        found.pop()
+    monkeypatch.setattr(torch.cuda, "device", device)
+    return found
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_the_shared_memory_is_registered_with_its_gpu_until_the_run_ends(
+        monkeypatch, caplog, current, code):
+    calls, launched, arena = [], [], Arena({"x": ("<f4", (5, 7)), "y": ("|b1", (3,))})
     monkeypatch.setattr(torch.cuda, "cudart", lambda: SimpleNamespace(
-        cudaHostRegister=lambda *args: calls.append(args) or code,
-        cudaHostUnregister=calls.append))
-    with caplog.at_level(logging.INFO), pinned(arena) as done:
-        assert done is (code == 0)
-        (address, size, flags), = calls
-    assert address == arena["x"].ctypes.data and size == arena.block.nbytes and flags == 0
-    assert calls[1:] == [address] * (code == 0) and ("not pinned" in caplog.text) is (code == 1)
+        cudaHostRegister=lambda *args: calls.append((*current, *args)) or code,
+        cudaHostUnregister=lambda *args: calls.append((*current, *args))))
+
+    def first_launch(*shape, device):
+        launched.append(device)
+        raise RuntimeError("CUDA error: out of memory")  # what the registration left behind
+    monkeypatch.setattr(torch, "zeros", first_launch)
+    with caplog.at_level(logging.INFO), pinned(arena, "cuda:1") as done:
+        assert done is (code == 0) and current == []
+        (device, address, size, flags), = calls
+    assert device == "cuda:1" and address == arena["x"].ctypes.data
+    assert size == arena.block.nbytes and flags == 0
+    assert calls[1:] == [("cuda:1", address)] * (code == 0)
+    assert launched == ["cuda:1"] * (code != 0) == ["cuda:1"] * ("not pinned" in caplog.text)
     arena.close()
+
+
+def test_nothing_is_registered_for_a_run_on_the_cpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "cudart", None)
+    with pinned(None, "cpu") as done:
+        assert not done
+
+
+def test_memory_for_copies_is_pinned_for_the_gpu_that_makes_them(monkeypatch, current):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: [*current])
+    assert device_actor.fixed_memory(torch.ones(2), torch.device("cuda:1")) == ["cuda:1"]
+    assert device_actor.fixed_memory(torch.ones(2), torch.device("cpu")).tolist() == [1.0, 1.0]
