@@ -1,5 +1,6 @@
 """Chooses the CPU or the GPU for device=auto, by measuring both with the networks of the run."""
 
+import gc
 import logging
 import math
 import time
@@ -18,10 +19,11 @@ from fastppo.config import Config
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError, Error
 from fastppo.learners.compiled import policy_plan
-from fastppo.learners.device_actor import central_actor
+from fastppo.learners.device_actor import central_actor, pinned
 from fastppo.machine.ranks import Ranks, rank_count
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
+from fastppo.spaces.leaves import tree_map
 from fastppo.stepping.actors import LocalActor
 from fastppo.update.arithmetic import layer_flops
 from fastppo.update.coefficients import coefficients_at
@@ -65,6 +67,8 @@ def placement_among(source: EnvSource, devices: Sequence[str]) -> Placement:
                 seconds[device] = seconds_per_step(source, resolve(source, device=device))
             except ConfigError:  # a setting that only another device has
                 seconds[device] = math.inf
+            gc.collect()  # of a trial some parts name each other
+            torch.cuda.empty_cache()  # what torch keeps is not free for the run's forecast
     return Placement(min(seconds, key=lambda device: seconds[device]), seconds)
 
 
@@ -83,7 +87,7 @@ def seconds_per_step(source: EnvSource, config: Config) -> float:
 def _acting(source: EnvSource, config: Config, policy: Policy) -> float:
     """Seconds per step of choosing the actions, as the run does it: in workers, or centrally."""
     one = config.replace(num_steps=1, num_minibatches=1, num_workers=0)
-    with closing(make_arena(one, policy, source)) as arena:
+    with closing(make_arena(one, policy, source)) as arena, pinned(arena, config.device):
         rows = trial_rows(policy.observer.layout)
         arena["frames"].fill(0)
         for e in range(config.num_envs):
@@ -108,9 +112,9 @@ def _acting(source: EnvSource, config: Config, policy: Policy) -> float:
 def _updating(source: EnvSource, config: Config, policy: Policy) -> float:
     """Seconds per step of an update with one minibatch of the run's size, all epochs of it."""
     envs = max(1, config.num_envs // config.num_minibatches)
-    part = config.replace(
+    part = config.replace(  # without target_kl, which would cut some of the repeated updates
         num_envs=envs, num_minibatches=max(1, envs * config.num_minibatches // config.num_envs),
-        num_workers=0)
+        num_workers=0, target_kl=None)
     if config.device == "cpu":
         step = 3 * config.epochs * envs * layer_flops(policy)
         steps = max(1, min(config.num_steps, int(MOST_CPU_FLOPS / max(1, step))))
@@ -120,6 +124,8 @@ def _updating(source: EnvSource, config: Config, policy: Policy) -> float:
                                                           ) as arena:
         learner = make_learner(policy, part, arena, ranks)
         rollout, coefs = trial_rollout(policy, part.num_steps, envs), coefficients_at(config, 1.0)
+        rollout = rollout._replace(  # where the run has its observations already
+            obs=tree_map(lambda x: x.to(config.device), rollout.obs))
         with torch_threads(config.update_threads, config.precision == "tf32"):
             seconds = _seconds(lambda: learner.update(rollout, coefs, 0))
     processes = 1 + helper_count(config.num_workers) if shares_update(config, policy) else 1

@@ -1,7 +1,10 @@
 """The device that device=auto takes: what is measured, on the CPU alone, and what is chosen."""
 
 import math
+import weakref
+from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,9 +15,11 @@ from tiny_settings import TINY
 from fastppo import PPO
 from fastppo.build import placement
 from fastppo.build.given_settings import config_for, make_source
+from fastppo.build.model import build_policy
 from fastppo.build.placement import Placement, place, placement_among
 from fastppo.build.resolve import resolve
-from fastppo.errors import NonFiniteError
+from fastppo.errors import ConfigError, NonFiniteError
+from fastppo.spaces.leaves import tree_map
 
 IMAGE = Box(0, 255, (36, 36), "u1")
 CASES = {
@@ -73,6 +78,73 @@ def test_a_setting_that_one_device_lacks_leaves_the_other(monkeypatch):
     image = partial(Chance, IMAGE, Discrete(3))
     found = placement_among(source_of(image, model="cnn", precision="tf32"), ("cpu", "cuda"))
     assert found.device == "cuda" and math.isinf(found.seconds["cpu"])
+
+
+def test_what_a_trial_kept_of_a_gpu_is_free_before_the_next_one(monkeypatch):
+    kept, seen = [], []
+
+    class Part:
+        """A part of a trial that is named by another one, and so freed by the collector alone."""
+
+    def measured(source, device):
+        one, two = Part(), Part()
+        one.other, two.other = two, one
+        kept.append(weakref.ref(one))
+        if device == "cuda":
+            raise ConfigError("of another device", "none")
+        return 1e-6
+    monkeypatch.setattr(placement, "resolve", lambda source, device: device)
+    monkeypatch.setattr(placement, "seconds_per_step", measured)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: seen.append([x() for x in kept]))
+    placement_among(None, ("cuda", "cpu"))
+    assert seen == [[None], [None, None]]
+
+
+def test_acting_is_measured_with_the_memory_of_a_run_on_the_device(monkeypatch):
+    devices, source = [], source_of("CartPole-v1")
+
+    @contextmanager
+    def noted(arena, device):
+        devices.append((len(arena["obs"]), device))
+        yield True
+        assert len(arena["obs"])  # it is closed later
+    monkeypatch.setattr(placement, "pinned", noted)
+    placement.seconds_per_step(source, resolve(source))
+    assert devices == [(2, "cpu")]
+
+
+@pytest.fixture
+def thrice(monkeypatch):
+    """Each part is measured three times; the results of the calls."""
+    found = []
+    monkeypatch.setattr(placement, "_seconds", lambda call: len([
+        found.append(call()) for _ in range(3)]))
+    return found
+
+
+def updating(source, config):
+    return placement._updating(source, config, build_policy(
+        source.obs_space, source.act_space, config))
+
+
+def test_no_epoch_of_a_measured_update_is_left_out(thrice):
+    source = source_of("CartPole-v1", epochs=3, target_kl=1e-9, lr=0.1)
+    updating(source, resolve(source))
+    assert [stats["losses/epochs"] for stats in thrice] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("case", ["kernel", "parts", "stacked images"])
+def test_the_observations_of_measured_updates_go_to_the_device_once(monkeypatch, thrice, case):
+    env, settings = CASES[case]
+    source = source_of(env, **settings)
+    config, seen, to = resolve(source).replace(device="cuda:1"), [], torch.Tensor.to
+    monkeypatch.setattr(torch.Tensor, "to", lambda x, *place: to(
+        x, *["meta" if one == "cuda:1" else one for one in place]))
+    monkeypatch.setattr(placement, "make_arena", lambda *args: SimpleNamespace(close=lambda: 0))
+    monkeypatch.setattr(placement, "make_learner", lambda *args: SimpleNamespace(
+        update=lambda rollout, *others: tree_map(seen.append, rollout.obs)))
+    updating(source, config)
+    assert {x.device.type for x in seen} == {"meta"} and len(seen) == 3 * len({*map(id, seen)})
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("full"), NonFiniteError("nan")])
