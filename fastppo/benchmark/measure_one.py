@@ -52,7 +52,9 @@ def measure_loop(ppo, job: Measurement) -> dict[str, Any]:
 def measure_environments(ppo, job: Measurement) -> dict[str, Any]:
     """Steps per second of the environments under random actions, in their processes."""
     from fastppo.benchmark.peers import Laps
+    from fastppo.learners.device_actor import MirroredEnvs
     laps, vec = Laps(job.lap), ppo.collector.vec
+    vec = vec.vec if isinstance(vec, MirroredEnvs) else vec  # without copies to a device
     length, valid, steps, resets = ppo.arena["length"], ppo.arena["valid"], 0, 0
 
     def play() -> None:

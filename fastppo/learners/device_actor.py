@@ -35,6 +35,7 @@ class ObservationMirror:
 
     def __init__(self, arena: Arena, layout: ObservationLayout, device: torch.device):
         self.arena, self.layout, self.steps = arena, layout, len(arena["raw"])
+        self.device = device
         self.rows = rows_by_step(arena["obs"], self.steps)
         self.stacked = len(arena["frames"]) > 0
         shape = self.steps + 1, *arena["obs"].shape[1:2]
@@ -54,6 +55,11 @@ class ObservationMirror:
         own = [self.arena["stacks"][t]] if self.stacked else leaf_arrays(self.rows[t])
         for there, here in zip(self.parts, own):
             there[t, part].copy_(torch.from_numpy(here[part]), non_blocking=True)
+
+    def wait(self) -> None:
+        """Waits until a GPU has what was uploaded: the memory that it comes from may change."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
 
     def structure(self) -> Any:
         """All observations in the structure of their space, stacks as FrameStacks."""
@@ -100,8 +106,7 @@ class GroupStep:
                                         for x in self.outputs]
         for own, there in zip(self.results, self.outputs):
             own.copy_(there, non_blocking=True)
-        if self.noise.is_cuda:
-            torch.cuda.current_stream(self.noise.device).synchronize()
+        self.mirror.wait()
         return [x.numpy() for x in self.results]
 
     def _step(self) -> None:
@@ -160,6 +165,7 @@ class MirroredEnvs:
         self.vec.warmup(steps)
         for t in range(steps):
             self.mirror.upload(t)
+            self.mirror.wait()  # the next newest frames have the same place
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.vec, name)

@@ -22,6 +22,7 @@ from fastppo.benchmark import figures, limit, measure_one, peers, session, table
 from fastppo.benchmark.options import Bench
 from fastppo.cli import main
 from fastppo.errors import ConfigError, EnvError
+from fastppo.learners.device_actor import ObservationMirror
 from fastppo.machine.limits import usable_cores
 from fastppo.settings.fixes import Omit, Set, program
 
@@ -148,6 +149,12 @@ def test_every_part_is_measured_in_one_process(trainer, part, how, monkeypatch):
     assert json.loads(json.dumps(found))
     if part != "limit":
         assert found["rate"] > 0
+
+
+def test_the_speed_of_environments_is_without_copies_to_a_device(trainer, monkeypatch):
+    ppo = trainer("CartPole-v1", acting="central", learner="graph")
+    monkeypatch.setattr(ObservationMirror, "upload", None)
+    assert measure(ppo, "environments", monkeypatch=monkeypatch)["rate"] > 0
 
 
 def test_what_it_takes_to_start_workers_is_in_no_figure_of_environments(trainer, monkeypatch):

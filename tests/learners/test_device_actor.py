@@ -95,6 +95,39 @@ def test_what_was_recorded_is_what_the_policy_says_of_the_observations(case, dev
             ppo.update(rollout)
 
 
+@pytest.mark.parametrize("case", ["images", "parts"])
+def test_a_warm_up_waits_before_the_memory_of_a_copy_changes(monkeypatch, case):
+    """The GPU is as late as it may be: it copies when it is waited for."""
+    env, settings = CASES[case]
+    late, copy = [], torch.Tensor.copy_
+
+    def copied(own, there, non_blocking=False):
+        late.append((own, there)) if non_blocking else copy(own, there)
+
+    def waited(mirror):
+        while late:
+            copy(*late.pop(0))
+    with PPO(env, **TINY | dict(acting="central", learner="graph") | settings) as ppo:
+        monkeypatch.setattr(torch.Tensor, "copy_", copied)
+        monkeypatch.setattr(device_actor.ObservationMirror, "wait", waited)
+        ppo.collector.vec.begin()
+        ppo.collector.vec.warmup(8)
+        assert late == []
+        rows, stored = ppo.collector.rollout.obs, leaf_arrays(stored_rows(ppo.arena))
+        found = [rows.tensor().numpy()] if case == "images" else [
+            *ppo.policy.observer.layout.split(rows)]
+        assert all(np.array_equal(x[:8], y[:8]) and x[:8].any() for x, y in zip(found, stored))
+
+
+def test_waiting_is_for_the_gpu_of_the_mirror_alone(monkeypatch):
+    waits = []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(
+        synchronize=lambda: waits.append(str(device))))
+    for name in ("cpu", "cuda:1"):
+        device_actor.ObservationMirror.wait(SimpleNamespace(device=torch.device(name)))
+    assert waits == ["cuda:1"]
+
+
 class Asks(torch.nn.Module):
     """A model whose forward waits for the device, which no graph can."""
 
