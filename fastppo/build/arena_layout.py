@@ -28,13 +28,15 @@ from fastppo.workers.update_helper import helper_count, shards_spec
 def make_arena(config: Config, policy: Policy, source: EnvSource) -> Arena:
     """The shared memory of a run; ConfigError with a setting that fits if there is too little."""
     kept = activation_bytes(policy) if config.learner != "kernel" else 0
+    encoding, moments = policy.observer.encoding, policy.observer.mean
+    one_id = len(set(map(id, source.factories))) == 1
+    names = ("num_envs", "num_steps") if one_id else ("num_steps",)
     if config.device.startswith("cuda"):
         simulated = isinstance(source.vector, Simulator)
         check_gpu_memory(config, lambda config: bytes_on_gpu(
-            config, arena_spec(config, policy), kept, simulated),
-            torch.cuda.mem_get_info(config.device)[0])
+            config, arena_spec(config, policy), kept, len(moments), simulated),
+            torch.cuda.mem_get_info(config.device)[0], names[0])
     activations = kept if config.device == "cpu" else 0
-    encoding, moments = policy.observer.encoding, policy.observer.mean
     columns = 0 if encoding.identity else \
         encoding.size if config.learner == "kernel" else len(moments)
 
@@ -43,8 +45,6 @@ def make_arena(config: Config, policy: Policy, source: EnvSource) -> Arena:
 
     def total(config: Config) -> int:
         return spec_bytes(arena_spec(config, policy)) + beside(config)
-    one_id = len(set(map(id, source.factories))) == 1
-    names = ("num_envs", "num_steps") if one_id else ("num_steps",)
     arena = Arena(arena_spec(config, policy), beside=beside(config),
                   remedy=partial(fitting_setting, config, total, names))
     arena["stacks"].fill(0)  # workers check these numbers before the first rollout

@@ -11,6 +11,7 @@ from fastppo.config import Config, default_of
 from fastppo.errors import ConfigError
 from fastppo.machine.arena import Spec, spec_bytes
 from fastppo.machine.limits import free_memory
+from fastppo.machine.ranks import rank_count
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Fix, Set
 
@@ -46,6 +47,9 @@ def bytes_beside_arena(config: Config, spec: Spec, activations: int, columns: in
         minibatch = -(-rows // (config.num_minibatches * config.num_microbatches))
         shuffled = max(obs, minibatch * obs // math.prod(spec["obs"][1][:2]))
         total += TORCH_BYTES + shuffled + act + 16 * rows + 2 * activations * minibatch
+    if config.learner == "graph" and config.device == "cpu":  # all frames, too; and the mirror
+        frames = spec_bytes({name: spec[name] for name in ("frames", "stacks")})
+        total += frames + (config.acting == "central") * (obs + frames)
     worker = WORKER_BYTES + PACKED_VECTORS[config.acting] * vector
     return total + PARAMETER_VECTORS[config.learner] * vector + worker * config.num_workers
 
@@ -65,26 +69,31 @@ def activation_bytes(policy: Policy) -> int:
     return (kept(4) - kept(2)) // 2  # without the weights
 
 
-def bytes_on_gpu(config: Config, spec: Spec, activations: int, simulated: bool = False) -> int:
+def bytes_on_gpu(config: Config, spec: Spec, activations: int, columns: int,
+                 simulated: bool = False) -> int:
     """About how many bytes a run allocates on a GPU, beside the context and libraries of CUDA.
 
-    `spec` is that of its arena, `activations`: see activation_bytes; a run that is `simulated` has
-    its rollout there, too.
+    `spec` is that of its arena, `activations`: see activation_bytes; `columns` have moments; a run
+    that is `simulated` has its rollout there, too. Under torchrun they are those of one process,
+    which has a mirror of all environments, and samples of its own ones.
     """
-    rows = config.num_envs * config.num_steps
+    rows, ranks = config.num_envs * config.num_steps, rank_count()
     minibatch = -(-rows // (config.num_minibatches * config.num_microbatches))
-    samples = spec_bytes({name: spec[name] for name in ("obs", "frames", "stacks", "act")})
+    samples = 24 * rows + spec_bytes({
+        name: spec[name] for name in ("obs", "frames", "stacks", "act")})
     row = spec_bytes({"obs": spec["obs"]}) // math.prod(spec["obs"][1][:2])
-    copies = 4 if simulated else 2  # samples, and shuffled or static ones; rollout, final ones
-    return (copies * (samples + 24 * rows) + (row + 2 * activations) * minibatch
+    copies = 3 if simulated else 1  # shuffled or static samples; rollout, final ones
+    own = copies * samples + (row + 2 * activations) * minibatch
+    own += 12 * columns * rows  # numbers for the moments, in f32 and f64
+    return (samples + own // ranks
             + PARAMETER_VECTORS[config.learner] * spec_bytes({"params": spec["params"]}))
 
 
-def check_gpu_memory(config: Config, need: Callable[[Config], int], free: int) -> None:
+def check_gpu_memory(config: Config, need: Callable[[Config], int], free: int, name: str) -> None:
     """Raises ConfigError if a run needs more than `free` bytes of its GPU: need(config).
 
-    The fix splits the minibatch, whose activations are usually most of it, or has fewer
-    environments.
+    The fix splits the minibatch, whose activations are usually most of it, or reduces the setting
+    `name`, num_envs or num_steps.
     """
     if (wanted := need(config)) <= free:
         return
@@ -92,11 +101,13 @@ def check_gpu_memory(config: Config, need: Callable[[Config], int], free: int) -
     parts = (2**i for i in range(1, rows.bit_length()))
     micro = next((config.num_microbatches * n for n in parts if need(config.replace(
         num_microbatches=config.num_microbatches * n)) <= free), None)
-    envs = next((n for n in (config.num_envs >> i for i in range(1, 64)) if n and n
-                 * config.num_steps >= config.num_minibatches
-                 and need(config.replace(num_envs=n)) <= free), None)
-    fixes = [Set(**{name: value}) for name, value in (
-        ("num_microbatches", micro), ("num_envs", envs)) if value]
+    given = getattr(config, name)
+    fewer = next((n for n in (given >> i for i in range(1, 64)) if n and n
+                  * config.num_envs * config.num_steps >= given * config.num_minibatches
+                  and (name != "num_envs" or n % rank_count() == 0)
+                  and need(config.replace(**{name: n})) <= free), None)
+    fixes = [Set(**{setting: value}) for setting, value in (
+        ("num_microbatches", micro), (name, fewer)) if value]
     raise ConfigError(f"the run needs about {wanted >> 20:,} MiB on {config.device}, where"
                       f" {free >> 20:,} MiB are free",
                       tuple(fixes) or "use a smaller network or smaller observations")

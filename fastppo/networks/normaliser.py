@@ -35,8 +35,9 @@ class RunningMoments(nn.Module):
     def merge_tensor(self, rows: Tensor) -> None:
         """`merge` of rows [n f] that are on the device of the moments."""
         (count, mean, m2), rows = self.state, rows.double()
-        far, both = rows.mean(0) - mean, count + len(rows)
-        m2 += (rows - rows.mean(0)).square().sum(0) + far.square() * (count * len(rows) / both)
+        var, found = torch.var_mean(rows, 0, correction=0)  # which keeps no copies of all rows
+        far, both = found - mean, count + len(rows)
+        m2 += var * len(rows) + far.square() * (count * len(rows) / both)
         self.restore([both, mean + far * (len(rows) / both), m2])
 
     def restore(self, state: Sequence[Tensor]) -> None:

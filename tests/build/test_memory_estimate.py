@@ -3,19 +3,31 @@
 import json
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from envs_for_tests import Chance
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from fastppo.build import arena_layout
 from fastppo.build.arena_layout import arena_spec
+from fastppo.build.check_rollout import check_rollout
 from fastppo.build.given_settings import config_for, make_source
-from fastppo.build.memory_estimate import activation_bytes, bytes_on_gpu, check_gpu_memory
+from fastppo.build.memory_estimate import (
+    activation_bytes,
+    bytes_beside_arena,
+    bytes_on_gpu,
+    check_gpu_memory,
+)
 from fastppo.build.model import build_policy
 from fastppo.build.resolve import resolve
 from fastppo.errors import ConfigError
+from fastppo.networks.frame_stacks import FrameStacks
+from fastppo.networks.normaliser import RunningMoments
+from fastppo.spaces.leaves import tree_map
 
 MEASURE = """
 import json, sys
@@ -58,8 +70,23 @@ def test_what_an_update_takes_is_within_the_forecast(settings):
     assert found["taken"] <= found["forecast"] <= 4 * found["taken"], found
 
 
-def forecast_on_gpu(settings):
-    """(Config of a run with images, the forecast of its bytes on a GPU as a function of it)."""
+def test_the_graphs_samples_and_the_mirror_are_in_the_forecast_on_a_cpu():
+    config, _ = forecast_on_gpu({})
+    config, large = config.replace(device="cpu", acting="central"), 1 << 30
+    spec = {name: ("|u1", (1, 1, size)) for name, size in (
+        ("obs", 1), ("act", 1), ("params", 1), ("frames", large), ("stacks", 1))}
+
+    def frames(**changes):
+        return round(bytes_beside_arena(config.replace(**changes), spec, 0, 0) / large)
+    assert [frames(), frames(acting="local"), frames(learner="torch"), frames(device="cuda")] == [
+        2, 1, 0, 0]
+
+
+def forecast_on_gpu(settings, columns=0):
+    """(Config of a run with images, the forecast of its bytes on a GPU as a function of it).
+
+    Of `columns` there are moments.
+    """
     image = Box(0, 255, (84, 84), np.uint8)
     source = make_source(env := lambda: Chance(image), config_for(env, {
         "preset": "none", "num_workers": 0, "learner": "graph", "model": "cnn",
@@ -68,21 +95,88 @@ def forecast_on_gpu(settings):
     policy = build_policy(source.obs_space, source.act_space, config)
     kept = activation_bytes(policy)
     return config.replace(device="cuda"), lambda config: bytes_on_gpu(
-        config, arena_spec(config, policy), kept)
+        config, arena_spec(config, policy), kept, columns)
 
 
-def test_a_run_that_does_not_fit_on_the_gpu_is_told_what_does():
+@pytest.mark.parametrize("name", ["num_envs", "num_steps"])
+def test_a_run_that_does_not_fit_on_the_gpu_is_told_what_does(name):
     config, need = forecast_on_gpu({"num_minibatches": 1})
     wanted = need(config)
-    check_gpu_memory(config, need, wanted)
+    check_gpu_memory(config, need, wanted, "num_envs")
     with pytest.raises(ConfigError, match=r"needs about [\d,]+ MiB on cuda, where 0 MiB") as told:
-        check_gpu_memory(config, need, 0)
+        check_gpu_memory(config, need, 0, "num_envs")
     assert "smaller network" in str(told.value)
     with pytest.raises(ConfigError) as told:
-        check_gpu_memory(config, need, wanted // 2)
+        check_gpu_memory(config, need, wanted // 2, name)
     for fix in told.value.fix:
         assert need(config.replace(**fix.settings)) <= wanted // 2
-    assert [[*fix.settings] for fix in told.value.fix] == [["num_microbatches"], ["num_envs"]]
+    assert [[*fix.settings] for fix in told.value.fix] == [["num_microbatches"], [name]]
+
+
+def test_a_fix_leaves_each_of_several_processes_as_many_environments(monkeypatch):
+    config, need = forecast_on_gpu({"num_minibatches": 1, "num_envs": 48})
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "16")
+    with pytest.raises(ConfigError) as told:
+        check_gpu_memory(config, need, need(config) - 1, "num_envs")
+    assert not any("num_envs" in fix.settings for fix in told.value.fix)  # 24 is no multiple
+
+
+@pytest.mark.parametrize("count, name", [(1, "num_envs"), (2, "num_steps")])
+def test_the_fix_for_a_gpu_is_a_setting_that_may_change(monkeypatch, count, name):
+    told = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7 << 20, 8 << 20))
+    monkeypatch.setattr(arena_layout, "check_gpu_memory", lambda *args: told.append(args[2:]))
+    envs = [partial(Chance, act_space=Discrete(2)) for _ in range(count)] * (4 // count)
+    env = envs if count > 1 else envs[0]
+    source = make_source(env, config_for(env, {"preset": "none", "num_workers": 0} | (
+        {"num_envs": 4} if count == 1 else {})))
+    config = resolve(source)
+    policy = build_policy(source.obs_space, source.act_space, config)
+    arena_layout.make_arena(config.replace(device="cuda"), policy, source).close()
+    assert told == [(7 << 20, name)]
+
+
+def test_moments_cost_a_gpu_their_numbers_in_two_precisions():
+    config, need = forecast_on_gpu({"num_minibatches": 4}, columns=5)
+    without = forecast_on_gpu({"num_minibatches": 4})[1]
+    assert need(config) - without(config) == 5 * 64 * 32 * 12
+
+
+def test_moments_are_merged_without_a_further_copy_of_the_rows():
+    sizes, moments, rows = [], RunningMoments(7), torch.ones(100, 7)
+
+    class Sizes(TorchDispatchMode):
+        """Notes the bytes of every tensor that an operation makes."""
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            tree_map(lambda x: sizes.append(x.nbytes), out)
+            return out
+    with Sizes():
+        moments.merge_tensor(rows)
+    assert [size for size in sizes if size >= 100 * 7] == [100 * 7 * 8]
+
+
+def test_a_process_of_several_needs_a_mirror_of_all_and_its_own_samples(monkeypatch):
+    config, need = forecast_on_gpu({"num_minibatches": 4}, columns=5)
+    sizes, frames = (config, config.replace(num_envs=32)), 64 * (32 + 4) * 84 * 84
+    one = [need(size) for size in sizes]
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    whole, half = ((4 * need(size) - alone) / 3 for size, alone in zip(sizes, one))  # not divided
+    assert frames < 2 * (whole - half) < 1.3 * frames < one[0] - one[1]
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+def test_images_are_not_looked_through_for_bounds(trainer, monkeypatch, stack):
+    ppo = trainer(partial(Chance, Box(0, 255, (36, 36), np.uint8), Discrete(3)), model="cnn",
+                  frame_stack=stack)
+    rollout, images = ppo.collect(), []
+    for kind in (torch.Tensor, FrameStacks):
+        monkeypatch.setattr(kind, "cpu", images.append, raising=False)
+    check_rollout(rollout, ppo.policy, 1)
+    assert images == []
 
 
 @pytest.mark.cuda
