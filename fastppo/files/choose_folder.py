@@ -178,9 +178,16 @@ def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator
 
 
 def remove_start(folder: Path) -> None:
-    """Removes the files of a run that ended before its first iteration, if it has no others."""
-    if {*os.listdir(folder)} - START_FILES or any(
-            len(path.read_bytes().splitlines()) > 1 for path in folder.glob(METRICS_FILE)):
+    """Removes the files of a run that ended before its first iteration, if it has no others.
+
+    A run whose files do not say so keeps them: a full disk may be why there is no model.
+    """
+    rows = [len((folder / name).read_bytes().splitlines()) for name in (METRICS_FILE, EPISODES_FILE)
+            if (folder / name).exists()]
+    if {*os.listdir(folder)} - START_FILES or max(rows, default=0) > 1:
+        return
+    summary = folder / SUMMARY_FILE
+    if summary.exists() and '"iterations": 0,' not in summary.read_text(encoding="utf-8"):
         return
     for name in os.listdir(folder):
         (folder / name).unlink()

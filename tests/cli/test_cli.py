@@ -737,12 +737,20 @@ def test_a_run_that_cannot_start_leaves_no_folder_and_runs_latest_as_it_was(comm
 
 
 def test_only_files_of_a_start_are_removed_with_it(tmp_path):
-    for name, text in (("metrics.csv", "a\n1\n"), ("mine.txt", "")):
+    for name, text in (("metrics.csv", "a\n1\n"), ("mine.txt", ""), ("episodes.csv", "a\n1\n"),
+                       ("summary.json", json.dumps({"iterations": 10, "seconds": 0}, indent=2)),
+                       ("summary.json", "")):  # of a full disk
         with pytest.raises(EnvError), choose_folder.new_folder(None, "x__1") as folder:
             (folder / "config.json").touch()
             (folder / name).write_text(text)
             raise EnvError("it cannot start")
         assert {path.name for path in folder.iterdir()} == {"config.json", name}
+        shutil.rmtree(folder)
+    with pytest.raises(EnvError), choose_folder.new_folder(None, "x__1") as folder:
+        (folder / "metrics.csv").write_text("a\n")
+        (folder / "summary.json").write_text(json.dumps({"iterations": 0, "seconds": 0}, indent=2))
+        raise EnvError("it cannot start")
+    assert not folder.exists()
 
 
 # how a run ends early
