@@ -110,11 +110,12 @@ def resumed_settings(path: Path, stored: dict[str, Any], code: list[str], env: A
                      changes: dict[str, Any]) -> dict[str, Any]:
     """The settings of a run that continues the checkpoint `path` with some `changes`.
 
-    `stored` are its settings, and `code` the names of those that no file holds.
+    `stored` are its settings, and `code` the names of those that no file holds. With device="auto"
+    it stays where it was.
     Raises ConfigError for a change that would make it another run, and for code that is missing.
     """
     changes = {name: value for name, value in changes.items()
-               if name in CHANGEABLE or value not in (None, "auto")}
+               if value not in (None, "auto") or name in CHANGEABLE - {"device"}}
     if is_preset_file(changes.get("preset")):
         del changes["preset"]
     known = {field.name for field in fields(Config)}

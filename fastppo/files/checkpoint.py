@@ -55,9 +55,12 @@ def write_checkpoint(ppo, path: Path) -> None:
     """Writes the state after the last complete iteration; CheckpointError if that fails."""
     for sink in ppo.sinks:  # a run that is resumed goes on after the rows that wait
         getattr(sink, "flush", int)()
-    # As it was given: what "auto" means is resolved again, for the machine that resumes.
+    # As it was given: what "auto" means is resolved again, for the machine that resumes. But it
+    # keeps the device, which another measurement could change.
     config = vars(ppo.source.config) | {"seed": ppo.config.seed, "run_dir": None,
                                         "precision": ppo.config.precision}
+    if config["device"] == "auto":
+        config["device"] = ppo.config.device.partition(":")[0]  # each rank adds its own number
     public, tensors = public_config(ppo.config), {}
     code = [name for name, value in config.items()
             if not is_plain(value) or name == "env_kwargs" and plain(value) != public[name]]
