@@ -344,6 +344,23 @@ def test_what_cannot_be_measured_is_said_with_a_fix(argv, words, monkeypatch, ca
     assert words in capsys.readouterr().err
 
 
+def test_all_parts_of_a_session_are_on_the_device_that_was_chosen_once(monkeypatch):
+    asked = []
+
+    def run(jobs):
+        asked.extend((job.part, job.settings["device"]) for job in jobs)
+        return [{"config": {"device": "cuda"}}]
+
+    def rounds(job, options, report_progress):
+        assert job.settings["device"] == "cuda" and job.settings["run_dir"] is None
+        raise KeyboardInterrupt
+    monkeypatch.setattr(session, "run_jobs", run)
+    monkeypatch.setattr(session, "measure_rounds", rounds)
+    with pytest.raises(KeyboardInterrupt):
+        session.run_session({"env_name": "CartPole-v1", "device": "auto"}, Bench())
+    assert asked == [("facts", "auto")]
+
+
 def test_a_system_that_is_not_installed_is_an_error_with_the_line_that_installs_it(monkeypatch):
     monkeypatch.setitem(peers.PEERS, "sb3", peers.PEERS["sb3"]._replace(modules=["gone"]))
     monkeypatch.setattr(session, "peer", lambda *_: {"missing": ["gone"]})
