@@ -23,7 +23,10 @@ WARMUP_STEPS = 128  # longest random rollout from which observation moments star
 
 
 class Rollout(NamedTuple):
-    """The record of one iteration: tensors [t e ...] in shared memory, good until the next one."""
+    """The record of one iteration: tensors [t e ...], good until the next one.
+
+    They are in shared memory, but observations may be on a device, and a simulator's actions, too.
+    """
 
     obs: Any  # [t+1 e ...] seen before acting; a tensor, a structure of tensors or FrameStacks
     act: Tensor  # i64 [t e] or [t e k], f32 [t e a], as the policy chose it

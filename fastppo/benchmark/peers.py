@@ -5,10 +5,11 @@
 Run as a file, it imports nothing of fastppo and prints one line of JSON: `rate` in steps per second
 after the first iteration, `version`, and `env_name` where the system has another version of the
 environment; or `failed`, the reason in one line.
-Every system gets the same environment, sizes, network, epochs, coefficients, and one torch thread
-per process (all cores for the convolutions of Stable-Baselines3, which has one process, and its own
-preprocessing of Atari games); and the same normalisation if it has one (rl_games and Sample Factory
-do not normalise rewards). None of them supports action masks.
+Every system gets the same environment, sizes, network, epochs and coefficients, the same device
+(only Stable-Baselines3 can have a GPU here), and one torch thread per process (all cores for the
+convolutions of Stable-Baselines3, which has one process, and its own preprocessing of Atari games);
+and the same normalisation if it has one (rl_games and Sample Factory do not normalise rewards).
+None of them supports action masks.
 """
 
 import functools

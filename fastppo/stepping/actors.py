@@ -2,6 +2,7 @@
 
     LocalActor     the compiled policy, in the process that steps the environments
     CentralActor   any policy, in the main process, for a group of environments at once
+    DeviceActor    a CentralActor with the observations on its device, in learners/device_actor.py
     WaitingActor   in a worker: waits for the main process's CentralActor
     RandomActor    uniformly random actions, for the warm-up
 """
