@@ -7,19 +7,24 @@ TORCH ?=
 ARGS ?=
 JOBS ?= 2
 
+define newline
+
+
+endef
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := PYTHONWARNINGS=ignore PIP_PROGRESS_BAR=off $(PY) -m pip --quiet --disable-pip-version-check
 DEBUG := $(filter-out 0,$(FASTPPO_DEBUG))
 STAMP := $(VENV)/installed$(if $(DEBUG),-debug)
 LOG := build/install.log
+FETCHING := build/fetching
 WHAT := -e . -c constraints.txt
 # The requirements of an extra, one per line. Installing `.[extra]` would build the kernels again.
 EXTRA := $(PY) -c 'import sys, tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"] \
     ["optional-dependencies"][sys.argv[1]], sep="\n")'
 FETCHED := $(if $(TORCH),pypi.org and download.pytorch.org,pypi.org)
 OR_SAY := || { echo "  fix: see the lines above; if it is the network: $(FETCHED) must be in" \
-    "reach (HTTPS_PROXY)$(if $(TORCH),; or leave TORCH=$(TORCH) out); then make again" >&2; exit 1; }
+    "reach (HTTPS_PROXY); then make again$(if $(TORCH),$(newline)  or:  make train, which takes PyTorch from pypi.org)" >&2; exit 1; }
 SANE := build/sanitize
 PAGES := build/pages
 TOUCH_C := $(addprefix tests/,machine workers learners core/test_rollout.py networks/test_recurrent.py \
@@ -141,8 +146,11 @@ $(STAMP): setup.py pyproject.toml constraints.txt $(wildcard csrc/*/*) | $(VENV)
 ifeq ($(TORCH),cpu)
 	@$(PIP) install uv $(OR_SAY)
 endif
-	@(while sleep 15 >/dev/null 2>&1; do echo "          still installing, $(VENV) has $$(du -sm $(VENV) | cut -f 1) MB"; \
-	    done) & watch=$$!; trap "kill $$watch" EXIT; $(INSTALL) $(OR_SAY)
+	@rm -rf $(FETCHING) && mkdir -p $(FETCHING)
+	@(while sleep 15 >/dev/null 2>&1; do echo "          still installing," \
+	    "$$(du -cm $(VENV) $(FETCHING) | tail -n 1 | cut -f 1) MB so far"; \
+	    done) & watch=$$!; trap "kill $$watch; rm -rf $(FETCHING)" EXIT; \
+	    TMPDIR=$(CURDIR)/$(FETCHING) $(INSTALL) $(OR_SAY)
 	@if $(PY) -c 'import fastppo._cells, fastppo._kernels' 2>/dev/null; then \
 	    echo "kernels   compiled"; \
 	else \

@@ -309,17 +309,17 @@ class Config:
                               f" of num_envs {self.num_envs} x num_steps {self.num_steps}",
                               Set(num_minibatches=min(rows, defaults.get("num_minibatches", 32))))
 
-    def replace(self, **changes) -> "Config":
-        """This Config with some fields changed; an unknown name raises ConfigError."""
-        check_names(changes)
-        return replace(self, **changes)
+    def __new__(cls, *_, **given):
+        check_names(given)
+        return super().__new__(cls)
+
+    replace = replace  # config.replace(**changes) is a Config with some fields changed
 
 
 def check_names(given: Mapping[str, Any]) -> None:
     """Raises ConfigError for all names that are no fields of Config, with ours for each."""
-    known = [field.name for field in fields(Config)]
-    if wrong := {name: given[name] for name in given if name not in known}:
-        raise ConfigError(*unknown_settings(wrong, known))
+    if wrong := {name: given[name] for name in given if name not in Config.__match_args__}:
+        raise ConfigError(*unknown_settings(wrong, Config.__match_args__))
 
 
 def default_of(name: str) -> Any:

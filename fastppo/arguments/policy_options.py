@@ -52,9 +52,14 @@ class PolicyOptions:
             raise ConfigError(f"{place} has no {BEST_FILE}, which a run with eval_interval writes",
                               Omit("best"))
         if place.is_dir():
-            raise ConfigError(f"{place} has no {MODEL_FILE}: the run has not ended, has failed"
-                              " early, or this is not the folder of a run",
-                              "give the folder of a run that has ended well")
+            inside = sorted(place.glob(f"*/{MODEL_FILE}"), key=lambda file: file.stat().st_mtime)
+            others = [file.parent for file in inside if not file.parent.is_symlink()]
+            raise ConfigError(
+                f"{place} is not the folder of a run, but has {len(others)} of them" if others else
+                f"{place.resolve() if place.is_symlink() else place} has no {MODEL_FILE}: the run"
+                " has not ended, has failed early, or this is not the folder of a run",
+                f"give the folder of a run, such as {others[-1]}" if others else
+                "give the folder of a run that has ended well")
         raise ConfigError(f"there is no file or folder {place}", POLICY_FIX)
 
 

@@ -79,6 +79,8 @@ class Setting(NamedTuple):
                     f""" --{self.name}='{{"name": 1}}'""")
         if (meant := VALUE_ALIASES.get(text)) in self.choices:
             return Set(**{self.name: meant})
+        if re.fullmatch(r"\d{1,3}(,\d{3})+", text):
+            return f"--{self.name}={text.replace(',', '_')}"
         near = closest_of_each(split_names(text), self.choices) if self.has_several \
             else closest(text, self.choices)
         value = near or self.default

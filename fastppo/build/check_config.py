@@ -1,11 +1,16 @@
 """Rules about settings that exclude or need each other, whatever the environment; no torch here."""
 
-from typing import Any
+from typing import Any, Sequence
 
 from fastppo.config import Config, default_of
 from fastppo.errors import ConfigError
-from fastppo.settings.fixes import Omit, Set, program
+from fastppo.settings.fixes import Omit, Set, format_value, program
 from fastppo.workers.count import needs_workers
+
+# Settings that the compiled kernels know with their defaults alone: of networks, acting, learning.
+NOT_IN_NETWORK = "rnn layer_norm actor_keys critic_keys"
+NOT_IN_ACTING = "std final_tanh norm_values compile"
+NOT_IN_LEARNER = "critic_lr grad_clipping optimizer loss"
 
 
 def check_config(config: Config) -> None:
@@ -18,6 +23,13 @@ def check_config(config: Config) -> None:
     for wrong, what, fix in _conflicts(config):
         if wrong:
             raise ConfigError(what, fix)
+    for name, compiled, general, settings in (
+            ("acting", "local", "central", f"{NOT_IN_NETWORK} {NOT_IN_ACTING}"),
+            ("learner", "kernel", "torch", f"{NOT_IN_NETWORK} {NOT_IN_ACTING} {NOT_IN_LEARNER}")):
+        reason = (unsupported_value(config, precision=("auto", "fp32"))
+                  or changed_setting(config, settings))
+        if getattr(config, name) == compiled and reason:
+            raise unsupported(name, compiled, reason, general)
 
 
 def check_env_kwargs(config: Config) -> None:
@@ -27,6 +39,11 @@ def check_env_kwargs(config: Config) -> None:
                           " training", f"leave render_mode out; to watch a policy: {program()}"
                           " play, or evaluate(1, env=lambda: gymnasium.make(...,"
                           " render_mode='human'))")
+
+
+def unsupported(name: str, compiled: str, reason: str, general: str) -> ConfigError:
+    """The error for the choice `name` = `compiled`, which a setting or space forbids."""
+    return ConfigError(f"{name}={compiled} does not support {reason}", Set(**{name: general}))
 
 
 def first_changed(config: Config, names: str) -> str:
@@ -87,3 +104,16 @@ def _conflicts(config: Config):
         (lacks_workers == "step_timeout",
          f"step_timeout={config.step_timeout:g} ends a worker process that hangs, and there are"
          " none", (Omit("step_timeout"), Set(num_workers=1))))
+
+
+def unsupported_value(config: Config, **supported: Sequence[str]) -> str:
+    """The first setting with a value that is not `supported`, as name=value; "" for none."""
+    others = (name for name, values in supported.items() if getattr(config, name) not in values)
+    return next((f"{name}={getattr(config, name)}" for name in others), "")
+
+
+def changed_setting(config: Config, names: str) -> str:
+    """The first of some settings without its default, as name=value; "" if all have it."""
+    name = first_changed(config, names)
+    value = getattr(config, name, None)
+    return f"your own {name}" if callable(value) else f"{name}={format_value(value)}" * bool(name)

@@ -1,13 +1,17 @@
 """The settings and spaces that the compiled kernels, or CUDA graphs, do not support."""
 
-from typing import Sequence
-
-from fastppo.build.check_config import first_changed, is_user_model
+from fastppo.build.check_config import (
+    NOT_IN_ACTING,
+    NOT_IN_LEARNER,
+    NOT_IN_NETWORK,
+    changed_setting,
+    is_user_model,
+    unsupported_value,
+)
 from fastppo.config import Config
 from fastppo.machine import kernels
 from fastppo.networks.heads import COMPILED_HEADS, make_head
 from fastppo.networks.mlp import COMPILED_ACTIVATIONS
-from fastppo.settings.fixes import format_value
 from fastppo.spaces.observations import (
     ObservationEncoding,
     ObservationLayout,
@@ -15,9 +19,6 @@ from fastppo.spaces.observations import (
 )
 
 COMPILED_MODELS = "mlp", "cnn"
-NOT_IN_NETWORK = "rnn layer_norm actor_keys critic_keys"
-NOT_IN_ACTING = "std final_tanh norm_values compile"
-NOT_IN_LEARNER = "critic_lr grad_clipping optimizer loss"
 
 
 def unsupported_in_acting(config: Config, seen: ObservationLayout) -> str:
@@ -27,15 +28,15 @@ def unsupported_in_acting(config: Config, seen: ObservationLayout) -> str:
     """
     if not kernels.COMPILED:
         return "an installation without the compiled extension"
-    return (_other_value(config, device=("cpu",), precision=("auto", "fp32"))
-            or _unsupported_network(config) or _setting_text(config, NOT_IN_ACTING)
+    return (unsupported_value(config, device=("cpu",), precision=("auto", "fp32"))
+            or _unsupported_network(config) or changed_setting(config, NOT_IN_ACTING)
             or _unsupported_spaces(config, seen))
 
 
 def unsupported_in_learner(config: Config, seen: ObservationLayout) -> str:
     """The first reason for which the compiled learner cannot learn; "" for none."""
     return (unsupported_in_acting(config, seen) or "action masks" * (seen.mask is not None)
-            or _setting_text(config, NOT_IN_LEARNER))
+            or changed_setting(config, NOT_IN_LEARNER))
 
 
 def unsupported_in_graph(config: Config) -> str:
@@ -43,7 +44,8 @@ def unsupported_in_graph(config: Config) -> str:
     rows = config.num_envs * config.num_steps
     uneven = f"num_minibatches={config.num_minibatches} with {rows} samples" * bool(
         rows % config.num_minibatches)
-    return _other_value(config, rnn=("none",)) or _setting_text(config, "optimizer loss") or uneven
+    return (unsupported_value(config, rnn=("none",)) or changed_setting(config, "optimizer loss")
+            or uneven)
 
 
 def is_plain_mlp(config: Config) -> bool:
@@ -55,15 +57,15 @@ def _unsupported_network(config: Config) -> str:
     """The first reason of the network's kind; "" for none."""
     if is_user_model(config.model):
         return "your own model"
-    return (_other_value(config, model=COMPILED_MODELS, activation=COMPILED_ACTIVATIONS)
-            or _setting_text(config, NOT_IN_NETWORK))
+    return (unsupported_value(config, model=COMPILED_MODELS, activation=COMPILED_ACTIVATIONS)
+            or changed_setting(config, NOT_IN_NETWORK))
 
 
 def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
     """The first reason of the spaces, the head and the sizes of the layers; "" for none."""
     head = make_head(seen.act_space, config, 1)
     if type(head) not in COMPILED_HEADS:
-        return _setting_text(config, "distribution sde") or f"the action space {seen.act_space}"
+        return changed_setting(config, "distribution sde") or f"the action space {seen.act_space}"
     if head.size > kernels.MAX_CHOICES:
         return f"{head.size:,} actions (at most {kernels.MAX_CHOICES:,})"
     if config.model == "cnn":
@@ -75,16 +77,3 @@ def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
                 f" {kernels.MAX_WIDTH:,} units")
     return "" if clamps_normalised_only(seen, config.norm_obs, config.obs_limit) \
         else f"obs_limit={config.obs_limit:g}"
-
-
-def _other_value(config: Config, **supported: Sequence[str]) -> str:
-    """The first setting with a value that is not `supported`, as name=value; "" for none."""
-    others = (name for name, values in supported.items() if getattr(config, name) not in values)
-    return next((f"{name}={getattr(config, name)}" for name in others), "")
-
-
-def _setting_text(config: Config, names: str) -> str:
-    """The first of some settings without its default, as name=value; "" if all have it."""
-    name = first_changed(config, names)
-    value = getattr(config, name, None)
-    return f"your own {name}" if callable(value) else f"{name}={format_value(value)}" * bool(name)

@@ -44,8 +44,9 @@ def one_environment(given: Sequence[Any], settings: dict[str, Any]) -> Any:
     if len(given) > 1 or isinstance(env, str) and env.endswith("Policy"):
         names = [x for x in (*given, "CartPole-v1") if isinstance(x, str)]
         name = next(x for x in names if not x.endswith("Policy"))
+        model = "cnn" if "CnnPolicy" in names else "mlp"
         raise ConfigError("PPO takes an environment, then settings by name",
-                          f'PPO("{name}", model="mlp", seed=1)')
+                          f'PPO("{name}", model="{model}", seed=1)')
     return env
 
 

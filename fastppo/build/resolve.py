@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fastppo.build.check_config import is_user_model, normalises_rewards
+from fastppo.build.check_config import is_user_model, normalises_rewards, unsupported
 from fastppo.build.check_settings import check_settings, models_for
 from fastppo.build.compiled_support import (
     unsupported_in_acting,
@@ -175,5 +175,5 @@ def _compiled_unless(reason: str, config: Config, name: str, compiled: str, gene
     """The choice `name` resolved: `compiled`, unless there is a `reason` for which it cannot be."""
     choice = getattr(config, name)
     if choice == compiled and reason:
-        raise ConfigError(f"{name}={compiled} does not support {reason}", Set(**{name: general}))
+        raise unsupported(name, compiled, reason, general)
     return compiled if choice in ("auto", compiled) and not reason else general

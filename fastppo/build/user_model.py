@@ -61,8 +61,7 @@ def _constructor_fix(error: Exception) -> str:
     """The fix for what the constructor of a user's model has raised."""
     if "before Module.__init__() call" in str(error):
         return SUPER
-    called = len(traceback.extract_tb(error.__traceback__)) > 1
-    return "correct it there" if called else f"give {MODEL_CLASS}"
+    return "correct it there" if user_line(error) else f"give {MODEL_CLASS}"
 
 
 def try_network(policy: Policy, config: Config) -> Policy:

@@ -1,5 +1,6 @@
 """The verb: fastppo envs [PATTERN] [--all]."""
 
+import contextlib
 import fnmatch
 import textwrap
 from dataclasses import dataclass
@@ -116,7 +117,10 @@ def preset_lines(ids: Iterable[str]) -> list[str]:
 
 
 def description(name: str) -> list[str]:
-    """The spaces and limits of an environment, which is made for that; or why it cannot be."""
+    """The spaces and limits of an environment, which is made for that; or why it cannot be.
+
+    In one of the user's own a step is taken, too; EnvError if it fails.
+    """
     from fastppo.display.banner import space_text
     from fastppo.envs.make import make_envs, make_factory, spaces_of
     try:
@@ -129,11 +133,23 @@ def description(name: str) -> list[str]:
     obs_space, act_space = map(space_text, spaces_of(env))
     limits = limits_text(env.spec)
     env.close()
+    if ":" in name:
+        take_step(name)
     return [name, *filled_at(NAME_COLUMN, "  observations", obs_space),
             *filled_at(NAME_COLUMN, "  actions", act_space),
             *filled_at(NAME_COLUMN, "  episodes", limits),
             *filled_at(NAME_COLUMN, "  preset", preset_name(name)),
             f"{'  train':{NAME_COLUMN}}{program()} --env_name={name}"]
+
+
+def take_step(name: str) -> None:
+    """Resets an environment and takes a step in it, without a mask; EnvError for a fault."""
+    from fastppo.spaces.leaves import MASK
+    from fastppo.workers.make_vec import make_vec
+    with contextlib.closing(make_vec(name, 1, num_workers=0, seed=0)) as env:
+        obs, info = env.reset()
+        if MASK not in info and not (isinstance(obs, dict) and MASK in obs):
+            env.step(env.action_space.sample())
 
 
 def limits_text(spec: Any) -> str:

@@ -252,7 +252,7 @@ def table_lines(runs: Sequence[SeedRun]) -> list[str]:
     known = [score for score in scores if score is not None]
     digits = digits_of(max(map(abs, known), default=0.0))
     widths = [one["evaluation"]["ci95"] if evaluated else None for one in found]
-    rows = [("seed", "evaluation" if evaluated else "last return", "seconds", "folder"), *(
+    rows = [("seed", "evaluation" if evaluated else "last return", "training s", "folder"), *(
         (str(run.seed), score_text(score, width, digits), f"{one.get('seconds', 0.0):,.1f}",
          str(run.folder)) for run, one, score, width in zip(runs, found, scores, widths))]
     sizes = [max(map(len, column)) for column in zip(*rows)]

@@ -197,7 +197,7 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts, video: bool) -> di
         if ended == "signal":
             shorten_waits(ppo.sinks)
         ppo.close()  # its sinks print their last lines
-        print(*folded([result_line(summary, model)]), flush=True)
+        print(*folded(ending_lines(summary, model)), sep="\n", flush=True)
         announce(ppo, *folded(best_line(summary, folder)))
         if ended != "done":
             print_resume_line(ppo, folder, video)
@@ -342,20 +342,20 @@ def make_summary(ppo, ended: str, startup: float, seconds: float, begun: int, mo
             "fingerprint": fingerprint(config.torch_threads)}
 
 
-def result_line(summary: dict[str, Any], model: Path | None) -> str:
-    """The line that says how training ended."""
+def ending_lines(summary: dict[str, Any], model: Path | None) -> list[str]:
+    """How training ended, and the policy's file."""
     word = {"done": "trained", "signal": "stopped", "error": "failed"}[summary["ended"]]
     faults = "".join(f", {count:.0f} {name.partition('/')[2]}"
                      for name, count in summary["faults"].items())
     place = f"{'to' if word == 'trained' else 'at'} step {summary['steps']:,}"
     if model is None:
-        return f"{word:9} before the first iteration was complete: there is no model" \
-            if not summary["iterations"] else f"{word:9} {place}"
+        return [f"{word:9} before the first iteration was complete: there is no model"
+                if not summary["iterations"] else f"{word:9} {place}"]
     begun = summary["resumed_at"]
     place = f"{place}: " * bool(begun or word != "trained")
-    return (f"{word:9} {place}{summary['steps'] - begun:,} steps in {summary['seconds']:.1f} s"
+    return [f"{word:9} {place}{summary['steps'] - begun:,} steps in {summary['seconds']:.1f} s"
             f" after {summary['startup_seconds']:.1f} s of start-up,"
-            f" {summary['steps_per_second']:,.0f} steps/s{faults}   {model}")
+            f" {summary['steps_per_second']:,.0f} steps/s{faults}", f"{'':9} {model}"]
 
 
 def best_line(summary: dict[str, Any], folder: Path) -> list[str]:

@@ -12,6 +12,7 @@ from fastppo.settings.fixes import format_value
 from fastppo.settings.spelling import MODELS
 
 INDENT, WIDEST_LINE = 10, 120
+UNIT = "\N{NO-BREAK SPACE}steps"
 MOST_FACTORS = 16  # of a MultiDiscrete whose choices are shown
 NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and slower; to get it:"
                 " install a C compiler and Python's headers, then pip install -e .")
@@ -91,7 +92,9 @@ def space_text(space: Any) -> str:
 
 
 def folded(lines: list[str]) -> list[str]:
-    """`lines`, with those broken that are wider than the terminal."""
+    """`lines`, with those broken that are wider than the terminal, but not before a unit."""
     width = max(40, min(shutil.get_terminal_size().columns, WIDEST_LINE))
-    return [textwrap.fill(text, width, subsequent_indent=" " * INDENT, break_long_words=False,
-                          break_on_hyphens=False, replace_whitespace=False) for text in lines]
+    filled = (textwrap.fill(text.replace(" steps", UNIT), width, subsequent_indent=" " * INDENT,
+                            break_long_words=False, break_on_hyphens=False,
+                            replace_whitespace=False) for text in lines)
+    return [text.replace(UNIT, " steps") for text in filled]

@@ -70,17 +70,16 @@ def nearest_id(name: str) -> str | None:
     if f"ALE/{name}-v5" in registry:
         return f"ALE/{name}-v5"
     bases = {env_id: _base(env_id) for env_id in registry}
-    same = [env_id for env_id, base in bases.items() if base == _base(name) and env_id != name]
-    if same:
-        end = name.rpartition("-")[2]
-        return max(same, key=lambda x: (x.startswith(f"{name}-v"), x.startswith("ALE/"),
-                                        x.endswith(end), "/" not in x, x))
-    return next(iter(difflib.get_close_matches(name, registry, 1, NEAR)), None)
+    meant = difflib.get_close_matches(_base(name), {*bases.values()}, 1, NEAR)
+    same = [env_id for env_id, base in bases.items() if [base] == meant and env_id != name]
+    end = name.rpartition("-")[2]
+    return max(same, key=lambda x: (x.startswith(f"{name}-v"), x.startswith("ALE/"),
+                                    x.endswith(end), "/" not in x, x), default=None)
 
 
 def _base(env_id: str) -> str:
     """The name of an id in small letters, without namespace, version and variant: pong."""
-    name = re.sub(r"-v\d+$", "", env_id.rpartition("/")[2])
+    name = re.sub(r"^(.*/|MiniGrid-|BabyAI-)|-v\d+$", "", env_id)
     return re.sub("(-ram)?(NoFrameskip|Deterministic)?$", "", name).lower()
 
 

@@ -19,7 +19,9 @@ RESULT_FIXES = {
     "has no key": "return all the keys that observation_space has, or declare what is returned",
     "not True or False": "return bool(terminated) and bool(truncated)",
     "which is not in": "return values that observation_space has, or declare theirs",
-    "the reward is": "return one number as reward: float(reward)",
+    "the reward is None": "return a number as reward, the second value of step",
+    "the reward is array(": "return one number as reward: reward.item()",
+    "the reward is": "return one number as reward, a float or an int",
     "has shape": "return observations of the shape that observation_space declares, or declare"
                  " theirs",
 }

@@ -17,6 +17,7 @@ EDGE, LINE, LETTERS = 12, 17, 12  # pixels: margin, height of a line, size of it
 LOWEST_LINE = 14  # of an input with a line of its own
 LABEL_WIDTH = 24  # pixels of the number of an action or input
 WIDEST_BAR, MOST_BARS = 40, 128  # pixels of the bar of an input; inputs that are bars, not cells
+CODES = 32  # an image without a number as large is one of codes
 RANGE = 3.0  # means and deviations of actions are drawn between -RANGE and RANGE
 
 
@@ -32,7 +33,7 @@ class Panel:
         """The picture of `view`."""
         bottom = self.image.height - EDGE - LINE
         self._write(self.left, bottom, "value", MUTED)
-        self._write(self.right, bottom, f"{view.value:.2f}", TEXT, "ra")
+        self._write(self.right, bottom, f"{view.value:z.2f}", TEXT, "ra")
         if view.actions:
             height, listed = self._action_height(view)
             box = self.left, bottom - 6 - height, self.right, bottom - 6
@@ -159,7 +160,7 @@ class Panel:
             size = max(1, int(one.shape[1] * scale)), max(1, int(one.shape[0] * scale))
             place = (left + i % columns * (int(shape[1] * scale) + 4),
                      top + i // columns * (int(shape[0] * scale) + 4))
-            picture = Image.fromarray(one).convert("RGB")
+            picture = Image.fromarray(brightened(one)).convert("RGB")
             self.image.paste(picture.resize(size, Image.Resampling.NEAREST), place)
 
     def _write(self, x: float, y: float, text: str, colour: tuple[int, int, int], anchor: str = "la"
@@ -176,6 +177,12 @@ class Panel:
             return text
         fitting = (f"{text[:end]}…" for end in range(int(width) // 2, 0, -1))
         return next((one for one in fitting if self._width(one) <= width), "")
+
+
+def brightened(image: np.ndarray) -> np.ndarray:
+    """`image`, or if it is of small numbers, such as codes of cells, with its largest as 255."""
+    most = int(image.max(initial=0))
+    return image if not 0 < most < CODES else (image * (255 / most)).astype(np.uint8)
 
 
 def inputs_title(parts: Sequence[tuple[str, int]]) -> str:

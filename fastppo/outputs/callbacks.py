@@ -85,9 +85,12 @@ def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:
     for callback in found:
         _check_events(callback)
         if isinstance(callback, type) or not _methods(callback):
-            raise ConfigError(f"learn was given the callback {callback!r}, which is no function"
-                              f" and no object with any of {', '.join(EVENTS)}",
-                              "ppo.learn(callbacks=[lambda ppo, stats: print(stats)])")
+            example = f"{callback.__name__}()" if isinstance(callback, type) and _methods(
+                callback) else "lambda ppo, stats: print(stats)"
+            what = "is a class" if isinstance(callback, type) else "is no function"
+            raise ConfigError(f"learn was given the callback {callback!r}, which {what} and no"
+                              f" object with any of {', '.join(EVENTS)}",
+                              f"ppo.learn(callbacks=[{example}])")
         _check_arguments(callback)
     return found
 

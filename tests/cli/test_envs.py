@@ -26,6 +26,16 @@ class MyEnv(gym.Env):
     observation_space = Dict({"camera": Box(0, 1, (3, 4)), "speed": Discrete(3)})
     action_space = Discrete(7)
 
+    def reset(self, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+class Rewarding(MyEnv):
+    def step(self, action):
+        return self.observation_space.sample(), None, False, False, {}
+
 class Broken(gym.Env):
     action_space = Discrete(7)
 '''
@@ -183,6 +193,8 @@ def test_an_environment_of_ones_own_is_shown_too(command, tmp_path, monkeypatch)
     assert code == 0 and "  actions         Discrete(7)\n" in out
     assert "  observations    Dict('camera': Box(3, 4) float32, 'speed': Discrete(3))" in out
     assert max(map(len, out.splitlines())) <= 80
+    code, _, err = command("my_games:Rewarding")
+    assert code == 1 and "the reward is None, not a number\n  fix: return a number as" in err
     code, _, err = command("my_games:Broken")
     assert code == 2 and "has no observation_space" in err
     code, _, err = command("my_games:Missing")

@@ -254,3 +254,8 @@ def test_a_choice_that_is_mistyped_is_mended_by_the_nearest(setting, value, fix)
     with pytest.raises(ConfigError) as caught:
         Config(**{setting: value})
     assert fix_text(caught.value.fix, shell=True) == fix
+
+
+def test_an_unknown_setting_of_a_config_is_answered_as_that_of_a_trainer():
+    with pytest.raises(ConfigError, match="(?s)learning_rate.*fix: lr=0.001"):
+        Config(learning_rate=1e-3)

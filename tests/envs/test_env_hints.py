@@ -18,7 +18,8 @@ from fastppo.settings.atari_games import GAMES, full_game_id
     *(pytest.param(name, "ALE/Pong-v5", marks=NEEDS_ALE) for name in (
         "Pong-v5", "Pong-v4", "ALE/Pong-v4", "PongDeterministic-v0", "Pong-ram-v4",
         "Pong-ramNoFrameskip-v0")),
-    pytest.param("ALE/Brekout-v5", "ALE/Breakout-v5", marks=NEEDS_ALE)])
+    pytest.param("ALE/Brekout-v5", "ALE/Breakout-v5", marks=NEEDS_ALE),
+    *(pytest.param(f"ALE/{name}-v5", None, marks=NEEDS_ALE) for name in ("Quake", "Mario", "Foo"))])
 def test_the_same_name_is_nearest_then_one_that_differs_in_a_letter_or_two(name, ours):
     assert nearest_id(name) == ours
 
