@@ -106,7 +106,7 @@ class NeverMade(Calm):
     '''Hangs in its constructor in a worker.'''
     def __init__(self, fault=hanging_with_the_gil):
         super().__init__()
-        if "torch" not in sys.modules:
+        if "fastppo.cli.main" not in sys.modules:
             reach(fault, self)
 """
 STUCK = """
@@ -114,7 +114,7 @@ import sys
 from fault_envs import Calm, hanging, hanging_with_the_gil
 class Mine(Calm):
     pass
-if "torch" not in sys.modules:  # in a worker
+if "fastppo.cli.main" not in sys.modules:  # in a worker
     open("reached", "w").close()
     {fault}(None)
 """

@@ -763,7 +763,7 @@ def test_a_zip_is_not_taken_for_a_damaged_policy_nor_proposed(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PathError, match="it is a zip, as torch.save and Stable-Baselines3 write"):
         load(tmp_path / "theirs.zip")
-    with pytest.raises(Error, match="is a folder") as caught:
+    with pytest.raises(Error, match="takes the path of a file") as caught:
         load("")
     assert "cut.safetensors" not in str(caught.value)
 
