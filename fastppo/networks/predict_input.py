@@ -4,7 +4,7 @@ import numpy as np
 
 from fastppo.errors import InputError, NonFiniteError
 from fastppo.settings.script_names import unknown_arguments
-from fastppo.spaces.leaves import MASK
+from fastppo.spaces.leaves import MASK, brief_text
 from fastppo.spaces.observations import ObservationLayout, parse_mask, with_mask
 
 
@@ -30,7 +30,9 @@ def stored_batch(obs, layout: ObservationLayout, mask=None, **others) -> tuple[n
         rows = layout.batch(obs, *shape) if shape else layout.rows([obs])
     except Exception as error:  # an object of the user's may raise anything
         shape = f" of shape {layout.store.shape}" * layout.is_box
-        raise InputError(f"the observation does not fit the space {layout.space}: {error}",
+        why = f"it is {obs!r}" if obs is None or isinstance(obs, str) else error
+        space = brief_text(layout.space)
+        raise InputError(f"the observation does not fit the space {space}: {why}",
                          f"give an element{shape} of this space, which env.reset() and env.step()"
                          " return first, or a batch of them") from error
     if found := layout.unusable(rows):
