@@ -35,7 +35,8 @@ mkdir -p "$folder"
 if [ -d "$WHEELS" ]; then
     rm -rf "$SITE"
     "$PYTHON" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir \
-        --target "$SITE" "$WHEELS"/*.whl
+        --target "$SITE" "$WHEELS"/*.whl ||
+        echo "the wheels of $WHEELS do not fit $("$PYTHON" --version); going on without them"
     export PYTHONPATH=$PWD/$SITE${PYTHONPATH:+:$PYTHONPATH}
 fi
 "$PYTHON" setup.py -q build_ext --inplace >"$folder/build.log" 2>&1 ||

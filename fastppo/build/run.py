@@ -200,7 +200,7 @@ def join_ranks(config: Config) -> Ranks:
     """The processes of a run; ConfigError if torchrun has started several that do not fit it."""
     if rank_count() > 1:
         check_ranks(config, rank_count())
-    ranks = Ranks(config.backend)
+    ranks = Ranks(config.backend, config.device_ids)
     check_equal(ranks.gather(trained_by(config)))
     return ranks
 

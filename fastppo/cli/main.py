@@ -5,6 +5,7 @@ import importlib
 import io
 import os
 import sys
+import time
 import traceback
 from typing import Callable, Sequence
 
@@ -25,6 +26,7 @@ USAGE_ERRORS = (ConfigError, ModelError, PathError, SpaceError)  # of what was t
 NEEDED_PACKAGES = ("numpy", "torch", "gymnasium", "safetensors", "cloudpickle", "packaging",
                    "matplotlib")
 DEBUG = "--debug"
+OTHERS_SECONDS = 3.0
 Verb = Callable[[Sequence[str], Interrupts], None]
 
 
@@ -48,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             show_status("")
             if debug:
                 traceback.print_exc()
-            if not (rank_of_process() and isinstance(error, (*USAGE_ERRORS, RankError))):
-                print(f"error: {error.shell}", file=sys.stderr, flush=True)  # else rank 0 says it
+            if not (isinstance(error, (*USAGE_ERRORS, RankError)) and another_tells(interrupts)):
+                print(f"error: {error.shell}", file=sys.stderr, flush=True)
             code = 2 if isinstance(error, USAGE_ERRORS) else 1
             raise SystemExit(128 + interrupts.signum if interrupts.signum else code) from None
         except ModuleNotFoundError as error:
@@ -61,6 +63,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         except BrokenPipeError:  # fastppo --help | head
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise SystemExit(141) from None
+
+
+def another_tells(interrupts: Interrupts) -> bool:
+    """True for a further process of torchrun which that ends, because another one has failed.
+
+    That one, most often rank 0 with the same command, says why. It waits some seconds for it.
+    """
+    interrupts.stop_now = interrupts.stop_late = lambda: False
+    interrupts.say = lambda text: None
+    end = time.monotonic() + (OTHERS_SECONDS if rank_of_process() else 0.0)
+    while time.monotonic() < end and not interrupts.signum:
+        time.sleep(0.05)
+    return bool(rank_of_process() and interrupts.signum)
 
 
 def add_working_directory(path: list[str]) -> None:

@@ -110,7 +110,7 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
         with run_folder(run, options.resume == "auto") as folder:
             start = request.given | {"progress": progress, "run_dir": str(folder)}
             known = checkpoints_in(folder)
-            ranks = ranks or Ranks(config.backend)
+            ranks = ranks or Ranks(config.backend, config.device_ids)
             ranks.share((run.place, run.seed))
             text = f"fastppo {__version__}   {run.place or config.env_name}   starting"
             with status_while(text) if progress != "none" else nullcontext():
@@ -142,7 +142,7 @@ def follow(request: Request, interrupts: Interrupts) -> None:
     from fastppo.ppo import PPO
     interrupts.say = lambda text: None
     interrupts.stop_now = lambda: False  # all stop after the same iteration
-    ranks, opened = Ranks(request.config.backend), False
+    ranks, opened = Ranks(request.config.backend, request.config.device_ids), False
     while not opened:
         place, seed = ranks.share(None)
         start = request.given | {"progress": "none", "run_dir": None, "logger": None}

@@ -7,8 +7,10 @@ it is imported only if there are several.
 import contextlib
 import os
 import re
+import signal
+import threading
 from datetime import timedelta
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 from fastppo.errors import ConfigError, RankError
 from fastppo.settings.fixes import Set
@@ -22,16 +24,16 @@ class Ranks:
     All must make the same calls in the same order. Raises RankError if another one has ended.
     """
 
-    def __init__(self, backend: str = "auto"):
+    def __init__(self, backend: str = "auto", device_ids: Sequence[int] | None = None):
         self.rank, self.size = rank_of_process(), rank_count()
         self.group, self.owned = None, False
         if self.size == 1:
             return
         import torch.distributed as dist
         self.owned = not dist.is_initialized()
-        with _told_if_one_has_ended():
+        with _told_if_one_has_ended(), _ended_by_sigterm():
             if self.owned:
-                _connect(_backends(backend))
+                _connect(_backends(backend, device_ids))
             self.group = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)  # for objects
 
     def first(self, count: int) -> int:
@@ -89,8 +91,10 @@ def _connect(backends: str) -> None:
                             rank=rank, world_size=size, timeout=LONGEST_WAIT)
 
 
-def _backends(backend: str) -> str:
-    """The libraries of torch.distributed by device; ConfigError if NCCL is asked for and missing.
+def _backends(backend: str, device_ids: Sequence[int] | None) -> str:
+    """The libraries of torch.distributed by device.
+
+    Raises ConfigError if NCCL is asked for, and missing or for ranks that share a GPU.
     """
     import torch
     import torch.distributed as dist
@@ -98,7 +102,13 @@ def _backends(backend: str) -> str:
     if backend == "nccl" and not nccl:
         raise ConfigError("backend=nccl needs an NVIDIA GPU and a torch with NCCL",
                           Set(backend="gloo"))
-    return "cpu:gloo,cuda:nccl" if nccl and backend != "gloo" else "gloo"
+    numbers = [device_ids[i % len(device_ids)] for i in range(ranks_here())] if device_ids else []
+    shared = len({*numbers}) < len(numbers)
+    if backend == "nccl" and shared:
+        raise ConfigError(f"backend=nccl needs a GPU for each process, and device_ids are"
+                          f" {', '.join(map(str, device_ids or ()))} for {ranks_here()} of them",
+                          Set(backend="gloo"))
+    return "cpu:gloo,cuda:nccl" if nccl and backend != "gloo" and not shared else "gloo"
 
 
 def rank_of_process() -> int:
@@ -123,6 +133,19 @@ def device_number(device_ids: tuple[int, ...] | None) -> int:
     """
     local = int(os.environ.get("LOCAL_RANK", 0)) if rank_count() > 1 else 0
     return device_ids[local % len(device_ids)] if device_ids else local
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the process inside: no handler runs while torch waits for other processes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 @contextlib.contextmanager

@@ -188,3 +188,40 @@ def test_a_process_has_the_gpu_of_its_place_on_the_machine(monkeypatch):
         monkeypatch.setenv(name, f"{value}")
     assert [ranks.device_number(ids) for ids in (None, (3, 2), (0, 0), (5,))] == [1, 2, 0, 5]
     assert (ranks.rank_of_process(), ranks.rank_count(), ranks.ranks_here()) == (5, 8, 4)
+
+
+def test_processes_that_share_a_gpu_are_connected_by_gloo(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    for name, text in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, text)
+    assert ranks._backends("auto", None) == ranks._backends("auto", (0, 1)) == "cpu:gloo,cuda:nccl"
+    assert ranks._backends("auto", (0, 0)) == ranks._backends("auto", (3,)) == "gloo"
+    with pytest.raises(ConfigError, match="(?s)a GPU for each process.*fix: backend=.gloo"):
+        ranks._backends("nccl", (0, 0))
+
+
+def test_a_fault_of_one_process_before_it_is_connected_is_told_and_the_others_end(tmp_path):
+    code = ("import os\nfrom fastppo.cli.main import main\n"
+            "wrong = ['--xyzzy=1'] * int(os.environ['RANK'])\n"
+            "main(['--env_name=CartPole-v1', '--num_workers=1', *wrong])")
+    first, other = run_of(tmp_path, 2, ["-c", code])
+    try:
+        assert other.wait(timeout=60) == 2 and 'no setting "xyzzy"' in other.stderr.read()
+        time.sleep(3.0)  # it waits for the other one
+        assert first.poll() is None
+        first.terminate()
+        assert first.wait(timeout=5) == -signal.SIGTERM
+    finally:
+        close(first, other)
+
+
+def test_an_error_that_rank_0_has_too_is_told_once(tmp_path):
+    both = run_of(tmp_path, 2, [str(ROOT / "main.py"), "--xyzzy=1"])
+    try:
+        assert both[0].wait(timeout=60) == 2 and 'no setting "xyzzy"' in both[0].stderr.read()
+        both[1].terminate()  # as torchrun does
+        both[1].wait(timeout=5)
+        assert "error" not in both[1].stderr.read()
+    finally:
+        close(*both)
