@@ -1,11 +1,14 @@
 """What every test file has: trainers that are closed for it, on tiny and quiet settings."""
 
 import os
+import signal
 
 import pytest
 from tiny_settings import TINY
 
 os.environ["OMP_WAIT_POLICY"] = "passive"  # torch's idle threads sleep: many processes share cores
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job has it so
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

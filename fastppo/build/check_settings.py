@@ -70,7 +70,8 @@ def _check_model(config: Config, seen: ObservationLayout) -> None:
         return
     smallest, wide = IMAGE_MODELS[config.model], "x".join(map(str, _largest_image(seen)))
     found = f"the largest here is {wide}" if wide else f"there are none in {brief_text(seen.space)}"
-    larger = (Set(resize=84),) * bool(wide and seen.is_box and config.vec != "native")
+    one_image = wide and seen.is_box and len(seen.space.shape) <= 3
+    larger = (Set(resize=84),) * bool(one_image and config.vec != "native")
     raise ConfigError(f"model={config.model} is for images (Boxes of uint8, or of floats with three"
                       f" axes and finite bounds) of {smallest}x{smallest} or larger, and {found}",
                       (*larger, Set(model=[*fitting, "mlp"][0])))

@@ -189,8 +189,11 @@ def atari_options(settings: Mapping[str, Any]) -> AtariOptions | None:
     on = settings["preprocessing"] == "atari"
     for name in ("end_on_life_loss", "noop_max", "fire_on_reset"):
         if not on and settings[name] != default_of(name):
-            raise ConfigError(f"{name} is for preprocessing=atari", Set(preprocessing="atari")
-                              if is_atari_id(settings["env_name"]) else Omit(name))
+            preset = settings.get("preset", "none")
+            unset = (Set(preset="none"),) * (preset != "none")  # which may have set it
+            raise ConfigError(f"{name} is for preprocessing=atari", (
+                Set(preprocessing="atari"), *unset)
+                if is_atari_id(settings["env_name"]) else Omit(name))
     return AtariOptions(settings["end_on_life_loss"], False, settings["noop_max"],
                         settings["fire_on_reset"], settings["frame_skip"] or SKIP,
                         image_size(settings["resize"]) or SIZE) if on else None

@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator, registry
 from fastppo.errors import ConfigError
 from fastppo.machine.child_env import without_secrets
 from fastppo.settings.aliases import NEAR
-from fastppo.settings.atari_games import full_game_id
+from fastppo.settings.atari_games import GAMES, full_game_id
 from fastppo.settings.fixes import Fix, Install, Set
 
 # The fix if a text, such as a module's name or an error's text, contains the key.
@@ -34,6 +34,11 @@ REGISTERING = {"ale_py": ("ALE/*", "*NoFrameskip*", "*Deterministic-v?", "*-ram-
 def is_atari_id(env_name: str) -> bool:
     """Returns True for an id that ale-py registers."""
     return registering_package(env_name) == "ale_py"
+
+
+def is_game_without_ale(env_name: str) -> bool:
+    """True for an old id of a game of Atari, such as Pong-v4, where ale-py is missing."""
+    return env_name.partition("-")[0] in GAMES and importlib.util.find_spec("ale_py") is None
 
 
 def registering_package(env_name: str) -> str | None:

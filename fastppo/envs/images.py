@@ -112,7 +112,7 @@ def check_image(space: Space, options: ImageOptions) -> tuple[float, float]:
         name, what = ("grayscale", "an image of red, green and blue") if options.grayscale \
             else ("resize", "one image")
         raise ConfigError(f"{name} needs observations that are {what}, a Box of uint8 or of floats"
-                          " with the same finite bounds everywhere; and these are"
+                          " with three axes and the same finite bounds everywhere; and these are"
                           f" {brief_text(space)}", Omit(name))
     return bounds
 

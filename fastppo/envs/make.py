@@ -280,6 +280,9 @@ def _find_spec(name: str, setting: str) -> EnvSpec:
         where = f"{setting} is {name!r}: " if setting == "eval_env" else ""
         of_ram = "-ram" in name and env_hints.is_atari_id(name)  # it had ids of its own
         ram = {"preset": "none", "env_kwargs": {"obs_type": "ram"}} if of_ram else {}
+        if near is None and env_hints.is_game_without_ale(name):
+            raise ConfigError(f"{where}{name!r} is a game, and ale-py is not installed",
+                              env_hints.PACKAGES["ale_py"]) from error
         raise ConfigError(f"{where}there is no environment {name!r}",
                           Set(**{setting: near}, **ram) if near else
                           f"{program()} envs lists them; for one of your own give its module, too:"

@@ -31,6 +31,13 @@ def test_a_family_without_its_package_names_it_and_imports_nothing(monkeypatch):
     check_package(gym.spec("CartPole-v1"))
 
 
+def test_an_old_id_of_a_game_without_ale_py_names_the_package(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("fastppo.envs.env_hints.nearest_id", lambda name: None)
+    with pytest.raises(ConfigError, match=r'a game, and ale-py.*\n.*fastppo\[atari\]"'):
+        make_factory("Pong-v3")
+
+
 @NEEDS_ALE
 def test_the_short_id_of_a_game_is_that_of_ale_py():
     assert make_factory("Pong-v5").constructor.id == "ALE/Pong-v5"

@@ -297,6 +297,7 @@ def test_an_mlp_on_images_is_a_warning_of_its_cost(trainer, caplog):
     ({"frame_skip": 4, "preset": "none"}, "leave --frame_skip out; or --env_kwargs="
      """'{"frameskip": 1}'"""),
     ({"preset": "none", "end_on_life_loss": True}, "--preprocessing=atari"),
+    ({"preprocessing": "none"}, "--preprocessing=atari; or --preset=none"),
     ({"preset": "none", "noop_max": 3}, "--preprocessing=atari")])
 def test_a_game_that_skips_frames_already_is_refused_before_torch_is_imported(settings, fix):
     config = config_for("ALE/Pong-v5", settings)
