@@ -1,7 +1,5 @@
 """The arrays of a run's shared memory."""
 
-from functools import partial
-
 import numpy as np
 import torch
 
@@ -11,6 +9,7 @@ from fastppo.build.memory_estimate import (
     bytes_on_gpu,
     check_gpu_memory,
     fitting_setting,
+    resizing,
 )
 from fastppo.build.user_model import trial_rows
 from fastppo.collect import Rollout, as_rollout
@@ -18,6 +17,7 @@ from fastppo.config import Config
 from fastppo.envs.source import EnvSource
 from fastppo.machine.arena import Arena, Spec, spec_bytes
 from fastppo.policy import Policy
+from fastppo.settings.fixes import Fix
 from fastppo.stepping.infos import infos_spec
 from fastppo.stepping.simulator import Simulator
 from fastppo.update.flat_parameters import trained_parameters
@@ -41,12 +41,16 @@ def make_arena(config: Config, policy: Policy, source: EnvSource) -> Arena:
         encoding.size if config.learner == "kernel" else len(moments)
 
     def beside(config: Config) -> int:
-        return bytes_beside_arena(config, arena_spec(config, policy), activations, columns)
+        return bytes_beside_arena(config, arena_spec(config, policy), activations, columns,
+                                  source.vector is not None)
 
     def total(config: Config) -> int:
         return spec_bytes(arena_spec(config, policy)) + beside(config)
-    arena = Arena(arena_spec(config, policy), beside=beside(config),
-                  remedy=partial(fitting_setting, config, total, names))
+
+    def remedy(free: int) -> tuple[Fix, ...]:
+        return (*resizing(config, policy.observer.layout, total(config), free),
+                fitting_setting(config, total, names, free))
+    arena = Arena(arena_spec(config, policy), beside=beside(config), remedy=remedy)
     arena["stacks"].fill(0)  # workers check these numbers before the first rollout
     return arena
 

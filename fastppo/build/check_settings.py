@@ -68,10 +68,9 @@ def _check_model(config: Config, seen: ObservationLayout) -> None:
     """
     if config.model not in IMAGE_MODELS or config.model in (fitting := models_for(seen)):
         return
-    smallest, wide = IMAGE_MODELS[config.model], "x".join(map(str, _largest_image(seen)))
+    smallest, wide = IMAGE_MODELS[config.model], "x".join(map(str, largest_image(seen)))
     found = f"the largest here is {wide}" if wide else f"there are none in {brief_text(seen.space)}"
-    one_image = wide and seen.is_box and len(seen.space.shape) <= 3
-    larger = (Set(resize=84),) * bool(one_image and config.vec != "native")
+    larger = (Set(resize=84),) * resizable(config, seen)
     raise ConfigError(f"model={config.model} is for images (Boxes of uint8, or of floats with three"
                       f" axes and finite bounds) of {smallest}x{smallest} or larger, and {found}",
                       (*larger, Set(model=[*fitting, "mlp"][0])))
@@ -79,11 +78,18 @@ def _check_model(config: Config, seen: ObservationLayout) -> None:
 
 def models_for(seen: ObservationLayout) -> list[str]:
     """The networks for images that suit the observations."""
-    side = min(_largest_image(seen), default=0)
+    side = min(largest_image(seen), default=0)
     return [name for name, smallest in IMAGE_MODELS.items() if side >= smallest]
 
 
-def _largest_image(seen: ObservationLayout) -> tuple[int, ...]:
+def largest_image(seen: ObservationLayout) -> tuple[int, ...]:
     """(height, width) of the observation's largest image; () if it has none."""
     shapes = [leaf.image_shape for leaf in ObservationEncoding(seen).leaves]
     return max((shape[1:] for shape in shapes if shape), key=min, default=())
+
+
+def resizable(config: Config, seen: ObservationLayout) -> bool:
+    """True if the setting resize can change the observations: one image, or frames of one."""
+    axes = 3 + (config.frame_stack > 1)
+    return (bool(largest_image(seen)) and seen.is_box and len(seen.space.shape) <= axes
+            and config.vec not in ("native", "envpool"))

@@ -7,13 +7,18 @@ from typing import Callable, Sequence
 import numpy as np
 import torch
 
+from fastppo.build.check_settings import largest_image, resizable
+from fastppo.build.compiled_support import is_plain_mlp
 from fastppo.config import Config, default_of
 from fastppo.errors import ConfigError
 from fastppo.machine.arena import Spec, spec_bytes
 from fastppo.machine.limits import free_memory
 from fastppo.machine.ranks import rank_count
+from fastppo.networks.cnn import dense_weights
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Fix, Set
+from fastppo.settings.spelling import IMAGE_MODELS
+from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
 # Bytes of a worker process without its environments: 21 to 28 MiB were measured.
 WORKER_BYTES = 32 << 20
@@ -27,20 +32,23 @@ TORCH_BYTES = 128 << 20
 # Vectors as long as the parameters: gradient, Adam's moments, copies of them and of the parameters
 # for a rollback, temporary ones; the kernel's has gradients of eight shards and packed weights.
 PARAMETER_VECTORS = {"torch": 9, "graph": 9, "kernel": 18}
+SMALL = 84  # pixels of a side, as in Atari games
 # The same of a worker: packed weights to act with, and for both directions of an update's shards.
 PACKED_VECTORS = {"local": 3, "central": 0}
 
 
-def bytes_beside_arena(config: Config, spec: Spec, activations: int, columns: int) -> int:
+def bytes_beside_arena(config: Config, spec: Spec, activations: int, columns: int,
+                       invalid: bool = False) -> int:
     """About how many bytes a run allocates beside the arena of `spec`, once its policy is built.
 
     `activations`: see activation_bytes; `columns`: those of all observations that are encoded at
-    once. What the environments allocate is not known.
+    once; with `invalid` rows the valid ones are copied. What the environments allocate is not
+    known.
     """
     rows = config.num_envs * config.num_steps
     obs, act, vector = (spec_bytes({name: spec[name]}) for name in ("obs", "act", "params"))
-    # Valid observations, a rollout's order, temporary columns; encoded ones, and their parts.
-    total = obs + 32 * rows + 8 * rows * columns
+    # A rollout's order, temporary columns; encoded observations, and their parts.
+    total = obs * invalid + 32 * rows + 9 * rows * columns
     if config.learner != "kernel":
         # Shuffled samples, of frames that are stored once one minibatch; its activations and their
         # gradients.
@@ -113,20 +121,24 @@ def check_gpu_memory(config: Config, need: Callable[[Config], int], free: int, n
                       tuple(fixes) or "use a smaller network or smaller observations")
 
 
-def check_network_size(config: Config, inputs: int) -> None:
+def check_network_size(config: Config, seen: ObservationLayout) -> None:
     """Raises ConfigError if there is too little memory to train a built-in network.
 
-    It is called before the network is built. `inputs`: features of an observation; 0 if images are
-    processed by convolutions first.
+    It is called before the network is built, which takes long where it is large.
     """
-    count = least_parameters(config, inputs)
+    count = least_parameters(config, ObservationEncoding(seen).size if is_plain_mlp(config) else 0)
+    if config.model in IMAGE_MODELS:
+        shapes = [leaf.image_shape for leaf in ObservationEncoding(seen).leaves]
+        count += sum(dense_weights(config.model, shape) for shape in shapes
+                     if shape and min(shape[1:]) >= IMAGE_MODELS[config.model])
     need, free = 4 * PARAMETER_VECTORS.get(config.learner, 9) * count, free_memory()
     if need > free:
         larger = {name: default_of(name) for name in ("hidden_sizes", "rnn_size")
                   if getattr(config, name) != default_of(name)}
         raise ConfigError(f"the network has at least {count:,} parameters and needs {need >> 20:,}"
                           f" MiB to be trained, but {free >> 20:,} MiB are free",
-                          Set(**larger) if larger else "use smaller observations")
+                          Set(**larger) if larger else resizing(config, seen, need, free)
+                          or "use smaller observations")
 
 
 def least_parameters(config: Config, inputs: int) -> int:
@@ -135,6 +147,12 @@ def least_parameters(config: Config, inputs: int) -> int:
     count = sum(a * b for a, b in pairwise(widths))
     count += gates * config.rnn_size * (config.rnn_size + widths[-1])
     return count * (1 if config.shared_critic else 2)
+
+
+def resizing(config: Config, seen: ObservationLayout, need: int, free: int) -> tuple[Set, ...]:
+    """The fix that makes an image small, if less than `free` of `need` bytes then remain."""
+    small = resizable(config, seen) and need * SMALL**2 < free * math.prod(largest_image(seen))
+    return (Set(resize=SMALL),) * small
 
 
 def fitting_setting(config: Config, need: Callable[[Config], int], names: Sequence[str],

@@ -47,8 +47,7 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
         if own:
             net = make_user_network(model or config.model, seen.network_space, act_space)
         else:
-            inputs = ObservationEncoding(seen).size if is_plain_mlp(config) else 0
-            check_network_size(config, inputs)
+            check_network_size(config, seen)
             net = make_network(seen, config, generator)
             features = net.actor_body.size * net.features
         head = make_head(act_space, config, features)

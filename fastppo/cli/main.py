@@ -35,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
+    # Before torch is imported: its threads must not spin where other programs need the cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     add_working_directory(sys.path)
     words = sys.argv[1:] if argv is None else argv
     debug = DEBUG in words  # an error is then printed with its traceback

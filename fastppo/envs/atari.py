@@ -7,6 +7,7 @@
     EpisodicLives        the end of a life ends an episode [baselines], with end_on_life_loss
     FireOnReset          FIRE after a reset, in games that wait for it
     WholeGame            in evaluation: all lives of a game are one episode
+    AtariVector          the same ends of episodes and returns for games that an engine steps
 
 Sources: Mnih 2015, doi:10.1038/nature14236, methods; OpenAI baselines, atari_wrappers.py.
 """
@@ -36,41 +37,6 @@ ALE_VECTOR = "ale_py.vector_env:AtariVectorEnv"
 OWN_ARGUMENTS = {"mode", "difficulty", "repeat_action_probability", "full_action_space",
                  "max_num_frames_per_episode", "game", "render_mode"}
 GAME_RETURN, GAME_LENGTH = "game_return", "game_length"  # in the info of a game's end
-
-
-class AtariVector(gym.vector.VectorWrapper):
-    """The games of a vector environment in NEXT_STEP mode, with returns as in EpisodicLives.
-
-    With `lives` the end of a life ends an episode. The next step then begins the next one, in the
-    same game, with `action` (FIRE or a no-op) in place of the action given; the frames that are
-    stacked go on. Infos of `env` have the number of "lives" of each game.
-    """
-
-    def __init__(self, env: gym.vector.VectorEnv, lives: bool, action: int):
-        super().__init__(env)
-        self.ends_lives, self.first = lives, action
-
-    def reset(self, **kwargs):
-        """Begins new games."""
-        obs, info = self.env.reset(**kwargs)
-        self.left, self.score = np.array(info["lives"]), np.zeros(self.num_envs)
-        self.length = np.zeros(self.num_envs, np.int64)
-        self.over, self.lost = np.zeros((2, self.num_envs), bool)
-        return obs, {}
-
-    def step(self, actions):
-        """One step; a reset, after the end of a game or of a life, has no reward."""
-        resetting, actions = self.over | self.lost, np.where(self.lost, self.first, actions)
-        obs, rew, term, trunc, info = self.env.step(actions)
-        ended, left, running = term | trunc, np.array(info["lives"]), ~self.over
-        self.score = np.where(running, self.score + rew, 0.0)
-        self.length = np.where(running, self.length + 1, 0)
-        lost = ~resetting & (0 < left) & (left < self.left) & ~ended & self.ends_lives
-        self.over, self.lost, self.left = ended, lost, left
-        return obs, np.where(resetting, 0.0, rew), term | lost, trunc, {
-            GAME_RETURN: self.score, f"_{GAME_RETURN}": ended,
-            GAME_LENGTH: self.length, f"_{GAME_LENGTH}": ended,
-            SAME_GAME: lost, f"_{SAME_GAME}": lost}
 
 
 class AtariOptions(NamedTuple):
@@ -179,6 +145,41 @@ class WholeGame(gym.Wrapper):
         if term or trunc:
             rew += info[GAME_RETURN] - self.score  # rewards of the steps in resets
         return obs, rew, term, trunc, info
+
+
+class AtariVector(gym.vector.VectorWrapper):
+    """The games of a vector environment in NEXT_STEP mode, with returns as in EpisodicLives.
+
+    With `lives` the end of a life ends an episode. The next step then begins the next one, in the
+    same game, with `action` (FIRE or a no-op) in place of the action given; the frames that are
+    stacked go on. Infos of `env` have the number of "lives" of each game.
+    """
+
+    def __init__(self, env: gym.vector.VectorEnv, lives: bool, action: int):
+        super().__init__(env)
+        self.ends_lives, self.first = lives, action
+
+    def reset(self, **kwargs):
+        """Begins new games."""
+        obs, info = self.env.reset(**kwargs)
+        self.left, self.score = np.array(info["lives"]), np.zeros(self.num_envs)
+        self.length = np.zeros(self.num_envs, np.int64)
+        self.over, self.lost = np.zeros((2, self.num_envs), bool)
+        return obs, {}
+
+    def step(self, actions):
+        """One step; a reset, after the end of a game or of a life, has no reward."""
+        resetting, actions = self.over | self.lost, np.where(self.lost, self.first, actions)
+        obs, rew, term, trunc, info = self.env.step(actions)
+        ended, left, running = term | trunc, np.array(info["lives"]), ~self.over
+        self.score = np.where(running, self.score + rew, 0.0)
+        self.length = np.where(running, self.length + 1, 0)
+        lost = ~resetting & (0 < left) & (left < self.left) & ~ended & self.ends_lives
+        self.over, self.lost, self.left = ended, lost, left
+        return obs, np.where(resetting, 0.0, rew), term | lost, trunc, {
+            GAME_RETURN: self.score, f"_{GAME_RETURN}": ended,
+            GAME_LENGTH: self.length, f"_{GAME_LENGTH}": ended,
+            SAME_GAME: lost, f"_{SAME_GAME}": lost}
 
 
 def atari_options(settings: Mapping[str, Any]) -> AtariOptions | None:

@@ -73,7 +73,9 @@ class AtariGame(AtariEnv):
                 self._see_before()
         if not over:
             ale.getScreen(self.colours)
-        elif frame == self.skip - 1:  # AtariPreprocessing has replaced one of its two screens only
+        elif frame == self.skip - 1:
+            # AtariPreprocessing keeps two screens. A game that ends with the last frame has
+            # replaced the first of them only; the second is that of the step before.
             np.maximum(self.before, self.earlier, out=self.before)
         term = over and ale.game_over(with_truncation=False)
         return self._observation(), total, term, over and ale.game_truncated(), self._get_info()

@@ -32,9 +32,8 @@ class ImageEncoder(nn.Module):
                  generator: torch.Generator | None = None, layer_norm: bool = False):
         super().__init__()
         self.convs, self.size = kind.convs(shape[0], generator), kind.size
-        with torch.no_grad():
-            inputs = self.convs(torch.zeros(1, *shape, dtype=torch.float32)).numel()
-        self.dense = DenseEncoder(inputs, (kind.size,), "relu", generator, layer_norm)
+        self.dense = DenseEncoder(conv_features(self.convs, shape), (kind.size,), "relu", generator,
+                                  layer_norm)
 
     def forward(self, x: Tensor) -> Tensor:
         """Features [b f] of images as the normaliser returns them."""
@@ -83,6 +82,18 @@ def impala(channels: int, generator: torch.Generator | None, pooled: bool = Fals
 
 IMAGE_NETWORKS = {"cnn": ConvNetwork(nature, 512), "impala": ConvNetwork(impala, 256),
                   "impoola": ConvNetwork(partial(impala, pooled=True), 256)}
+
+
+@torch.no_grad()
+def conv_features(convs: nn.Module, shape: tuple[int, int, int]) -> int:
+    """The number of features that convolutions make of an image (channels, height, width)."""
+    return convs(torch.zeros(1, *shape, dtype=torch.float32)).numel()
+
+
+def dense_weights(model: str, shape: tuple[int, int, int]) -> int:
+    """The weights of the dense layer of an ImageEncoder, where nearly all of them are."""
+    kind = IMAGE_NETWORKS[model]
+    return kind.size * conv_features(kind.convs(shape[0], None), shape)
 
 
 def frames_as_channels(x: Tensor) -> Tensor:

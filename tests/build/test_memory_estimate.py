@@ -12,7 +12,7 @@ from envs_for_tests import Chance
 from gymnasium.spaces import Box, Discrete
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fastppo.build import arena_layout
+from fastppo.build import arena_layout, memory_estimate
 from fastppo.build.arena_layout import arena_spec
 from fastppo.build.check_rollout import check_rollout
 from fastppo.build.given_settings import config_for, make_source
@@ -21,13 +21,17 @@ from fastppo.build.memory_estimate import (
     bytes_beside_arena,
     bytes_on_gpu,
     check_gpu_memory,
+    check_network_size,
+    resizing,
 )
 from fastppo.build.model import build_policy
 from fastppo.build.resolve import resolve
 from fastppo.errors import ConfigError
 from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.networks.normaliser import RunningMoments
+from fastppo.settings.fixes import fix_text
 from fastppo.spaces.leaves import tree_map
+from fastppo.spaces.observations import ObservationLayout
 
 MEASURE = """
 import json, sys
@@ -35,7 +39,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from envs_for_tests import Chance
 from fastppo import PPO
-from fastppo.build import arena_layout
+from fastppo.build import arena_layout, memory_estimate
 from fastppo.machine.arena import spec_bytes
 
 real, found = arena_layout.Arena, {}
@@ -191,3 +195,34 @@ def test_what_an_update_takes_on_a_gpu_is_within_the_forecast(trainer, learner):
     ppo.update(ppo.collect())
     taken = torch.cuda.max_memory_allocated() - before
     assert taken <= need(config.replace(learner=learner)) <= 4 * taken
+
+
+def images(height, width, **settings):
+    """The Config of a cnn on images, and the layout of these."""
+    image = Box(0, 255, (height, width, 3), np.uint8)
+    source = make_source(env := lambda: Chance(image), config_for(env, {
+        "model": "cnn", "preset": "none", **settings}))
+    return resolve(source), ObservationLayout(source.obs_space, source.act_space)
+
+
+def test_a_network_of_large_images_is_refused_before_it_is_built(monkeypatch):
+    config, seen = images(480, 640)
+    monkeypatch.setattr(memory_estimate, "free_memory", lambda: 8 << 30)
+    with pytest.raises(ConfigError, match=r"at least 1\d\d,\d{3},\d{3} parameters") as caught:
+        check_network_size(config, seen)
+    assert fix_text(caught.value.fix, shell=True) == "--resize=84"
+
+
+def test_smaller_images_are_proposed_only_where_they_suffice():
+    config, seen = images(168, 168)
+    assert fix_text(resizing(config, seen, 4000, 1001), shell=True) == "--resize=84"
+    assert resizing(config, seen, 4000, 999) == ()
+    assert resizing(config.replace(vec="native"), seen, 4000, 4000) == ()
+
+
+def test_valid_observations_are_copied_only_where_there_are_other_rows():
+    config, spec = forecast_on_gpu({})[0].replace(device="cpu"), {
+        name: ("|u1", (1, 1, 1 << 20)) for name in ("obs", "act", "params")}
+    config = config.replace(learner="kernel", acting="local")
+    without, copied = (bytes_beside_arena(config, spec, 0, 0, x) for x in (False, True))
+    assert copied - without == 1 << 20
