@@ -74,7 +74,7 @@ class PPO(SavedRun):
         `env`: an id or callable to play in, needed if a VectorEnv was trained on; ConfigError if it
         has other spaces or masks. `report` is called with the returns of those that have ended.
         """
-        with torch_threads(self.config.torch_threads):
+        with torch_threads(self.config.torch_threads, self.tf32):
             return evaluate(self.policy, evaluation_factories(self.source, env), self.config.seed,
                             episodes, deterministic, report, **others)
 

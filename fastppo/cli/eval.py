@@ -46,7 +46,8 @@ def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         seed = policy.seed_of_episodes(options.seed)
     if not options.json:
         print(options.start_text(path, factories[0].name, seed), flush=True)
-    with torch_threads(policy.threads), episode_status(options.episodes) as report:
+    with torch_threads(policy.threads, policy.config.precision == "tf32"), episode_status(
+            options.episodes) as report:
         found = evaluate(policy, factories, seed, options.episodes, not options.stochastic, report)
     facts = {"model": str(path), "env_name": factories[0].name, "seed": seed,
              "deterministic": not options.stochastic}

@@ -41,7 +41,7 @@ class LoadedPolicy(Policy):
             raise ConfigError(f"evaluate's first argument is an environment, and not {env!r}",
                               f"policy.evaluate(episodes={env})")
         factories = factories_for(self, env, env_kwargs, max_episode_steps)
-        with torch_threads(self.threads):
+        with torch_threads(self.threads, self.config.precision == "tf32"):
             return evaluate(self, factories, self.seed_of_episodes(seed), episodes, deterministic,
                             **others)
 

@@ -1,7 +1,8 @@
 """Context managers for torch's global state: threads, default device, random generator."""
 
-from contextlib import contextmanager
-from typing import Iterator
+import warnings
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, Iterator
 
 import torch
 from torch import nn
@@ -56,34 +57,50 @@ def preserved_buffers(net: nn.Module) -> Iterator[None]:
 def torch_threads(count: int, tf32: bool | None = None) -> Iterator[None]:
     """Sets torch's intra-op threads inside the block, and leaves inference mode, for training.
 
-    `tf32`: see tf32_products. The host script's default device stays: environments and models of
-    the user's may rely on it.
+    `tf32`: see gpu_arithmetic; None: as the host script has set it. The script's default device
+    stays: environments and models of the user's may rely on it.
     """
     before, grad = torch.get_num_threads(), torch.is_grad_enabled()
     torch.set_num_threads(count)
     try:
-        with torch.inference_mode(False), torch.set_grad_enabled(grad), tf32_products(tf32):
+        with torch.inference_mode(False), torch.set_grad_enabled(grad), (
+                nullcontext() if tf32 is None else gpu_arithmetic(tf32)):
             yield
     finally:
         torch.set_num_threads(before)
 
 
 @contextmanager
-def tf32_products(allowed: bool | None) -> Iterator[None]:
-    """A GPU may round the inputs of float32 products and convolutions to TF32, or may not.
+def gpu_arithmetic(tf32: bool) -> Iterator[None]:
+    """A GPU rounds the inputs of products and convolutions to TF32, or does not.
 
-    None: as the host script has set it.
+    Convolutions have the same bits each time.
     """
-    if allowed is None:
-        yield
-        return
     products, layers = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = products.allow_tf32, layers.allow_tf32
-    products.allow_tf32 = layers.allow_tf32 = allowed
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch 2.9's: with the new names torch.compile fails
+        before = _gpu_settings()
+        products.allow_tf32 = layers.allow_tf32 = tf32
+    layers.deterministic = True
     try:
         yield
     finally:
-        products.allow_tf32, layers.allow_tf32 = before
+        for holder, name, value in before:
+            setattr(holder, name, value)
+
+
+def _gpu_settings() -> list[tuple[Any, str, Any]]:
+    """(holder, name, value) of what gpu_arithmetic changes, under the new names of torch 2.9, too.
+
+    Once a script has set a new name, torch refuses to read the old one.
+    """
+    layers, found = torch.backends.cudnn, []
+    for holder in (torch.backends.cuda.matmul, layers, getattr(layers, "conv", 0),
+                   getattr(layers, "rnn", 0)):
+        for name in ("allow_tf32", "deterministic", "fp32_precision"):
+            with suppress(RuntimeError, AttributeError):
+                found.append((holder, name, getattr(holder, name)))
+    return found
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def policy_stds(ppo) -> Tensor:
     obs, state = tree_map(lambda x: x[every].flatten(0, 1)[:STD_ROWS].to(device),
                           (ppo.rollout.obs, ppo.rollout.state))
     with preserved_buffers(policy.net), seeded_rng(ppo.config.seed, device), \
-            torch_threads(ppo.config.torch_threads), torch.inference_mode():
+            torch_threads(ppo.config.torch_threads, ppo.tf32), torch.inference_mode():
         return policy.head.std(policy.step(obs, state)[0])
 
 

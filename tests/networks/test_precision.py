@@ -139,14 +139,46 @@ def test_tf32_is_for_the_convolutions_of_a_gpu_unless_it_is_told(given, precisio
             found("cpu")
 
 
-def test_tf32_is_allowed_inside_the_block_alone():
-    def state():
-        return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    before = state()
-    for allowed, inside in ((True, (True, True)), (False, (False, False)), (None, before)):
+def gpu_state():
+    """Torch's settings of a GPU's arithmetic that old names have."""
+    layers = torch.backends.cudnn
+    return torch.backends.cuda.matmul.allow_tf32, layers.allow_tf32, layers.deterministic
+
+
+def test_tf32_is_allowed_and_the_same_bits_are_asked_for_inside_the_block_alone():
+    before = gpu_state()
+    for allowed, inside in ((True, (True, True, True)), (False, (False, False, True)),
+                            (None, before)):
         with torch_threads(1, allowed):
-            assert state() == inside
-        assert state() == before
+            assert gpu_state() == inside
+        assert gpu_state() == before
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="needs torch 2.9")
+def test_tf32_of_a_script_that_uses_torchs_new_names_is_left_as_it_was(monkeypatch):
+    products, layers = torch.backends.cuda.matmul, torch.backends.cudnn
+
+    def state():
+        return products.fp32_precision, layers.conv.fp32_precision, layers.rnn.fp32_precision
+    before = state()
+    try:
+        products.fp32_precision, layers.conv.fp32_precision = "tf32", "ieee"
+        for allowed in (True, False):
+            with torch_threads(1, allowed):
+                assert gpu_state() == (allowed, allowed, True)
+            assert state() == ("tf32", "ieee", before[2])
+    finally:
+        products.fp32_precision, layers.conv.fp32_precision, layers.rnn.fp32_precision = before
+        products.allow_tf32, layers.allow_tf32 = False, True
+        products.fp32_precision, layers.conv.fp32_precision, layers.rnn.fp32_precision = before
+
+
+def test_an_evaluation_has_the_precision_of_the_run(trainer, monkeypatch):
+    ppo, found = trainer(seeing(), model="impoola", precision="fp32"), []
+    ppo.tf32 = False  # as on a GPU
+    monkeypatch.setattr("fastppo.ppo.evaluate", lambda *args, **others: found.append(gpu_state()))
+    ppo.evaluate(1)
+    assert found == [(False, False, True)]
 
 
 def test_bf16_is_refused_where_nothing_would_compute_in_it(trainer):
