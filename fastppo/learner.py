@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from fastppo.collect import Rollout
 from fastppo.config import Config
-from fastppo.machine import kernels
 from fastppo.networks.value_normalisation import modules_with_moments
-from fastppo.update.batches import Batch, Fresh, flatten_rollout, normalise_advantages
+from fastppo.update.batches import Batch, Fresh, flatten_rollout, normalise_advantages, order_at
 from fastppo.update.coefficients import Coefficients
 from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.kl_control import KLControl
@@ -103,14 +102,14 @@ class Learner:
 
     def _epochs(self, rollout: Rollout, coefs: Coefficients, iteration: int) -> list[Statistics]:
         """The mean statistics of each epoch, until the KL stops them."""
-        samples, epochs = self.flatten(rollout, self.flat.values.device), []
-        order = torch.empty(len(samples.adv), dtype=torch.int64, device="cpu")
-        for epoch in range(self.config.epochs if len(order) else 0):
+        device, epochs = self.flat.values.device, []
+        samples = self.flatten(rollout, device)
+        for epoch in range(self.config.epochs if len(samples.adv) else 0):
             batch, self.optimizer.rates = samples, self.kl_control.rates(coefs)
             for transform in self.transforms:
                 batch = transform(rollout, batch, iteration, epoch)
-            kernels.permutation(self.config.seed, iteration, epoch, order.numpy())
-            epochs.append(self._epoch(batch, order.to(batch.adv.device), coefs))
+            order = order_at(len(samples.adv), self.config.seed, iteration, epoch, device)
+            epochs.append(self._epoch(batch, order, coefs))
             self.kl_control.adapt(epochs[-1]["approx_kl"], coefs, epoch)
             if self.kl_control.exceeded(epochs[-1]["approx_kl"]):
                 break

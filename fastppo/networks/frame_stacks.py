@@ -53,9 +53,9 @@ class FrameStacks:
         """Those at `which`, i64 [n], along an axis that is no frame's."""
         return FrameStacks(self.frames, self.stacks.index_select(axis, which))
 
-    def to(self, device: torch.device) -> "FrameStacks":
+    def to(self, device: torch.device, **how: bool) -> "FrameStacks":
         """The same on `device`."""
-        return FrameStacks(self.frames.to(device), self.stacks.to(device))
+        return FrameStacks(self.frames.to(device, **how), self.stacks.to(device, **how))
 
     def clone(self) -> "FrameStacks":
         """The same in memory of their own."""

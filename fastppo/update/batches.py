@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fastppo.collect import Rollout
+from fastppo.machine import kernels
 from fastppo.spaces.leaves import tree_map
 
 
@@ -54,8 +55,19 @@ def flatten_rollout(rollout: Rollout, device: torch.device | None = None) -> Bat
     def rows(x: Any) -> Any:
         x = x.flatten(0, 1).narrow(0, 0, len(valid))
         x = x if valid.all() else x.index_select(0, which.to(x.device))
-        return x if device is None else x.to(device)
+        # A GPU reads later: the rollout stays as it is until the statistics have been read.
+        return x if device is None else x.to(device, non_blocking=device.type == "cuda")
     return Batch(*(tree_map(rows, getattr(rollout, name)) for name in Batch._fields[:-1]))
+
+
+def order_at(count: int, seed: int, iteration: int, epoch: int, device: torch.device) -> Tensor:
+    """The permutation i64 [count] of the samples of an epoch, on `device`.
+
+    A GPU copies it by itself, from memory that torch uses again only after that.
+    """
+    order = torch.empty(count, dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
+    kernels.permutation(seed, iteration, epoch, order.numpy())
+    return order.to(device, non_blocking=True)
 
 
 def normalise_advantages(adv: Tensor) -> Tensor:

@@ -82,7 +82,8 @@ class DeviceAdam(Adam):
         steps = range(self.steps + 1, self.steps + count + 1)
         self.steps += count
         return torch.tensor([[*(rate / (1 - first**step) for rate in self.rates),
-                              math.sqrt(1 - second**step)] for step in steps], dtype=torch.float32)
+                              math.sqrt(1 - second**step)] for step in steps],
+                            dtype=torch.float32, device="cpu", pin_memory=self.mean.is_cuda)
 
     def step(self) -> None:
         """As Adam's."""

@@ -50,11 +50,13 @@ def loss_report(epochs: Sequence[Statistics], weights: Tensor) -> dict[str, floa
     NaN if there were no epochs, because the rollout had no valid row. Raises NonFiniteError if a
     gradient or, by an optimizer of the user's, a weight is not finite.
     """
-    means = average(epochs) if epochs else dict.fromkeys(LOSSES, torch.tensor(math.nan))
-    means = {name: mean.cpu() for name, mean in means.items()}
+    means = average(epochs) if epochs else dict.fromkeys(LOSSES, weights.new_full((), math.nan))
+    # One read: a GPU is waited for once.
+    *found, finite = torch.stack([*means.values(), weights.isfinite().all()]).cpu()
+    means = dict(zip(means, found))
     if epochs:
         check_finite(means)
-    if not weights.isfinite().all():
+    if not finite:
         raise NonFiniteError("after an update weights are not finite; they are as they were before",
                              ("check an optimizer of your own", "lower the learning rate"))
     report = {f"losses/{name}": float(mean) for name, mean in means.items()}
