@@ -19,6 +19,7 @@ class Simulator:
 
     env_id: str
     limit: int  # steps of an episode
+    start: tuple[float, ...]  # states begin with random numbers within plus or minus these
 
     def __init__(self, num_envs: int, device: str = "cpu"):
         self.num_envs, self.device = num_envs, torch.device(device)
@@ -26,6 +27,7 @@ class Simulator:
         self.single_observation_space = one.observation_space
         self.single_action_space = one.action_space
         self.random = torch.Generator(self.device)
+        self.spread = torch.tensor(self.start, device=self.device)  # once: a copy waits for a GPU
 
     def reset(self, *, seed=None, options=None):
         """Begin an episode in every environment."""
@@ -45,19 +47,15 @@ class Simulator:
         self.age = self.age.masked_fill(ended, 0)
         return self.observe(self.state), rewards, terminated, truncated, {"final_obs": final}
 
-    def uniform(self, *high: float) -> Tensor:
-        """Random numbers [e n], the i-th within plus or minus high[i]."""
-        shape = self.num_envs, len(high)
+    def first_states(self) -> Tensor:
+        """Random states [e s] with which episodes begin."""
+        shape = self.num_envs, len(self.start)
         numbers = torch.rand(shape, generator=self.random, device=self.device)
-        return (2 * numbers - 1) * torch.tensor(high, device=self.device)
+        return (2 * numbers - 1) * self.spread
 
     def observe(self, state: Tensor) -> Tensor:
         """The observations [e ...] of states."""
         return state
-
-    def first_states(self) -> Tensor:
-        """Random states with which episodes begin."""
-        raise NotImplementedError
 
     def move(self, state: Tensor, act: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(next states, rewards [e], terminated [e])."""
@@ -67,11 +65,7 @@ class Simulator:
 class CartPole(Simulator):
     """CartPole-v1."""
 
-    env_id, limit = "CartPole-v1", 500
-
-    def first_states(self) -> Tensor:
-        """Everything is near 0."""
-        return self.uniform(0.05, 0.05, 0.05, 0.05)
+    env_id, limit, start = "CartPole-v1", 500, (0.05, 0.05, 0.05, 0.05)
 
     def move(self, state: Tensor, act: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Push the cart to the left or right for 0.02 s [Barto, Sutton, Anderson 1983]."""
@@ -89,11 +83,7 @@ class CartPole(Simulator):
 class Pendulum(Simulator):
     """Pendulum-v1."""
 
-    env_id, limit = "Pendulum-v1", 200
-
-    def first_states(self) -> Tensor:
-        """Any angle, slowly turning."""
-        return self.uniform(pi, 1.0)
+    env_id, limit, start = "Pendulum-v1", 200, (pi, 1.0)
 
     def observe(self, state: Tensor) -> Tensor:
         """Cosine and sine of the angle, and its rate."""

@@ -4,7 +4,7 @@ import gc
 import logging
 import math
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from statistics import median
 from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
@@ -68,7 +68,8 @@ def placement_among(source: EnvSource, devices: Sequence[str]) -> Placement:
             except ConfigError:  # a setting that only another device has
                 seconds[device] = math.inf
             gc.collect()  # of a trial some parts name each other
-            torch.cuda.empty_cache()  # what torch keeps is not free for the run's forecast
+            with suppress(RuntimeError):  # of torch, once a capture has failed
+                torch.cuda.empty_cache()  # what torch keeps is not free for the run's forecast
     return Placement(min(seconds, key=lambda device: seconds[device]), seconds)
 
 

@@ -7,7 +7,12 @@ from typing import Callable
 
 import torch
 
+from fastppo.errors import Error
+
 WARM_UP = 3  # steps before the capture, in which libraries choose their kernels
+
+# Why the first capture of this process failed. Torch's allocator then refuses every other one.
+failures: list[str] = []
 
 
 def captured(step: Callable[[], None], repeat: Callable[[], None] = lambda: None
@@ -15,9 +20,12 @@ def captured(step: Callable[[], None], repeat: Callable[[], None] = lambda: None
     """The function that replays `step` on the current device; before that it runs some times.
 
     `repeat` is called after each of these runs, and undoes what the next one must not see. Raises
-    what `step` raises, or torch for what no graph can have.
+    Error, which says why, if that is impossible, or if an earlier capture has failed.
     """
+    if failures:
+        raise Error(f"an earlier capture in this process has failed: {failures[0]}")
     graph, side, own = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.current_stream()
+    begun = False
     try:
         side.wait_stream(own)
         with torch.cuda.stream(side):
@@ -25,15 +33,15 @@ def captured(step: Callable[[], None], repeat: Callable[[], None] = lambda: None
                 step()
                 repeat()
         own.wait_stream(side)
+        begun = True
         with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             step()
+    except Exception as error:  # a model of the user's may do what no graph can have
+        cause = error.__context__ or error
+        text = f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}"
+        failures.extend([text] * begun)
+        raise Error(text) from error
     finally:
         torch.cuda.set_stream(own)  # where a capture fails it is another one
         own.wait_stream(side)
     return graph.replay
-
-
-def failure_text(error: Exception) -> str:
-    """Why a capture failed, in a line."""
-    cause = error.__context__ or error
-    return f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}"

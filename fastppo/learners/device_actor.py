@@ -7,7 +7,7 @@ is, on a mirror in ordinary memory.
 """
 
 import logging
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Iterator, Sequence
 
 import numpy as np
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from fastppo.config import Config
-from fastppo.learners.capture import captured, failure_text
+from fastppo.errors import Error
+from fastppo.learners.capture import captured
 from fastppo.machine.arena import Arena
 from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.policy import Policy
@@ -115,17 +116,13 @@ class GroupStep:
 
     def _prepare(self) -> None:
         """Captures the step, or does without if that is impossible."""
-        self.replay = self._step
-        if self.noise.is_cuda:
-            try:
-                with torch.cuda.device(self.noise.device):
-                    self.replay = captured(self._step)
-            except Exception as error:  # a model of the user's may do what no graph can have
-                log.warning("actions are chosen without a CUDA graph, because their step cannot be"
-                            " captured: %s", failure_text(error))
-            except BaseException:  # an interrupt: the next call tries again
-                self.replay = None
-                raise
+        try:
+            with torch.cuda.device(self.noise.device) if self.noise.is_cuda else nullcontext():
+                self.replay = captured(self._step) if self.noise.is_cuda else self._step
+        except Error as error:
+            self.replay = self._step
+            log.warning("actions are chosen without a CUDA graph, because their step cannot be"
+                        " captured: %s", error.what)
 
 
 class DeviceActor(CentralActor):

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from fastppo.config import Config
+from fastppo.errors import Error
 from fastppo.learner import Learner
-from fastppo.learners.capture import captured, failure_text
+from fastppo.learners.capture import captured
 from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.networks.torch_state import preserved_buffers
 from fastppo.networks.user_distribution import DistributionHead
@@ -50,7 +51,7 @@ class StaticEpoch:
         for own, given in zip(tensors_of(self.samples), tensors_of(batch), strict=True):
             own.copy_(given)
         self.order.copy_(order.view_as(self.order))
-        self.rates.copy_(rates)
+        self.rates.copy_(rates, non_blocking=True)
         if self.coefs is None:
             self.coefs = coefs._replace(**{
                 name: torch.zeros((), device=order.device) for name in IN_LOSS
@@ -94,9 +95,9 @@ class GraphedLearner(Learner):
     def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:
         count = self.config.num_minibatches
         with torch.cuda.device(order.device) if order.is_cuda else nullcontext():
-            if self.static is None and not self.reason and not len(order) % count:
+            if self.replay is None and not self.reason and not len(order) % count:
                 self._prepare(batch, order, coefs)
-            if self.static is None or len(order) != self.static.order.numel():
+            if self.replay is None or len(order) != self.static.order.numel():
                 return super()._epoch(batch, order, coefs)
             self.static.fill(batch, order, coefs, self.optimizer.planned(count))
             for _ in range(count):
@@ -118,12 +119,9 @@ class GraphedLearner(Learner):
         try:
             self.static.fill(batch, order, coefs, self.static.rates)
             self.replay = self._captured() if order.is_cuda else self._step
-        except Exception as error:  # a model of the user's may do what no graph can have
+        except Error as error:
             self.static = None
-            self._do_without(f"its minibatch cannot be captured: {failure_text(error)}")
-        except BaseException:
-            self.static = None
-            raise
+            self._do_without(f"its minibatch cannot be captured: {error.what}")
 
     def _captured(self) -> Callable[[], None]:
         """The function that replays `_step` on the current device; all else is as it was before."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from gymnasium.vector import AutoresetMode
+from on_a_gpu import no_wait_for_the_gpu
 
 from fastppo import reference
 from fastppo.errors import ConfigError, EnvError, NonFiniteError, SpaceError
@@ -204,11 +205,15 @@ def test_nothing_waits_for_the_device_within_a_rollout(trainer):
     ppo = trainer(example.Pendulum(8, "cuda"))
     ppo.collect()
     with torch.no_grad():
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with no_wait_for_the_gpu():
             ppo.collector.vec._step(0)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_step_of_the_example_copies_no_number_of_the_scripts_to_its_device(monkeypatch):
+    env, act = example.CartPole(4), torch.tensor([0, 1, 0, 1])
+    env.reset(seed=1)
+    monkeypatch.setattr(torch, "tensor", None)  # on a GPU each would be waited for
+    env.step(act)
 
 
 def test_observations_may_be_a_dict_with_choices_and_a_mask(trainer):

@@ -1,0 +1,65 @@
+"""A capture that fails, and what it leaves for others in the process; here with the calls alone."""
+
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fastppo.errors import Error
+from fastppo.learners import capture
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The calls of a torch that has a GPU; in a capture a step that waits fails as it does there."""
+    found = []
+
+    @contextmanager
+    def graph(*args, **settings):
+        found.append("capture")
+        try:
+            yield
+        except Exception as error:
+            raise RuntimeError("operation failed due to a previous error") from error
+
+    def stream():
+        return SimpleNamespace(wait_stream=lambda other: None)
+    for name, fake in (("CUDAGraph", lambda: SimpleNamespace(replay=lambda: found.append("replay"))),
+                       ("Stream", stream), ("current_stream", stream), ("graph", graph),
+                       ("stream", nullcontext), ("set_stream", lambda own: found.append("own"))):
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(capture, "failures", [])
+    return found
+
+
+def step_failing_at(calls, number):
+    """A step that raises the `number`-th time."""
+    def step():
+        calls.append("step")
+        if calls.count("step") == number:
+            raise ValueError("a step\nthat waits")
+    return step
+
+
+def test_a_step_runs_thrice_before_it_is_captured(calls):
+    capture.captured(step_failing_at(calls, 0), lambda: calls.append("undone"))()
+    assert calls == ["step", "undone"] * 3 + ["capture", "step", "own", "replay"]
+
+
+def test_after_a_failed_capture_no_other_is_tried_and_its_cause_is_named(calls):
+    with pytest.raises(Error, match="^ValueError: a step$"):
+        capture.captured(step_failing_at(calls, 4))
+    assert calls[-1] == "own"
+    calls.clear()
+    for _ in range(2):
+        with pytest.raises(Error, match="earlier capture .* has failed: ValueError: a step$"):
+            capture.captured(step_failing_at(calls, 0))
+    assert calls == []
+
+
+def test_a_step_that_fails_before_the_capture_leaves_others_their_graphs(calls):
+    with pytest.raises(Error, match="^ValueError: a step$"):
+        capture.captured(step_failing_at(calls, 1))
+    capture.captured(step_failing_at(calls, 0))
+    assert calls.count("capture") == 1
