@@ -6,6 +6,7 @@ from typing import Sequence
 
 from fastppo.benchmark.peers import PEERS
 from fastppo.errors import ConfigError
+from fastppo.machine.ranks import rank_count
 from fastppo.settings.fixes import Omit, Set
 
 
@@ -47,6 +48,9 @@ class Bench:
                 raise ConfigError(f"{name} is {value}, but must be above 0", Omit(name))
         if self.processes is not None and (not self.processes or min(self.processes) < 0):
             raise ConfigError("processes must be whole numbers, 0 or more", Set(processes=(1, 2)))
+        if rank_count() > 1:
+            raise ConfigError("bench measures one process, and torchrun has started"
+                              f" {rank_count()}", "run it without torchrun")
         self.peers  # noqa: B018  raises for an unknown name, before anything is measured
 
     @property

@@ -6,6 +6,8 @@ import signal
 import threading
 from typing import Any, Callable
 
+from fastppo.machine.ranks import rank_of_process
+
 SIGHUP = getattr(signal, "SIGHUP", signal.SIGTERM)  # a closed terminal; Windows has none
 PATIENCE, AGAIN = 3.0, 0.2  # seconds that an update may still take; and between two looks
 SIGNALS = {signal.SIGINT, signal.SIGTERM, SIGHUP}
@@ -29,7 +31,8 @@ class Interrupts:
         self.signum = 0
         self.stop_now: Callable[[], bool] = lambda: True
         self.stop_late: Callable[[], bool] = lambda: False
-        self.say: Callable[[str], None] = write_line  # that a signal was heard
+        # That a signal was heard.
+        self.say: Callable[[str], None] = (lambda text: None) if rank_of_process() else write_line
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupts":

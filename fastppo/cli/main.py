@@ -18,7 +18,7 @@ from fastppo.display.notes import printed_warnings
 from fastppo.display.status_line import show_status
 from fastppo.display.stdout_guard import guarded_stdout
 from fastppo.errors import ConfigError, Error, ModelError, PathError, RankError, SpaceError
-from fastppo.machine.ranks import rank_of_process
+from fastppo.machine.ranks import is_first_to_tell, rank_count, rank_of_process
 from fastppo.settings.fixes import Set, program
 from fastppo.settings.spelling import closest
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     debug = DEBUG in words  # an error is then printed with its traceback
     if sys.stderr is not None and not faulthandler.is_enabled():
         faulthandler.enable(2)  # stderr: a crash of an environment in this process shows its stack
-    with Interrupts() as interrupts, guarded_stdout(), printed_warnings():
+    with Interrupts() as interrupts, guarded_stdout(), printed_warnings(not rank_of_process()):
         try:
             verb, rest = choose_verb([word for word in words if word != DEBUG])
             verb(rest, interrupts)
@@ -52,9 +52,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             show_status("")
             if debug:
                 traceback.print_exc()
-            if not (isinstance(error, (*USAGE_ERRORS, RankError)) and another_tells(interrupts)):
-                print(f"error: {error.shell}", file=sys.stderr, flush=True)
             code = 2 if isinstance(error, USAGE_ERRORS) else 1
+            if not another_tells(error, interrupts):
+                place = f"rank {rank_of_process()}: " * (code == 1 and rank_count() > 1)
+                print(f"error: {place}{error.shell}", file=sys.stderr, flush=True)
             raise SystemExit(128 + interrupts.signum if interrupts.signum else code) from None
         except ModuleNotFoundError as error:
             if error.name not in NEEDED_PACKAGES:
@@ -67,17 +68,20 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise SystemExit(141) from None
 
 
-def another_tells(interrupts: Interrupts) -> bool:
-    """True for a further process of torchrun which that ends, because another one has failed.
+def another_tells(error: Error, interrupts: Interrupts) -> bool:
+    """True if another process of torchrun's says why the run has failed.
 
-    That one, most often rank 0 with the same command, says why. It waits some seconds for it.
+    The end of another one is told some seconds later than its own error would be. What was typed
+    is the same for all: a further process waits as long for torchrun, which ends it when rank 0
+    has failed.
     """
     interrupts.stop_now = interrupts.stop_late = lambda: False
     interrupts.say = lambda text: None
-    end = time.monotonic() + (OTHERS_SECONDS if rank_of_process() else 0.0)
-    while time.monotonic() < end and not interrupts.signum:
+    typed = isinstance(error, USAGE_ERRORS) and rank_of_process() > 0
+    end = time.monotonic() + OTHERS_SECONDS * (typed or isinstance(error, RankError))
+    while time.monotonic() < end and not (typed and interrupts.signum):
         time.sleep(0.05)
-    return bool(rank_of_process() and interrupts.signum)
+    return bool(typed and interrupts.signum) or not is_first_to_tell()
 
 
 def add_working_directory(path: list[str]) -> None:

@@ -140,7 +140,6 @@ def new_run(settings: dict[str, Any], init_from: str | None):
 def follow(request: Request, interrupts: Interrupts) -> None:
     """Trains as a further process of a run that torchrun has started; the first one reports."""
     from fastppo.ppo import PPO
-    interrupts.say = lambda text: None
     interrupts.stop_now = lambda: False  # all stop after the same iteration
     ranks, opened = Ranks(request.config.backend, request.config.device_ids), False
     while not opened:
@@ -181,8 +180,7 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts, video: bool) -> di
     try:
         interrupts.say = next((sink.say for sink in ppo.sinks if hasattr(sink, "say")), say)
         ppo.learn(callbacks=[lambda *_: not interrupts.signum])
-        others_stopped = ppo.ranks.size > 1 and ppo.step < ppo.total
-        ended = "signal" if others_stopped else "done"
+        ended = "signal" if ppo.ranks.size > 1 and ppo.step < ppo.total else "done"  # of others
     except Stop:
         pass
     finally:

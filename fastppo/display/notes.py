@@ -24,9 +24,9 @@ class WarningPrinter(logging.Handler):
 
 
 @contextlib.contextmanager
-def printed_warnings() -> Iterator[None]:
-    """What the package logs inside is printed by a WarningPrinter, and goes nowhere else."""
-    log, printer = logging.getLogger("fastppo"), WarningPrinter()
+def printed_warnings(shown: bool = True) -> Iterator[None]:
+    """What the package logs inside is printed, or not, and goes nowhere else."""
+    log, printer = logging.getLogger("fastppo"), WarningPrinter(0 if shown else 99)
     propagate, log.propagate = log.propagate, False
     log.addHandler(printer)
     try:

@@ -98,16 +98,14 @@ class RankedCompiledLearner(RankedLearner, CompiledLearner):
 
     def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:
         """As RankedLearner's, with the shards of the compiled update."""
-        parts = [own_samples(batch, samples, self.row_of)
-                 for samples in parts_of(order, self.config.num_minibatches)]
-        rows = [self.row_of[samples][part.places] for samples, part in zip(
-            parts_of(order, self.config.num_minibatches), parts)]
+        orders = parts_of(order, self.config.num_minibatches)
+        parts = [own_samples(batch, samples, self.row_of) for samples in orders]
+        rows = [self.row_of[samples][part.places] for samples, part in zip(orders, parts)]
         own_order, adv = torch.cat(rows), batch.adv.new_zeros(len(batch.logp))
         ret = batch.ret[self.row_of >= 0]
         for part, places in zip(parts, rows):
-            whole = part.adv
-            if self.config.norm_advantages == "minibatch":
-                whole = normalise_advantages(whole)
+            whole = normalise_advantages(part.adv) if self.config.norm_advantages == "minibatch" \
+                else part.adv
             adv[places] = whole[part.places]
         terms = update_coefficients(self.config, coefs)._replace(norm_advantages=False)
         update = kernels.MinibatchUpdate(*self.plan, self.buffers, self._samples(

@@ -16,6 +16,7 @@ from fastppo.errors import ConfigError, RankError
 from fastppo.settings.fixes import Set
 
 LONGEST_WAIT = timedelta(hours=24)  # while rank 0 evaluates, the others wait
+stores: list[Any] = []  # those through which this process has met the others; the last counts
 
 
 class Ranks:
@@ -82,13 +83,22 @@ class Ranks:
 def _connect(backends: str) -> None:
     """Connects the processes of this attempt of torchrun.
 
-    The prefix keeps the addresses of an earlier attempt apart, which gloo would try otherwise.
+    The prefix keeps the addresses of an earlier attempt apart, which gloo would try otherwise, and
+    those of an earlier trainer of a script.
     """
     import torch.distributed as dist
     store, rank, size = next(iter(dist.rendezvous("env://", timeout=LONGEST_WAIT)))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    dist.init_process_group(backends, store=dist.PrefixStore(f"attempt {attempt}", store),
-                            rank=rank, world_size=size, timeout=LONGEST_WAIT)
+    stores.append(dist.PrefixStore(f"attempt {attempt}, trainer {len(stores)}", store))
+    dist.init_process_group(backends, store=stores[-1], rank=rank, world_size=size,
+                            timeout=LONGEST_WAIT)
+
+
+def is_first_to_tell() -> bool:
+    """True, once, for the first of the processes that asks; and if it cannot ask the others."""
+    with contextlib.suppress(RuntimeError):  # the process with the store has ended
+        return not stores or stores[-1].add("told", 1) == 1
+    return True
 
 
 def _backends(backend: str, device_ids: Sequence[int] | None) -> str:

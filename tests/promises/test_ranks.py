@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pytest
 import torch
 from ranks_script import ENVS, trainer_of
 from source_tree import ROOT
+from torch.distributed import TCPStore
 
 from fastppo import PPO, Config
 from fastppo.build.check_ranks import check_equal, check_ranks, trained_by
@@ -41,13 +41,16 @@ CASES = [
 CASES = [TINY | case for case in CASES]
 
 
+STORES = []  # the processes of a run meet in one of this process, as in one of torchrun's
+
+
 def run_of(folder: Path, count: int, words: list[str]) -> list[subprocess.Popen]:
     """`count` connected processes of a script, as torchrun starts them."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    STORES.append(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests", HERE)))
     shared = os.environ | {"WORLD_SIZE": f"{count}", "LOCAL_WORLD_SIZE": f"{count}",
-                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}",
+                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{STORES[-1].port}",
+                           "TORCHELASTIC_USE_AGENT_STORE": "True",
                            "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     return [subprocess.Popen([sys.executable, *words], cwd=folder, stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True,
@@ -122,7 +125,7 @@ def test_the_first_process_tells_the_end_of_another_within_seconds(tmp_path):
     finally:
         close(first, second)
     assert time.monotonic() - began < 20 and first.returncode == 1
-    assert re.fullmatch(r"error: another process of this run has ended\n  fix: .*\n", err)
+    assert re.fullmatch(r"error: rank 0: another process of this run has ended\n  fix: .*\n", err)
     assert "resume    " in out and list((tmp_path / "run").glob("checkpoint-*"))
 
 
@@ -214,6 +217,64 @@ def test_a_fault_of_one_process_before_it_is_connected_is_told_and_the_others_en
         assert first.wait(timeout=5) == -signal.SIGTERM
     finally:
         close(first, other)
+
+
+COMMAND = [str(ROOT / "main.py"), "--num_envs=4", "--num_steps=16", "--num_workers=1", "--seed=1",
+           "--preset=none", "--eval_episodes=0", "--num_minibatches=1", "--progress=none"]
+
+
+def ends(tmp_path: Path, words: list[str]) -> tuple[str, str]:
+    """What two processes write on stderr until both have ended."""
+    both = run_of(tmp_path, 2, [*COMMAND, "--run_dir=run", *words])
+    try:
+        return tuple(process.communicate(timeout=90)[1] for process in both)
+    finally:
+        close(*both)
+
+
+def test_an_environment_that_raises_everywhere_is_one_error_that_names_its_rank(tmp_path):
+    (tmp_path / "broken.py").write_text("""from gymnasium.envs.classic_control import CartPoleEnv
+
+class Broken(CartPoleEnv):
+    def step(self, action):
+        raise ValueError("broken")
+""")
+    errors = ends(tmp_path, ["--env_name=broken:Broken", "--total_steps=6400"])
+    assert "".join(errors).count("error: ") == 1
+    assert re.search(r"^error: rank [01]: ", "".join(errors), re.M), errors
+
+
+def test_rank_0_alone_prints_warnings(tmp_path):
+    first, other = ends(tmp_path, ["--env_name=CartPole-v1", "--total_steps=64",
+                                   "--num_workers=40"])
+    assert first.count("warning: num_workers=40") == 1 and other == ""
+
+
+def test_another_process_tells_that_rank_0_was_killed(tmp_path):
+    first, other = run_of(tmp_path, 2, [*COMMAND, "--env_name=CartPole-v1", "--total_steps=50M",
+                                        "--progress=lines", "--run_dir=run"])
+    try:
+        assert any(text.startswith("step") for text in first.stdout)
+        first.kill()
+        first.wait()
+        other.terminate()  # as torchrun does
+        _, err = other.communicate(timeout=60)
+    finally:
+        close(first, other)
+    assert re.fullmatch(r"error: rank 1: another process of this run has ended.*\n  fix: .*\n", err)
+
+
+def test_a_script_may_train_twice(tmp_path):
+    code = ("from fastppo import PPO\nfor seed in (1, 2):\n"
+            "    with PPO('CartPole-v1', num_envs=4, num_steps=16, num_minibatches=1,"
+            " num_workers=1, preset='none', total_steps=64, seed=seed) as ppo:\n"
+            "        print(ppo.learn().step)")
+    both = run_of(tmp_path, 2, ["-c", code])
+    try:
+        found = [process.communicate(timeout=90) for process in both]
+    finally:
+        close(*both)
+    assert found == [("64\n64\n", "")] * 2
 
 
 def test_an_error_that_rank_0_has_too_is_told_once(tmp_path):
