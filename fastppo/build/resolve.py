@@ -156,7 +156,7 @@ def _device(config: Config) -> str:
         return "cpu"  # there is one
     by_rank = device == "cuda" and (rank_count() > 1 or config.device_ids)
     number = device_number(config.device_ids) if by_rank else torch.device(device).index
-    if device.startswith("cuda") and (number or 0) >= (count := torch.cuda.device_count()):
+    if device.startswith("cuda") and not 0 <= (number or 0) < (count := torch.cuda.device_count()):
         there = Set(device_ids=tuple(range(count))) if by_rank else Set(device=f"cuda:{count - 1}")
         raise ConfigError(f"this process has GPU {number}, but there are {count}, counted from 0",
                           there)

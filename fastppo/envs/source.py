@@ -145,5 +145,5 @@ def check_agreement(env: Any, given: dict[str, Any]) -> None:
     kind = "VectorEnv" if isinstance(env, VectorEnv) else "list of callables"
     for name, value in settings_decided_by(env).items():
         if given.get(name) not in (None, "auto", value):
-            raise ConfigError(f"{name} is {given[name]!r}, but the {kind} makes it {value!r}",
-                              Omit(name))
+            raise ConfigError(f"{name} is {given[name]!r}, but the {kind} makes it {value!r}", (
+                *[f"give {given[name]} environments"] * (name == "num_envs"), Omit(name)))

@@ -49,6 +49,8 @@ class Simulator(VectorEnv):
                               f" {missing[0]}", f"add {', '.join(missing)}, or remove `device`")
         self.env, self.num_envs = env, int(env.num_envs)
         self.simulator_name = type(env).__name__
+        if str(env.device or "cpu").partition(":")[0] not in ("cpu", "cuda"):
+            raise ConfigError(f"the simulator's device is {env.device!r}", "make it cpu or cuda")
         self.device = torch.empty(0, device=env.device or "cpu").device  # cuda is cuda:0
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
@@ -78,8 +80,7 @@ class Simulator(VectorEnv):
             final = info.get("final_obs") if isinstance(info, dict) else None
             return Transition(
                 self._leaves(obs), self._numbers(rew, "rewards").float(),
-                self._numbers(term, "terminations").bool(),
-                self._numbers(trunc, "truncations").bool(),
+                self._flags(term, "terminations"), self._flags(trunc, "truncations"),
                 None if final is None else self._leaves(final))
 
     @contextmanager
@@ -104,6 +105,11 @@ class Simulator(VectorEnv):
 
     def _numbers(self, value: Any, what: str) -> Tensor:
         return self._tensor(value, what, (self.num_envs,))
+
+    def _flags(self, value: Any, what: str) -> Tensor:
+        if (x := self._numbers(value, what)).is_floating_point():
+            raise ValueError(f"the {what} are {x.dtype}, not bool")
+        return x.bool()
 
     def _tensor(self, value: Any, what: str, shape: tuple[int, ...]) -> Tensor:
         x = value if isinstance(value, Tensor) else torch.from_dlpack(value)

@@ -1,6 +1,7 @@
 """Simulators with tensors on a device: what is recorded, valued, counted, refused."""
 
 import importlib.util
+from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
@@ -271,6 +272,8 @@ def test_a_checkpoint_goes_on_with_new_episodes(trainer, tmp_path, caplog):
     (lambda obs, *rest: (obs[:, :1], *rest), EnvError, r"observation is \[3, 1\] on cpu"),
     (lambda obs, rew, *rest: (obs, rew[:, None], *rest), EnvError, r"rewards is \[3, 1\]"),
     (lambda obs, rew, term, *rest: (obs, rew, term[:1], *rest), EnvError, "terminations"),
+    (lambda obs, rew, term, *rest: (obs, rew, term / 2, *rest), EnvError,
+     "terminations are torch.float32, not bool"),
     (lambda obs, *rest: (obs.to("meta"), *rest), EnvError, "on meta, not"),
     (lambda obs, *rest: (obs * torch.nan, *rest), EnvError, "observation of environment 0, step 1"),
     (lambda obs, rew, *rest: (obs, rew / 0, *rest), EnvError, "rewards of environment 0, step 0"),
@@ -305,6 +308,8 @@ def in_mode(mode):
     (incomplete, {}, ConfigError, "no single_action_space"),
     (lambda: in_mode(AutoresetMode.NEXT_STEP), {}, ConfigError, "within the step"),
     (lambda: Counter(act_space=Tuple((Discrete(2), Discrete(2)))), {}, SpaceError, "several"),
+    (partial(Counter, device="meta"), {}, ConfigError, "device is 'meta'\n  fix: make it cpu"),
+    (Counter, {"num_envs": 8}, ConfigError, "makes it 3\n  fix: give 8 environments; or leave num"),
     (Counter, {"device": "cuda"}, ConfigError, "device is 'cuda', but the VectorEnv makes it"),
     (Counter, {"rnn": "gru"}, ConfigError, "memory"),
     (Counter, {"num_envs": 5}, ConfigError, "num_envs is 5")])
