@@ -50,18 +50,20 @@ def steps(folder: Path) -> list[Step]:
         Step("doctor", 20, [*MAIN, "doctor"]),
         Step("tests", 140, [sys.executable, "-m", "pytest", "-q", "-m", "cuda",
                             "-p", "no:cacheprovider", *tests]),
-        bench("pong", 70, [*PONG, "--processes=16"], folder),
+        bench("pong", 60, [*PONG, "--processes=16"], folder),
         Step("training", 45, [*MAIN, *PONG, "--total_steps=300k", "--seed=1", "--eval_episodes=0",
                               f"--run_dir={folder / 'run'}", "--progress=lines"]),
+        Step("parts", 30, [sys.executable, "bench/gpu_parts.py",
+                           f"--json={folder / 'parts_figures.json'}"]),
         Step("simulator", 30, [sys.executable, "bench/simulator.py", "--device=cuda",
                                f"--json={folder / 'simulator_figures.json'}"]),
         Step("ranks", 30, [*RANKS, *PONG, "--device_ids=0,0", "--total_steps=20k", "--seed=1",
                            "--eval_episodes=0", f"--run_dir={folder / 'ranks'}",
                            "--progress=lines"]),
-        bench("pong_bf16", 50, [*PONG, "--precision=bf16", "--processes=16"], folder),
+        bench("pong_bf16", 40, [*PONG, "--precision=bf16", "--processes=16"], folder),
         bench("lander", 45, [*LANDER, "--device=cpu", "--processes=16"], folder),
         bench("lander_cuda", 45, [*LANDER, "--device=cuda", "--processes=16"], folder),
-    ]  # 485 seconds together; the extension is built before
+    ]  # 495 seconds together, after 90 at most for pip and the extension
 
 
 def run(step: Step, folder: Path) -> dict[str, Any]:

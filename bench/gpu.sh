@@ -4,9 +4,9 @@
 #   bash bench/gpu.sh wheels        once, with a network: the packages that such a machine may lack
 #   bash bench/gpu.sh [FOLDER]      there, also offline; report.txt and results.json in FOLDER
 #
-# The second needs Python with torch (CUDA), numpy, numba, cython, safetensors and pytest, and a C
-# compiler. It installs the wheels of build/wheels, if there are any, into build/site alone, builds
-# the extension, and runs bench/gpu.py, whose steps have a limit of their own each.
+# The second needs Python with torch (CUDA), numpy, numba, cython, safetensors, matplotlib and
+# pytest, and a C compiler. It installs the wheels of build/wheels, if there are any, into
+# build/site alone, builds the extension, and runs bench/gpu.py, whose steps have a limit each.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,9 @@ TARGET=${TARGET:-3.12}
 WHEELS=build/wheels
 SITE=build/site
 # What fastppo and its tests import beyond the packages above; pip's answer for Linux on x86-64.
-PACKAGES=(gymnasium farama-notifications ale-py Box2D==2.3.10 pygame-ce)
+# setuptools: below 77 it refuses the license of pyproject.toml.
+PACKAGES=("gymnasium>=1.2.3,<2" farama-notifications cloudpickle packaging rich markdown-it-py mdurl
+    pygments pillow ale-py Box2D==2.3.10 pygame-ce "setuptools>=77")
 
 if [ "${1:-}" = wheels ]; then
     rm -rf "$WHEELS"
@@ -34,11 +36,13 @@ folder=${1:-build/gpu}
 mkdir -p "$folder"
 if [ -d "$WHEELS" ]; then
     rm -rf "$SITE"
-    "$PYTHON" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir \
+    timeout 30 "$PYTHON" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir \
         --target "$SITE" "$WHEELS"/*.whl ||
-        echo "the wheels of $WHEELS do not fit $("$PYTHON" --version); going on without them"
+        echo "the wheels of $WHEELS cannot be installed for $("$PYTHON" --version); going on"
     export PYTHONPATH=$PWD/$SITE${PYTHONPATH:+:$PYTHONPATH}
 fi
-"$PYTHON" setup.py -q build_ext --inplace >"$folder/build.log" 2>&1 ||
-    { tail -n 20 "$folder/build.log"; exit 1; }
+timeout 60 "$PYTHON" setup.py -q build_ext --inplace >"$folder/build.log" 2>&1 || {
+    tail -n 20 "$folder/build.log"
+    echo "the extension cannot be built; going on without it, and kernels are numba's"
+}
 exec "$PYTHON" bench/gpu.py "$folder"

@@ -87,6 +87,17 @@ def test_a_step_on_a_gpu_machine_that_fails_or_hangs_costs_only_itself(script, m
     assert (tmp_path / "report.txt").read_text() in out
 
 
+def test_an_update_and_an_upload_are_timed(script, monkeypatch, tmp_path):
+    pytest.importorskip("ale_py")
+    path = tmp_path / "found.json"
+    monkeypatch.setattr(sys, "argv", ["gpu_parts.py", "--device=cpu", "--num_envs=4", "--rounds=1",
+                                      f"--json={path}"])
+    script("gpu_parts").main()
+    found = json.loads(path.read_text())
+    assert found["samples"] == 128
+    assert all(found[name] > 0 for name in ("update", "upload_pageable", "upload_pinned"))
+
+
 def test_the_steps_for_a_gpu_machine_are_commands_that_there_are(script, tmp_path):
     for step in script("gpu").steps(tmp_path):
         if "main.py" in step.command and "doctor" not in step.command:
