@@ -171,8 +171,7 @@ class MirroredEnvs:
 def central_actor(arena: Arena, policy: Policy, groups: Sequence[range], config: Config,
                   next_step: bool = False) -> CentralActor:
     """The actor of acting=central: with a mirror on a GPU, and for learner=graph."""
-    mirrored = config.device != "cpu" or config.learner == "graph"
-    kind = DeviceActor if mirrored else CentralActor
+    kind = DeviceActor if config.device != "cpu" or config.learner == "graph" else CentralActor
     return kind(arena, policy, groups, config.seed, next_step)
 
 

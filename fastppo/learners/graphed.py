@@ -118,15 +118,12 @@ class GraphedLearner(Learner):
         self.static = StaticEpoch(batch, order, self.config.num_minibatches)
         try:
             self.static.fill(batch, order, coefs, self.static.rates)
-            self.replay = self._captured() if order.is_cuda else self._step
+            with preserved_buffers(self.policy), restored_at_end(self.stateful):
+                self.replay = self._step if not order.is_cuda else captured(
+                    self._step, self.static.at.zero_)
         except Error as error:
             self.static = None
             self._do_without(f"its minibatch cannot be captured: {error.what}")
-
-    def _captured(self) -> Callable[[], None]:
-        """The function that replays `_step` on the current device; all else is as it was before."""
-        with preserved_buffers(self.policy), restored_at_end(self.stateful):
-            return captured(self._step, self.static.at.zero_)
 
     def _do_without(self, reason: str) -> None:
         """Warns of a reason for which all epochs are Learner's."""

@@ -1,6 +1,5 @@
 """Context managers for torch's global state: threads, default device, random generator."""
 
-import warnings
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Iterator
 
@@ -77,10 +76,8 @@ def gpu_arithmetic(tf32: bool) -> Iterator[None]:
     Convolutions have the same bits each time.
     """
     products, layers = torch.backends.cuda.matmul, torch.backends.cudnn
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch 2.9's: with the new names torch.compile fails
-        before = _gpu_settings()
-        products.allow_tf32 = layers.allow_tf32 = tf32
+    before = _gpu_settings()
+    products.allow_tf32 = layers.allow_tf32 = tf32  # with the new names torch.compile fails
     layers.deterministic = True
     try:
         yield

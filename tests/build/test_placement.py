@@ -97,7 +97,7 @@ def test_what_a_trial_kept_of_a_gpu_is_free_before_the_next_one(monkeypatch):
     monkeypatch.setattr(placement, "seconds_per_step", measured)
     def empty_cache():
         seen.append([x() for x in kept])
-        raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")  # of a failed capture
+        raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
     monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
     placement_among(None, ("cuda", "cpu"))
     assert seen == [[None], [None, None]]

@@ -12,7 +12,7 @@ from fastppo.learners import capture
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The calls of a torch that has a GPU; in a capture a step that waits fails as it does there."""
+    """The calls of a torch that has a GPU; a step that fails in a capture does so as there."""
     found = []
 
     @contextmanager
@@ -25,9 +25,10 @@ def calls(monkeypatch):
 
     def stream():
         return SimpleNamespace(wait_stream=lambda other: None)
-    for name, fake in (("CUDAGraph", lambda: SimpleNamespace(replay=lambda: found.append("replay"))),
-                       ("Stream", stream), ("current_stream", stream), ("graph", graph),
-                       ("stream", nullcontext), ("set_stream", lambda own: found.append("own"))):
+    made = SimpleNamespace(replay=lambda: found.append("replay"))
+    for name, fake in (("CUDAGraph", lambda: made), ("Stream", stream), ("current_stream", stream),
+                       ("graph", graph), ("stream", nullcontext),
+                       ("set_stream", lambda own: found.append("own"))):
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(capture, "failures", [])
     return found

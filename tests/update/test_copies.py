@@ -53,7 +53,8 @@ def test_statistics_and_weights_are_read_at_once(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "cpu", lambda x: reads.append(1) or cpu(x))
     epochs = [{name: torch.tensor(i / 3 + j) for i, name in enumerate(LOSSES)} for j in (0, 1)]
     report = loss_report(epochs, torch.ones(5))
-    assert reads == [1] and report["losses/value_loss"] == float(torch.tensor([1 / 3, 4 / 3]).mean())
+    assert reads == [1]
+    assert report["losses/value_loss"] == float(torch.tensor([1 / 3, 4 / 3]).mean())
     assert report["losses/epochs"] == 2
     with pytest.raises(NonFiniteError, match="after an update weights are not finite"):
         loss_report(epochs, torch.tensor([1.0, math.inf]))
