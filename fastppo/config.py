@@ -302,7 +302,7 @@ class Config:
         for name, is_valid, wanted in RULES:
             value, default = getattr(self, name), default_of(name)
             if not (value is default is None or is_valid(value)):
-                fix = fix_of_value(name, value, wanted, defaults.get(name, default))
+                fix = fix_of_value(name, value, is_valid, wanted, defaults.get(name, default))
                 raise ConfigError(f"{name} is {value!r}, but must be {wanted}", fix)
         if self.num_minibatches > (rows := self.num_envs * self.num_steps):
             raise ConfigError(f"num_minibatches {self.num_minibatches} is more than the {rows} rows"

@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Mapping, NamedTuple, Sequence, get_origin
+from typing import Any, Mapping, NamedTuple, Sequence
 
 from fastppo.arguments.help_page import (
     asks_for_help,
@@ -20,12 +20,13 @@ from fastppo.arguments.help_page import (
     verb_page,
 )
 from fastppo.arguments.preset_files import config_over_preset, is_preset_file, preset_settings
-from fastppo.arguments.setting_types import SWITCHES, Setting, settings
+from fastppo.arguments.setting_types import Setting, settings
 from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.settings.aliases import MINIBATCH_SIZE, in_one, nearest_setting, unknown_setting
 from fastppo.settings.fixes import Fix, Omit, Set, Within, program
 from fastppo.settings.presets import BY_PRESET, PRESETS
+from fastppo.settings.values import DASHES, SWITCHES
 
 # Other names that settings may be given under.
 ALIASES = {"env": "env_name", "lam": "gae_lambda", "epsilon": "clip_range", "ppo_epochs": "epochs",
@@ -190,8 +191,8 @@ def split_flags(argv: Sequence[str]) -> list[Flag]:
 
 
 def is_flag(word: str) -> bool:
-    """True if a word begins with a hyphen and is no negative number."""
-    return bool(re.match(r"--?[A-Za-z]", word))
+    """True if a word begins with hyphens, or dashes in their place, and is no negative number."""
+    return bool(re.match(rf"[{DASHES}]{{1,2}}[A-Za-z]", word))
 
 
 def flag_of_each_word(argv: Sequence[str]) -> list[tuple[str, str]]:
@@ -229,19 +230,22 @@ def flags_by_setting(flags: Sequence[Flag], known: Mapping[str, Setting], verb: 
 
 
 def flag_text(flag: Flag, setting: Setting) -> str:
-    """The text that a flag gives `setting`; raises ConfigError if there is none, or several."""
+    """The text that a flag gives `setting`; raises ConfigError if there is none, or several.
+
+    Spaces around its = change nothing.
+    """
     if setting.bare and not flag.values:
         return setting.bare
-    if get_origin(setting.kind) is tuple and any(map(str.strip, flag.values)):
-        return ",".join(flag.values)
-    if len(flag.values) != 1 or not flag.values[0].strip():
-        got = f', not "{" ".join(flag.values)}"' if len(flag.values) > 1 else ""
-        text = " ".join(flag.values)
-        fix = Set(**{setting.name: flag.values[0]}) if text and setting.kind is str else \
-            Set(seeds=",".join(flag.values)) if text and setting.name == "seed" else \
-            setting.fix(text)
+    values = [text for value in flag.values if (text := value.removeprefix("=")).strip()]
+    if setting.has_several and values:
+        return ",".join(values)
+    if len(values) != 1:
+        text = " ".join(values)
+        got = f', not "{text}"' if text else ""
+        fix = Set(**{setting.name: values[0]}) if text and setting.kind is str else \
+            Set(seeds=",".join(values)) if text and setting.name == "seed" else setting.fix(text)
         raise ConfigError(f"{flag.typed} takes one value{got}", fix)
-    return flag.values[0]
+    return values[0]
 
 
 def preset_for(texts: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
@@ -294,11 +298,11 @@ def _unknown_flag(flag: Flag, known: Sequence[str], verb: str, rows: int) -> tup
 
     `rows`: the samples of a rollout, 0 if they are unknown.
     """
-    if verb:
-        return f"{verb} has no option {flag.typed}", nearest_setting(flag.name, known, verb)
     value = " ".join(flag.values)
+    if verb:
+        return f"{verb} has no option {flag.typed}", nearest_setting(flag.name, known, verb, value)
     off = not SWITCHES.get(value.lower(), True)
-    what, fix = unknown_setting(flag.typed, flag.name, value or "...", off, known)
+    what, fix = unknown_setting(flag.typed, flag.name, value, off, known)
     if fix == MINIBATCH_SIZE.on and rows and re.fullmatch("[1-9][0-9]{0,9}", value):
         count = max(1, rows // int(value))
         fix = Within(f"{{}}, for {rows // count:,} of the {rows:,} samples of num_envs x num_steps",

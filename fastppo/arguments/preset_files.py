@@ -22,8 +22,7 @@ FILE_ENDINGS = ".toml", ".json"
 # Settings of one run, which a run's config.json has, and a preset does not decide.
 OF_A_RUN = "preset", "run_dir", "device"
 # Settings whose automatic value depends on the machine, and not on the environment.
-OF_A_MACHINE = ("num_workers", "acting", "learner", "precision", "torch_threads",
-                "update_threads")
+OF_A_MACHINE = ("num_workers", "acting", "learner", "precision", "torch_threads", "update_threads")
 RESOLVED = "resolved"  # the source of a setting that was none or auto
 
 

@@ -9,7 +9,6 @@ import inspect
 import json
 import re
 from dataclasses import fields
-from decimal import Decimal
 from types import UnionType
 from typing import Any, Callable, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -18,9 +17,9 @@ from fastppo.errors import ConfigError
 from fastppo.settings.aliases import VALUE_ALIASES
 from fastppo.settings.fixes import Fix, Omit, Set
 from fastppo.settings.presets import BY_PRESET
-from fastppo.settings.schedules import Scheduled, is_schedule
-from fastppo.settings.spelling import closest, closest_of_each
-from fastppo.settings.values import split_names
+from fastppo.settings.schedules import Scheduled, parse_schedule
+from fastppo.settings.spelling import closest, closest_of_each, spellings
+from fastppo.settings.values import SWITCHES, parse_int, parse_sizes, split_names
 
 # The first field of each group of Config.
 SECTIONS = {"env_name": "environment", "model": "network", "num_envs": "rollout",
@@ -32,9 +31,6 @@ TYPE_NAMES = {int: "INT", float: "FLOAT", Scheduled: "FLOAT|SCHEDULE", bool: "BO
 AUTO = *BY_PRESET, "num_workers"  # numbers that can be left to a rule or to measurement
 FORMS_OF_TEXT = {"std": "FLOAT%", "resize": "HxW"}  # numbers for which a text may stand
 BARE_VALUES = {"json": "-"}  # texts that a flag stands for if no value follows it
-POWERS = {"k": 3, "m": 6, "g": 9}
-SWITCHES = {"true": True, "yes": True, "on": True, "1": True,
-            "false": False, "no": False, "off": False, "0": False}
 
 
 class Setting(NamedTuple):
@@ -79,32 +75,43 @@ class Setting(NamedTuple):
                     f""" --{self.name}='{{"name": 1}}'""")
         if (meant := VALUE_ALIASES.get(text)) in self.choices:
             return Set(**{self.name: meant})
-        if re.fullmatch(r"\d{1,3}(,\d{3})+", text):
-            return f"--{self.name}={text.replace(',', '_')}"
+        for spelled in spellings(text):
+            if text and self.parsed(spelled) is not None:
+                return Set(**{self.name: spelled})
         near = closest_of_each(split_names(text), self.choices) if self.has_several \
             else closest(text, self.choices)
         value = near or self.default
         return Omit(self.name) if value is None else Set(**{self.name: value})
 
+    @property
+    def reader(self) -> tuple[str, Callable[[str], Any]]:
+        """The values in words, and the function from a text to one of them."""
+        default = "one of " + ", ".join(self.choices), split_names if self.has_several else str
+        return READERS.get(self.kind, default)
+
+    def parsed(self, text: str) -> Any:
+        """The value that `text` stands for; None if there is none."""
+        if self.name in AUTO and text.lower() == "auto":
+            return "auto"
+        try:
+            value = self.reader[1](text)
+        except (ValueError, LookupError, ArithmeticError):
+            return text if self.name in FORMS_OF_TEXT else None  # Config checks it
+        words = value if self.has_several else (value,)
+        return None if self.choices and not {*words} <= {*self.choices} else value
+
     def read(self, text: str) -> Any:
         """The value that `text` stands for; raises ConfigError if there is none."""
         if self.optional and text.lower() == "none":
             return None
-        if self.name in AUTO and text.lower() == "auto":
-            return "auto"
-        default = "one of " + ", ".join(self.choices), split_names if self.has_several else str
-        wanted, parse = READERS.get(self.kind, default)
-        try:
-            value = parse(text)
-        except (ValueError, LookupError, ArithmeticError):
-            value = text if self.name in FORMS_OF_TEXT else None  # Config checks it
-        words = value if self.has_several and value is not None else (value,)
-        if value is None or self.choices and not {*words} <= {*self.choices}:
+        if (value := self.parsed(text)) is None:
             # The text of an object may hold a key.
             shown = f'"{text}"' if self.kind != dict[str, Any] else "no JSON object"
-            if len(words) > 1:  # the wrong ones alone
-                shown = f'"{", ".join(word for word in words if word not in self.choices)}"'
-            raise ConfigError(f'{self.name} is {shown}, but must be {wanted}', self.fix(text))
+            if self.has_several and self.choices:  # the wrong ones alone
+                wrong = (word for word in split_names(text) if word not in self.choices)
+                shown = f'"{", ".join(wrong)}"'
+            raise ConfigError(f'{self.name} is {shown}, but must be {self.reader[0]}',
+                              self.fix(text))
         return value
 
 
@@ -127,24 +134,6 @@ def settings(owner: type = Config) -> dict[str, Setting]:
     return found
 
 
-def parse_int(text: str) -> int:
-    """A whole number: 16, 1_000, 1e6, 10M or 500k; ValueError or ArithmeticError for others."""
-    text = text.strip().lower()
-    power = POWERS.get(text[-1:], 0)
-    value = Decimal(text[:-1] if power else text).scaleb(power)
-    if not value.is_finite() or value.adjusted() >= 30 or value != int(value):
-        raise ValueError(text)
-    return int(value)
-
-
-def _parse_schedule(text: str) -> float | str:
-    return text if is_schedule(text, positive=False) else float(text)
-
-
-def _parse_sizes(text: str) -> tuple[int, ...]:
-    return tuple(parse_int(part) for part in re.split(r"[,\s]+", text.strip("()[] ,")) if part)
-
-
 def _parse_object(text: str) -> dict[str, Any] | None:
     value = json.loads(text)
     return value if isinstance(value, dict) else None
@@ -155,9 +144,9 @@ READERS: dict[Any, tuple[str, Callable[[str], Any]]] = {
     int: ("a whole number, such as 16, 1e6, 10M or 500k", parse_int),
     float: ("a number, such as 0.5 or 3e-4", float),
     Scheduled: ("a number, such as 0.5 or 3e-4, or a schedule: linear:3e-4, cosine:3e-4,"
-                " linear:3e-4:1e-5", _parse_schedule),
+                " linear:3e-4:1e-5", parse_schedule),
     bool: ("True or False", lambda text: SWITCHES[text.lower()]),
-    tuple[int, ...]: ("whole numbers, such as 64,64", _parse_sizes),
+    tuple[int, ...]: ("whole numbers, such as 64,64", parse_sizes),
     tuple[str, ...]: ("names, such as camera,speed", split_names),
     dict[str, Any]: ("""a JSON object, such as '{"name": 1}'""", _parse_object),
 }

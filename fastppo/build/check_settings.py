@@ -22,10 +22,9 @@ def check_settings(config: Config, seen: ObservationLayout) -> None:
     check_config(config)
     _check_keys(config, seen)
     _check_model(config, seen)
-    for setting, given in (
-            ("action_scaling", config.action_scaling),
-            ("distribution", config.distribution in ("squashed", "beta")),
-            ("std", isinstance(config.std, str) and not config.action_scaling)):
+    for setting, given in (("action_scaling", config.action_scaling),
+                           ("distribution", config.distribution in ("squashed", "beta")),
+                           ("std", isinstance(config.std, str) and not config.action_scaling)):
         if given:
             check_bounds(seen.act_space, setting)
 

@@ -75,18 +75,15 @@ def resolve(source: EnvSource, device: str | None = None) -> Config:
     seen = ObservationLayout(obs_space, source.act_space)
     check_settings(config, seen)
     config = config.replace(
-        norm_rewards=normalises_rewards(config),
+        norm_rewards=normalises_rewards(config), model=_model(config, seen), device=_device(config),
         seed=secrets.randbits(31) if config.seed is None else config.seed,
-        model=_model(config, seen), device=_device(config),
         vec="workers" if config.vec == "auto" else config.vec)
     config = config.replace(precision=_precision(config, seen))
     if config.shared_critic is None:
         config = config.replace(shared_critic=config.model in IMAGE_MODELS
                                 and config.actor_keys == config.critic_keys)
-    config = config.replace(
-        acting=_compiled_unless(unsupported_in_acting(config, seen), config, "acting",
-                                "local", "central"),
-        learner=_learner(config, seen))
+    config = config.replace(learner=_learner(config, seen), acting=_compiled_unless(
+        unsupported_in_acting(config, seen), config, "acting", "local", "central"))
     return config.replace(
         torch_threads=config.torch_threads or 1, update_threads=_update_threads(config, seen),
         num_workers=worker_count(config.num_workers, config.num_envs // rank_count(),
@@ -113,8 +110,7 @@ def _precision(config: Config, seen: ObservationLayout) -> str:
     """
     on_cpu = config.device == "cpu"
     if config.precision == "auto":
-        by_torch = config.learner not in ("auto", "kernel") or unsupported_in_learner(
-            config, seen)
+        by_torch = config.learner not in ("auto", "kernel") or unsupported_in_learner(config, seen)
         if config.model not in IMAGE_MODELS:
             return "fp32"
         return "tf32" if not on_cpu else "bf16" if has_bf16() and by_torch else "fp32"

@@ -44,8 +44,7 @@ def make_user_network(model: Any, obs_space: Space, act_space: Space) -> nn.Modu
                          f" ({brief_text(obs_space)}, {brief_text(act_space)}):"
                          f" {type(error).__name__}: {error}", _constructor_fix(error)) from error
     if isinstance(net, nn.Module) and "_modules" not in vars(net):
-        raise ModelError(f"the __init__ of {model!r} does not begin with super().__init__()",
-                         SUPER)
+        raise ModelError(f"the __init__ of {model!r} does not begin with super().__init__()", SUPER)
     if not isinstance(net, nn.Module):
         raise ModelError(f"{model!r} returned {type(net).__name__}, not a torch.nn.Module",
                          f"give {MODEL_CLASS}")

@@ -99,10 +99,9 @@ def read_policy(path: str | os.PathLike, model=None) -> tuple[Policy, Config]:
         policy.load_state_dict(tensors)
         _check_moments(policy)
     except (RuntimeError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} does not fit the model: {error}",
-            "load(path, model=MyNet) with the class it was trained with; a built-in network has"
-            " none") from error
+        raise CheckpointError(f"{path} does not fit the model: {error}", "load(path, model=MyNet)"
+                              " with the class it was trained with; a built-in network has none"
+                              ) from error
     return policy, config
 
 

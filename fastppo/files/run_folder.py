@@ -61,8 +61,7 @@ def header_texts(path: Path) -> dict[str, str]:
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             texts = json.loads(file.read(length) if length <= HEADER_BYTES else b"{}")
-        return {name: text for name, text in texts["__metadata__"].items()
-                if isinstance(text, str)}
+        return {name: text for name, text in texts["__metadata__"].items() if isinstance(text, str)}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
 

@@ -25,9 +25,8 @@ def policy_plan(policy: Policy, flat: FlatParameters) -> PolicyPlan:
     """The layers of a built-in network for the compiled policy (see build/compiled_support.py)."""
     log_std, encoding = getattr(policy.head, "log_std", None), policy.observer.encoding
     image = encoding.leaves[0] if encoding.images else None
-    return PolicyPlan(network_plan(policy.net, flat.offsets, image),
-                      None if log_std is None else flat.offsets[id(log_std)],
-                      policy.observer.limit)
+    at = None if log_std is None else flat.offsets[id(log_std)]
+    return PolicyPlan(network_plan(policy.net, flat.offsets, image), at, policy.observer.limit)
 
 
 def update_coefficients(config: Config, coefs: Coefficients) -> kernels.UpdateCoefficients:

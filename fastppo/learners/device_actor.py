@@ -131,8 +131,7 @@ class DeviceActor(CentralActor):
     def __init__(self, arena: Arena, policy: Policy, groups: Sequence[range], seed: int,
                  next_step: bool = False):
         super().__init__(arena, policy, groups, seed, next_step)
-        self.mirror = ObservationMirror(arena, policy.observer.layout,
-                                        policy.observer.count.device)
+        self.mirror = ObservationMirror(arena, policy.observer.layout, policy.observer.count.device)
         self.chosen = {group: GroupStep(policy, self.mirror, group) for group in groups}
 
     def choose(self, t: int, group: range, noise: np.ndarray, state: np.ndarray

@@ -23,8 +23,7 @@ def is_secret(name: str) -> bool:
 def without_secrets(value: Any, secret: bool = False) -> Any:
     """`value`, in which texts under a name like that of a credential are ***."""
     if isinstance(value, dict):
-        return {key: without_secrets(part, secret or is_secret(key))
-                for key, part in value.items()}
+        return {key: without_secrets(part, secret or is_secret(key)) for key, part in value.items()}
     if isinstance(value, list):
         return [without_secrets(part, secret) for part in value]
     return "***" if secret and isinstance(value, str) else value

@@ -78,8 +78,7 @@ class ObservationNormaliser(RunningMoments):
     def forward(self, obs: Any) -> Any:
         """The network's input for observations [b ...], tensors in the structure of the space."""
         leaves = self.encoding.leaves
-        inputs = [self._encoded(i, stored, stored.leaf.of(obs))
-                  for i, stored in enumerate(leaves)]
+        inputs = [self._encoded(i, stored, stored.leaf.of(obs)) for i, stored in enumerate(leaves)]
         if self.flat:
             return torch.cat([x.reshape(x.shape[0], stored.width)
                               for stored, x in zip(leaves, inputs)], -1)

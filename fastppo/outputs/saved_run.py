@@ -11,11 +11,7 @@ from fastppo.build.given_settings import resumed_settings
 from fastppo.build.run import Run
 from fastppo.config import Config
 from fastppo.errors import PathError, UnknownNameError
-from fastppo.files.checkpoint import (
-    find_checkpoint,
-    restore,
-    write_checkpoint,
-)
+from fastppo.files.checkpoint import find_checkpoint, restore, write_checkpoint
 from fastppo.files.policy_file import save_policy, start_from_policy
 from fastppo.outputs.callbacks import Hooks
 from fastppo.outputs.fault_handler import Result, attempt, fault_stats

@@ -124,8 +124,7 @@ def read_table(file: Path) -> RunTable:
                           RUN_EXAMPLE)
     place = names.index(GLOBAL_STEP)
     rows = [row for row in rows if len(row) == len(names) and number_in(row[place]) >= 0]
-    columns = {name: np.array([number_in(row[i]) for row in rows])
-               for i, name in enumerate(names)}
+    columns = {name: np.array([number_in(row[i]) for row in rows]) for i, name in enumerate(names)}
     if (np.diff(columns[GLOBAL_STEP]) < 0).any():
         raise ConfigError(f"{GLOBAL_STEP} falls within {file}: it has the rows of several runs",
                           "write a file for each run")

@@ -69,8 +69,7 @@ def rows_until(file: Path, last_step: int) -> Iterator[dict[str, str]]:
 def compare_models(first: dict[str, Tensor], second: dict[str, Tensor]) -> ModelDifference:
     """Compares the tensors of two policies, bit by bit."""
     numbers = sum(part.numel() for part in first.values())
-    found = [(name, *difference(first.get(name), second.get(name)))
-             for name in {**first, **second}]
+    found = [(name, *difference(first.get(name), second.get(name))) for name in {**first, **second}]
     differing = sum(count for _, count, _ in found)
     name, _, largest = max(found, key=lambda one: (one[2], one[1]), default=("", 0, 0.0))
     return ModelDifference(numbers, differing, largest, name if differing else "")

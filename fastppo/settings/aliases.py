@@ -1,9 +1,11 @@
 """Names that other libraries give to our settings, as data; the nearest name to an unknown one."""
 
 import difflib
+import re
 from typing import Any, Iterable, NamedTuple, Sequence
 
 from fastppo.settings.fixes import DidYouMean, Each, Fix, Set
+from fastppo.settings.values import DASHES
 
 NEAR = 0.75  # similarity from which a name is proposed: one or two letters are wrong
 
@@ -95,12 +97,13 @@ def library_of(name: str) -> str:
     return next(library for library, names in LIBRARY_NAMES.items() if name in names)
 
 
-def nearest_setting(name: str, known: Iterable[str], verb: str = "") -> Fix:
+def nearest_setting(name: str, known: Iterable[str], verb: str = "", value: Any = "") -> Fix:
     """The fix for the unknown `name`: the nearest of the `known` names, by meaning or spelling.
 
-    If none is near, those of which it is a word. `verb`: the one that has them as options.
+    If none is near, those of which it is a word. `verb`: the one that has them as options. It has
+    the `value`, unless that is empty, or the name stands for settings with values of their own.
     """
-    known, name = list(known), name.lstrip("-").removeprefix("no_")
+    known, name = list(known), re.sub(f"^[{DASHES}]*(no_)?", "", name).replace("-", "_")
     answer = FOREIGN_NAMES.get(name)
     if isinstance(answer, Answer) and not isinstance(answer.on, Set):
         return answer.on
@@ -109,7 +112,9 @@ def nearest_setting(name: str, known: Iterable[str], verb: str = "") -> Fix:
     found = [ours for candidate in near for ours in _our_names(candidate) if ours in known]
     found = found[:1] or [one for one in known if name in one.split("_") or (
         len(name) > 2 and one.startswith(name))][:3]
-    return DidYouMean(*found, verb=verb)
+    own = any(isinstance(FOREIGN_NAMES.get(one), Answer) for one in near)
+    return Set(**{found[0]: value}) if len(found) == 1 and _is_written(value) and not own else \
+        DidYouMean(*found, verb=verb)
 
 
 def unknown_setting(typed: str, name: str, value: Any, off: bool, known: Sequence[str]
@@ -119,11 +124,11 @@ def unknown_setting(typed: str, name: str, value: Any, off: bool, known: Sequenc
     `off`: the value switches it off.
     """
     if name not in FOREIGN_NAMES:
-        return f'there is no setting "{name}"', nearest_setting(name, known)
+        return f'there is no setting "{name}"', nearest_setting(name, known, value=value)
     ours = FOREIGN_NAMES[name]
     if isinstance(ours, str):
-        plain = isinstance(value, (str, int, float))
-        ours = Answer(tuple(Set(**{one: value}) if plain else DidYouMean(one)
+        given = "..." if value in ("", None) else value
+        ours = Answer(tuple(Set(**{one: given}) if _is_written(given) else f"call it {one}"
                             for one in ours.split()))
     return (f"{typed} is a name of {library_of(name)}, not of fastppo{ours.why}",
             off and ours.off or ours.on)
@@ -132,6 +137,11 @@ def unknown_setting(typed: str, name: str, value: Any, off: bool, known: Sequenc
 def in_one(errors: Sequence[tuple[str, Fix]], several: str) -> tuple[str, Fix]:
     """One (what, fix) for those of several errors; the same one if it is alone."""
     return errors[0] if len(errors) == 1 else (f"{len(errors)} {several}", Each(*errors))
+
+
+def _is_written(value: Any) -> bool:
+    """True for a value that is more than an empty text and has a short form in a fix."""
+    return isinstance(value, (str, int, float, list, tuple)) and value != ""
 
 
 def _our_names(name: str) -> list[str]:

@@ -112,15 +112,14 @@ def program() -> str:
 
 def flag(name: str, value: Any) -> str:
     """The flag that gives setting `name` a value."""
-    text = format_value(value)
-    return f"--{name}={shlex.quote(text) if isinstance(value, dict) else text}"
+    return f"--{name}={shlex.quote(format_value(value))}"
 
 
 def format_value(value: Any) -> str:
     """A value as it is typed, before a shell's quotes: 1_000_000, 64,64, none, {"level": 1}."""
     if value is None or isinstance(value, (bool, str)):
         return "none" if value is None else str(value)
-    if isinstance(value, tuple):
+    if isinstance(value, (list, tuple)):
         return ",".join(map(str, value))
     if isinstance(value, int):
         return f"{value:_}"
@@ -128,4 +127,6 @@ def format_value(value: Any) -> str:
 
 
 def _python_value(value: Any) -> str:
+    if type(value) is int:
+        return f"{value:_}"
     return f'"{value}"' if isinstance(value, str) else repr(value)

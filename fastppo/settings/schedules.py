@@ -43,6 +43,11 @@ def is_schedule(value: Any, positive: bool = True) -> bool:
             and (first > 0 if positive else first >= 0))
 
 
+def parse_schedule(text: str) -> float | str:
+    """The number that `text` stands for, or itself if it is a schedule; ValueError for others."""
+    return text if is_schedule(text, positive=False) else float(text)
+
+
 def _parts(text: str) -> tuple[str, float, float]:
     """(name, first, last) of a schedule's text; ValueError if it is not one."""
     name, *ends = text.split(":")

@@ -1,9 +1,14 @@
 """Values of settings in one form, and the names that a list of names may hold."""
 
 import re
+from decimal import Decimal
 from typing import Any, get_args, get_origin
 
 LOGGERS = "tensorboard", "trackio", "wandb"  # packages that metrics can be sent to
+DASHES = "-‐-―−"  # the hyphen, and what a text processor puts in its place; within [] of a pattern
+POWERS = {"k": 3, "m": 6, "g": 9}
+SWITCHES = {"true": True, "yes": True, "on": True, "1": True,
+            "false": False, "no": False, "off": False, "0": False}
 
 
 def plain_value(value: Any, kind: Any = None) -> Any:
@@ -26,6 +31,21 @@ def image_size(value: Any) -> tuple[int, int] | None:
     text = f"{value}x{value}" if type(value) is int else str(value)
     sides = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3})", text)
     return (int(sides[1]), int(sides[2])) if sides else None
+
+
+def parse_int(text: str) -> int:
+    """A whole number: 16, 1_000, 1e6, 10M or 500k; ValueError or ArithmeticError for others."""
+    text = text.strip().lower()
+    power = POWERS.get(text[-1:], 0)
+    value = Decimal(text[:-1] if power else text).scaleb(power)
+    if not value.is_finite() or value.adjusted() >= 30 or value != int(value):
+        raise ValueError(text)
+    return int(value)
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Whole numbers: 64,64 or (64, 64); ValueError or ArithmeticError for others."""
+    return tuple(parse_int(part) for part in re.split(r"[,\s]+", text.strip("()[] ,")) if part)
 
 
 def split_names(text: str) -> tuple[str, ...]:

@@ -82,8 +82,8 @@ def _check_call(env: Any, unknown: dict[str, Any]) -> None:
                           f'make_vec("{name}")' if isinstance(name, str) else "make_vec(MyEnv)")
     for name in unknown:
         known = inspect.signature(make_vec).parameters
-        fix = nearest_setting(name, known)
-        if not (isinstance(fix, DidYouMean) and fix.names):
+        fix = nearest_setting(name, known, value=unknown[name])
+        if not (isinstance(fix, Set) or isinstance(fix, DidYouMean) and fix.names):
             fix = Omit(name), Set(env_kwargs={name: unknown[name]})
             if name in inspect.signature(gym.make_vec).parameters:  # no argument of an environment
                 fix = Omit(name)

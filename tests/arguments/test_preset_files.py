@@ -57,7 +57,7 @@ def test_an_error_of_a_file_names_it_and_all_its_unknown_names(preset):
         command_line.read([f"--preset={path}"])
     assert refused.value.shell == (
         f"in {path}: 2 names are no settings of fastppo\n"
-        '  fix: there is no setting "num_env": did you mean num_envs?\n'
+        '  fix: there is no setting "num_env": set num_envs to 3\n'
         "       learning_rate is a name of CleanRL's and Stable-Baselines3's, not of fastppo:"
         " set lr to 0.001")
 
@@ -66,7 +66,7 @@ def test_an_error_of_a_file_names_it_and_all_its_unknown_names(preset):
     ("xyzzy = 3", "a.toml", "--help-all lists them"),
     ('{"xyzzy": 3}', "a.json", "--help-all lists them"),
     ("normalize = true", "a.toml", "set norm_obs to true and norm_rewards to true"),
-    ('{"net_arch": [8, 8]}', "a.json", "did you mean hidden_sizes?"),
+    ('{"net_arch": [8, 8]}', "a.json", "set hidden_sizes to [8, 8]"),
     ('{"num_envs": 4', "a.json", 'write {"num_envs": 16}'),
     ("num_envs: 4", "a.toml", "write num_envs = 16, a line for each")])
 def test_a_mistake_in_a_file_is_mended_in_the_notation_of_the_file(preset, text, name, fix):

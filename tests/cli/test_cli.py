@@ -132,6 +132,8 @@ def asked(*argv):
     (["--total_steps=1.5e3"], {"total_steps": 1500}),
     (["--lr=1e6"], {"lr": 1e6}),
     (["--log_std_init", "-1.5"], {"log_std_init": -1.5}),
+    (["--env_name", "=", "CartPole-v1", "--lr=", "3e-4", "--seed", "=3", "--hidden_sizes=", "8"],
+     {"env_name": "CartPole-v1", "lr": 3e-4, "seed": 3, "hidden_sizes": (8,)}),
     (["--norm-rewards"], {"norm_rewards": True}),
     (["--norm_rewards=True"], {"norm_rewards": True}),
     (["--norm_rewards", "false"], {"norm_rewards": False}),
@@ -185,9 +187,20 @@ def test_iterations_are_counted_in_the_presets_rollouts():
 
 
 @pytest.mark.parametrize("argv, what, fix", [
-    (["--num_env=3"], 'no setting "num_env"', "did you mean --num_envs?"),
+    (["--num_env=3"], 'no setting "num_env"', "--num_envs=3"),
+    (["--num_env"], 'no setting "num_env"', "did you mean --num_envs?"),
     (["--xyzzy"], 'no setting "xyzzy"', "python main.py --help"),
-    (["-seed=1"], 'no setting "-seed"', "did you mean --seed?"),
+    (["-seed=1"], 'no setting "-seed"', "--seed=1"),
+    (["—env-name=CartPole-v1"], 'no setting "—env', "--env_name=CartPole-v1"),
+    (["--seed=1", "–lr=3"], 'no setting "–lr"', "--lr=3"),
+    (["--trak=True"], 'no setting "trak"', "did you mean --logger?"),
+    (["--lr=0,001"], "must be a number", "--lr=0.001"),
+    (["--entropy_coef=0,01"], "must be a number", "--entropy_coef=0.01"),
+    (["--log_std_init=-1,5"], "must be a number", "--log_std_init=-1.5"),
+    (["--total_steps=1,000,000"], "whole number", "--total_steps=1_000_000"),
+    (["--lr=cos:3e-4"], "or a schedule", "--lr=cosine:3e-4"),
+    (["--lr=linear:0,1"], "or a schedule", "--lr=linear:0.1"),
+    (["--std=0,5"], "", "--std=0.5"), (["--wandb_grop=a b"], "", "--wandb_group='a b'"),
     (["CartPole-v1"], '"CartPole-v1" is neither a command nor a setting', "--env_name=CartPole-v1"),
     (["--seed"], "--seed takes one value", "leave --seed out"),
     (["--seed", "1", "2"], '--seed takes one value, not "1 2"', "--seeds=1,2"),
@@ -232,7 +245,7 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["--policy=MlpPolicy"], "Stable-Baselines3's", "--model=mlp"),
     (["--verbose=0"], "Stable-Baselines3's", "--progress=none"),
     (["--timesteps=100"], "another library's", "--total_steps=100"),
-    (["--num_env=3", "--n_steps=1"], "2 flags", "did you mean --num_envs?"),
+    (["--num_env=3", "--n_steps=1"], "2 flags", "--num_envs=3"),
 ])
 def test_what_cannot_be_meant_is_refused_with_a_fix(argv, what, fix):
     with pytest.raises(ConfigError) as caught:
@@ -361,7 +374,7 @@ def test_a_mistake_inside_of_a_constructor_keeps_its_own_traceback(command):
 def test_a_typing_error_ends_the_process_with_exit_code_2_and_no_traceback():
     done = subprocess.run([sys.executable, MAIN, "--num_env=3"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == 'error: there is no setting "num_env"\n  fix: did you mean --num_envs?\n'
+    assert done.stderr == 'error: there is no setting "num_env"\n  fix: --num_envs=3\n'
 
 
 def test_an_error_is_printed_with_its_traceback_if_that_is_asked_for(command):
@@ -501,7 +514,7 @@ def test_help_on_a_section_or_a_setting_shows_that_alone(command):
 def test_all_unknown_flags_are_said_at_once(command):
     code, _, err = command("--num_env=3", "--n_steps=4", "--seed=1", "--xyzzy")
     assert code == 2 and err.splitlines()[0] == "error: 3 flags are no settings of fastppo"
-    assert all(word in err for word in ("--num_envs?", "--num_steps=4", '"xyzzy"'))
+    assert all(word in err for word in ("--num_envs=3", "--num_steps=4", '"xyzzy"'))
 
 
 @pytest.mark.parametrize("name", ["plot", "conf_file", "verbose_eval", "v"])
@@ -1259,10 +1272,10 @@ main()
     ("replay nothing", "replay runs/RUN/fault-env0-episode3-step12.bundle"),
     ("replay .", "fix: fastppo replay fault-env0-reset.bundle"),
     ("eval nothing", "no file or folder nothing"), ("play nothing", "no file or folder nothing"),
-    ("plot --out x.png", "fix: did you mean --output?"),
+    ("plot --out x.png", "fix: --output=x.png"),
     ("plot . --xyzzy", "fix: fastppo plot --help lists them"),
     ("export . --format=pt", "fix: fastppo export --help lists them"),
-    ("eval . --episode=3", "fix: did you mean --episodes?"),
+    ("eval . --episode=3", "fix: --episodes=3"),
     ("bench --xyzzy", "fix: fastppo bench --help lists them"),
     ("eval . 5", "eval takes 1 word beside its options, not 2: . 5"),
     ("eval --episodes=3", "fix: fastppo eval runs/latest"),

@@ -74,7 +74,7 @@ def test_plot_says_where_a_mean_ends_early(command):
 @pytest.mark.parametrize("argv, says", [
     ([], "fix: python main.py plot runs/latest"),
     (["--metric=charts/SPS"], "plot needs the folder of a run"),
-    (["--out", "x.png"], "did you mean --output?"),
+    (["--out", "x.png"], "fix: --output=x.png"),
     (["a", "--xyzzy"], "fix: python main.py plot --help lists them"),
     (["gone"], "there is no folder gone"),
     (["a", "--metric=charts/episodic_retrun"], f"fix: --metric={RETURN}"),
@@ -82,7 +82,7 @@ def test_plot_says_where_a_mean_ends_early(command):
     (["a", "--output=curve.gif"], "fix: --output=curve.png"),
     (["a", "--output=gone/curve.png"], "there is no folder gone"),
     (["a", "b", "--labels=x"], "fix: --labels=A,B"),
-    (["a", "--lables=x"], "fix: did you mean --labels?"),
+    (["a", "--lables=x"], "fix: --labels=x"),
     (["a", "b", "--kind=density"], "shows one group of runs, and there are 2"),
     (["a", "--kind=density"], "fix: train it again, or leave --kind out"),
 ])

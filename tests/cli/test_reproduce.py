@@ -81,7 +81,7 @@ def test_a_difference_without_a_cause_suspects_the_environment(command, trained)
     ({"xyzzy": 1}, [], "xyzzy"),
     ({}, ["--total_steps=97"], "fix: --total_steps=96"),
     ({}, ["--total_steps=0"], "fix: --total_steps=96"),
-    ({}, ["--total_step=96"], "did you mean --total_steps?"),
+    ({}, ["--total_step=96"], "--total_steps=96"),
 ])
 def test_what_cannot_be_reproduced_is_an_error_with_a_fix(command, changes, argv, says):
     write_run(Path("old"), [1.0], steps=[96])

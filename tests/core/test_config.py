@@ -6,6 +6,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+import torch
 
 from fastppo import Config
 from fastppo.arguments import command_line
@@ -91,9 +92,9 @@ def test_more_minibatches_than_rows_are_refused_with_the_arithmetic():
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_one():
-    with pytest.raises(ConfigError, match="did you mean num_envs"):
+    with pytest.raises(ConfigError, match="fix: num_envs=2$"):
         check_names({"lr": 1e-3, "num_env": 2})
-    with pytest.raises(ConfigError, match="did you mean num_envs"):
+    with pytest.raises(ConfigError, match="fix: num_envs=3$"):
         Config().replace(num_env=3)
     with pytest.raises(ConfigError, match=r"help\(fastppo.PPO\) lists them"):
         check_names({"zzz": 0})
@@ -104,14 +105,15 @@ def test_all_unknown_names_are_said_at_once():
         check_names({"n_stepz": 5, "lr": 1e-3, "foo": 3, "n_epochs": 4})
     assert str(caught.value).splitlines() == [
         "3 names are no settings of fastppo",
-        '  fix: there is no setting "n_stepz": did you mean num_steps?',
+        '  fix: there is no setting "n_stepz": num_steps=5',
         '       there is no setting "foo": help(fastppo.PPO) lists them',
         "       n_epochs is a name of Stable-Baselines3's, not of fastppo: epochs=4"]
 
 
 @pytest.mark.parametrize("name, value, fix", [
     ("learning_rate", 1e-3, "lr=0.001"), ("n_steps", 64, "num_steps=64"),
-    ("learning_rate", lambda left: left, "did you mean lr?"),
+    ("learning_rate", lambda left: left, "call it lr"), ("learning_rate", 0, "lr=0"),
+    ("net_arch", [64], "hidden_sizes=[64]"), ("lrr", 3, "lr=3"),
     ("track", True, 'logger="wandb"'), ("track", False, 'logger="none"'),
     ("timesteps", 100, "total_steps=100"), ("env_id", "Acrobot-v1", 'env="Acrobot-v1"'),
     ("verbose", 1, 'progress="lines"'), ("verbose", 0, 'progress="none"'),
@@ -215,6 +217,7 @@ def test_a_value_is_shown_as_it_is_typed():
     (Set(hidden_sizes=(64, 64)), "--hidden_sizes=64,64", "hidden_sizes=(64, 64)"),
     (Set(norm_obs=False, lr=1.0), "--norm_obs=False --lr=1", "norm_obs=False, lr=1.0"),
     (Set(env_name="a:B"), "--env_name=a:B", 'env="a:B"'),
+    (Set(wandb_group="my runs"), "--wandb_group='my runs'", 'wandb_group="my runs"'),
     (Set(env_kwargs={"a": "it's"}), "--env_kwargs='{\"a\": \"it'\"'\"'s\"}'",
      """env_kwargs={'a': "it's"}"""),
     (Omit("seed", "lr"), "leave --seed and --lr out", "leave seed and lr out"),
@@ -245,6 +248,21 @@ def test_the_page_of_settings_is_what_config_says():
     script = runpy.run_path(str(DOCS / "make_config.py"))
     assert script["PAGE"].read_text(encoding="utf-8") == script["page"](), \
         "run: python docs/make_config.py"
+
+
+@pytest.mark.parametrize(("setting", "value", "fix"), [
+    ("norm_obs", "True", "norm_obs=True"), ("norm_rewards", "no", "norm_rewards=False"),
+    ("total_steps", 1e6, "total_steps=1_000_000"), ("num_envs", 8.0, "num_envs=8"),
+    ("num_envs", "8", "num_envs=8"), ("seed", "1", "seed=1"), ("lr", "3e-4", "lr=0.0003"),
+    ("lr", "0,001", "lr=0.001"), ("lr", "cos:3e-4", 'lr="cosine:3e-4"'),
+    ("clip_range", "lin:0.2", 'clip_range="linear:0.2"'), ("target_kl", "0.1", "target_kl=0.1"),
+    ("activation", torch.nn.ReLU, 'activation="relu"'), ("hidden_sizes", 64, "hidden_sizes=(64,)"),
+    ("activation", torch.nn.LeakyReLU, 'activation="leaky_relu"'), ("gamma", "x", "gamma=0.99"),
+    ("env_kwargs", '{"a": 1}', "env_kwargs={'a': 1}")])
+def test_a_value_of_another_type_is_mended_by_what_the_command_reads_in_it(setting, value, fix):
+    with pytest.raises(ConfigError) as caught:
+        Config(preset="none", **{setting: value})
+    assert fix_text(caught.value.fix, shell=False) == fix
 
 
 @pytest.mark.parametrize(("setting", "value", "fix"), [

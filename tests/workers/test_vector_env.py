@@ -663,7 +663,7 @@ def test_impossible_settings_are_refused(vec, wrong, text):
 
 
 def test_a_setting_that_make_vec_does_not_have_is_refused_with_the_nearest_one():
-    with pytest.raises(ConfigError, match="(?s)no 'num_env'.*fix: did you mean num_envs"):
+    with pytest.raises(ConfigError, match="(?s)no 'num_env'.*fix: num_envs="):
         fastppo.make_vec("CartPole-v1", num_env=4)
 
 
