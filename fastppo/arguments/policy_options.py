@@ -66,6 +66,8 @@ class PolicyOptions:
 def check_episodes(episodes: Any) -> None:
     """Raises ConfigError unless `episodes` is a whole number, 1 or more."""
     if not isinstance(episodes, Integral) or isinstance(episodes, bool) or episodes < 1:
-        is_env = isinstance(episodes, str) or callable(episodes) or hasattr(episodes, "step")
+        spec = getattr(episodes, "spec", None)
+        env = f'"{getattr(spec, "id", episodes)}"' if spec or isinstance(episodes, str) else \
+            getattr(episodes, "__name__", "...") if callable(episodes) else ""
         raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
-                          "evaluate(env=..., episodes=100)" if is_env else Set(episodes=100))
+                          f"evaluate(env={env}, episodes=100)" if env else Set(episodes=100))

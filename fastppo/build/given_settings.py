@@ -17,10 +17,12 @@ from fastppo.config import Config, check_names, default_of
 from fastppo.envs.env_hints import check_registered, is_registered
 from fastppo.envs.source import EnvSource, check_agreement
 from fastppo.envs.vector_source import VectorEnvSource
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, UnknownNameError
 from fastppo.machine.child_env import without_secrets
-from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.aliases import FOREIGN_NAMES, nearest_setting
+from fastppo.settings.fixes import Omit, Set, Within
 from fastppo.settings.presets import BY_PRESET
+from fastppo.settings.script_names import NEW_TRAINER
 from fastppo.settings.spelling import MODELS
 from fastppo.spaces.observations import ObservationLayout
 
@@ -40,6 +42,9 @@ def one_environment(given: Sequence[Any], settings: dict[str, Any]) -> Any:
     None if there is none; ConfigError for several, and for a policy's name in its place.
     """
     given = [*given, *([settings.pop("env")] if "env" in settings else [])]
+    if any(isinstance(x, Config) for x in (*given, *settings.values())):
+        name = next((f'.replace(env_name="{x}")' for x in given if isinstance(x, str)), "")
+        raise ConfigError("PPO takes settings by name, and no Config", f"PPO(**vars(config{name}))")
     env = given[0] if given else None
     if len(given) > 1 or isinstance(env, str) and env.endswith("Policy"):
         names = [x for x in (*given, "CartPole-v1") if isinstance(x, str)]
@@ -48,6 +53,17 @@ def one_environment(given: Sequence[Any], settings: dict[str, Any]) -> Any:
         raise ConfigError("PPO takes an environment, then settings by name",
                           f'PPO("{name}", model="{model}", seed=1)')
     return env
+
+
+def check_assignment(name: str, value: Any) -> None:
+    """Raises UnknownNameError if `name`, which a script sets on a trainer, is that of a setting."""
+    if name in FOREIGN_NAMES or name in Config.__match_args__:
+        fix = nearest_setting(name, Config.__match_args__, value=value)
+        raise UnknownNameError(f"{name} of a trainer cannot be set: settings are for a whole run,"
+                               " in which lr, clip_range and entropy_coef may follow a schedule",
+                               Within('ppo.save("model.safetensors"), then PPO(env, {},'
+                                      ' init_from="model.safetensors")', fix)
+                               if isinstance(fix, Set) else NEW_TRAINER)
 
 
 def make_source(env: Any, config: Config) -> EnvSource:

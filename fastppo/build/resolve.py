@@ -75,9 +75,9 @@ def resolve(source: EnvSource, device: str | None = None) -> Config:
     seen = ObservationLayout(obs_space, source.act_space)
     check_settings(config, seen)
     config = config.replace(
-        norm_rewards=normalises_rewards(config), model=_model(config, seen), device=_device(config),
+        norm_rewards=normalises_rewards(config), model=_model(config, seen),
         seed=secrets.randbits(31) if config.seed is None else config.seed,
-        vec="workers" if config.vec == "auto" else config.vec)
+        device=usable_device(config), vec="workers" if config.vec == "auto" else config.vec)
     config = config.replace(precision=_precision(config, seen))
     if config.shared_critic is None:
         config = config.replace(shared_critic=config.model in IMAGE_MODELS
@@ -139,7 +139,7 @@ def _model(config: Config, seen: ObservationLayout) -> Any:
     return config.model
 
 
-def _device(config: Config) -> str:
+def usable_device(config: Config) -> str:
     """The device with "auto" resolved; ConfigError if torch cannot use it."""
     device = config.device
     if device == "auto":

@@ -224,10 +224,9 @@ def _with_workers(arena: Arena, source: EnvSource, policy: Policy, learner: Lear
     make = partial(make_worker_serial, groups, plan, policy.observer.layout, policy.actions,
                    config.seed, rules, helper, helper_count(config.num_workers))
     factories = source.factories[first:ranks.last(config.num_envs)]
-    team = WorkerTeam(make, factories, config.num_workers, arena, len(groups),
-                      config.step_timeout, config.reset_timeout,
-                      main_computes=central is not None, allowed=config.worker_env or (),
-                      first=first)
+    team = WorkerTeam(make, factories, config.num_workers, arena, len(groups), config.step_timeout,
+                      config.reset_timeout, main_computes=central is not None,
+                      allowed=config.worker_env or (), first=first)
     restarts = WorkerRestarts(team, rules.cuts) if config.on_worker_failure == "restart" else None
     vec: Any = WorkerVecEnv(team, config.num_steps, central, restarts)
     vec = RankEnvs(vec, arena, ranks) if ranks.size > 1 else vec

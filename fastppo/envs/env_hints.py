@@ -13,7 +13,7 @@ from fastppo.errors import ConfigError
 from fastppo.machine.child_env import without_secrets
 from fastppo.settings.aliases import NEAR
 from fastppo.settings.atari_games import GAMES, full_game_id
-from fastppo.settings.fixes import Fix, Install, Set
+from fastppo.settings.fixes import Fix, Install, Omit, Set
 
 # The fix if a text, such as a module's name or an error's text, contains the key.
 PACKAGES: dict[str, Fix] = {
@@ -38,7 +38,8 @@ def is_atari_id(env_name: str) -> bool:
 
 def is_game_without_ale(env_name: str) -> bool:
     """True for an old id of a game of Atari, such as Pong-v4, where ale-py is missing."""
-    return env_name.partition("-")[0] in GAMES and importlib.util.find_spec("ale_py") is None
+    games = map(str.lower, GAMES)
+    return env_name.partition("-")[0].lower() in games and not importlib.util.find_spec("ale_py")
 
 
 def registering_package(env_name: str) -> str | None:
@@ -67,19 +68,18 @@ def check_registered(env_name: str, what: Any) -> None:
 def nearest_id(name: str) -> str | None:
     """The registered id that a mistyped one is probably meant to be; None if none is near.
 
-    The same name in another version is nearest; for all names that a game of Atari had, such as
-    Pong-v4 and Pong-ramDeterministic-v0, it is ALE/Pong-v5.
+    The same name in another version is nearest, in the same namespace; for all names that a game of
+    Atari had, such as Pong-v4 and Pong-ramDeterministic-v0, it is ALE/Pong-v5.
     """
     for package in filter(importlib.util.find_spec, REGISTERING):
         importlib.import_module(package)
-    if f"ALE/{name}-v5" in registry:
-        return f"ALE/{name}-v5"
     bases = {env_id: _base(env_id) for env_id in registry}
     meant = difflib.get_close_matches(_base(name), {*bases.values()}, 1, NEAR)
     same = [env_id for env_id, base in bases.items() if [base] == meant and env_id != name]
-    end = name.rpartition("-")[2]
-    return max(same, key=lambda x: (x.startswith(f"{name}-v"), x.startswith("ALE/"),
-                                    x.endswith(end), "/" not in x, x), default=None)
+    space, end = name.rpartition("/")[0], name.rpartition("-")[2]
+    return max(same, key=lambda x: (
+        x.rpartition("/")[0] == space and "ale_py" not in str(registry[x].entry_point),
+        x.startswith("ALE/"), x.endswith(end), x), default=None)
 
 
 def _base(env_id: str) -> str:
@@ -110,8 +110,12 @@ def wrong_keywords(name: str, constructor: EnvSpec | Callable,
     except ValueError:  # it is written in C and has no signature
         return None
     except TypeError as error:
-        shown = without_secrets(kwargs)
-        return ConfigError(f"{name} takes {signature}, and env_kwargs is {shown}: {error}",
-                           "change env_kwargs, which are for env_name alone; or give a function"
-                           " without arguments")
+        shown, found = without_secrets(kwargs), signature.parameters.values()
+        named = [x for x in found if x.kind in (x.POSITIONAL_OR_KEYWORD, x.KEYWORD_ONLY)]
+        fitting = {x.name: shown.get(x.name, "...") for x in named
+                   if x.name in shown or x.default is x.empty and x.name not in arguments}
+        alone = "give a function without arguments"  # eval_env gets no env_kwargs
+        fix = (Set(env_kwargs=fitting), alone) if fitting else \
+            Omit("env_kwargs") if kwargs else alone
+        return ConfigError(f"{name} takes {signature}, and env_kwargs is {shown}: {error}", fix)
     return None

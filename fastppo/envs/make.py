@@ -18,7 +18,7 @@ from fastppo.envs.wrappers import make_deterministic, read_mission, stack_frames
 from fastppo.errors import ConfigError, EnvError, Error, SpaceError
 from fastppo.machine.mujoco_warnings import mujoco_warnings_once
 from fastppo.settings.atari_games import full_game_id
-from fastppo.settings.fixes import PYTHON_NAMES, Omit, Set, program
+from fastppo.settings.fixes import PYTHON_NAMES, Fix, Omit, Set, program
 
 Factory = Callable[[], gym.Env]
 # The settings of the wrappers around an environment.
@@ -127,8 +127,8 @@ def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None,
         name, constructor = getattr(env, "__qualname__", type(env).__name__), env
     else:
         several = {"num_envs": env.num_envs} if hasattr(env, "num_envs") else {}  # another VecEnv
-        fix = "give a function that makes it: lambda: gymnasium.make(...)" \
-            if isinstance(env, gym.Env) else Set(**{setting: "CartPole-v1"}, **several)
+        fix = fix_of_instance(env, setting) if isinstance(env, gym.Env) else \
+            Set(**{setting: "CartPole-v1"}, **several)
         name = PYTHON_NAMES.get(setting, setting)  # no command can give it
         raise ConfigError(f"{name} is {env!r}, but must be an id, a class or a callable", fix)
     if isinstance(constructor, EnvSpec):  # preprocessing sets what a game's id says
@@ -136,6 +136,16 @@ def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None,
         if given.get("frameskip", 1) != 1 and (games.skip if games else images.frame_skip) > 1:
             raise _two_skips(name, given["frameskip"], games)
     return EnvFactory(constructor, name, limit, kwargs or {}, stack, games, images)
+
+
+def fix_of_instance(env: gym.Env, setting: str) -> Fix:
+    """The fix for an environment in place of its id: the id, or a function that makes it."""
+    if env.spec is None:
+        return f"give a function that makes it: lambda: {type(env.unwrapped).__name__}()"
+    plain = getattr(gym.registry.get(env.spec.id), "kwargs", None) == {
+        name: value for name, value in env.spec.kwargs.items() if name != "render_mode"}
+    return Set(**{setting: env.spec.id}) if plain and not env.spec.additional_wrappers else \
+        "give a function that makes it: lambda spec=env.spec: gymnasium.make(spec)"
 
 
 def _two_skips(name: str, own: Any, games: atari.AtariOptions | None) -> ConfigError:
@@ -279,7 +289,7 @@ def _find_spec(name: str, setting: str) -> EnvSpec:
         near = env_hints.nearest_id(name)
         where = f"{setting} is {name!r}: " if setting == "eval_env" else ""
         of_ram = "-ram" in name and env_hints.is_atari_id(name)  # it had ids of its own
-        ram = {"preset": "none", "env_kwargs": {"obs_type": "ram"}} if of_ram else {}
+        ram = {"preset": "none", "model": "mlp", "env_kwargs": {"obs_type": "ram"}} if of_ram else {}
         if near is None and env_hints.is_game_without_ale(name):
             raise ConfigError(f"{where}{name!r} is a game, and ale-py is not installed",
                               env_hints.PACKAGES["ale_py"]) from error

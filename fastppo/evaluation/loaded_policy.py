@@ -4,6 +4,7 @@ import os
 from numbers import Integral
 from typing import Any, Never
 
+from fastppo.build.resolve import usable_device
 from fastppo.config import Config
 from fastppo.envs.env_hints import check_registered
 from fastppo.envs.make import EnvFactory
@@ -16,6 +17,7 @@ from fastppo.machine.limits import usable_cores
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Set
+from fastppo.settings.script_names import unknown_arguments
 
 
 class LoadedPolicy(Policy):
@@ -55,14 +57,18 @@ class LoadedPolicy(Policy):
         return (self.config if seed is None else self.config.replace(seed=seed)).seed or 0
 
 
-def load(path: str | os.PathLike, device: str = "cpu", model=None) -> LoadedPolicy:
+def load(path: str | os.PathLike, device: str = "cpu", model=None, **others: Never
+         ) -> LoadedPolicy:
     """The policy in a file, or the last one in the folder of a run.
 
     `model` is the class of its network, if it is a network of your own. Loading imports and runs
     nothing that the file names. Raises CheckpointError if the file is missing, damaged, or not a
     policy.
     """
-    return LoadedPolicy(*read_policy(path, model)).to(device)
+    if others:
+        raise ConfigError(*unknown_arguments("load", others))
+    place = usable_device(Config(device=str(device)))
+    return LoadedPolicy(*read_policy(path, model)).to(place)
 
 
 def factories_for(policy: LoadedPolicy, env: Any = None, env_kwargs: dict[str, Any] | None = None,

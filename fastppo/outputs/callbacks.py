@@ -80,7 +80,8 @@ def rollout_collected(ppo, rollout: Rollout) -> None:
 
 def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:
     """`callbacks`, one or several, as a tuple; ConfigError for one that has no method to call."""
-    several = isinstance(callbacks, Iterable) and not _methods(callbacks)
+    one = isinstance(callbacks, str) or _methods(callbacks)
+    several = isinstance(callbacks, Iterable) and not one
     found = tuple(callbacks) if several else (callbacks,)
     for callback in found:
         _check_events(callback)

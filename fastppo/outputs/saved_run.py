@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Self
 
-from fastppo.build.given_settings import resumed_settings
+from fastppo.build.given_settings import check_assignment, resumed_settings
 from fastppo.build.run import Run
 from fastppo.config import Config
 from fastppo.errors import PathError, UnknownNameError
@@ -65,6 +65,11 @@ class SavedRun(Run):
                 raise UnknownNameError(f"a trainer has no {name}", ATTRIBUTES[name])
             return self.__getattribute__(name)  # it raises the error of before
 
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name not in vars(self) and "total" in vars(self):  # it is made
+                check_assignment(name, value)
+            super().__setattr__(name, value)
+
     @classmethod
     def load(cls, *args: Any, **others: Any) -> NoReturn:
         """Raises UnknownNameError, which says what is there instead: fastppo.load and resume."""
@@ -86,9 +91,9 @@ class SavedRun(Run):
                             'PPO.resume("runs/latest")')
         return cls(env, checkpoint=path, **changes)
 
-    def predict(self, obs: Any, **options: Any) -> Any:
+    def predict(self, obs: Any = None, *options: Any, **others: Any) -> Any:
         """The action of the policy as it is for one observation or a batch; see Policy.predict."""
-        return self.policy.predict(obs, **options)
+        return self.policy.predict(obs, *options, **others)
 
     def attempt(self, part: Callable[[], Result]) -> Result:
         """The result of a part of an iteration, see fault_handler.attempt."""
@@ -106,7 +111,7 @@ class SavedRun(Run):
         """
         write_checkpoint(self, Path(path))
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: str | os.PathLike = "") -> None:
         """Writes the policy, with everything `fastppo.load` needs, to a safetensors file.
 
         A missing folder is made, with a warning. Raises CheckpointError if it cannot be written.

@@ -10,7 +10,7 @@ from fastppo.settings.values import DASHES
 NEAR = 0.75  # similarity from which a name is proposed: one or two letters are wrong
 
 # Words for values of ours, where a setting has that value.
-VALUE_ALIASES = {"pt": "torchscript", "jit": "torchscript", "tb": "tensorboard", "gpu": "cuda",
+VALUE_ALIASES = {"pt": "torchscript", "jit": "torchscript", "tb": "tensorboard", "gpu": "auto",
                  "MlpPolicy": "mlp", "CnnPolicy": "cnn", "MultiInputPolicy": "auto"}
 
 
@@ -44,7 +44,7 @@ LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
         "track": Answer(Set(logger="wandb"), Set(logger="none")),
         "norm_adv": Answer(Set(norm_advantages="minibatch"), Set(norm_advantages="none")),
         "clip_vloss": Answer(Set(clip_range_vf=0.2), Set(clip_range_vf=None)),
-        "cuda": Answer(Set(device="cuda"), Set(device="cpu")),
+        "cuda": Answer(Set(device="auto"), Set(device="cpu")),
         "torch_deterministic": Answer("leave it out: the same seed always gives the same run"),
         "capture_video": Answer(Set(video=True), "leave it out"),
         "save_model": Answer(
@@ -80,7 +80,7 @@ LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
         "num_sgd_iter": "epochs", "desired_kl": "adaptive_kl",
         "log_dir": "run_dir", "output_dir": "run_dir", "config": "preset",
         "run_name": "name", "load": "init_from resume",
-        "gpu": Answer(Set(device="cuda"), Set(device="cpu")),
+        "gpu": Answer(Set(device="auto"), Set(device="cpu")),
         "rnn_type": Answer(Set(rnn="gru")),
         "recurrent": Answer(Set(rnn="lstm"), Set(rnn="none")),
         "use_rnn": Answer(Set(rnn="gru"), Set(rnn="none")),

@@ -30,6 +30,9 @@ ARGUMENTS: dict[str, tuple[str, dict[str, str]]] = {
     "evaluate": ("episodes deterministic env", {
         **dict.fromkeys(("n_eval_episodes", "n_episodes", "num_episodes"), "episodes=..."),
         "return_episode_rewards": "leave it out: the result has returns and lengths"}),
+    "load": ("path device model", {
+        **dict.fromkeys(("env", "custom_objects"), 'load(path).evaluate(env="CartPole-v1"), or to'
+                        ' train on PPO(env, init_from="model.safetensors")')}),
     "predict": ("obs deterministic state action_mask", {
         "action_masks": "policy.predict(obs, action_mask=...)",
         "episode_start": f"leave it out; in place of evaluate_policy: {EVALUATE}"}),
@@ -47,7 +50,8 @@ ATTRIBUTES = {
     "set_logger": LOGGED, "observation_space": "ppo.policy.obs_space",
     "action_space": "ppo.policy.act_space", "train": "ppo.update(ppo.collect())",
     "n_envs": "ppo.config.num_envs", "learning_rate": "ppo.lr", "rollout_buffer": "ppo.rollout",
-    "set_random_seed": "PPO(env, seed=1)",
+    "set_random_seed": "PPO(env, seed=1)", "fit": f"train with {TOTAL_STEPS}",
+    "run": f"train with {TOTAL_STEPS}",
 }
 PUBLIC_NAMES = {"make_vec_env": OWN_ENVS, "SubprocVecEnv": OWN_ENVS, "DummyVecEnv": OWN_ENVS,
                 "evaluate_policy": EVALUATE, "VecNormalize": "PPO(env, norm_obs=True)"}
@@ -66,5 +70,5 @@ def unknown_arguments(function: str, given: Iterable[str]) -> tuple[str, Fix]:
     own, answers = ARGUMENTS[function]
     near = {name: closest(name, own.split()) for name in given}
     return in_one([(f"{function} has no argument {name!r}", answers.get(name) or (
-        f"did you mean {our}?" if our else f"it takes {own.replace(' ', ', ')}"))
+        f"call it {our}" if our else f"it takes {own.replace(' ', ', ')}"))
         for name, our in near.items()], f"arguments are unknown to {function}")

@@ -120,6 +120,7 @@ class Simulator(VectorEnv):
 
 
 def as_simulator(env: Any) -> Any:
-    """`env`, as a Simulator if it is an object with a `device`; a class is not one."""
+    """`env`, as a Simulator if it is an object with `device`, `step` and `reset`, but no class."""
     given = env is not None and not isinstance(env, (type, str, Simulator))
-    return Simulator(env) if given and hasattr(env, "device") else env
+    has_all = all(hasattr(env, name) for name in ("device", "step", "reset"))
+    return Simulator(env) if given and has_all else env

@@ -124,6 +124,6 @@ def test_a_gpu_is_one_that_there_is(monkeypatch, settings, environ, found):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     try:
-        assert resolve._device(Config(**settings)) == found
+        assert resolve.usable_device(Config(**settings)) == found
     except ConfigError as error:
         assert "there are 2" in error.what and found in str(error)

@@ -14,6 +14,8 @@ from fastppo.settings.atari_games import GAMES, full_game_id
 @pytest.mark.parametrize("name, ours", [
     ("LunaLander-v3", "LunarLander-v3"), ("cartpole-v1", "CartPole-v1"),
     ("cartpole", "CartPole-v1"),
+    ("CliffWalking-v0", "CliffWalking-v1"), ("tabular/CliffWalking-v9", "tabular/CliffWalking-v0"),
+    ("Blackjack-v0", "Blackjack-v1"), ("blackjack", "Blackjack-v1"),
     ("LunarLander-v9", "LunarLander-v3"), ("Robots-Empty-5x5-v0", None), ("xyz", None),
     *(pytest.param(name, "ALE/Pong-v5", marks=NEEDS_ALE) for name in (
         "Pong-v5", "Pong-v4", "ALE/Pong-v4", "PongDeterministic-v0", "Pong-ram-v4",
@@ -34,8 +36,9 @@ def test_a_family_without_its_package_names_it_and_imports_nothing(monkeypatch):
 def test_an_old_id_of_a_game_without_ale_py_names_the_package(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("fastppo.envs.env_hints.nearest_id", lambda name: None)
-    with pytest.raises(ConfigError, match=r'a game, and ale-py.*\n.*fastppo\[atari\]"'):
-        make_factory("Pong-v3")
+    for name in ("Pong-v3", "pong"):
+        with pytest.raises(ConfigError, match=r'a game, and ale-py.*\n.*fastppo\[atari\]"'):
+            make_factory(name)
 
 
 @NEEDS_ALE
@@ -48,7 +51,7 @@ def test_the_short_id_of_a_game_is_that_of_ale_py():
 @NEEDS_ALE
 @pytest.mark.parametrize("name, fix", [
     ("PongDeterministic-v4", "--env_name=ALE/Pong-v5"), ("Pong", "--env_name=ALE/Pong-v5"),
-    ("Pong-ram-v0", "--env_name=ALE/Pong-v5 --preset=none --env_kwargs='{\"obs_type\": \"ram\"}'")])
+    ("Pong-ram-v0", "--env_name=ALE/Pong-v5 --preset=none --model=mlp --env_kwargs='{\"obs_type\": \"ram\"}'")])
 def test_a_retired_id_of_atari_is_answered_with_todays(name, fix):
     with pytest.raises(ConfigError, match=f"there is no environment '{name}'") as caught:
         make_factory(name)

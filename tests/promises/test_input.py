@@ -703,7 +703,7 @@ def test_an_attribute_that_nobody_has_and_an_error_in_a_property_are_as_ever(tra
 
 
 @pytest.mark.parametrize("name, fix", [
-    ("n_eval_episodes", "episodes=..."), ("episode", "did you mean episodes?"),
+    ("n_eval_episodes", "episodes=..."), ("episode", "call it episodes"),
     ("xyzzy", "it takes episodes, deterministic, env")])
 def test_an_argument_of_another_librarys_evaluation_is_answered(trainer, tmp_path, name, fix):
     ppo = trainer("CartPole-v1")
@@ -752,9 +752,78 @@ def test_the_settings_are_the_signature_of_ppo():
     assert found["gamma"].default == Config.gamma and "env_name" not in found
 
 
-def test_an_environment_that_is_made_already_is_answered_with_a_function(trainer):
-    with pytest.raises(ConfigError, match=r"fix: give a function that makes it: lambda: gymnasium"):
-        trainer(gym.make("CartPole-v1"))
+@pytest.mark.parametrize(("env", "fix"), [
+    (gym.make("CartPole-v1"), '{0}="CartPole-v1"'),
+    (gym.make("CartPole-v1", render_mode="rgb_array"), '{0}="CartPole-v1"'),
+    (gym.make("CartPole-v1", sutton_barto_reward=True),
+     "give a function that makes it: lambda spec=env.spec: gymnasium.make(spec)"),
+    (Chance(), "give a function that makes it: lambda: Chance()")])
+def test_an_environment_that_is_made_already_is_answered_with_its_id(trainer, env, fix):
+    for name, ask in (("env", lambda: trainer(env)), ("env", lambda: trainer(Chance).evaluate(env=env)),
+                      ("eval_env", lambda: trainer("CartPole-v1", eval_env=env))):
+        with pytest.raises(ConfigError) as caught:
+            ask()
+        assert str(caught.value).endswith(f"\n  fix: {fix.format(name)}")
+
+
+def test_an_environment_in_the_place_of_the_episodes_is_answered_with_the_call(trainer):
+    ppo = trainer("CartPole-v1")
+    for env in (gym.make("CartPole-v1"), "CartPole-v1"):
+        with pytest.raises(ConfigError, match=r'fix: evaluate\(env="CartPole-v1", episodes=100\)'):
+            ppo.evaluate(env)
+
+
+@pytest.mark.parametrize(("call", "fix"), [
+    (lambda config: PPO(config), "PPO(**vars(config))"),
+    (lambda config: PPO(config=config), "PPO(**vars(config))"),
+    (lambda config: PPO("CartPole-v1", config),
+     'PPO(**vars(config.replace(env_name="CartPole-v1")))'),
+    (lambda config: PPO("CartPole-v1", preset=config),
+     'PPO(**vars(config.replace(env_name="CartPole-v1")))')])
+def test_a_config_in_the_place_of_settings_is_answered_with_a_call_that_works(call, fix):
+    config = Config(env_name="CartPole-v1", num_workers=0, lr=0.5)
+    with pytest.raises(ConfigError, match="settings by name, and no Config") as caught:
+        call(config)
+    assert caught.value.fix == fix
+    with eval(fix, {"PPO": PPO, "config": config}) as ppo:
+        assert ppo.config.lr == 0.5
+
+
+@pytest.mark.parametrize(("name", "value", "fix"), [
+    ("learning_rate", 1e-3, "PPO(env, lr=0.001,"), ("gamma", 0.5, "PPO(env, gamma=0.5,"),
+    ("lr", 1e-3, "PPO(env, lr=0.001,"), ("n_steps", 64, "PPO(env, num_steps=64,"),
+    ("clip_range", abs, 'PPO(env, init_from="model.safetensors")')])
+def test_a_setting_that_is_assigned_to_a_trainer_is_refused(trainer, name, value, fix):
+    ppo = trainer("CartPole-v1")
+    with pytest.raises(UnknownNameError, match=f"{name} of a trainer cannot be set") as caught:
+        setattr(ppo, name, value)
+    assert fix in str(caught.value)
+    ppo.mine, ppo.total = 3, ppo.total
+
+
+def test_a_device_or_an_argument_that_load_cannot_use_is_one_error(trainer, tmp_path):
+    trainer("CartPole-v1").save(path := tmp_path / "policy.safetensors")
+    assert load(path, device=torch.device("cpu"))
+    for given, fix in (({"device": "gpu"}, 'device="auto"'), ({"device": "cuda:99"}, "device="),
+                       ({"env": "CartPole-v1"}, "load(path).evaluate(env=")):
+        with pytest.raises(ConfigError) as caught:
+            load(path, **given)
+        assert f"\n  fix: {fix}" in str(caught.value)
+
+
+def test_predict_and_save_without_an_argument_are_errors_of_ours(trainer):
+    ppo = trainer("CartPole-v1")
+    with pytest.raises(InputError, match="the observation does not fit the space"):
+        ppo.predict()
+    with pytest.raises(Error, match="ppo.save takes the path of a file"):
+        ppo.save()
+
+
+def test_a_foreign_name_of_the_package_is_not_there(trainer):
+    import fastppo
+    assert not hasattr(fastppo, "make_vec_env")
+    with pytest.raises(UnknownNameError, match="fastppo has no make_vec_env\n  fix: "):
+        _ = fastppo.make_vec_env
 
 
 def test_a_zip_is_not_taken_for_a_damaged_policy_nor_proposed(tmp_path, monkeypatch):
