@@ -68,13 +68,15 @@ class PPO(SavedRun):
         return self.learner.kl_control.rates(self.coefficients)[0]
 
     def evaluate(self, episodes: int = 100, deterministic: bool = True, env=None,
-                 report=lambda returns: None, **others: Never) -> Evaluation:
+                 report=None, **others: Never) -> Evaluation:
         """Plays episodes in environments of their own; always the same ones, training is untouched.
 
         `env`: an id or callable to play in, needed if a VectorEnv was trained on; ConfigError if it
-        has other spaces or masks. `report` is called with the returns of those that have ended.
+        has other spaces or masks. `report` is called with the returns of those that have ended;
+        None: where progress is shown, a line says every ten seconds how many these are.
         """
-        with torch_threads(self.config.torch_threads, self.tf32):
+        with torch_threads(self.config.torch_threads, self.tf32), \
+                self.reporting(episodes, report) as report:
             return evaluate(self.policy, evaluation_factories(self.source, env), self.config.seed,
                             episodes, deterministic, report, **others)
 

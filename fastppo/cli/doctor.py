@@ -1,17 +1,17 @@
 """The verb: fastppo doctor [--json]."""
 
 import json
-import textwrap
 import time
 from dataclasses import dataclass
 from typing import Any, Iterable, Sequence
 
 from fastppo.arguments.command_line import words_and_options
+from fastppo.cli.envs import filled_at
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import Error
 from fastppo.settings.fixes import program
 
-SUBJECT_COLUMN, EXTRA_COLUMN, REPORT_WIDTH = 11, 24, 80
+SUBJECT_COLUMN, EXTRA_COLUMN = 11, 24
 FLAGS_SHOWN = "sse4_2", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve"
 GIB = 2**30
 
@@ -42,7 +42,7 @@ def doctor_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     else:
         print("\n".join(report(facts)), flush=True)
         test = self_test(facts["kernels"]["workers"])
-        print("\n".join(in_columns("self-test", test_text(test))), flush=True)
+        print("\n".join(filled_at(SUBJECT_COLUMN, "self-test", test_text(test))), flush=True)
         print("\n".join(problem_lines(facts["problems"])), flush=True)
     if test["error"] or test["same_bits"] is False:
         raise SystemExit(1)
@@ -140,7 +140,7 @@ def report(facts: dict[str, Any]) -> list[str]:
         ("workers", f"possible; up to {facts['machine']['usable']} by default"
          if kernels["workers"] else "not possible without the compiled extension"),
         ("envs", envs_text(facts["environments"])),
-    ] for line in in_columns(subject, text)]
+    ] for line in filled_at(SUBJECT_COLUMN, subject, text)]
     return lines + extra_lines(facts["extras"], facts["packages"])
 
 
@@ -188,7 +188,7 @@ def extra_lines(extras: dict[str, dict[str, str | None]], core: Iterable[str]) -
         text = f'missing {", ".join(missing)}: pip install "fastppo[{extra}]"' if missing else \
             listed(own) or "not needed here"
         subject = f"{'' if lines else 'extras':{SUBJECT_COLUMN}}{extra}"
-        lines += in_columns(subject, text, EXTRA_COLUMN)
+        lines += filled_at(EXTRA_COLUMN, subject, text)
     return lines
 
 
@@ -201,13 +201,7 @@ def listed(packages: dict[str, str | None]) -> str:
 def problem_lines(found: list[dict[str, str]]) -> list[str]:
     """The problems, each with its fix; or that there are none."""
     if not found:
-        return in_columns("problems", "none")
+        return filled_at(SUBJECT_COLUMN, "problems", "none")
     return [line for problem in found for line in [
-        *in_columns("problem", problem["what"]), *in_columns("  fix", problem["fix"])]]
-
-
-def in_columns(subject: str, text: str, column: int = SUBJECT_COLUMN) -> list[str]:
-    """`text` in lines of REPORT_WIDTH from a column on, after its subject."""
-    lines = textwrap.wrap(text, REPORT_WIDTH, initial_indent=f"{subject:{column}}",
-                          subsequent_indent=" " * column, break_on_hyphens=False)
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+        *filled_at(SUBJECT_COLUMN, "problem", problem["what"]),
+        *filled_at(SUBJECT_COLUMN, "  fix", problem["fix"])]]

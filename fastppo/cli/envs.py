@@ -161,6 +161,7 @@ def limits_text(spec: Any) -> str:
 
 
 def filled_at(column: int, name: str, text: str) -> list[str]:
-    """`text` in lines of LIST_WIDTH from a column on, after a name."""
-    return textwrap.wrap(text, LIST_WIDTH, initial_indent=f"{name:{column - 1}} ",
-                         subsequent_indent=" " * column, break_on_hyphens=False)
+    """`text` in lines of LIST_WIDTH from a column on, after a name; not broken at a hard space."""
+    lines = textwrap.wrap(text, LIST_WIDTH, initial_indent=f"{name:{column - 1}} ",
+                          subsequent_indent=" " * column, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

@@ -1,20 +1,18 @@
-"""The verb: fastppo eval MODEL|RUN [--episodes=100] [--seed=INT] [--stochastic] [--json]."""
+"""The verb: fastppo eval MODEL|RUN [--episodes=INT] [--seed=INT] [--stochastic] [--json]."""
 
 import json
-import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Sequence
 
 from fastppo.arguments.command_line import file_and_options
 from fastppo.arguments.policy_options import POLICY_FIX, PolicyOptions, check_episodes
-from fastppo.cli.interrupts import Interrupts, Stop
-from fastppo.display.notes import note
-from fastppo.display.status_line import StatusLine, status_while
+from fastppo.cli.interrupts import Interrupts
+from fastppo.display.notes import episode_status
+from fastppo.display.status_line import status_while
 from fastppo.files.run_folder import check_file, stored_env
-
-MUST_END = "; --max_episode_steps=1_000 would end them"
+from fastppo.machine.child_env import without_secrets
+from fastppo.settings.fixes import format_value
 
 
 @dataclass(frozen=True)
@@ -26,8 +24,8 @@ class Eval(PolicyOptions):
     MODEL is the file of a policy, RUN the folder of a run.
     """
 
-    episodes: int = 100
-    """Number of episodes"""
+    episodes: int | None = None
+    """Number of episodes; none: the run's own eval_episodes, or 100 if they are 0"""
     json: bool = False
     """Print one JSON object, which also has the return and the length of every episode"""
 
@@ -45,10 +43,11 @@ def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
                                   options.max_episode_steps)
         seed = policy.seed_of_episodes(options.seed)
     if not options.json:
-        print(options.start_text(path, factories[0].name, seed), flush=True)
-    with torch_threads(policy.threads, policy.config.precision == "tf32"), episode_status(
-            options.episodes) as report:
-        found = evaluate(policy, factories, seed, options.episodes, not options.stochastic, report)
+        print(options.start_text(path, env_text(factories[0]), seed), flush=True)
+    episodes = options.episodes or policy.config.eval_episodes or 100
+    with torch_threads(policy.threads, policy.config.precision == "tf32"), \
+            episode_status(episodes) as report:
+        found = evaluate(policy, factories, seed, episodes, not options.stochastic, report)
     facts = {"model": str(path), "env_name": factories[0].name, "seed": seed,
              "deterministic": not options.stochastic}
     print(json.dumps(facts | result_numbers(found)) if options.json
@@ -59,7 +58,7 @@ def parse_eval(argv: Sequence[str]) -> tuple[Path, Eval]:
     """(file of a policy or folder of a run, options); ConfigError for a wrong word."""
     place, options = file_and_options(argv, Eval, "MODEL|RUN",
                                       "the file of a policy or the folder of a run")
-    check_episodes(options.episodes)
+    check_episodes(100 if options.episodes is None else options.episodes)
     return place, options
 
 
@@ -80,29 +79,10 @@ def policy_file(place: Path, options: PolicyOptions) -> Path:
     return path
 
 
-@contextmanager
-def episode_status(episodes: int) -> Iterator[Callable[[Any], None]]:
-    """Yields a function that takes the returns of the episodes that have ended, after each step.
-
-    It shows their number of `episodes`, and their mean or else the steps, if they take long; these
-    are also a note if a signal stops them.
-    """
-    begun, text, steps = time.monotonic(), "no step was taken", 0
-
-    def report(returns) -> None:
-        nonlocal text, steps
-        steps += 1
-        more = f"with a mean return of {returns.mean():.1f}" if len(returns) else \
-            f"{steps:,} steps in each environment" + MUST_END * (steps > 2_000)
-        text = f"played {len(returns):,} of {episodes:,} episodes in" \
-               f" {time.monotonic() - begun:.0f} s, {more}"
-        status(text)
-    try:
-        with StatusLine() as status:
-            yield report
-    except Stop:
-        note(text)
-        raise
+def env_text(factory: Any) -> str:
+    """The name of an environment, and its arguments without passwords if it has some."""
+    kwargs = without_secrets(factory.kwargs)
+    return f"{factory.name} {format_value(kwargs)}" if kwargs else factory.name
 
 
 def result_lines(found) -> list[str]:

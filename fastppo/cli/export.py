@@ -42,8 +42,7 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Exports the policy that `argv` names; prints the check, and what goes in and comes out."""
     model, options = parse_options(argv)
     others = [word for word in argv if Path(word) not in (model, model.parent)]
-    check_file(model, " ".join([program(), "export", str(example_model()), *others]),
-               "policy")
+    check_file(model, " ".join([program(), "export", str(example_model()), *others]), "policy")
     path = Path(options.output or model.with_suffix(FORMATS[options.to or "onnx"]))
     if path.absolute() == model.absolute():
         raise ConfigError(f"{path} is the policy itself", Omit("output"))

@@ -55,8 +55,7 @@ class Interrupts:
         if self.signum:
             os._exit(128 + signum)  # workers die with their parent
         self.signum, now = signum, self.stop_now()
-        when = "" if now else " after this iteration"
-        self.say(f"stopping{when}; another signal ends the process at once")
+        self.say("stopping; another signal ends the process at once")
         if hasattr(signal, "SIGALRM"):
             signal.setitimer(signal.ITIMER_REAL, PATIENCE, AGAIN)
         if now:

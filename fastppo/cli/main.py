@@ -95,11 +95,6 @@ def add_working_directory(path: list[str]) -> None:
         path.insert(next(installed, len(path)), os.getcwd())
 
 
-def print_version(argv: Sequence[str], interrupts: Interrupts) -> None:
-    """Prints the version."""
-    print(f"fastppo {__version__}")
-
-
 def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:
     """(function of the verb that `argv` begins with, the words after it); without a verb: train.
 
@@ -108,7 +103,7 @@ def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:
     """
     first, rest = (argv[0], list(argv[1:])) if argv else ("", [])
     if first == "--version":
-        return print_version, []
+        return lambda *_: print(f"fastppo {__version__}"), []
     if first in ("help", "--help") and {*rest[:1]} & {*VERBS}:
         return choose_verb([rest[0], "--help"])
     if first == "help":  # of a section or a setting

@@ -6,7 +6,7 @@ from typing import Literal, Sequence
 
 from fastppo.arguments.command_line import file_and_options
 from fastppo.arguments.policy_options import PolicyOptions, check_episodes
-from fastppo.cli.eval import policy_file
+from fastppo.cli.eval import env_text, policy_file
 from fastppo.cli.interrupts import Interrupts, Stop, write_line
 from fastppo.display.status_line import StatusLine, show_status, status_while
 from fastppo.errors import ConfigError, EnvError
@@ -48,13 +48,17 @@ def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     path = policy_file(place, options)
     window = wants_window(options)
     output = None if window else output_file(place, options)
+    if ":" in (options.env_name or "") and options.view != "network":
+        from fastppo.envs.make import make_factory
+        from fastppo.evaluation.factories import FRAMES, WINDOW, with_render_mode
+        with_render_mode(make_factory(options.env_name), WINDOW if window else FRAMES)
     with status_while(f"loading {path}"):
         from fastppo.evaluation.loaded_policy import factories_for, load
         policy = load(path, model=options.model)
         factory = factories_for(policy, options.env_name, options.env_kwargs,
                                 options.max_episode_steps)[0]
         seed = policy.seed_of_episodes(options.seed)
-    print(options.start_text(path, factory.name, seed), flush=True)
+    print(options.start_text(path, env_text(factory), seed), flush=True)
     if output is None:
         show_window(policy, factory, seed, options)
     else:
@@ -89,7 +93,8 @@ def output_file(place: Path, options: Play) -> Path:
 
 def show_window(policy, factory, seed: int, options: Play) -> None:
     """Plays the episodes in the environment's own window; raises EnvError if there can be none."""
-    from fastppo.evaluation.watched_env import WINDOW, watched_env, watched_moments
+    from fastppo.evaluation.factories import WINDOW
+    from fastppo.evaluation.watched_env import watched_env, watched_moments
     try:
         with watched_env(policy, factory, seed, WINDOW) as envs:
             for moment in watched_moments(envs, options.episodes, not options.stochastic):

@@ -37,31 +37,25 @@ class Plot:
 def plot_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Draws the runs that `argv` names, and prints the path of the picture."""
     paths, options = parse_plot(argv)
+    from fastppo.reports.run_groups import group_runs, mean_ends_early, with_values
+    from fastppo.reports.run_table import check_output, read_runs
+    output = Path(options.output)
+    check_output(output)
+    tables = [read_runs(path) for path in paths]
+    groups = with_values(group_runs(tables, options.labels), options.metric)
+    for group in groups:
+        group.curves(options.metric)  # for its errors, before matplotlib is imported
     from fastppo.display.notes import note
     from fastppo.reports.curves import save_curves
     from fastppo.reports.density import save_density
-    from fastppo.reports.pictures import check_output
-    from fastppo.reports.run_groups import group_runs, mean_ends_early, with_values
-    from fastppo.reports.run_table import read_runs
-    output = Path(options.output)
-    check_output(output)
-    groups = group_runs([read_runs(path) for path in paths], options.labels)
-    groups = with_values(groups, options.metric)
     save = save_curves if options.kind == "curve" else save_density
     existed = output.exists()
-    path = shown(save(groups, options.metric, output))
-    print(path)
+    print(f"picture   {save(groups, options.metric, output)}")
     if existed:
-        note(f"{path} existed and was replaced")
+        note(f"{output} existed and was replaced")
     for group in groups:
         if options.kind == "curve" and (early := mean_ends_early(group, options.metric)):
             note(early)
-
-
-def shown(path: Path) -> Path:
-    """A file's path from the current folder if it is below it, else its absolute path."""
-    path, here = path.resolve(), Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def parse_plot(argv: Sequence[str]) -> tuple[list[str], Plot]:

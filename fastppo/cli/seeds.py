@@ -1,7 +1,9 @@
 """The option --seeds of training: several seeds side by side, then a table and a picture."""
 
 import os
+import glob
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -15,18 +17,17 @@ from fastppo.cli.interrupts import Interrupts, Stop, write_line
 from fastppo.display.notes import note
 from fastppo.display.status_line import LINE_SECONDS, StatusLine
 from fastppo.errors import ConfigError
-from fastppo.files.choose_folder import choose_run, run_folder
+from fastppo.files.choose_folder import check_empty, choose_run, name_of_run, run_folder
 from fastppo.machine.child_command import ChildCommand
 from fastppo.machine.limits import usable_cores
 from fastppo.machine.ranks import rank_count
 from fastppo.settings.file_names import METRICS_FILE, OUTPUT_FILE, SUMMARY_FILE
-from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.fixes import Omit, Set, program
 from fastppo.settings.metric_names import GLOBAL_STEP, MEAN_RETURN
 
 MOST_SEEDS = 1_000
 POLL_SECONDS, LOOK_SECONDS = 0.1, 2.0  # between looks at the processes, and at their metrics
 LAST_LINES = 12  # of a failed run's output
-SEEDS_PICTURE = "seeds.png"
 
 
 class SeedRun(NamedTuple):
@@ -35,6 +36,7 @@ class SeedRun(NamedTuple):
     seed: int
     folder: Path
     child: ChildCommand
+    begun: float = 0.0  # monotonic
 
     @property
     def output(self) -> Path:
@@ -55,7 +57,8 @@ def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -
     """
     seeds, cores = chosen_seeds(request), usable_cores()
     at_once = min(len(seeds), cores)
-    words = [word for name, word in flag_of_each_word(argv) if name not in ("seeds", "name")]
+    words = [word for name, word in flag_of_each_word(argv) if name not in (
+        "seeds", "name", "run_dir")]
     words += settings_of_each(request, cores // at_once)
     interrupts.stop_now = lambda: False  # run_seeds looks at the signal
     if sys.stderr.isatty():  # a status line may be there
@@ -73,7 +76,7 @@ def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -
             note(f"not started: the seed{'s' * (len(never) > 1)} {','.join(never)}")
         raise Stop
     if trained:
-        draw_seeds(trained)
+        draw_seeds(request, trained)
     if codes := {run.child.code for run in runs} - {0}:
         raise SystemExit(2 if codes == {2} and not trained else 1)
 
@@ -85,16 +88,16 @@ def chosen_seeds(request: Request) -> list[int]:
                           (Omit("seeds"), "run it without torchrun"))
     if "seed" in request.given:
         raise ConfigError("--seed and --seeds both choose seeds", (Omit("seed"), Omit("seeds")))
-    if "run_dir" in request.given:
-        raise ConfigError("--seeds makes a folder for each seed, and --run_dir is one folder",
-                          (Omit("run_dir"), Set(name="my_run")))
     if request.options["resume"] not in (None, "auto"):
         raise ConfigError("--resume continues one run, and --seeds are several",
-                          (Omit("seeds"), "--resume=auto with the --name of the runs"))
+                          (Omit("seeds"), "--resume=auto with the --name or --run_dir of the runs"))
     choose_run(Train(**request.options), request.config, 0)  # it raises what a single run would
     if os.name == "nt":
         raise ConfigError("--seeds needs Linux or macOS", "give a command for each --seed")
-    return parse_seeds(request.options["seeds"])
+    seeds, folder = parse_seeds(request.options["seeds"]), request.config.run_dir
+    for seed in seeds if folder and request.options["resume"] is None else ():
+        check_empty(Path(folder, str(seed)), Path(folder))
+    return seeds
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -134,7 +137,8 @@ def run_seeds(request: Request, words: Sequence[str], seeds: Sequence[int], at_o
     A signal is passed on to them once. If anything fails here, they are stopped.
     """
     waiting, running, runs, sent = [*seeds], [], [], 0
-    with ExitStack() as folders, SeedsView(request) as view:
+    with ExitStack() as folders, StatusLine() as line:
+        view = SeedsView(request, line)
         try:
             while running or waiting and not interrupts.signum:
                 while waiting and len(running) < at_once and not interrupts.signum:
@@ -163,29 +167,25 @@ def send_to_all(runs: Sequence[SeedRun], signum: int) -> None:
 @contextmanager
 def started(request: Request, words: Sequence[str], seed: int) -> Iterator[SeedRun]:
     """The run of a seed, in a new folder or that of the run to resume; stopped at the end."""
-    options = Train(**request.options)
-    chosen = choose_run(options, request.config.replace(seed=seed), seed)
+    options, config = Train(**request.options), request.config.replace(seed=seed)
+    if config.run_dir:
+        config = config.replace(run_dir=os.path.join(config.run_dir, str(seed)))
+    chosen = choose_run(options, config, seed)
     with run_folder(chosen, options.resume == "auto") as folder:
         own = [*words, f"--seed={seed}", f"--run_dir={folder}"]
         with closing(ChildCommand(own, folder / OUTPUT_FILE)) as child:
-            yield SeedRun(seed, folder, child)
+            yield SeedRun(seed, folder, child, time.monotonic())
 
 
 class SeedsView:
     """Shows the state of the seeds that run: one line in place on a terminal, else a line each."""
 
-    def __init__(self, request: Request):
+    def __init__(self, request: Request, line: StatusLine):
         self.total, self.progress = request.config.total_steps, request.config.progress
-        self.line = StatusLine()
+        self.line = line
         self.in_place = sys.stderr.isatty() and self.progress != "lines"
         self.due = time.monotonic() + LOOK_SECONDS
         self.failures: set[str] = set()
-
-    def __enter__(self) -> "SeedsView":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.line.clear()
 
     def show(self, running: Sequence[SeedRun]) -> None:
         """Shows the state of some runs, if that is due."""
@@ -204,7 +204,9 @@ class SeedsView:
             return
         self.line.clear()
         lines = "\n".join(f"  {line}" for line in last_lines(run.output))
-        how = "in the same way" if lines in self.failures else exit_text(run.child.code or 0)
+        code = run.child.code or 0
+        how = "in the same way" if lines in self.failures else \
+            f"with exit code {code}" if code > 0 else f"by signal {-code}"
         shown = "" if lines in self.failures else f"; the end of its output:\n{lines}"
         self.failures.add(lines)
         print(f"seed {run.seed} failed {how}: {run.output}{shown}", file=sys.stderr, flush=True)
@@ -213,12 +215,13 @@ class SeedsView:
 def state_text(run: SeedRun, total: int) -> str:
     """The seed, share of the steps and return of a run: seed 3   42 %   return 148.3."""
     from fastppo.reports.run_table import last_row
-    row = last_row(run.folder / METRICS_FILE)
+    file = run.folder / METRICS_FILE
+    row = last_row(file)
     if not row:
-        return f"seed {run.seed}   starting"
+        return f"seed {run.seed}   starting, {time.monotonic() - run.begun:.0f} s"
     share = min(1.0, row[GLOBAL_STEP] / total)
     if share == 1.0:
-        return f"seed {run.seed}   evaluating"
+        return f"seed {run.seed}   evaluating, {time.time() - file.stat().st_mtime:.0f} s"
     shown = f"{row[MEAN_RETURN]:.1f}" if MEAN_RETURN in row else "-"
     return f"seed {run.seed}   {100 * share:.0f} %   return {shown}"
 
@@ -226,11 +229,6 @@ def state_text(run: SeedRun, total: int) -> str:
 def last_lines(output: Path) -> list[str]:
     """The last lines of a process's output."""
     return output.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
-
-
-def exit_text(code: int) -> str:
-    """The exit code of a process in words."""
-    return f"with exit code {code}" if code > 0 else f"by signal {-code}"
 
 
 def print_resume_lines(runs: Sequence[SeedRun]) -> None:
@@ -243,6 +241,7 @@ def print_resume_lines(runs: Sequence[SeedRun]) -> None:
 
 def table_lines(runs: Sequence[SeedRun]) -> list[str]:
     """A table with the score of each run, and the mean over them with its 95 % interval."""
+    from fastppo.reports.comparison import FEW_RUNS
     from fastppo.reports.comparison_text import digits_of
     from fastppo.reports.run_groups import mean_and_half
     found = [run.summary() for run in runs]
@@ -262,6 +261,9 @@ def table_lines(runs: Sequence[SeedRun]) -> list[str]:
         mean, half = mean_and_half(known)
         lines.append(f"mean      {score_text(mean, half, digits)}, with the 95 % interval of the"
                      f" mean over {len(known)} seeds")
+    if 1 < len(known) < FEW_RUNS:
+        lines.append(f"warning: {len(known)} seeds are few; with fewer than {FEW_RUNS} the interval"
+                     " may reach scores that are impossible")
     return lines
 
 
@@ -272,15 +274,26 @@ def score_text(score: float | None, width: float | None, digits: int) -> str:
     return f"{score:,.{digits}f}" + (f" ± {width:,.{digits}f}" if width is not None else "")
 
 
-def draw_seeds(runs: Sequence[SeedRun]) -> None:
-    """Draws the curves of the runs into the folder of the first, and prints the path."""
+def name_of_all(request: Request, runs: Sequence[SeedRun]) -> str:
+    """The name of the runs for plot and compare: their folder, a pattern, or all their names."""
+    config, folders = request.config, [str(run.folder) for run in runs]
+    pattern = f"runs/{name_of_run(config.env_name, request.options['name'], '*')}__*"
+    return config.run_dir or (pattern if {*folders} == {*glob.glob(pattern)} else ",".join(folders))
+
+
+def draw_seeds(request: Request, runs: Sequence[SeedRun]) -> None:
+    """Draws the curves of the runs into a file beside their folders, and prints the path."""
     from fastppo.reports.curves import save_curves
     from fastppo.reports.run_groups import group_runs
     from fastppo.reports.run_table import read_table
     try:
         tables = [read_table(run.folder / METRICS_FILE) for run in runs]
+        first = runs[0].folder
+        stamp = "" if request.config.run_dir else f"-{first.name.rpartition('__')[2]}"
         picture = save_curves(group_runs([tables], None), MEAN_RETURN,
-                              runs[0].folder / SEEDS_PICTURE)
+                              first.with_name(f"seeds{stamp}.png"))
         print(f"curves    {picture}", flush=True)
+        print(f"next      {program()} plot {shlex.quote(name_of_all(request, runs))}"
+              " --kind=density", flush=True)
     except ConfigError as error:  # such as no episode that has ended
         note(f"the curves are not drawn: {error.what}")

@@ -15,7 +15,7 @@ from fastppo import __version__
 from fastppo.arguments import command_line
 from fastppo.arguments.command_line import Request, Train
 from fastppo.arguments.preset_files import settings_text, sources_of
-from fastppo.cli.eval import episode_status, result_numbers
+from fastppo.cli.eval import result_numbers
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.cli.seeds import train_seeds
 from fastppo.display.banner import banner, folded
@@ -266,8 +266,7 @@ def final_evaluation(ppo, folder: Path, summary: dict[str, Any], evaluator) -> N
     episodes = ppo.config.eval_episodes
     try:
         known = evaluator and evaluator.latest[0] == ppo.step
-        with episode_status(episodes) as report:
-            found = evaluator.latest[1] if known else ppo.evaluate(episodes, report=report)
+        found = evaluator.latest[1] if known else ppo.evaluate(episodes)
     except Stop:
         print(f"stopped   during the evaluation   {folder / MODEL_FILE}", flush=True)
         raise
@@ -353,7 +352,7 @@ def ending_lines(summary: dict[str, Any], model: Path | None) -> list[str]:
     place = f"{place}: " * bool(begun or word != "trained")
     return [f"{word:9} {place}{summary['steps'] - begun:,} steps in {summary['seconds']:.1f} s"
             f" after {summary['startup_seconds']:.1f} s of start-up,"
-            f" {summary['steps_per_second']:,.0f} steps/s{faults}", f"{'':9} {model}"]
+            f" {summary['steps_per_second']:,.0f} steps/s{faults}", f"saved     {model}"]
 
 
 def best_line(summary: dict[str, Any], folder: Path) -> list[str]:

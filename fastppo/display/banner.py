@@ -45,8 +45,8 @@ def banner(ppo, request: Request, folder: Path, resumed: bool) -> list[str]:
         + f", {config.precision}" * (config.precision != "fp32")
         + (f"; {ppo.placement}" if ppo.placement else ""),
         f"kernels   {kernels.backend()}; learner {config.learner}"
-        + (f", because the compiled one does not support {reason}; without that a small network"
-           " trains 5 to 15 times as fast") * bool(reason),
+        + (", because the compiled one, which is 5 to 15 times as fast for small networks, does not"
+           f" support {reason}") * bool(reason),
     ])
 
 

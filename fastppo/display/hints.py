@@ -6,6 +6,7 @@ from fastppo.display.snapshot import Snapshot
 from fastppo.settings.metric_names import EPISODES, KL
 
 BOTTLENECK = 0.6  # share of the time
+BUSY = 0.7  # other programs for each core
 SETTLED = 20  # snapshots after which shares of the time are believed
 HIGH_KL, KL_LOOKS = 0.05, 5
 LONG_EPISODE = 200_000  # steps without the end of an episode
@@ -36,12 +37,20 @@ class Hints:
 def environment_bound(now: Snapshot, streaks: Streaks) -> str | None:
     """Most of the time is spent in the environments."""
     share = now.shares.get("environment", 0.0)
-    if share < BOTTLENECK or streaks.all < SETTLED:
+    if share < BOTTLENECK or streaks.all < SETTLED or now.others > BUSY:
         return None
     text = f"{share:.0%} of the time is environment stepping"
     if max(1, now.workers) < now.cores:
         return f"{text} on {max(1, now.workers)} of {now.cores} cores: --num_workers={now.cores}"
     return f"{text} on {now.cores} cores: more workers cannot help, a faster environment can"
+
+
+def shared_cores(now: Snapshot, streaks: Streaks) -> str | None:
+    """Other programs take much of the cores' time."""
+    if now.others <= BUSY or streaks.all < SETTLED:
+        return None
+    return "other programs use these cores: the speed would be higher, and a limit assumes that" \
+        " they are free"
 
 
 def high_kl(now: Snapshot, streaks: Streaks) -> str | None:
@@ -59,4 +68,4 @@ def endless_episode(now: Snapshot, streaks: Streaks) -> str | None:
 
 
 HINT_RULES: tuple[Callable[[Snapshot, Streaks], str | None], ...] = (
-    environment_bound, high_kl, endless_episode)
+    environment_bound, shared_cores, high_kl, endless_episode)

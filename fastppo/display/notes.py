@@ -3,9 +3,12 @@
 import contextlib
 import logging
 import sys
-from typing import Iterator
+import time
+from typing import Any, Callable, Iterator
 
-from fastppo.display.status_line import show_status
+from fastppo.display.status_line import StatusLine, show_status
+
+MUST_END = "; --max_episode_steps=1_000 would end them"
 
 
 def note(text: str, kind: str = "note") -> None:
@@ -34,3 +37,28 @@ def printed_warnings(shown: bool = True) -> Iterator[None]:
     finally:
         log.removeHandler(printer)
         log.propagate = propagate
+
+
+@contextlib.contextmanager
+def episode_status(episodes: int) -> Iterator[Callable[[Any], None]]:
+    """Yields a function that takes the returns of the episodes that have ended, after each step.
+
+    It shows their number of `episodes`, and their mean or else the steps, if they take long; these
+    are also a note if Ctrl-C or a signal stops them.
+    """
+    begun, text, steps = time.monotonic(), "no step was taken", 0
+
+    def report(returns) -> None:
+        nonlocal text, steps
+        steps += 1
+        more = f"with a mean return of {returns.mean():.1f}" if len(returns) else \
+            f"{steps:,} steps in each environment" + MUST_END * (steps > 2_000)
+        text = f"played {len(returns):,} of {episodes:,} episodes in" \
+               f" {time.monotonic() - begun:.0f} s, {more}"
+        status(text)
+    try:
+        with StatusLine() as status:
+            yield report
+    except KeyboardInterrupt:
+        note(text)
+        raise

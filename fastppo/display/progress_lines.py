@@ -9,12 +9,7 @@ from fastppo.display.banner import folded
 from fastppo.display.hints import Hints
 from fastppo.display.snapshot import REDRAWS, RunHistory, current_part
 from fastppo.display.status_line import LINE_SECONDS
-from fastppo.settings.metric_names import (
-    EVAL_RETURN,
-    KL,
-    MEAN_RETURN,
-    SPEED,
-)
+from fastppo.settings.metric_names import EVAL_RETURN, KL, MEAN_RETURN, SPEED
 
 FIRST_SECONDS = 1.0
 QUIET_SECONDS = 60.0  # of one iteration, after which a line says that the run lives

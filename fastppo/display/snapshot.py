@@ -43,6 +43,8 @@ class Snapshot(NamedTuple):
     lr: float
     workers: int
     cores: int
+    others: float = 0.0  # programs beside this run, for each core, see load_of_others
+
 
 class Moment(NamedTuple):
     """The end of an iteration."""
@@ -104,7 +106,7 @@ class RunHistory:
             config.env_name, ppo.step, ppo.total, left, stats, tuple(self.returns), self.best,
             self.threshold, speed, self.mean_speed(ppo), self._highest_limit(ppo),
             shares_between(before, now), memory_of([os.getpid(), *worker_pids(ppo)]), ppo.lr,
-            config.num_workers, self.cores)
+            config.num_workers, self.cores, load_of_others(config, self.cores * ppo.ranks.size))
 
     def _highest_limit(self, ppo) -> float | None:
         """The highest speed_limit so far: other programs lower that of a rollout, none raises it.
@@ -182,6 +184,18 @@ def measured_peak() -> float:
     """FLOPs per second of one core, measured once per process in about 50 ms."""
     with torch_threads(1):
         return peak(seconds=0.015)
+
+
+def load_of_others(config: Any, cores: int) -> float:
+    """Programs beside this run that used the machine in the last minute, for each of its cores.
+
+    0 where it is not known: the load is that of the whole machine, of which a run may have a part.
+    """
+    own = max(1, config.num_workers, config.torch_threads, config.update_threads)
+    with contextlib.suppress(AttributeError, OSError):  # Windows
+        if cores == os.cpu_count():
+            return max(0.0, (os.getloadavg()[0] - own) / cores)
+    return 0.0
 
 
 def worker_pids(ppo) -> list[int]:

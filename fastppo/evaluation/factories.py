@@ -1,15 +1,20 @@
-"""The environments that a policy can be evaluated in: those that fit its spaces and masks."""
+"""The environments that a policy can be evaluated in, by spaces and masks; their render modes."""
 
-from typing import Any
+import dataclasses
+import inspect
+from typing import Any, Callable
 
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.spaces import Box, Space
 
 from fastppo.envs import faults, masks
-from fastppo.envs.make import Factory, make_envs, spaces_of
+from fastppo.envs.make import EnvFactory, Factory, make_envs, spaces_of
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError, Error
 from fastppo.settings.fixes import Fix
 from fastppo.spaces.leaves import CHOICES, brief_text, mask_leaf, observation_storage
+
+WINDOW, FRAMES = "human", "rgb_array"  # render modes
 
 
 def evaluation_factories(source: EnvSource, env: Any = None, name: str = "env") -> list[Factory]:
@@ -61,3 +66,48 @@ def spaces_match(ours: Space, theirs: Space, bounds_free: bool) -> bool:
     if bounds_free and isinstance(ours, Box) and isinstance(theirs, Box):
         return observation_storage(ours) == observation_storage(theirs)
     return ours == theirs
+
+
+def with_render_mode(factory: EnvFactory, mode: str) -> EnvFactory:
+    """`factory` with the argument render_mode, if its constructor takes one.
+
+    Raises ConfigError if the metadata of a class lacks the mode.
+    """
+    maker = constructor_of(factory)
+    modes = getattr(maker, "metadata", {}).get("render_modes")
+    # Gymnasium makes a window of frames itself.
+    usable = {mode, FRAMES} if isinstance(factory.constructor, EnvSpec) else {mode}
+    if modes is not None and not usable & {*modes}:
+        raise no_render_mode(factory, mode, maker)
+    arguments = {**factory.kwargs, "render_mode": mode}
+    return dataclasses.replace(factory, kwargs=arguments) if takes(maker, "render_mode") \
+        else factory
+
+
+def constructor_of(factory: EnvFactory) -> Callable:
+    """The class or function that makes the environment, before any wrapper."""
+    spec = factory.constructor
+    if not isinstance(spec, EnvSpec):
+        return spec
+    return load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) \
+        else spec.entry_point
+
+
+def takes(function: Callable, argument: str) -> bool:
+    """True if a function or class has an argument of this name, or any."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except ValueError:  # it is written in C and has no signature
+        return True
+    return any(one.name == argument or one.kind is one.VAR_KEYWORD for one in found)
+
+
+def no_render_mode(factory: EnvFactory, mode: str, owner: Any) -> ConfigError:
+    """The error for an environment, or a class of them, that lacks a render mode."""
+    modes = ", ".join(getattr(owner, "metadata", {}).get("render_modes", [])) or "none"
+    return ConfigError(
+        f"{factory.name} cannot be shown: it is not made with the render mode {mode}; the render"
+        f" modes in its metadata: {modes}",
+        f'give its class metadata = {{"render_modes": ["{mode}"]}}, and its constructor an argument'
+        " render_mode, which it keeps as self.render_mode, and a method render(); or"
+        " --view=network")

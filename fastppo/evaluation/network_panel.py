@@ -57,7 +57,8 @@ class Panel:
             top += room + 6
         if len(view.numbers):
             listed = bool(view.parts) and LOWEST_LINE * len(view.numbers) <= bottom - top - LINE
-            title = "inputs" if listed else inputs_title(view.parts)
+            title = ("inputs" if listed else inputs_title(view.parts)) + (
+                ", normalised" * view.normalised)
             self._write(left, top, self._cut(title, right - left - 50), MUTED)
             self._write(right, top, f"±{view.limit:g}", MUTED, "ra")
             draw = partial(self._lines, view.parts) if listed else \

@@ -40,6 +40,7 @@ class NetworkView(NamedTuple):
     actions: list[Choices | Normals]  # one for each factor or part of the action space
     value: float
     parts: Sequence[tuple[str, int]] = ()  # key, and how many of the numbers, of a Dict or Tuple
+    normalised: bool = False  # the numbers are, by the observer
     names: Sequence[str] = ()  # of the choices, if there is one Choices; () for their numbers
 
 
@@ -60,7 +61,7 @@ def network_view(policy: Policy, rows: np.ndarray, states: np.ndarray) -> Networ
     shown = np.nan_to_num(np.concatenate([np.zeros(0, np.float32), *numbers]))
     limit = SHOWN_DEVIATIONS if observer.norm else round_limit(np.abs(shown).max(initial=1e-3))
     return NetworkView(images, shown, limit, action_view(policy.head, params), float(value),
-                       [(key, len(part)) for key, part in found if key])
+                       [(key, len(part)) for key, part in found if key], observer.norm)
 
 
 def network_inputs(policy: Policy, stored: Any) -> list[np.ndarray]:

@@ -1,23 +1,18 @@
 """Episodes of a frozen policy, one after another, in an environment that is rendered."""
 
-import dataclasses
-import inspect
 import os
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, NamedTuple
+from typing import Iterator, NamedTuple
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from fastppo.arguments.policy_options import check_episodes
 from fastppo.envs.make import EnvFactory
-from fastppo.errors import ConfigError
 from fastppo.evaluation.evaluate import EvaluationEnvs, evaluation_envs
+from fastppo.evaluation.factories import FRAMES, no_render_mode, with_render_mode
 from fastppo.machine.limits import has_display
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
-
-WINDOW, FRAMES = "human", "rgb_array"  # render modes
 
 
 class WatchedMoment(NamedTuple):
@@ -62,51 +57,6 @@ def watched_moments(envs: EvaluationEnvs, episodes: int, deterministic: bool
             (_, rew, over), = envs.steps([0], deterministic)
             step, total = step + 1, total + rew
             yield WatchedMoment(number, step, total, over)
-
-
-def with_render_mode(factory: EnvFactory, mode: str) -> EnvFactory:
-    """`factory` with the argument render_mode, if its constructor takes one.
-
-    Raises ConfigError if the metadata of a class lacks the mode.
-    """
-    maker = constructor_of(factory)
-    modes = getattr(maker, "metadata", {}).get("render_modes")
-    # Gymnasium makes a window of frames itself.
-    usable = {mode, FRAMES} if isinstance(factory.constructor, EnvSpec) else {mode}
-    if modes is not None and not usable & {*modes}:
-        raise no_render_mode(factory, mode, maker)
-    arguments = {**factory.kwargs, "render_mode": mode}
-    return dataclasses.replace(factory, kwargs=arguments) if takes(maker, "render_mode") \
-        else factory
-
-
-def constructor_of(factory: EnvFactory) -> Callable:
-    """The class or function that makes the environment, before any wrapper."""
-    spec = factory.constructor
-    if not isinstance(spec, EnvSpec):
-        return spec
-    return load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) \
-        else spec.entry_point
-
-
-def takes(function: Callable, argument: str) -> bool:
-    """True if a function or class has an argument of this name, or any."""
-    try:
-        found = inspect.signature(function).parameters.values()
-    except ValueError:  # it is written in C and has no signature
-        return True
-    return any(one.name == argument or one.kind is one.VAR_KEYWORD for one in found)
-
-
-def no_render_mode(factory: EnvFactory, mode: str, owner: Any) -> ConfigError:
-    """The error for an environment, or a class of them, that lacks a render mode."""
-    modes = ", ".join(getattr(owner, "metadata", {}).get("render_modes", [])) or "none"
-    return ConfigError(
-        f"{factory.name} cannot be shown: it is not made with the render mode {mode}; the render"
-        f" modes in its metadata: {modes}",
-        f'give its class metadata = {{"render_modes": ["{mode}"]}}, and its constructor an argument'
-        " render_mode, which it keeps as self.render_mode, and a method render(); or"
-        " --view=network")
 
 
 def frames_per_second(env: gym.Env) -> float:

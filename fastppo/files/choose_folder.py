@@ -3,7 +3,6 @@
 A new one is runs/ENVIRONMENT__NAME__SEED__TIME.
 """
 
-import itertools
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from fastppo.files.run_folder import (
     CHECKPOINTS,
     check_init_from,
     checkpoint_files,
+    free_path,
     header_texts,
     write_error,
 )
@@ -151,14 +151,10 @@ def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator
     OUTPUT_FILE.
     """
     folder = Path(run_dir or f"runs/{name}__{datetime.now():%Y%m%d-%H%M%S}")
-    numbered = (folder.with_name(f"{folder.name}-{i}") for i in itertools.count(2))
-    if run_dir and not again and folder.is_dir() and {*os.listdir(folder)} - {OUTPUT_FILE}:
-        free = next(path for path in numbered if not path.exists())
-        raise ConfigError(f"the folder {run_dir} is not empty: it may hold another run",
-                          Set(run_dir=str(free)))
+    if run_dir and not again:
+        check_empty(folder, folder)
     try:
-        while folder.exists() and not run_dir:
-            folder = next(numbered)
+        folder = folder if run_dir or not folder.exists() else free_path(folder)
         folder.mkdir(parents=True, exist_ok=bool(run_dir))
     except OSError as error:
         raise write_error(folder, error) from error
@@ -175,6 +171,13 @@ def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator
                 folder.rmdir()
                 repair_latest(folder.parent)
                 folder.parent.rmdir()
+
+
+def check_empty(folder: Path, given: Path) -> None:
+    """Raises ConfigError if a folder has files beside OUTPUT_FILE; `given` is the run_dir."""
+    if folder.is_dir() and {*os.listdir(folder)} - {OUTPUT_FILE}:
+        raise ConfigError(f"the folder {folder} is not empty: it may hold another run",
+                          Set(run_dir=str(free_path(given))))
 
 
 def remove_start(folder: Path) -> None:

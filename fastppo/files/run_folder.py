@@ -80,8 +80,10 @@ def stored_env(path: Path) -> str:
 
 
 def free_path(path: Path, first: int = 2) -> Path:
-    """The first file that does not exist of video-2.mp4, video-3.mp4, ... for video.mp4."""
-    numbered = (path.with_name(f"{path.stem}-{i}{path.suffix}") for i in itertools.count(first))
+    """The first of video-2.mp4, video-3.mp4, ... for video.mp4, or of run-2, ... that is new."""
+    ending = "" if path.is_dir() else path.suffix
+    stem = path.name.removesuffix(ending)
+    numbered = (path.with_name(f"{stem}-{i}{ending}") for i in itertools.count(first))
     return next(one for one in numbered if not one.exists())
 
 

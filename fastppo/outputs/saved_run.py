@@ -2,6 +2,7 @@
 
 import inspect
 import os
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, NoReturn, Self
 from fastppo.build.given_settings import check_assignment, resumed_settings
 from fastppo.build.run import Run
 from fastppo.config import Config
+from fastppo.display.notes import episode_status
 from fastppo.errors import PathError, UnknownNameError
 from fastppo.files.checkpoint import find_checkpoint, restore, write_checkpoint
 from fastppo.files.policy_file import save_policy, start_from_policy
@@ -94,6 +96,15 @@ class SavedRun(Run):
     def predict(self, obs: Any = None, *options: Any, **others: Any) -> Any:
         """The action of the policy as it is for one observation or a batch; see Policy.predict."""
         return self.policy.predict(obs, *options, **others)
+
+    def reporting(self, episodes: int, report: Callable | None) -> AbstractContextManager:
+        """A context with `report`; for None with one that shows the episodes, if that is asked for.
+
+        Nothing is shown while `learn` runs: it shows the part that it is in.
+        """
+        shows = self.config.progress in ("live", "lines") and not self.hooks.iteration
+        return episode_status(episodes) if report is None and shows else nullcontext(
+            report or (lambda returns: None))
 
     def attempt(self, part: Callable[[], Result]) -> Result:
         """The result of a part of an iteration, see fault_handler.attempt."""

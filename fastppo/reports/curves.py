@@ -91,7 +91,7 @@ def groups_text(groups: Sequence[RunGroup]) -> str:
     if max(counts) == 1:
         return ""
     return (f"mean over {counts[0]} runs" if len(counts) == 1 else "mean over runs") + (
-        ", and the 95 % interval of the mean" * (max(counts) >= FEWEST_FOR_INTERVAL))
+        ", and its 95 % interval, cut at the runs" * (max(counts) >= FEWEST_FOR_INTERVAL))
 
 
 def seed_text(table: RunTable) -> str:
@@ -160,14 +160,14 @@ def draw_return(axes: Axes, table: RunTable) -> None:
     set_title(axes, short(table.title), seed_text(table))
     for metric, look, label in ((MEAN_RETURN, "-", "mean of the last 100 episodes"),
                                 (EVAL_RETURN, "o", "evaluation")):
-        if has_values(table, metric):
+        if table.has_value(metric):
             draw_line(axes, table.curve(metric), look, color=COLOURS[look == "o"], linewidth=1.8,
                       label=label)
     step_axis(axes)
     axes.set_xlabel("")  # the panels below have it
     metric_axis(axes, MEAN_RETURN)
-    axes.set_ylabel("return" if len(axes.lines) > 1 else "return, last 100 episodes")
     if len(axes.lines) > 1:
+        axes.set_ylabel("return")
         axes.legend(loc="best")
     if axes.lines:
         mark_solved(axes, table.title, MEAN_RETURN)
@@ -179,14 +179,9 @@ def draw_return(axes: Axes, table: RunTable) -> None:
 
 def draw_small(axes: Axes, table: RunTable, metric: str) -> None:
     """Draws a metric of a run in a small panel, with its name above."""
-    if has_values(table, metric):
+    if table.has_value(metric):
         draw_line(axes, table.curve(metric), color=GREY, linewidth=1.1)
     step_axis(axes, 4)
     metric_axis(axes, metric, 3)
     axes.set_title(axes.get_ylabel(), loc="left", color=GREY, size=8.5)
     axes.set_ylabel("")
-
-
-def has_values(table: RunTable, metric: str) -> bool:
-    """True if a run has the metric, with a finite number in some row."""
-    return bool(np.isfinite(table.columns.get(metric, np.nan)).any())

@@ -13,7 +13,6 @@ from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Set
 from fastppo.settings.metric_names import EVAL_RETURN, EXPLAINED_VARIANCE, KL, MEAN_RETURN
 
-ENDINGS = ".png", ".svg", ".pdf"
 DOTS_PER_INCH = 200  # twice those of a usual screen
 TICK_STEPS = [1, 2, 5, 10]  # between ticks, times a power of ten
 INK, GREY, PALE = "#1f2937", "#5b6472", "#e5e7eb"
@@ -44,15 +43,6 @@ def empty_figure(width: float, height: float) -> Figure:
     """A figure without axes, of a size in inches; it is no part of pyplot's state."""
     return Figure((width, height), dpi=DOTS_PER_INCH,
                   layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
-
-
-def check_output(path: Path) -> None:
-    """Raises ConfigError unless a picture can be written to `path`, by its ending and folder."""
-    if path.suffix.lower() not in ENDINGS:
-        raise ConfigError(f"{path} ends with none of {', '.join(ENDINGS)}",
-                          Set(output=str(path.with_suffix(".png"))))
-    if not path.parent.is_dir():
-        raise ConfigError(f"there is no folder {path.parent}", Set(output=path.name))
 
 
 def save_figure(figure: Figure, path: Path) -> Path:

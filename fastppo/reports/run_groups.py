@@ -43,7 +43,7 @@ class RunGroup(NamedTuple):
 
 
 class MeanCurve(NamedTuple):
-    """The mean over runs, and the 95 % interval of it; f64 [points] each."""
+    """The mean over runs, and the 95 % interval of it, cut at the runs; f64 [points] each."""
 
     steps: np.ndarray
     mean: np.ndarray
@@ -57,15 +57,16 @@ def mean_curve(curves: Sequence[Curve]) -> MeanCurve:
     Each run is interpolated linearly between its own values. There is no extrapolation: the mean
     begins where the last of the runs begins and ends where the first one ends, and is empty if that
     leaves no step. The interval is mean -+ t * s / sqrt(n) with the 97.5 % quantile t of Student's
-    t with n - 1 degrees of freedom and the standard deviation s over the n runs (ddof 1); it is the
-    mean itself for one run.
+    t with n - 1 degrees of freedom and the standard deviation s over the n runs (ddof 1), cut at
+    the lowest and the highest run; it is the mean itself for one run.
     """
     begin, end = max(steps[0] for steps, _ in curves), min(steps[-1] for steps, _ in curves)
     grid = np.unique(np.concatenate([steps for steps, _ in curves]))
     grid = grid[(begin <= grid) & (grid <= end)]
     values = np.stack([np.interp(grid, *curve) for curve in curves])
     mean, half = mean_and_half(values)
-    return MeanCurve(grid, mean, mean - half, mean + half)
+    return MeanCurve(grid, mean, np.maximum(mean - half, values.min(0)),
+                     np.minimum(mean + half, values.max(0)))
 
 
 def mean_and_half(values: Any) -> tuple[Any, Any]:

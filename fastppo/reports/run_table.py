@@ -17,6 +17,7 @@ from fastppo.settings.fixes import Fix, Set
 from fastppo.settings.metric_names import GLOBAL_STEP
 
 LONGEST_ROW = 65_536  # bytes
+ENDINGS = ".png", ".svg", ".pdf"  # of pictures
 RUN_EXAMPLE = "give the folder of a run, such as runs/latest, or a folder with several runs in it"
 
 
@@ -81,6 +82,15 @@ def read_runs(text: str) -> list[RunTable]:
     return [table for table in tables if table.file not in empty]
 
 
+def check_output(path: Path) -> None:
+    """Raises ConfigError unless a picture can be written to `path`, by its ending and folder."""
+    if path.suffix.lower() not in ENDINGS:
+        raise ConfigError(f"{path} ends with none of {', '.join(ENDINGS)}",
+                          Set(output=str(path.with_suffix(".png"))))
+    if not path.parent.is_dir():
+        raise ConfigError(f"there is no folder {path.parent}", Set(output=path.name))
+
+
 def expand(text: str) -> list[Path]:
     """The paths that `text` stands for; ConfigError if a pattern in it fits nothing."""
     if Path(text).exists():
@@ -90,7 +100,7 @@ def expand(text: str) -> list[Path]:
         found = sorted(glob.glob(part)) if glob.has_magic(part) else [part]
         if not found:
             raise ConfigError(f'nothing fits the pattern "{part}"', RUN_EXAMPLE)
-        paths += map(Path, found)
+        paths += [Path(name) for name in found if not name.endswith(".png")]
     if not paths:
         raise ConfigError(f'"{text}" names no run', RUN_EXAMPLE)
     return paths
@@ -101,7 +111,9 @@ def tables_in(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise ConfigError(f"there is no folder {path}", RUN_EXAMPLE)
+        named = f"{path.parent}/*__{path.name}__*"
+        raise ConfigError(f"there is no folder {path}", RUN_EXAMPLE if not glob.glob(named) else
+                          f"give '{named}', the runs with --name={path.name}")
     own = path / METRICS_FILE
     found = [own] if own.exists() else sorted(
         path.glob(f"*/{METRICS_FILE}"), key=lambda file: (file.parent.is_symlink(), file))

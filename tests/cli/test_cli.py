@@ -1131,7 +1131,7 @@ def test_a_signal_is_answered_at_once(capfd):
         stopping.stop_now = lambda: False
         os.kill(os.getpid(), signal.SIGINT)
     assert capfd.readouterr().err == (
-        "stopping after this iteration; another signal ends the process at once\n")
+        "stopping; another signal ends the process at once\n")
 
 
 def test_the_second_signal_ends_the_process_at_once(monkeypatch):

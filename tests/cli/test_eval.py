@@ -102,7 +102,7 @@ def test_an_interrupt_leaves_the_mean_of_the_episodes_that_have_ended(
     monkeypatch.setattr(evaluate.EvaluationEnvs, "take_step", interrupting)
     monkeypatch.setattr(evaluate, "MAX_ENVS", 2)
     with pytest.raises(SystemExit) as ended:
-        main.main(["eval", str(run), "--max_episode_steps=6", *options])
+        main.main(["eval", str(run), "--episodes=100", "--max_episode_steps=6", *options])
     out, err = capsys.readouterr()
     assert (ended.value.code, out) == (130, "")
     assert begun == ["" if options else f"model     {run / 'model.safetensors'}\n"
@@ -136,6 +136,14 @@ def test_wrong_words_are_refused_with_a_fix(run, capsys):
     assert "takes 1 word beside its options, not 2" in refused(capsys, run, "5")
     assert "seed is -1" in refused(capsys, run, "--seed=-1")
     assert "does not fit" in refused(capsys, run, "--env_name=Pendulum-v1")
+
+
+@pytest.mark.parametrize("stored, played", [(3, 3), (0, 100)])
+def test_a_run_is_evaluated_with_its_own_number_of_episodes(trainer, tmp_path, capsys, stored,
+                                                            played):
+    trainer("CartPole-v1", eval_episodes=stored, max_episode_steps=4).save(tmp_path / "a.st")
+    main.main(["eval", str(tmp_path / "a.st")])
+    assert f" ({played} episodes)" in capsys.readouterr().out
 
 
 def test_help_and_wrong_words_import_no_library():

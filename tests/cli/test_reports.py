@@ -47,27 +47,51 @@ def test_a_verb_of_one_file_refuses_a_second():
 # plot
 
 def test_plot_prints_the_path_of_its_picture(command):
-    assert command("plot", "a", "b") == (0, "plot.png\n", "")
+    assert command("plot", "a", "b") == (0, "picture   plot.png\n", "")
     assert Path("plot.png").stat().st_size > 10_000
     write_run(Path("c"), [1.0], episodes=[(50, 9.0, 9), (90, 11.0, 11)])
-    assert command("plot", "c", "--kind=density", "--output=d.svg") == (0, "d.svg\n", "")
+    assert command("plot", "c", "--kind=density", "--output=d.svg") == (0, "picture   d.svg\n", "")
 
 
 def test_plot_says_that_it_replaced_a_picture(command):
     Path("plot.png").touch()
-    assert command("plot", "a") == (0, "plot.png\n", "note: plot.png existed and was replaced\n")
+    assert command("plot", "a") == (0, "picture   plot.png\n",
+                                    "note: plot.png existed and was replaced\n")
 
 
 def test_plot_prints_a_path_that_can_be_opened(command, monkeypatch, tmp_path):
     monkeypatch.chdir("a")
-    assert command("plot", ".", "--output=../b/seed0/p.svg")[1] == f"{tmp_path}/b/seed0/p.svg\n"
-    assert command("plot", ".", f"--output={tmp_path}/a/seed0/p.svg")[1] == "seed0/p.svg\n"
+    for path in ("../b/seed0/p.svg", f"{tmp_path}/a/seed0/p.svg"):
+        assert command("plot", ".", f"--output={path}")[1] == f"picture   {path}\n"
+        assert Path(path).exists()
+
+
+@pytest.mark.parametrize("words", [
+    ["a", "--metric=foo"], ["a", "--output=p.jpeg"], ["a", "--labels=a,b"], ["nope"]])
+def test_plot_refuses_what_is_wrong_before_matplotlib_is_imported(words):
+    code = ("import sys; from fastppo.cli.main import main\ntry: main(['plot', *sys.argv[1:]])\n"
+            "except SystemExit as end: print(end.code, 'matplotlib' in sys.modules)")
+    out = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True,
+                         check=True).stdout
+    assert out == "2 False\n"
+
+
+def test_a_name_in_place_of_a_folder_is_answered_with_the_pattern_of_its_runs(command):
+    write_run(Path("runs/CartPole-v1__fast__1__20260101-000000"), [1.0])
+    code, _, err = command("plot", "runs/fast")
+    assert code == 2 and "fix: give 'runs/*__fast__*', the runs with --name=fast" in err
+    assert command("plot", "runs/*__fast__*")[0] == 0
+
+
+def test_a_pattern_leaves_pictures_out(command):
+    Path("a/seeds.png").touch()
+    assert command("plot", "a/*")[0] == 0
 
 
 def test_plot_says_where_a_mean_ends_early(command):
     write_run(Path("a/longer"), [1.0] * 30)
     code, out, err = command("plot", "a", "--output=c.svg")
-    assert (code, out) == (0, "c.svg\n")
+    assert (code, out) == (0, "picture   c.svg\n")
     assert err.startswith("note: the mean of CartPole-v1 ends at 200 of 3,000 steps")
 
 
@@ -147,7 +171,7 @@ def test_every_command_of_the_page_is_understood():
 def test_a_run_without_a_value_is_left_out_of_a_picture_of_several(command):
     write_run(Path("none"), [float("nan")])
     code, out, err = command("plot", "a", "none")
-    assert (code, out) == (0, "plot.png\n")
+    assert (code, out) == (0, "picture   plot.png\n")
     assert err == f"note: none/metrics.csv has no value of {RETURN} and is left out\n"
     code, _, err = command("plot", "none")
     assert code == 2 and "no finite value" in err

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -71,7 +72,6 @@ def test_other_texts_are_no_seeds(text):
     (["--seeds=1..2000"], "more than 1,000 seeds"),
     (["--seeds=1..999999999999999999"], "more than 1,000 seeds"),
     (["--seeds=1..2", "--seed=3"], "leave --seed out"),
-    (["--seeds=1..2", "--run_dir=here"], "leave --run_dir out"),
     (["--seeds=1..2", "--resume=runs/latest"], "leave --seeds out"),
     (["--seeds=1..2", "--resume=auto"], "--name=my_run"),
 ])
@@ -112,13 +112,13 @@ class Child:
 
 def test_the_state_of_a_run_is_its_share_of_the_steps_and_its_return(tmp_path):
     folder = write_run(tmp_path / "run", [1.0, None, 148.26], steps=[10, 20, 42])
-    run = seeds.SeedRun(3, folder, Child())
+    run = seeds.SeedRun(3, folder, Child(), time.monotonic() - 10)
     assert seeds.state_text(run, 100) == "seed 3   42 %   return 148.3"
     with open(folder / "metrics.csv", "a") as file:
         file.write("50,2")  # a row that is being written
     assert seeds.state_text(run, 100) == "seed 3   42 %   return 148.3"
     (folder / "metrics.csv").write_text("global_step\n")
-    assert seeds.state_text(run, 100) == "seed 3   starting"
+    assert seeds.state_text(run, 100) == "seed 3   starting, 10 s"
 
 
 def test_the_last_row_of_a_long_table_is_read_without_the_rest(tmp_path):
@@ -134,10 +134,11 @@ def test_the_table_has_the_mean_over_the_seeds_with_students_t(tmp_path):
         (folder / "summary.json").write_text(json.dumps(
             {"evaluation": {"mean": mean, "ci95": 1.5}, "seconds": 2.0, "episodic_return": 1.0}))
         runs.append(seeds.SeedRun(seed, folder, Child()))
-    *_, last_seed, mean = seeds.table_lines(runs)
+    *_, last_seed, mean, warning = seeds.table_lines(runs)
     assert re.match(r" +2  60.00 ± 1.50 +2.0 ", last_seed)
     # mean 30, s = sqrt((400 + 100 + 900) / 2), t = 4.303 with two degrees of freedom
     assert mean.startswith("mean      30.00 ± 65.73, ")
+    assert warning.startswith("warning: 3 seeds are few; with fewer than 5 the interval may reach")
 
 
 # whole runs
@@ -145,16 +146,32 @@ def test_the_table_has_the_mean_over_the_seeds_with_students_t(tmp_path):
 def test_seeds_have_the_results_of_single_runs_in_folders_of_their_own(command):
     code, out, err = command(*CARTPOLE, "--total_steps=96", "--seeds=1,2")
     assert (code, err) == (0, "")
-    assert [re.split(r"  +", line.strip())[0] for line in out.splitlines()[-5:]] == [
-        "seed", "1", "2", "mean", "curves"]
+    assert [re.split(r"  +", line.strip())[0] for line in out.splitlines()[-7:-3]] == [
+        "seed", "1", "2", "mean"]
     assert re.search(r"^   2 .*  runs/CartPole-v1__ppo__2__\d{8}-\d{6}$", out, re.M)
-    picture = Path(out.split()[-1])
-    assert picture.parent == folders(1)[0] and picture.stat().st_size > 10_000
+    picture, again = re.search(r"curves    (runs/seeds-\d{8}-\d{6}.png)\nnext .* main.py (.*)$",
+                               out, re.S).groups()
+    assert Path(picture).stat().st_size > 10_000
+    assert again == "plot 'runs/CartPole-v1__ppo__*__*' --kind=density\n"
+    assert command(*shlex.split(again))[0] == 0
     output = (folders(2)[0] / "output.txt").read_text()
     assert "seed 2" in output and "evaluation return" in output
     assert command(*CARTPOLE, "--total_steps=96", "--seed=2", "--run_dir=alone")[0] == 0
     one, two = (read_table(path / "metrics.csv").columns for path in (folders(2)[0], Path("alone")))
     assert list(one["losses/policy_loss"]) == list(two["losses/policy_loss"]) and len(one) > 10
+
+
+def test_the_seeds_of_a_run_dir_are_folders_in_it_for_compare_and_plot(command):
+    words = [*CARTPOLE, "--total_steps=64", "--run_dir=fast"]
+    code, out, _ = command(*words, "--seeds=1,2")
+    assert code == 0 and "curves    fast/seeds.png\n" in out
+    assert out.endswith("main.py plot fast --kind=density\n")
+    assert {*os.listdir("fast")} == {"1", "2", "seeds.png"}
+    assert command("compare", "fast", "fast")[0] == 0
+    code, out, err = command(*words, "--seeds=2..3")
+    assert (code, out) == (2, "") and "the folder fast/2 is not empty" in err
+    assert "fix: --run_dir=fast-2" in err and not Path("fast/3").exists()
+    assert command(*words, "--seeds=2..3", "--resume=auto")[0] == 0 and Path("fast/3").exists()
 
 
 def test_a_seed_that_fails_is_said_and_the_others_go_on(command):

@@ -167,6 +167,15 @@ def test_inputs_of_a_dict_have_their_keys(trainer, monkeypatch):
     assert "goal.x 0, goal.y 1-2, kind 3-5" in written  # too many for a line each
 
 
+@pytest.mark.parametrize("norm", [True, False])
+def test_inputs_that_are_normalised_say_so(trainer, monkeypatch, norm):
+    view = seen(trainer("CartPole-v1", norm_obs=norm).policy, np.zeros(4, np.float32))
+    written = []
+    monkeypatch.setattr(Panel, "_write", lambda panel, x, y, text, *_: written.append(text))
+    Panel((480, 420)).draw(view)
+    assert ("inputs, normalised" in written) is norm
+
+
 @pytest.mark.parametrize("keys", [1, 7, 40, 300])
 def test_long_keys_stay_within_their_picture(keys):
     view = view_of(np.linspace(-2, 2, 2 * keys), [0.5])

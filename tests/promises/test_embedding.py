@@ -146,6 +146,17 @@ def test_a_model_that_does_not_fit_is_an_error_before_anything_starts():
 # Evaluating and predicting
 
 
+@pytest.mark.parametrize("progress", ["lines", "none"])
+def test_an_evaluation_says_how_far_it_is_where_progress_is_shown(capsys, monkeypatch, progress):
+    monkeypatch.setattr("fastppo.display.status_line.LINE_SECONDS", 0.0)
+    with PPO("CartPole-v1", progress=progress, **TINY) as ppo:
+        ppo.learn(64, callbacks=lambda ppo, stats: bool(ppo.evaluate(2)))
+        assert "played" not in capsys.readouterr().err  # learn shows its own lines
+        ppo.evaluate(3)
+    assert ("played 3 of 3 episodes in 0 s, with a mean" in capsys.readouterr().err) is (
+        progress == "lines")
+
+
 def test_evaluation_plays_the_same_episodes_every_time():
     with PPO("CartPole-v1", **TINY) as ppo:
         ppo.learn(64)

@@ -360,7 +360,7 @@ def test_a_signal_for_the_whole_group_lets_an_update_end_that_workers_share(numb
         os.killpg(process.pid, number)
         out, err = process.communicate()
     assert (process.returncode, summary()["iterations"]) == (128 + number, 3)
-    assert len(err.splitlines()) == 1 and "after this iteration" in err
+    assert len(err.splitlines()) == 1 and "stopping; another signal" in err
 
 
 def test_a_second_ctrl_c_ends_an_update_that_takes_too_long():

@@ -11,9 +11,9 @@ from fastppo.errors import ConfigError
 from fastppo.reports import curves
 from fastppo.reports.curves import draw_groups, draw_run, save_curve, save_curves
 from fastppo.reports.density import COLUMNS, density, draw_density, save_density, window
-from fastppo.reports.pictures import check_output, number_text
+from fastppo.reports.pictures import number_text
 from fastppo.reports.run_groups import group_runs
-from fastppo.reports.run_table import read_runs
+from fastppo.reports.run_table import check_output, read_runs
 
 
 def grouped(*folders, labels=None):
@@ -45,7 +45,7 @@ def test_few_runs_are_drawn_beside_their_mean(tmp_path):
     assert mean.get_ydata().tolist() == [1, 30] and mean.get_xdata().tolist() == [100, 200]
     assert len(axes.collections) == 1 and axes.get_legend() is None
     assert axes.get_title("left") == "CartPole-v1"
-    assert texts(axes)[0] == "mean over 3 runs, and the 95 % interval of the mean"
+    assert texts(axes)[0] == "mean over 3 runs, and its 95 % interval, cut at the runs"
 
 
 def test_many_runs_are_drawn_as_their_mean_alone(tmp_path):

@@ -41,10 +41,15 @@ def test_runs_without_a_common_step_have_an_empty_mean():
 
 
 def test_the_interval_is_that_of_students_t():
-    values = [1.0, 2.0, 4.0, 9.0]
+    values = [1.0, 2.0, 4.0, 9.0, 5.0]
     found = mean_curve([curve([5], [value]) for value in values])
-    low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
+    low, high = stats.t.interval(0.95, 4, np.mean(values), stats.sem(values))
     assert (found.low[0], found.high[0]) == pytest.approx((low, high), abs=1e-3)
+
+
+def test_the_interval_is_cut_at_the_lowest_and_the_highest_run():
+    found = mean_curve([curve([5], [value]) for value in (500, 500, 320)])
+    assert (found.low[0], found.high[0]) == (320, 500)
 
 
 def test_the_interval_of_one_run_is_the_run():
