@@ -61,6 +61,7 @@ train: $(STAMP)
 	@$(PY) main.py --seed=$(SEED) --video $(ARGS)
 
 test: $(VENV)/test
+	@echo "tests     they are collected first, without a word for up to a minute"
 	@$(PY) -m pytest -q -n $(JOBS) $(ARGS)
 
 slow: $(VENV)/test
@@ -147,7 +148,7 @@ ifeq ($(TORCH),cpu)
 	@$(PIP) install uv $(OR_SAY)
 endif
 	@rm -rf $(FETCHING) && mkdir -p $(FETCHING)
-	@(while sleep 15 >/dev/null 2>&1; do echo "          still installing," \
+	@(while sleep 30 >/dev/null 2>&1; do echo "          still installing," \
 	    "$$(du -cm $(VENV) $(FETCHING) | tail -n 1 | cut -f 1) MB so far"; \
 	    done) & watch=$$!; trap "kill $$watch; rm -rf $(FETCHING)" EXIT; \
 	    TMPDIR=$(CURDIR)/$(FETCHING) $(INSTALL) $(OR_SAY)

@@ -215,13 +215,12 @@ class SeedsView:
 def state_text(run: SeedRun, total: int) -> str:
     """The seed, share of the steps and return of a run: seed 3   42 %   return 148.3."""
     from fastppo.reports.run_table import last_row
-    file = run.folder / METRICS_FILE
-    row = last_row(file)
+    row, seconds = last_row(run.folder / METRICS_FILE), time.monotonic() - run.begun
     if not row:
-        return f"seed {run.seed}   starting, {time.monotonic() - run.begun:.0f} s"
+        return f"seed {run.seed}   starting, {seconds:.0f} s"
     share = min(1.0, row[GLOBAL_STEP] / total)
     if share == 1.0:
-        return f"seed {run.seed}   evaluating, {time.time() - file.stat().st_mtime:.0f} s"
+        return f"seed {run.seed}   evaluating, {seconds:.0f} s in all"
     shown = f"{row[MEAN_RETURN]:.1f}" if MEAN_RETURN in row else "-"
     return f"seed {run.seed}   {100 * share:.0f} %   return {shown}"
 

@@ -49,8 +49,7 @@ def shared_cores(now: Snapshot, streaks: Streaks) -> str | None:
     """Other programs take much of the cores' time."""
     if now.others <= BUSY or streaks.all < SETTLED:
         return None
-    return "other programs use these cores: the speed would be higher, and a limit assumes that" \
-        " they are free"
+    return "other programs use these cores, which slows this run; a limit assumes they are free"
 
 
 def high_kl(now: Snapshot, streaks: Streaks) -> str | None:

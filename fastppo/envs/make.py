@@ -289,7 +289,7 @@ def _find_spec(name: str, setting: str) -> EnvSpec:
         near = env_hints.nearest_id(name)
         where = f"{setting} is {name!r}: " if setting == "eval_env" else ""
         of_ram = "-ram" in name and env_hints.is_atari_id(name)  # it had ids of its own
-        ram = {"preset": "none", "model": "mlp", "env_kwargs": {"obs_type": "ram"}} if of_ram else {}
+        ram = dict(preset="none", model="mlp", env_kwargs={"obs_type": "ram"}) if of_ram else {}
         if near is None and env_hints.is_game_without_ale(name):
             raise ConfigError(f"{where}{name!r} is a game, and ale-py is not installed",
                               env_hints.PACKAGES["ale_py"]) from error

@@ -585,7 +585,7 @@ def test_the_last_lines_are_training_evaluation_curve_and_what_to_do_next(comman
     assert following == f"next      {program()} play {only_run()}"
     assert re.fullmatch(r"trained   96 steps in \d+\.\d s after \d+\.\d s of start-up,"
                         r" [\d,]+ steps/s", trained)
-    assert model == f"{' ' * 10}{only_run()}/model.safetensors"
+    assert model == f"saved     {only_run()}/model.safetensors"
 
 
 def test_the_best_evaluation_is_named_with_its_file(command):

@@ -15,6 +15,7 @@ import torch
 from fastppo import load
 from fastppo.cli import eval as eval_module
 from fastppo.cli import main
+from fastppo.envs.make import EnvFactory
 from fastppo.evaluation import evaluate
 from fastppo.networks.torch_state import torch_threads
 
@@ -136,6 +137,12 @@ def test_wrong_words_are_refused_with_a_fix(run, capsys):
     assert "takes 1 word beside its options, not 2" in refused(capsys, run, "5")
     assert "seed is -1" in refused(capsys, run, "--seed=-1")
     assert "does not fit" in refused(capsys, run, "--env_name=Pendulum-v1")
+
+
+@pytest.mark.parametrize("kwargs, text", [
+    ({}, "Maze"), ({"level": 3, "api_key": "sesame"}, 'Maze {"level": 3, "api_key": "***"}')])
+def test_an_environment_is_printed_with_its_arguments_but_no_passwords(kwargs, text):
+    assert eval_module.env_text(EnvFactory(object, "Maze", None, kwargs)) == text
 
 
 @pytest.mark.parametrize("stored, played", [(3, 3), (0, 100)])

@@ -117,6 +117,7 @@ def test_the_state_of_a_run_is_its_share_of_the_steps_and_its_return(tmp_path):
     with open(folder / "metrics.csv", "a") as file:
         file.write("50,2")  # a row that is being written
     assert seeds.state_text(run, 100) == "seed 3   42 %   return 148.3"
+    assert seeds.state_text(run, 42) == "seed 3   evaluating, 10 s in all"
     (folder / "metrics.csv").write_text("global_step\n")
     assert seeds.state_text(run, 100) == "seed 3   starting, 10 s"
 

@@ -51,7 +51,8 @@ def test_the_short_id_of_a_game_is_that_of_ale_py():
 @NEEDS_ALE
 @pytest.mark.parametrize("name, fix", [
     ("PongDeterministic-v4", "--env_name=ALE/Pong-v5"), ("Pong", "--env_name=ALE/Pong-v5"),
-    ("Pong-ram-v0", "--env_name=ALE/Pong-v5 --preset=none --model=mlp --env_kwargs='{\"obs_type\": \"ram\"}'")])
+    ("Pong-ram-v0", "--env_name=ALE/Pong-v5 --preset=none --model=mlp"
+     " --env_kwargs='{\"obs_type\": \"ram\"}'")])
 def test_a_retired_id_of_atari_is_answered_with_todays(name, fix):
     with pytest.raises(ConfigError, match=f"there is no environment '{name}'") as caught:
         make_factory(name)

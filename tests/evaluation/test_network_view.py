@@ -164,7 +164,7 @@ def test_inputs_of_a_dict_have_their_keys(trainer, monkeypatch):
     Panel((480, 420)).draw(view)
     assert written[-6:] == ["goal.x", "goal.y 0", "goal.y 1", "kind 0", "kind 1", "kind 2"]
     Panel((300, 100)).draw(view._replace(actions=[]))
-    assert "goal.x 0, goal.y 1-2, kind 3-5" in written  # too many for a line each
+    assert "goal.x 0, goal.y 1-2, kind 3-5, normalised" in written  # too many for a line each
 
 
 @pytest.mark.parametrize("norm", [True, False])

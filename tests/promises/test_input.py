@@ -759,7 +759,8 @@ def test_the_settings_are_the_signature_of_ppo():
      "give a function that makes it: lambda spec=env.spec: gymnasium.make(spec)"),
     (Chance(), "give a function that makes it: lambda: Chance()")])
 def test_an_environment_that_is_made_already_is_answered_with_its_id(trainer, env, fix):
-    for name, ask in (("env", lambda: trainer(env)), ("env", lambda: trainer(Chance).evaluate(env=env)),
+    for name, ask in (("env", lambda: trainer(env)),
+                      ("env", lambda: trainer(Chance).evaluate(env=env)),
                       ("eval_env", lambda: trainer("CartPole-v1", eval_env=env))):
         with pytest.raises(ConfigError) as caught:
             ask()

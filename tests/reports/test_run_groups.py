@@ -41,9 +41,9 @@ def test_runs_without_a_common_step_have_an_empty_mean():
 
 
 def test_the_interval_is_that_of_students_t():
-    values = [1.0, 2.0, 4.0, 9.0, 5.0]
+    values = [1.0, 2.0, 4.0, 9.0, 5.0, 3.0, 8.0]
     found = mean_curve([curve([5], [value]) for value in values])
-    low, high = stats.t.interval(0.95, 4, np.mean(values), stats.sem(values))
+    low, high = stats.t.interval(0.95, 6, np.mean(values), stats.sem(values))
     assert (found.low[0], found.high[0]) == pytest.approx((low, high), abs=1e-3)
 
 
