@@ -205,7 +205,7 @@ def test_a_vector_environment_that_is_too_large_is_told_a_number_that_fits(monke
     def vector(envs=4096):
         make_vec("CartPole-v1", num_envs=envs, num_workers=0).close()
     error = refusal(64 << 10, monkeypatch, vector)
-    fitting = int(re.fullmatch(r"num_envs=(\d+)", fix_text(error.fix, shell=False))[1])
+    fitting = int(re.fullmatch(r"num_envs=([\d_]+)", fix_text(error.fix, shell=False))[1])
     assert 64 < fitting < 4096
     vector(fitting)
 
