@@ -1,7 +1,7 @@
 """The option --seeds of training: several seeds side by side, then a table and a picture."""
 
-import os
 import glob
+import os
 import re
 import shlex
 import shutil

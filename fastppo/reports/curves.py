@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 from typing import Any, Sequence
 
-import numpy as np
 from gymnasium.envs.registration import registry
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
