@@ -75,6 +75,8 @@ class Setting(NamedTuple):
                     f""" --{self.name}='{{"name": 1}}'""")
         if (meant := VALUE_ALIASES.get(text)) in self.choices:
             return Set(**{self.name: meant})
+        if self.kind is bool and (near := closest(text, SWITCHES)):
+            return Set(**{self.name: SWITCHES[near]})
         for spelled in spellings(text):
             if text and self.parsed(spelled) is not None:
                 return Set(**{self.name: spelled})

@@ -11,6 +11,8 @@ from fastppo.spaces.actions import check_bounds
 from fastppo.spaces.leaves import action_storage, brief_text, leaves, subspaces
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
+SMALL = 84  # pixels of a side, as in Atari games
+
 
 def check_settings(config: Config, seen: ObservationLayout) -> None:
     """Raises ConfigError or SpaceError for settings that contradict each other or the spaces."""
@@ -69,9 +71,9 @@ def _check_model(config: Config, seen: ObservationLayout) -> None:
         return
     smallest, wide = IMAGE_MODELS[config.model], "x".join(map(str, largest_image(seen)))
     found = f"the largest here is {wide}" if wide else f"there are none in {brief_text(seen.space)}"
-    larger = (Set(resize=84),) * resizable(config, seen)
-    raise ConfigError(f"model={config.model} is for images (Boxes of uint8, or of floats with three"
-                      f" axes and finite bounds) of {smallest}x{smallest} or larger, and {found}",
+    larger = (Set(resize=SMALL),) * resizable(config, seen)
+    raise ConfigError(f"model={config.model} is for images (Boxes of uint8, or of other numbers with"
+                      f" three axes and the same finite bounds everywhere) of {smallest}x{smallest} or larger, and {found}",
                       (*larger, Set(model=[*fitting, "mlp"][0])))
 
 

@@ -15,7 +15,7 @@ from fastppo.build.check_config import check_env_kwargs
 from fastppo.build.check_settings import check_settings
 from fastppo.config import Config, check_names, default_of
 from fastppo.envs.env_hints import check_registered, is_registered
-from fastppo.envs.source import EnvSource, check_agreement
+from fastppo.envs.source import EnvSource, check_agreement, settings_decided_by
 from fastppo.envs.vector_source import VectorEnvSource
 from fastppo.errors import ConfigError, UnknownNameError
 from fastppo.machine.child_env import without_secrets
@@ -147,6 +147,10 @@ def resumed_settings(path: Path, stored: dict[str, Any], code: list[str], env: A
             ours, theirs = without_secrets(value), without_secrets(stored.get(setting))
             raise ConfigError(f"{setting} is {ours!r}, but the run that is resumed has {theirs!r}",
                               Omit(setting))
+    count = stored["num_envs"]
+    if (ours := settings_decided_by(env).get("num_envs", count)) != count:
+        raise ConfigError(f"there are {ours} environments, but the run that is resumed has {count}",
+                          f"give {count} environments")
     missing = {setting: stored.get(setting, "...") for setting in code if setting not in changes}
     if missing:
         raise ConfigError(f"the run had your own {' and '.join(missing)}, which a file cannot hold"

@@ -7,7 +7,7 @@ from typing import Callable, Sequence
 import numpy as np
 import torch
 
-from fastppo.build.check_settings import largest_image, resizable
+from fastppo.build.check_settings import SMALL, largest_image, resizable
 from fastppo.build.compiled_support import is_plain_mlp
 from fastppo.config import Config, default_of
 from fastppo.errors import ConfigError
@@ -32,7 +32,6 @@ TORCH_BYTES = 128 << 20
 # Vectors as long as the parameters: gradient, Adam's moments, copies of them and of the parameters
 # for a rollback, temporary ones; the kernel's has gradients of eight shards and packed weights.
 PARAMETER_VECTORS = {"torch": 9, "graph": 9, "kernel": 18}
-SMALL = 84  # pixels of a side, as in Atari games
 # The same of a worker: packed weights to act with, and for both directions of an update's shards.
 PACKED_VECTORS = {"local": 3, "central": 0}
 

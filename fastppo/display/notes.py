@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import re
 import sys
 import time
 from typing import Any, Callable, Iterator
@@ -22,8 +23,8 @@ class WarningPrinter(logging.Handler):
     """Prints what is logged as `warning: ...` on stderr, whatever stream that is at the time."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Prints one message."""
-        note(record.getMessage(), "warning")
+        """Prints one message, in which a setting of a fix is a flag."""
+        note(re.sub(r"(?m)^(  fix: )(\w+=)", r"\1--\2", record.getMessage()), "warning")
 
 
 @contextlib.contextmanager

@@ -44,6 +44,8 @@ class AtariGame(AtariEnv):
         """Loads the game without the emulator's own sticky actions."""
         self.sticky = self.ale.getFloat("repeat_action_probability")
         self.ale.setFloat("repeat_action_probability", 0.0)
+        if not 0 <= self.sticky <= 1:
+            raise ValueError(f"repeat_action_probability is {self.sticky:g}, not from 0 to 1")
         super().load_game()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):

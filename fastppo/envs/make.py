@@ -16,6 +16,7 @@ from fastppo.envs import atari, env_hints, faults, masks
 from fastppo.envs.images import UNCHANGED, ImageOptions, ImagePreprocessing, image_options
 from fastppo.envs.wrappers import make_deterministic, read_mission, stack_frames
 from fastppo.errors import ConfigError, EnvError, Error, SpaceError
+from fastppo.machine.child_env import without_secrets
 from fastppo.machine.mujoco_warnings import mujoco_warnings_once
 from fastppo.settings.atari_games import full_game_id
 from fastppo.settings.fixes import PYTHON_NAMES, Fix, Omit, Set, program
@@ -76,6 +77,8 @@ class EnvFactory:
         # -1: without the id's limit, because `limit` is in its place. The passive checker repeats
         # our own checks and costs time in every step.
         kwargs = {"max_episode_steps": -1 if self.limit else None, **self.kwargs}
+        if "ale_py" in f"{spec.entry_point}" and isinstance(kwargs.get("frameskip"), list):
+            kwargs["frameskip"] = tuple(kwargs["frameskip"])  # which a command cannot write
         return gym.make(spec, disable_env_checker=True, **kwargs)
 
     def _from_callable(self) -> gym.Env:
@@ -213,7 +216,16 @@ def _settings_error(factory: EnvFactory, error: BaseException) -> ConfigError | 
                                [Set(env_name=newer)] if newer else [])))
     if isinstance(error, TypeError):
         return env_hints.wrong_keywords(factory.name, factory.constructor, factory.kwargs)
+    if _is_known(factory.constructor) and factory.kwargs:  # of one's own the traceback is wanted
+        return ConfigError(f"{factory.name} cannot be made with the env_kwargs"
+                           f" {without_secrets(factory.kwargs)}: {error}", Omit("env_kwargs"))
     return None
+
+
+def _is_known(constructor: EnvSpec | Callable) -> bool:
+    """True for an id of Gymnasium, ale-py or MiniGrid."""
+    return isinstance(constructor, EnvSpec) and f"{constructor.entry_point}".startswith(
+        ("gymnasium.", "ale_py.", "minigrid."))
 
 
 def import_callable(name: str, setting: str = "env_name") -> Callable | None:

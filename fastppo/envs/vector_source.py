@@ -81,15 +81,17 @@ def _check_engine_settings(env: Any, config: Config) -> None:
     """Raises ConfigError for settings that an engine cannot follow."""
     check_processes(config.vec, config.num_workers)
     wrapping(vars(config))  # for its errors
+    if env is not None and not isinstance(env, str):
+        raise ConfigError(f"vec={config.vec} makes environments by their id, not from {env!r}",
+                          Set(vec="workers"))
+    if config.vec == "native" and config.preprocessing == "none":
+        vector_spec(config.env_name)  # for its error, which no other setting mends
     names = WRAPPING if config.preprocessing == "none" else ()  # games have them in make_games
     defaults = {name: default_of(name) for name in names}
     if changed := [name for name in names if getattr(config, name) != defaults[name]]:
         raise ConfigError(f"{changed[0]}={getattr(config, changed[0])}, but vec={config.vec} makes"
                           " complete environments, whose own settings are given as env_kwargs",
                           (Set(vec="workers"), Set(**{name: defaults[name] for name in changed})))
-    if env is not None and not isinstance(env, str):
-        raise ConfigError(f"vec={config.vec} makes environments by their id, not from {env!r}",
-                          Set(vec="workers"))
 
 
 def check_processes(vec: str, count: int | str | None, name: str = "num_workers") -> None:
@@ -104,8 +106,9 @@ def make_vector(config: Config) -> VectorEnv:
     kwargs = dict(config.env_kwargs or {})
     if config.max_episode_steps is not None:
         kwargs["max_episode_steps"] = config.max_episode_steps
-    make = {"native": make_native_vector, "envpool": EnvPoolVector}[config.vec]
-    return make(config.env_name, config.num_envs, kwargs)
+    if config.vec == "envpool":
+        return EnvPoolVector(config.env_name, config.num_envs, kwargs)
+    return make_native_vector(vector_spec(config.env_name), config.num_envs, kwargs)
 
 
 def make_games(config: Config) -> VectorEnv:
@@ -146,13 +149,18 @@ def single_frames(env: VectorEnv) -> VectorEnv:
                                                     single_observation_space=frames)
 
 
-def make_native_vector(name: str | EnvSpec, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:
-    """The vector environment of the id's vector_entry_point; ConfigError if it has none."""
-    spec = make_factory(name).constructor if isinstance(name, str) else name
+def vector_spec(name: str) -> EnvSpec:
+    """The EnvSpec of an id with a vector_entry_point; ConfigError if it has none."""
+    spec = make_factory(name).constructor
     if getattr(spec, "vector_entry_point", None) is None:
         raise ConfigError(f"vec=native, but {name} has no vector_entry_point", Set(vec="workers"))
+    return spec
+
+
+def make_native_vector(spec: EnvSpec, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:
+    """The vector environment of a vector_entry_point; ConfigError if it cannot be made."""
     try:
         return gym.make_vec(spec, num_envs, "vector_entry_point", **kwargs)
     except Exception as error:  # an environment's constructor may raise anything
-        raise ConfigError(f"the vector environment of {name} cannot be made with {kwargs}:"
+        raise ConfigError(f"the vector environment of {spec.id} cannot be made with {kwargs}:"
                           f" {type(error).__name__}: {error}", Set(vec="workers")) from error

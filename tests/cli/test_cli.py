@@ -209,6 +209,7 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["--num_envs=nan"], "must be a whole number", "--num_envs=64"),
     (["--lr=fast"], 'lr is "fast", but must be a number', "--lr=0.002"),
     (["--norm_obs=maybe"], "must be True or False", "--norm_obs=False"),
+    (["--norm_obs=yess"], "must be True or False", "--norm_obs=True"),
     (["--no-norm_obs=True"], "--no-norm_obs takes no value", "--norm_obs=False"),
     (["--activation=mish"], "one of tanh, relu, elu", "--activation=tanh"),
     (["--hidden_sizes=64,x"], "whole numbers, such as 64,64", "--hidden_sizes=64,64"),

@@ -1,11 +1,12 @@
 """A line that says how far something slow is, on a terminal and in a file."""
 
 import io
+import logging
 import sys
 import time
 
 from fastppo.display import status_line
-from fastppo.display.notes import note
+from fastppo.display.notes import note, printed_warnings
 
 
 class Terminal(io.StringIO):
@@ -44,6 +45,12 @@ def test_a_warning_takes_the_place_of_the_line(monkeypatch):
     status_line.show_status("loading x")
     note("it is old", "warning")
     assert stream.getvalue() == "\r\033[Kloading x\r\033[Kwarning: it is old\n"
+
+
+def test_the_setting_that_a_warning_proposes_is_a_flag(capsys):
+    with printed_warnings():
+        logging.getLogger("fastppo").warning("lr=1 is odd\n  fix: lr=0.001")
+    assert capsys.readouterr().err == "warning: lr=1 is odd\n  fix: --lr=0.001\n"
 
 
 def test_a_line_is_cut_at_the_width_of_the_terminal(monkeypatch):

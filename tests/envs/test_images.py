@@ -265,8 +265,7 @@ def test_a_process_that_preprocesses_images_imports_neither_torch_nor_opencv():
     (RGB, {"resize": 84, "preprocessing": "atari"}, "preprocessing=atari is for games of the"),
     (RGB, {"fire_on_reset": False}, "fix: leave fire_on_reset out$"),
     (RGB, {"noop_max": -1}, "noop_max is -1, but must be a whole number from 0 to 1000"),
-    (RGB, {"grayscale": True, "resize": 9, "vec": "native"},
-     r"makes complete environments.*vec=.workers.; or grayscale=False, resize=None$"),
+    (RGB, {"grayscale": True, "resize": 9, "vec": "native"}, r"not from .*fix: vec=.workers.$"),
     (RGB, {"end_on_life_loss": True}, "fix: leave end_on_life_loss out$")])
 def test_what_cannot_be_preprocessed_is_refused_with_a_fix(trainer, space, settings, said):
     with pytest.raises(ConfigError, match=f"(?s){said}") as caught:
@@ -304,6 +303,23 @@ def test_a_game_that_skips_frames_already_is_refused_before_torch_is_imported(se
     with pytest.raises(ConfigError) as caught:
         make_factory("ALE/Pong-v5", **wrapping(vars(config)))
     assert caught.value.shell.endswith(f"fix: {fix}")
+
+
+@NEEDS_ALE
+@pytest.mark.parametrize("kwargs, what", [
+    ({"repeat_action_probability": 2}, "repeat_action_probability is 2, not from 0 to 1"),
+    ({"mode": 99}, "mode"), ({"frameskip": 0}, "Invalid frameskip of 0")])
+def test_arguments_that_a_game_refuses_are_an_error_of_the_setting(trainer, kwargs, what):
+    preset = "none" if "frameskip" in kwargs else "auto"
+    with pytest.raises(ConfigError, match=rf"ALE/Pong-v5 cannot be made with .*{what}") as caught:
+        trainer("ALE/Pong-v5", env_kwargs=kwargs, preset=preset)
+    assert caught.value.shell.endswith("leave --env_kwargs out")
+
+
+@NEEDS_ALE
+def test_a_random_number_of_frames_may_be_a_list_as_a_command_gives_it(trainer):
+    ppo = trainer("ALE/Pong-v5", env_kwargs={"frameskip": [2, 5]}, preset="none", resize=40)
+    assert ppo.collect().obs.shape[2:] == (40, 40, 3)
 
 
 @NEEDS_ALE

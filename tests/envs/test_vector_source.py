@@ -103,9 +103,12 @@ def test_by_default_an_id_is_stepped_by_workers(trainer):
 
 @pytest.mark.parametrize("env, settings, text, fix", [
     ("Acrobot-v1", {}, "Acrobot-v1 has no vector_entry_point", "--vec=workers"),
+    ("Acrobot-v1", {"frame_skip": 2}, "Acrobot-v1 has no vector_entry_point", "--vec=workers"),
     (Chance, {}, "by their id, not from .*Chance", "--vec=workers"),
     ([Chance], {"num_envs": 1}, "by their id", "--vec=workers"),
     ("envs_for_tests:Chance", {}, "no vector_entry_point", "--vec=workers"),
+    (ID, {"frame_stack": 2, "resize": 9}, "makes complete environments", "--vec=workers; or"
+     " --frame_stack=1 --resize=none"),
     (ID, {"num_workers": 2}, "num_workers is 2, but vec=native", "leave --num_workers out"),
     (ID, {"env_kwargs": {"bogus": 1}}, "cannot be made with .*bogus", "--vec=workers"),
     (ID.replace("v0", "v7"), {}, "no environment 'Made/Chance-v7'", f"--env_name={ID}"),

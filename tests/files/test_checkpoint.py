@@ -407,6 +407,11 @@ def test_a_change_that_would_make_it_another_run_is_refused(changes, words, fold
         PPO.resume(folder, CASES["kernel"][0], **changes)
 
 
+def test_another_number_of_environments_in_a_list_is_refused_with_the_right_one(folder):
+    with pytest.raises(ConfigError, match="there are 3 environments.*has 4\n  fix: give 4 env"):
+        PPO.resume(folder, [CASES["kernel"][0]] * 3)
+
+
 def test_what_is_the_same_or_changes_no_weight_may_be_given(folder):
     with PPO.resume(folder, CASES["kernel"][0], num_envs=4, hidden_sizes=(8,), total_steps=900,
                     progress="none", eval_episodes=3, lr=TINY.get("lr", 3e-4), model="auto",
