@@ -15,6 +15,7 @@ COPY . .
 # First the build of torch without CUDA, which is 200 MB instead of about 3 GB.
 RUN pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu \
         "$(grep ^torch== constraints.txt)" \
-    && pip install --no-cache-dir -e . -c constraints.txt
+    && pip install --no-cache-dir -e . -c constraints.txt \
+    && python -c "import fastppo._kernels"
 
 ENTRYPOINT ["fastppo"]
