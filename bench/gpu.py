@@ -18,6 +18,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from fastppo.machine.kernels import backend  # noqa: E402
+
 MAIN = [sys.executable, "main.py"]
 RANKS = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2",
          "main.py"]
@@ -105,7 +108,7 @@ def main() -> None:
                          " to measure\n  fix: python main.py doctor says what it sees")
     folder = options.folder
     folder.mkdir(parents=True, exist_ok=True)
-    results, lines = {}, []
+    results, lines = {}, [f"kernels: {backend()}"]
     for step in steps(folder):
         if options.only and step.name not in options.only:
             continue

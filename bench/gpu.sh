@@ -43,6 +43,6 @@ if [ -d "$WHEELS" ]; then
 fi
 timeout 60 "$PYTHON" setup.py -q build_ext --inplace >"$folder/build.log" 2>&1 || {
     tail -n 20 "$folder/build.log"
-    echo "the extension cannot be built; going on without it, and kernels are numba's"
+    echo "the extension cannot be built in 60 s; going on without it, and kernels are numba's"
 }
 exec "$PYTHON" bench/gpu.py "$folder"

@@ -1,8 +1,10 @@
-"""Milliseconds of one update of Pong by the GPU's own clock, and of a step's frames on their way.
+"""Milliseconds of one update of Pong, and of a step's frames on their way to the GPU.
 
     python bench/gpu_parts.py --json=found.json [--device=cpu --num_envs=4 --rounds=1]
 
-The frames are copied from pinned memory, as the arena is, and from pageable memory.
+Both are between two events on the GPU's stream; so an update is all that `ppo.update` does, also
+what the GPU waits for. The frames are copied from pinned memory, as the arena is, and from
+pageable memory.
 """
 
 import argparse

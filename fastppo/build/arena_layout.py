@@ -16,6 +16,7 @@ from fastppo.collect import Rollout, as_rollout
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
 from fastppo.machine.arena import Arena, Spec, spec_bytes
+from fastppo.machine.ranks import ranks_on_one_gpu
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Fix
 from fastppo.stepping.infos import infos_spec
@@ -35,7 +36,8 @@ def make_arena(config: Config, policy: Policy, source: EnvSource) -> Arena:
         simulated = isinstance(source.vector, Simulator)
         check_gpu_memory(config, lambda config: bytes_on_gpu(
             config, arena_spec(config, policy), kept, len(moments), simulated),
-            torch.cuda.mem_get_info(config.device)[0], names[0])
+            torch.cuda.mem_get_info(config.device)[0] // ranks_on_one_gpu(config.device_ids),
+            names[0])
     activations = kept if config.device == "cpu" else 0
     columns = 0 if encoding.identity else \
         encoding.size if config.learner == "kernel" else len(moments)

@@ -22,9 +22,11 @@ def check_ranks(config: Config, count: int) -> None:
     why = "is for a run of one process, and torchrun has started " + str(count)
     if name := first_changed(config, OF_ONE_PROCESS):
         raise ConfigError(f"{name}={getattr(config, name)} {why}", Omit(name))
-    for name, wanted in (("vec", "workers"), ("nan_policy", "raise")):
-        if getattr(config, name) != wanted:
-            raise ConfigError(f"{name}={getattr(config, name)} {why}", Set(**{name: wanted}))
+    if config.vec != "workers":
+        raise ConfigError(f"vec={config.vec}, as that of a VectorEnv, {why}", (
+            Set(vec="workers"), "give an id or a function in place of the VectorEnv"))
+    if config.nan_policy != "raise":
+        raise ConfigError(f"nan_policy={config.nan_policy} {why}", Set(nan_policy="raise"))
     if not config.num_workers:
         raise ConfigError(f"num_workers=0 {why}", Set(num_workers=1))
     if config.learner == "graph":

@@ -221,21 +221,13 @@ def save_state(ppo, folder: Path, ended: str) -> Path | None:
     After an error of the device its memory may be lost; then the policy has the weights that were
     copied last, and the last checkpoint is what there is.
     """
-    from fastppo.files.policy_file import save_policy
     from fastppo.outputs.checkpointer import checkpointer_of
     checkpointer = checkpointer_of(ppo.sinks)
     try:
         model = save_model(ppo, folder)
     except RuntimeError as error:
-        reason = str(error).partition("\n")[0]
-        if checkpointer.copied is None:
-            note(f"the policy cannot be saved: {reason}")
-            return None
-        step, weights = checkpointer.copied
-        note(f"the policy of step {ppo.complete_steps:,} is lost, and that of step {step:,} is"
-             f" saved: {reason}")
-        save_policy(ppo.policy, ppo.config, folder / MODEL_FILE, weights)
-        return folder / MODEL_FILE
+        return checkpointer.save_copied(ppo, error)
+    checkpointer.copied = None  # older than the policy that is saved
     if ended != "done":
         try:
             checkpointer.write(ppo)

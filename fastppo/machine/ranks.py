@@ -112,7 +112,7 @@ def _backends(backend: str, device_ids: Sequence[int] | None) -> str:
     if backend == "nccl" and not nccl:
         raise ConfigError("backend=nccl needs an NVIDIA GPU and a torch with NCCL",
                           Set(backend="gloo"))
-    numbers = [device_ids[i % len(device_ids)] for i in range(ranks_here())] if device_ids else []
+    numbers = _gpus_here(device_ids)
     shared = len({*numbers}) < len(numbers)
     if backend == "nccl" and shared:
         raise ConfigError(f"backend=nccl needs a GPU for each process, and device_ids are"
@@ -136,7 +136,18 @@ def ranks_here() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", rank_count())) if rank_count() > 1 else 1
 
 
-def device_number(device_ids: tuple[int, ...] | None) -> int:
+def _gpus_here(device_ids: Sequence[int] | None) -> list[int]:
+    """The numbers of the GPUs that `device_ids` give the ranks of this machine; none without."""
+    return [device_ids[i % len(device_ids)] for i in range(ranks_here())] if device_ids else []
+
+
+def ranks_on_one_gpu(device_ids: Sequence[int] | None) -> int:
+    """The number of ranks that use the GPU of this process."""
+    numbers = _gpus_here(device_ids)
+    return numbers.count(device_number(device_ids)) or 1
+
+
+def device_number(device_ids: Sequence[int] | None) -> int:
     """The number of the GPU that this process uses: of `device_ids` that of its place here.
 
     Ranks share GPUs where there are fewer.

@@ -13,7 +13,9 @@ from torch import Tensor
 from fastppo.display.notes import note
 from fastppo.errors import CheckpointError
 from fastppo.files.checkpoint import write_checkpoint
+from fastppo.files.policy_file import save_policy
 from fastppo.files.run_folder import FolderLock, checkpoints_in, step_of
+from fastppo.settings.file_names import MODEL_FILE
 
 log = logging.getLogger("fastppo")
 
@@ -73,12 +75,33 @@ class Checkpointer:
         self.due = time.monotonic() + self.interval
 
     def close(self) -> None:
-        """Writes the last iteration, unless that is done or its memory is lost with a device."""
+        """Writes the last iteration, unless that is done or its memory is lost with a device.
+
+        Then the weights that were copied last are saved, if they are not yet.
+        """
         ppo = self.ppo()
         if ppo is not None and self.newest != self._path(ppo):
-            with contextlib.suppress(RuntimeError):
+            try:
                 self.write(ppo)
+            except RuntimeError as error:
+                if self.copied:
+                    self.save_copied(ppo, error)
         self.lock.close()
+
+    def save_copied(self, ppo, error: RuntimeError) -> Path | None:
+        """Saves the policy with the weights that were copied last, once; returns the file.
+
+        `error` says why they are the last: it is one of the device.
+        """
+        reason = str(error).partition("\n")[0]
+        if self.copied is None:
+            note(f"the policy cannot be saved: {reason}")
+            return None
+        (step, weights), self.copied = self.copied, None
+        note(f"the policy of step {ppo.complete_steps:,} is lost, and that of step {step:,} is"
+             f" saved: {reason}")
+        save_policy(ppo.policy, ppo.config, self.folder / MODEL_FILE, weights)
+        return self.folder / MODEL_FILE
 
     def _set_aside(self, step: int) -> None:
         """Renames the checkpoints beyond `step`, which are of a run that is not continued."""

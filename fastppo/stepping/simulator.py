@@ -112,7 +112,7 @@ class Simulator(VectorEnv):
         return x.bool()
 
     def _tensor(self, value: Any, what: str, shape: tuple[int, ...]) -> Tensor:
-        x = value if isinstance(value, Tensor) else torch.from_dlpack(value)
+        x = value.detach() if isinstance(value, Tensor) else torch.from_dlpack(value)
         if x.shape != shape or x.device != self.device:
             raise ValueError(f"the {what} is {list(x.shape)} on {x.device}, not {list(shape)} on"
                              f" {self.device}")

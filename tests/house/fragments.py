@@ -62,6 +62,14 @@ class Masked(gymnasium.Env):
 policy = fastppo.PPO(Masked, {TINY}).learn().policy
 mask, info, obs = np.int8([0, 1, 0]), dict(action_mask=np.int8([0, 1, 0])), np.zeros(2, np.float32)
 """, "assert action == 1"),
+    "# Ray: one task a machine, each with all of its GPUs, which runs torchrun.": Surrounding("""
+import sys, types
+ray, tasks = types.ModuleType("ray"), []
+ray.init, ray.get = lambda address: None, tasks.extend
+ray.nodes = lambda: [dict(NodeManagerAddress="10.0.0.1", Alive=True)]
+ray.remote = lambda **resources: lambda task: types.SimpleNamespace(remote=lambda: task)
+sys.modules["ray"] = ray
+""", 'del sys.modules["ray"]\nassert first == "10.0.0.1" and len(tasks) == 2'),
     "class JsonLines:": Surrounding(
         "import json, fastppo\nfrom pathlib import Path",
         f'fastppo.PPO("CartPole-v1", {TINY}).learn(callbacks=[JsonLines("a.jsonl")]).close()\n'

@@ -234,6 +234,14 @@ def test_observations_may_be_a_dict_with_choices_and_a_mask(trainer):
     ppo.update(rollout)
 
 
+def test_what_a_differentiable_simulator_returns_is_trained_on_without_its_gradients(trainer):
+    class Differentiable(Counter):
+        def seen(self):
+            return super().seen().requires_grad_()
+    ppo = trainer(Differentiable(), norm_obs=True)  # with a warm-up
+    assert not ppo.collect().obs.requires_grad and ppo.learn(2 * STEPS * ENVS)
+
+
 def test_arrays_of_other_libraries_come_by_dlpack(trainer):
     env = Changed(lambda *found: (*(x.numpy() for x in found[:4]), {"final_obs": found[4][
         "final_obs"].numpy()}))
