@@ -14,7 +14,8 @@ from typing import Any, Mapping
 
 from fastppo.config import Config, check_names, default_of
 from fastppo.errors import ConfigError
-from fastppo.settings.fixes import DidYouMean, Each, Fix, Set, fix_text
+from fastppo.settings.file_names import CONFIG_FILE
+from fastppo.settings.fixes import DidYouMean, Each, Fix, Set, Within, fix_text
 from fastppo.settings.presets import PRESETS, preset_of
 from fastppo.settings.spelling import closest
 
@@ -55,6 +56,11 @@ def preset_settings(env_name: str, preset: str) -> dict[str, Any]:
         check_names(found)
     except ConfigError as error:
         raise ConfigError(f"in {preset}: {error.what}", fix_in_file(error.fix)) from error
+    for name in OF_A_RUN if Path(preset).name != CONFIG_FILE else ():
+        if found.get(name) not in (None, default_of(name)):
+            raise ConfigError(f"in {preset}: {name} is a setting of one run, not of a preset",
+                              Within("leave it out of the file, and give {}", Set(**{
+                                  name: found[name]})))
     return {name: value for name, value in found.items() if name not in OF_A_RUN}
 
 
@@ -106,13 +112,14 @@ def read_settings(path: Path) -> dict[str, Any]:
 def settings_text(config: Config, sources: Mapping[str, str]) -> str:
     """All settings of a Config as TOML, with the source of those that are no defaults.
 
-    What TOML has no value for is a comment: none, and Python's objects. A value that was chosen for
-    this machine is one, too, so that another machine chooses its own.
+    What TOML has no value for is a comment: none, and Python's objects; so are settings of one run.
+    A value that was chosen for this machine is one, too, so that another machine chooses its own.
     """
     return "\n".join(
         setting_line(name, default_of(name), f"{value} on this machine")
         if name in OF_A_MACHINE and sources.get(name) == RESOLVED else
-        setting_line(name, value, sources.get(name, "")) for name, value in vars(config).items())
+        "# " * (name in OF_A_RUN and value is not None)
+        + setting_line(name, value, sources.get(name, "")) for name, value in vars(config).items())
 
 
 def setting_line(name: str, value: Any, source: str) -> str:

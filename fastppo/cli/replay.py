@@ -11,6 +11,7 @@ from typing import Any, Callable, Sequence
 
 from fastppo.arguments.command_line import file_and_options
 from fastppo.cli.interrupts import Interrupts
+from fastppo.display.notes import note
 from fastppo.display.status_line import status_while
 from fastppo.errors import ConfigError, EnvError
 from fastppo.files.run_folder import check_file, stored_env
@@ -126,6 +127,8 @@ def make_environment(bundle, options: Replay, path: Path) -> tuple[Any, Callable
     stored = bundle.settings
     if options.env_name is None:
         check_registered(stored["env_name"], path)
+    elif stored["env_name"].rpartition(":")[2] != options.env_name.rpartition(":")[2]:
+        note(f"the fault was in {stored['env_name']}, and {options.env_name} is run in its place")
     kwargs = options.env_kwargs
     if kwargs is None:
         kwargs = stored_arguments(stored["env_name"], stored["env_kwargs"])

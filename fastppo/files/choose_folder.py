@@ -143,7 +143,7 @@ def run_folder(run: ChosenRun, may_have_files: bool) -> AbstractContextManager[P
 
 @contextmanager
 def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator[Path]:
-    """A new folder for a run: `run_dir`, or runs/{name}__{now}, removed at the end if it is empty.
+    """A new folder for a run, `run_dir` or runs/{name}__{now}; if it stays empty it is removed.
 
     So it is after an Error or an interrupt before the first iteration.
 
@@ -155,6 +155,7 @@ def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator
         check_empty(folder, folder)
     try:
         folder = folder if run_dir or not folder.exists() else free_path(folder)
+        made = not folder.exists()
         folder.mkdir(parents=True, exist_ok=bool(run_dir))
     except OSError as error:
         raise write_error(folder, error) from error
@@ -166,9 +167,10 @@ def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator
                 remove_start(folder)
         raise
     finally:
-        if not run_dir:
-            with suppress(OSError):  # it holds files
+        with suppress(OSError):  # it holds files
+            if made:
                 folder.rmdir()
+            if not run_dir:
                 repair_latest(folder.parent)
                 folder.parent.rmdir()
 

@@ -31,6 +31,8 @@ def stored_batch(obs, layout: ObservationLayout, mask=None, **others) -> tuple[n
     except Exception as error:  # an object of the user's may raise anything
         shape = f" of shape {layout.store.shape}" * layout.is_box
         why = f"it is {obs!r}" if obs is None or isinstance(obs, str) else error
+        if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict):
+            why = "it is a pair with an info, as env.reset() returns"
         space = brief_text(layout.space)
         raise InputError(f"the observation does not fit the space {space}: {why}",
                          f"give an element{shape} of this space, which env.reset() and env.step()"

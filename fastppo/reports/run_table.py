@@ -18,7 +18,6 @@ from fastppo.settings.metric_names import GLOBAL_STEP
 
 LONGEST_ROW = 65_536  # bytes
 ENDINGS = ".png", ".svg", ".pdf"  # of pictures
-RUN_EXAMPLE = "give the folder of a run, such as runs/latest, or a folder with several runs in it"
 
 
 class RunTable(NamedTuple):
@@ -91,6 +90,13 @@ def check_output(path: Path) -> None:
         raise ConfigError(f"there is no folder {path.parent}", Set(output=path.name))
 
 
+def run_example() -> str:
+    """The fix that names the folder of the newest run here, or what that is called."""
+    found = [*Path().glob(f"runs/*/{METRICS_FILE}"), *Path().glob(f"runs/*/*/{METRICS_FILE}")]
+    newest = max(found, key=lambda file: file.stat().st_mtime).parent if found else "runs/latest"
+    return f"give the folder of a run, such as {newest}, or a folder with several runs in it"
+
+
 def expand(text: str) -> list[Path]:
     """The paths that `text` stands for; ConfigError if a pattern in it fits nothing."""
     if Path(text).exists():
@@ -99,10 +105,10 @@ def expand(text: str) -> list[Path]:
     for part in filter(None, map(str.strip, text.split(","))):
         found = sorted(glob.glob(part)) if glob.has_magic(part) else [part]
         if not found:
-            raise ConfigError(f'nothing fits the pattern "{part}"', RUN_EXAMPLE)
+            raise ConfigError(f'nothing fits the pattern "{part}"', run_example())
         paths += [Path(name) for name in found if not name.endswith(".png")]
     if not paths:
-        raise ConfigError(f'"{text}" names no run', RUN_EXAMPLE)
+        raise ConfigError(f'"{text}" names no run', run_example())
     return paths
 
 
@@ -112,14 +118,14 @@ def tables_in(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         named = f"{path.parent}/*__{path.name}__*"
-        raise ConfigError(f"there is no folder {path}", RUN_EXAMPLE if not glob.glob(named) else
+        raise ConfigError(f"there is no folder {path}", run_example() if not glob.glob(named) else
                           f"give '{named}', the runs with --name={path.name}")
     own = path / METRICS_FILE
     found = [own] if own.exists() else sorted(
         path.glob(f"*/{METRICS_FILE}"), key=lambda file: (file.parent.is_symlink(), file))
     if not found:
         raise ConfigError(f"neither {path} nor a folder in it has a file {METRICS_FILE}",
-                          RUN_EXAMPLE)
+                          run_example())
     return found
 
 
@@ -133,7 +139,7 @@ def read_table(file: Path) -> RunTable:
     names, *rows = csv_rows(file) or [[]]
     if GLOBAL_STEP not in names:
         raise ConfigError(f"{file} is no table of metrics: it has no column {GLOBAL_STEP}",
-                          RUN_EXAMPLE)
+                          run_example())
     place = names.index(GLOBAL_STEP)
     rows = [row for row in rows if len(row) == len(names) and number_in(row[place]) >= 0]
     columns = {name: np.array([number_in(row[i]) for row in rows]) for i, name in enumerate(names)}
@@ -170,9 +176,9 @@ def csv_rows(file: Path) -> list[list[str]]:
             text = source.read()
         return list(csv.reader(io.StringIO(text[:text.rfind("\n") + 1], newline="")))
     except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}", RUN_EXAMPLE) from error
+        raise ConfigError(f"cannot read {file}: {error.strerror}", run_example()) from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{file} is no CSV file: {error}", RUN_EXAMPLE) from error
+        raise ConfigError(f"{file} is no CSV file: {error}", run_example()) from error
 
 
 def number_in(text: str) -> float:

@@ -5,7 +5,7 @@ import re
 from typing import Any, Iterable, NamedTuple, Sequence
 
 from fastppo.settings.fixes import DidYouMean, Each, Fix, Set
-from fastppo.settings.values import DASHES
+from fastppo.settings.values import DASHES, LOGGERS
 
 NEAR = 0.75  # similarity from which a name is proposed: one or two letters are wrong
 
@@ -85,7 +85,7 @@ LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
         "recurrent": Answer(Set(rnn="lstm"), Set(rnn="none")),
         "use_rnn": Answer(Set(rnn="gru"), Set(rnn="none")),
         "use_lstm": Answer(Set(rnn="lstm"), Set(rnn="none")),
-        "wandb": Answer(Set(logger="wandb"), Set(logger="none")),
+        **{name: Answer(Set(logger=name), Set(logger="none")) for name in LOGGERS},
         "render": Answer(Set(video=True), "leave it out"),
     },
 }

@@ -44,10 +44,12 @@ def test_python_takes_a_file_too(preset):
     ("num_envs = ", "a.toml", "no TOML"), ("{", "a.json", "no JSON"),
     ("[1]", "a.json", "no object"), ("num_env = 3", "a.toml", 'no setting "num_env"'),
     ("num_envs = -1", "a.toml", "num_envs is -1"),
+    ('device = "cuda"', "a.toml", "device is a setting of one run.*give device=.cuda"),
+    ('{"run_dir": "x"}', "a.json", "run_dir is a setting of one run"),
     (None, "a.toml", "cannot be read")])
 def test_a_file_that_is_no_preset_is_one_error(preset, tmp_path, text, name, words):
     path = str(tmp_path / "missing.toml") if text is None else preset(text, name)
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=f"(?s){words}"):
         command_line.read([f"--preset={path}"])
 
 
@@ -92,7 +94,7 @@ def test_the_text_of_a_config_is_a_file_that_gives_it_again(preset):
                     env_kwargs={"a b": [1, "x"]}, target_kl=0.1, norm_rewards=True)
     text = settings_text(config, {"lr": "given"})
     assert 'lr = "linear:1e-3"  # given' in text and "# clip_range_vf = none" in text
-    assert tomllib.loads(text)["hidden_sizes"] == [3, 4]
+    assert tomllib.loads(text)["hidden_sizes"] == [3, 4] and "\n# device = " in text
     again = Config(**preset_settings("", preset(text)))
     assert again == config
 

@@ -232,6 +232,7 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["--clip-coef=0.1"], "CleanRL's", "--clip_range=0.1"),
     (["--ent-coef=0.1"], "CleanRL's and Stable", "--entropy_coef=0.1"),
     (["--vf-coef=0.1"], "CleanRL's and Stable", "--value_coef=0.1"),
+    (["--tensorboard"], "", "--logger=tensorboard"),
     (["--wandb-project-name=x"], "CleanRL's", "--wandb_project=x"),
     (["--track"], "CleanRL's", "--logger=wandb"),
     (["--no-track"], "CleanRL's", "--logger=none"),
@@ -767,6 +768,10 @@ def test_only_files_of_a_start_are_removed_with_it(tmp_path):
         (folder / "summary.json").write_text(json.dumps({"iterations": 0, "seconds": 0}, indent=2))
         raise EnvError("it cannot start")
     assert not folder.exists()
+    for given in (tmp_path / "new", tmp_path):  # one that was there stays
+        with pytest.raises(EnvError), choose_folder.new_folder(given, "", True) as folder:
+            raise EnvError("it cannot start")
+    assert tmp_path.exists() and not (tmp_path / "new").exists()
 
 
 # how a run ends early
@@ -1042,6 +1047,11 @@ def test_a_bundle_that_is_older_than_a_setting_has_its_default(command, bundle):
 def test_a_replay_in_which_nothing_fails_says_so(command, bundle, kwargs):
     code, out, _ = command("replay", str(bundle), "--env_name=shop:Plain", *kwargs)
     assert code == 1 and "nothing has failed" in out.splitlines()[-1]
+
+
+def test_a_replay_in_another_environment_says_so(command, bundle):
+    _, _, err = command("replay", str(bundle), "--env_name=CartPole-v1", "--env_kwargs={}")
+    assert "the fault was in shop:Plain, and CartPole-v1 is run in its place" in err
 
 
 @pytest.mark.parametrize("at, wanted", [(3, 0), ("never", 2)])

@@ -70,6 +70,11 @@ def test_the_whole_answer_of_an_environment_is_refused(trainer, answer):
         trainer(lambda: Chance(WIDE)).policy.predict(answer)
 
 
+def test_the_pair_of_a_reset_is_called_that(trainer):
+    with pytest.raises(InputError, match="it is a pair with an info, as env.reset.. returns"):
+        trainer(lambda: Chance(WIDE)).policy.predict((np.zeros((2, 3)), {}))
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e39])
 def test_a_number_that_is_not_finite_gets_no_action(trainer, bad):
     policy, obs = trainer(lambda: Chance(WIDE)).policy, np.zeros((4, 2, 3))

@@ -112,6 +112,15 @@ def test_a_path_without_a_run_is_an_error(tmp_path, monkeypatch, text, says):
         read_runs(text)
 
 
+def test_the_folder_that_is_proposed_is_that_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="such as runs/latest, or a folder"):
+        read_runs("nothing")
+    write_run(tmp_path / "runs/fast/1", [1.0])
+    with pytest.raises(ConfigError, match="such as runs/fast/1, or a folder"):
+        read_runs("nothing")
+
+
 def test_an_unknown_metric_and_one_without_values_are_errors(tmp_path):
     table = only(write_run(tmp_path / "run", [None, None]))
     with pytest.raises(ConfigError, match="episodic_return has no finite value in any row"):
