@@ -7,10 +7,7 @@ TORCH ?=
 ARGS ?=
 JOBS ?= 2
 
-define newline
-
-
-endef
+comma := ,
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := PYTHONWARNINGS=ignore PIP_PROGRESS_BAR=off $(PY) -m pip --quiet --disable-pip-version-check
@@ -24,7 +21,8 @@ EXTRA := $(PY) -c 'import sys, tomllib; print(*tomllib.load(open("pyproject.toml
     ["optional-dependencies"][sys.argv[1]], sep="\n")'
 FETCHED := $(if $(TORCH),pypi.org and download.pytorch.org,pypi.org)
 OR_SAY := || { echo "  fix: see the lines above; if it is the network: $(FETCHED) must be in" \
-    "reach (HTTPS_PROXY); then make again$(if $(TORCH),$(newline)  or:  make train, which takes PyTorch from pypi.org)" >&2; exit 1; }
+    "reach (HTTPS_PROXY); then make again" >&2; $(if $(TORCH),echo "  or:  make train$(comma) which" \
+    "takes PyTorch from pypi.org" >&2;) exit 1; }
 SANE := build/sanitize
 PAGES := build/pages
 TOUCH_C := $(addprefix tests/,machine workers learners core/test_rollout.py networks/test_recurrent.py \

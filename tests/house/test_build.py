@@ -166,3 +166,12 @@ def test_an_editable_install_is_found_from_the_folder_that_holds_the_clone(tmp_p
         CC="false")  # without compiled extensions, which takes a while
     (tmp_path / "script.py").write_text("from fastppo import Config\nprint(Config().gamma)\n")
     assert run(python, "script.py", cwd=tmp_path) == "0.99\n"
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+@pytest.mark.parametrize("torch", ["", "cpu"])
+def test_the_shell_can_read_every_line_of_an_installation(torch):
+    said = subprocess.run(["make", "-n", "-B", f"TORCH={torch}", "train"], cwd=ROOT,
+                          capture_output=True, text=True, check=True).stdout
+    subprocess.run(["sh", "-n"], input=said, text=True, check=True)
+    assert ("or:  make train, which" in said) is bool(torch)
