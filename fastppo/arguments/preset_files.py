@@ -118,8 +118,7 @@ def settings_text(config: Config, sources: Mapping[str, str]) -> str:
     return "\n".join(
         setting_line(name, default_of(name), f"{value} on this machine")
         if name in OF_A_MACHINE and sources.get(name) == RESOLVED else
-        "# " * (name in OF_A_RUN and value is not None)
-        + setting_line(name, value, sources.get(name, "")) for name, value in vars(config).items())
+        setting_line(name, value, sources.get(name, "")) for name, value in vars(config).items())
 
 
 def setting_line(name: str, value: Any, source: str) -> str:
@@ -129,6 +128,7 @@ def setting_line(name: str, value: Any, source: str) -> str:
     about = f"  # {source}" if source else ""
     if value is None:
         return f"# {name} = none{about}"
+    name = f"# {name}" if name in OF_A_RUN else name
     if isinstance(value, dict):
         pairs = ", ".join(f"{json.dumps(key)} = {json.dumps(part)}" for key, part in value.items())
         return f"{name} = {{{pairs}}}{about}"

@@ -72,8 +72,9 @@ def _check_model(config: Config, seen: ObservationLayout) -> None:
     smallest, wide = IMAGE_MODELS[config.model], "x".join(map(str, largest_image(seen)))
     found = f"the largest here is {wide}" if wide else f"there are none in {brief_text(seen.space)}"
     larger = (Set(resize=SMALL),) * resizable(config, seen)
-    raise ConfigError(f"model={config.model} is for images (Boxes of uint8, or of other numbers with"
-                      f" three axes and the same finite bounds everywhere) of {smallest}x{smallest} or larger, and {found}",
+    raise ConfigError(f"model={config.model} is for images (Boxes of uint8, or of other numbers"
+                      " with three axes and the same finite bounds everywhere) of"
+                      f" {smallest}x{smallest} or larger, and {found}",
                       (*larger, Set(model=[*fitting, "mlp"][0])))
 
 

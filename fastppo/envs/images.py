@@ -112,8 +112,8 @@ def check_image(space: Space, options: ImageOptions) -> tuple[float, float]:
         name, what = ("grayscale", "an image of red, green and blue") if options.grayscale \
             else ("resize", "one image")
         raise ConfigError(f"{name} needs observations that are {what}, a Box of uint8 or of other"
-                          " numbers with three axes and the same finite bounds everywhere; and these are"
-                          f" {brief_text(space)}", Omit(name))
+                          " numbers with three axes and the same finite bounds everywhere; and"
+                          f" these are {brief_text(space)}", Omit(name))
     return bounds
 
 

@@ -84,14 +84,6 @@ def _check_engine_settings(env: Any, config: Config) -> None:
     if env is not None and not isinstance(env, str):
         raise ConfigError(f"vec={config.vec} makes environments by their id, not from {env!r}",
                           Set(vec="workers"))
-    if config.vec == "native" and config.preprocessing == "none":
-        vector_spec(config.env_name)  # for its error, which no other setting mends
-    names = WRAPPING if config.preprocessing == "none" else ()  # games have them in make_games
-    defaults = {name: default_of(name) for name in names}
-    if changed := [name for name in names if getattr(config, name) != defaults[name]]:
-        raise ConfigError(f"{changed[0]}={getattr(config, changed[0])}, but vec={config.vec} makes"
-                          " complete environments, whose own settings are given as env_kwargs",
-                          (Set(vec="workers"), Set(**{name: defaults[name] for name in changed})))
 
 
 def check_processes(vec: str, count: int | str | None, name: str = "num_workers") -> None:
@@ -103,12 +95,18 @@ def check_processes(vec: str, count: int | str | None, name: str = "num_workers"
 
 def make_vector(config: Config) -> VectorEnv:
     """The vector environment of a Config's engine; ConfigError if it cannot be made."""
+    spec = vector_spec(config.env_name) if config.vec == "native" else None
+    defaults = {name: default_of(name) for name in WRAPPING}
+    if changed := [name for name in WRAPPING if getattr(config, name) != defaults[name]]:
+        raise ConfigError(f"{changed[0]}={getattr(config, changed[0])}, but vec={config.vec} makes"
+                          " complete environments, whose own settings are given as env_kwargs",
+                          (Set(vec="workers"), Set(**{name: defaults[name] for name in changed})))
     kwargs = dict(config.env_kwargs or {})
     if config.max_episode_steps is not None:
         kwargs["max_episode_steps"] = config.max_episode_steps
-    if config.vec == "envpool":
+    if spec is None:
         return EnvPoolVector(config.env_name, config.num_envs, kwargs)
-    return make_native_vector(vector_spec(config.env_name), config.num_envs, kwargs)
+    return make_native_vector(spec, config.num_envs, kwargs)
 
 
 def make_games(config: Config) -> VectorEnv:

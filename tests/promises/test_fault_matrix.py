@@ -56,7 +56,6 @@ from test_embedding import host
 from fastppo import PPO, load
 from fastppo.cli import main
 from fastppo.errors import ConfigError, EnvError, KernelError, WorkerError
-from fastppo.files import policy_file
 from fastppo.learner import Learner
 from fastppo.machine import kernels
 from fastppo.outputs import background_sink, checkpointer, csv_sink

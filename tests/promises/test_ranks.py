@@ -149,7 +149,8 @@ def test_a_signal_stops_all_processes_after_the_same_iteration(tmp_path):
 @pytest.mark.parametrize("settings, text", [
     (dict(num_envs=7), "num_envs is 7.*\n  fix: num_envs=6"), (dict(num_envs=1), "num_envs=2"),
     (dict(rnn="gru"), "rnn=gru is for a run of one process.*\n  fix: leave rnn out"),
-    (dict(recompute_advantages=True), "leave recompute_adv"), (dict(vec="native"), "vec=\"workers\"; or give an id"),
+    (dict(recompute_advantages=True), "leave recompute_adv"),
+    (dict(vec="native"), "vec=\"workers\"; or give an id"),
     (dict(rpo_alpha=0.5), "leave rpo_alpha"), (dict(num_workers=0), "fix: num_workers=1"),
     (dict(nan_policy="reset_env"), "nan_policy=\"raise"), (dict(learner="graph"), "=\"torch\""),
     (dict(on_worker_failure="restart"), "leave on_worker_failure out")])
