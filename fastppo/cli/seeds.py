@@ -95,8 +95,9 @@ def chosen_seeds(request: Request) -> list[int]:
     if os.name == "nt":
         raise ConfigError("--seeds needs Linux or macOS", "give a command for each --seed")
     seeds, folder = parse_seeds(request.options["seeds"]), request.config.run_dir
-    for seed in seeds if folder and request.options["resume"] is None else ():
-        check_empty(Path(folder, str(seed)), Path(folder))
+    if folder and request.options["resume"] is None:
+        for seed in seeds:
+            check_empty(Path(folder, str(seed)), Path(folder))
     return seeds
 
 
