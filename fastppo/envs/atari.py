@@ -53,70 +53,67 @@ class AtariOptions(NamedTuple):
 class EpisodicLives(gym.Wrapper):
     """The end of a life ends an episode; a game is reset when it is over [baselines].
 
-    After a lost life `reset` continues the same game with one no-op and ignores the seed, unless
-    that is the one the game began with: then, and always otherwise, a new game begins. So an
-    episode is a function of the game's seed and of all actions since the game began. The infos of
-    the step that loses a life and of a reset that continues a game have SAME_GAME.
+    The step that loses a life takes `first`, the actions that begin the next life, too. `reset`
+    then continues the same game after them and ignores the seed, unless that is the one the game
+    began with: then, and always otherwise, a new game begins. So an episode is a function of the
+    game's seed and of all actions since the game began. The infos of the step that loses a life
+    and of a reset that continues a game have SAME_GAME.
     The info of the step that ends a game has its "game_return" (sum of raw rewards) and
-    "game_length" (steps, including those in resets).
+    "game_length" (steps, including those between two lives).
     """
 
-    def __init__(self, env: gym.Env):
+    def __init__(self, env: gym.Env, first: tuple[int, ...] = (NOOP,)):
         super().__init__(env)
-        self.lost, self.lives, self.score, self.seed, self.length = False, 0, 0.0, None, 0
+        self.first, self.lives, self.score, self.seed, self.length = first, 0, 0.0, None, 0
+        self.next_life: tuple[Any, dict] | None = None  # what reset returns if the game goes on
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """(observation, info) of the next life, or of a game's first one."""
-        again = seed is not None and seed == self.seed
-        obs, info = self._next_life(seed, options) if self.lost and not again else \
-            self._new_game(seed, options)
-        self.lost = False
-        return obs, info
-
-    def step(self, action):
-        """The game's step; a lost life terminates the episode, too."""
-        obs, rew, term, trunc, info = self._step_game(action)
-        info = {**info, SAME_GAME: True} if self.lost else info
-        return obs, rew, term or self.lost, trunc, info
-
-    def _step_game(self, action):
-        self.length += 1
-        obs, rew, term, trunc, info = self.env.step(action)
-        before, self.lives = self.lives, self.unwrapped.ale.lives()
-        # Some games have 0 lives some frames before they are over: that is not a lost life.
-        self.lost = 0 < self.lives < before and not (term or trunc)
-        self.score += rew
-        if term or trunc:
-            info = {**info, GAME_RETURN: self.score, GAME_LENGTH: self.length}
-        return obs, rew, term, trunc, info
-
-    def _new_game(self, seed: int | None, options: dict[str, Any] | None):
+        life, self.next_life = self.next_life, None
+        if life and (seed is None or seed != self.seed):
+            return life
         obs, info = self.env.reset(seed=seed, options=options)
         self.seed, self.length, self.score = self.seed if seed is None else seed, 0, 0.0
         self.lives = self.unwrapped.ale.lives()
         return obs, info
 
-    def _next_life(self, seed: int | None, options: dict[str, Any] | None):
-        """Begins the next life; a new game if the no-op ends this one, by its time limit."""
-        obs, _, term, trunc, info = self._step_game(NOOP)
-        if not (term or trunc):
-            return obs, info | {SAME_GAME: True}
-        obs, first = self._new_game(seed, options)
-        return obs, info | first
+    def step(self, action):
+        """The game's step; a lost life terminates the episode, too."""
+        before = self.lives
+        obs, rew, term, trunc, info = self._step_game(action)
+        # Some games have 0 lives some frames before they are over: that is not a lost life.
+        lost = 0 < self.lives < before and not (term or trunc)
+        return obs, rew, term or lost, trunc, info | self._begin_life() if lost else info
+
+    def _step_game(self, action):
+        self.length += 1
+        obs, rew, term, trunc, info = self.env.step(action)
+        self.lives, self.score = self.unwrapped.ale.lives(), self.score + rew
+        if term or trunc:
+            info = {**info, GAME_RETURN: self.score, GAME_LENGTH: self.length}
+        return obs, rew, term, trunc, info
+
+    def _begin_life(self) -> dict:
+        """The info to be added to that of the lost life, after which the next life has begun.
+
+        That is SAME_GAME, or the return and the length of a game that its time limit ends here.
+        """
+        for action in self.first:
+            obs, _, term, trunc, info = self._step_game(action)
+            if term or trunc:
+                return {name: info[name] for name in (GAME_RETURN, GAME_LENGTH)}
+        self.next_life = obs, info | {SAME_GAME: True}
+        return {SAME_GAME: True}
 
 
 class FireOnReset(gym.Wrapper):
     """Presses FIRE after every reset [baselines], see `needs_fire`."""
 
     def reset(self, **kwargs):
-        """(observation, info) of the step with FIRE."""
-        _, first = self.env.reset(**kwargs)
+        """(observation, info) of the step with FIRE; of another reset if that ends the game."""
+        self.env.reset(**kwargs)
         obs, _, term, trunc, info = self.env.step(FIRE)
-        info = info | {name: first[name] for name in (SAME_GAME,) if name in first}
-        if term or trunc:
-            obs, first = self.env.reset()
-            info = info | first
-        return obs, info
+        return self.env.reset() if term or trunc else (obs, info)
 
 
 class WholeGame(gym.Wrapper):
@@ -140,10 +137,10 @@ class WholeGame(gym.Wrapper):
         obs, rew, term, trunc, info = self.env.step(action)
         if term and GAME_RETURN not in info:
             obs, info = self.env.reset()
-            term, trunc = False, GAME_RETURN in info
+            term = False
         self.score += rew
         if term or trunc:
-            rew += info[GAME_RETURN] - self.score  # rewards of the steps in resets
+            rew += info[GAME_RETURN] - self.score  # rewards of the steps between two lives
         return obs, rew, term, trunc, info
 
 
@@ -152,7 +149,8 @@ class AtariVector(gym.vector.VectorWrapper):
 
     With `lives` the end of a life ends an episode. The next step then begins the next one, in the
     same game, with `action` (FIRE or a no-op) in place of the action given; the frames that are
-    stacked go on. Infos of `env` have the number of "lives" of each game.
+    stacked go on. Infos of `env` have the number of "lives" of each game. A game that its time
+    limit ends in the step that begins a life is not told of.
     """
 
     def __init__(self, env: gym.vector.VectorEnv, lives: bool, action: int):
@@ -225,8 +223,9 @@ def preprocess_atari(env: gym.Env, limit: int | None, games: AtariOptions) -> gy
         env = AtariPreprocessing(env, games.noops if has_noop(env) else 0, games.skip,
                                  (width, height))
     env = gym.wrappers.TimeLimit(env, limit) if limit else env
-    env = EpisodicLives(env) if games.lives else env
-    return FireOnReset(env) if games.fire and needs_fire(env) else env
+    fire = games.fire and needs_fire(env)
+    env = FireOnReset(env) if fire else env
+    return EpisodicLives(env, (NOOP, FIRE)[:1 + fire]) if games.lives else env
 
 
 def silence_emulator() -> None:

@@ -58,13 +58,18 @@ def played(env, seed=None, action=NOOP):
     return obs, rewards, info
 
 
+def fired(game):
+    """`game`, each life of which is an episode that begins with FIRE."""
+    return EpisodicLives(FireOnReset(game), (NOOP, FIRE))
+
+
 def test_the_end_of_a_life_ends_an_episode_and_the_game_goes_on_with_a_no_op():
     env, game = EpisodicLives(Game()), Game()
     game.reset(seed=1)
     played(env, seed=1, action=3)
-    assert (env.unwrapped.frame, env.unwrapped.left) == (game.ends[0], 2)
+    assert (env.unwrapped.frame, env.unwrapped.left) == (game.ends[0] + 1, 2)
     _, rewards, _ = played(env, seed=2, action=3)  # a seed does not begin another game
-    assert (env.unwrapped.frame, env.unwrapped.left) == (game.ends[1], 1)
+    assert (env.unwrapped.frame, env.unwrapped.left) == (game.ends[1] + 1, 1)
     assert len(rewards) == game.ends[1] - game.ends[0] - 1
     assert env.unwrapped.done[game.ends[0]:][:3] == [3, NOOP, 3]
 
@@ -98,12 +103,14 @@ def test_a_truncation_and_a_reset_within_a_life_begin_a_game(first_life):
     assert env.unwrapped.done == [("reset", 3)]
 
 
-def test_a_no_op_that_ends_the_game_is_followed_by_another_one(first_life):
-    env = EpisodicLives(TimeLimit(Game(), first_life + 1))
-    played(env, seed=1)
-    _, info = env.reset(seed=2)
+@pytest.mark.parametrize("first", [(NOOP,), (NOOP, FIRE)])
+def test_a_game_that_ends_where_a_life_begins_is_told_with_the_lost_life(first_life, first):
+    env = EpisodicLives(TimeLimit(Game(), first_life + len(first)), first)
+    _, rewards, info = played(env, seed=1, action=3)
+    assert len(rewards) == first_life and info["game_length"] == first_life + len(first)
+    assert info["game_return"] == sum(rewards) + sum(first) and not continues_game(info)
+    env.reset(seed=2)
     assert env.unwrapped.done == [("reset", 2)]
-    assert info["game_length"] == first_life + 1
 
 
 def test_a_games_return_and_length_are_told_where_it_ends():
@@ -118,7 +125,7 @@ def test_a_games_return_and_length_are_told_where_it_ends():
 
 
 def test_the_seed_of_a_game_begins_it_again_also_after_a_lost_life():
-    env = FireOnReset(EpisodicLives(Game()))
+    env = fired(Game())
     for lives in (1, 2, 3):
         first = [played(env, seed, action=2) for seed in range(lives)]
         again = [played(env, seed, action=2) for seed in range(lives)]
@@ -128,7 +135,7 @@ def test_the_seed_of_a_game_begins_it_again_also_after_a_lost_life():
 
 
 def test_a_reset_that_goes_on_with_a_game_says_so():
-    env = FireOnReset(EpisodicLives(Game()))
+    env = fired(Game())
     said = []
     for seed in range(4):
         said.append(continues_game(env.reset(seed=seed)[1]))
@@ -139,7 +146,7 @@ def test_a_reset_that_goes_on_with_a_game_says_so():
 
 @pytest.mark.parametrize("lives", [False, True])
 def test_fire_is_pressed_at_every_reset(lives):
-    env = FireOnReset(EpisodicLives(Game()) if lives else Game())
+    env = fired(Game()) if lives else FireOnReset(Game())
     obs, info = env.reset(seed=1)
     assert env.unwrapped.done == [("reset", 1), FIRE] and info == {"told": 1.0}
     assert np.array_equal(obs, env.unwrapped.screen())
@@ -161,13 +168,14 @@ def test_a_fire_that_ends_the_game_is_followed_by_a_reset():
 
 
 def test_whole_games_have_all_lives_and_all_rewards_in_one_episode():
-    env = WholeGame(FireOnReset(EpisodicLives(Game())))
+    env = WholeGame(fired(Game()))
     for seed in (1, 2):
         _, rewards, info = played(env, seed, action=3)
         moves = env.unwrapped.done[1:]
-        assert env.unwrapped.left == 0 and sum(rewards) == sum(moves) == info["game_return"]
+        assert env.unwrapped.left == 0 and sum(rewards) == info["game_return"]
+        assert sum(moves) == FIRE + sum(rewards)  # the first FIRE is a part of the game's reset
         assert moves.count(FIRE) == 3 and moves.count(NOOP) == 2
-        assert len(rewards) == len(moves) - 5 == info["game_length"] - 5
+        assert len(rewards) == len(moves) - 5 == info["game_length"] - 4
 
 
 def test_a_whole_game_ends_where_its_time_limit_falls_between_two_lives(first_life):
@@ -226,7 +234,7 @@ def test_a_time_limit_counts_actions_over_all_lives_of_a_game(opencv):
         infos = []
         while not infos or "game_length" not in infos[-1]:
             infos.append(played(env, len(infos), action=2)[2])
-        assert infos[-1]["game_length"] == 15
+        assert infos[-1]["game_length"] == 15 - 1  # FIRE at the reset
 
 
 @pytest.fixture(autouse=True)
@@ -270,7 +278,7 @@ class Shown(gym.ObservationWrapper):
     """The frame and the lives of a game as three numbers."""
 
     def __init__(self):
-        super().__init__(FireOnReset(EpisodicLives(Quick())))
+        super().__init__(fired(Quick()))
         self.observation_space = Box(-1, 1, (3,), np.float32)
 
     def observation(self, obs):
