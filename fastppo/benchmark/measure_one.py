@@ -125,15 +125,15 @@ def measure_limit(ppo, job: Measurement) -> dict[str, Any]:
 
 
 def run_facts(ppo) -> dict[str, Any]:
-    """The resolved settings, the network's sizes, and the versions."""
+    """The resolved settings, the network, and the versions."""
     import gymnasium
     import torch
 
+    from fastppo.display.banner import network_text
     from fastppo.files.run_folder import public_config
     from fastppo.machine import kernels
     policy = ppo.policy
-    return {"config": public_config(ppo.config), "inputs": policy.observer.encoding.size,
-            "outputs": policy.head.size,
+    return {"config": public_config(ppo.config), "network": network_text(policy, ppo.config),
             "parameters": sum(param.numel() for param in policy.parameters()),
             "native": ppo.source.vector is not None, "kernels": kernels.backend(),
             "versions": {"Python": sys.version.split()[0], "torch": torch.__version__,

@@ -39,7 +39,6 @@ def answer(found: dict[str, Any]) -> list[str]:
 def head(found: dict[str, Any]) -> list[str]:
     """The settings, the machine, and the parts of the limit."""
     config, limit, machine = found["config"], found["limit"], found["machine"]
-    widths = "-".join(map(str, (found["inputs"], *config["hidden_sizes"])))
     minibatch = config["num_envs"] * config["num_steps"] // config["num_minibatches"]
     versions = ", ".join(f"{name} {value}" for name, value in found["versions"].items())
     cores, peak = machine["usable_cores"], limit["peak_flops"] / 1e9
@@ -51,8 +50,7 @@ def head(found: dict[str, Any]) -> list[str]:
     return [
         f"fastppo {__version__}   {config['env_name']}, {config['num_envs']} environments x"
         f" {config['num_steps']} steps, {config['epochs']} epochs, minibatch {minibatch:,}",
-        f"model     {config['model']} {widths}-{{{found['outputs']},1}}, {found['parameters']:,}"
-        f" parameters; acting {config['acting']}, learner {config['learner']}, {config['device']}",
+        f"model     {found['network']}, {found['parameters']:,} parameters; acting {config['acting']}, learner {config['learner']}, {config['device']}",
         f"machine   {machine['processor']}, {cores} usable core{'s' * (cores > 1)}; {versions}",
         f"limit     a step costs one core at least {micro(whole)} us; a row's limit is of {used}:",
         f"          environment {micro(limit['environment'])} (step {micro(limit['step'])}{reset})",

@@ -23,6 +23,9 @@ from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 # Bytes of a worker process without its environments: 21 to 28 MiB were measured.
 WORKER_BYTES = 32 << 20
 
+# Bytes of an emulator of Atari games and its start states: 2.3 to 3 MiB were measured.
+GAME_BYTES = 3 << 20
+
 # Bytes of torch itself where it computes the update on the CPU. Measured as VmRSS on Linux x86-64
 # with torch 2 for CPUs: importing torch takes 185 MiB, of which 125 MiB are in use for good when
 # the arena is made. The other 60 MiB are pages of its libraries; the system counts them as free,
@@ -41,13 +44,14 @@ def bytes_beside_arena(config: Config, spec: Spec, activations: int, columns: in
     """About how many bytes a run allocates beside the arena of `spec`, once its policy is built.
 
     `activations`: see activation_bytes; `columns`: those of all observations that are encoded at
-    once; with `invalid` rows the valid ones are copied. What the environments allocate is not
-    known.
+    once; with `invalid` rows the valid ones are copied. What environments allocate is known of
+    Atari games only.
     """
     rows = config.num_envs * config.num_steps
     obs, act, vector = (spec_bytes({name: spec[name]}) for name in ("obs", "act", "params"))
     # A rollout's order, temporary columns; encoded observations, and their parts.
     total = obs * invalid + 32 * rows + 9 * rows * columns
+    total += GAME_BYTES * config.num_envs * (config.preprocessing == "atari")
     if config.learner != "kernel":
         # Shuffled samples, of frames that are stored once one minibatch; its activations and their
         # gradients.

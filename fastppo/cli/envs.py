@@ -154,9 +154,11 @@ def take_step(name: str) -> None:
 
 def limits_text(spec: Any) -> str:
     """The steps of an episode, and the return at which an environment counts as solved."""
-    limit, threshold = (getattr(spec, name, None)
-                        for name in ("max_episode_steps", "reward_threshold"))
-    steps = f"at most {limit:,} steps" if limit else "no limit of steps"
+    limit, threshold, kwargs = (getattr(spec, name, None)
+                                for name in ("max_episode_steps", "reward_threshold", "kwargs"))
+    frames = (kwargs or {}).get("max_num_frames_per_episode")  # of a game of ale-py
+    steps = f"at most {limit:,} steps" if limit else \
+        f"at most {frames:,} frames" if frames else "no limit of steps"
     return steps if threshold is None else f"{steps}; solved at a mean return of {threshold:,g}"
 
 

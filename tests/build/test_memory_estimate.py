@@ -18,6 +18,7 @@ from fastppo.build.check_rollout import check_rollout
 from fastppo.build.given_settings import config_for, make_source
 from fastppo.build.memory_estimate import (
     activation_bytes,
+    GAME_BYTES,
     bytes_beside_arena,
     bytes_on_gpu,
     check_gpu_memory,
@@ -226,3 +227,11 @@ def test_valid_observations_are_copied_only_where_there_are_other_rows():
     config = config.replace(learner="kernel", acting="local")
     without, copied = (bytes_beside_arena(config, spec, 0, 0, x) for x in (False, True))
     assert copied - without == 1 << 20
+
+
+def test_emulators_of_games_are_in_the_forecast():
+    config, spec = forecast_on_gpu({})[0].replace(device="cpu"), {
+        name: ("|u1", (1, 1, 1)) for name in ("obs", "act", "params", "frames", "stacks")}
+    without, games = (bytes_beside_arena(config.replace(preprocessing=name), spec, 0, 0)
+                      for name in ("none", "atari"))
+    assert games - without == 64 * GAME_BYTES

@@ -143,6 +143,11 @@ def test_without_limit_and_threshold_it_says_so(command):
     assert "  episodes        no limit of steps\n" in out and "  preset          none" in out
 
 
+def test_the_limit_of_a_game_is_told_in_frames(command):
+    pytest.importorskip("ale_py")
+    assert "  episodes        at most 108,000 frames\n" in command("ALE/Pong-v5")[1]
+
+
 def test_a_pattern_that_fits_an_old_version_alone_finds_that(command):
     code, out, _ = command("CartPole-v0")
     assert code == 0 and "at most 200 steps; solved at a mean return of 195" in out
