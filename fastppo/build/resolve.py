@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fastppo.build.check_config import is_user_model, normalises_rewards, unsupported
-from fastppo.build.check_settings import check_settings, models_for
+from fastppo.build.check_settings import check_settings, largest_image, models_for
 from fastppo.build.compiled_support import (
     unsupported_in_acting,
     unsupported_in_graph,
@@ -128,8 +128,13 @@ def _precision(config: Config, seen: ObservationLayout) -> str:
 
 def _model(config: Config, seen: ObservationLayout) -> Any:
     """The model with "auto" resolved; a warning for an MLP on images."""
-    for_images = "cnn" in models_for(seen)
+    fitting = models_for(seen)
+    for_images = "cnn" in fitting
     if config.model == "auto":
+        if fitting and not for_images:
+            log.warning("model=mlp was chosen, because model=cnn is for images of %dx%d or larger,"
+                        " and the largest here is %s\n  fix: model=%s", *[IMAGE_MODELS["cnn"]] * 2,
+                        "x".join(map(str, largest_image(seen))), fitting[0])
         return "cnn" if for_images else "mlp"
     if config.model == "mlp" and for_images:
         numbers = ObservationEncoding(seen).size

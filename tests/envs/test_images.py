@@ -280,6 +280,12 @@ def test_images_that_are_too_small_for_a_network_can_be_made_larger(trainer):
     assert trainer(Picture, model="cnn", resize=36).config.model == "cnn"
 
 
+def test_an_mlp_for_images_that_are_too_small_for_a_cnn_is_a_warning(trainer, caplog):
+    assert trainer(Picture).config.model == "mlp"
+    assert caplog.text.rstrip().endswith("images of 36x36 or larger, and the largest here is 21x14"
+                                         "\n  fix: model=impala")
+
+
 def test_an_mlp_on_images_is_a_warning_of_its_cost(trainer, caplog):
     space = Box(0, 255, (40, 40, 3), np.uint8)
     trainer(lambda: Picture(space), model="mlp", hidden_sizes=(64, 64))
