@@ -50,7 +50,8 @@ def head(found: dict[str, Any]) -> list[str]:
     return [
         f"fastppo {__version__}   {config['env_name']}, {config['num_envs']} environments x"
         f" {config['num_steps']} steps, {config['epochs']} epochs, minibatch {minibatch:,}",
-        f"model     {found['network']}, {found['parameters']:,} parameters; acting {config['acting']}, learner {config['learner']}, {config['device']}",
+        f"model     {found['network']}, {found['parameters']:,} parameters; acting"
+        f" {config['acting']}, learner {config['learner']}, {config['device']}",
         f"machine   {machine['processor']}, {cores} usable core{'s' * (cores > 1)}; {versions}",
         f"limit     a step costs one core at least {micro(whole)} us; a row's limit is of {used}:",
         f"          environment {micro(limit['environment'])} (step {micro(limit['step'])}{reset})",

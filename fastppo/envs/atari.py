@@ -250,6 +250,18 @@ def needs_fire(env: gym.Env) -> bool:
     return len(meanings) >= 3 and meanings[FIRE] == "FIRE"
 
 
+def frames_of_wrappers(env: gym.Env) -> int:
+    """The frames of a step that Gymnasium's wrappers around a game make; 0 without such wrappers.
+    """
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, AtariPreprocessing):
+            return env.frame_skip
+        if isinstance(env, gym.wrappers.MaxAndSkipObservation):
+            return env._skip
+        env = env.env
+    return 0
+
+
 def check_game(env: gym.Env, games: AtariOptions) -> None:
     """Raises ConfigError if `env` cannot be preprocessed with these options."""
     game = env.unwrapped
@@ -257,12 +269,15 @@ def check_game(env: gym.Env, games: AtariOptions) -> None:
     name = game.spec.id if game.spec else type(game).__name__
     frames = isinstance(space, gym.spaces.Box) and len(space.shape) > 1
     discrete = isinstance(actions, gym.spaces.Discrete)
+    lives = {"end_on_life_loss": False} if games.lives else {}
+    if frames_of_wrappers(env):
+        raise ConfigError(f"preprocessing=atari is for a plain game, but {name} is made with"
+                          " preprocessing of its own", Set(preprocessing="none", **lives))
     if not (frames and discrete and hasattr(game, "ale")):
-        lives = {"end_on_life_loss": False} if games.lives else {}
         raise ConfigError("preprocessing=atari is for games of the Arcade Learning Environment,"
                           f" which have frames and Discrete actions; but {name} has the observation"
                           f" space {brief_text(space)} and the action space {brief_text(actions)}",
-                          Omit("env_kwargs") if hasattr(game, "ale") else
+                          (Omit("env_kwargs"), Set(preset="none")) if hasattr(game, "ale") else
                           Set(preprocessing="none", **lives))
     if (skips := getattr(game, "_frameskip", None)) != 1:
         raise ConfigError(f"preprocessing=atari repeats an action for {games.skip} frames, but"

@@ -22,6 +22,7 @@ RESULT_FIXES = {
     "the reward is None": "return a number as reward, the second value of step",
     "the reward is array(": "return one number as reward: reward.item()",
     "the reward is": "return one number as reward, a float or an int",
+    "Cannot cast array data": "return observations of the dtype that observation_space declares",
     "has shape": "return observations of the shape that observation_space declares, or declare"
                  " theirs",
 }
@@ -114,10 +115,9 @@ def _result_fix(field: str, error: BaseException) -> Fix:
     """
     if field == "render()" and "OpenGL platform" in str(error):
         return NO_OPENGL
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    place = trace.tb_frame.f_globals.get("__name__", "") if trace else "fastppo"
+    modules = [frame.f_globals.get("__name__", "")
+               for frame, _ in traceback.walk_tb(error.__traceback__)]
+    place = next((name for name in reversed(modules) if not name.startswith("numpy")), "fastppo")
     if not (isinstance(error, (ValueError, TypeError)) and place.startswith(("fastppo", "gymnas"))):
         return ""
     if "unpack" in str(error) and field in RESULTS:

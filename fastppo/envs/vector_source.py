@@ -68,6 +68,9 @@ def check_environment(config: Config) -> None:
     if config.vec == "envpool":  # which has ids of its own
         import_envpool()
     else:
+        if config.vec == "native" and config.preprocessing != "atari":
+            vector_spec(config.env_name)
+            check_unwrapped(config)
         factory = make_factory(config.env_name, kwargs=config.env_kwargs, **wrapping(vars(config)))
         if isinstance(factory.constructor, EnvSpec):
             check_package(factory.constructor)
@@ -93,14 +96,20 @@ def check_processes(vec: str, count: int | str | None, name: str = "num_workers"
                           Omit(name))
 
 
-def make_vector(config: Config) -> VectorEnv:
-    """The vector environment of a Config's engine; ConfigError if it cannot be made."""
-    spec = vector_spec(config.env_name) if config.vec == "native" else None
+def check_unwrapped(config: Config) -> None:
+    """Raises ConfigError for settings of wrappers, which an engine's own environments cannot have.
+    """
     defaults = {name: default_of(name) for name in WRAPPING}
     if changed := [name for name in WRAPPING if getattr(config, name) != defaults[name]]:
         raise ConfigError(f"{changed[0]}={getattr(config, changed[0])}, but vec={config.vec} makes"
                           " complete environments, whose own settings are given as env_kwargs",
                           (Set(vec="workers"), Set(**{name: defaults[name] for name in changed})))
+
+
+def make_vector(config: Config) -> VectorEnv:
+    """The vector environment of a Config's engine; ConfigError if it cannot be made."""
+    spec = vector_spec(config.env_name) if config.vec == "native" else None
+    check_unwrapped(config)
     kwargs = dict(config.env_kwargs or {})
     if config.max_episode_steps is not None:
         kwargs["max_episode_steps"] = config.max_episode_steps

@@ -49,8 +49,8 @@ def made(rates, count=2, **loop):
     return {"rounds": len(rates), "limits": limits, "settings": {"env_name": "CartPole-v1"},
             "parallel_steps": [],
             "machine": {"processor": "a chip", "usable_cores": 2, "system": "Linux"},
-            "facts": {"config": config, "network": "mlp 4-8-{2,1}", "parameters": 9, "native": False,
-                      "kernels": "c", "versions": {"torch": "2"}},
+            "facts": {"config": config, "network": "mlp 4-8-{2,1}", "parameters": 9,
+                      "native": False, "kernels": "c", "versions": {"torch": "2"}},
             "measured": [{"part": part, "processes": count,
                           "rounds": [{"rate": rate, **more} for rate in rates]}
                          for part, more in parts]}

@@ -17,8 +17,8 @@ from fastppo.build.arena_layout import arena_spec
 from fastppo.build.check_rollout import check_rollout
 from fastppo.build.given_settings import config_for, make_source
 from fastppo.build.memory_estimate import (
-    activation_bytes,
     GAME_BYTES,
+    activation_bytes,
     bytes_beside_arena,
     bytes_on_gpu,
     check_gpu_memory,

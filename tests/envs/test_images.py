@@ -21,7 +21,7 @@ from fastppo.envs.atari import NOOP
 from fastppo.envs.images import ImageOptions, ImageView
 from fastppo.envs.make import FASTER, make_factory, wrapping
 from fastppo.envs.source import EnvSource
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, EnvError
 
 RGB = Box(0, 255, (21, 14, 3), np.uint8)
 SHAPES = [(21, 14, 3), (3, 21, 14)]
@@ -314,12 +314,64 @@ def test_a_game_that_skips_frames_already_is_refused_before_torch_is_imported(se
 @NEEDS_ALE
 @pytest.mark.parametrize("kwargs, what", [
     ({"repeat_action_probability": 2}, "repeat_action_probability is 2, not from 0 to 1"),
+    ({"repeat_action_probability": "x"}, "'x'}: setFloat[^\n]*"),
     ({"mode": 99}, "mode"), ({"frameskip": 0}, "Invalid frameskip of 0")])
 def test_arguments_that_a_game_refuses_are_an_error_of_the_setting(trainer, kwargs, what):
     preset = "none" if "frameskip" in kwargs else "auto"
     with pytest.raises(ConfigError, match=rf"ALE/Pong-v5 cannot be made with .*{what}") as caught:
         trainer("ALE/Pong-v5", env_kwargs=kwargs, preset=preset)
     assert caught.value.shell.endswith("leave --env_kwargs out")
+
+
+def wrapped_pong():
+    """A game with Gymnasium's preprocessing."""
+    import ale_py  # noqa: F401  registers its ids
+    return gym.wrappers.AtariPreprocessing(gym.make("PongNoFrameskip-v4"))
+
+
+@NEEDS_ALE
+@pytest.mark.parametrize("settings, what", [
+    ({"frame_skip": 4}, "a wrapper around wrapped_pong does so already, for 4 frames\n"
+     "  fix: leave --frame_skip out"),
+    ({"preset": "atari"}, "is made with preprocessing of its own\n"
+     "  fix: --preprocessing=none --end_on_life_loss=False")])
+def test_a_game_with_preprocessing_of_its_own_is_not_preprocessed_again(trainer, settings, what):
+    pytest.importorskip("cv2")
+    with pytest.raises(ConfigError) as caught:
+        trainer(wrapped_pong, **settings)
+    assert caught.value.shell.endswith(what)
+    trainer(wrapped_pong, preset="atari", preprocessing="none", end_on_life_loss=False)
+
+
+@NEEDS_ALE
+def test_the_fix_for_observations_of_the_emulators_memory_trains(trainer):
+    ram = {"obs_type": "ram"}
+    with pytest.raises(ConfigError) as caught:
+        trainer("ALE/Pong-v5", env_kwargs=ram, preset="auto")
+    assert caught.value.shell.endswith("fix: leave --env_kwargs out; or --preset=none")
+    assert trainer("ALE/Pong-v5", env_kwargs=ram, preset="none").collect().obs.shape[2:] == (128,)
+
+
+def test_a_function_that_does_not_register_its_environment_is_told_to(trainer):
+    with pytest.raises(ConfigError, match="import the package that registers it inside"):
+        trainer(lambda: gym.make("Nowhere/Pong-v5"))
+
+
+class Fractions(Picture):
+    """Returns other numbers than its space declares."""
+
+    def reset(self, **kwargs):
+        """An image of float64."""
+        obs, info = super().reset(**kwargs)
+        return obs / 255.0, info
+
+
+def test_stacked_observations_of_another_dtype_are_refused_without_a_traceback(trainer):
+    with pytest.raises(EnvError, match="Cannot cast array data") as caught:
+        trainer(Fractions, frame_stack=4).collect()
+    assert "Traceback" not in str(caught.value)
+    assert str(caught.value).endswith("fix: return observations of the dtype that observation_space"
+                                      " declares")
 
 
 @NEEDS_ALE
