@@ -75,6 +75,24 @@ def test_the_pair_of_a_reset_is_called_that(trainer):
         trainer(lambda: Chance(WIDE)).policy.predict((np.zeros((2, 3)), {}))
 
 
+@pytest.mark.parametrize(("bend", "said"), [
+    (lambda obs: {"a": obs["a"]}, "the observation lacks 'b'"),
+    (lambda obs: {"A": obs["a"], "b": obs["b"]},
+     "the observation lacks 'a' and has 'A', unknown to the space"),
+    (lambda obs: obs | {"c": 1}, "the observation has 'c', unknown to the space"),
+    (lambda obs: obs | {"b": {}}, r"the observation\['b'\] lacks 'd'"),
+    (lambda obs: obs | {"b": 3}, r"the observation\['b'\] is int, not a dict"),
+    (lambda obs: obs["a"], "the observation is ndarray, not a dict"),
+    (lambda obs: [obs, obs], "the observation is list, not a dict")])
+def test_a_dict_with_other_keys_than_its_space_is_refused(trainer, bend, said):
+    space = Dict(a=Box(-1, 1, (2,)), b=Dict(d=Discrete(3)))
+    policy = trainer(lambda: Chance(space)).policy
+    for ask in (policy.predict, policy.value):
+        ask(space.sample())
+        with pytest.raises(InputError, match=f"does not fit the space Dict.*{said}\n  fix: give"):
+            ask(bend(space.sample()))
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e39])
 def test_a_number_that_is_not_finite_gets_no_action(trainer, bad):
     policy, obs = trainer(lambda: Chance(WIDE)).policy, np.zeros((4, 2, 3))
