@@ -797,6 +797,30 @@ def test_an_environment_in_the_place_of_the_episodes_is_answered_with_the_call(t
             ppo.evaluate(env)
 
 
+@pytest.mark.parametrize(("call", "what", "fix"), [
+    (lambda ppo, policy: ppo.evaluate("CartPole-v1", episodes=2),
+     "evaluate was given episodes twice, by position and by name",
+     'evaluate(env="CartPole-v1", episodes=2)'),
+    (lambda ppo, policy: policy.evaluate(2, env="CartPole-v1"),
+     "evaluate was given env twice, by position and by name",
+     'evaluate(env="CartPole-v1", episodes=2)'),
+    (lambda ppo, policy: ppo.evaluate(2, episodes=3), "given episodes twice", "episodes=100"),
+    (lambda ppo, policy: policy.save("a"), "a loaded policy has no save",
+     "copy the file that it is from; fastppo.export(policy, path) writes other formats"),
+    (lambda ppo, policy: policy.learn(64), "a loaded policy has no learn",
+     'PPO(env, init_from="model.safetensors") trains on with its weights;'
+     ' PPO.resume("runs/latest") continues the run')])
+def test_a_call_that_nearly_fits_is_answered_with_one_that_does(trainer, tmp_path, call, what, fix):
+    ppo = trainer("CartPole-v1")
+    ppo.save(tmp_path / "policy.safetensors")
+    policy = load(tmp_path / "policy.safetensors")
+    with pytest.raises(Error, match=what) as caught:
+        call(ppo, policy)
+    assert str(caught.value).endswith(f"\n  fix: {fix}")
+    with pytest.raises(AttributeError, match="no attribute 'xyzzy'"):
+        policy.xyzzy()
+
+
 @pytest.mark.parametrize(("call", "fix"), [
     (lambda config: PPO(config), "PPO(**vars(config))"),
     (lambda config: PPO(config=config), "PPO(**vars(config))"),
