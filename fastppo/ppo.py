@@ -5,11 +5,9 @@
         stats = update(rollout)    epochs of clipped minibatch steps
 """
 
-from typing import Never
-
 from fastppo.build.given_settings import one_environment
 from fastppo.collect import Rollout
-from fastppo.evaluation.evaluate import Evaluation, evaluate
+from fastppo.evaluation.evaluate import Evaluation, checked_call, evaluate
 from fastppo.evaluation.factories import evaluation_factories
 from fastppo.networks.torch_state import torch_threads
 from fastppo.outputs.callbacks import Callbacks, learning, rollout_collected
@@ -67,8 +65,9 @@ class PPO(SavedRun):
         """The learning rate of the iteration that began last, adapted to the KL since then."""
         return self.learner.kl_control.rates(self.coefficients)[0]
 
+    @checked_call
     def evaluate(self, episodes: int = 100, deterministic: bool = True, env=None,
-                 report=None, **others: Never) -> Evaluation:
+                 report=None) -> Evaluation:
         """Plays episodes in environments of their own; always the same ones, training is untouched.
 
         `env`: an id or callable to play in, needed if a VectorEnv was trained on; ConfigError if it
@@ -78,7 +77,7 @@ class PPO(SavedRun):
         with torch_threads(self.config.torch_threads, self.tf32), \
                 self.reporting(episodes, report) as report:
             return evaluate(self.policy, evaluation_factories(self.source, env), self.config.seed,
-                            episodes, deterministic, report, **others)
+                            episodes, deterministic, report)
 
     def _iterate(self) -> dict[str, float]:
         """Runs one iteration, or finishes an interrupted one; returns its metrics."""

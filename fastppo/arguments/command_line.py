@@ -20,7 +20,7 @@ from fastppo.arguments.help_page import (
     verb_page,
 )
 from fastppo.arguments.preset_files import config_over_preset, is_preset_file, preset_settings
-from fastppo.arguments.setting_types import Setting, settings
+from fastppo.arguments.setting_types import ALIASES, Setting, settings
 from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.settings.aliases import MINIBATCH_SIZE, in_one, nearest_setting, unknown_setting
@@ -28,9 +28,6 @@ from fastppo.settings.fixes import Fix, Omit, Set, Within, program
 from fastppo.settings.presets import BY_PRESET, PRESETS
 from fastppo.settings.values import DASHES, SWITCHES
 
-# Other names that settings may be given under.
-ALIASES = {"env": "env_name", "lam": "gae_lambda", "epsilon": "clip_range", "ppo_epochs": "epochs",
-           "num_batches": "num_minibatches", "value_loss_coef": "value_coef"}
 # Flags that are no settings, and the setting that is computed from each.
 COMPUTED = {"num_iterations": "total_steps"}
 

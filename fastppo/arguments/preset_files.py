@@ -12,8 +12,10 @@ import tomllib
 from pathlib import Path
 from typing import Any, Mapping
 
-from fastppo.config import Config, check_names, default_of
+from fastppo.arguments.setting_types import ALIASES
+from fastppo.config import Config, default_of
 from fastppo.errors import ConfigError
+from fastppo.settings.aliases import in_one, unknown_setting
 from fastppo.settings.file_names import CONFIG_FILE
 from fastppo.settings.fixes import DidYouMean, Each, Fix, Set, Within, fix_text
 from fastppo.settings.presets import PRESETS, preset_of
@@ -22,6 +24,7 @@ from fastppo.settings.spelling import closest
 FILE_ENDINGS = ".toml", ".json"
 # Settings of one run, which a run's config.json has, and a preset does not decide.
 OF_A_RUN = "preset", "run_dir", "device"
+OPTIONS = "name", "resume", "seeds", "video", "init_from", "show_config"  # of the command
 # Settings whose automatic value depends on the machine, and not on the environment.
 OF_A_MACHINE = ("num_workers", "acting", "learner", "precision", "torch_threads", "update_threads")
 RESOLVED = "resolved"  # the source of a setting that was none or auto
@@ -52,15 +55,15 @@ def preset_settings(env_name: str, preset: str) -> dict[str, Any]:
                               Set(preset=closest(str(preset), PRESETS) or "auto"))
         return preset_of(env_name, preset)
     found = read_settings(Path(preset))
-    try:
-        check_names(found)
-    except ConfigError as error:
-        raise ConfigError(f"in {preset}: {error.what}", fix_in_file(error.fix)) from error
+    known = Config.__match_args__
+    if wrong := [unknown_setting(name, name, value, not value, [*known, *OPTIONS])
+                 for name, value in found.items() if name not in known]:
+        what, fix = in_one(wrong, "names are no settings of fastppo")
+        raise ConfigError(f"in {preset}: {what}", fix_in_file(fix))
     for name in OF_A_RUN if Path(preset).name != CONFIG_FILE else ():
         if found.get(name) not in (None, default_of(name)):
             raise ConfigError(f"in {preset}: {name} is a setting of one run, not of a preset",
-                              Within("leave it out of the file, and give {}", Set(**{
-                                  name: found[name]})))
+                              fix_in_file(Set(**{name: found[name]})))
     return {name: value for name, value in found.items() if name not in OF_A_RUN}
 
 
@@ -69,8 +72,12 @@ def fix_in_file(fix: Fix) -> Fix:
     if isinstance(fix, Each):
         return Each(*((what, fix_in_file(one)) for what, one in fix.errors))
     if isinstance(fix, tuple):
-        return "; or ".join(fix_text(fix_in_file(one), shell=False) for one in fix)
+        return tuple(map(fix_in_file, fix))
     if isinstance(fix, Set):
+        if "preset" in fix.settings or None in fix.settings.values():  # TOML has no null
+            return "leave it out of the file"
+        if {*OF_A_RUN, *OPTIONS} & {*fix.settings}:
+            return Within("leave it out of the file, and give {}", fix)
         return "set " + " and ".join(f"{name} to {json.dumps(value)}"
                                      for name, value in fix.settings.items())
     return fix if isinstance(fix, DidYouMean) and not fix.names else fix_text(fix, shell=False)
@@ -92,7 +99,7 @@ def config_over_preset(changes: Mapping[str, Any], given: Mapping[str, Any]) -> 
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings in a file, lists as tuples; ConfigError if it cannot be read."""
+    """The settings in a file, by our names, lists as tuples; ConfigError if it cannot be read."""
     example = '{"num_envs": 16}' if path.suffix == ".json" else "num_envs = 16, a line for each"
     try:
         text = path.read_text(encoding="utf-8")
@@ -105,8 +112,8 @@ def read_settings(path: Path) -> dict[str, Any]:
                           f"write {example}") from error
     if not isinstance(found, dict):
         raise ConfigError(f"the preset {path} is no object of settings", f"write {example}")
-    return {name: tuple(value) if isinstance(value, list) else value
-            for name, value in found.items()}
+    return {name if ALIASES.get(name) in found else ALIASES.get(name, name):
+            tuple(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
 def settings_text(config: Config, sources: Mapping[str, str]) -> str:

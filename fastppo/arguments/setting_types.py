@@ -25,6 +25,10 @@ from fastppo.settings.values import SWITCHES, parse_int, parse_sizes, split_name
 SECTIONS = {"env_name": "environment", "model": "network", "num_envs": "rollout",
             "gamma": "returns", "epochs": "update", "device": "machine", "eval_episodes": "output"}
 
+# Other names that settings may be given under, on a command line and in a file.
+ALIASES = {"env": "env_name", "lam": "gae_lambda", "epsilon": "clip_range", "ppo_epochs": "epochs",
+           "num_batches": "num_minibatches", "value_loss_coef": "value_coef"}
+
 TYPE_NAMES = {int: "INT", float: "FLOAT", Scheduled: "FLOAT|SCHEDULE", bool: "BOOL", str: "TEXT",
               Any: "TEXT", tuple[int, ...]: "INT,...", tuple[str, ...]: "NAME,...",
               dict[str, Any]: "JSON"}

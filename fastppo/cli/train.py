@@ -26,6 +26,7 @@ from fastppo.files.choose_folder import (
     check_new_run,
     choose_run,
     link_latest,
+    run_elsewhere,
     run_folder,
 )
 from fastppo.files.run_folder import checkpoint_files, checkpoints_in
@@ -48,6 +49,8 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         check_new_run(Train(**request.options), request.config)
         print(shown_config(request))
         return
+    if text := run_elsewhere(Train(**request.options), request.config):
+        note(text)
     if request.options["seeds"] is not None:
         train_seeds(argv, request, interrupts)
         return

@@ -87,7 +87,7 @@ class ActionMaskWrapper(gym.Wrapper):
     def reset(self, **kwargs):
         """The environment's reset, with the mask in the observation."""
         obs, info = self.env.reset(**kwargs)
-        return with_mask(self.observation_space, obs, self._mask(info)), info
+        return with_mask(obs, self._mask(info)), info
 
     def step(self, action):
         """The environment's step, with the mask in the observation."""
@@ -98,7 +98,7 @@ class ActionMaskWrapper(gym.Wrapper):
         def masked(action):
             obs, rew, term, trunc, info = step(action)
             mask = self.all_legal if term or trunc else self._mask(info)
-            return with_mask(self.observation_space, obs, mask), rew, term, trunc, info
+            return with_mask(obs, mask), rew, term, trunc, info
         return masked
 
     def _mask(self, info: dict) -> np.ndarray:
@@ -139,8 +139,8 @@ class VectorActionMaskWrapper(VectorWrapper):
 
     def _with_legal(self, final_obs: Sequence[Any]) -> list[dict | None]:
         """The final observations, None where there is none, with masks that are all true."""
-        space, legal = self.single_observation_space, np.ones(self.size, bool)
-        return [None if obs is None else with_mask(space, obs, legal) for obs in final_obs]
+        legal = np.ones(self.size, bool)
+        return [None if obs is None else with_mask(obs, legal) for obs in final_obs]
 
     def _with_masks(self, obs: Any, info: dict, active: np.ndarray) -> dict:
         """Observations with the masks of the `active` environments; all true in the others."""
@@ -153,7 +153,7 @@ class VectorActionMaskWrapper(VectorWrapper):
         for e in np.flatnonzero(active):
             mask = found[e] if present[e] else None
             masks[e] = parse_mask(mask, self.size, f"{where} of environment {e}")
-        return with_mask(self.single_observation_space, obs, masks)
+        return with_mask(obs, masks)
 
 
 def _single(env: gym.Env | VectorEnv, name: str) -> Space:

@@ -1,12 +1,14 @@
 """Plays episodes with a frozen policy; the same ones every time."""
 
+import functools
+import inspect
 import math
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, NamedTuple, Sequence, TypeVar
 
 import numpy as np
 
-from fastppo.arguments.policy_options import check_episodes
+from fastppo.arguments.policy_options import check_episodes, evaluation_call
 from fastppo.envs.make import Factory
 from fastppo.envs.wrappers import step_limit
 from fastppo.errors import ConfigError, EnvError
@@ -38,18 +40,34 @@ class Evaluation(NamedTuple):
         return f"{self.mean:.1f} ± {self.ci95:.1f} ({len(self.returns)} episodes)"
 
 
+Method = TypeVar("Method", bound=Callable[..., Evaluation])
+
+
+def checked_call(method: Method) -> Method:
+    """`method`, an evaluate; with ConfigError for arguments that it lacks, or is given twice."""
+    known = [*inspect.signature(method).parameters][1:]
+
+    @functools.wraps(method)
+    def call(self, *given: Any, **named: Any) -> Evaluation:
+        if others := [name for name in named if name not in known]:
+            raise ConfigError(*unknown_arguments("evaluate", others))
+        for name, value in zip(known, given):
+            if name in named:
+                raise ConfigError(f"evaluate was given {name} twice, by position and by name",
+                                  evaluation_call(value, named[name]))
+        return method(self, *given, **named)
+    return call
+
+
 def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: int,
              deterministic: bool = True,
-             report: Callable[[np.ndarray], None] = lambda returns: None,
-             **others: Any) -> Evaluation:
+             report: Callable[[np.ndarray], None] = lambda returns: None) -> Evaluation:
     """Plays episodes 0 .. episodes - 1 of the evaluation's own seeds, in environments of its own.
 
     It changes nothing of the training. After every step `report` is called with the returns of the
     episodes that have ended. Raises EnvError for an environment that fails, or without a time limit
-    does not end; ConfigError for `others`, arguments that it does not have.
+    does not end.
     """
-    if others:
-        raise ConfigError(*unknown_arguments("evaluate", others))
     check_episodes(episodes)
     with evaluation_envs(policy, factories[:min(episodes, MAX_ENVS)], seed) as envs:
         returns, lengths = envs.play(episodes, deterministic, report)

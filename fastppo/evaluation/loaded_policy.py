@@ -2,22 +2,22 @@
 
 import os
 from numbers import Integral
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never
 
 from fastppo.build.resolve import usable_device
 from fastppo.config import Config
 from fastppo.envs.env_hints import check_registered
 from fastppo.envs.make import EnvFactory
 from fastppo.envs.source import EnvSource
-from fastppo.errors import ConfigError
-from fastppo.evaluation.evaluate import Evaluation, evaluate
+from fastppo.errors import ConfigError, UnknownNameError
+from fastppo.evaluation.evaluate import Evaluation, checked_call, evaluate
 from fastppo.evaluation.factories import check_spaces
 from fastppo.files.policy_file import read_policy
 from fastppo.machine.limits import usable_cores
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Set
-from fastppo.settings.script_names import unknown_arguments
+from fastppo.settings.script_names import POLICY_ATTRIBUTES, unknown_arguments
 
 
 class LoadedPolicy(Policy):
@@ -29,9 +29,16 @@ class LoadedPolicy(Policy):
         self.observer, self.config = policy.observer, config
         self.eval()
 
+    if not TYPE_CHECKING:  # which reports unknown names itself
+        def __getattr__(self, name: str) -> Any:
+            if name in POLICY_ATTRIBUTES:
+                raise UnknownNameError(f"a loaded policy has no {name}", POLICY_ATTRIBUTES[name])
+            return super().__getattr__(name)
+
+    @checked_call
     def evaluate(self, env: Any = None, episodes: int = 100, deterministic: bool = True,
                  seed: int | None = None, env_kwargs: dict[str, Any] | None = None,
-                 max_episode_steps: int | None = None, **others: Never) -> Evaluation:
+                 max_episode_steps: int | None = None) -> Evaluation:
         """Plays episodes; with the defaults those that `ppo.evaluate` plays after training.
 
         `env`: an id or callable to play in; None: the environment in the file, which must be an id
@@ -44,8 +51,7 @@ class LoadedPolicy(Policy):
                               f"policy.evaluate(episodes={env})")
         factories = factories_for(self, env, env_kwargs, max_episode_steps)
         with torch_threads(self.threads, self.config.precision == "tf32"):
-            return evaluate(self, factories, self.seed_of_episodes(seed), episodes, deterministic,
-                            **others)
+            return evaluate(self, factories, self.seed_of_episodes(seed), episodes, deterministic)
 
     @property
     def threads(self) -> int:

@@ -32,7 +32,7 @@ from fastppo.settings.file_names import (
     SUMMARY_FILE,
     SYSTEM_FILE,
 )
-from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.fixes import Omit, Set, flag
 
 LATEST = "latest"  # in runs/: a link to the folder of the last run that was started
 
@@ -64,7 +64,8 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
     place = None
     if options.resume == "auto":
         given = given or last_run(config.env_name, options.name, seed)
-        seed = seed if seed is not None else seed_of(given)
+        stored = stored_setting(given, "seed")
+        seed = stored if seed is None and isinstance(stored, int) else seed
         place = given if given and any(given.glob(CHECKPOINTS)) else None
     elif options.resume is not None:
         place = Path(options.resume)
@@ -125,11 +126,29 @@ def last_run(env_name: str, name: str | None, seed: int | None) -> Path | None:
     return max(found, key=lambda folder: folder.name.rpartition("__")[2], default=None)
 
 
-def seed_of(run_dir: Path | None) -> int | None:
-    """The seed of the run in a folder, which may have ended before its first checkpoint."""
+def run_elsewhere(options: Train, config: Config) -> str:
+    """A sentence on the run of another environment that has the name which resume=auto looks for.
+
+    "" if there is none, and if this environment has one, which is then resumed.
+    """
+    if options.resume != "auto" or options.name is None or config.run_dir or last_run(
+            config.env_name, options.name, config.seed):
+        return ""
+    seed = "*" if config.seed is None else config.seed
+    folders = Path("runs").glob(f"*{name_of_run('x', options.name, seed)[1:]}__*")
+    found = [(folder, env) for folder in folders if isinstance(
+        env := stored_setting(folder, "env_name"), str)]
+    if not found:
+        return ""
+    folder, env = max(found, key=lambda one: one[0].name.rpartition("__")[2])
+    return (f"{folder} is a run of this name, but of {env}: a new run begins, and"
+            f" {flag('env_name', env)} would continue that one")
+
+
+def stored_setting(run_dir: Path | None, name: str) -> Any:
+    """A setting of the run in a folder, which may have ended before its first checkpoint."""
     try:
-        seed = json.loads((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))["seed"]
-        return seed if isinstance(seed, int) else None
+        return json.loads((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))[name]
     except (AttributeError, OSError, ValueError, LookupError, TypeError):  # none, or not ours
         return None
 

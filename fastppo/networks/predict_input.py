@@ -1,10 +1,13 @@
 """Checks the arguments of `predict` and `value`, and stores observations as training does."""
 
+from typing import Any, Mapping
+
 import numpy as np
+from gymnasium.spaces import Dict, Space, Tuple
 
 from fastppo.errors import InputError, NonFiniteError
 from fastppo.settings.script_names import unknown_arguments
-from fastppo.spaces.leaves import MASK, brief_text
+from fastppo.spaces.leaves import MASK, brief_text, subspaces
 from fastppo.spaces.observations import ObservationLayout, parse_mask, with_mask
 
 
@@ -24,6 +27,9 @@ def stored_batch(obs, layout: ObservationLayout, mask=None, **others) -> tuple[n
         raise InputError("the observation lacks the action mask with which the policy has learnt",
                          f"policy.predict(obs, {MASK}=info['{MASK}'])")
     try:
+        if mask is not None and layout.mask is not None:
+            obs = with_mask(obs, mask)
+        _check_dict_keys(obs, layout.space)
         if layout.mask is not None:
             obs = _with_parsed_mask(obs, layout, mask)
         shape = layout.batch_shape(obs)
@@ -43,10 +49,25 @@ def stored_batch(obs, layout: ObservationLayout, mask=None, **others) -> tuple[n
     return rows, not shape
 
 
+def _check_dict_keys(obs: Any, space: Space, name: str = "observation") -> None:
+    """Raises ValueError for a dict in an observation, or a batch, with other keys than its space."""
+    if isinstance(space, Dict):
+        if not isinstance(obs, Mapping):
+            raise ValueError(f"the {name} is {type(obs).__name__}, not a dict")
+        missing = [repr(key) for key in space.spaces if key not in obs]
+        unknown = [repr(key) for key in obs if key not in space.spaces]
+        if missing or unknown:
+            lacks = f"lacks {', '.join(missing)}" if missing else ""
+            has = f"has {', '.join(unknown)}, unknown to the space" if unknown else ""
+            raise ValueError(f"the {name} {' and '.join(filter(None, (lacks, has)))}")
+    elif isinstance(space, Tuple) and (not hasattr(obs, "__len__") or len(obs) != len(space)):
+        raise ValueError(f"the {name} is not {len(space)} values")
+    for key, part in subspaces(space):
+        _check_dict_keys(obs[key], part, f"{name}[{key!r}]")
+
+
 def _with_parsed_mask(obs, layout: ObservationLayout, mask) -> dict:
     """`obs` with its action mask as bool [choices] or [b choices]; ValueError if it is no mask."""
-    if mask is not None:
-        obs = with_mask(layout.space, obs, mask)
     shape = (*layout.batch_shape(obs), int(layout.factors.sum()))
     legal = np.ones(shape, bool) if mask is True else parse_mask(
         obs[MASK], shape[-1], "the action mask", shape[:-1])

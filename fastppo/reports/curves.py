@@ -4,22 +4,12 @@ import math
 from pathlib import Path
 from typing import Any, Sequence
 
+import numpy as np
 from gymnasium.envs.registration import registry
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fastppo.reports.pictures import (
-    COLOURS,
-    GREY,
-    LINES,
-    empty_figure,
-    house_style,
-    metric_axis,
-    number_text,
-    save_figure,
-    set_title,
-    step_axis,
-)
+from fastppo.reports import pictures
 from fastppo.reports.run_groups import Curve, RunGroup, mean_curve
 from fastppo.reports.run_table import RunTable, read_runs
 from fastppo.settings.metric_names import EVAL_RETURN, EXPLAINED_VARIANCE, KL, MEAN_RETURN
@@ -34,13 +24,12 @@ def save_curve(folder: Path) -> Path:
     """Writes curve.png into the folder of a run, and returns its path.
 
     It shows the return over steps with the evaluations while training, and below it the KL
-    divergence and the explained variance, of that the part above -1; 1200 x 880 dots. Raises
-    ConfigError if there is no table of metrics with a complete row, or if the file cannot be
-    written.
+    divergence and the explained variance, one below -1 as -1; 1200 x 880 dots. Raises ConfigError
+    if there is no table of metrics with a complete row, or if the file cannot be written.
     """
     table, = read_runs(str(folder))
-    with house_style():
-        return save_figure(draw_run(table), folder / CURVE_FILE)
+    with pictures.house_style():
+        return pictures.save_figure(draw_run(table), folder / CURVE_FILE)
 
 
 def save_curves(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:
@@ -51,8 +40,8 @@ def save_curves(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:
     there are at most MOST_SINGLE_RUNS. Raises ConfigError for a run without the metric, or if the
     file cannot be written.
     """
-    with house_style():
-        return save_figure(draw_groups(groups, metric), path)
+    with pictures.house_style():
+        return pictures.save_figure(draw_groups(groups, metric), path)
 
 
 def draw_groups(groups: Sequence[RunGroup], metric: str) -> Figure:
@@ -60,7 +49,7 @@ def draw_groups(groups: Sequence[RunGroup], metric: str) -> Figure:
     titles = dict.fromkeys(table.title for group in groups for table in group.tables)
     columns = min(len(titles), 2)
     rows = math.ceil(len(titles) / columns)
-    figure = empty_figure(7 * columns, 4 * rows)
+    figure = pictures.empty_figure(7 * columns, 4 * rows)
     for place, title in enumerate(titles, 1):
         shown = [RunGroup(group.label.removeprefix(f"{title}, "),
                           [table for table in group.tables if table.title == title])
@@ -74,9 +63,9 @@ def draw_panel(axes: Axes, title: str, groups: Sequence[RunGroup], metric: str) 
     """Draws the groups of runs of one environment, called `title`."""
     for number, group in enumerate(groups):
         draw_group(axes, group, metric, number)
-    set_title(axes, short(title), groups_text(groups))
-    step_axis(axes)
-    metric_axis(axes, metric)
+    pictures.set_title(axes, short(title), groups_text(groups))
+    pictures.step_axis(axes)
+    pictures.metric_axis(axes, metric)
     mark_solved(axes, title, metric)
     if len(groups) > 1:
         axes.legend(loc="best")
@@ -89,8 +78,9 @@ def groups_text(groups: Sequence[RunGroup]) -> str:
         return seed_text(groups[0].tables[0])
     if max(counts) == 1:
         return ""
-    return (f"mean over {counts[0]} runs" if len(counts) == 1 else "mean over runs") + (
-        ", and its 95 % interval, cut at the runs" * (max(counts) >= FEWEST_FOR_INTERVAL))
+    shade = "; shade: its 95 % interval, within the lowest and the highest run"
+    return (f"mean over {counts[0]} runs" if len(counts) == 1 else "mean over runs") + shade * (
+        max(counts) >= FEWEST_FOR_INTERVAL)
 
 
 def seed_text(table: RunTable) -> str:
@@ -105,8 +95,8 @@ def short(text: str) -> str:
 
 def draw_group(axes: Axes, group: RunGroup, metric: str, number: int = 0) -> None:
     """Draws the mean of a group's runs, its interval and single runs; `number` sets the colour."""
-    curves, colour = group.curves(metric), COLOURS[number % len(COLOURS)]
-    style = LINES[number // len(COLOURS) % len(LINES)]
+    curves, colour = group.curves(metric), pictures.COLOURS[number % len(pictures.COLOURS)]
+    style = pictures.LINES[number // len(pictures.COLOURS) % len(pictures.LINES)]
     if 1 < len(curves) <= MOST_SINGLE_RUNS:
         for curve in curves:
             draw_line(axes, curve, color=colour, linewidth=0.7, alpha=0.35)
@@ -137,34 +127,35 @@ def mark_solved(axes: Axes, name: str, metric: str) -> None:
         return
     room = 0.04 * (high - low)
     axes.set_ylim(min(low, mark - room), max(high, mark + room))
-    axes.axhline(mark, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
-    axes.annotate(f"solved\n{number_text(mark)}", (1, mark), (5, 0), color=GREY, size=8,
-                  va="center", xycoords=("axes fraction", "data"), textcoords="offset points")
+    axes.axhline(mark, color=pictures.GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
+    axes.annotate(f"solved\n{pictures.number_text(mark)}", (1, mark), (5, 0), color=pictures.GREY,
+                  size=8, va="center", xycoords=("axes fraction", "data"),
+                  textcoords="offset points")
 
 
 def draw_run(table: RunTable) -> Figure:
     """The figure of save_curve, 6 x 4.4 inches."""
-    figure = empty_figure(6, 4.4)
+    figure = pictures.empty_figure(6, 4.4)
     panels = figure.subplot_mosaic([["return", "return"], ["kl", "variance"]],
                                    height_ratios=[2.4, 1])
     draw_return(panels["return"], table)
     draw_small(panels["kl"], table, KL)
     draw_small(panels["variance"], table, EXPLAINED_VARIANCE)
-    panels["variance"].set_ylim(-1 if panels["variance"].get_ylim()[0] < -0.2 else -0.2, 1.05)
+    panels["variance"].set_ylim(-1.05 if panels["variance"].get_ylim()[0] < -0.2 else -0.2, 1.05)
     return figure
 
 
 def draw_return(axes: Axes, table: RunTable) -> None:
     """Draws the return of a run over steps, with points for its evaluations."""
-    set_title(axes, short(table.title), seed_text(table))
+    pictures.set_title(axes, short(table.title), seed_text(table))
     for metric, look, label in ((MEAN_RETURN, "-", "mean of the last 100 episodes"),
                                 (EVAL_RETURN, "o", "evaluation")):
         if table.has_value(metric):
-            draw_line(axes, table.curve(metric), look, color=COLOURS[look == "o"], linewidth=1.8,
-                      label=label)
-    step_axis(axes)
+            draw_line(axes, table.curve(metric), look, color=pictures.COLOURS[look == "o"],
+                      linewidth=1.8, label=label)
+    pictures.step_axis(axes)
     axes.set_xlabel("")  # the panels below have it
-    metric_axis(axes, MEAN_RETURN)
+    pictures.metric_axis(axes, MEAN_RETURN)
     if len(axes.lines) > 1:
         axes.set_ylabel("return")
         axes.legend(loc="best")
@@ -173,14 +164,15 @@ def draw_return(axes: Axes, table: RunTable) -> None:
     else:
         axes.set(xticks=[], yticks=[])
         axes.annotate("no episode has ended", (0.5, 0.5), xycoords="axes fraction",
-                      ha="center", color=GREY)
+                      ha="center", color=pictures.GREY)
 
 
 def draw_small(axes: Axes, table: RunTable, metric: str) -> None:
     """Draws a metric of a run in a small panel, with its name above."""
     if table.has_value(metric):
-        draw_line(axes, table.curve(metric), color=GREY, linewidth=1.1)
-    step_axis(axes, 4)
-    metric_axis(axes, metric, 3)
-    axes.set_title(axes.get_ylabel(), loc="left", color=GREY, size=8.5)
+        steps, values = table.curve(metric)
+        draw_line(axes, (steps, np.maximum(values, -1)), color=pictures.GREY, linewidth=1.1)
+    pictures.step_axis(axes, 4)
+    pictures.metric_axis(axes, metric, 3)
+    axes.set_title(axes.get_ylabel(), loc="left", color=pictures.GREY, size=8.5)
     axes.set_ylabel("")

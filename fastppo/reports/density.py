@@ -9,16 +9,8 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 
 from fastppo.errors import ConfigError
+from fastppo.reports import pictures
 from fastppo.reports.curves import mark_solved, short
-from fastppo.reports.pictures import (
-    COLOURS,
-    empty_figure,
-    house_style,
-    metric_axis,
-    save_figure,
-    set_title,
-    step_axis,
-)
 from fastppo.reports.run_groups import Curve, RunGroup
 from fastppo.reports.run_table import read_table
 from fastppo.settings.file_names import EPISODES_FILE, METRICS_FILE
@@ -46,13 +38,13 @@ def save_density(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:
     if metric not in SINGLE:
         raise ConfigError(f"a density chart shows single episodes, which have no {metric}",
                           tuple(Set(metric=name) for name in SINGLE))
-    with house_style():
-        return save_figure(draw_density(groups[0], metric), path)
+    with pictures.house_style():
+        return pictures.save_figure(draw_density(groups[0], metric), path)
 
 
 def draw_density(group: RunGroup, metric: str) -> Figure:
     """The figure of save_density, 7 x 4 inches."""
-    figure = empty_figure(7, 4)
+    figure = pictures.empty_figure(7, 4)
     axes = figure.subplots()
     steps, values = episodes(group, SINGLE[metric])
     low, high = np.percentile(values, [0.5, 99.5])  # outliers must not make the rest small
@@ -65,10 +57,10 @@ def draw_density(group: RunGroup, metric: str) -> Figure:
                   markeredgewidth=0, alpha=0.6)
     names = dict.fromkeys(table.title for table in group.tables)
     text = f"{count:,} episode{'s' * (count > 1)}{f' of {runs} runs' * (runs > 1)}"
-    set_title(axes, short(", ".join(names)), f"{text}{' (dots)' * (count <= MOST_DOTS)};"
+    pictures.set_title(axes, short(", ".join(names)), f"{text}{' (dots)' * (count <= MOST_DOTS)};"
               f" shade: density of the {around} around a step; line: their median")
-    step_axis(axes)
-    metric_axis(axes, metric)
+    pictures.step_axis(axes)
+    pictures.metric_axis(axes, metric)
     end = max(steps[-1], *(table.columns[GLOBAL_STEP][-1] for table in group.tables))
     axes.set(ylabel=f"{SINGLE[metric]} of an episode", xlim=(0, 1.02 * end))
     axes.grid(False)
@@ -91,7 +83,7 @@ def draw_shade(axes: Axes, steps: np.ndarray, values: np.ndarray) -> int:
     axes.pcolormesh(edges, levels, shade.T, rasterized=True,
                     norm=PowerNorm(0.5, 0, np.quantile(shade.max(axis=1), 0.7)),
                     cmap=LinearSegmentedColormap.from_list("density", SHADES))
-    for colour, wide in (("white", 3.6), (COLOURS[1], 2.2)):
+    for colour, wide in (("white", 3.6), (pictures.COLOURS[1], 2.2)):
         axes.plot(middles(edges), np.median(around, axis=1), color=colour, linewidth=wide)
     return around.shape[1]
 

@@ -43,7 +43,7 @@ class RunGroup(NamedTuple):
 
 
 class MeanCurve(NamedTuple):
-    """The mean over runs, and the 95 % interval of it, cut at the runs; f64 [points] each."""
+    """The mean over runs, and the 95 % interval of it, within the runs; f64 [points] each."""
 
     steps: np.ndarray
     mean: np.ndarray

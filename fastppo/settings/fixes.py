@@ -129,4 +129,4 @@ def format_value(value: Any) -> str:
 def _python_value(value: Any) -> str:
     if type(value) is int:
         return f"{value:_}"
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+    return f'"{value}"' if isinstance(value, str) else getattr(value, "__qualname__", repr(value))

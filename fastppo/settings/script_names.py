@@ -53,6 +53,12 @@ ATTRIBUTES = {
     "set_random_seed": "PPO(env, seed=1)", "fit": f"train with {TOTAL_STEPS}",
     "run": f"train with {TOTAL_STEPS}",
 }
+# Attributes of a policy from a file.
+POLICY_ATTRIBUTES = {
+    "save": "copy the file that it is from; fastppo.export(policy, path) writes other formats",
+    "learn": 'PPO(env, init_from="model.safetensors") trains on with its weights;'
+             ' PPO.resume("runs/latest") continues the run',
+}
 PUBLIC_NAMES = {"make_vec_env": OWN_ENVS, "SubprocVecEnv": OWN_ENVS, "DummyVecEnv": OWN_ENVS,
                 "evaluate_policy": EVALUATE, "VecNormalize": "PPO(env, norm_obs=True)"}
 

@@ -229,10 +229,9 @@ class ObservationLayout:
         return rest[0][1] if self.wrapped else Dict(rest)
 
 
-def with_mask(space: Dict, obs: Any, mask: Any) -> dict:
-    """An element of `space`, or a batch, from one that lacks the action mask, and that mask."""
-    complete = isinstance(obs, dict) and space.spaces.keys() - {MASK} <= obs.keys()
-    return {**(obs if complete else {OBS_KEY: obs}), MASK: mask}
+def with_mask(obs: Any, mask: Any) -> dict:
+    """An observation with the action mask, or a batch, from one that lacks it, and that mask."""
+    return {**(obs if isinstance(obs, dict) else {OBS_KEY: obs}), MASK: mask}
 
 
 def parse_mask(mask: Any, size: int, where: str, lead: tuple[int, ...] = ()) -> np.ndarray:

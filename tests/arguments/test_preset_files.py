@@ -28,6 +28,13 @@ def test_a_file_of_settings_is_a_preset(preset):
     assert preset_settings("CartPole-v1", preset(json.dumps(wanted), "own.json")) == wanted
 
 
+def test_a_file_may_have_the_aliases_of_the_command_line(preset):
+    found = preset_settings("", preset('env = "Acrobot-v1"\nlam = 0.9\nepsilon = 0.3'))
+    assert found == {"env_name": "Acrobot-v1", "gae_lambda": 0.9, "clip_range": 0.3}
+    with pytest.raises(ConfigError, match='no setting "lam"'):  # beside its other name
+        preset_settings("", preset("lam = 0.9\ngae_lambda = 0.8"))
+
+
 def test_settings_that_are_given_win_over_those_of_the_file(preset):
     request = command_line.read([f"--preset={preset(TOML)}", "--num_envs=2"])
     assert (request.config.num_envs, request.config.lr) == (2, 1e-3)
@@ -69,6 +76,15 @@ def test_an_error_of_a_file_names_it_and_all_its_unknown_names(preset):
     ('{"xyzzy": 3}', "a.json", "--help-all lists them"),
     ("normalize = true", "a.toml", "set norm_obs to true and norm_rewards to true"),
     ('{"net_arch": [8, 8]}', "a.json", "set hidden_sizes to [8, 8]"),
+    ('name = "x"', "a.toml", "leave it out of the file, and give --name=x"),
+    ('exp_name = "x"', "a.toml", "leave it out of the file, and give --name=x"),
+    ('{"log_dir": "x"}', "a.json", "leave it out of the file, and give --run_dir=x"),
+    ('seeds = "1..5"', "a.toml", "leave it out of the file, and give --seeds=1..5"),
+    ("save_model = true", "a.toml",
+     "leave it out: the command always saves the model, in the folder of the run"),
+    ('preset = "atari"', "a.toml", "leave it out of the file"),
+    ("clip_vloss = false", "a.toml", "leave it out of the file"),
+    ("target_kl = 0", "a.toml", "leave it out of the file"),
     ('{"num_envs": 4', "a.json", 'write {"num_envs": 16}'),
     ("num_envs: 4", "a.toml", "write num_envs = 16, a line for each")])
 def test_a_mistake_in_a_file_is_mended_in_the_notation_of_the_file(preset, text, name, fix):

@@ -940,6 +940,18 @@ def test_a_name_is_used_for_many_runs_and_auto_goes_on_with_the_last_of_that_see
     assert "seed 3" in command(*more, "--seed=3")[1]  # none has it: a new run
 
 
+def test_a_new_run_of_a_name_that_another_environment_has_is_told(command):
+    folder = Path("runs/Acrobot-v1__mine__3__20260101-000000")
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"seed": 3, "env_name": "Acrobot-v1"}')
+    words = (*CARTPOLE, "--eval_episodes=0", "--name=mine", "--seed=3", "--resume=auto")
+    told = f"note: {folder} is a run of this name, but of Acrobot-v1: a new run begins, and" \
+        " --env_name=Acrobot-v1 would continue that one\n"
+    code, _, err = command(*words)
+    assert code == 0 and err.count(told) == 1
+    assert command(*words)[2] == ""  # this environment has one now
+
+
 def test_a_run_that_ended_before_its_first_checkpoint_keeps_its_folder_and_its_seed(command):
     folder = Path("runs/CartPole-v1__mine__77__20260101-000000")
     folder.mkdir(parents=True)

@@ -10,8 +10,8 @@ import torch
 
 from fastppo import Config
 from fastppo.arguments import command_line
-from fastppo.arguments.command_line import ALIASES, COMPUTED, Train
-from fastppo.arguments.setting_types import BARE_VALUES, SECTIONS, settings
+from fastppo.arguments.command_line import COMPUTED, Train
+from fastppo.arguments.setting_types import ALIASES, BARE_VALUES, SECTIONS, settings
 from fastppo.benchmark.options import Bench
 from fastppo.build.given_settings import config_for
 from fastppo.config import check_names

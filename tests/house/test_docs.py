@@ -18,7 +18,7 @@ from source_tree import CORE, PACKAGE, ROOT, code_lines
 
 from fastppo import Config
 from fastppo.arguments import command_line
-from fastppo.arguments.setting_types import settings
+from fastppo.arguments.setting_types import ALIASES, settings
 from fastppo.benchmark.options import Bench
 from fastppo.build.arena_layout import rollout_spec
 from fastppo.build.model import build_policy
@@ -215,8 +215,8 @@ def test_the_page_for_users_of_other_libraries_has_the_names_that_are_answered()
     ours = {name: right for left, right in rows for name in re.findall(r"`(\w+)`", left)}
     libraries = [names for library, names in LIBRARY_NAMES.items() if library[0].isupper()]
     known = {name: answer for names in libraries for name, answer in names.items()}
-    assert known.keys() | command_line.ALIASES.keys() | command_line.COMPUTED.keys() <= ours.keys()
-    for name, answer in {**known, **command_line.ALIASES, **command_line.COMPUTED}.items():
+    assert known.keys() | ALIASES.keys() | command_line.COMPUTED.keys() <= ours.keys()
+    for name, answer in {**known, **ALIASES, **command_line.COMPUTED}.items():
         if isinstance(answer, str):
             assert f"`{answer}`" in ours[name], name
         elif isinstance(answer.on, Set):

@@ -75,6 +75,24 @@ def test_the_pair_of_a_reset_is_called_that(trainer):
         trainer(lambda: Chance(WIDE)).policy.predict((np.zeros((2, 3)), {}))
 
 
+@pytest.mark.parametrize(("bend", "said"), [
+    (lambda obs: {"a": obs["a"]}, "the observation lacks 'b'"),
+    (lambda obs: {"A": obs["a"], "b": obs["b"]},
+     "the observation lacks 'a' and has 'A', unknown to the space"),
+    (lambda obs: obs | {"c": 1}, "the observation has 'c', unknown to the space"),
+    (lambda obs: obs | {"b": {}}, r"the observation\['b'\] lacks 'd'"),
+    (lambda obs: obs | {"b": 3}, r"the observation\['b'\] is int, not a dict"),
+    (lambda obs: obs["a"], "the observation is ndarray, not a dict"),
+    (lambda obs: [obs, obs], "the observation is list, not a dict")])
+def test_a_dict_with_other_keys_than_its_space_is_refused(trainer, bend, said):
+    space = Dict(a=Box(-1, 1, (2,)), b=Dict(d=Discrete(3)))
+    policy = trainer(lambda: Chance(space)).policy
+    for ask in (policy.predict, policy.value):
+        ask(space.sample())
+        with pytest.raises(InputError, match=f"does not fit the space Dict.*{said}\n  fix: give"):
+            ask(bend(space.sample()))
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e39])
 def test_a_number_that_is_not_finite_gets_no_action(trainer, bad):
     policy, obs = trainer(lambda: Chance(WIDE)).policy, np.zeros((4, 2, 3))
@@ -679,6 +697,23 @@ def test_a_call_in_the_form_of_another_library_is_answered_with_ours(call):
     assert 'PPO("CartPole-v1", model="mlp", seed=1)' in str(caught.value)
 
 
+def test_such_a_call_keeps_its_settings_and_all_its_mistakes_are_told_at_once():
+    with pytest.raises(ConfigError) as caught:
+        PPO("MlpPolicy", "CartPole-v1", n_steps=3, gamma=0.9, learning_rate=1e-3, xyzzy=1,
+            batch_size=64, optimizer=torch.optim.SGD)
+    assert str(caught.value) == (
+        "5 mistakes in the call of PPO\n"
+        "  fix: PPO takes an environment, then settings by name:"
+        ' PPO("CartPole-v1", model="mlp", gamma=0.9, optimizer=SGD, num_steps=3, lr=0.001)\n'
+        "       n_steps is a name of Stable-Baselines3's, not of fastppo: num_steps=3\n"
+        "       learning_rate is a name of CleanRL's and Stable-Baselines3's, not of fastppo:"
+        " lr=0.001\n"
+        '       there is no setting "xyzzy": help(fastppo.PPO) lists them\n'
+        "       batch_size is a name of Stable-Baselines3's, not of fastppo; here the number of"
+        " minibatches is set: give num_minibatches, which is num_envs x num_steps / the size of a"
+        " minibatch")
+
+
 @pytest.mark.parametrize("name", script_names.ATTRIBUTES)
 def test_an_attribute_of_another_librarys_trainer_is_answered_and_is_not_there(trainer, name):
     ppo, fix = trainer("CartPole-v1"), script_names.ATTRIBUTES[name]
@@ -777,6 +812,30 @@ def test_an_environment_in_the_place_of_the_episodes_is_answered_with_the_call(t
     for env in (gym.make("CartPole-v1"), "CartPole-v1"):
         with pytest.raises(ConfigError, match=r'fix: evaluate\(env="CartPole-v1", episodes=100\)'):
             ppo.evaluate(env)
+
+
+@pytest.mark.parametrize(("call", "what", "fix"), [
+    (lambda ppo, policy: ppo.evaluate("CartPole-v1", episodes=2),
+     "evaluate was given episodes twice, by position and by name",
+     'evaluate(env="CartPole-v1", episodes=2)'),
+    (lambda ppo, policy: policy.evaluate(2, env="CartPole-v1"),
+     "evaluate was given env twice, by position and by name",
+     'evaluate(env="CartPole-v1", episodes=2)'),
+    (lambda ppo, policy: ppo.evaluate(2, episodes=3), "given episodes twice", "episodes=100"),
+    (lambda ppo, policy: policy.save("a"), "a loaded policy has no save",
+     "copy the file that it is from; fastppo.export(policy, path) writes other formats"),
+    (lambda ppo, policy: policy.learn(64), "a loaded policy has no learn",
+     'PPO(env, init_from="model.safetensors") trains on with its weights;'
+     ' PPO.resume("runs/latest") continues the run')])
+def test_a_call_that_nearly_fits_is_answered_with_one_that_does(trainer, tmp_path, call, what, fix):
+    ppo = trainer("CartPole-v1")
+    ppo.save(tmp_path / "policy.safetensors")
+    policy = load(tmp_path / "policy.safetensors")
+    with pytest.raises(Error, match=what) as caught:
+        call(ppo, policy)
+    assert str(caught.value).endswith(f"\n  fix: {fix}")
+    with pytest.raises(AttributeError, match="no attribute 'xyzzy'"):
+        policy.xyzzy()
 
 
 @pytest.mark.parametrize(("call", "fix"), [

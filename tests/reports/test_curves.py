@@ -45,7 +45,8 @@ def test_few_runs_are_drawn_beside_their_mean(tmp_path):
     assert mean.get_ydata().tolist() == [1, 30] and mean.get_xdata().tolist() == [100, 200]
     assert len(axes.collections) == 1 and axes.get_legend() is None
     assert axes.get_title("left") == "CartPole-v1"
-    assert texts(axes)[0] == "mean over 3 runs, and its 95 % interval, cut at the runs"
+    assert texts(axes)[0] == \
+        "mean over 3 runs; shade: its 95 % interval, within the lowest and the highest run"
 
 
 def test_many_runs_are_drawn_as_their_mean_alone(tmp_path):
@@ -183,7 +184,8 @@ def test_a_run_has_its_curve_with_evaluations_and_two_panels(tmp_path):
     assert points.get_linestyle() == "None"
     assert [one.get_title("left") for one in (left, right)] == ["KL divergence of an update",
                                                                 "explained variance"]
-    assert right.get_ylim() == (-1, 1.05)
+    assert right.lines[0].get_ydata().tolist() == [-1, 0.5, 0.9]  # one below is in the frame, too
+    assert right.get_ylim() == (-1.05, 1.05)
     assert all(len(axis.get_ticklocs()) <= 5 for one in (left, right)
                for axis in (one.xaxis, one.yaxis))  # more would touch each other
 
@@ -191,7 +193,7 @@ def test_a_run_has_its_curve_with_evaluations_and_two_panels(tmp_path):
 def test_a_dot_below_zero_is_whole_in_the_panel_of_the_explained_variance(tmp_path):
     table, = read_runs(str(write_run(tmp_path / "a", [1.0], **{
         "losses/explained_variance": [-0.44]})))
-    assert draw_run(table).axes[2].get_ylim() == (-1, 1.05)
+    assert draw_run(table).axes[2].get_ylim() == (-1.05, 1.05)
 
 
 def test_a_run_without_an_episode_that_ended_says_so_and_has_no_ticks(tmp_path):
