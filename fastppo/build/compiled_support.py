@@ -69,8 +69,12 @@ def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
     if head.size > kernels.MAX_CHOICES:
         return f"{head.size:,} actions (at most {kernels.MAX_CHOICES:,})"
     if config.model == "cnn":
-        lone = seen.is_box and seen.leaves[0].like_image
-        return "" if lone else f"model=cnn with the observation space {seen.space}"
+        if not (seen.is_box and seen.leaves[0].like_image):
+            return f"model=cnn with the observation space {seen.space}"
+        planes, height, width = seen.leaves[0].image_shape
+        # The first convolution makes 32 numbers of 4 x 4 pixels: 2 of each pixel.
+        too_large = max(planes, 2) * height * width > kernels.MAX_WIDTH
+        return f"images of this size: at most {kernels.MAX_WIDTH:,} numbers a layer" * too_large
     widest = max(ObservationEncoding(seen).size, *config.hidden_sizes, head.size)
     if len(config.hidden_sizes) > kernels.MAX_HIDDEN or widest > kernels.MAX_WIDTH:
         return (f"networks of this size: at most {kernels.MAX_HIDDEN} layers of"

@@ -14,6 +14,7 @@ from fastppo.networks import heads
 from fastppo.networks.user_distribution import DistributionHead
 from fastppo.policy import Policy
 from fastppo.spaces.leaves import channels_are_last, leaf_arrays, leaves
+from fastppo.spaces.observations import ObservationEncoding
 
 SHOWN_DEVIATIONS = 3.0  # normalised observations are shown up to this
 
@@ -51,12 +52,12 @@ def network_view(policy: Policy, rows: np.ndarray, states: np.ndarray) -> Networ
     stored = observer.tensors(rows)
     params, value, _ = policy.step(stored, torch.from_numpy(states).to(observer.count.device))
     arrays = [array[0] for i, array in enumerate(leaf_arrays(rows)) if i != observer.layout.mask]
-    seen = observer.encoding.leaves
-    images = [frame for leaf, array in zip(seen, arrays) if leaf.like_image
-              for frame in image_frames(array)]
+    seen = [leaf.like_image or i in observer.encoding.images
+            for i, leaf in enumerate(observer.encoding.leaves)]
+    images = [frame for i, array in enumerate(arrays) if seen[i]
+              for frame in image_frames(as_bytes(observer.encoding, i, array))]
     named = zip(seen, leaves(observer.layout.network_space), network_inputs(policy, stored))
-    found = [(".".join(map(str, place.path)), part) for leaf, place, part in named
-             if not leaf.like_image]
+    found = [(".".join(map(str, place.path)), part) for image, place, part in named if not image]
     numbers = [part for _, part in found]
     shown = np.nan_to_num(np.concatenate([np.zeros(0, np.float32), *numbers]))
     limit = SHOWN_DEVIATIONS if observer.norm else round_limit(np.abs(shown).max(initial=1e-3))
@@ -71,6 +72,13 @@ def network_inputs(policy: Policy, stored: Any) -> list[np.ndarray]:
     parts = [x[0, columns] for columns in observer.encoding.columns] if observer.flat else [
         leaf.of(x)[0].flatten() for leaf in leaves(observer.layout.network_space)]
     return [part.cpu().numpy() for part in parts]
+
+
+def as_bytes(encoding: ObservationEncoding, i: int, image: np.ndarray) -> np.ndarray:
+    """The image of leaf `i` in uint8, with floats scaled from their bounds."""
+    if image.dtype == np.uint8:
+        return image
+    return np.clip(encoding.scaled(i, image) * 255, 0, 255).round().astype(np.uint8)
 
 
 def image_frames(array: np.ndarray) -> list[np.ndarray]:

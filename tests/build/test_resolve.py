@@ -41,6 +41,21 @@ def test_a_layer_that_the_kernels_refuse_goes_to_torch(inputs, hidden, served):
         assert fix_text(caught.value.fix, shell=True) == "--learner=torch"
 
 
+@pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built here")
+@pytest.mark.parametrize(("shape", "served"), [
+    ((128, 128, 64), True), ((128, 128, 65), False), ((600, 800, 3), False),
+    ((724, 724), True), ((725, 725), False)], ids=str)  # the first convolution doubles one plane
+def test_an_image_that_the_kernels_refuse_goes_to_torch(shape, served):
+    space = Box(0, 255, shape, np.uint8)
+    config = resolved(space)
+    assert (config.model, config.acting, config.learner) == (
+        "cnn", *(("local", "kernel") if served else ("central", "torch")))
+    if not served:
+        with pytest.raises(ConfigError, match="images of this size") as caught:
+            resolved(space, learner="kernel")
+        assert fix_text(caught.value.fix, shell=True) == "--learner=torch"
+
+
 @pytest.mark.parametrize(("space", "given", "threads"), [
     (IMAGE, {"learner": "torch"}, (1, 3)), (IMAGE, {"torch_threads": 2}, (2, 2)),
     (IMAGE, {}, (1, 1 if kernels.COMPILED else 3)),

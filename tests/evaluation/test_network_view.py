@@ -52,6 +52,23 @@ def test_images_are_shown_and_the_mask_is_not(trainer):
     assert view.actions[0].probs[1] == 0 and view.actions[0].probs.sum() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("low, high, dtype", [(0, 1, np.float32), (-3, 5, np.float32),
+                                              (0, 65535, np.uint16)], ids=str)
+@pytest.mark.parametrize("shape", [(36, 40, 3), (2, 36, 40, 3)], ids=str)
+def test_images_of_other_numbers_are_shown_from_their_lowest_to_their_highest(
+        trainer, low, high, dtype, shape):
+    image, speed = Box(low, high, shape, dtype), np.ones(3, np.float32)
+    levels = np.random.default_rng(1).integers(0, 256, shape)
+    obs = (low + levels / 255 * (high - low)).astype(dtype)
+    for space, given in (image, obs), (Dict(a=image, speed=VECTOR), {"a": obs, "speed": speed}):
+        policy = trainer(lambda space=space: Chance(space), model="cnn", norm_obs=False).policy
+        view = seen(policy, given)
+        assert np.array_equal(np.reshape(view.images, shape), levels)
+        assert view.numbers.tolist() == [1, 1, 1] * isinstance(space, Dict)
+    policy = trainer(lambda: Chance(image), model="mlp", norm_obs=False).policy
+    assert seen(policy, obs).images == []  # numbers like any others to an MLP
+
+
 @pytest.mark.parametrize("space, settings, kinds", [
     (Discrete(3), {}, [(Choices, 3)]),
     (MultiDiscrete([3, 1, 4]), {}, [(Choices, 3), (Choices, 1), (Choices, 4)]),
