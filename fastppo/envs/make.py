@@ -146,6 +146,8 @@ def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None,
 
 def fix_of_instance(env: gym.Env, setting: str) -> Fix:
     """The fix for an environment in place of its id: the id, or a function that makes it."""
+    if all(hasattr(env.unwrapped, name) for name in ("device", "num_envs")):
+        return "give the simulator without Gymnasium's wrappers: env.unwrapped"
     if env.spec is None:
         return f"give a function that makes it: lambda: {type(env.unwrapped).__name__}()"
     plain = getattr(gym.registry.get(env.spec.id), "kwargs", None) == {

@@ -161,8 +161,19 @@ class DeviceVector:
             return torch.where(truncated, columns.val, nxt)
         if len(which := truncated.flatten().nonzero()[:, 0]):
             rows = [x.flatten(0, 1).index_select(0, which) for x in columns.final]
+            self._check_final(rows, which)
             nxt.view(-1)[which] = self._values(rows)
         return nxt
+
+    def _check_final(self, rows: list[Tensor], which: Tensor) -> None:
+        """Raises EnvError if a number of final observations is not finite; `which`, i64, t and e.
+        """
+        for stored, x in zip(self.policy.observer.layout.leaves, rows):
+            if x.is_floating_point() and not (good := x.isfinite().flatten(1).all(1)).all():
+                t, e = divmod(int(which[~good][0]), self.count)
+                with self.env.fault_in(f"info['final_obs'] of environment {e}, step {t} of a"
+                                       " rollout"):
+                    raise NonFiniteValue(f"a number of the {stored.leaf} is not finite")
 
     def _values(self, leaves: list[Tensor]) -> Tensor:
         return self.policy(self.policy.observer.layout.structure(leaves))[1]

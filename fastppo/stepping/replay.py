@@ -19,6 +19,8 @@ from fastppo.stepping.checks import checked_reward
 from fastppo.stepping.environments import Environments, RunningEpisode
 from fastppo.stepping.episodes import RolloutViews
 
+MOST_NAMED = 16  # environments whose episodes could not be replayed
+
 log = logging.getLogger("fastppo")
 
 
@@ -134,9 +136,11 @@ class EpisodeLog:
             rows[len(rows) - len(taken):, e] = np.reshape(taken, (-1, *act.shape[2:]))
         self.state = LogState(resumed.step, episodes, ((first, rows),))
         if restarted:
+            more = len(restarted) - MOST_NAMED
             log.warning("resumed, but not bit for bit: the running episodes of environments %s"
                         " could not be replayed, so new ones begin there",
-                        ", ".join(map(str, restarted)))
+                        ", ".join(map(str, restarted[:MOST_NAMED])) + f" and {more} more" * (
+                            more > 0))
 
 
 def actions_between(rollouts: Iterable[tuple[int, np.ndarray]], e: int, start: int, stop: int

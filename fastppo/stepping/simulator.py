@@ -112,6 +112,8 @@ class Simulator(VectorEnv):
         return x.bool()
 
     def _tensor(self, value: Any, what: str, shape: tuple[int, ...]) -> Tensor:
+        if not hasattr(value, "__dlpack__"):
+            raise ValueError(f"the {what}: {type(value).__name__}, not a tensor or an array")
         x = value.detach() if isinstance(value, Tensor) else torch.from_dlpack(value)
         if x.shape != shape or x.device != self.device:
             raise ValueError(f"the {what} is {list(x.shape)} on {x.device}, not {list(shape)} on"

@@ -38,7 +38,7 @@ CAUSES = {
 DESCRIPTORS = 3  # of this process for each worker: mailbox, lifeline, output
 COLLECT_SECONDS = 0.05  # failures of several workers within this time are one error
 WARN_SECONDS = 30.0
-MOST_NAMED = 5  # environments that failed as another one did
+MOST_ALIKE = 5  # environments that failed as another one did
 
 log = logging.getLogger("fastppo")
 
@@ -290,7 +290,7 @@ def joined_texts(texts: Sequence[str]) -> str:
     for first, *others in alike.values():
         lines.append(first)
         if others:
-            named = ", ".join(text.partition(" (")[0] for text in others[:MOST_NAMED])
-            more = len(others) - MOST_NAMED
+            named = ", ".join(text.partition(" (")[0] for text in others[:MOST_ALIKE])
+            more = len(others) - MOST_ALIKE
             lines.append(f"the same in {named}" + f" and {more} more" * (more > 0))
     return "\n".join(lines)

@@ -20,6 +20,7 @@ import gymnasium as gym
 import pytest
 import torch
 from gymnasium.envs.registration import EnvSpec
+from scripted_game import Quick
 
 from fastppo import PPO, Config, __version__, load
 from fastppo.arguments import command_line
@@ -32,7 +33,7 @@ from fastppo.errors import CheckpointError, ConfigError, EnvError
 from fastppo.evaluation import evaluate
 from fastppo.files import choose_folder, tensor_file
 from fastppo.files.crash_bundle import BUNDLE_FORMAT
-from fastppo.files.failed_update import RECORD_FORMAT
+from fastppo.files.failed_update import RECORD_FORMAT, write_failed_update
 from fastppo.learner import Learner
 from fastppo.machine import installation
 from fastppo.outputs import background_sink
@@ -1122,6 +1123,15 @@ def test_numbers_that_are_not_finite_leave_a_record_and_the_weights_before(comma
     assert all(torch.equal(saved[name], x) for name, x in state["policy"].items())
     assert all(x.isfinite().all() for x in saved.values())
     assert "stopped" not in out and f"--resume={only_run()}" in out
+
+
+def test_a_record_has_the_frames_of_stacked_observations(tmp_path, trainer):
+    ppo = trainer(Quick, frame_stack=4, model="cnn", num_steps=30, run_dir=str(tmp_path))
+    ppo.collect()
+    write_failed_update(ppo, "why", tmp_path / "a.record")
+    tensors, texts = tensor_file.read_tensor_file(tmp_path / "a.record", RECORD_FORMAT, "", "")
+    obs = tensor_file.join_tree(texts["state"], tensors)["rollout"]["obs"]
+    assert torch.equal(obs["frames"][obs["stacks"]], ppo.rollout.obs.tensor())
 
 
 @pytest.mark.parametrize(("argv", "text", "fix"), [

@@ -250,6 +250,33 @@ def test_arrays_of_other_libraries_come_by_dlpack(trainer):
     torch.testing.assert_close(ours.adv, plain.adv)
 
 
+@pytest.mark.parametrize("row, refused", [(1, True), (0, False)])  # a truncated one and another
+def test_a_final_observation_that_is_used_must_be_finite(trainer, row, refused):
+    def change(obs, rew, term, trunc, info):
+        info["final_obs"][row] = torch.nan
+        return obs, rew, term, trunc, info
+    ppo = trainer(Changed(change), num_steps=STEPS, norm_obs=False)
+    if not refused:
+        assert ppo.learn(STEPS * ENVS)
+        return
+    with pytest.raises(EnvError, match=r"Changed failed in info\['final_obs'\] of environment 1, "
+                       "step 2 of a rollout: .*is not finite"):
+        ppo.collect()
+
+
+def test_lists_are_no_tensors(trainer):
+    env = Changed(lambda obs, rew, *more: (obs, rew.tolist(), *more))
+    with pytest.raises(EnvError, match="the rewards: list, not a tensor or an array"):
+        trainer(env, num_steps=STEPS).collect()
+
+
+def test_a_simulator_in_wrappers_of_gymnasium_is_to_be_given_without_them(trainer):
+    class Plain(gym.Env):
+        device, num_envs, action_space, observation_space = "cpu", 2, Discrete(2), NUMBERS
+    with pytest.raises(ConfigError, match="without Gymnasium's wrappers: env.unwrapped"):
+        trainer(gym.wrappers.OrderEnforcing(Plain()))
+
+
 def test_an_interrupted_rollout_begins_again_with_new_episodes(trainer):
     def change(*found):
         if len(env.taken) == 5:
