@@ -5,9 +5,12 @@ Install Optuna first: pip install optuna
 
 from statistics import mean
 
-import optuna
-
 from fastppo import PPO
+
+try:
+    import optuna
+except ImportError:
+    raise SystemExit("this example needs Optuna: pip install optuna") from None
 
 
 def score(trial: optuna.Trial) -> float:

@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Mapping, NamedTuple, Sequence
 
-from fastppo.arguments.help_page import (
-    asks_for_help,
-    split_help,
-    training_page,
-    verb_lines,
-    verb_page,
-)
+from fastppo.arguments import help_page
 from fastppo.arguments.preset_files import config_over_preset, is_preset_file, preset_settings
 from fastppo.arguments.setting_types import ALIASES, Setting, settings
 from fastppo.config import Config
@@ -88,14 +82,15 @@ def read(argv: Sequence[str], options: type = Train) -> Request:
     own = settings(options)
     known = own | settings() | {
         "num_iterations": settings()["total_steps"]._replace(name="num_iterations", default=100)}
-    topic, words = split_help(argv)
+    topic, words = help_page.split_help(argv)
     flags = flags_by_setting(split_flags(words), known, verb_of(options))
     texts = {name: flag_text(flag, known[name]) for name, flag in flags.items()}
     texts = {name: text for name, text in texts.items()
              if name not in BY_PRESET or text.lower() != "auto"}
     preset, changes = preset_for(texts)
     if topic is not None:
-        print(training_page(_intro(options, texts, preset, changes), own, topic, preset, changes))
+        about = _intro(options, texts, preset, changes)
+        print(help_page.training_page(about, own, topic, preset, changes))
         raise SystemExit(0)
     values = {name: known[name]._replace(default=changes.get(name, known[name].default)).read(text)
               for name, text in texts.items()}
@@ -125,8 +120,8 @@ def words_and_options(argv: Sequence[str], kind: type, operands: str, most: int 
     Raises ConfigError for a wrong option, for more than `most` words, and for none if they are
     `needed`; SystemExit after --help.
     """
-    if asks_for_help(argv):
-        print(verb_page(kind, operands))
+    if help_page.asks_for_help(argv):
+        print(help_page.verb_page(kind, operands))
         raise SystemExit(0)
     words, flags = split_words(argv, settings(kind))
     known, verb, command = settings(kind), verb_of(kind), f"{program()} {verb_of(kind)}"
@@ -271,7 +266,7 @@ def computed_settings(values: Mapping[str, Any], config: Config) -> dict[str, An
 def _intro(options: type, texts: Mapping[str, str], preset: str, changes: dict) -> str:
     """The text of --help above the settings."""
     verb = f" {verb_of(options)}".rstrip()
-    about = (inspect.getdoc(options) or "").format(program(), verb_lines())
+    about = (inspect.getdoc(options) or "").format(program(), help_page.verb_lines())
     which = f"preset {preset}: {len(changes)} differ" if changes else "no preset"
     return (f"usage: {program()}{verb} [--setting=value ...]\n\n{about}\n\n"
             f"The defaults are those of {texts.get('env_name', Config.env_name)} ({which});"

@@ -5,17 +5,10 @@ import logging
 import torch
 from gymnasium.spaces import Space
 
+from fastppo.build import user_model
 from fastppo.build.check_config import is_user_model
 from fastppo.build.compiled_support import is_plain_mlp
 from fastppo.build.memory_estimate import check_network_size
-from fastppo.build.user_model import (
-    check_bf16_head,
-    ends_in_critic,
-    make_user_network,
-    takes_channels_last,
-    trial_inputs,
-    try_network,
-)
 from fastppo.config import Config
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
@@ -45,7 +38,7 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
     # torch's global generator.
     with seeded_rng(generator.initial_seed()), torch_threads(1):
         if own:
-            net = make_user_network(model or config.model, seen.network_space, act_space)
+            net = user_model.make_user_network(model or config.model, seen.network_space, act_space)
         else:
             check_network_size(config, seen)
             net = make_network(seen, config, generator)
@@ -54,12 +47,12 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
         policy = Policy(obs_space, act_space, net, config.norm_obs, head, config.seed,
                         config.obs_limit).eval()
         if own:
-            policy = try_network(policy, config)
-            policy.observer.channels_last = takes_channels_last(policy)
+            policy = user_model.try_network(policy, config)
+            policy.observer.channels_last = user_model.takes_channels_last(policy)
         if config.norm_values:
-            policy.net = PopArt(policy.net, ends_in_critic(policy))
+            policy.net = PopArt(policy.net, user_model.ends_in_critic(policy))
         if config.precision == "bf16":
-            check_bf16_head(policy)
+            user_model.check_bf16_head(policy)
             compute_in_bf16(net, own)
     return policy.eval()
 
@@ -69,7 +62,7 @@ def compile_network(policy: Policy) -> None:
     policy.net.compile()
     try:
         with torch.no_grad():
-            policy.net(*trial_inputs(policy))
+            policy.net(*user_model.trial_inputs(policy))
     except Exception as error:  # without a C++ compiler, or of a model of the user's
         policy.net._compiled_call_impl = None
         log.warning("compile=True has no effect, because torch.compile failed: %s: %s",

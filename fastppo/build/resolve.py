@@ -65,6 +65,16 @@ def _warn_of_rise(ppo: Any, total: int) -> None:
                     last[0], following[0], total)
 
 
+def warn_of_earlier_end(ppo: Any, before: int) -> None:
+    """Warns if a resumed run, whose total_steps were `before`, has schedules that end earlier."""
+    now, total, begin = ppo.config, ppo.config.total_steps, ppo.progress.begin
+    if ppo.step < total < before and coefficients_at(now, 1 - ppo.step / total, begin) != \
+            coefficients_at(now, 1 - ppo.step / before, begin):
+        log.warning("the schedules, such as the learning rate's, now end at step %d, and no more at"
+                    " %d\n  fix: nothing, if that is meant; else leave total_steps out", total,
+                    before)
+
+
 def resolve(source: EnvSource, device: str | None = None) -> Config:
     """The Config of `source` with every None and "auto" resolved; `device` replaces its device.
 

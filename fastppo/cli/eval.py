@@ -13,6 +13,7 @@ from fastppo.display.status_line import status_while
 from fastppo.files.run_folder import check_file, stored_env
 from fastppo.machine.child_env import without_secrets
 from fastppo.settings.fixes import format_value
+from fastppo.settings.values import return_text
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,9 @@ def env_text(factory: Any) -> str:
 def result_lines(found) -> list[str]:
     """The lines of an Evaluation: mean return, its spread, and length."""
     numbers = result_numbers(found)
-    spread = "   ".join(f"{name} {numbers[name]:.1f}" for name in ("min", "median", "max"))
+    scale = max(map(abs, numbers["returns"]))
+    spread = "   ".join(f"{name} {return_text(numbers[name], scale)}"
+                        for name in ("min", "median", "max"))
     return [f"return    {found}",
             *([f"spread    {spread}"] if len(found.returns) > 1 else []),
             f"length    {numbers['length']:,.1f} steps" + " on average" * (len(found.returns) > 1)]

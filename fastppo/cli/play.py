@@ -13,6 +13,7 @@ from fastppo.errors import ConfigError, EnvError
 from fastppo.files.run_folder import free_path
 from fastppo.machine.limits import has_display
 from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.values import return_text
 
 
 @dataclass(frozen=True)
@@ -138,5 +139,5 @@ def write_video(policy, factory, seed: int, options: Play, path: Path, interrupt
 
 def print_end(moment) -> None:
     """Prints the line of an episode that has ended."""
-    print(f"episode   {moment.episode + 1}: return {moment.total:,.1f}, {moment.step:,} steps",
-          flush=True)
+    print(f"episode   {moment.episode + 1}: return {return_text(moment.total)},"
+          f" {moment.step:,} steps", flush=True)

@@ -14,14 +14,7 @@ from fastppo.cli.train import opened_run
 from fastppo.display.banner import banner
 from fastppo.errors import ConfigError
 from fastppo.machine.limits import usable_cores
-from fastppo.settings.file_names import (
-    COMMAND_FILE,
-    CONFIG_FILE,
-    METRICS_FILE,
-    MODEL_FILE,
-    SUMMARY_FILE,
-    SYSTEM_FILE,
-)
+from fastppo.settings import file_names
 from fastppo.settings.fixes import Set, flag, program
 
 HIDDEN = '"***"'  # in config.json, in place of a password
@@ -72,10 +65,10 @@ def parse_reproduce(argv: Sequence[str]) -> tuple[Path, Reproduce]:
 
 def stored_settings(folder: Path) -> dict[str, Any]:
     """The settings in the config.json of a run; ConfigError if there is none."""
-    if not (folder / CONFIG_FILE).is_file():
+    if not (folder / file_names.CONFIG_FILE).is_file():
         raise ConfigError(f"{folder} is not the folder of a run: it has no config.json",
                           f"{program()} reproduce runs/latest")
-    return read_settings(folder / CONFIG_FILE)
+    return read_settings(folder / file_names.CONFIG_FILE)
 
 
 def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> None:
@@ -88,7 +81,7 @@ def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> N
         needed["env_name"] = env_name
     if HIDDEN in json.dumps(settings.get("env_kwargs")):
         needed["env_kwargs"] = settings["env_kwargs"]
-    started = folder / COMMAND_FILE
+    started = folder / file_names.COMMAND_FILE
     if started.is_file() and (found := re.search(r"--init[-_]from[ =](\S+)",
                                                  started.read_text(errors="replace"))):
         needed["init_from"] = found[1]
@@ -109,9 +102,9 @@ def steps_to_train(folder: Path, options: Reproduce) -> int:
     """The step at which the new run stops; ConfigError if RUN has not come as far."""
     from fastppo.reports.run_table import last_row
     from fastppo.settings.metric_names import GLOBAL_STEP
-    last = int(last_row(folder / METRICS_FILE).get(GLOBAL_STEP, 0))
+    last = int(last_row(folder / file_names.METRICS_FILE).get(GLOBAL_STEP, 0))
     if not last:
-        raise ConfigError(f"{folder / METRICS_FILE} has no complete row to compare with",
+        raise ConfigError(f"{folder / file_names.METRICS_FILE} has no complete row to compare with",
                           "give a run of at least one iteration")
     if options.total_steps is not None and not 0 < options.total_steps <= last:
         raise ConfigError(f"total_steps is {options.total_steps:,}, but {folder} has the metrics of"
@@ -121,7 +114,7 @@ def steps_to_train(folder: Path, options: Reproduce) -> int:
 
 def command_again(folder: Path, settings: dict[str, Any], options: Reproduce) -> list[str]:
     """The words of the command that trains the run in a folder again, without its outputs."""
-    again = {"preset": str(folder / CONFIG_FILE), "name": "reproduce",
+    again = {"preset": str(folder / file_names.CONFIG_FILE), "name": "reproduce",
              "device": settings.get("device", "cpu"), "logger": None, "progress": "auto",
              "env_name": options.env_name, "model": options.model, "eval_env": options.eval_env,
              "init_from": options.init_from, "env_kwargs": options.env_kwargs,
@@ -142,7 +135,7 @@ def train_again(words: Sequence[str], steps: int) -> tuple[Path, int]:
         print(*banner(ppo, request, folder, resumed), sep="\n", flush=True)
         write_start_files(folder, words, ppo.config.torch_threads)
         ppo.learn(callbacks=[lambda ppo, _: ppo.step < steps])
-        ppo.save(folder / MODEL_FILE)
+        ppo.save(folder / file_names.MODEL_FILE)
         return folder, ppo.step
 
 
@@ -151,7 +144,7 @@ def report_bits(old: Path, new: Path, reached: int) -> bool:
     from fastppo.reports.run_table import read_object
     from fastppo.reports.same_bits import compare_metrics
     metrics = compare_metrics(old, new, reached)
-    summary = read_object(old / SUMMARY_FILE)
+    summary = read_object(old / file_names.SUMMARY_FILE)
     model, same_model = model_text(old, new, summary.get("steps") == reached)
     equal = not metrics.differing and same_model
     if equal:
@@ -170,7 +163,7 @@ def report_bits(old: Path, new: Path, reached: int) -> bool:
 def model_text(old: Path, new: Path, same_step: bool) -> tuple[str, bool]:
     """(the comparison of two final policies in words, False if it has found a difference)."""
     from fastppo.reports.same_bits import compare_models
-    if not same_step or not (old / MODEL_FILE).is_file():
+    if not same_step or not (old / file_names.MODEL_FILE).is_file():
         return "not compared, because the run has none of this step", True
     found = compare_models(policy_parts(old)[0], policy_parts(new)[0])
     if not found.differing:
@@ -183,15 +176,16 @@ def policy_parts(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """(tensors, texts) of the final policy in a run's folder."""
     from fastppo.files.policy_file import POLICY_FORMAT
     from fastppo.files.tensor_file import read_tensor_file
-    return read_tensor_file(folder / MODEL_FILE, POLICY_FORMAT, "a policy", "the command")
+    model = folder / file_names.MODEL_FILE
+    return read_tensor_file(model, POLICY_FORMAT, "a policy", "the command")
 
 
 def cause_texts(old: Path, new: Path, summary: dict[str, Any]) -> list[str]:
     """Likely causes of a difference, at least one line."""
     from fastppo.reports.run_table import read_object
     from fastppo.reports.same_bits import likely_causes
-    known = {"fingerprint": summary.get("fingerprint", {})} | read_object(old / SYSTEM_FILE)
-    causes = likely_causes(known, read_object(new / SYSTEM_FILE))
+    before, now = (read_object(folder / file_names.SYSTEM_FILE) for folder in (old, new))
+    causes = likely_causes({"fingerprint": summary.get("fingerprint", {})} | before, now)
     if summary.get("resumed_at"):
         causes.append(f"the run was resumed at step {summary['resumed_at']:,}, perhaps with other"
                       " settings: see its command.txt")

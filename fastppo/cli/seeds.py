@@ -24,6 +24,7 @@ from fastppo.machine.ranks import rank_count
 from fastppo.settings.file_names import METRICS_FILE, OUTPUT_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import Omit, Set, program
 from fastppo.settings.metric_names import GLOBAL_STEP, MEAN_RETURN
+from fastppo.settings.values import digits_of, return_text
 
 MOST_SEEDS = 1_000
 POLL_SECONDS, LOOK_SECONDS = 0.1, 2.0  # between looks at the processes, and at their metrics
@@ -200,10 +201,14 @@ class SeedsView:
             print(*texts, sep="\n", flush=True)
 
     def end(self, run: SeedRun, stopped: bool) -> None:
-        """Says on stderr that a run has failed, with its last lines unless another had the same."""
-        if run.child.code == 0 or stopped:
+        """Says that a run is done, or failed, with its last lines unless another had the same."""
+        if run.child.code and stopped:
             return
         self.line.clear()
+        if not run.child.code:
+            if self.progress != "none":
+                print(f"seed {run.seed}   done, {time.monotonic() - run.begun:.0f} s", flush=True)
+            return
         lines = "\n".join(f"  {line}" for line in last_lines(run.output))
         code = run.child.code or 0
         how = "in the same way" if lines in self.failures else \
@@ -221,9 +226,10 @@ def state_text(run: SeedRun, total: int) -> str:
         return f"seed {run.seed}   starting, {seconds:.0f} s"
     share = min(1.0, row[GLOBAL_STEP] / total)
     if share == 1.0:
-        return f"seed {run.seed}   evaluating, {seconds:.0f} s in all"
-    shown = f"{row[MEAN_RETURN]:.1f}" if MEAN_RETURN in row else "-"
-    return f"seed {run.seed}   {100 * share:.0f} %   return {shown}"
+        told = [line for line in last_lines(run.output)[-1:] if line.startswith("played ")]
+        return f"seed {run.seed}   {(*told, f'evaluating, {seconds:.0f} s in all')[0]}"
+    shown = f"return {return_text(row[MEAN_RETURN])}" if MEAN_RETURN in row else "no episode yet"
+    return f"seed {run.seed}   {100 * share:.0f} %   {shown}"
 
 
 def last_lines(output: Path) -> list[str]:
@@ -242,7 +248,6 @@ def print_resume_lines(runs: Sequence[SeedRun]) -> None:
 def table_lines(runs: Sequence[SeedRun]) -> list[str]:
     """A table with the score of each run, and the mean over them with its 95 % interval."""
     from fastppo.reports.comparison import FEW_RUNS
-    from fastppo.reports.comparison_text import digits_of
     from fastppo.reports.run_groups import mean_and_half
     found = [run.summary() for run in runs]
     evaluated = all(one.get("evaluation") for one in found)
@@ -271,7 +276,7 @@ def score_text(score: float | None, width: float | None, digits: int) -> str:
     """A score with half of its interval: 148.3 ± 2.1."""
     if score is None:
         return "-"
-    return f"{score:,.{digits}f}" + (f" ± {width:,.{digits}f}" if width is not None else "")
+    return f"{score:z,.{digits}f}" + (f" ± {width:,.{digits}f}" if width is not None else "")
 
 
 def name_of_all(request: Request, runs: Sequence[SeedRun]) -> str:

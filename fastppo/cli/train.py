@@ -35,6 +35,7 @@ from fastppo.machine.ranks import Ranks, rank_of_process
 from fastppo.settings.file_names import MODEL_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import flag, program
 from fastppo.settings.metric_names import ASIDE, MEAN_RETURN
+from fastppo.settings.values import return_text
 
 PROCESS_START = time.monotonic()
 
@@ -353,7 +354,7 @@ def ending_lines(summary: dict[str, Any], model: Path | None) -> list[str]:
 def best_line(summary: dict[str, Any], folder: Path) -> list[str]:
     """The line about the best evaluation during training, if there was one."""
     best = summary["best"]
-    return [f"best      evaluation {best['mean']:.1f} at step {best['step']:,}"
+    return [f"best      evaluation {return_text(best['mean'])} at step {best['step']:,}"
             f"   {folder / best['model']}"] if best and best["model"] else []
 
 

@@ -8,6 +8,7 @@ import time
 from typing import Any, Callable, Iterator
 
 from fastppo.display.status_line import StatusLine, show_status
+from fastppo.settings.values import return_text
 
 MUST_END = "; --max_episode_steps=1_000 would end them"
 
@@ -52,7 +53,7 @@ def episode_status(episodes: int) -> Iterator[Callable[[Any], None]]:
     def report(returns) -> None:
         nonlocal text, steps
         steps += 1
-        more = f"with a mean return of {returns.mean():.1f}" if len(returns) else \
+        more = f"with a mean return of {return_text(returns.mean())}" if len(returns) else \
             f"{steps:,} steps in each environment" + MUST_END * (steps > 2_000)
         text = f"played {len(returns):,} of {episodes:,} episodes in" \
                f" {time.monotonic() - begun:.0f} s, {more}"

@@ -8,14 +8,8 @@ from rich.text import Text
 
 from fastppo.display.progress_lines import clock_time
 from fastppo.display.snapshot import Snapshot
-from fastppo.settings.metric_names import (
-    EPISODES,
-    EVAL_RETURN,
-    EXPLAINED_VARIANCE,
-    KL,
-    MEAN_LENGTH,
-    MEAN_RETURN,
-)
+from fastppo.settings import metric_names
+from fastppo.settings.values import return_text
 
 LABEL = 10  # columns of the first word of a line
 PANEL_WIDTH = 100  # at most
@@ -69,16 +63,17 @@ def progress_bar(now: Snapshot, width: int, unicode: bool) -> Text:
 
 def return_parts(now: Snapshot) -> list[Part]:
     """Mean return, the best mean, length of an episode, the number of episodes."""
-    mean, stats = now.stats.get(MEAN_RETURN), now.stats
+    mean, stats = now.stats.get(metric_names.MEAN_RETURN), now.stats
     if mean is None or now.best_return is None:
         return ["no episode has ended yet"]
+    evaluation, episodes = stats.get(metric_names.EVAL_RETURN), stats[metric_names.EPISODES]
     solved = now.threshold is not None and mean >= now.threshold
     style = f"bold {SOLVED}" if solved else "bold"
     mark = [(f"solved (from {now.threshold:g})", style)] if solved else []
-    return [(f"{mean:.1f}", style), *mark, f"best {now.best_return:.1f}",
-            *([f"evaluation {stats[EVAL_RETURN]:.1f}"] if EVAL_RETURN in stats else []),
-            f"length {stats[MEAN_LENGTH]:,.0f}", f"{stats[EPISODES]:,.0f} episodes",
-            "mean of the last 100" if stats[EPISODES] > 100 else "mean of all"]
+    return [(return_text(mean), style), *mark, f"best {return_text(now.best_return)}",
+            *([f"evaluation {return_text(evaluation)}"] if evaluation is not None else []),
+            f"length {stats[metric_names.MEAN_LENGTH]:,.0f}", f"{episodes:,.0f} episodes",
+            "mean of the last 100" if episodes > 100 else "mean of all"]
 
 
 def sparkline_of_returns(now: Snapshot, width: int, unicode: bool) -> list[Text]:
@@ -86,7 +81,7 @@ def sparkline_of_returns(now: Snapshot, width: int, unicode: bool) -> list[Text]
     if len(now.returns) < 2:
         return []
     values = [value for _, value in now.returns]
-    low, high = f"{min(values):.1f} ", f" {max(values):.1f}"
+    low, high = f"{return_text(min(values))} ", f" {return_text(max(values))}"
     room = width - LABEL - len(low) - len(high)
     if room < 8:
         return []
@@ -116,13 +111,13 @@ def speed_parts(now: Snapshot) -> list[Part]:
 
 def update_parts(stats: dict[str, float]) -> list[Part]:
     """How far the update went, and how well the critic predicts."""
-    return [f"kl {stats[KL]:.4f}", f"clipped {stats['losses/clipfrac']:.0%}",
+    return [f"kl {stats[metric_names.KL]:.4f}", f"clipped {stats['losses/clipfrac']:.0%}",
             f"explained variance {explained(stats)}"]
 
 
 def explained(stats: dict[str, float]) -> str:
     """The explained variance; a very wrong critic's is only named so."""
-    value = stats[EXPLAINED_VARIANCE]
+    value = stats[metric_names.EXPLAINED_VARIANCE]
     return f"{value:.2f}" if value > -9.995 else "< -10"
 
 

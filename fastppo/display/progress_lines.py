@@ -10,6 +10,7 @@ from fastppo.display.hints import Hints
 from fastppo.display.snapshot import REDRAWS, RunHistory, current_part
 from fastppo.display.status_line import LINE_SECONDS
 from fastppo.settings.metric_names import EVAL_RETURN, KL, MEAN_RETURN, SPEED
+from fastppo.settings.values import return_text
 
 FIRST_SECONDS = 1.0
 QUIET_SECONDS = 60.0  # of one iteration, after which a line says that the run lives
@@ -75,13 +76,13 @@ def progress_line(step: int, total: int, stats: dict[str, float], forecast: bool
     slow the first steps.
     """
     value, width = stats.get(MEAN_RETURN), len(f"{total:,}")
-    shown = "       -" if value is None else f"{value:8.1f}"
+    shown = " no episode yet" if value is None else f"return {return_text(value):>8}"
     forecast = forecast and stats[SPEED] > 0  # 0 if every step so far was discarded
     left = clock_time(math.ceil(max(0, total - step) / stats[SPEED])) if forecast else ""
-    evaluation = f"\nevaluation return {stats[EVAL_RETURN]:.1f}" if EVAL_RETURN in stats else ""
-    return (f"step {step:{width},} {min(1.0, step / total):4.0%}  return {shown}"
+    found = f"\nevaluation return {return_text(stats[EVAL_RETURN])}" if EVAL_RETURN in stats else ""
+    return (f"step {step:{width},} {min(1.0, step / total):4.0%}  {shown}"
             f"  {stats[SPEED]:7,.0f} steps/s  kl {stats[KL]:.4f}" + f"  left {left}" * forecast
-            + evaluation)
+            + found)
 
 
 def clock_time(seconds: int) -> str:

@@ -48,7 +48,10 @@ def guarded_stdout() -> Iterator[None]:
         yield
         return
     output = GuardedOutput(sys.stdout)
-    with redirect_stdout(output):
-        yield
+    try:
+        with redirect_stdout(output):
+            yield
+    except SystemExit as end:  # of --help
+        raise SystemExit(end.code or int(output.failed)) from None
     if output.failed:
         raise SystemExit(1)

@@ -1,10 +1,13 @@
 """Fixes for environments that cannot be made: packages to install, and wrong arguments."""
 
+import ast
 import difflib
 import importlib.util
 import inspect
 import re
+from contextlib import suppress
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Callable
 
 from gymnasium.envs.registration import EnvSpec, load_env_creator, registry
@@ -14,6 +17,7 @@ from fastppo.machine.child_env import without_secrets
 from fastppo.settings.aliases import NEAR
 from fastppo.settings.atari_games import GAMES, full_game_id
 from fastppo.settings.fixes import Fix, Install, Omit, Set
+from fastppo.settings.spelling import closest
 
 # The fix if a text, such as a module's name or an error's text, contains the key.
 PACKAGES: dict[str, Fix] = {
@@ -88,6 +92,15 @@ def _base(env_id: str) -> str:
     return re.sub("(-ram)?(NoFrameskip|Deterministic)?$", "", name).lower()
 
 
+def class_in_file(module: str) -> str | None:
+    """`module:Class` of the first environment that a file in this folder defines; None without."""
+    with suppress(OSError, SyntaxError, ValueError):
+        tree = ast.parse(Path(f"{module}.py").read_text(encoding="utf-8"))
+        return next((f"{module}:{node.name}" for node in tree.body if isinstance(node, ast.ClassDef)
+                     and any("Env" in ast.unparse(base) for base in node.bases)), None)
+    return None
+
+
 def missing_package(text: str, unknown: Fix = "install it in this Python, or give a newer version"
                     " of the id") -> Fix:
     """The fix for a package that is not installed, whose name is in `text`; else `unknown`."""
@@ -112,8 +125,11 @@ def wrong_keywords(name: str, constructor: EnvSpec | Callable,
     except TypeError as error:
         shown, found = without_secrets(kwargs), signature.parameters.values()
         named = [x for x in found if x.kind in (x.POSITIONAL_OR_KEYWORD, x.KEYWORD_ONLY)]
-        fitting = {x.name: shown.get(x.name, "...") for x in named
-                   if x.name in shown or x.default is x.empty and x.name not in arguments}
+        names = {x.name for x in named}
+        meant = {name if name in names else closest(name, names - {*shown}) or name: value
+                 for name, value in shown.items()}
+        fitting = {x.name: meant.get(x.name, "...") for x in named
+                   if x.name in meant or x.default is x.empty and x.name not in arguments}
         alone = "give a function without arguments"  # eval_env gets no env_kwargs
         fix = (Set(env_kwargs=fitting), alone) if fitting else \
             Omit("env_kwargs") if kwargs else alone

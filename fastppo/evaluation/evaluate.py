@@ -19,6 +19,7 @@ from fastppo.networks.torch_state import isolated_rng, preserved_buffers
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Set
 from fastppo.settings.script_names import unknown_arguments
+from fastppo.settings.values import return_text
 from fastppo.stepping.environments import Environments, RunningEpisode
 
 MAX_ENVS = 16  # played side by side
@@ -36,8 +37,10 @@ class Evaluation(NamedTuple):
 
     def __str__(self) -> str:
         if len(self.returns) == 1:
-            return f"{self.mean:.1f} (1 episode)"
-        return f"{self.mean:.1f} ± {self.ci95:.1f} ({len(self.returns)} episodes)"
+            return f"{return_text(self.mean)} (1 episode)"
+        scale = max(abs(self.mean), self.ci95)
+        return (f"{return_text(self.mean, scale)} ± {return_text(self.ci95, scale)}"
+                f" ({len(self.returns)} episodes)")
 
 
 Method = TypeVar("Method", bound=Callable[..., Evaluation])

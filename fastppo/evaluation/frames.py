@@ -9,6 +9,7 @@ from fastppo.evaluation.evaluate import EvaluationEnvs
 from fastppo.evaluation.network_panel import BACKGROUND, MUTED, TEXT, Panel
 from fastppo.evaluation.network_view import network_view
 from fastppo.evaluation.watched_env import WatchedMoment
+from fastppo.settings.values import return_text
 
 View = Literal["env", "network", "both"]
 SHORTEST_SIDE, LONGEST_SIDE = 340, 1280  # pixels of a rendered frame's shorter and longer side
@@ -108,7 +109,8 @@ def draw_caption(image: Image.Image, name: str, moment: WatchedMoment) -> None:
     """Writes a line on the strip at the bottom: the name, the episode, the step, the return."""
     font, draw = ImageFont.load_default(FONT_SIZE), ImageDraw.Draw(image)
     middle = image.height - STRIP / 2
-    right = f"episode {moment.episode + 1}   step {moment.step:,}   return {moment.total:,.1f}"
+    right = "   ".join((f"episode {moment.episode + 1}", f"step {moment.step:,}",
+                        f"return {return_text(moment.total)}"))
     draw.text((image.width - MARGIN, middle), right, TEXT if moment.over else MUTED, font, "rm")
     room = image.width - 4 * MARGIN - draw.textlength(right, font)
     shorter = (f"{name[:end]}…" for end in range(len(name) - 1, 0, -1))

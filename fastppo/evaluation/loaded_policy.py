@@ -29,6 +29,11 @@ class LoadedPolicy(Policy):
         self.observer, self.config = policy.observer, config
         self.eval()
 
+    def __repr__(self) -> str:
+        config = self.config
+        model = getattr(config.model, "__name__", config.model)
+        return f"<policy for {config.env_name}: {model}, of a run of {config.total_steps:,} steps>"
+
     if not TYPE_CHECKING:  # which reports unknown names itself
         def __getattr__(self, name: str) -> Any:
             if name in POLICY_ATTRIBUTES:

@@ -32,7 +32,8 @@ class Panel:
     def draw(self, view: NetworkView) -> Image.Image:
         """The picture of `view`."""
         bottom = self.image.height - EDGE - LINE
-        self._write(self.left, bottom, "value", MUTED)
+        title = self._cut("value: rewards expected from here on", self.right - self.left - 60)
+        self._write(self.left, bottom, title, MUTED)
         self._write(self.right, bottom, f"{view.value:z.2f}", TEXT, "ra")
         if view.actions:
             height, listed = self._action_height(view)

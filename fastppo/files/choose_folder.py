@@ -23,20 +23,10 @@ from fastppo.files.run_folder import (
     write_error,
 )
 from fastppo.machine.installation import check_cuda_build, check_loggers
-from fastppo.settings.file_names import (
-    COMMAND_FILE,
-    CONFIG_FILE,
-    EPISODES_FILE,
-    METRICS_FILE,
-    OUTPUT_FILE,
-    SUMMARY_FILE,
-    SYSTEM_FILE,
-)
+from fastppo.settings import file_names
 from fastppo.settings.fixes import Omit, Set, flag
 
 LATEST = "latest"  # in runs/: a link to the folder of the last run that was started
-
-START_FILES = {CONFIG_FILE, COMMAND_FILE, SYSTEM_FILE, SUMMARY_FILE, METRICS_FILE, EPISODES_FILE}
 
 
 class ChosenRun(NamedTuple):
@@ -148,7 +138,7 @@ def run_elsewhere(options: Train, config: Config) -> str:
 def stored_setting(run_dir: Path | None, name: str) -> Any:
     """A setting of the run in a folder, which may have ended before its first checkpoint."""
     try:
-        return json.loads((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))[name]
+        return json.loads((run_dir / file_names.CONFIG_FILE).read_text(encoding="utf-8"))[name]
     except (AttributeError, OSError, ValueError, LookupError, TypeError):  # none, or not ours
         return None
 
@@ -196,7 +186,7 @@ def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator
 
 def check_empty(folder: Path, given: Path) -> None:
     """Raises ConfigError if a folder has files beside OUTPUT_FILE; `given` is the run_dir."""
-    if folder.is_dir() and {*os.listdir(folder)} - {OUTPUT_FILE}:
+    if folder.is_dir() and {*os.listdir(folder)} - {file_names.OUTPUT_FILE}:
         raise ConfigError(f"the folder {folder} is not empty: it may hold another run",
                           Set(run_dir=str(free_path(given))))
 
@@ -206,11 +196,12 @@ def remove_start(folder: Path) -> None:
 
     A run whose files do not say so keeps them: a full disk may be why there is no model.
     """
-    rows = [len((folder / name).read_bytes().splitlines()) for name in (METRICS_FILE, EPISODES_FILE)
+    tables = file_names.METRICS_FILE, file_names.EPISODES_FILE
+    rows = [len((folder / name).read_bytes().splitlines()) for name in tables
             if (folder / name).exists()]
-    if {*os.listdir(folder)} - START_FILES or max(rows, default=0) > 1:
+    if {*os.listdir(folder)} - file_names.START_FILES or max(rows, default=0) > 1:
         return
-    summary = folder / SUMMARY_FILE
+    summary = folder / file_names.SUMMARY_FILE
     if summary.exists() and '"iterations": 0,' not in summary.read_text(encoding="utf-8"):
         return
     for name in os.listdir(folder):

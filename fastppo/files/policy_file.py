@@ -57,10 +57,11 @@ log = logging.getLogger("fastppo")
 
 @default_torch()
 def save_policy(policy: Policy, config: Config, path: str | os.PathLike,
-                weights: Mapping[str, Tensor] | None = None) -> None:
-    """Writes a policy to `path`, with its own weights or `weights`; CheckpointError if that fails.
+                weights: Mapping[str, Tensor] | None = None) -> Path:
+    """Writes a policy, with its own weights or `weights`, and returns the path of the file.
 
     A missing folder is made, with a warning in the log, because training may have taken long.
+    Raises CheckpointError if it cannot be written.
     """
     path = _path(path, "ppo.save")
     tensors = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -70,6 +71,7 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike,
     shown = {"env_kwargs": public_config(config)["env_kwargs"]}  # without passwords
     texts |= {"config": vars(config) | shown, "fingerprint": fingerprint(config.torch_threads or 1)}
     write_tensor_file(path, POLICY_FORMAT, tensors, texts)
+    return path
 
 
 @default_torch()

@@ -15,15 +15,8 @@ import torch
 from fastppo import __version__
 from fastppo.envs.families import FAMILIES_KNOWN, is_installed
 from fastppo.files.fingerprint import fingerprint, vector_level
-from fastppo.machine import kernels, limits
-from fastppo.machine.installation import (
-    PACKAGE_FOLDER,
-    commit_of,
-    editable_folder,
-    extension_file,
-    source_folder,
-    tilde,
-)
+from fastppo.machine import installation, kernels, limits
+from fastppo.machine.installation import tilde
 from fastppo.machine.requirements import Package, needed_packages
 
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -50,9 +43,10 @@ def versions(packages: list[Package]) -> dict[str, str | None]:
 
 def installation_facts() -> dict[str, Any]:
     """The version of fastppo, its folder, and its commit if it is a clone."""
-    editable = editable_folder()
-    return {"version": __version__, "commit": commit_of(source_folder()),
-            "folder": tilde(PACKAGE_FOLDER), "editable": editable and tilde(editable)}
+    editable = installation.editable_folder()
+    return {"version": __version__, "commit": installation.commit_of(installation.source_folder()),
+            "folder": tilde(installation.PACKAGE_FOLDER),
+            "editable": editable and tilde(editable)}
 
 
 def python_facts() -> dict[str, Any]:
@@ -109,7 +103,7 @@ def cpu_model() -> str:
 
 def kernel_facts(flags: list[str]) -> dict[str, Any]:
     """The kernels in use and their vector instructions on a CPU with some flags; workers."""
-    file = extension_file()
+    file = installation.extension_file()
     return {"backend": kernels.backend(), "file": file and tilde(file),
             "simd": vector_level({*flags}) if file else None,
             "workers": kernels.COMPILED and os.name != "nt"}

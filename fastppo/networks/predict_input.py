@@ -50,8 +50,7 @@ def stored_batch(obs, layout: ObservationLayout, mask=None, **others) -> tuple[n
 
 
 def _check_dict_keys(obs: Any, space: Space, name: str = "observation") -> None:
-    """Raises ValueError for a dict in an observation, or a batch, with other keys than its space.
-    """
+    """Raises ValueError for a dict in an observation, or a batch, with keys unlike its space's."""
     if isinstance(space, Dict):
         if not isinstance(obs, Mapping):
             raise ValueError(f"the {name} is {type(obs).__name__}, not a dict")

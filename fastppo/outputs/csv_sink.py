@@ -12,13 +12,7 @@ from typing import Any, Iterable, Sequence
 
 from fastppo.display.notes import note
 from fastppo.files.run_folder import free_path, write_error
-from fastppo.settings.metric_names import (
-    EPISODE_COLUMNS,
-    EPISODES,
-    GLOBAL_STEP,
-    MEAN_LENGTH,
-    MEAN_RETURN,
-)
+from fastppo.settings import metric_names
 
 MAX_WAITING = 10_000  # iterations that wait for a disk
 EPISODE_SECONDS = 1.0  # between two writes of episodes.csv
@@ -125,8 +119,8 @@ class CsvTable:
         """
         with open(self.path, "r+b") as file:
             names = next(csv.reader([file.readline().decode()]), [])
-            if names[:1] != [GLOBAL_STEP]:
-                raise ValueError(f"{self.path} has no column {GLOBAL_STEP}")
+            if names[:1] != [metric_names.GLOBAL_STEP]:
+                raise ValueError(f"{self.path} has no column {metric_names.GLOBAL_STEP}")
             end = file.tell()
             for line in file:
                 first = line.partition(b",")[0]
@@ -159,11 +153,12 @@ class CsvSink(CsvTable):
     content = "metrics"
 
     def __init__(self, path: Path, step: int | None = None):
-        super().__init__(path, step, [GLOBAL_STEP, MEAN_RETURN, MEAN_LENGTH, EPISODES])
+        super().__init__(path, step, [metric_names.GLOBAL_STEP, metric_names.MEAN_RETURN,
+                                      metric_names.MEAN_LENGTH, metric_names.EPISODES])
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Writes a row; metrics without a value are empty."""
-        self.put(ppo.step, {GLOBAL_STEP: ppo.step, **stats})
+        self.put(ppo.step, {metric_names.GLOBAL_STEP: ppo.step, **stats})
         self.flush()
 
     def _fields(self) -> Iterable[Sequence[Any]]:
@@ -192,7 +187,7 @@ class EpisodeSink(CsvTable):
     content = "episodes"
 
     def __init__(self, path: Path, step: int | None = None):
-        super().__init__(path, step, EPISODE_COLUMNS)
+        super().__init__(path, step, metric_names.EPISODE_COLUMNS)
         self.due = 0.0
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:

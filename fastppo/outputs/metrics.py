@@ -10,14 +10,7 @@ import numpy as np
 from fastppo.collect import Rollout
 from fastppo.envs.atari import GAME_LENGTH, GAME_RETURN, SAME_GAME
 from fastppo.machine.arena import Arena
-from fastppo.settings.metric_names import (
-    ASIDE,
-    EPISODES,
-    MEAN_LENGTH,
-    MEAN_RETURN,
-    RETURN_STD,
-    SPEED,
-)
+from fastppo.settings import metric_names
 from fastppo.stepping.infos import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep, read_infos
 
 log = logging.getLogger("fastppo")
@@ -54,7 +47,7 @@ class PartTimer:
     @property
     def aside(self) -> float:
         """Seconds in parts that are not training."""
-        return sum(self.seconds.get(part, 0.0) for part in ASIDE)
+        return sum(self.seconds.get(part, 0.0) for part in metric_names.ASIDE)
 
     def stats(self, step: int) -> dict[str, float]:
         """Steps per second of training, and the seconds of each part as a share of training's.
@@ -62,11 +55,11 @@ class PartTimer:
         The shares of the parts of training add up to 1; evaluations and videos are none of them.
         The parts of collect, measured since this process began, add up to the share of collect.
         """
-        busy = sum(spent for part, spent in self.seconds.items() if part not in ASIDE)
+        busy = sum(spent for part, spent in self.seconds.items() if part not in metric_names.ASIDE)
         shares = {f"time/{part}": spent / busy for part, spent in self.seconds.items()}
         collect = shares.get("time/collect", 0.0) / (sum(self.within.values()) or 1.0)
         inside = {f"time/{part}": spent * collect for part, spent in self.within.items()}
-        return {SPEED: step / busy, **shares, **inside}
+        return {metric_names.SPEED: step / busy, **shares, **inside}
 
 
 def parts_of_collect(start: float, end: float, times: np.ndarray) -> dict[str, float]:
@@ -154,11 +147,11 @@ class EpisodeMetrics:
         if not self.state.recent:
             return {}
         total, length, infos = zip(*self.state.recent)
-        means = {MEAN_RETURN: float(np.mean(total)),
-                 MEAN_LENGTH: float(np.mean(length)),
-                 EPISODES: float(self.count)}
+        means = {metric_names.MEAN_RETURN: float(np.mean(total)),
+                 metric_names.MEAN_LENGTH: float(np.mean(length)),
+                 metric_names.EPISODES: float(self.count)}
         if len(total) > 1:
-            means[RETURN_STD] = float(np.std(total, ddof=1))
+            means[metric_names.RETURN_STD] = float(np.std(total, ddof=1))
         if self.state.discarded:
             means["faults/discarded_steps"] = float(self.state.discarded)
         for name in self.state.names:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Self
 
 from fastppo.build.given_settings import check_assignment, resumed_settings
+from fastppo.build.resolve import warn_of_earlier_end
 from fastppo.build.run import Run
 from fastppo.config import Config
 from fastppo.display.notes import episode_status
@@ -55,6 +56,7 @@ class SavedRun(Run):
         try:
             if found is not None:
                 restore(self, found)
+                warn_of_earlier_end(self, found.settings["total_steps"])
             if init_from is not None:
                 start_from_policy(self, init_from)
         except BaseException:
@@ -122,9 +124,9 @@ class SavedRun(Run):
         """
         write_checkpoint(self, Path(path))
 
-    def save(self, path: str | os.PathLike = "") -> None:
-        """Writes the policy, with everything `fastppo.load` needs, to a safetensors file.
+    def save(self, path: str | os.PathLike = "") -> Path:
+        """Writes the policy, with all that `fastppo.load` needs, to a safetensors file; its path.
 
         A missing folder is made, with a warning. Raises CheckpointError if it cannot be written.
         """
-        save_policy(self.policy, self.config, path)
+        return save_policy(self.policy, self.config, path)

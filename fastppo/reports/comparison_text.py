@@ -1,9 +1,9 @@
 """A comparison of two groups of runs as a text for a terminal."""
 
-import math
 import textwrap
 
 from fastppo.reports.comparison import FEW_RUNS, Comparison, Estimate
+from fastppo.settings.values import digits_of
 
 TEXT_WIDTH = 80
 HEADINGS = "runs", "IQM", "95 % interval", "mean", "median"
@@ -15,9 +15,9 @@ def comparison_text(found: Comparison, names: tuple[str, str]) -> str:
     `names` are those of the groups; a long one is shortened at its beginning.
     """
     digits = digits_of(max(map(abs, found.a.scores + found.b.scores)))
-    rows = [HEADINGS, *([str(side.runs), f"{side.iqm.value:,.{digits}f}",
-                         interval_text(side.iqm, digits), f"{side.mean:,.{digits}f}",
-                         f"{side.median:,.{digits}f}"] for side in (found.a, found.b))]
+    rows = [HEADINGS, *([str(side.runs), f"{side.iqm.value:z,.{digits}f}",
+                         interval_text(side.iqm, digits), f"{side.mean:z,.{digits}f}",
+                         f"{side.median:z,.{digits}f}"] for side in (found.a, found.b))]
     widths = [max(map(len, column)) + 2 for column in zip(*rows)]
     numbers = ["".join(f"{cell:>{width}}" for cell, width in zip(row, widths)) for row in rows]
     room = max(12, TEXT_WIDTH - sum(widths) - 3)
@@ -54,9 +54,4 @@ def meaning(found: Comparison) -> str:
 
 def interval_text(estimate: Estimate, digits: int) -> str:
     """The ends of a 95 % interval."""
-    return f"{estimate.low:,.{digits}f} to {estimate.high:,.{digits}f}"
-
-
-def digits_of(scale: float) -> int:
-    """Digits after the point that give numbers of this size four in all, between 0 and 6."""
-    return min(6, max(0, 3 - math.floor(math.log10(scale)))) if scale > 0 else 0
+    return f"{estimate.low:z,.{digits}f} to {estimate.high:z,.{digits}f}"

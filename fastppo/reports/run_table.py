@@ -75,7 +75,8 @@ def read_runs(text: str) -> list[RunTable]:
     tables = [read_table(file) for file in files.values()]
     empty = [table.file for table in tables if not len(table.columns[GLOBAL_STEP])]
     if len(empty) == len(tables):
-        raise ConfigError(f"{empty[0]} has no complete row", "train for at least one iteration")
+        raise ConfigError(f"{empty[0]} has no complete row: its run has failed or been stopped in"
+                          " the first iteration, or is still in it", run_example())
     for file in empty:
         note(f"{file} has no complete row and is left out")
     return [table for table in tables if table.file not in empty]
@@ -93,6 +94,7 @@ def check_output(path: Path) -> None:
 def run_example() -> str:
     """The fix that names the folder of the newest run here, or what that is called."""
     found = [*Path().glob(f"runs/*/{METRICS_FILE}"), *Path().glob(f"runs/*/*/{METRICS_FILE}")]
+    found = [file for file in found if last_row(file)]
     newest = max(found, key=lambda file: file.stat().st_mtime).parent if found else "runs/latest"
     return f"give the folder of a run, such as {newest}, or a folder with several runs in it"
 

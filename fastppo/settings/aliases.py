@@ -100,7 +100,7 @@ def library_of(name: str) -> str:
 def nearest_setting(name: str, known: Iterable[str], verb: str = "", value: Any = "") -> Fix:
     """The fix for the unknown `name`: the nearest of the `known` names, by meaning or spelling.
 
-    If none is near, those of which it is a word. `verb`: the one that has them as options. It has
+    If none is near, those that have its words. `verb`: the one that has them as options. It has
     the `value`, unless that is empty, or the name stands for settings with values of their own.
     """
     known, name = list(known), re.sub(f"^[{DASHES}]*(no_)?", "", name).replace("-", "_")
@@ -110,7 +110,7 @@ def nearest_setting(name: str, known: Iterable[str], verb: str = "", value: Any 
     near = [name] if name in FOREIGN_NAMES else difflib.get_close_matches(
         name, [*known, *FOREIGN_NAMES], 1, NEAR)
     found = [ours for candidate in near for ours in _our_names(candidate) if ours in known]
-    found = found[:1] or [one for one in known if name in one.split("_") or (
+    found = found[:1] or [one for one in known if {*name.split("_")} <= {*one.split("_")} or (
         len(name) > 2 and one.startswith(name))][:3]
     own = any(isinstance(FOREIGN_NAMES.get(one), Answer) for one in near)
     return Set(**{found[0]: value}) if len(found) == 1 and _is_written(value) and not own else \

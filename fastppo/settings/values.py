@@ -1,5 +1,6 @@
-"""Values of settings in one form, and the names that a list of names may hold."""
+"""Values of settings in one form, the names that a list of names may hold, digits of returns."""
 
+import math
 import re
 from decimal import Decimal
 from typing import Any, get_args, get_origin
@@ -58,3 +59,16 @@ def are_names(value: Any, known: tuple[str, ...] = ()) -> bool:
     """True for a tuple of texts, which are `known` if any names are."""
     return isinstance(value, tuple) and all(
         isinstance(name, str) and (not known or name in known) for name in value)
+
+
+def digits_of(scale: float) -> int:
+    """Digits after the point that give numbers of this size four in all, between 0 and 6."""
+    return min(6, max(0, 3 - math.floor(math.log10(scale)))) if 0 < scale < math.inf else 0
+
+
+def return_text(value: float, scale: float | None = None) -> str:
+    """A return with three digits in all and one after the point, or more: 148.3, 9.50, 0.950.
+
+    `scale`: a number beside it, as many of whose digits are shown.
+    """
+    return f"{value:z.{max(1, digits_of(abs(value if scale is None else scale)) - 1)}f}"

@@ -40,6 +40,7 @@ from fastppo.outputs import background_sink
 from fastppo.settings.aliases import FOREIGN_NAMES, Answer, nearest_setting
 from fastppo.settings.fixes import Set, fix_text, format_value, program
 from fastppo.settings.presets import PRESETS
+from fastppo.settings.values import return_text
 from fastppo.workers import team
 
 MAIN = Path(__file__).parents[2] / "main.py"
@@ -329,6 +330,9 @@ def test_a_warning_says_that_it_is_one_and_the_logger_is_as_before(command):
      "unexpected keyword argument 'nonsense'", "leave --env_kwargs out"),
     (["--env_name=shop:Plain", '--env_kwargs={"fail": 1, "at": 2}'],
      "and env_kwargs is {'fail': 1, 'at': 2}: got an unexpected",
+     """--env_kwargs='{"fails": 1, "at": 2}'"""),
+    (["--env_name=shop:Plain", '--env_kwargs={"xyzzy": 1, "at": 2}'],
+     "and env_kwargs is {'xyzzy': 1, 'at': 2}: got an unexpected",
      """--env_kwargs='{"at": 2}'"""),
     (["--env_name=shop:made"], "'shop:made', an instance of Plain, but must be a class or a",
      "--env_name=shop:Plain; or give the name of a class or function of shop"),
@@ -368,6 +372,16 @@ def test_bad_input_is_one_error_with_a_fix_before_any_worker_starts(command, mon
     assert re.fullmatch(r"error: .+\n  fix: .+\n", err) and "Traceback" not in err, err
     assert what in err and fix in err.partition("\n")[2]
     assert list(Path().iterdir()) == []  # it leaves nothing behind
+
+
+def test_a_file_of_this_folder_is_answered_with_the_environment_in_it(command):
+    Path("grid_env.py").write_text("import gymnasium as gym\n\nclass Wall:\n    pass\n\n"
+                                   "class Grid(gym.Env):\n    pass\n")
+    for name in ("grid_env", "grid_env.py"):
+        code, _, err = command(f"--env_name={name}")
+        assert code == 2 and err.endswith("\n  fix: --env_name=grid_env:Grid\n")
+    Path("grid_env.py").write_text("class Grid(")
+    assert "give its module, too: module:MyEnv" in command("--env_name=grid_env")[2]
 
 
 def test_a_mistake_inside_of_a_constructor_keeps_its_own_traceback(command):
@@ -555,6 +569,15 @@ def test_a_reader_that_has_left_is_no_error():
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no disk that is always full")
+@pytest.mark.parametrize(("words", "code"), [("--help", 1), ("eval --help", 1), ("--x=1", 2)])
+def test_a_disk_too_full_for_a_page_of_help_is_an_error(words, code):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, MAIN, *words.split()], stdout=full,
+                              stderr=subprocess.PIPE, text=True)
+    assert done.returncode == code and "error: " in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no disk that is always full")
 def test_a_disk_too_full_for_the_output_costs_a_run_nothing_else(tmp_path):
     argv = [*CARTPOLE, "--total_steps=64", "--eval_episodes=1", f"--run_dir={tmp_path / 'run'}"]
     with open("/dev/full", "w") as full:
@@ -583,7 +606,7 @@ def test_the_last_lines_are_training_evaluation_curve_and_what_to_do_next(comman
     code, out, err = command(*CARTPOLE, "--seed=1")
     assert (code, err) == (0, "")
     *_, trained, model, evaluated, curve, following = out.splitlines()
-    assert re.fullmatch(r"evaluation return -?\d+\.\d ± \d+\.\d \(2 episodes\)", evaluated)
+    assert re.fullmatch(r"evaluation return -?\d+\.\d+ ± \d+\.\d+ \(2 episodes\)", evaluated)
     assert curve == f"curve     {only_run()}/curve.png"
     assert following == f"next      {program()} play {only_run()}"
     assert re.fullmatch(r"trained   96 steps in \d+\.\d s after \d+\.\d s of start-up,"
@@ -594,7 +617,8 @@ def test_the_last_lines_are_training_evaluation_curve_and_what_to_do_next(comman
 def test_the_best_evaluation_is_named_with_its_file(command):
     code, out, _ = command(*CARTPOLE, "--eval_interval=32", "--eval_episodes=2")
     best = json.loads((only_run() / "summary.json").read_text())["best"]
-    assert code == 0 and f"best      evaluation {best['mean']:.1f} at step {best['step']}" in out
+    text = f"best      evaluation {return_text(best['mean'])} at step {best['step']}"
+    assert code == 0 and text in out
     assert f"{only_run()}/best.safetensors" in out.split()
 
 

@@ -108,7 +108,7 @@ def test_an_interrupt_leaves_the_mean_of_the_episodes_that_have_ended(
     assert (ended.value.code, out) == (130, "")
     assert begun == ["" if options else f"model     {run / 'model.safetensors'}\n"
                      "env       CartPole-v1, seed 1, deterministic actions\n"]
-    assert re.search(r"note: played 4 of 100 episodes in \d+ s, with a mean return of 6.0\n$", err)
+    assert re.search(r"note: played 4 of 100 episodes in \d+ s, with a mean return of 6.00\n$", err)
 
 
 def test_torch_has_as_many_threads_as_in_the_run(run, monkeypatch):

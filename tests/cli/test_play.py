@@ -15,6 +15,7 @@ from fastppo.cli.interrupts import Stop
 from fastppo.evaluation import video, video_file
 from fastppo.evaluation.frames import FramePainter
 from fastppo.machine import limits
+from fastppo.settings.values import return_text
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +58,8 @@ def test_the_episodes_are_those_of_an_evaluation(run, capsys):
     told = capsys.readouterr().out.splitlines()
     assert told[:2] == ["model     run/model.safetensors",
                         "env       CartPole-v1, seed 1, deterministic actions"]
-    assert told[2:4] == [f"episode   {i + 1}: return {found.returns[i]:.1f}, {steps[i]} steps"
-                         for i in range(2)]
+    assert told[2:4] == [f"episode   {i + 1}: return {return_text(found.returns[i])},"
+                         f" {steps[i]} steps" for i in range(2)]
     assert told[4] == f"video     two.webp   {sum(steps) + 2} frames"
     assert frames("two.webp") == (sum(steps) + 2, (600, 422), 20)
 
@@ -104,7 +105,7 @@ def test_the_most_frames_are_told(run, monkeypatch, capsys):
 def test_with_a_display_there_is_a_window_and_no_file(run, monkeypatch, capsys):
     monkeypatch.setenv("DISPLAY", ":99")
     main.main(["play", "run", "--max_episode_steps=3"])
-    assert "return 3.0, 3 steps" in capsys.readouterr().out
+    assert "return 3.00, 3 steps" in capsys.readouterr().out
     assert [path.name for path in run.parent.rglob("video.*")] == []
 
 
@@ -155,6 +156,7 @@ def test_wrong_words_are_refused_with_a_fix(run, capsys):
     assert "in a folder that exists" in refused(capsys, "run", "--output=none/a.webp")
     assert "leave --fps out" in refused(capsys, "run", "--fps=0")
     assert "--view=both" in refused(capsys, "run", "--view=bot")
+    assert "--max_episode_steps=9" in refused(capsys, "run", "--max_steps=9")
     assert "--episodes=100" in refused(capsys, "run", "--episodes=0")
     assert sorted(path.name for path in run.iterdir()) == ["model.safetensors"]
 

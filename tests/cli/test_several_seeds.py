@@ -117,7 +117,11 @@ def test_the_state_of_a_run_is_its_share_of_the_steps_and_its_return(tmp_path):
     with open(folder / "metrics.csv", "a") as file:
         file.write("50,2")  # a row that is being written
     assert seeds.state_text(run, 100) == "seed 3   42 %   return 148.3"
+    run.output.write_text("trained   42 steps\n")
     assert seeds.state_text(run, 42) == "seed 3   evaluating, 10 s in all"
+    told = "played 4 of 100 episodes in 10 s, with a mean return of 9.50"
+    run.output.write_text(f"trained   42 steps\n{told}\n")
+    assert seeds.state_text(run, 42) == f"seed 3   {told}"
     (folder / "metrics.csv").write_text("global_step\n")
     assert seeds.state_text(run, 100) == "seed 3   starting, 10 s"
 
@@ -149,6 +153,7 @@ def test_seeds_have_the_results_of_single_runs_in_folders_of_their_own(command):
     assert (code, err) == (0, "")
     assert [re.split(r"  +", line.strip())[0] for line in out.splitlines()[-7:-3]] == [
         "seed", "1", "2", "mean"]
+    assert sorted(re.findall(r"(?m)^seed (\d)   done, \d+ s$", out)) == ["1", "2"]
     assert re.search(r"^   2 .*  runs/CartPole-v1__ppo__2__\d{8}-\d{6}$", out, re.M)
     picture, again = re.search(r"curves    (runs/seeds-\d{8}-\d{6}.png)\nnext .* main.py (.*)$",
                                out, re.S).groups()

@@ -40,6 +40,11 @@ def test_it_plays_what_its_trainer_plays_bit_for_bit(trainer, tmp_path, settings
     assert same(policy.evaluate(episodes=5, deterministic=deterministic), wanted)  # again the same
 
 
+def test_its_repr_is_a_line_with_environment_model_and_steps(trainer, tmp_path):
+    policy = saved(trainer("CartPole-v1", total_steps=2_000), tmp_path)
+    assert repr(policy) == "<policy for CartPole-v1: mlp, of a run of 2,000 steps>"
+
+
 def test_another_seed_gives_other_episodes(trainer, tmp_path):
     policy = saved(trainer("CartPole-v1").learn(32), tmp_path)
     with pytest.raises(ConfigError, match=r"policy.evaluate\(episodes=5\)"):

@@ -243,7 +243,7 @@ def test_a_missing_file_is_refused_and_of_a_folder_the_last_policy_is_read(tmp_p
         with pytest.raises(CheckpointError, match=why):
             load(path)
     with PPO("CartPole-v1", **TINY) as ppo:
-        ppo.save(tmp_path / "model.safetensors")
+        assert ppo.save(tmp_path / "model.safetensors") == tmp_path / "model.safetensors"
     assert load(tmp_path).config.env_name == "CartPole-v1"
 
 
@@ -253,10 +253,13 @@ def test_a_path_without_a_file_is_answered_with_one_that_there_is(tmp_path, monk
     for path in ("runs", "nix.safetensors"):
         with pytest.raises(CheckpointError, match='fix: load.*runs/.*/model.safetensors"'):
             load(path)
-    for age, name in ((9, "runs/walk__1/model"), (5, "runs/pole__1/model"), (7, "lander")):
+    for age, name, form in ((9, "runs/walk__1/model", "fastppo policy 1"), (1, "theirs", "pt"),
+                            (5, "runs/pole__1/model", "fastppo policy 1"), (2, "other", None),
+                            (7, "lander", "fastppo policy 2"), (3, "saved", "fastppo checkpoint")):
         path = tmp_path / f"{name}.safetensors"
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes((2).to_bytes(8, "little") + b"{}")  # long enough to be proposed
+        head = json.dumps({"__metadata__": {"format": form}} if form else {}).encode()
+        path.write_bytes(len(head).to_bytes(8, "little") + head)
         os.utime(path, (100 - age, 100 - age))
     for wrong, found in (("runs", "runs/pole__1/model"), (".", "lander"),
                          ("runs/model.safetensors", "runs/pole__1/model")):

@@ -43,7 +43,7 @@ def test_the_vector_level_is_the_widest_that_the_kernels_have(flags, level):
 
 
 def test_without_the_extension_there_is_no_level_and_no_file(monkeypatch):
-    monkeypatch.setattr(facts_of, "extension_file", lambda: None)
+    monkeypatch.setattr(facts_of.installation, "extension_file", lambda: None)
     monkeypatch.setattr(kernels, "COMPILED", False)
     assert kernel_facts(["avx2", "fma"]) == {
         "backend": "numba", "file": None, "simd": None, "workers": False}

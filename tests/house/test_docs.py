@@ -92,6 +92,13 @@ def test_every_example_runs(path, tmp_path):
     assert ran.returncode == 0 and ran.stdout, ran.stderr
 
 
+def test_the_search_without_optuna_says_how_to_install_it(tmp_path):
+    (tmp_path / "optuna.py").write_text("raise ModuleNotFoundError('no optuna')")
+    ran = subprocess.run([sys.executable, ROOT / "examples" / "search.py"], capture_output=True,
+                         text=True, env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    assert (ran.returncode, ran.stderr) == (1, "this example needs Optuna: pip install optuna\n")
+
+
 def test_the_readmes_extras_are_those_there_are():
     listed = re.search(r"Extras: ([^.]*)\.", README)[1]
     with open(ROOT / "pyproject.toml", "rb") as file:

@@ -77,7 +77,7 @@ def test_metrics_of_an_evaluation_come_in_its_row_and_in_no_other(trainer, tmp_p
 
 def test_a_line_is_printed_at_every_evaluation(trainer, capsys):
     trainer(Counting, progress="lines", total_steps=128, **WORDS).learn()
-    assert re.findall(r"evaluation return (\S+)", capsys.readouterr().out) == ["5.0", "5.0"]
+    assert re.findall(r"evaluation return (\S+)", capsys.readouterr().out) == ["5.00", "5.00"]
 
 
 def test_one_episode_has_no_spread(trainer):
@@ -176,7 +176,7 @@ def test_the_commands_summary_says_score_and_step_of_the_best(tmp_path, monkeypa
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["best"] == {"mean": 5.0, "step": 16, "model": "best.safetensors"}
     assert played == [16, 32, 48] and summary["evaluation"]["mean"] == 5.0  # the last one is known
-    assert "\nevaluation return 5.0 ± 0.0 (2 episodes)\n" in capsys.readouterr().out
+    assert "\nevaluation return 5.00 ± 0.00 (2 episodes)\n" in capsys.readouterr().out
 
 
 BELL = '''

@@ -20,6 +20,7 @@ from fault_envs import Calm, children, guard, holds
 import fastppo
 from fastppo import PPO, Error, load
 from fastppo.errors import ClosedError, ConfigError, ModelError
+from fastppo.settings.values import return_text
 
 TINY = dict(preset="none", seed=1, num_envs=4, num_steps=16, num_minibatches=2, epochs=1,
             num_workers=0)
@@ -167,7 +168,8 @@ def test_evaluation_plays_the_same_episodes_every_time():
     assert len(one.returns) == 5 and one.mean == one.returns.mean()
     assert one.std == pytest.approx(one.returns.std(ddof=1))
     assert one.ci95 == pytest.approx(1.96 * one.std / 5**0.5)
-    assert str(one) == f"{one.mean:.1f} ± {one.ci95:.1f} (5 episodes)"
+    mean, ci95 = (return_text(x, one.mean) for x in (one.mean, one.ci95))
+    assert str(one) == f"{mean} ± {ci95} (5 episodes)"
 
 
 def test_more_episodes_begin_with_the_fewer():

@@ -16,8 +16,9 @@ from fastppo.reports.comparison import (
     interquartile_mean,
     last_tenth,
 )
-from fastppo.reports.comparison_text import comparison_text, digits_of
+from fastppo.reports.comparison_text import comparison_text
 from fastppo.reports.run_table import read_runs
+from fastppo.settings.values import digits_of, return_text
 
 
 def runs(folder, scores, **others):
@@ -165,3 +166,12 @@ def test_lines_are_at_most_80_wide(tmp_path):
                                            (12_345, 0), (1e-12, 6)])
 def test_numbers_have_four_digits(scale, digits):
     assert digits_of(scale) == digits
+
+
+@pytest.mark.parametrize("value, scale, text", [
+    (148.31, None, "148.3"), (-12345.67, None, "-12345.7"), (9.5, None, "9.50"),
+    (0.9, None, "0.900"), (0.95, None, "0.950"), (-0.00123, None, "-0.00123"), (0.0, None, "0.0"),
+    (-0.0, None, "0.0"), (-0.02, 200.0, "0.0"), (0.02, 0.9, "0.020"), (np.nan, None, "nan"),
+    (np.inf, None, "inf")])
+def test_a_return_has_three_digits_and_zero_no_sign(value, scale, text):
+    assert return_text(value, scale) == text

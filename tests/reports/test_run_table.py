@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -76,6 +77,15 @@ def test_of_several_runs_those_without_a_row_are_left_out_with_a_note(tmp_path, 
     assert only(folder).seed == 0
     assert "stopped/metrics.csv has no complete row and is left out" in capsys.readouterr().err
 
+
+def test_a_run_that_failed_in_its_first_iteration_is_answered_with_one_that_has_rows(
+        tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_run(Path("runs/good"), [1.0])
+    write_run(Path("runs/latest"), [])
+    with pytest.raises(ConfigError, match="failed or been stopped in the first iter") as caught:
+        read_runs("runs/latest")
+    assert "such as runs/good, or" in caught.value.fix
 
 
 @pytest.mark.parametrize("name, data, says", [

@@ -285,6 +285,17 @@ def test_a_later_end_that_raises_the_learning_rate_again_is_said(trainer, caplog
     assert "anneal_lr=False" in caplog.text
 
 
+@pytest.mark.parametrize(("settings", "total", "told"), [
+    ({}, 96, True), ({}, 128, False), ({}, 256, False), ({}, 32, False),
+    (dict(anneal_lr=False), 96, False)])
+def test_a_resumed_run_whose_schedules_end_earlier_is_told(
+        trainer, caplog, tmp_path, settings, total, told):
+    path = tmp_path / "checkpoint-000000000064.safetensors"
+    trainer(Chance, total_steps=128, **settings).learn(64).checkpoint(path)
+    with PPO.resume(path, Chance, total_steps=total, num_workers=0):
+        assert ("now end at step 96, and no more at 128" in caplog.text) == told
+
+
 def test_a_constant_learning_rate_never_rises(trainer, caplog):
     ppo = trainer(Chance, total_steps=128, anneal_lr=False)
     ppo.learn(128)
