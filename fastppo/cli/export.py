@@ -70,7 +70,8 @@ def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[
     from fastppo.evaluation.loaded_policy import stored_arguments
     from fastppo.files.export_samples import play_episodes, sample_episodes
     if env_name:
-        return play_episodes(policy, make_factory(env_name, **wrapped)), f"steps of {env_name}"
+        factory = make_factory(env_name, None, stored_arguments(stored_name, kwargs), **wrapped)
+        return play_episodes(policy, factory), f"steps of {env_name}"
     if is_registered(stored_name):  # no module of the file's is imported
         with contextlib.suppress(Error):  # not installed here, another version, or with texts
             factory = make_factory(stored_name, None, stored_arguments(stored_name, kwargs),

@@ -282,7 +282,9 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
     """
     from fastppo.build.given_settings import given_again
     from fastppo.errors import Error
+    from fastppo.evaluation.loaded_policy import has_text
     from fastppo.evaluation.video_file import best_format
+    from fastppo.machine.child_env import without_secrets
     from fastppo.outputs.video_recorder import record_episode
     from fastppo.reports.curves import save_curve
     try:
@@ -297,6 +299,8 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
     named = given_again(ppo)
     if "eval_env" in named:  # it is played in
         named["env_name"] = named.pop("eval_env")
+    elif has_text(ppo.config.env_kwargs):  # which a file's reader does not use
+        named["env_kwargs"] = without_secrets(ppo.config.env_kwargs)
     flags = [flag(name, text) for name, text in named.items()]
     if "rgb_array" not in ppo.source.metadata.get("render_modes", ()):
         flags.append(flag("view", "network"))

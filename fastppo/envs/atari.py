@@ -189,7 +189,7 @@ def atari_options(settings: Mapping[str, Any]) -> AtariOptions | None:
     for name in ("end_on_life_loss", "noop_max", "fire_on_reset"):
         if not on and settings[name] != default_of(name):
             preset = settings.get("preset", "none")
-            unset = (Set(preset="none"),) * (preset != "none")  # which may have set it
+            unset = (Set(preset="none", **{name: default_of(name)}),) * (preset != "none")
             raise ConfigError(f"{name} is for preprocessing=atari", (
                 Set(preprocessing="atari"), *unset)
                 if is_atari_id(settings["env_name"]) else Omit(name))

@@ -119,12 +119,13 @@ def stored_arguments(env_name: str, env_kwargs: dict[str, Any] | None) -> dict[s
 
     Texts may name files or modules, so they must be given.
     """
-    if _has_text(env_kwargs):
+    if has_text(env_kwargs):
         raise ConfigError(f"{env_name} had arguments in training, and texts of a file are never"
                           " used as arguments", Set(env_kwargs=env_kwargs))
     return env_kwargs
 
 
-def _has_text(value: Any) -> bool:
+def has_text(value: Any) -> bool:
+    """True for a text, and for a dict or a list with one."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return isinstance(value, str) or any(map(_has_text, parts))
+    return isinstance(value, str) or any(map(has_text, parts))

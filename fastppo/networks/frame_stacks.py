@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastppo.errors import InputError
 from fastppo.machine.arena import Arena
 from fastppo.spaces.leaves import leaf_arrays
 from fastppo.spaces.observations import ObservationLayout
@@ -16,7 +17,8 @@ class FrameStacks:
 
     It stands for the tensor of the observations. `flatten`, `narrow`, `index_select`, `to`
     and `clone` return FrameStacks and copy no stack; an index returns a tensor, and so does every
-    other method of tensors, which makes the whole tensor first.
+    other method of tensors, which makes the whole tensor first. What is written must be written to
+    `frames`, which stacks share: an assignment or a method in place raises InputError.
     """
 
     def __init__(self, frames: Tensor, stacks: Tensor):
@@ -32,9 +34,14 @@ class FrameStacks:
             return self.tensor()[index]
         return FrameStacks(self.frames, self.stacks[index]).tensor()
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise _read_only()
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name.endswith("_"):
+            raise _read_only()
         return getattr(self.tensor(), name)
 
     def tensor(self) -> Tensor:
@@ -54,12 +61,19 @@ class FrameStacks:
         return FrameStacks(self.frames, self.stacks.index_select(axis, which))
 
     def to(self, device: torch.device, **how: bool) -> "FrameStacks":
-        """The same on `device`."""
-        return FrameStacks(self.frames.to(device, **how), self.stacks.to(device, **how))
+        """The same on `device`; with a dtype, the frames as that."""
+        stacks = self.stacks if isinstance(device, torch.dtype) else self.stacks.to(device, **how)
+        return FrameStacks(self.frames.to(device, **how), stacks)
 
     def clone(self) -> "FrameStacks":
         """The same in memory of their own."""
         return FrameStacks(self.frames.clone(), self.stacks.clone())
+
+
+def _read_only() -> InputError:
+    """The error for stacked observations that are written to."""
+    return InputError("stacked observations are read from single frames, and cannot be written to",
+                      "change rollout.obs.frames, which the stacks share")
 
 
 def rollout_observations(arena: Arena, layout: ObservationLayout) -> Any:

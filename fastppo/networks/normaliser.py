@@ -142,8 +142,9 @@ def update_snapshot(observer: ObservationNormaliser, keys: Any) -> None:
 
 
 def channels_first(shape: tuple[int, ...], x: Tensor) -> Tensor:
-    """Images [b h w c] as [b c h w], if the last of the three axes of `shape` is the shortest."""
-    return x.permute(0, 3, 1, 2) if channels_are_last(shape) else x
+    """Images [b ... h w c] as [b ... c h w], if the last of three axes of `shape` is the shortest.
+    """
+    return x.movedim(-1, -3) if channels_are_last(shape[-3:]) else x
 
 
 def channels_last(x: Tensor) -> Tensor:

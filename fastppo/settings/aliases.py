@@ -54,7 +54,7 @@ LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
     "Stable-Baselines3's": {
         "n_steps": "num_steps", "n_envs": "num_envs", "n_epochs": "epochs",
         "n_timesteps": "total_steps", "batch_size": MINIBATCH_SIZE,
-        "policy": Answer(Set(model="mlp")),
+        "policy": "model",
         "policy_kwargs": Answer(Set(hidden_sizes=(64, 64), activation="tanh")),
         "share_features_extractor": "shared_critic", "lstm_hidden_size": "rnn_size",
         "net_arch": "hidden_sizes", "log_path": "run_dir",
@@ -62,7 +62,7 @@ LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
         "normalize": Answer(Set(norm_obs=True, norm_rewards=True), Set(norm_obs=False)),
         "normalize_advantage": Answer(Set(norm_advantages="minibatch"),
                                       Set(norm_advantages="none")),
-        "clip_obs": "obs_limit", "clip_reward": "reward_limit",
+        "clip_obs": "obs_limit", "clip_reward": "clip_rewards reward_limit",
         "verbose": Answer(Set(progress="lines"), Set(progress="none")),
         "algo": Answer("leave it out: it is PPO"), "n_eval_episodes": "eval_episodes",
         "eval_freq": "eval_interval", "use_sde": Answer(Set(sde=True), Set(sde=False)),
@@ -81,6 +81,13 @@ LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
         "log_dir": "run_dir", "output_dir": "run_dir", "config": "preset",
         "run_name": "name", "load": "init_from resume",
         "gpu": Answer(Set(device="auto"), Set(device="cpu")),
+        "reward_clip": "clip_rewards", "num_stack": "frame_stack", "stack_num": "frame_stack",
+        "n_stack": "frame_stack", "screen_size": "resize", "episodic_life": "end_on_life_loss",
+        "episode_life": "end_on_life_loss", "terminal_on_life_loss": "end_on_life_loss",
+        "use_fire_reset": "fire_on_reset",
+        **dict.fromkeys(("sticky_actions", "repeat_action_probability"), Answer(
+            Set(env_kwargs={"repeat_action_probability": 0.25}),
+            Set(env_kwargs={"repeat_action_probability": 0.0}))),
         "rnn_type": Answer(Set(rnn="gru")),
         "recurrent": Answer(Set(rnn="lstm"), Set(rnn="none")),
         "use_rnn": Answer(Set(rnn="gru"), Set(rnn="none")),
@@ -127,7 +134,7 @@ def unknown_setting(typed: str, name: str, value: Any, off: bool, known: Sequenc
         return f'there is no setting "{name}"', nearest_setting(name, known, value=value)
     ours = FOREIGN_NAMES[name]
     if isinstance(ours, str):
-        given = "..." if value in ("", None) else value
+        given = "..." if value in ("", None) else VALUE_ALIASES.get(str(value), value)
         ours = Answer(tuple(Set(**{one: given}) if _is_written(given) else f"call it {one}"
                             for one in ours.split()))
     return (f"{typed} is a name of {library_of(name)}, not of fastppo{ours.why}",

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -247,6 +248,10 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["--batch_size=99", "--num_envs=10", "--num_steps=99"], "", "=10, for 99 of the 990 samples"),
     (["--batch_size=99", "--num_steps=x"], "", "give num_minibatches, which is num_envs x num_s"),
     (["--policy=MlpPolicy"], "Stable-Baselines3's", "--model=mlp"),
+    (["--policy=CnnPolicy"], "Stable-Baselines3's", "--model=cnn"),
+    (["--clip_reward=True"], "Stable-Baselines3's", "--clip_rewards=True; or --reward_limit=True"),
+    (["--episodic_life=True"], "another library's", "--end_on_life_loss=True"),
+    (["--sticky_actions=False"], "another", """'{"repeat_action_probability": 0.0}'"""),
     (["--verbose=0"], "Stable-Baselines3's", "--progress=none"),
     (["--timesteps=100"], "another library's", "--total_steps=100"),
     (["--num_env=3", "--n_steps=1"], "2 flags", "--num_envs=3"),
@@ -261,8 +266,8 @@ def test_what_cannot_be_meant_is_refused_with_a_fix(argv, what, fix):
 @pytest.mark.parametrize("name, ours", list(FOREIGN_NAMES.items()))
 def test_every_answer_to_another_librarys_name_is_one_that_works(name, ours):
     for fix in (ours.on, ours.off) if isinstance(ours, Answer) else [
-            Set(**{one: "none" if one == "preset" else "1"}) for one in ours.split()]:
-        command_line.read(fix.text(shell=True).split() if isinstance(fix, Set) else [])
+            Set(**{one: {"preset": "none", "model": "cnn"}.get(one, "1")}) for one in ours.split()]:
+        command_line.read(shlex.split(fix.text(shell=True)) if isinstance(fix, Set) else [])
 
 
 @pytest.mark.parametrize("words, fix", [
@@ -1284,6 +1289,10 @@ def test_a_video_is_recorded_if_it_is_asked_for_and_what_cannot_be_is_a_note(com
     assert f"next      {program()} play b --env_name=shop:Plain --view=network\n" in out
     code, out, _ = command(*CARTPOLE, "--eval_env=shop:pole", "--eval_episodes=0", "--run_dir=c")
     assert code == 0 and f"next      {program()} play c --env_name=shop:pole\n" in out
+    kwargs = """--env_kwargs='{"fails": "no"}'"""  # texts of a file are never used
+    code, out, _ = command("--env_name=shop:Plain", kwargs.replace("'", ""), *TINY,
+                           "--eval_episodes=0", "--run_dir=d")
+    assert code == 0 and f" --env_name=shop:Plain {kwargs} --view=network\n" in out
 
 
 def test_an_evaluation_that_fails_is_a_note_and_the_curve_is_drawn(command, monkeypatch):

@@ -21,7 +21,7 @@ from torch.distributions import (
 )
 
 from fastppo import PPO, export, load
-from fastppo.errors import ConfigError, ModelError
+from fastppo.errors import ConfigError, InputError, ModelError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 from fastppo.networks import cnn, normaliser
@@ -308,6 +308,34 @@ def test_a_model_gets_channels_last_in_memory_unless_its_forward_refuses_them(
     back, obs = load(tmp_path / "p.safetensors", model=model), CHANNELS_FIRST.sample()
     assert np.array_equal(back.predict(obs), ppo.policy.predict(obs))
     assert channels_are_last(back.net.seen) == last
+
+
+@pytest.mark.parametrize("shape", [(36, 40, 3), (3, 36, 40)])
+@pytest.mark.parametrize("stack", [1, 2])
+def test_a_model_gets_the_channels_before_height_and_width_also_of_stacks(trainer, shape, stack):
+    class Seen(torch.nn.Module):
+        def __init__(self, obs_space, act_space):
+            super().__init__()
+            self.out = torch.nn.Linear(1, 3)
+
+        def forward(self, obs):
+            self.shape = tuple(obs.shape[1:])
+            out = self.out(obs.flatten(1).mean(1, keepdim=True))
+            return out[:, :2], out[:, 2]
+    ppo = trainer(lambda: Bright(shape), model=Seen, frame_stack=stack)
+    ppo.update(ppo.collect())
+    assert ppo.policy.net.shape == (2, 3, 36, 40)[2 - stack:] if stack == 2 else (3, 36, 40)
+
+
+def test_stacked_observations_cannot_be_written_to_but_their_frames_can(trainer):
+    ppo = trainer(Bright, model="cnn", frame_stack=4, num_steps=30)
+    obs = ppo.collect().obs
+    for write in (lambda: obs.zero_(), lambda: obs.__setitem__(0, 0)):
+        with pytest.raises(InputError, match="\n  fix: change rollout.obs.frames"):
+            write()
+    assert torch.equal(obs.to(torch.float32)[3], obs.tensor()[3].float())
+    obs.frames.zero_()
+    assert not obs[0].any()
 
 
 class Bright(gym.Env):
