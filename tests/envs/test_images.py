@@ -314,7 +314,7 @@ def test_a_game_that_skips_frames_already_is_refused_before_torch_is_imported(se
 @NEEDS_ALE
 @pytest.mark.parametrize("kwargs, what", [
     ({"repeat_action_probability": 2}, "repeat_action_probability is 2, not from 0 to 1"),
-    ({"repeat_action_probability": "x"}, "'x'}: setFloat[^\n]*"),
+    ({"repeat_action_probability": "x"}, "'x'}: one of them has a value of another type"),
     ({"mode": 99}, "mode"), ({"frameskip": 0}, "Invalid frameskip of 0")])
 def test_arguments_that_a_game_refuses_are_an_error_of_the_setting(trainer, kwargs, what):
     preset = "none" if "frameskip" in kwargs else "auto"
@@ -331,7 +331,7 @@ def wrapped_pong():
 
 @NEEDS_ALE
 @pytest.mark.parametrize("settings, what", [
-    ({"frame_skip": 4}, "a wrapper around wrapped_pong does so already, for 4 frames\n"
+    ({"frame_skip": 4}, "but wrapped_pong does so already, for 4 frames\n"
      "  fix: leave --frame_skip out"),
     ({"preset": "atari"}, "is made with preprocessing of its own\n"
      "  fix: --preprocessing=none --end_on_life_loss=False")])
@@ -341,6 +341,14 @@ def test_a_game_with_preprocessing_of_its_own_is_not_preprocessed_again(trainer,
         trainer(wrapped_pong, **settings)
     assert caught.value.shell.endswith(what)
     trainer(wrapped_pong, preset="atari", preprocessing="none", end_on_life_loss=False)
+
+
+@NEEDS_ALE
+def test_a_native_game_is_not_sent_to_workers_where_its_frame_skip_is_refused(trainer):
+    with pytest.raises(ConfigError) as caught:
+        trainer("ALE/Pong-v5", vec="native", frame_skip=4)
+    assert caught.value.shell.endswith("fix: --frame_skip=none")
+    assert trainer("ALE/Pong-v5", vec="native").config.model == "cnn"
 
 
 @NEEDS_ALE
