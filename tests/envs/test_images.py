@@ -286,6 +286,17 @@ def test_an_mlp_for_images_that_are_too_small_for_a_cnn_is_a_warning(trainer, ca
                                          "\n  fix: model=impala")
 
 
+def test_an_mlp_for_what_would_be_an_image_with_another_axis_is_a_warning(trainer, caplog):
+    def plane(side=36, high=1.0):
+        return lambda: Picture(Box(0, high, (side, side), np.float32))
+    for make in plane(35), plane(high=np.inf):
+        assert trainer(make).config.model == "mlp" and not caplog.text
+    assert trainer(plane()).config.model == "mlp"
+    assert caplog.text.rstrip().endswith("fix: frame_stack=4, or an axis of channels")
+    caplog.clear()
+    assert trainer(plane(), frame_stack=4).config.model == "cnn" and not caplog.text
+
+
 def test_an_mlp_on_images_is_a_warning_of_its_cost(trainer, caplog):
     space = Box(0, 255, (40, 40, 3), np.uint8)
     trainer(lambda: Picture(space), model="mlp", hidden_sizes=(64, 64))
