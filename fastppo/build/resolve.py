@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any
 
 import torch
+from gymnasium.vector.utils import batch_space
 
 from fastppo.build.check_config import is_user_model, normalises_rewards, unsupported
 from fastppo.build.check_settings import check_settings, largest_image, models_for
@@ -145,6 +146,10 @@ def _model(config: Config, seen: ObservationLayout) -> Any:
             log.warning("model=mlp was chosen, because model=cnn is for images of %dx%d or larger,"
                         " and the largest here is %s\n  fix: model=%s", *[IMAGE_MODELS["cnn"]] * 2,
                         "x".join(map(str, largest_image(seen))), fitting[0])
+        elif seen.is_box and len(seen.space.shape) == 2 and "cnn" in models_for(
+                ObservationLayout(batch_space(seen.space, 1), seen.act_space)):
+            log.warning("model=mlp was chosen, because a Box with two axes is an image only if it"
+                        " is of uint8\n  fix: frame_stack=4, or an axis of channels")
         return "cnn" if for_images else "mlp"
     if config.model == "mlp" and for_images:
         numbers = ObservationEncoding(seen).size

@@ -262,6 +262,14 @@ def frames_of_wrappers(env: gym.Env) -> int:
     return 0
 
 
+def own_skips(env: gym.Env) -> set[Any]:
+    """The frames for which a game, or a wrapper around it, repeats an action itself; {} for none.
+    """
+    game = env.unwrapped
+    frames = getattr(game, "_frameskip", 1) if hasattr(game, "ale") else 1
+    return {frames, frames_of_wrappers(env)} - {0, 1}
+
+
 def check_game(env: gym.Env, games: AtariOptions) -> None:
     """Raises ConfigError if `env` cannot be preprocessed with these options."""
     game = env.unwrapped

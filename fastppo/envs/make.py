@@ -55,9 +55,9 @@ class EnvFactory:
             env = self._from_spec() if spec else self._from_callable()
         if games:
             env = atari.preprocess_atari(env, self.limit, games)
-        elif images.frame_skip > 1 and (skipped := atari.frames_of_wrappers(env)) > 1:
-            raise ConfigError(f"frame_skip repeats an action, but a wrapper around {self.name} does"
-                              f" so already, for {skipped} frames", Omit("frame_skip"))
+        elif images.frame_skip > 1 and (skipped := atari.own_skips(env)):
+            raise ConfigError(f"frame_skip repeats an action, but {self.name} does so already, for"
+                              f" {skipped.pop()} frames", Omit("frame_skip"))
         else:
             env = env if images == UNCHANGED else ImagePreprocessing(env, images)
             env = gym.wrappers.TimeLimit(env, self.limit) if self.limit else env
@@ -226,11 +226,12 @@ def _settings_error(factory: EnvFactory, error: BaseException) -> ConfigError | 
     if isinstance(error, TypeError) and (wrong := env_hints.wrong_keywords(
             factory.name, factory.constructor, factory.kwargs)):
         return wrong
-    first_line = str(error).partition("\n")[0]
+    why = str(error).partition("\n")[0]
+    if "incompatible function arguments" in why:  # of the emulator, which does not name the setting
+        why = "one of them has a value of another type"
     if _is_known(factory.constructor) and factory.kwargs:  # of one's own the traceback is wanted
         return ConfigError(f"{factory.name} cannot be made with the env_kwargs"
-                           f" {without_secrets(factory.kwargs)}: {first_line}",
-                           Omit("env_kwargs"))
+                           f" {without_secrets(factory.kwargs)}: {why}", Omit("env_kwargs"))
     return None
 
 

@@ -14,7 +14,7 @@ from fastppo.envs.wrappers import warn_of_doubled
 from fastppo.errors import ConfigError, EnvError, SpaceError
 from fastppo.machine.exit_message import exit_message
 from fastppo.settings.fixes import Omit, Set
-from fastppo.spaces.leaves import masked_space
+from fastppo.spaces.leaves import mask_leaf, masked_space
 
 MOST_ENVS = 1_000_000
 ENDED = EnvError("the process has ended inside an environment that it had made to read its spaces:"
@@ -95,6 +95,10 @@ class EnvSource:
             if hidden:
                 self.masked = True
                 self.obs_space = masked_space(self.obs_space, self.act_space)
+            if show_masks and factories[0].images.frame_skip > 1 and mask_leaf(
+                    self.obs_space, self.act_space) is not None:
+                raise ConfigError("frame_skip repeats an action, which the action mask may forbid"
+                                  " in the next frame", Omit("frame_skip"))
             for factory in factories:
                 factory.masked = self.masked
             if self.config.num_workers == "auto":

@@ -101,9 +101,10 @@ def check_unwrapped(config: Config) -> None:
     """
     defaults = {name: default_of(name) for name in WRAPPING}
     if changed := [name for name in WRAPPING if getattr(config, name) != defaults[name]]:
+        workers = (Set(vec="workers"),) * ("frame_skip" not in changed)  # the id may skip, too
         raise ConfigError(f"{changed[0]}={getattr(config, changed[0])}, but vec={config.vec} makes"
                           " complete environments, whose own settings are given as env_kwargs",
-                          (Set(vec="workers"), Set(**{name: defaults[name] for name in changed})))
+                          (*workers, Set(**{name: defaults[name] for name in changed})))
 
 
 def make_vector(config: Config) -> VectorEnv:

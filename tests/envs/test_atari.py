@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import MaxAndSkipObservation, TimeLimit
 from interruption import assert_interrupts_change_nothing
 from scripted_game import Game, Quick
 from source_tree import ROOT
@@ -328,6 +328,9 @@ def game(**other):
     (game(observation_space=Box(np.zeros(9), np.arange(9.0), dtype=np.float64)), ATARI,
      r"space Box\(9,\) float64 from 0.0 to 8.0 and the action space Discrete\(4\)"),
     (Game, ATARI, "Game skips frames itself: its frameskip is 4"),
+    (Game, {"frame_skip": 2}, "Game does so already, for 4 frames"),
+    (game(_frameskip=(2, 5)), {"frame_skip": 2}, r"for \(2, 5\) frames"),
+    (lambda: MaxAndSkipObservation(Quick(), 3), {"frame_skip": 2}, "for 3 frames"),
     ("Scripted-v0", {**ATARI, "env_kwargs": {"frameskip": 3}}, "its frameskip is 3"),
     (game(observation_space=Box(0, 255, (128,), np.uint8)), ATARI, r"space Box.*\(128,\)"),
     (game(observation_space=Dict(image=Box(0, 1))), ATARI, "space Dict"),

@@ -286,6 +286,17 @@ def test_an_mlp_for_images_that_are_too_small_for_a_cnn_is_a_warning(trainer, ca
                                          "\n  fix: model=impala")
 
 
+def test_an_mlp_for_what_would_be_an_image_with_another_axis_is_a_warning(trainer, caplog):
+    def plane(side=36, high=1.0):
+        return lambda: Picture(Box(0, high, (side, side), np.float32))
+    for make in plane(35), plane(high=np.inf):
+        assert trainer(make).config.model == "mlp" and not caplog.text
+    assert trainer(plane()).config.model == "mlp"
+    assert caplog.text.rstrip().endswith("fix: frame_stack=4, or an axis of channels")
+    caplog.clear()
+    assert trainer(plane(), frame_stack=4).config.model == "cnn" and not caplog.text
+
+
 def test_an_mlp_on_images_is_a_warning_of_its_cost(trainer, caplog):
     space = Box(0, 255, (40, 40, 3), np.uint8)
     trainer(lambda: Picture(space), model="mlp", hidden_sizes=(64, 64))
@@ -314,7 +325,7 @@ def test_a_game_that_skips_frames_already_is_refused_before_torch_is_imported(se
 @NEEDS_ALE
 @pytest.mark.parametrize("kwargs, what", [
     ({"repeat_action_probability": 2}, "repeat_action_probability is 2, not from 0 to 1"),
-    ({"repeat_action_probability": "x"}, "'x'}: setFloat[^\n]*"),
+    ({"repeat_action_probability": "x"}, "'x'}: one of them has a value of another type"),
     ({"mode": 99}, "mode"), ({"frameskip": 0}, "Invalid frameskip of 0")])
 def test_arguments_that_a_game_refuses_are_an_error_of_the_setting(trainer, kwargs, what):
     preset = "none" if "frameskip" in kwargs else "auto"
@@ -331,7 +342,7 @@ def wrapped_pong():
 
 @NEEDS_ALE
 @pytest.mark.parametrize("settings, what", [
-    ({"frame_skip": 4}, "a wrapper around wrapped_pong does so already, for 4 frames\n"
+    ({"frame_skip": 4}, "but wrapped_pong does so already, for 4 frames\n"
      "  fix: leave --frame_skip out"),
     ({"preset": "atari"}, "is made with preprocessing of its own\n"
      "  fix: --preprocessing=none --end_on_life_loss=False")])
@@ -341,6 +352,14 @@ def test_a_game_with_preprocessing_of_its_own_is_not_preprocessed_again(trainer,
         trainer(wrapped_pong, **settings)
     assert caught.value.shell.endswith(what)
     trainer(wrapped_pong, preset="atari", preprocessing="none", end_on_life_loss=False)
+
+
+@NEEDS_ALE
+def test_a_native_game_is_not_sent_to_workers_where_its_frame_skip_is_refused(trainer):
+    with pytest.raises(ConfigError) as caught:
+        trainer("ALE/Pong-v5", vec="native", frame_skip=4)
+    assert caught.value.shell.endswith("fix: --frame_skip=none")
+    assert trainer("ALE/Pong-v5", vec="native").config.model == "cnn"
 
 
 @NEEDS_ALE

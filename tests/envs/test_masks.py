@@ -416,6 +416,12 @@ def test_a_mask_of_the_wrong_length_in_the_space_is_refused_before_the_first_ste
         trainer(Wrong)
 
 
+@pytest.mark.parametrize("how", ["obs", "info", "method"])
+def test_an_action_that_a_mask_may_forbid_is_not_repeated(trainer, how):
+    with pytest.raises(ConfigError, match="next frame\n  fix: leave frame_skip out$"):
+        trainer(lambda: Fenced(how, Discrete(3)), frame_skip=2)
+
+
 def test_an_observation_that_is_a_mask_alone_is_refused(trainer):
     with pytest.raises(SpaceError, match="an action mask and nothing else"):
         trainer(partial(Chance, Dict(action_mask=MultiBinary(3)), Discrete(3)))
