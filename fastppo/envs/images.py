@@ -105,7 +105,7 @@ def image_options(settings: Mapping[str, Any]) -> ImageOptions:
 
 def check_image(space: Space, options: ImageOptions) -> tuple[float, float]:
     """The bounds of the numbers of an image; ConfigError for another space, or other channels."""
-    bounds = isinstance(space, Box) and len(space.shape) in (2, 3) and \
+    bounds = isinstance(space, Box) and len(space.shape) in (2, 3) and all(space.shape) and \
         StoredLeaf(Leaf((), space)).image_range
     channels = bounds and space.shape[2 if channels_are_last(space.shape) else 0]
     if not bounds or options.grayscale and channels != 3:

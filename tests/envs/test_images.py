@@ -256,6 +256,7 @@ def test_a_process_that_preprocesses_images_imports_neither_torch_nor_opencv():
 @pytest.mark.parametrize("space, settings, said", [
     (Box(0, 255, (128,), np.uint8), {"resize": 84}, r"resize needs .* one image.*\(128,\).*resize"),
     (Box(-np.inf, np.inf, (9, 9, 3)), {"resize": 84}, "resize needs"),
+    (Box(0, 255, (0, 40, 40), np.uint8), {"resize": 84}, "resize needs"),
     (Dict(image=RGB), {"grayscale": True}, "grayscale needs.*leave grayscale out"),
     (Box(0, 255, (21, 14), np.uint8), {"grayscale": True}, "red, green and blue"),
     (Box(0, 255, (21, 14, 4), np.uint8), {"grayscale": True, "resize": 9}, "red, green and blue"),
@@ -313,7 +314,8 @@ def test_an_mlp_on_images_is_a_warning_of_its_cost(trainer, caplog):
     ({"frame_skip": 4, "preset": "none"}, "leave --frame_skip out; or --env_kwargs="
      """'{"frameskip": 1}'"""),
     ({"preset": "none", "end_on_life_loss": True}, "--preprocessing=atari"),
-    ({"preprocessing": "none"}, "--preprocessing=atari; or --preset=none"),
+    ({"preprocessing": "none"}, "--preprocessing=atari; or --preset=none"
+     " --end_on_life_loss=False"),
     ({"preset": "none", "noop_max": 3}, "--preprocessing=atari")])
 def test_a_game_that_skips_frames_already_is_refused_before_torch_is_imported(settings, fix):
     config = config_for("ALE/Pong-v5", settings)
