@@ -85,7 +85,7 @@ def steps(folder: Path) -> list[Step]:
 
 
 def run(step: Step, folder: Path) -> dict[str, Any]:
-    """Runs a step; its output goes to a file. Returns its exit code, seconds, and figures if any."""
+    """Runs a step; its output goes to a file. Returns its exit code, seconds, and any figures."""
     begun, written = time.monotonic(), folder / f"{step.name}.json"
     written.unlink(missing_ok=True)
     shutil.rmtree(folder / f"{step.name}_run", ignore_errors=True)

@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -152,6 +153,28 @@ def test_the_steps_for_a_gpu_machine_are_commands_that_there_are(script, tmp_pat
         if "main.py" in step.command and "bench" not in step.command and step.name != "doctor":
             assert f"--run_dir={tmp_path / step.name}_run" in step.command  # is removed before
     assert sum(step.seconds for step in steps) <= 560
+
+
+@pytest.mark.parametrize("flags, cores, workers", [
+    ([], ["0-0", "0-1"], [0, 1]), (["--ranks=4", "--cores=16"], ["0-15", "0-63"], [16, 16])])
+def test_ranks_have_cores_and_workers_of_their_own(script, monkeypatch, capsys, flags, cores,
+                                                   workers):
+    calls = []
+
+    def run(words, check, cwd, stdout):
+        calls.append(words)
+        (Path(cwd) / "run").mkdir()
+        (Path(cwd) / "run" / "summary.json").write_text('{"steps_per_second": 1000}')
+
+    ranks = script("ranks")
+    monkeypatch.setattr(ranks.subprocess, "run", run)
+    monkeypatch.setattr(sys, "argv", ["ranks.py", "--rounds=1", *flags, "--device=cpu"])
+    ranks.main()
+    assert [words[2] for words in calls] == cores
+    assert [words[-1] for words in calls] == [f"--num_workers={count}" for count in workers]
+    for words in calls:
+        command_line.read(words[words.index(str(ROOT / "main.py")) + 1:], command_line.Train)
+    assert "1.00 of one" in capsys.readouterr().out
 
 
 def test_a_machine_without_a_gpu_is_told_so_at_once(script, monkeypatch, tmp_path):
