@@ -1,10 +1,12 @@
 """Milliseconds of one update of Pong, and of a step's frames on their way to the GPU.
 
     python bench/gpu_parts.py --json=found.json [--device=cpu --num_envs=4 --rounds=1]
+    python bench/gpu_parts.py --compile
 
 Both are between two events on the GPU's stream; so an update is all that `ppo.update` does, also
-what the GPU waits for. The frames are copied from pinned memory, as the arena is, and from
-pageable memory.
+what the GPU waits for. It is timed with learner=graph and learner=torch, and so is the whole loop,
+in steps per second. The frames are copied from pinned memory, as the arena is, and from pageable
+memory.
 """
 
 import argparse
@@ -38,22 +40,37 @@ def milliseconds(call: Callable[[], Any], device: str, rounds: int) -> float:
     return statistics.median(found)
 
 
+def learning(learner: str, given: argparse.Namespace) -> dict[str, Any]:
+    """The milliseconds of an update with a learner, and the steps per second of the whole loop."""
+    from fastppo import PPO
+    begun = time.perf_counter()
+    with PPO("PongNoFrameskip-v4", preset="none", model="cnn", num_envs=given.num_envs,
+             num_steps=32, epochs=4, num_minibatches=4, device=given.device, learner=learner,
+             compile=given.compile, seed=1) as ppo:
+        for _ in range(2):  # in which the graphs are captured, and the network is compiled
+            rollout = ppo.collect()
+            ppo.update(rollout)
+        ready = time.perf_counter()
+        update = milliseconds(lambda: ppo.update(rollout), given.device, given.rounds)
+        timed = time.perf_counter()
+        for _ in range(given.rounds):
+            ppo.update(ppo.collect())  # its statistics are read, so the device is done
+        whole = (time.perf_counter() - timed) / given.rounds
+        return {"samples": rollout.rew.numel(), "start_seconds": ready - begun, "update": update,
+                "steps_per_second": rollout.rew.numel() / whole}
+
+
 def main() -> None:
     """Measures both, and prints them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--num_envs", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--compile", action="store_true", help="the network, for learner=graph")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    from fastppo import PPO
-    with PPO("PongNoFrameskip-v4", preset="none", model="cnn", num_envs=given.num_envs,
-             num_steps=32, epochs=4, num_minibatches=4, device=given.device, seed=1) as ppo:
-        for _ in range(2):  # in which the graphs are captured
-            rollout = ppo.collect()
-            ppo.update(rollout)
-        result = {"samples": rollout.rew.numel(), "learner": ppo.config.learner,
-                  "update": milliseconds(lambda: ppo.update(rollout), given.device, given.rounds)}
+    learners = ["graph"] if given.compile else ["graph", "torch"]
+    result: dict[str, Any] = {learner: learning(learner, given) for learner in learners}
     frames = torch.zeros(given.num_envs, 84, 84, dtype=torch.uint8)
     there = torch.empty_like(frames, device=given.device)
     pageable, pinned = frames, frames if given.device == "cpu" else frames.pin_memory()

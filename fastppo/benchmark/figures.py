@@ -1,6 +1,7 @@
 """Computes figures from measurements: medians, limits, shares, and the time above the limit.
 
     limit = cores / (environment + acting + update), each in core seconds per step
+    on a GPU: 1 / (environment / cores + acting + update)
 """
 
 import shlex
@@ -43,7 +44,7 @@ class PeerFigure(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """The least time that one core spends on a step, in seconds."""
+    """The least time that a step takes, in seconds: of one core, or of the GPU."""
 
     environment: float
     acting: float
@@ -72,9 +73,9 @@ def figure(session: dict[str, Any], measured: dict[str, Any]) -> Figure:
     config = session["facts"]["config"]
     least = costs(session, median(one.get("resets", 0.0) for one in rounds),
                   median(one.get("epochs", config["epochs"]) for one in rounds))
-    cost = {"environments": least.environment, "acting": least.acting, "update": least.update,
-            "loop": least.whole}[part]
-    limit = cores(session, count) / cost
+    least = shared(session, least, cores(session, count))
+    limit = 1 / {"environments": least.environment, "acting": least.acting, "update": least.update,
+                 "loop": least.whole}[part]
     return Figure(part, count, median(rates), min(rates), max(rates), limit, median(rates) / limit)
 
 
@@ -87,6 +88,12 @@ def figures(session: dict[str, Any]) -> list[Figure]:
 def best(session: dict[str, Any]) -> Figure:
     """The figure of the fastest whole loop."""
     return max((one for one in figures(session) if one.part == "loop"), key=lambda one: one.median)
+
+
+def shared(session: dict[str, Any], least: Costs, count: float) -> Costs:
+    """The costs of a step that `count` cores share; a GPU is one device, whatever they are."""
+    of_network = count if session["facts"]["config"]["device"] == "cpu" else 1
+    return Costs(least.environment / count, least.acting / of_network, least.update / of_network)
 
 
 def cores(session: dict[str, Any], processes: int) -> int:
@@ -132,27 +139,27 @@ def gaps(session: dict[str, Any], processes: int) -> dict[str, float]:
               if one["processes"] == processes}
     ordered = sorted(rounds["loop"], key=lambda one: one["rate"])
     loop = ordered[len(ordered) // 2]
-    least = costs(session, loop["resets"], loop["epochs"])
-    used_cores = cores(session, processes)
+    least = shared(session, costs(session, loop["resets"], loop["epochs"]),
+                   cores(session, processes))
     act = 1 / median(one["rate"] for one in rounds["acting"])
-    found = {"update": loop["update"] - least.update / used_cores,
-             "acting": act - least.acting / used_cores,
-             "stepping": loop["busy"] - act - least.environment / used_cores,
+    found = {"update": loop["update"] - least.update,
+             "acting": act - least.acting,
+             "stepping": loop["busy"] - act - least.environment,
              "waiting": loop["collect"] - loop["busy"],
              "reports": 1 / loop["rate"] - loop["collect"] - loop["update"]}
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def parallel_speedup(session: dict[str, Any], loop: float) -> dict[str, float]:
+def parallel_speedup(session: dict[str, Any], loop: float, least: Costs) -> dict[str, float]:
     """Speedup of bare environments on all cores over one core, and the whole loop's share of it.
 
     The limit assumes a speedup equal to the number of cores. It is lower where cores share caches
-    or memory, or are two threads of one core. Empty on one core. `loop`: the whole loop's speed in
-    multiples of one core's limit.
+    or memory, or are two threads of one core. Empty on one core. `loop`: the whole loop's steps
+    per second; `least`: the costs of its steps.
     """
     times = session["parallel_steps"]
     return {"median": median(times), "low": min(times), "high": max(times),
-            "share": loop / median(times)} if times else {}
+            "share": loop * shared(session, least, median(times)).whole} if times else {}
 
 
 def fastest_command(session: dict[str, Any]) -> str:
@@ -181,7 +188,8 @@ def session_report(session: dict[str, Any]) -> dict[str, Any]:
                   "reset": median(one["cost"]["reset"] for one in limits),
                   "resets": median(one["resets"] for one in rounds),
                   "same_episodes": all(one["cost"]["same"] for one in limits)},
-        "parallel": parallel_speedup(session, loop.median * least.whole),
+        "least": shared(session, least, cores(session, loop.processes))._asdict(),
+        "parallel": parallel_speedup(session, loop.median, least),
         "figures": [one._asdict() for one in figures(session)],
         "peers": [one._asdict() for one in peers(session)],
         "above_limit": gaps(session, loop.processes), "best": loop._asdict(),

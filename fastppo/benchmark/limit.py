@@ -3,6 +3,8 @@
     seconds per step = environment + (FLOPs to act + FLOPs to update) / GEMM peak of one core
     limit = cores / seconds per step
 
+A GPU is one device: there the limit is 1 / (environment / cores + FLOPs / GEMM peak of the GPU).
+
 The environment's time is measured by replaying recorded episodes in one process, without
 Gymnasium's wrappers; the FLOPs are counted from the network; the peak is that of a matrix product.
 """

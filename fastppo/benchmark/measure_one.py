@@ -104,7 +104,7 @@ def measure_update(ppo, job: Measurement) -> dict[str, Any]:
 
 
 def measure_limit(ppo, job: Measurement) -> dict[str, Any]:
-    """The costs of environment and network on one core, and the facts of the run."""
+    """The costs of environment and network on one core or the GPU, and the facts of the run."""
     from fastppo.benchmark import limit as limits
     from fastppo.machine.limits import usable_cores
     from fastppo.update import arithmetic
@@ -121,7 +121,8 @@ def measure_limit(ppo, job: Measurement) -> dict[str, Any]:
         limits.env_cost(ppo, recorder, job.seconds)
     act, both = arithmetic.flops(ppo.policy)
     return {"cost": cost._asdict(), "act_flops": act, "update_flops": both,
-            "peak": arithmetic.peak(ppo.config.device), "facts": run_facts(ppo)}
+            "peak": arithmetic.peak(ppo.config.device, ppo.config.precision),
+            "facts": run_facts(ppo)}
 
 
 def run_facts(ppo) -> dict[str, Any]:

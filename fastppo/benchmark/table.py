@@ -21,16 +21,14 @@ def text(found: dict[str, Any]) -> str:
 
 def answer(found: dict[str, Any]) -> list[str]:
     """The speed of the fastest whole loop, and the largest part of its time, in two lines."""
-    loop, limit, over = found["best"], found["limit"], found["above_limit"]
-    least = 1 / loop["limit"]  # seconds of a step, on all the cores that it uses
-    cores = (limit["environment"] + limit["acting"] + limit["update"]) / least
-    parts = {"stepping": limit["environment"], "acting": limit["acting"],
-             "update": limit["update"], "waiting": 0.0, "reports": 0.0}
-    seconds = {name: over[name] + value / cores for name, value in parts.items()}
+    loop, least, over = found["best"], found["least"], found["above_limit"]
+    parts = {"stepping": least["environment"], "acting": least["acting"],
+             "update": least["update"], "waiting": 0.0, "reports": 0.0}
+    seconds = {name: over[name] + value for name, value in parts.items()}
     slowest = max(seconds, key=lambda name: seconds[name])
     count = loop["processes"]
     place = f"{count} worker process{'es' * (count > 1)}" if count else "the main process alone"
-    share = seconds[slowest] / (sum(over.values()) + least)
+    share = seconds[slowest] / sum(seconds.values())
     return [f"fastest   {loop['median']:,.0f} steps per second, with {place};"
             f" {share:.0%} of the time is {WHY[slowest]}",
             f"          {found['command']}"]
@@ -42,9 +40,12 @@ def head(found: dict[str, Any]) -> list[str]:
     minibatch = config["num_envs"] * config["num_steps"] // config["num_minibatches"]
     versions = ", ".join(f"{name} {value}" for name, value in found["versions"].items())
     cores, peak = machine["usable_cores"], limit["peak_flops"] / 1e9
-    whole = limit["environment"] + limit["acting"] + limit["update"]
+    network = limit["acting"] + limit["update"]
+    costs = f"one core at least {micro(limit['environment'] + network)} us" \
+        if config["device"] == "cpu" else (f"a core {micro(limit['environment'])},"
+                                           f" {config['device']} {micro(network)} us at least")
     used = f"all {cores} cores" if found["native"] else \
-        f"as many cores as it has processes, {cores} at most"
+        f"a core for each process, {cores} at most"
     reset = f", reset {micro(limit['reset'])} every {1 / limit['resets']:,.0f} steps" \
         if limit["resets"] and limit["reset"] else ""
     return [
@@ -53,10 +54,10 @@ def head(found: dict[str, Any]) -> list[str]:
         f"model     {found['network']}, {found['parameters']:,} parameters; acting"
         f" {config['acting']}, learner {config['learner']}, {config['device']}",
         f"machine   {machine['processor']}, {cores} usable core{'s' * (cores > 1)}; {versions}",
-        f"limit     a step costs one core at least {micro(whole)} us; a row's limit is of {used}:",
+        f"limit     a step costs {costs}; a row's limit is of {used}:",
         f"          environment {micro(limit['environment'])} (step {micro(limit['step'])}{reset})",
         f"          acting      {micro(limit['acting'])} ({limit['act_flops']:,} FLOP at"
-        f" {peak:.0f} GFLOP/s, the peak of fp32 GEMM here)",
+        f" {peak:.0f} GFLOP/s, the peak of {config['precision']} GEMM here)",
         f"          update      {micro(limit['update'])} ({limit['update_flops']:,} FLOP an epoch)",
         *([] if limit["same_episodes"] else [NOT_REPLAYED])]
 

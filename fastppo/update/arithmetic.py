@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fastppo.networks.torch_state import gpu_arithmetic
 from fastppo.update.flat_parameters import trained_parameters
 
 PEAK_SIZES = (256, 384, 512)  # of square matrices that fit into a core's cache
@@ -68,20 +69,22 @@ def without_onednn():
             yield
 
 
-def peak(device: str = "cpu", seconds: float = PEAK_SECONDS) -> float:
-    """FLOPs per second of the fastest fp32 matrix product; on the CPU, of one core.
+def peak(device: str = "cpu", precision: str = "fp32", seconds: float = PEAK_SECONDS) -> float:
+    """FLOPs per second of the fastest matrix product in a precision; on the CPU, of one core.
 
     `seconds` are measured for each of several sizes of the matrices.
     """
     on_cpu, best = torch.device(device).type == "cpu", 0.0
-    for size in PEAK_SIZES if on_cpu else (8192,):
-        a = torch.ones(size, size, device=device)
-        out = torch.empty_like(a)
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            start = time.perf_counter()
-            torch.mm(a, a, out=out)
-            if not on_cpu:
-                torch.cuda.synchronize()
-            best = max(best, 2 * size**3 / (time.perf_counter() - start))
+    numbers = torch.bfloat16 if precision == "bf16" else torch.float32
+    with contextlib.nullcontext() if on_cpu else gpu_arithmetic(precision == "tf32"):
+        for size in PEAK_SIZES if on_cpu else (8192,):
+            a = torch.ones(size, size, device=device, dtype=numbers)
+            out = torch.empty_like(a)
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                start = time.perf_counter()
+                torch.mm(a, a, out=out)
+                if not on_cpu:
+                    torch.cuda.synchronize(device)
+                best = max(best, 2 * size**3 / (time.perf_counter() - start))
     return best

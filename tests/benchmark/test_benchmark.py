@@ -42,7 +42,7 @@ def made(rates, count=2, **loop):
                "update_flops": 225, "peak": 1e9, "facts": {}}]
     config = {"env_name": "CartPole-v1", "num_envs": 4, "num_steps": 1, "epochs": 2,
               "num_minibatches": 1, "hidden_sizes": (8,), "model": "mlp", "acting": "local",
-              "learner": "kernel", "device": "cpu"}
+              "learner": "kernel", "device": "cpu", "precision": "fp32"}
     loop = {"collect": 2e-6, "update": 1e-6, "busy": 1.5e-6, "resets": 0.1, "epochs": 2.0, **loop}
     parts = [("environments", {"resets": 0.1}), ("acting", {}), ("update", {"epochs": 2.0}),
              ("loop", loop)]
@@ -101,13 +101,40 @@ def test_a_limit_is_the_cores_over_what_a_step_costs_one_of_them():
         assert found[part].share == pytest.approx(2e5 * cost / 2)
 
 
+def on_a_gpu(held):
+    """The same session with a GPU."""
+    held["facts"]["config"].update(device="cuda:1", learner="graph", precision="tf32")
+    return held
+
+
+def test_a_gpu_is_one_device_however_many_cores_step_the_environments():
+    found = {one.part: one for one in figures.figures(on_a_gpu(made([2e5])))}
+    # 2 us of environments on two cores; 0.2 us to act and 0.45 us to update on the GPU.
+    costs = {"environments": 1e-6, "acting": 0.2e-6, "update": 0.45e-6, "loop": 1.65e-6}
+    for part, cost in costs.items():
+        assert found[part].limit == pytest.approx(1 / cost)
+        assert found[part].share == pytest.approx(2e5 * cost)
+
+
+@pytest.mark.parametrize("device, head", [
+    ("cpu", "limit     a step costs one core at least 2.65 us; a row's limit is of "),
+    ("gpu", "limit     a step costs a core 2.00, cuda:1 0.65 us at least; a row's limit is of ")])
+def test_the_limit_says_whose_time_it_is_and_in_which_precision(device, head):
+    held = made([2e5], update=3e-6, collect=1.9e-6)
+    text = table.text(figures.session_report(held if device == "cpu" else on_a_gpu(held)))
+    assert head in text
+    assert f"the peak of {'fp32' if device == 'cpu' else 'tf32'} GEMM here)" in text
+    assert all(len(line) <= 120 for line in text.splitlines())
+
+
 @pytest.mark.parametrize("count, cores", [(0, 1), (1, 1), (2, 2), (7, 2)])
 def test_processes_can_use_no_more_cores_than_there_are(count, cores):
     assert figures.cores(made([1e5]), count) == cores
 
 
-def test_what_holds_back_adds_up_to_what_is_above_the_limit():
-    found = figures.session_report(made([2e5], update=3e-6, collect=1.9e-6))
+@pytest.mark.parametrize("held_on", [lambda held: held, on_a_gpu], ids=["cpu", "gpu"])
+def test_what_holds_back_adds_up_to_what_is_above_the_limit(held_on):
+    found = figures.session_report(held_on(made([2e5], update=3e-6, collect=1.9e-6)))
     loop = found["best"]
     above = found["above_limit"]
     assert sum(above.values()) == pytest.approx(1 / loop["median"] - 1 / loop["limit"])
@@ -116,6 +143,13 @@ def test_what_holds_back_adds_up_to_what_is_above_the_limit():
     assert all(len(line) <= 120 for line in table.text(found).splitlines())
     assert table.text(found).startswith(
         "fastest   200,000 steps per second, with 2 worker processes; 100% of the time is acting\n")
+
+
+def test_cores_that_make_less_together_do_not_slow_a_gpu():
+    held = on_a_gpu(made([2e5]))
+    held["parallel_steps"] = [1.25]
+    share = figures.session_report(held)["parallel"]["share"]
+    assert share == pytest.approx(2e5 * (2e-6 / 1.25 + 0.65e-6))
 
 
 def test_what_the_cores_make_together_stands_beside_what_the_limit_says():
@@ -591,7 +625,7 @@ def test_the_command_imports_nothing_heavy_before_it_measures():
 
 
 @pytest.mark.parametrize("native, words", [
-    (False, "a row's limit is of as many cores as it has processes, 2 at most"),
+    (False, "a row's limit is of a core for each process, 2 at most"),
     (True, "a row's limit is of all 2 cores")])
 def test_the_table_says_how_many_cores_a_limit_is_of(native, words):
     held = made([2e5], count=0)

@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -65,26 +66,67 @@ def test_a_step_of_car_racing_is_timed_beside_gymnasiums_wrappers(script, monkey
         "gymnasium", "fastppo"]
 
 
-def test_a_step_on_a_gpu_machine_that_fails_or_hangs_costs_only_itself(script, monkeypatch, capsys,
-                                                                       tmp_path):
-    gpu = script("gpu")
-    one = 'import json; json.dump({"figures": [{"part": "loop", "processes": 2, "median": 1e4}]},' \
-        f' open("{tmp_path}/figures.json", "w"))'
-    commands = {"absent": ["no-such-program"], "hangs": ["-c", "import time; time.sleep(60)"],
-                "fails": ["-c", "print('as it was'); 1 / 0"], "figures": ["-c", one]}
-    monkeypatch.setattr(gpu, "steps", lambda folder: [
-        gpu.Step(name, 2 if name == "hangs" else 60, words if name == "absent" else
-                 [sys.executable, *words]) for name, words in commands.items()])
-    monkeypatch.setattr(sys, "argv", ["gpu.py", str(tmp_path)])
+@pytest.fixture
+def gpu(script, monkeypatch, tmp_path):
+    """A function: runs the steps {name: words of Python} of bench/gpu.py; returns its results."""
+    module = script("gpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(SystemExit, match="1"):
-        gpu.main()
-    out, found = capsys.readouterr().out, json.loads((tmp_path / "results.json").read_text())
-    assert [found[name]["code"] for name in ("hangs", "fails", "figures")] == [
-        "stopped after 2 s", 1, 0]
+
+    def call(commands, limits={}, *flags):
+        monkeypatch.setattr(module, "steps", lambda folder: [
+            module.Step(name, limits.get(name, 60), words if name == "absent" else
+                        [sys.executable, "-c", *words]) for name, words in commands.items()])
+        monkeypatch.setattr(sys, "argv", ["gpu.py", str(tmp_path), *flags])
+        try:
+            module.main()
+        except SystemExit as end:
+            assert end.code == 1
+        return json.loads((tmp_path / "results.json").read_text())
+    return call
+
+
+def writes(path, figures):
+    """Python that writes a file of figures."""
+    return [f"import json; json.dump({figures!r}, open({str(path)!r}, 'w'))"]
+
+
+BENCH = {"figures": [{"part": "loop", "processes": 2, "median": 1e4}]}  # as `main.py bench --json`
+
+
+def test_a_step_on_a_gpu_machine_that_fails_or_hangs_costs_only_itself(gpu, capsys, tmp_path):
+    found = gpu({"absent": ["no-such-program"], "hangs": ["import time; time.sleep(60)"],
+                 "fails": ["print('as it was'); 1 / 0"],
+                 "pong": writes(tmp_path / "pong.json", BENCH),
+                 "parts": writes(tmp_path / "parts.json", {"update": 2.5})}, {"hangs": 2})
+    out = capsys.readouterr().out
+    assert [found[name]["code"] for name in ("hangs", "fails", "pong", "parts")] == [
+        "stopped after 2 s", 1, 0, 0]
     assert "No such file" in found["absent"]["code"] and "as it was" in out
+    assert found["pong"]["figures"] == BENCH and found["parts"]["figures"] == {"update": 2.5}
     assert re.search(r"loop +2 processes +10,000 steps/s", out)
     assert (tmp_path / "report.txt").read_text() in out
+
+
+def test_what_an_earlier_call_left_of_a_step_is_neither_reported_nor_in_its_way(gpu, capsys,
+                                                                                tmp_path):
+    (tmp_path / "pong.json").write_text(json.dumps(BENCH))
+    (tmp_path / "pong_run" / "logs").mkdir(parents=True)
+    found = gpu({"pong": [f"import os; print(os.listdir({str(tmp_path)!r})); 1 / 0"]})
+    out = capsys.readouterr().out
+    assert "figures" not in found["pong"] and "10,000" not in out
+    assert "ZeroDivisionError" in out and "['pong.txt']" in out
+
+
+def test_figures_that_a_step_has_not_finished_are_not_read(gpu, tmp_path):
+    found = gpu({"pong": [f"open({str(tmp_path / 'pong.json')!r}, 'w').write('{{'); 1 / 0"]})
+    assert found["pong"]["code"] == 1 and "figures" not in found["pong"]
+
+
+def test_all_steps_together_have_a_limit(gpu):
+    found = gpu({"hangs": ["import time; time.sleep(60)"], "late": ["import time; time.sleep(60)"]},
+                {}, "--seconds=2")
+    assert found["hangs"]["code"].startswith("stopped") and found["late"]["code"] == (
+        "stopped after 0 s")
 
 
 def test_an_update_and_an_upload_are_timed(script, monkeypatch, tmp_path):
@@ -94,18 +136,45 @@ def test_an_update_and_an_upload_are_timed(script, monkeypatch, tmp_path):
                                       f"--json={path}"])
     script("gpu_parts").main()
     found = json.loads(path.read_text())
-    assert found["samples"] == 128
-    assert all(found[name] > 0 for name in ("update", "upload_pageable", "upload_pinned"))
+    for learner in ("graph", "torch"):
+        assert found[learner]["samples"] == 128
+        assert all(found[learner][name] > 0 for name in ("update", "steps_per_second"))
+    assert all(found[name] > 0 for name in ("upload_pageable", "upload_pinned"))
 
 
 def test_the_steps_for_a_gpu_machine_are_commands_that_there_are(script, tmp_path):
-    for step in script("gpu").steps(tmp_path):
+    steps = script("gpu").steps(tmp_path)
+    for step in steps:
         if "main.py" in step.command and "doctor" not in step.command:
             words = step.command[step.command.index("main.py") + 1:]
             command_line.read(words[1:] if words[0] == "bench" else words,
                               Bench if words[0] == "bench" else command_line.Train)
         assert "-n" not in step.command  # pytest-xdist may be missing there
-    assert sum(step.seconds for step in script("gpu").steps(tmp_path)) < 500
+        if "main.py" in step.command and "bench" not in step.command and step.name != "doctor":
+            assert f"--run_dir={tmp_path / step.name}_run" in step.command  # is removed before
+    assert sum(step.seconds for step in steps) <= 560
+
+
+@pytest.mark.parametrize("flags, cores, workers", [
+    ([], ["0-0", "0-1"], [0, 1]), (["--ranks=4", "--cores=16"], ["0-15", "0-63"], [16, 16])])
+def test_ranks_have_cores_and_workers_of_their_own(script, monkeypatch, capsys, flags, cores,
+                                                   workers):
+    calls = []
+
+    def run(words, check, cwd, stdout):
+        calls.append(words)
+        (Path(cwd) / "run").mkdir()
+        (Path(cwd) / "run" / "summary.json").write_text('{"steps_per_second": 1000}')
+
+    ranks = script("ranks")
+    monkeypatch.setattr(ranks.subprocess, "run", run)
+    monkeypatch.setattr(sys, "argv", ["ranks.py", "--rounds=1", *flags, "--device=cpu"])
+    ranks.main()
+    assert [words[2] for words in calls] == cores
+    assert [words[-1] for words in calls] == [f"--num_workers={count}" for count in workers]
+    for words in calls:
+        command_line.read(words[words.index(str(ROOT / "main.py")) + 1:], command_line.Train)
+    assert "1.00 of one" in capsys.readouterr().out
 
 
 def test_a_machine_without_a_gpu_is_told_so_at_once(script, monkeypatch, tmp_path):

@@ -9,6 +9,7 @@ import torch
 from envs_for_tests import Chance
 from gymnasium.spaces import Box, Discrete
 
+from fastppo.networks.torch_state import gpu_arithmetic
 from fastppo.update import arithmetic
 
 
@@ -62,3 +63,15 @@ def test_the_peak_is_two_flops_a_weight_and_row_over_the_seconds_of_the_fastest_
     assert arithmetic.peak() == 2 * 512**3 * 16
     monkeypatch.setattr(arithmetic, "PEAK_SIZES", (8, 4))
     assert arithmetic.peak() == 2 * 8**3 * 16
+
+
+@pytest.mark.parametrize("precision, numbers, tf32", [
+    ("fp32", torch.float32, False), ("tf32", torch.float32, True), ("bf16", torch.bfloat16, False)])
+def test_the_peak_of_a_device_is_in_the_runs_precision(monkeypatch, precision, numbers, tf32):
+    waited, seen, products = [], set(), torch.backends.cuda.matmul
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: seen.add((a.dtype, products.allow_tf32)))
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    with gpu_arithmetic(not tf32):  # as a script may have set it
+        assert arithmetic.peak("meta", precision, 1e-3) > 0
+        assert products.allow_tf32 is not tf32
+    assert seen == {(numbers, tf32)} and {*waited} == {"meta"}
