@@ -78,7 +78,9 @@ def no_match(pattern: str, ids: Iterable[str]) -> ConfigError:
     if family := missing_family(pattern):
         raise ConfigError(f'no environment matches "{pattern}": {family.name} is not installed',
                           family.fix)
-    near = closest_few(pattern, ids)
+    from fastppo.envs.env_hints import nearest_id
+    meant = nearest_id(pattern)
+    near = [meant, *(x for x in closest_few(pattern, ids) if x != meant)][:3] if meant else []
     return ConfigError(f'no environment matches "{pattern}"'
                        + f"; near it: {', '.join(near)}" * bool(near),
                        (f"{program()} envs {near[0]}" if near else f"{program()} envs lists all",

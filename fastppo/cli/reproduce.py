@@ -13,6 +13,7 @@ from fastppo.cli.interrupts import Interrupts
 from fastppo.cli.train import opened_run
 from fastppo.display.banner import banner
 from fastppo.errors import ConfigError
+from fastppo.files.run_folder import runs_in
 from fastppo.machine.limits import usable_cores
 from fastppo.settings import file_names
 from fastppo.settings.fixes import Set, flag, program
@@ -66,6 +67,9 @@ def parse_reproduce(argv: Sequence[str]) -> tuple[Path, Reproduce]:
 def stored_settings(folder: Path) -> dict[str, Any]:
     """The settings in the config.json of a run; ConfigError if there is none."""
     if not (folder / file_names.CONFIG_FILE).is_file():
+        if inside := runs_in(folder):
+            raise ConfigError(f"{folder} is not the folder of a run, but has {len(inside)} of them",
+                              f"{program()} reproduce {inside[-1]}")
         raise ConfigError(f"{folder} is not the folder of a run: it has no config.json",
                           f"{program()} reproduce runs/latest")
     return read_settings(folder / file_names.CONFIG_FILE)
@@ -93,8 +97,9 @@ def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> N
                           "train it again there, with PPO(...)")
     missing = {name: value for name, value in needed.items() if getattr(options, name) is None}
     if missing:
-        raise ConfigError(f"the run in {folder} had {' and '.join(missing)} of its own, and code"
-                          " that a file names is never imported, nor are passwords in it",
+        raise ConfigError(f"the run in {folder} had {' and '.join(missing)} of its own, which"
+                          " must be given again: code that a file names is never imported, and a"
+                          " file has no passwords",
                           Set(**missing))
 
 

@@ -22,7 +22,12 @@ RESULT_FIXES = {
     "the reward is None": "return a number as reward, the second value of step",
     "the reward is array(": "return one number as reward: reward.item()",
     "the reward is": "return one number as reward, a float or an int",
+    "the info is": "return (obs, info) from reset, with a dict as info, such as {}",
+    "not an array": "return observations of the type that observation_space declares, or declare"
+                    " theirs",
     "Cannot cast array data": "return observations of the dtype that observation_space declares",
+    "does not keep": "return observations of the dtype that observation_space declares, or declare"
+                     " theirs",
     "has shape": "return observations of the shape that observation_space declares, or declare"
                  " theirs",
 }
@@ -125,6 +130,8 @@ def _result_fix(field: str, error: BaseException) -> Fix:
             ": a function without `return` gives None" if "NoneType" in str(error) else
             "; for the old API of gym, before 0.26, there is"
             " shimmy.GymV21CompatibilityV0(env=env)")
+    if "positional argument" in str(error) and field == "step()":
+        return "step must take the action: def step(self, action)"
     if "unexpected keyword" in str(error):
         return "reset must take seed and options: def reset(self, *, seed=None, options=None)"
     if isinstance(error, NonFiniteValue) and field in RESULTS:

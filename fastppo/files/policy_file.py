@@ -22,12 +22,11 @@ from fastppo.envs.faults import truncate_text
 from fastppo.envs.make import import_callable
 from fastppo.errors import CheckpointError, ModelError, PathError
 from fastppo.files.fingerprint import fingerprint
-from fastppo.files.run_folder import check_init_from, public_config
+from fastppo.files.run_folder import check_init_from, policy_at, public_config
 from fastppo.files.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.networks.torch_state import default_torch
 from fastppo.networks.value_normalisation import modules_with_moments
 from fastppo.policy import Policy
-from fastppo.settings.file_names import MODEL_FILE
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.spelling import MODELS
 from fastppo.spaces.actions import check_bounds
@@ -81,7 +80,7 @@ def read_policy(path: str | os.PathLike, model=None) -> tuple[Policy, Config]:
     `model` is the class of the policy's network, if that is a network of the user's.
     """
     path = _path(path, "load")
-    path = path / MODEL_FILE if (path / MODEL_FILE).is_file() else path
+    path = policy_at(path)
     if model is not None:  # what is wrong with it is no fault of the file
         Config(model=model)
         model = import_callable(model, "model") if isinstance(model, str) else model

@@ -11,7 +11,7 @@ from zipfile import is_zipfile
 from fastppo.config import Config
 from fastppo.errors import ConfigError, PathError
 from fastppo.machine.child_env import without_secrets
-from fastppo.settings.file_names import CONFIG_FILE
+from fastppo.settings.file_names import CONFIG_FILE, MODEL_FILE
 from fastppo.settings.fixes import Fix, Set
 
 CHECKPOINTS = "checkpoint-*.safetensors"  # the files of a run's checkpoints; * is the step
@@ -20,7 +20,6 @@ HEADER_BYTES = 4 << 20  # longest header that is read: names, shapes and texts
 
 # What a file of another kind is for.
 OTHER_KINDS: dict[str, Fix] = {
-    "policy": ("start a new run with a policy, by init_from", "give a checkpoint"),
     "checkpoint": ("continue the run of a checkpoint, by resume", "give model.safetensors"),
     "bundle": "fastppo replay shows the fault of a bundle"}
 RUN_FIX = "give the folder of a run, such as runs/latest, or a checkpoint in it"
@@ -100,13 +99,27 @@ def check_file(path: Path, fix: Fix, kind: str | None = None) -> None:
         raise PathError(f"{path} is not a safetensors file{why}", fix)
     stored = header_texts(path).get("format", "").split()[1:2]
     if kind and stored and stored != [kind]:
+        beside = [Set(resume=str(path.parent))] * bool(checkpoints_in(path.parent))
+        kinds = OTHER_KINDS | {"policy": (*beside, Set(init_from=str(path)))}
         raise PathError(f"{path} is a {stored[0]}, not a {kind}",
-                        fix if kind == "bundle" else OTHER_KINDS.get(stored[0], fix))
+                        fix if kind == "bundle" else kinds.get(stored[0], fix))
 
 
 def check_init_from(path: Path, env_name: str) -> None:
-    """Raises PathError unless `path`, from which a new run starts, is the file of a policy."""
-    check_file(path, Set(init_from=str(example_model(path, env_name))), "policy")
+    """Raises PathError unless a new run can start from `path`: a policy's file or a run's folder.
+    """
+    check_file(policy_at(path), Set(init_from=str(example_model(path, env_name))), "policy")
+
+
+def policy_at(path: Path) -> Path:
+    """`path`; its file of the policy, if it is the folder of a run that has one."""
+    return path / MODEL_FILE if (path / MODEL_FILE).is_file() else path
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The folders of runs in a folder, such as those of several seeds, the newest last."""
+    found = [file.parent for file in folder.glob(f"*/{CONFIG_FILE}")]
+    return sorted((one for one in found if not one.is_symlink()), key=lambda x: x.stat().st_mtime)
 
 
 def checkpoint_files(place: Path) -> list[Path]:
@@ -116,6 +129,9 @@ def checkpoint_files(place: Path) -> list[Path]:
     if place.is_file():
         check_file(place, RUN_FIX, "checkpoint")
     found = checkpoints_in(place) if place.is_dir() else [place]
+    if not found and (inside := runs_in(place)):
+        raise PathError(f"{place} is not the folder of a run, but has {len(inside)} of them",
+                        Set(resume=str(inside[-1])))
     if not found:
         raise PathError(f"there is no checkpoint in {place}", (
             "start the run again, if it ended before its first checkpoint", RUN_FIX))

@@ -6,7 +6,7 @@ from typing import Any, Callable
 Schedule = Callable[[float], float]
 Scheduled = float | str | Schedule
 
-EXAMPLES = "a schedule such as linear:0.2 (to 0) or cosine:0.2:0.1 (to 0.1)"
+EXAMPLES = "a schedule: linear:START (to 0) or cosine:START:END"
 # The weight of a schedule's first value, as a function of the remaining progress (1 to 0).
 SHAPES: dict[str, Schedule] = {
     "constant": lambda remaining: 1.0,

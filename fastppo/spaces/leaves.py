@@ -9,7 +9,7 @@ This module does not import torch, because worker processes import it.
 """
 
 import math
-from typing import Any, Callable, Iterator, NamedTuple
+from typing import Any, Callable, Iterator, Mapping, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
@@ -222,6 +222,8 @@ def fitting_array(value: Any, name: Any, shape: tuple[int, ...], dtype: np.dtype
     array = np.asarray(value)
     if value is None:
         raise ValueError(f"the {name} is None")
+    if array.shape != shape and isinstance(value, (str, bytes, Mapping)):
+        raise ValueError(f"the {name} is {type(value).__name__}, not an array")
     if array.shape != shape:
         raise ValueError(f"the {name} has shape {array.shape}, its space {shape}")
     if not fits(dtype, array.dtype):

@@ -1,5 +1,7 @@
 """Checks of the values that an environment's step returns: the reward and the flags."""
 
+from typing import Mapping
+
 import numpy as np
 
 from fastppo.envs.faults import NonFiniteValue
@@ -23,6 +25,12 @@ def checked_reward(rew) -> float:
     if not abs(value) <= REWARD_MAX:
         raise NonFiniteValue(f"the reward is {value}, not finite in float32")
     return value
+
+
+def check_info(info: object) -> None:
+    """Raises ValueError unless `info` is a mapping, as dicts are."""
+    if not isinstance(info, Mapping):
+        raise ValueError(f"the info is {type(info).__name__}, not a dict")
 
 
 def checked_flag(value, name: str = "terminated or truncated") -> bool:

@@ -76,6 +76,7 @@ class Environments:
             self.note(-1, e)
         try:
             obs, info = self.envs[e].reset(seed=episode.seed, **options)
+            checks.check_info(info)
             self.receive(e, obs, info, episode)
         except BaseException as error:
             raise self.fault(e, "reset()", error, episode) from error

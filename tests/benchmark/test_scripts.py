@@ -72,7 +72,8 @@ def gpu(script, monkeypatch, tmp_path):
     module = script("gpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
-    def call(commands, limits={}, *flags):
+    def call(commands, limits=None, *flags):
+        limits = limits or {}
         monkeypatch.setattr(module, "steps", lambda folder: [
             module.Step(name, limits.get(name, 60), words if name == "absent" else
                         [sys.executable, "-c", *words]) for name, words in commands.items()])

@@ -1393,6 +1393,11 @@ def test_a_file_of_another_kind_was_typed_wrong_and_a_damaged_one_has_failed(com
     for words in (["eval", str(bundle)], ["replay", str(model)], [f"--resume={model}"]):
         code, _, err = command(*words)
         assert code == 2 and "not " in err
+    assert err.endswith(f"fix: --resume={model.parent}; or --init_from={model}\n")
+    for words in (["--resume=runs"], ["reproduce", "runs"]):
+        code, _, err = command(*words)
+        assert code == 2 and "runs is not the folder of a run, but has 1 of them" in err
+        assert err.endswith(f"{model.parent}\n")
     model.write_bytes(model.read_bytes()[:-1])
     code, _, err = command("eval", str(model), "--env_name=shop:Plain")
     assert code == 1 and "is damaged" in err

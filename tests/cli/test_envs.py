@@ -209,6 +209,7 @@ def test_an_environment_of_ones_own_is_shown_too(command, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("argv, what, fix", [
+    (["nosuch-v0"], 'matches "nosuch-v0"\n', "main.py envs lists all"),
     (["lunarlandr"], 'matches "lunarlandr"; near it: LunarLander-v3,', "envs LunarLander-v3"),
     (["xyzzyq"], 'no environment matches "xyzzyq"\n', "main.py envs lists all"),
     (["CartPole", "Pendulum"], "1 word beside its options, not 2", "main.py envs CartPole;"),

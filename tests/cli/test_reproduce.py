@@ -104,6 +104,7 @@ def test_a_folder_without_a_run_is_an_error(command, argv, says):
 
 def test_a_policy_that_a_run_started_with_is_asked_for(command, trained):
     assert command(*CARTPOLE, "--init_from=old/model.safetensors", "--run_dir=next")[0] == 0
+    assert command(*CARTPOLE, "--init_from=old", "--run_dir=same")[0] == 0
     code, _, err = command("reproduce", "next")
     assert code == 2 and "fix: --init_from=old/model.safetensors" in err
     assert command("reproduce", "next", "--init_from=old/model.safetensors")[0] == 0

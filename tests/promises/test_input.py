@@ -552,6 +552,46 @@ def test_an_unpacking_error_of_the_environments_own_is_not_taken_for_the_old_api
     assert "old API" not in str(caught.value)
 
 
+class Pair(gym.Env):
+    """Observations of two numbers, which alone look like a pair of observation and info."""
+
+    observation_space, action_space = Box(-1, 1, (2,)), Discrete(2)
+
+    def __init__(self, reset=None, step=None):
+        self.first, self.next = reset, step
+
+    def reset(self, *, seed=None, options=None):
+        return (np.zeros(2, np.float32), {}) if self.first is None else self.first
+
+    def step(self, action):
+        return (np.zeros(2, np.float32), 1.0, True, False, {}) if self.next is None else self.next
+
+
+class NoAction(Pair):
+    """Takes no action."""
+
+    def step(self):
+        return super().step(0)
+
+
+ZERO = np.zeros(2, np.float32)
+
+
+@pytest.mark.parametrize("make, what, fix", [
+    (lambda: Pair(reset=ZERO), "the info is float32, not a dict", "return (obs, info) from reset"),
+    (lambda: Pair(reset=(ZERO, None)), "the info is NoneType", "return (obs, info) from reset"),
+    (lambda: Pair(step=({}, 1.0, False, False, {})), "the observation is dict, not an array",
+     "return observations of the type"),
+    (lambda: Pair(step=("go", 1.0, False, False, {})), "the observation is str, not an array",
+     "return observations of the type"),
+    (NoAction, "takes 1 positional argument but 2 were given", "def step(self, action)")])
+def test_an_answer_of_another_type_is_named_with_what_to_return(trainer, make, what, fix):
+    with pytest.raises(EnvError) as caught:
+        trainer(make).collect()
+    text = str(caught.value)
+    assert what in text and fix in text.partition("\n  fix: ")[2] and "Traceback" not in text
+
+
 @pytest.mark.parametrize("vector", [gym.vector.SyncVectorEnv, None])
 def test_a_vector_environment_of_the_old_api_is_recognised(trainer, vector):
     env = gym.vector.SyncVectorEnv([lambda: Odd()] * 2)
