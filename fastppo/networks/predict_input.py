@@ -50,16 +50,18 @@ def stored_batch(obs, layout: ObservationLayout, mask=None, **others) -> tuple[n
 
 
 def _check_dict_keys(obs: Any, space: Space, name: str = "observation") -> None:
-    """Raises ValueError for a dict in an observation, or a batch, with keys unlike its space's."""
+    """Raises ValueError for a dict in an observation, or a batch, that lacks keys of its space.
+
+    Other keys are ignored, as in training; they are named beside those that are missing.
+    """
     if isinstance(space, Dict):
         if not isinstance(obs, Mapping):
             raise ValueError(f"the {name} is {type(obs).__name__}, not a dict")
         missing = [repr(key) for key in space.spaces if key not in obs]
         unknown = [repr(key) for key in obs if key not in space.spaces]
-        if missing or unknown:
-            lacks = f"lacks {', '.join(missing)}" if missing else ""
-            has = f"has {', '.join(unknown)}, unknown to the space" if unknown else ""
-            raise ValueError(f"the {name} {' and '.join(filter(None, (lacks, has)))}")
+        if missing:
+            has = f" and has {', '.join(unknown)}, unknown to the space" if unknown else ""
+            raise ValueError(f"the {name} lacks {', '.join(missing)}{has}")
     elif isinstance(space, Tuple) and (not hasattr(obs, "__len__") or len(obs) != len(space)):
         raise ValueError(f"the {name} is not {len(space)} values")
     for key, part in subspaces(space):

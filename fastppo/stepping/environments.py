@@ -76,8 +76,11 @@ class Environments:
             self.note(-1, e)
         try:
             obs, info = self.envs[e].reset(seed=episode.seed, **options)
-            checks.check_info(info)
-            self.receive(e, obs, info, episode)
+            try:
+                self.receive(e, obs, info, episode)
+            except ValueError:
+                checks.check_info(info)  # of an observation alone, taken for a pair
+                raise
         except BaseException as error:
             raise self.fault(e, "reset()", error, episode) from error
         self.running[e] = episode
