@@ -94,7 +94,7 @@ class Policy(nn.Module):
         (action, state); give that `state` with the next observation, None begins an episode.
         `action_mask`, bool [choices] or [b choices], is the mask of an environment that returns it
         in its infos or from a method. Raises InputError for an observation that training refuses,
-        such as another shape or dtype or a number that is not finite, for a dict with other keys,
+        such as another shape or dtype or a number that is not finite, for a dict that lacks keys,
         and if no action is legal; Error if the network returns NaN.
         """
         rows, single = predict_input.stored_batch(obs, self.observer.layout, action_mask, **others)

@@ -5,7 +5,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 from zipfile import is_zipfile
 
 from fastppo.config import Config
@@ -116,10 +116,16 @@ def policy_at(path: Path) -> Path:
     return path / MODEL_FILE if (path / MODEL_FILE).is_file() else path
 
 
-def runs_in(folder: Path) -> list[Path]:
-    """The folders of runs in a folder, such as those of several seeds, the newest last."""
+def check_no_runs_in(folder: Path, fix: Callable[[str], Fix]) -> None:
+    """Raises PathError if a folder, which is none of a run, has folders of runs, such as of seeds.
+
+    The fix is that for the newest one.
+    """
     found = [file.parent for file in folder.glob(f"*/{CONFIG_FILE}")]
-    return sorted((one for one in found if not one.is_symlink()), key=lambda x: x.stat().st_mtime)
+    runs = sorted((one for one in found if not one.is_symlink()), key=lambda x: x.stat().st_mtime)
+    if runs:
+        raise PathError(f"{folder} is not the folder of a run, but has {len(runs)} of them",
+                        fix(str(runs[-1])))
 
 
 def checkpoint_files(place: Path) -> list[Path]:
@@ -129,10 +135,8 @@ def checkpoint_files(place: Path) -> list[Path]:
     if place.is_file():
         check_file(place, RUN_FIX, "checkpoint")
     found = checkpoints_in(place) if place.is_dir() else [place]
-    if not found and (inside := runs_in(place)):
-        raise PathError(f"{place} is not the folder of a run, but has {len(inside)} of them",
-                        Set(resume=str(inside[-1])))
     if not found:
+        check_no_runs_in(place, lambda run: Set(resume=run))
         raise PathError(f"there is no checkpoint in {place}", (
             "start the run again, if it ended before its first checkpoint", RUN_FIX))
     return found

@@ -1,4 +1,4 @@
-"""Checks of the values that an environment's step returns: the reward and the flags."""
+"""Checks of what an environment returns: reward and flags of a step, and the info of a reset."""
 
 from typing import Mapping
 

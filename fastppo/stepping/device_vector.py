@@ -166,7 +166,9 @@ class DeviceVector:
         return nxt
 
     def _check_final(self, rows: list[Tensor], which: Tensor) -> None:
-        """Raises EnvError if a number of final observations is not finite; `which`, i64, t and e.
+        """Raises EnvError if a number of final observations is not finite.
+
+        `which`, i64 [n], has the place of each among the steps and environments [t * e].
         """
         for stored, x in zip(self.policy.observer.layout.leaves, rows):
             if x.is_floating_point() and not (good := x.isfinite().flatten(1).all(1)).all():
