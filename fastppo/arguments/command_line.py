@@ -84,16 +84,18 @@ def read(argv: Sequence[str], options: type = Train) -> Request:
         "num_iterations": settings()["total_steps"]._replace(name="num_iterations", default=100)}
     topic, words = help_page.split_help(argv)
     flags = flags_by_setting(split_flags(words), known, verb_of(options))
+    preset, changes = preset_for({name: flag_text(flags[name], known[name])
+                                  for name in ("env_name", "preset") if name in flags})
+    known = {name: one._replace(default=changes.get(name, one.default))
+             for name, one in known.items()}
     texts = {name: flag_text(flag, known[name]) for name, flag in flags.items()}
     texts = {name: text for name, text in texts.items()
              if name not in BY_PRESET or text.lower() != "auto"}
-    preset, changes = preset_for(texts)
     if topic is not None:
         about = _intro(options, texts, preset, changes)
         print(help_page.training_page(about, own, topic, preset, changes))
         raise SystemExit(0)
-    values = {name: known[name]._replace(default=changes.get(name, known[name].default)).read(text)
-              for name, text in texts.items()}
+    values = {name: known[name].read(text) for name, text in texts.items()}
     given = {name: value for name, value in values.items() if name in settings()}
     changes = {name: value for name, value in changes.items() if name not in given}
     config = config_over_preset(changes, given)
@@ -165,7 +167,7 @@ def split_flags(argv: Sequence[str]) -> list[Flag]:
     found: list[Flag] = []
     for word in argv:
         if is_flag(word):
-            typed, equals, value = word.partition("=")
+            typed, equals, value = map(str.strip, word.partition("="))
             name = typed[2:].replace("-", "_") if typed.startswith("--") else typed
             if name.startswith("no_"):
                 name = name.removeprefix("no_")

@@ -112,8 +112,12 @@ def read_settings(path: Path) -> dict[str, Any]:
                           f"write {example}") from error
     if not isinstance(found, dict):
         raise ConfigError(f"the preset {path} is no object of settings", f"write {example}")
-    return {name if ALIASES.get(name) in found else ALIASES.get(name, name):
-            tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    for name in {*ALIASES} & {*found}:
+        if ALIASES[name] in found:
+            raise ConfigError(f"in {path}: {name} and {ALIASES[name]} are two names of one setting",
+                              f"leave {name} out of the file")
+    return {ALIASES.get(name, name): tuple(value) if isinstance(value, list) else value
+            for name, value in found.items()}
 
 
 def settings_text(config: Config, sources: Mapping[str, str]) -> str:

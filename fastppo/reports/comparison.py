@@ -57,12 +57,16 @@ def compare_runs(a: Sequence[RunTable], b: Sequence[RunTable], metric: str | Non
     the mean of the last tenth of the values of charts/episodic_return, and with `metric` that of
     the metric. Intervals are percentile bootstraps of RESAMPLES resamples with a fixed seed; runs
     are drawn from each group separately (stratified). Raises ConfigError for fewer than FEWEST_RUNS
-    runs, if only some runs have an evaluation, if a score is not finite, and without scipy.
+    runs, for a run in both groups, if only some runs have an evaluation, if a score is not finite,
+    and without scipy.
     """
     for name, side in (("A", a), ("B", b)):
         if len(side) < FEWEST_RUNS:
             raise ConfigError(f"{name} has {len(side)} run, and a comparison over seeds needs"
                               f" {FEWEST_RUNS} or more", "train with --seed=2, --seed=3, ...")
+    folders = [{table.file.resolve().parent for table in side} for side in (a, b)]
+    if both := set.intersection(*folders):
+        raise ConfigError(f"{min(both)} is in both groups", "give groups without a common run")
     score, values = run_scores([*a, *b], metric)
     first, second = values[:len(a)], values[len(a):]
     titles = dict.fromkeys(table.title for table in [*a, *b])

@@ -180,7 +180,10 @@ def csv_rows(file: Path) -> list[list[str]]:
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}", run_example()) from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{file} is no CSV file: {error}", run_example()) from error
+        folder = file.parent if (file.parent / METRICS_FILE).exists() else None
+        raise ConfigError(f"{file} is no table of metrics, but another kind of file",
+                          f"give the folder of its run, {folder}" if folder else run_example()
+                          ) from error
 
 
 def number_in(text: str) -> float:

@@ -64,6 +64,7 @@ LIBRARY_NAMES: dict[str, dict[str, str | Answer]] = {
                                       Set(norm_advantages="none")),
         "clip_obs": "obs_limit", "clip_reward": "clip_rewards reward_limit",
         "verbose": Answer(Set(progress="lines"), Set(progress="none")),
+        "deterministic": Answer("leave it out; eval and play sample actions with --stochastic"),
         "algo": Answer("leave it out: it is PPO"), "n_eval_episodes": "eval_episodes",
         "eval_freq": "eval_interval", "use_sde": Answer(Set(sde=True), Set(sde=False)),
         "log_interval": Answer(Set(progress="lines"), Set(progress="none")),

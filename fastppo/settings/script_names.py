@@ -67,8 +67,19 @@ def unknown_settings(given: Mapping[str, Any], known: Sequence[str]) -> tuple[st
     """(what is wrong with keyword arguments that are no settings, the fix), for all at once."""
     found = [(name, *unknown_setting(name, name, value, not value, known))
              for name, value in given.items()]
+    if isinstance(network := given.get("policy_kwargs"), dict):
+        found = [(name, what, fix if name != "policy_kwargs" else network_settings(network))
+                 for name, what, fix in found]
     return in_one([(what, SETTINGS.get(name, fix)) for name, what, fix in found],
                   "names are no settings of fastppo")
+
+
+def network_settings(policy_kwargs: Mapping[str, Any]) -> Set:
+    """The settings that `policy_kwargs` of Stable-Baselines3 stand for."""
+    sizes, activation = policy_kwargs.get("net_arch", (64, 64)), policy_kwargs.get("activation_fn")
+    sizes = sizes.get("pi", (64, 64)) if isinstance(sizes, Mapping) else sizes
+    sizes = tuple(sizes) if all(isinstance(size, int) for size in sizes) else (64, 64)
+    return Set(hidden_sizes=sizes, activation=getattr(activation, "__name__", "tanh").lower())
 
 
 def unknown_arguments(function: str, given: Iterable[str]) -> tuple[str, Fix]:

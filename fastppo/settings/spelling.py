@@ -18,8 +18,12 @@ READINGS = (lambda text: SWITCHES[text.lower()], parse_int, parse_schedule, pars
 
 
 def closest(text: str, choices: Iterable[str]) -> str | None:
-    """The one of `choices` that `text` resembles most, in either case; None if none does."""
-    return next(iter(difflib.get_close_matches(text.lower(), choices, 1)), None)
+    """The one of `choices` that `text` resembles most, in either case; None if none does.
+
+    Of a|b, the form in --help, it is the first.
+    """
+    first = text.lower().partition("|")[0]
+    return next(iter(difflib.get_close_matches(first, choices, 1)), None)
 
 
 def closest_few(text: str, choices: Iterable[str], count: int = 3) -> list[str]:

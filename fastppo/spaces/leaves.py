@@ -219,7 +219,10 @@ def fitting_array(value: Any, name: Any, shape: tuple[int, ...], dtype: np.dtype
 
     Raises ValueError, with its `name`, otherwise.
     """
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # numpy's text does not name it
+        raise ValueError(f"the {name} has rows of different lengths, its space {shape}") from None
     if value is None:
         raise ValueError(f"the {name} is None")
     if array.shape != shape and isinstance(value, (str, bytes, Mapping)):

@@ -206,6 +206,7 @@ def test_iterations_are_counted_in_the_presets_rollouts():
     (["--std=0,5"], "", "--std=0.5"), (["--wandb_grop=a b"], "", "--wandb_group='a b'"),
     (["CartPole-v1"], '"CartPole-v1" is neither a command nor a setting', "--env_name=CartPole-v1"),
     (["--seed"], "--seed takes one value", "leave --seed out"),
+    (["--env_name=CartPole-v1", "--total_steps"], "takes one", "--total_steps=100_000"),
     (["--seed", "1", "2"], '--seed takes one value, not "1 2"', "--seeds=1,2"),
     (["--num_envs=1.5"], 'num_envs is "1.5", but must be a whole number', "--num_envs=64"),
     (["--num_envs=1e99999999"], "must be a whole number", "--num_envs=64"),
@@ -276,6 +277,9 @@ def test_every_answer_to_another_librarys_name_is_one_that_works(name, ours):
     (["--gpu=False"], "--device=cpu"), (["resume", "runs/x"], "--resume=runs/x"),
     (["--use_sde"], "--sde=True"), (["--log_interval=1"], "--progress=lines"),
     (["--model=MlpPolicy"], "--model=mlp"), (["--logger=wandb,tb"], "--logger=wandb,tensorboard"),
+    (["--device=cpu|cuda"], "--device=cpu"), (["--rnn=gru|lstm"], "--rnn=gru"),
+    (["eval", "runs", "--deterministic=False"], "leave it out; eval and play sample actions with"
+     " --stochastic"),
     (["--hidden_sizes="], "--hidden_sizes=64,64"), (["--env", "A-v0", "b"], "--env_name=A-v0"),
     (["--preset=my.yaml"], "write its settings in TOML, num_envs = 16, a line for each:"
      " --preset=my.toml"),

@@ -102,9 +102,9 @@ def test_scores_of_two_kinds_need_a_metric(tmp_path):
 
 @pytest.mark.parametrize("evaluation", [None, [], {}, {"mean": None}, {"mean": "many"}])
 def test_a_damaged_summary_is_one_without_an_evaluation(tmp_path, evaluation):
-    tables = [table._replace(summary={"evaluation": evaluation})
-              for table in runs(tmp_path / "a", [1.0, 2.0])]
-    assert compare_runs(tables, tables).score.startswith("charts/episodic_return")
+    a, b = ([table._replace(summary={"evaluation": evaluation})
+             for table in runs(tmp_path / name, [1.0, 2.0])] for name in "ab")
+    assert compare_runs(a, b).score.startswith("charts/episodic_return")
 
 
 def test_too_few_runs_and_scores_that_are_no_numbers_are_errors(tmp_path):
@@ -114,7 +114,13 @@ def test_too_few_runs_and_scores_that_are_no_numbers_are_errors(tmp_path):
     with pytest.raises(ConfigError, match="B has 1 run"):
         compare_runs(two, one)
     with pytest.raises(ConfigError, match="the score of .* is nan"):
-        compare_runs(two, two)
+        compare_runs(two, runs(tmp_path / "c", [1.0, 2.0]))
+
+
+def test_a_run_is_in_one_of_the_groups(tmp_path):
+    a, b = runs(tmp_path / "a", [1.0, 2.0]), runs(tmp_path / "b", [1.0, 2.0])
+    with pytest.raises(ConfigError, match=f"{a[1].folder} is in both groups"):
+        compare_runs(a, [*b, a[1]])
 
 
 def test_without_scipy_the_error_names_the_extra(tmp_path, monkeypatch):

@@ -74,7 +74,7 @@ BAD_ANSWERS = {
     "text": (observing(np.array(["a", "b"])), "observation is <U1"),
     "objects": (observing(np.array([None, 1.0])), "observation is object"),
     "complex": (observing(np.zeros(2, complex)), "observation is complex128"),
-    "ragged": (observing([1.0, [2.0]]), "ValueError"),
+    "ragged": (observing([1.0, [2.0]]), "observation has rows of different lengths"),
     "nothing": (observing(None), "observation is None"),
     "a NaN": (observing(np.array([0, NAN], np.float32)), r"observation\[1\] is nan"),
     "an infinity": (observing(np.array([-INF, 0], np.float32)), r"observation\[0\] is -inf"),
