@@ -31,8 +31,8 @@ RESULT_FIXES = {
     "has shape": "return observations of the shape that observation_space declares, or declare"
                  " theirs",
 }
-NO_OPENGL = ("MuJoCo draws on the screen unless told otherwise; without one set the environment"
-             " variable MUJOCO_GL=egl (or osmesa)")
+NO_OPENGL = ("MuJoCo cannot draw on a screen, or with the library that the environment variable"
+             " MUJOCO_GL names: set it to egl")
 IN_MAIN = Within("correct the environment; with {} a breakpoint() in it works", Set(num_workers=0))
 HANGS = "mend what hangs, or give it more time by reset_timeout"
 CLOSE_SECONDS = 2.0  # for the close() of all environments together
@@ -105,21 +105,18 @@ def env_error(where: str, field: str, error: BaseException, fix: Fix = IN_MAIN) 
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         raise error
     fix = HANGS if isinstance(error, OutOfTime) else fix
-    wrong = _result_fix(field, error)  # its traceback has lines of fastppo alone
-    trace = "" if wrong else "".join(traceback.format_exception(error))
     # Unlike str(error), this cannot raise.
     message = truncate_text("".join(traceback.format_exception_only(error)), MESSAGE_MAX)
+    cannot_draw = "OpenGL platform" in message or "'glGetError'" in message
+    # Its traceback has lines of fastppo, or of MuJoCo, alone.
+    wrong = NO_OPENGL if cannot_draw else _result_fix(field, error)
+    trace = "" if wrong else "".join(traceback.format_exception(error))
     what = f"{where} failed in {field}: {message}{truncate_text(trace, TRACE_MAX)}"
     return EnvError(what.rstrip().encode(errors="backslashreplace").decode(), wrong or fix)
 
 
 def _result_fix(field: str, error: BaseException) -> Fix:
-    """The fix if fastppo or Gymnasium has refused what the environment returned; otherwise "".
-
-    Also for MuJoCo without a display.
-    """
-    if field == "render()" and "OpenGL platform" in str(error):
-        return NO_OPENGL
+    """The fix if fastppo or Gymnasium has refused what the environment returned; otherwise ""."""
     modules = [frame.f_globals.get("__name__", "")
                for frame, _ in traceback.walk_tb(error.__traceback__)]
     place = next((name for name in reversed(modules) if not name.startswith("numpy")), "fastppo")

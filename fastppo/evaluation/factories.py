@@ -15,6 +15,7 @@ from fastppo.settings.fixes import Fix
 from fastppo.spaces.leaves import CHOICES, brief_text, mask_leaf, observation_storage
 
 WINDOW, FRAMES = "human", "rgb_array"  # render modes
+MUJOCO_MODELS = "gymnasium.envs.mujoco."  # their modules
 
 
 def evaluation_factories(source: EnvSource, env: Any = None, name: str = "env") -> list[Factory]:
@@ -71,6 +72,7 @@ def spaces_match(ours: Space, theirs: Space, bounds_free: bool) -> bool:
 def with_render_mode(factory: EnvFactory, mode: str) -> EnvFactory:
     """`factory` with the argument render_mode, if its constructor takes one.
 
+    The camera of Gymnasium's MuJoCo models follows the body, unless the arguments choose another.
     Raises ConfigError if the metadata of a class lacks the mode.
     """
     maker = constructor_of(factory)
@@ -80,6 +82,9 @@ def with_render_mode(factory: EnvFactory, mode: str) -> EnvFactory:
     if modes is not None and not usable & {*modes}:
         raise no_render_mode(factory, mode, maker)
     arguments = {**factory.kwargs, "render_mode": mode}
+    is_model = str(getattr(factory.constructor, "entry_point", "")).startswith(MUJOCO_MODELS)
+    if is_model and not any("camera" in name for name in arguments):
+        arguments["camera_name"] = "track"  # without a name it stands still since Gymnasium 1.4
     return dataclasses.replace(factory, kwargs=arguments) if takes(maker, "render_mode") \
         else factory
 

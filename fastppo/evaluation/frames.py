@@ -27,7 +27,7 @@ class FramePainter:
     def __init__(self, envs: EvaluationEnvs, name: str, view: View = "env", caption: bool = True):
         self.envs, self.name, self.view, self.caption = envs, name, view, caption
         self.size: tuple[int, int] | None = None
-        self.frame_size, self.limit = (0, 0), 0.0
+        self.frame_size, self.limits = (0, 0), np.float32(0)
         self.names = action_names(envs.envs[0])
 
     def paint(self, moment: WatchedMoment) -> Image.Image:
@@ -62,8 +62,8 @@ class FramePainter:
 
     def _panel(self, size: tuple[int, int]) -> Image.Image:
         seen = network_view(self.envs.policy, self.envs.obs, self.envs.states)
-        self.limit = max(self.limit, seen.limit)  # a scale that only grows does not flicker
-        return Panel(size).draw(seen._replace(limit=self.limit, names=self.names))
+        self.limits = np.maximum(self.limits, seen.limits)  # scales that only grow do not flicker
+        return Panel(size).draw(seen._replace(limits=self.limits, names=self.names))
 
     def _canvas(self, parts: list[Image.Image]) -> Image.Image:
         """An empty picture for the parts side by side; its sides are even, as mp4 needs it."""

@@ -32,7 +32,7 @@ class Panel:
     def draw(self, view: NetworkView) -> Image.Image:
         """The picture of `view`."""
         bottom = self.image.height - EDGE - LINE
-        title = self._cut("value: rewards expected from here on", self.right - self.left - 60)
+        title = self._cut("value (of scaled, discounted rewards)", self.right - self.left - 60)
         self._write(self.left, bottom, title, MUTED)
         self._write(self.right, bottom, f"{view.value:z.2f}", TEXT, "ra")
         if view.actions:
@@ -58,13 +58,16 @@ class Panel:
             top += room + 6
         if len(view.numbers):
             listed = bool(view.parts) and LOWEST_LINE * len(view.numbers) <= bottom - top - LINE
-            title = ("inputs" if listed else inputs_title(view.parts)) + (
-                ", normalised" * view.normalised)
+            cells, limits = len(view.numbers) > MOST_BARS and not listed, view.limits
+            limits = limits.max() if cells else limits  # cells are compared with one another
+            title = "inputs" if listed else inputs_title(view.parts)
+            title += ", normalised" if view.normalised else ", each to its largest" * (not cells)
+            scale = f"±{view.limits.max():g}" if view.normalised or cells else ""
             self._write(left, top, self._cut(title, right - left - 50), MUTED)
-            self._write(right, top, f"±{view.limit:g}", MUTED, "ra")
+            self._write(right, top, scale, MUTED, "ra")
             draw = partial(self._lines, view.parts) if listed else \
-                self._bars if len(view.numbers) <= MOST_BARS else self._cells
-            draw(view.numbers / view.limit, (left, top + LINE + 2, right, bottom))
+                self._cells if cells else self._bars
+            draw(view.numbers / limits, (left, top + LINE + 2, right, bottom))
 
     def _draw_actions(self, view: NetworkView, box: Box, listed: bool) -> None:
         left, top, right, bottom = box

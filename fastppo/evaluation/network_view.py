@@ -1,7 +1,6 @@
 """What a policy sees of an observation, and what it answers, as data."""
 
 import functools
-import math
 from typing import Any, NamedTuple, Sequence
 
 import numpy as np
@@ -17,6 +16,7 @@ from fastppo.spaces.leaves import channels_are_last, leaf_arrays, leaves
 from fastppo.spaces.observations import ObservationEncoding
 
 SHOWN_DEVIATIONS = 3.0  # normalised observations are shown up to this
+TINY = 1e-6  # of others, an input that is always 0
 
 
 class Choices(NamedTuple):
@@ -37,7 +37,7 @@ class NetworkView(NamedTuple):
 
     images: list[np.ndarray]  # u8 [h w] or [h w 3], the frames of image observations
     numbers: np.ndarray  # f32 [k], the other inputs: normalised, choices one-hot
-    limit: float  # the numbers are shown between -limit and limit
+    limits: np.ndarray  # f32 [k], each number is shown between -limit and limit
     actions: list[Choices | Normals]  # one for each factor or part of the action space
     value: float
     parts: Sequence[tuple[str, int]] = ()  # key, and how many of the numbers, of a Dict or Tuple
@@ -60,8 +60,9 @@ def network_view(policy: Policy, rows: np.ndarray, states: np.ndarray) -> Networ
     found = [(".".join(map(str, place.path)), part) for image, place, part in named if not image]
     numbers = [part for _, part in found]
     shown = np.nan_to_num(np.concatenate([np.zeros(0, np.float32), *numbers]))
-    limit = SHOWN_DEVIATIONS if observer.norm else round_limit(np.abs(shown).max(initial=1e-3))
-    return NetworkView(images, shown, limit, action_view(policy.head, params), float(value),
+    limits = np.full_like(shown, SHOWN_DEVIATIONS) if observer.norm else \
+        np.maximum(np.abs(shown), TINY)
+    return NetworkView(images, shown, limits, action_view(policy.head, params), float(value),
                        [(key, len(part)) for key, part in found if key], observer.norm)
 
 
@@ -90,12 +91,6 @@ def image_frames(array: np.ndarray) -> list[np.ndarray]:
     if channels_are_last(array.shape):
         return [array] if array.shape[2] == 3 else [*np.moveaxis(array, 2, 0)]
     return [*array]
-
-
-def round_limit(largest: float) -> float:
-    """The first of 1, 2, 5, 10, 20, ... (or parts of 1) that is not below `largest`."""
-    power = 10.0 ** math.floor(math.log10(largest))
-    return next(power * step for step in (1, 2, 5, 10) if power * step >= largest * 0.999)
 
 
 @functools.singledispatch

@@ -16,7 +16,6 @@ from fastppo.evaluation.network_view import (
     Normals,
     image_frames,
     network_view,
-    round_limit,
 )
 from fastppo.networks.torch_state import torch_threads
 
@@ -37,7 +36,7 @@ def test_numbers_are_normalised_and_choices_one_hot(trainer):
     count, mean, m2 = (x.numpy() for x in policy.observer.state)
     wanted = np.clip((obs[0] - mean) / np.sqrt(m2 / count + 1e-8), -10, 10)
     assert view.numbers == pytest.approx([*wanted, 0, 0, 1, 0], rel=1e-4)
-    assert view.images == [] and view.limit == 3.0
+    assert view.images == [] and view.limits.tolist() == [3.0] * 7
     assert view.value == pytest.approx(policy.value(obs))
 
 
@@ -48,7 +47,8 @@ def test_images_are_shown_and_the_mask_is_not(trainer):
     view = seen(policy, {"camera": image, "speed": np.array([1, -6, 3], np.float32),
                          "action_mask": np.array([1, 0, 1], np.int8)})
     assert len(view.images) == 1 and np.array_equal(view.images[0], image)
-    assert view.numbers.tolist() == [1, -6, 3] and view.limit == 10 and view.parts == [("speed", 3)]
+    assert view.numbers.tolist() == [1, -6, 3] and view.parts == [("speed", 3)]
+    assert view.limits.tolist() == [1, 6, 3]
     assert view.actions[0].probs[1] == 0 and view.actions[0].probs.sum() == pytest.approx(1)
 
 
@@ -151,12 +151,6 @@ def test_channels_and_stacked_frames_are_pictures(shape, wanted):
     assert [one.shape for one in image_frames(array)] == wanted
 
 
-@pytest.mark.parametrize("largest, wanted", [
-    (1.0, 1), (1.2, 2), (4.9, 5), (5.1, 10), (0.03, 0.05), (1e-3, 1e-3), (812, 1000)])
-def test_a_scale_ends_at_a_round_number(largest, wanted):
-    assert round_limit(largest) == pytest.approx(wanted)
-
-
 # the picture
 
 def colours(view, size=(300, 300)):
@@ -169,7 +163,8 @@ def colours(view, size=(300, 300)):
 def view_of(numbers=(), probs=(), images=()):
     """A NetworkView with these parts."""
     actions = [Choices(np.array(probs, np.float32))] if len(probs) else []
-    return NetworkView([*images], np.array(numbers, np.float32), 1.0, actions, 0.5)
+    numbers = np.array(numbers, np.float32)
+    return NetworkView([*images], numbers, np.ones_like(numbers), actions, 0.5)
 
 
 def test_inputs_of_a_dict_have_their_keys(trainer, monkeypatch):
@@ -240,7 +235,8 @@ def test_choices_have_the_names_that_the_environment_gives_them(monkeypatch, nam
     drawn, own = [], Panel._write
     monkeypatch.setattr(Panel, "_write", lambda panel, x, y, text, *more: (
         drawn.append(text), own(panel, x, y, text, *more)))
-    view = NetworkView([], np.zeros(2), 1.0, [Choices(np.array([0.2, 0.3, 0.5]))], 0.0, names=names)
+    actions = [Choices(np.array([0.2, 0.3, 0.5]))]
+    view = NetworkView([], np.zeros(2), np.ones(2), actions, 0.0, names=names)
     Panel((300, 320)).draw(view)
     assert drawn[2:8:2] == written
 

@@ -253,10 +253,13 @@ def test_an_environment_that_fails_to_render_is_named_and_closed(policy, tmp_pat
         (f"a.{ending}", "of before")]
 
 
-def test_mujoco_without_a_display_is_told_the_variable_to_set(policy, tmp_path):
+@pytest.mark.parametrize("error", [
+    RuntimeError("an OpenGL platform library has not been loaded into this process"),
+    AttributeError("'NoneType' object has no attribute 'glGetError'")])  # no OSMesa
+def test_mujoco_that_cannot_draw_is_told_the_variable_to_set(policy, tmp_path, error):
     def no_display(frame):
-        raise RuntimeError("an OpenGL platform library has not been loaded into this process")
-    with pytest.raises(EnvError, match=r"fix: .* variable MUJOCO_GL=egl"):
+        raise error
+    with pytest.raises(EnvError, match=r"fix: .* variable MUJOCO_GL names: set it to egl"):
         record_video(policy, shown(bend=no_display), tmp_path / "a.webp")
 
 
@@ -330,6 +333,15 @@ def test_a_factory_keeps_its_other_arguments():
     assert with_render_mode(factory, "rgb_array").kwargs == {
         "gravity": -9.0, "render_mode": "rgb_array"}
     assert factory.kwargs["render_mode"] == "human"
+
+
+@pytest.mark.parametrize("kwargs, camera", [
+    ({}, {"camera_name": "track"}), ({"camera_id": 0}, {"camera_id": 0}),
+    ({"default_camera_config": {}}, {"default_camera_config": {}})])
+def test_the_camera_follows_a_model_of_mujoco_unless_another_is_chosen(kwargs, camera):
+    pytest.importorskip("mujoco")
+    factory = make_factory("HalfCheetah-v5", kwargs=kwargs)
+    assert with_render_mode(factory, "rgb_array").kwargs == {"render_mode": "rgb_array", **camera}
 
 
 @pytest.mark.parametrize("name, match", [
