@@ -267,8 +267,8 @@ def table_lines(runs: Sequence[SeedRun]) -> list[str]:
         lines.append(f"mean      {score_text(mean, half, digits)}, with the 95 % interval of the"
                      f" mean over {len(known)} seeds")
     if 1 < len(known) < FEW_RUNS:
-        lines.append(f"warning: {len(known)} seeds are few; with fewer than {FEW_RUNS} the interval"
-                     " may reach scores that are impossible")
+        lines.append(f"warning: {len(known)} seeds are few, and the interval may reach scores that"
+                     f" are impossible; use {FEW_RUNS} or more")
     return lines
 
 

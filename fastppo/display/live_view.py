@@ -1,5 +1,6 @@
 """The live view: a block of lines at the end of the terminal, redrawn in place."""
 
+import math
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ from fastppo.display.panel import line, panel
 from fastppo.display.snapshot import REDRAWS, RunHistory, Snapshot, current_part
 from fastppo.settings.metric_names import EVAL_RETURN
 
+STOPPED_SECONDS = 5.0  # without a redraw: the process was stopped
 SHOWN_AFTER = 2.0  # seconds after which the time in the current part is shown
 
 
@@ -89,13 +91,19 @@ class LiveView:
 class ReflowedLive(Live):
     """A Live of a LiveView that also erases lines that a narrower terminal has broken into several.
 
-    Most terminals break them; xterm cuts them off.
+    Most terminals break them; xterm cuts them off. After Ctrl-Z and fg it is drawn anew below what
+    the shell has written.
     """
+
+    drawn = math.inf  # monotonic, the last time
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         """`renderables` after the control codes that erase what was drawn before."""
         widths = self.get_renderable().widths
+        before, self.drawn = self.drawn, time.monotonic()
+        stopped = self.drawn - before > STOPPED_SECONDS
+        below = Text("\n" * stopped * (len(widths) - 1), end="")  # lines of its own to erase
         cuts = "XTERM_VERSION" in os.environ and "TMUX" not in os.environ
         more = 0 if cuts else sum((width - 1) // self.console.width for width in widths if width)
         up = (ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)
-        return super().process_renderables([Control(*up * more), *renderables])
+        return [below, *super().process_renderables([Control(*up * more), *renderables])]

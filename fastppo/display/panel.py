@@ -66,12 +66,12 @@ def return_parts(now: Snapshot) -> list[Part]:
     mean, stats = now.stats.get(metric_names.MEAN_RETURN), now.stats
     if mean is None or now.best_return is None:
         return ["no episode has ended yet"]
-    evaluation, episodes = stats.get(metric_names.EVAL_RETURN), stats[metric_names.EPISODES]
+    episodes = stats[metric_names.EPISODES]
     solved = now.threshold is not None and mean >= now.threshold
     style = f"bold {SOLVED}" if solved else "bold"
     mark = [(f"solved (from {now.threshold:g})", style)] if solved else []
     return [(return_text(mean), style), *mark, f"best {return_text(now.best_return)}",
-            *([f"evaluation {return_text(evaluation)}"] if evaluation is not None else []),
+            *([f"evaluation {return_text(now.evaluation)}"] if now.evaluation is not None else []),
             f"length {stats[metric_names.MEAN_LENGTH]:,.0f}", f"{episodes:,.0f} episodes",
             "mean of the last 100" if episodes > 100 else "mean of all"]
 

@@ -13,14 +13,13 @@ from fastppo.settings.metric_names import EVAL_RETURN, KL, MEAN_RETURN, SPEED
 from fastppo.settings.values import return_text
 
 FIRST_SECONDS = 1.0
-QUIET_SECONDS = 60.0  # of one iteration, after which a line says that the run lives
 
 
 class ProgressLines:
     """Prints a line after a second, every few seconds, after an evaluation, and at the end.
 
-    A thread prints the current part of an iteration that takes long; of the first one soon. A hint
-    is printed when it is found, from as many looks a second as the live view takes.
+    A thread prints the current part of an iteration that takes long. A hint is printed when it is
+    found, from as many looks a second as the live view takes.
     """
 
     def __init__(self):
@@ -56,9 +55,8 @@ class ProgressLines:
     def _watch(self, clock: Any, over: threading.Event) -> None:
         """Prints the part that the run is in, where no line has come for long."""
         while not over.wait(1.0):
-            wait = LINE_SECONDS if self.first else QUIET_SECONDS
             name, seconds = current_part(clock)
-            if name and time.monotonic() - self.said >= wait:
+            if name and time.monotonic() - self.said >= LINE_SECONDS:
                 print(f"{name} for {seconds:.0f} s", flush=True)
                 self.said = time.monotonic()
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from fastppo.machine.limits import usable_cores
 from fastppo.networks.torch_state import preserved_buffers, seeded_rng, torch_threads
-from fastppo.settings.metric_names import ASIDE, MEAN_RETURN, SPEED
+from fastppo.settings.metric_names import ASIDE, EVAL_RETURN, MEAN_RETURN, SPEED
 from fastppo.update.arithmetic import layer_flops, peak
 
 PART_NAMES = {"collect": "collecting", "update": "updating", "evaluate": "evaluating",
@@ -34,8 +34,9 @@ class Snapshot(NamedTuple):
     stats: dict[str, float]  # the metrics of the iteration
     returns: tuple[tuple[int, float], ...]  # (step, mean return then), see thinned
     best_return: float | None  # the largest mean of the last 100 episodes
+    evaluation: float | None  # mean return of the last evaluation
     threshold: float | None  # return from which Gymnasium's registry calls the environment solved
-    speed: float | None  # steps per second of the last seconds, everything included
+    speed: float | None  # steps per second of the last seconds of training
     mean_speed: float  # steps per second, see RunHistory.mean_speed
     limit: float | None  # steps per second, the highest speed_limit of the run so far
     shares: dict[str, float]  # of the time of the last seconds, see shares_between
@@ -65,6 +66,7 @@ class RunHistory:
         self.limit: float | None = None
         self.returns: list[tuple[int, float]] = []
         self.best: float | None = None
+        self.evaluation: float | None = None
         self.moments: collections.deque[Moment] = collections.deque()
         self.flops: float | None = None  # per step, of acting and updating
         self.threshold: float | None = None
@@ -86,6 +88,7 @@ class RunHistory:
 
     def add(self, step: int, stats: dict[str, float]) -> None:
         """Adds an iteration that ended at `step` with the metrics `stats`."""
+        self.evaluation = stats.get(EVAL_RETURN, self.evaluation)
         if MEAN_RETURN in stats:
             self.returns = thinned([*self.returns, (step, stats[MEAN_RETURN])])
             self.best = max(stats[MEAN_RETURN], -math.inf if self.best is None else self.best)
@@ -100,11 +103,13 @@ class RunHistory:
         now = Moment(time.monotonic(), ppo.step, {**ppo.clock.seconds, **ppo.clock.within})
         before = self._keep(now)
         steps, seconds = now.step - before.step, now.time - before.time
-        speed = steps / seconds if steps > 0 and seconds > 0 else None
-        left = max(0, ppo.total - ppo.step) / (speed or stats[SPEED] or math.inf)
+        trained = training_seconds(before, now)
+        speed = steps / trained if steps > 0 and trained > 0 else None
+        left = max(0, ppo.total - ppo.step) * (seconds / steps if speed else
+                                               1 / (stats[SPEED] or math.inf))
         return Snapshot(
             config.env_name, ppo.step, ppo.total, left, stats, tuple(self.returns), self.best,
-            self.threshold, speed, self.mean_speed(ppo), self._highest_limit(ppo),
+            self.evaluation, self.threshold, speed, self.mean_speed(ppo), self._highest_limit(ppo),
             shares_between(before, now), memory_of([os.getpid(), *worker_pids(ppo)]), ppo.lr,
             config.num_workers, self.cores, load_of_others(config, self.cores * ppo.ranks.size))
 
@@ -124,17 +129,26 @@ class RunHistory:
 
 
 def shares_between(before: Moment, now: Moment) -> dict[str, float]:
-    """Shares of the time between two moments by part of training; "other" is in none.
+    """Shares of the training between two moments by part; "other" is in none.
 
     {} if no time has passed.
     """
-    spent = {part: now.seconds.get(part, 0.0) - before.seconds.get(part, 0.0)
-             for part in (*PARTS, *ASIDE)}
-    total = now.time - before.time - sum(spent.pop(part) for part in ASIDE)
+    total = training_seconds(before, now)
     if total <= 0:
         return {}
+    spent = {part: spent_in(part, before, now) for part in PARTS}
     spent["other"] = max(0.0, total - sum(spent.values()))
     return {part: seconds / sum(spent.values()) for part, seconds in spent.items()}
+
+
+def training_seconds(before: Moment, now: Moment) -> float:
+    """The seconds between two moments without evaluations and videos."""
+    return now.time - before.time - sum(spent_in(part, before, now) for part in ASIDE)
+
+
+def spent_in(part: str, before: Moment, now: Moment) -> float:
+    """The seconds between two moments that a part has taken."""
+    return now.seconds.get(part, 0.0) - before.seconds.get(part, 0.0)
 
 
 def current_part(clock) -> tuple[str, float]:

@@ -44,8 +44,8 @@ def meaning(found: Comparison) -> str:
     """A sentence on what the runs show; with few runs a warning instead."""
     runs, (value, low, high) = (found.a.runs, found.b.runs), found.improvement
     if min(runs) < FEW_RUNS:
-        return (f"warning: {runs[0]} and {runs[1]} runs are few; with fewer than {FEW_RUNS} on a"
-                " side the intervals are too narrow")
+        return (f"warning: {runs[0]} and {runs[1]} runs are few, and the intervals too narrow; use"
+                f" {FEW_RUNS} or more on each side")
     if low <= 0.5 <= high:
         return "The interval contains 0.5: these runs do not show which of the two is higher."
     first, second = "AB" if value > 0.5 else "BA"

@@ -21,6 +21,7 @@ from fastppo.display.snapshot import (
     shares_between,
     speed_limit,
     thinned,
+    training_seconds,
 )
 from fastppo.outputs import sinks
 from fastppo.outputs.metrics import PartTimer
@@ -30,7 +31,7 @@ STATS = {"charts/SPS": 2_000.0, "charts/episodic_return": 150.0, "charts/episodi
          "losses/explained_variance": 0.83, "losses/entropy": 0.71, "losses/policy_loss": -0.004,
          "losses/value_loss": 0.31}
 NOW = Snapshot("LunarLander-v3", 52_000, 100_000, 24.0, STATS, ((0, -180.0), (52_000, 148.0)),
-               171.9, 200.0, 9_120.0, 8_870.0, 20_000.0,
+               171.9, None, 200.0, 9_120.0, 8_870.0, 20_000.0,
                {"environment": 0.61, "policy": 0.12, "advantages": 0.01, "update": 0.24,
                 "other": 0.02}, 600_000_000, 1e-3, 2, 2)
 
@@ -122,7 +123,16 @@ def test_the_shares_of_the_last_seconds_add_up_to_one_without_the_evaluation():
                             "video": 1.0})
     assert shares_between(before, now) == pytest.approx(
         {"environment": 0.5, "policy": 0.125, "advantages": 0.0, "update": 0.25, "other": 0.125})
-    assert shares_between(now, now) == {}
+    assert shares_between(now, now) == {} and training_seconds(before, now) == 8
+
+
+def test_an_evaluation_is_shown_until_the_next_one(trainer):
+    ppo, history = trainer("CartPole-v1"), RunHistory()
+    ppo.learn(64)
+    for stats, shown in ((STATS, None), ({**STATS, "eval/return_mean": 7.0}, 7.0), (STATS, 7.0)):
+        history.add(ppo.step, stats)
+        assert history.snapshot(ppo, stats).evaluation == shown
+    assert "best 171.9   evaluation 7.00   length" in text_of(NOW._replace(evaluation=7.0))[1]
 
 
 def test_a_long_run_keeps_a_bounded_curve_with_its_newest_point():
@@ -287,6 +297,21 @@ def test_lines_that_a_narrower_terminal_has_broken_are_erased(monkeypatch, termi
     view.live.refresh()
     assert out.getvalue().count("\x1b[1A") == len(view.widths) - 1 + longer * (terminal == "tmux")
     assert longer and view.close() is None
+
+
+def test_a_process_that_was_stopped_is_drawn_below_what_the_shell_has_written(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("fastppo.display.live_view.time.monotonic", lambda: now[0])
+    view, out = view_on()
+    view.now = NOW
+    view.live = ReflowedLive(view, console=view.console, auto_refresh=False)
+    view.live.start(refresh=True)
+    for now[0], lines in ((1.0, 0), (60.0, len(view.widths) - 1)):
+        out.truncate(0)
+        view.live.refresh()
+        head = out.getvalue().partition("\r")[0].strip("\0")
+        assert head == "\n" * lines
+    view.close()
 
 
 def test_a_run_that_fails_ends_the_view(trainer):
