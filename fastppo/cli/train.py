@@ -256,9 +256,9 @@ def save_model(ppo, folder: Path) -> Path:
 def final_evaluation(ppo, folder: Path, summary: dict[str, Any], evaluator) -> None:
     """Evaluates the final policy, unless `evaluator` has just done it, and prints the return.
 
-    A note says if an environment fails in it: the run has ended well.
+    A note says if that fails: the run has ended well.
     """
-    from fastppo.errors import EnvError
+    from fastppo.errors import Error
     episodes = ppo.config.eval_episodes
     try:
         known = evaluator and evaluator.latest[0] == ppo.step
@@ -266,7 +266,7 @@ def final_evaluation(ppo, folder: Path, summary: dict[str, Any], evaluator) -> N
     except Stop:
         print(f"stopped   during the evaluation   {folder / MODEL_FILE}", flush=True)
         raise
-    except EnvError as error:
+    except Error as error:
         note(f"the evaluation failed: {error.shell}")
         return
     numbers = result_numbers(found)

@@ -13,10 +13,17 @@ from fastppo.config import Config, default_of
 from fastppo.envs import atari, faults
 from fastppo.envs.envpool import EnvPoolVector, import_envpool
 from fastppo.envs.families import check_package
-from fastppo.envs.make import WRAPPING, check_arguments, make_factory, spaces_of, wrapping
+from fastppo.envs.make import (
+    WRAPPING,
+    check_arguments,
+    make_envs,
+    make_factory,
+    spaces_of,
+    wrapping,
+)
 from fastppo.envs.masks import MASK_METHOD
 from fastppo.envs.source import EnvSource
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, Error
 from fastppo.settings.fixes import Omit, Set
 
 log = logging.getLogger("fastppo")
@@ -52,7 +59,13 @@ class VectorEnvSource(EnvSource):
     def _add_factories(self) -> None:
         try:
             factory = self._factory(self.config.env_name)
-        except ConfigError as error:
+            env, = make_envs([factory])
+            shape = spaces_of(env)[0].shape
+            faults.close_all([env])
+            if shape != self.obs_space.shape:
+                raise ConfigError(f"Gymnasium's environment has observations {shape}, that of vec="
+                                  f"{self.config.vec} {self.obs_space.shape}", "")
+        except Error as error:
             log.warning("%s: evaluation uses Gymnasium's environment, so set eval_env, or"
                         " eval_episodes to 0", error.what)
             return

@@ -365,6 +365,17 @@ def test_a_native_game_is_not_sent_to_workers_where_its_frame_skip_is_refused(tr
 
 
 @NEEDS_ALE
+def test_a_native_game_with_other_observations_than_gymnasiums_is_not_evaluated_there(
+        trainer, caplog):
+    trainer("ALE/Pong-v5", vec="native", preset="auto")
+    assert "eval_env" not in caplog.text
+    ppo = trainer("ALE/Pong-v5", vec="native", preset="none")
+    assert "observations (210, 160, 3), that of vec=native (4, 84, 84): evaluation" in caplog.text
+    with pytest.raises(ConfigError, match="needs environments of its own"):
+        ppo.evaluate(1)
+
+
+@NEEDS_ALE
 def test_the_fix_for_observations_of_the_emulators_memory_trains(trainer):
     ram = {"obs_type": "ram"}
     with pytest.raises(ConfigError) as caught:
