@@ -15,7 +15,7 @@ from fastppo.settings.presets import preset_of
 from fastppo.settings.schedules import EXAMPLES, Scheduled, is_finite_number, is_schedule
 from fastppo.settings.script_names import unknown_settings
 from fastppo.settings.spelling import MODELS, fix_of_value
-from fastppo.settings.values import LOGGERS, are_names, image_size, plain_value
+from fastppo.settings.values import LOGGERS, are_names, image_size, is_path, plain_value
 
 
 @dataclass(frozen=True)
@@ -365,7 +365,7 @@ RULES = [(name, *rule) for names, *rule in (
     ("env_name wandb_project wandb_entity wandb_group", lambda x: isinstance(x, str), "a string"),
     ("device", lambda x: isinstance(x, str) and re.fullmatch(r"auto|(cpu|cuda)(:\d+)?", x),
      "one of auto, cpu, cuda, cuda:1"),
-    ("run_dir", lambda x: isinstance(x, str) or hasattr(x, "__fspath__"), "the path of a folder"),
+    ("run_dir", is_path, "the path of a folder"),
     ("env_kwargs", lambda x: isinstance(x, dict) and {*map(type, x)} <= {str}, "a dict by name"),
     ("model", lambda x: callable(x) or ":" in str(x) or x in MODELS, _one_of(MODELS)[1]),
     ("optimizer", lambda x: callable(x) or x == "adam", "adam, or in Python torch.optim.SGD"),

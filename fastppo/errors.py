@@ -17,9 +17,13 @@
     `- ClosedError        something used after close()
 """
 
-from typing import NamedTuple
+import errno
+from contextlib import contextmanager
+from typing import Iterator, NamedTuple
 
 from fastppo.settings.fixes import Fix, fix_text
+
+PATH_ERRORS = errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP
 
 
 class Error(Exception):
@@ -70,6 +74,21 @@ class CheckpointError(Error):
 
 class PathError(CheckpointError):
     """A path at which there is no file of the kind that is needed."""
+
+
+@contextmanager
+def path_errors() -> Iterator[None]:
+    """Raises PathError for a path that is too long for a file, or may not be looked at."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or error.errno not in PATH_ERRORS:
+            raise
+        raise PathError(f"the path {error.filename} cannot be used: {error.strerror}",
+                        "give a shorter path, or one that you may read") from error
+
+
+USAGE_ERRORS = ConfigError, ModelError, PathError, SpaceError  # of what was typed
 
 
 class ExportError(Error):

@@ -168,6 +168,9 @@ def split_flags(argv: Sequence[str]) -> list[Flag]:
     for word in argv:
         if is_flag(word):
             typed, equals, value = map(str.strip, word.partition("="))
+            if value.startswith("="):
+                raise ConfigError(f'"{word}" has more than one =',
+                                  Set(**{typed.lstrip(DASHES): value.lstrip("= ")}))
             name = typed[2:].replace("-", "_") if typed.startswith("--") else typed
             if name.startswith("no_"):
                 name = name.removeprefix("no_")

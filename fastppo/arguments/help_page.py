@@ -70,7 +70,8 @@ def training_page(about: str, own: Mapping[str, Setting], topic: str, preset: st
         page = help_page(about, map(first_clause, first), preset, changes)
         return f"{page}\n\n{filled(more, '', '')}"
     if plain in known:
-        return help_page("", [known[plain]], preset, changes).lstrip()
+        forms = VALUES if "SCHEDULE" in known[plain].type else ""
+        return help_page(forms, [known[plain]], preset, changes).lstrip()
     if plain not in sections:
         ours = FOREIGN_NAMES.get(plain)
         near = ours.split()[0] if isinstance(ours, str) else closest(plain, [*sections, *known])

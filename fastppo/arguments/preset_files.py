@@ -8,16 +8,19 @@ A run's config.json and the text of --show_config are such files.
 """
 
 import json
+import os
+import re
 import tomllib
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Iterator, Mapping
 
 from fastppo.arguments.setting_types import ALIASES
 from fastppo.config import Config, default_of
-from fastppo.errors import ConfigError
+from fastppo.errors import USAGE_ERRORS, ConfigError
 from fastppo.settings.aliases import in_one, unknown_setting
 from fastppo.settings.file_names import CONFIG_FILE
-from fastppo.settings.fixes import DidYouMean, Each, Fix, Set, Within, fix_text
+from fastppo.settings.fixes import DidYouMean, Each, Fix, Omit, Set, Within, fix_text
 from fastppo.settings.presets import PRESETS, preset_of
 from fastppo.settings.spelling import closest
 
@@ -47,7 +50,7 @@ def preset_settings(env_name: str, preset: str) -> dict[str, Any]:
                               " .json", "write its settings in TOML, num_envs = 16, a line for"
                               f" each: --preset={preset.rpartition('.')[0] or 'mine'}.toml")
         if preset not in ("auto", "none", *PRESETS):
-            if Path(preset).is_file():
+            if os.path.isfile(preset):  # a long text is no name of a file
                 raise ConfigError(f"the preset {preset} is a file that does not end with .toml or"
                                   " .json", f"mv {preset} {preset}.toml")
             raise ConfigError(f"there is no preset {preset!r}, only files (.toml, .json), auto,"
@@ -73,6 +76,8 @@ def fix_in_file(fix: Fix) -> Fix:
         return Each(*((what, fix_in_file(one)) for what, one in fix.errors))
     if isinstance(fix, tuple):
         return tuple(map(fix_in_file, fix))
+    if isinstance(fix, Omit):
+        return f"{fix.text(shell=False)} of the file"
     if isinstance(fix, Set):
         if "preset" in fix.settings or None in fix.settings.values():  # TOML has no null
             return "leave it out of the file"
@@ -81,6 +86,37 @@ def fix_in_file(fix: Fix) -> Fix:
         return "set " + " and ".join(f"{name} to {json.dumps(value)}"
                                      for name, value in fix.settings.items())
     return fix if isinstance(fix, DidYouMean) and not fix.names else fix_text(fix, shell=False)
+
+
+@contextmanager
+def naming_preset(env_name: str, given: Mapping[str, Any]) -> Iterator[None]:
+    """Names the preset in an error of a setting that it decides, and not one of those `given`.
+
+    The fix is then for its file, another preset, or the default of the setting.
+    """
+    try:
+        yield
+    except USAGE_ERRORS as error:
+        preset, fixes = given.get("preset", "auto"), error.fix
+        ours, automatic = ({*preset_settings(env_name, x)} - {*given} for x in (preset, "auto"))
+        if ours & flags_in(fixes):
+            mended = fix_in_file if is_preset_file(preset) else fix_over_preset
+            error.what = f"with preset={preset}: {error.what}"
+            error.fix = tuple(mended(one) if ours & flags_in(one) else one
+                              for one in (fixes if isinstance(fixes, tuple) else (fixes,)))
+            if not is_preset_file(preset) and not automatic & flags_in(fixes):
+                error.fix = Set(preset="auto")
+        raise
+
+
+def fix_over_preset(fix: Fix) -> Fix:
+    """`fix` for settings of a named preset, which cannot be left out: they get their defaults."""
+    return Set(**{x: default_of(x) for x in fix.names}) if isinstance(fix, Omit) else fix
+
+
+def flags_in(fix: Fix) -> set[str]:
+    """The names of the settings that a fix names."""
+    return {*re.findall(r"--(\w+)", fix_text(fix, shell=True))}
 
 
 def config_over_preset(changes: Mapping[str, Any], given: Mapping[str, Any]) -> Config:
@@ -101,17 +137,18 @@ def config_over_preset(changes: Mapping[str, Any], given: Mapping[str, Any]) -> 
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a file, by our names, lists as tuples; ConfigError if it cannot be read."""
     example = '{"num_envs": 16}' if path.suffix == ".json" else "num_envs = 16, a line for each"
+    example = f"correct it; its form is {example}"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"the preset {path} cannot be read: {error.strerror}",
                           "give a file that is there, or the name of a preset") from error
     except ValueError as error:  # also of bytes that are no UTF-8
         raise ConfigError(f"the preset {path} is no {path.suffix[1:].upper()}: {error}",
-                          f"write {example}") from error
+                          example) from error
     if not isinstance(found, dict):
-        raise ConfigError(f"the preset {path} is no object of settings", f"write {example}")
+        raise ConfigError(f"the preset {path} is no object of settings", example)
     for name in {*ALIASES} & {*found}:
         if ALIASES[name] in found:
             raise ConfigError(f"in {path}: {name} and {ALIASES[name]} are two names of one setting",

@@ -152,7 +152,7 @@ READERS: dict[Any, tuple[str, Callable[[str], Any]]] = {
     Scheduled: ("a number, such as 0.5 or 3e-4, or a schedule: linear:3e-4, cosine:3e-4,"
                 " linear:3e-4:1e-5", parse_schedule),
     bool: ("True or False", lambda text: SWITCHES[text.lower()]),
-    tuple[int, ...]: ("whole numbers, such as 64,64", parse_sizes),
+    tuple[int, ...]: ("whole numbers, such as 64,64 or 1,2", parse_sizes),
     tuple[str, ...]: ("names, such as camera,speed", split_names),
     dict[str, Any]: ("""a JSON object, such as '{"name": 1}'""", _parse_object),
 }

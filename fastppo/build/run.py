@@ -7,11 +7,12 @@ from typing import Any, Callable, Self, Sequence
 
 from gymnasium.vector import AutoresetMode
 
+from fastppo.arguments.preset_files import naming_preset
 from fastppo.build.arena_layout import env_groups, make_arena, shares_update
 from fastppo.build.check_ranks import check_equal, check_ranks, trained_by
 from fastppo.build.check_rollout import check_rollout
 from fastppo.build.compiled_support import unsupported_in_learner
-from fastppo.build.given_settings import config_for, make_source
+from fastppo.build.given_settings import config_for, env_label, make_source
 from fastppo.build.learner import make_learner
 from fastppo.build.model import build_policy, compile_network
 from fastppo.build.placement import place
@@ -60,7 +61,8 @@ class Run:
                  make_sinks: Callable[[Config, EnvSource], Sequence[Any]]):
         self.sinks: list[Any] = []
         env = as_simulator(env)
-        with ExitStack() as resources:
+        name = str(settings.get("env_name") or env_label(env))
+        with ExitStack() as resources, naming_preset(name, settings):
             self.source = env if isinstance(env, EnvSource) else make_source(
                 env, config_for(env, settings))
             resources.callback(self.source.close)

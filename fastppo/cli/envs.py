@@ -78,13 +78,14 @@ def no_match(pattern: str, ids: Iterable[str]) -> ConfigError:
     if family := missing_family(pattern):
         raise ConfigError(f'no environment matches "{pattern}": {family.name} is not installed',
                           family.fix)
-    from fastppo.envs.env_hints import nearest_id
+    from fastppo.envs.env_hints import class_in_file, nearest_id
     meant = nearest_id(pattern)
     near = [meant, *(x for x in closest_few(pattern, ids) if x != meant)][:3] if meant else []
+    own = class_in_file(pattern.removesuffix(".py"))
     return ConfigError(f'no environment matches "{pattern}"'
                        + f"; near it: {', '.join(near)}" * bool(near),
-                       (f"{program()} envs {near[0]}" if near else f"{program()} envs lists all",
-                        Set(env_name="my_module:MyEnv")))
+                       (f"{program()} envs {own or near[0]}" if own or near else
+                        f"{program()} envs lists all", Set(env_name="my_module:MyEnv")))
 
 
 def overview(found: dict, missing: bool) -> list[str]:
@@ -128,7 +129,8 @@ def description(name: str) -> list[str]:
     try:
         env, = make_envs([make_factory(name)])
     except Error as error:
-        if ":" in name:
+        if ":" in name:  # the fix is for verbs that have settings
+            error.fix = fix_text(error.fix, shell=True).replace("--env_name=", f"{program()} envs ")
             raise
         return [name, *filled_at(NAME_COLUMN, "  not here", error.what.partition("\n")[0]),
                 *filled_at(NAME_COLUMN, "  fix", fix_text(error.fix, shell=True))]

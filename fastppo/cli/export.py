@@ -11,7 +11,7 @@ from fastppo.cli.interrupts import Interrupts
 from fastppo.display.status_line import status_while
 from fastppo.errors import ConfigError, Error
 from fastppo.files.export_formats import FORMATS, format_of
-from fastppo.files.run_folder import check_file, example_model, header_texts
+from fastppo.files.run_folder import check_file, check_output, example_model, header_texts
 from fastppo.settings.file_names import MODEL_FILE
 from fastppo.settings.fixes import Omit, program
 
@@ -43,7 +43,9 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     model, options = parse_options(argv)
     others = [word for word in argv if Path(word) not in (model, model.parent)]
     check_file(model, " ".join([program(), "export", str(example_model()), *others]), "policy")
-    path = Path(options.output or model.with_suffix(FORMATS[options.to or "onnx"]))
+    usual = model.with_suffix(FORMATS[options.to or "onnx"])
+    path = Path(options.output or usual)
+    check_output(path, usual.name)
     if path.absolute() == model.absolute():
         raise ConfigError(f"{path} is the policy itself", Omit("output"))
     to = format_of(path, options.to)

@@ -17,12 +17,12 @@ from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.display.notes import printed_warnings
 from fastppo.display.status_line import show_status
 from fastppo.display.stdout_guard import guarded_stdout
-from fastppo.errors import ConfigError, Error, ModelError, PathError, RankError, SpaceError
+from fastppo.errors import USAGE_ERRORS, ConfigError, Error, RankError, path_errors
+from fastppo.machine.installation import way_to_packages
 from fastppo.machine.ranks import is_first_to_tell, rank_count, rank_of_process
 from fastppo.settings.fixes import Set, program
 from fastppo.settings.spelling import closest
 
-USAGE_ERRORS = (ConfigError, ModelError, PathError, SpaceError)  # of what was typed: code 2
 NEEDED_PACKAGES = ("numpy", "torch", "gymnasium", "safetensors", "cloudpickle", "packaging",
                    "matplotlib")
 DEBUG = "--debug"
@@ -45,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     with Interrupts() as interrupts, guarded_stdout(), printed_warnings(not rank_of_process()):
         try:
             verb, rest = choose_verb([word for word in words if word != DEBUG])
-            verb(rest, interrupts)
+            with path_errors():
+                verb(rest, interrupts)
         except Stop:
             raise SystemExit(128 + interrupts.signum) from None
         except Error as error:
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             if error.name not in NEEDED_PACKAGES:
                 raise
             print(f"error: {error.name} is not installed for {sys.executable}\n"
-                  "  fix: make train, or pip install -e .", file=sys.stderr, flush=True)
+                  f"  fix: {way_to_packages()}", file=sys.stderr, flush=True)
             raise SystemExit(2) from None
         except BrokenPipeError:  # fastppo --help | head
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -102,7 +103,7 @@ def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:
     Raises ConfigError for a word that is nearly a verb, looks like one, or is a setting.
     """
     first, rest = (argv[0], list(argv[1:])) if argv else ("", [])
-    if first == "--version":
+    if first in ("--version", "version"):
         return lambda *_: print(f"fastppo {__version__}"), []
     if first in ("help", "--help") and {*rest[:1]} & {*VERBS}:
         return choose_verb([rest[0], "--help"])

@@ -38,9 +38,9 @@ def plot_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Draws the runs that `argv` names, and prints the path of the picture."""
     paths, options = parse_plot(argv)
     from fastppo.reports.run_groups import group_runs, mean_ends_early, with_values
-    from fastppo.reports.run_table import check_output, read_runs
+    from fastppo.reports.run_table import check_picture_path, read_runs
     output = Path(options.output)
-    check_output(output)
+    check_picture_path(output)
     tables = [read_runs(path) for path in paths]
     groups = with_values(group_runs(tables, options.labels), options.metric)
     for group in groups:

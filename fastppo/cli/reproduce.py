@@ -77,7 +77,10 @@ def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> N
     """Raises ConfigError if a setting is code or a password, and is not given again."""
     from fastppo.build.given_settings import code_named_in
     from fastppo.envs.env_hints import is_registered
-    env_name = settings.get("env_name", "")
+    env_name = settings.get("env_name")
+    if not isinstance(env_name, str):
+        raise ConfigError(f"{folder / file_names.CONFIG_FILE} names no environment",
+                          "give the folder of another run")
     needed = {name: settings[name] for name in code_named_in(settings)}
     if not is_registered(env_name):
         needed["env_name"] = env_name

@@ -14,7 +14,7 @@ from typing import Any, Iterator, Sequence
 from fastppo import __version__
 from fastppo.arguments import command_line
 from fastppo.arguments.command_line import Request, Train
-from fastppo.arguments.preset_files import settings_text, sources_of
+from fastppo.arguments.preset_files import naming_preset, settings_text, sources_of
 from fastppo.cli.eval import result_numbers
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.cli.seeds import train_seeds
@@ -23,7 +23,6 @@ from fastppo.display.notes import note
 from fastppo.display.status_line import show_status, status_while
 from fastppo.files.choose_folder import (
     check_changes,
-    check_new_run,
     choose_run,
     link_latest,
     run_elsewhere,
@@ -43,11 +42,17 @@ PROCESS_START = time.monotonic()
 def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Trains with the settings of `argv`, saves and evaluates, in the folder of the run."""
     request = command_line.read(argv)
+    with naming_preset(request.config.env_name, request.given):
+        train_request(argv, request, interrupts)
+
+
+def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts) -> None:
+    """Does what the `request` asks for, which `argv` are the words of."""
     if rank_of_process():
         follow(request, interrupts)
         return
     if request.options["show_config"]:
-        check_new_run(Train(**request.options), request.config)
+        choose_run(Train(**request.options), request.config, 0)  # for its errors
         print(shown_config(request))
         return
     if text := run_elsewhere(Train(**request.options), request.config):

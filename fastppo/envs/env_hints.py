@@ -93,12 +93,20 @@ def _base(env_id: str) -> str:
 
 
 def class_in_file(module: str) -> str | None:
-    """`module:Class` of the first environment that a file in this folder defines; None without."""
+    """`module:Class` of the first environment that a file in this folder defines; None without.
+
+    One that defines step comes before a base of others, which does not.
+    """
+    found: dict[str, tuple[bool, bool]] = {}
     with suppress(OSError, SyntaxError, ValueError):
         tree = ast.parse(Path(f"{module}.py").read_text(encoding="utf-8"))
-        return next((f"{module}:{node.name}" for node in tree.body if isinstance(node, ast.ClassDef)
-                     and any("Env" in ast.unparse(base) for base in node.bases)), None)
-    return None
+        for node in filter(lambda node: isinstance(node, ast.ClassDef), tree.body):
+            bases = " ".join(map(ast.unparse, node.bases))
+            steps = any(getattr(part, "name", "") == "step" for part in node.body)
+            if bases and "Wrapper" not in bases:
+                found[node.name] = steps, "Env" in bases
+    best = max(found, key=lambda name: found[name], default="")
+    return f"{module}:{best}" if any(found.get(best, ())) else None
 
 
 def missing_package(text: str, unknown: Fix = "install it in this Python, or give a newer version"

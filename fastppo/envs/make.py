@@ -1,11 +1,12 @@
 """Makes environments from an id, class or callable."""
 
 import dataclasses
+import functools
 import importlib
 import os
-import re
 import sys
 import traceback
+from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 
 import gymnasium as gym
@@ -19,7 +20,8 @@ from fastppo.errors import ConfigError, EnvError, Error, SpaceError
 from fastppo.machine.child_env import without_secrets
 from fastppo.machine.mujoco_warnings import mujoco_warnings_once
 from fastppo.settings.atari_games import full_game_id
-from fastppo.settings.fixes import PYTHON_NAMES, Fix, Omit, Set, program
+from fastppo.settings.fixes import PYTHON_NAMES, Fix, Omit, Set, Within, program
+from fastppo.settings.spelling import closest_few
 
 Factory = Callable[[], gym.Env]
 # The settings of the wrappers around an environment.
@@ -248,14 +250,18 @@ def import_callable(name: str, setting: str = "env_name") -> Callable | None:
     or has no such attribute, and for an attribute that cannot be called.
     """
     module, colon, attribute = name.partition(":")
-    if not colon or not attribute.isidentifier():
+    if not colon or not attribute.replace(".", "").isidentifier():
         return None
-    found = getattr(_import_module(name, setting), attribute, None)
+    there = _import_module(name, setting)
+    found = functools.reduce(lambda x, part: getattr(x, part, None), attribute.split("."), there)
     if callable(found) or attribute in gym.registry:
         return found if callable(found) else None
     fix = f"give the name of a class or function of {module}"
     if found is None:
-        raise ConfigError(f"there is no {attribute!r} in {module}", f"define it there, or {fix}")
+        near = closest_few(attribute, (x for x in vars(there) if callable(getattr(there, x))), 1)
+        raise ConfigError(f"there is no {attribute!r} in {module}",
+                          (*(Set(**{setting: f"{module}:{x}"}) for x in near),
+                           f"define it there, or {fix}"))
     kind = type(found).__name__
     if spec := getattr(found, "spec", None):
         fix = Set(**{setting: spec.id}), fix
@@ -272,10 +278,13 @@ def _import_module(name: str, setting: str, module: str = ""):
     """
     module = module or name.partition(":")[0]
     if not module or module.startswith(".") or module.endswith(".py"):
-        plain = re.sub(r"^(/.*/|[./]+)|\.py$", "", module).replace("/", ".") or "my_module"
+        path = Path(module.removesuffix(".py"))
+        elsewhere = path.is_absolute() or ".." in path.parts[:-1]  # and not in or below this folder
+        plain = (path.name if elsewhere else ".".join(path.parts)).lstrip(".") or "my_module"
+        fix = Set(**{setting: f"{plain}:{name.rpartition(':')[2] or 'MyClass'}"})
         raise ConfigError(f"{setting} is {name!r}, but {module!r} is no module's name, such as"
                           " package.module",
-                          Set(**{setting: f"{plain}:{name.rpartition(':')[2] or 'MyClass'}"}))
+                          Within(f"in {path.parent}: {{}}", fix) if elsewhere else fix)
     try:
         return importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything
@@ -320,5 +329,7 @@ def _find_spec(name: str, setting: str) -> EnvSpec:
                               env_hints.PACKAGES["ale_py"]) from error
         raise ConfigError(f"{where}there is no environment {name!r}",
                           Set(**{setting: near}, **ram) if near else
-                          f"{program()} envs lists them; for one of your own give its module, too:"
-                          " module:MyEnv or package:Id-v0") from error
+                          f"{program()} envs lists them; " + (
+                              f"a class or function stands after {name.partition(':')[0]}:"
+                              if ":" in name else "for one of your own give its module, too:"
+                              " module:MyEnv or package:Id-v0")) from error

@@ -11,7 +11,7 @@ from fastppo.envs import faults, masks
 from fastppo.envs.make import EnvFactory, Factory, make_envs, spaces_of
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError, Error
-from fastppo.settings.fixes import Fix
+from fastppo.settings.fixes import Fix, Omit
 from fastppo.spaces.leaves import CHOICES, brief_text, mask_leaf, observation_storage
 
 WINDOW, FRAMES = "human", "rgb_array"  # render modes
@@ -38,14 +38,14 @@ def evaluation_factories(source: EnvSource, env: Any = None, name: str = "env") 
     finally:
         faults.close_all(envs)
     check_spaces(f"{name} is {env!r}, whose", (source.obs_space, source.act_space), found,
-                 f"give one of the same spaces, or leave {name} out")
+                 ("give one of the same spaces", Omit(name)))
     trained = mask_leaf(source.obs_space, source.act_space) is not None
     if isinstance(source.act_space, CHOICES) and bool(where) != trained:
         has = f"has an action mask, {where}" if where else \
             "has no action mask in its first info and no action_masks()"
         wanted = "without masks" if where else "with masks"
         raise ConfigError(f"{name} is {env!r}, which {has}, but the policy is trained {wanted}",
-                          f"give one {wanted}, as in training, or leave {name} out")
+                          (f"give one {wanted}, as in training", Omit(name)))
     return factories
 
 

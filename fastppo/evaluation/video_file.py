@@ -16,6 +16,7 @@ from typing import BinaryIO, Callable, Iterator
 from PIL import Image
 
 from fastppo.errors import ConfigError
+from fastppo.files.run_folder import check_output, replaced
 from fastppo.settings.fixes import Install, Set
 
 VIDEO_FORMATS = ".mp4", ".webp"
@@ -32,14 +33,11 @@ def best_format() -> str:
 
 def check_video_path(path: Path) -> None:
     """Raises ConfigError if no video can be written to `path`."""
-    fixed = Set(output=str(path.with_suffix(best_format())))
-    if path.suffix.lower() not in (*VIDEO_FORMATS, STILL_FORMAT):
-        raise ConfigError(f"the output is {path}, but a video ends in {' or '.join(VIDEO_FORMATS)},"
-                          f" and a picture of the last frame in {STILL_FORMAT}", fixed)
+    check_output(path, f"video{best_format()}", (*VIDEO_FORMATS, STILL_FORMAT))
     if path.suffix.lower() == ".mp4" and best_format() != ".mp4":
         raise ConfigError("mp4 files need imageio-ffmpeg, which is not installed",
-                          (Install("video"), fixed))
-    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+                          (Install("video"), Set(output=str(path.with_suffix(best_format())))))
+    if not os.access(path.absolute().parent, os.W_OK):
         raise ConfigError(f"cannot write {path}",
                           "give a file that can be written, in a folder that exists")
 
@@ -52,19 +50,16 @@ def video_file(path: Path, fps: float) -> Iterator[Writer]:
     an error or an interrupt nothing is changed. Raises ConfigError if it cannot be written.
     """
     check_video_path(path)
-    part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     write = {".mp4": _write_mp4, ".webp": _write_webp, ".png": _write_last}[path.suffix.lower()]
     try:
-        part.touch()  # an error now, not after an episode
-        with write(part, fps) as append:
-            yield append
-        os.replace(part, path)
+        with replaced(path) as part:
+            part.touch()  # an error now, not after an episode
+            with write(part, fps) as append:
+                yield append
     except OSError as error:
         reason = error.strerror or str(error).partition("\n")[0]
         raise ConfigError(f"cannot write {path}: {reason}",
                           "free some space, or give another file") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

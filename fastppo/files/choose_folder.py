@@ -61,12 +61,26 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
         place = Path(options.resume)
         place = place.parent / os.readlink(place) if place.is_symlink() else place
         checkpoint_files(place)
-        given = place if place.is_dir() else place.parent
+        folder = place if place.is_dir() else place.parent
+        check_resumed(options, folder, given or folder)
+        given = folder
     if place is None:
         check_new_run(options, config)
     check_loggers(config.logger or ())
     seed = drawn if seed is None else seed
     return ChosenRun(place, given, name_of_run(config.env_name, options.name, seed), seed)
+
+
+def check_resumed(options: Train, folder: Path, given: Path) -> None:
+    """Raises ConfigError for an option of a new run, beside the resumed one in `folder`.
+
+    `given` is the run_dir.
+    """
+    new = {"name": options.name, "show_config": options.show_config,
+           "run_dir": given.resolve() != folder.resolve()}
+    for name in filter(new.get, new):
+        raise ConfigError(f"--{name} is for a new run, and --resume continues the one in {folder},"
+                          f" with the settings in its {file_names.CONFIG_FILE}", Omit(name))
 
 
 def check_new_run(options: Train, config: Config) -> None:
@@ -171,9 +185,8 @@ def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator
     try:
         yield folder
     except (Error, KeyboardInterrupt):
-        if not run_dir:
-            with suppress(OSError):  # the error that ended the run is the one to see
-                remove_start(folder)
+        with suppress(OSError):  # the error that ended the run is the one to see
+            remove_start(folder)
         raise
     finally:
         with suppress(OSError):  # it holds files
@@ -194,17 +207,20 @@ def check_empty(folder: Path, given: Path) -> None:
 def remove_start(folder: Path) -> None:
     """Removes the files of a run that ended before its first iteration, if it has no others.
 
+    OUTPUT_FILE stays, for who started the run.
+
     A run whose files do not say so keeps them: a full disk may be why there is no model.
     """
     tables = file_names.METRICS_FILE, file_names.EPISODES_FILE
     rows = [len((folder / name).read_bytes().splitlines()) for name in tables
             if (folder / name).exists()]
-    if {*os.listdir(folder)} - file_names.START_FILES or max(rows, default=0) > 1:
+    files = {*os.listdir(folder)} - {file_names.OUTPUT_FILE}
+    if files - file_names.START_FILES or max(rows, default=0) > 1:
         return
     summary = folder / file_names.SUMMARY_FILE
     if summary.exists() and '"iterations": 0,' not in summary.read_text(encoding="utf-8"):
         return
-    for name in os.listdir(folder):
+    for name in files:
         (folder / name).unlink()
 
 

@@ -4,12 +4,13 @@ import itertools
 import json
 import os
 import re
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Iterator, Sequence
 from zipfile import is_zipfile
 
 from fastppo.config import Config
-from fastppo.errors import ConfigError, PathError
+from fastppo.errors import ConfigError, PathError, path_errors
 from fastppo.machine.child_env import without_secrets
 from fastppo.settings.file_names import CONFIG_FILE, MODEL_FILE
 from fastppo.settings.fixes import Fix, Set
@@ -80,13 +81,48 @@ def stored_env(path: Path) -> str:
 
 
 def free_path(path: Path, first: int = 2) -> Path:
-    """The first of video-2.mp4, video-3.mp4, ... for video.mp4, or of run-2, ... that is new."""
+    """The first of video-2.mp4, video-3.mp4, ... for video.mp4, or of run-2, ... that is new.
+
+    For a folder without a name of its own, such as . or /, it is in that folder.
+    """
+    path = path if path.name.strip(".") else path / "run"
     ending = "" if path.is_dir() else path.suffix
     stem = path.name.removesuffix(ending)
     numbered = (path.with_name(f"{stem}-{i}{ending}") for i in itertools.count(first))
     return next(one for one in numbered if not one.exists())
 
 
+def check_output(path: Path, example: str, endings: Sequence[str] = ()) -> None:
+    """Raises ConfigError if an output is a folder, or has none of the `endings`, if there are any.
+
+    `example` is the name of a file that it might be.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder, and the output is a file",
+                          Set(output=str(path / example)))
+    if endings and path.suffix.lower() not in endings:
+        near = path.with_name(example) if path.name.startswith(".") else \
+            path.with_suffix(Path(example).suffix)
+        raise ConfigError(f"{path} is no name that ends with {' or '.join(endings)}",
+                          Set(output=str(near)))
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """A new file beside `path` to write, which replaces that one at the end of the block.
+
+    After an error `path` is as it was.
+    """
+    part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+@path_errors()
 def check_file(path: Path, fix: Fix, kind: str | None = None) -> None:
     """Raises PathError with a `fix` unless `path` is a file that begins as those of safetensors.
 
@@ -111,6 +147,7 @@ def check_init_from(path: Path, env_name: str) -> None:
     check_file(policy_at(path), Set(init_from=str(example_model(path, env_name))), "policy")
 
 
+@path_errors()
 def policy_at(path: Path) -> Path:
     """`path`; its file of the policy, if it is the folder of a run that has one."""
     return path / MODEL_FILE if (path / MODEL_FILE).is_file() else path
@@ -128,6 +165,7 @@ def check_no_runs_in(folder: Path, fix: Callable[[str], Fix]) -> None:
                         fix(str(runs[-1])))
 
 
+@path_errors()
 def checkpoint_files(place: Path) -> list[Path]:
     """The checkpoint at `place`, or those in the folder of a run; PathError if there is none."""
     if not place.exists():

@@ -57,12 +57,12 @@ def write_file(path: Path, data: bytes, private: bool = False) -> None:
             os.fsync(file.fileno())
         os.replace(partial, path)
         _sync_folder(path.parent)
-    except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {error.strerror}",
+    except (OSError, ValueError) as error:  # ValueError: of a name with a zero byte
+        raise CheckpointError(f"cannot write {path}: {getattr(error, 'strerror', error)}",
                               "save to a file in a folder where you may write, on a disk with"
                               " free space, under a shorter name") from error
     finally:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             partial.unlink(missing_ok=True)
 
 

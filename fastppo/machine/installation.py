@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.util
 import json
+import shlex
 import subprocess
 import sys
 from importlib import metadata
@@ -66,6 +67,14 @@ def extension_file(name: str = "_kernels") -> Path | None:
     """The file of a compiled extension that this Python can load; None if there is none."""
     spec = importlib.util.find_spec(f"fastppo.{name}")
     return Path(spec.origin) if spec and spec.origin else None
+
+
+def way_to_packages(package: Path = PACKAGE_FOLDER) -> str:
+    """The command after which the packages are there: make's environment is active, or made."""
+    made = package.parent / ".venv"
+    if any(made.glob("installed*")) and Path(sys.prefix) != made:
+        return f"source {shlex.quote(str(made))}/bin/activate"
+    return "make train, or pip install -e ."
 
 
 def check_loggers(names: Sequence[str]) -> None:

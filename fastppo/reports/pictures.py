@@ -10,6 +10,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from fastppo.errors import ConfigError
+from fastppo.files.run_folder import replaced
 from fastppo.settings.fixes import Set
 from fastppo.settings.metric_names import EVAL_RETURN, EXPLAINED_VARIANCE, KL, MEAN_RETURN
 
@@ -46,9 +47,13 @@ def empty_figure(width: float, height: float) -> Figure:
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Writes a figure as its ending says, png, svg or pdf; ConfigError if it cannot be written."""
+    """Writes a figure as its ending says, png, svg or pdf, whole or not at all.
+
+    Raises ConfigError if that fails.
+    """
     try:
-        figure.savefig(path)
+        with replaced(path) as part:
+            figure.savefig(part)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}",
                           Set(output=f"another/folder/{path.name}")) from error

@@ -12,6 +12,7 @@ import numpy as np
 
 from fastppo.display.notes import note
 from fastppo.errors import ConfigError
+from fastppo.files.run_folder import check_output
 from fastppo.settings.file_names import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import Fix, Set
 from fastppo.settings.metric_names import GLOBAL_STEP
@@ -82,11 +83,9 @@ def read_runs(text: str) -> list[RunTable]:
     return [table for table in tables if table.file not in empty]
 
 
-def check_output(path: Path) -> None:
+def check_picture_path(path: Path) -> None:
     """Raises ConfigError unless a picture can be written to `path`, by its ending and folder."""
-    if path.suffix.lower() not in ENDINGS:
-        raise ConfigError(f"{path} ends with none of {', '.join(ENDINGS)}",
-                          Set(output=str(path.with_suffix(".png"))))
+    check_output(path, "plot.png", ENDINGS)
     if not path.parent.is_dir():
         raise ConfigError(f"there is no folder {path.parent}", Set(output=path.name))
 
@@ -105,10 +104,15 @@ def expand(text: str) -> list[Path]:
         return [Path(text)]
     paths = []
     for part in filter(None, map(str.strip, text.split(","))):
-        found = sorted(glob.glob(part)) if glob.has_magic(part) else [part]
+        if not glob.has_magic(part):
+            paths.append(Path(part))
+            continue
+        found = sorted(map(Path, glob.glob(part)))
         if not found:
             raise ConfigError(f'nothing fits the pattern "{part}"', run_example())
-        paths += [Path(name) for name in found if not name.endswith(".png")]
+        paths += [path for path in found if path.suffix == ".csv" or tables_under(path)]
+        for folder in (path for path in found if path.is_dir() and path not in paths):
+            note(f"{folder} is no run and is left out")
     if not paths:
         raise ConfigError(f'"{text}" names no run', run_example())
     return paths
@@ -122,13 +126,18 @@ def tables_in(path: Path) -> list[Path]:
         named = f"{path.parent}/*__{path.name}__*"
         raise ConfigError(f"there is no folder {path}", run_example() if not glob.glob(named) else
                           f"give '{named}', the runs with --name={path.name}")
-    own = path / METRICS_FILE
-    found = [own] if own.exists() else sorted(
-        path.glob(f"*/{METRICS_FILE}"), key=lambda file: (file.parent.is_symlink(), file))
+    found = tables_under(path)
     if not found:
         raise ConfigError(f"neither {path} nor a folder in it has a file {METRICS_FILE}",
                           run_example())
     return found
+
+
+def tables_under(folder: Path) -> list[Path]:
+    """The table of the run in a folder, or else those of the runs in its folders."""
+    own = folder / METRICS_FILE
+    return [own] if own.exists() else sorted(
+        folder.glob(f"*/{METRICS_FILE}"), key=lambda file: (file.parent.is_symlink(), file))
 
 
 def read_table(file: Path) -> RunTable:

@@ -90,7 +90,7 @@ class Within:
 
     def text(self, shell: bool) -> str:
         """with --num_workers=0 a breakpoint() works."""
-        return self.sentence.format(fix_text(self.fix, shell))
+        return self.sentence.replace("{}", fix_text(self.fix, shell))
 
 
 SingleFix = str | Set | Omit | Install | DidYouMean | Each | Within

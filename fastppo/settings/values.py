@@ -61,6 +61,11 @@ def are_names(value: Any, known: tuple[str, ...] = ()) -> bool:
         isinstance(name, str) and (not known or name in known) for name in value)
 
 
+def is_path(value: Any) -> bool:
+    """True for a text or path that can be that of a folder."""
+    return (isinstance(value, str) or hasattr(value, "__fspath__")) and "\0" not in str(value)
+
+
 def digits_of(scale: float) -> int:
     """Digits after the point that give numbers of this size four in all, between 0 and 6."""
     return min(6, max(0, 3 - math.floor(math.log10(scale)))) if 0 < scale < math.inf else 0

@@ -9,7 +9,9 @@ from fastppo import PPO, Config
 from fastppo.arguments import command_line
 from fastppo.arguments.preset_files import preset_settings, settings_text
 from fastppo.build.given_settings import config_for
+from fastppo.cli.main import main
 from fastppo.errors import ConfigError
+from fastppo.settings.presets import PRESETS
 
 TOML = 'num_envs = 4\nlr = 1e-3\nhidden_sizes = [8, 8]\nenv_kwargs = {"level" = 3}\n'
 
@@ -26,6 +28,41 @@ def test_a_file_of_settings_is_a_preset(preset):
     wanted = {"num_envs": 4, "lr": 1e-3, "hidden_sizes": (8, 8), "env_kwargs": {"level": 3}}
     assert preset_settings("CartPole-v1", preset(TOML)) == wanted
     assert preset_settings("CartPole-v1", preset(json.dumps(wanted), "own.json")) == wanted
+
+
+def test_a_mark_of_the_byte_order_is_no_part_of_a_file(preset):
+    assert preset_settings("", preset("\ufeffnum_envs = 4")) == {"num_envs": 4}
+    assert preset_settings("", preset('\ufeff{"num_envs": 4}', "a.json")) == {"num_envs": 4}
+
+
+@pytest.mark.parametrize("text, given, decides, fix", [
+    ("resize = 84", {}, True, "leave resize out of the file"),
+    ("std = 0.5\nnum_envs = 4", {}, True, "leave std out of the file"),
+    ("vec = 'native'", {"frame_stack": 4}, True, 'set vec to "workers"; or --frame_stack=1'),
+    ("num_envs = 4", {"std": 0.5}, False, "leave --std out"),
+    ("carracing", {}, True, "--preset=auto"), ("atari", {}, True, "--preset=auto"),
+    ("carracing", {"grayscale": True, "resize": None}, False, "leave --grayscale out")])
+def test_an_error_of_a_setting_that_a_preset_decides_is_mended_there(preset, text, given, decides,
+                                                                     fix):
+    name = preset(text) if "=" in text else text
+    with pytest.raises(ConfigError) as refused:
+        PPO("CartPole-v1", preset=name, num_workers=0, **given)
+    assert refused.value.shell.partition("fix: ")[2] == fix
+    assert refused.value.what.startswith(f"with preset={name}: ") is decides
+
+
+def test_a_setting_of_the_environments_own_preset_is_mended_by_its_default(monkeypatch):
+    monkeypatch.setitem(PRESETS["cartpole"], "std", 0.5)
+    with pytest.raises(ConfigError, match="^with preset=auto: std is 0.5.*\n  fix: std=None"):
+        PPO("CartPole-v1", num_workers=0)
+
+
+def test_the_command_names_the_file_of_a_preset_too(preset, capsys):
+    name = preset("env_kwargs = {xyzzy = 1}")
+    with pytest.raises(SystemExit):
+        main(["--env_name=CartPole-v1", f"--preset={name}"])
+    assert f"error: with preset={name}: " in (said := capsys.readouterr().err)
+    assert said.endswith("fix: leave env_kwargs out of the file\n")
 
 
 def test_a_file_may_have_the_aliases_of_the_command_line(preset):
@@ -86,8 +123,8 @@ def test_an_error_of_a_file_names_it_and_all_its_unknown_names(preset):
     ('preset = "atari"', "a.toml", "leave it out of the file"),
     ("clip_vloss = false", "a.toml", "leave it out of the file"),
     ("target_kl = 0", "a.toml", "leave it out of the file"),
-    ('{"num_envs": 4', "a.json", 'write {"num_envs": 16}'),
-    ("num_envs: 4", "a.toml", "write num_envs = 16, a line for each")])
+    ('{"num_envs": 4', "a.json", 'correct it; its form is {"num_envs": 16}'),
+    ("lr = 1\nlr = 2", "a.toml", "correct it; its form is num_envs = 16, a line for each")])
 def test_a_mistake_in_a_file_is_mended_in_the_notation_of_the_file(preset, text, name, fix):
     with pytest.raises(ConfigError) as refused:
         command_line.read([f"--preset={preset(text, name)}"])

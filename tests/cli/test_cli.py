@@ -27,7 +27,7 @@ from fastppo import PPO, Config, __version__, load
 from fastppo.arguments import command_line
 from fastppo.arguments.setting_types import settings
 from fastppo.arguments.verbs import VERBS
-from fastppo.cli import interrupts, main, train
+from fastppo.cli import interrupts, main, play, train
 from fastppo.collect import Collector
 from fastppo.display import banner
 from fastppo.errors import CheckpointError, ConfigError, EnvError
@@ -225,6 +225,7 @@ def test_iterations_are_counted_in_the_presets_rollouts():
      "--logger=wandb,tensorboard"),
     (["--logger=none,xyzzy"], "must be one of tensorboard, trackio, wandb", "leave --logger out"),
     (["--tensorboard_log=runs"], "Stable-Baselines3's", "--logger=tensorboard"),
+    (["--lr==1e-3"], '"--lr==1e-3" has more than one =', "--lr=1e-3"),
     (["--lam=0.9", "--gae_lambda=0.9"], "two names of one setting", "leave --lam out"),
     (["--num_iterations=1", "--total_steps=9"], "both set total_steps",
      "leave --num_iterations out"),
@@ -290,10 +291,10 @@ def test_a_word_that_people_use_for_a_setting_is_answered_with_it(command, words
 
 
 @pytest.mark.parametrize("words, same", [
-    (["help"], ["--help"]), (["help", "eval"], ["eval", "--help"]),
+    (["version"], ["--version"]), (["help"], ["--help"]), (["help", "eval"], ["eval", "--help"]),
     (["help", "lr"], ["--help", "lr"]), (["--help=lr"], ["--help", "lr"]),
     (["--help", "plot"], ["plot", "--help"])])
-def test_the_word_help_shows_the_page_of_the_flag(command, words, same):
+def test_the_words_help_and_version_stand_for_the_flags(command, words, same):
     assert command(*words) == command(*same) and command(*words)[0] == 0
 
 
@@ -330,11 +331,15 @@ def test_a_warning_says_that_it_is_one_and_the_logger_is_as_before(command):
     (["--env_name=shop:ready"], "'shop:ready', an instance of TimeLimit", "--env_name=CartPole-v1"),
     (["--env_name=nowhere:Env"], "cannot import 'nowhere'", ""),
     (["--env_name=shop"], "no environment 'shop'", "give its module, too: module:MyEnv"),
+    (["--env_name=shop:plane"], "no 'plane' in shop", "--env_name=shop:Plain; or define it there"),
+    (["--env_name=shop:Plain.Inner"], "no 'Plain.Inner' in shop", "class or function of shop"),
+    (["--env_name=shop:Plain:x"], "no environment 'shop:Plain:x'", "function stands after shop:"),
     (["--env_name=CartPole-v1", "--vec=native", "--num_workers=3"], "but vec=native", ""),
     (["--env_name=shop:Nothing"], "shop", ""),
     (["--env_name=shop.py:Plain"], "'shop.py' is no module's name", "--env_name=shop:Plain"),
     (["--env_name=./a/b.py:C-v0"], "no module's name", "--env_name=a.b:C-v0"),
-    (["--env_name=/a/b.py:C"], "no module's name", "--env_name=b:C"),
+    (["--env_name=/a/b.py:C"], "no module's name", "in /a: --env_name=b:C"),
+    (["--env_name=../a/b.py:C"], "no module's name", "in ../a: --env_name=b:C"),
     (["--env_name=CartPole-v1", '--env_kwargs={"nonsense": 1}'],
      "unexpected keyword argument 'nonsense'", "leave --env_kwargs out"),
     (["--env_name=shop:Plain", '--env_kwargs={"fail": 1, "at": 2}'],
@@ -389,6 +394,10 @@ def test_a_file_of_this_folder_is_answered_with_the_environment_in_it(command):
     for name in ("grid_env", "grid_env.py"):
         code, _, err = command(f"--env_name={name}")
         assert code == 2 and err.endswith("\n  fix: --env_name=grid_env:Grid\n")
+    Path("grid_env.py").write_text(
+        "class Base(gym.Env):\n    pass\n\nclass Half(gym.Wrapper):\n    def step(self, action):\n"
+        "        pass\n\nclass Full(Base):\n    def step(self, action):\n        pass\n")
+    assert command("--env_name=grid_env")[2].endswith("\n  fix: --env_name=grid_env:Full\n")
     Path("grid_env.py").write_text("class Grid(")
     assert "give its module, too: module:MyEnv" in command("--env_name=grid_env")[2]
 
@@ -533,7 +542,9 @@ def test_help_is_a_page_with_the_verbs_and_the_settings_people_change_first(comm
 def test_help_on_a_section_or_a_setting_shows_that_alone(command):
     _, out, _ = command("--help", "network")
     assert "--hidden_sizes INT,..." in out and "--lr " not in out
-    assert command("--help", "clip_range")[1].startswith("update:\n  --clip_range FLOAT|SCHEDULE")
+    page = command("--help", "clip_range")[1]
+    assert "\n\nupdate:\n  --clip_range FLOAT|SCHEDULE" in page and "  SCHEDULE  linear:" in page
+    assert command("--help", "epochs")[1].startswith("update:\n  --epochs INT")
     assert "--clip_range" not in command("--help", "--seed=1")[1]  # a flag is no topic
     code, _, err = command("--help", "netwrk")
     assert code == 2 and 'no section and no setting "netwrk"' in err and "--help network" in err
@@ -756,6 +767,29 @@ def test_a_folder_that_holds_something_is_refused_with_a_free_name(command):
     assert os.listdir("mine") == ["notes.txt"]
 
 
+@pytest.mark.parametrize("folder, free", [(".", "run-2"), ("./", "run-2"), ("..", "../run-2"),
+                                          ("/", "/run-2")])
+def test_a_folder_without_a_name_of_its_own_is_answered_with_one_in_it(command, folder, free):
+    Path("notes.txt").touch()
+    code, _, err = command(*CARTPOLE, f"--run_dir={folder}")
+    assert code == 2 and err.endswith(f" is not empty: it may hold another run\n"
+                                      f"  fix: --run_dir={free}\n")
+
+
+LONG = 300 * "x"  # more than a name may have
+
+
+@pytest.mark.parametrize("words", [
+    ["eval", LONG], ["plot", LONG], ["compare", LONG, LONG], ["replay", LONG], ["reproduce", LONG],
+    ["plot", "a", f"--output={LONG}.png"], ["play", "a", f"--output={LONG}.webp"],
+    [f"--resume={LONG}"], [f"--preset={LONG}"],
+    [f"--init_from={LONG}"], [f"--run_dir={LONG}"], [f"--run_dir={LONG}", "--seeds=1..2"]])
+def test_a_path_that_is_too_long_is_an_error_without_a_traceback(command, monkeypatch, words):
+    monkeypatch.setattr(play, "policy_file", lambda *_: None)
+    code, out, err = command(*words)
+    assert code == 2 and re.match(r"error: .*\n  fix: .*\n$", err)
+
+
 def test_an_empty_folder_is_used(command):
     Path("mine").mkdir()
     assert command(*CARTPOLE, "--run_dir=mine")[0] == 0
@@ -802,10 +836,18 @@ def test_only_files_of_a_start_are_removed_with_it(tmp_path):
         (folder / "summary.json").write_text(json.dumps({"iterations": 0, "seconds": 0}, indent=2))
         raise EnvError("it cannot start")
     assert not folder.exists()
-    for given in (tmp_path / "new", tmp_path):  # one that was there stays
+    there = tmp_path / "there"
+    there.mkdir()
+    for given in (tmp_path / "new", there):  # one that was there stays
         with pytest.raises(EnvError), choose_folder.new_folder(given, "", True) as folder:
+            (folder / "config.json").touch()
             raise EnvError("it cannot start")
-    assert tmp_path.exists() and not (tmp_path / "new").exists()
+    assert os.listdir(there) == [] and not (tmp_path / "new").exists()
+    with pytest.raises(EnvError), choose_folder.new_folder(there, "", True):
+        (there / "output.txt").touch()  # of the command that started it as one of several seeds
+        (there / "config.json").touch()
+        raise EnvError("it cannot start")
+    assert os.listdir(there) == ["output.txt"]
 
 
 # how a run ends early
@@ -1171,9 +1213,15 @@ def test_a_record_has_the_frames_of_stacked_observations(tmp_path, trainer):
     (["--resume=nowhere"], "there is no run and no checkpoint nowhere", "give the folder of a run"),
     (["--resume=auto"], "and there is none", "--name=my_run"),
     (["--resume=x", "--init_from=y"], "--init_from starts a new run", "leave --resume out"),
+    (["--resume=stopped", "--name=x"], "--name is for a new run", "leave --name out"),
+    (["--resume=stopped", "--run_dir=x"], "--run_dir is for a new run", "leave --run_dir out"),
+    (["--resume=stopped", "--show_config"], "with the settings in its config.json",
+     "leave --show_config out"),
     (["--init_from=nowhere.safetensors"], "there is no file nowhere",
      "--init_from=runs/latest/model.safetensors")])
 def test_what_cannot_be_resumed_is_named_with_a_fix(command, argv, text, fix):
+    Path("stopped").mkdir()
+    Path("stopped/checkpoint-000000000064.safetensors").touch()
     code, _, err = command(*argv, "--env_name=CartPole-v1", "--eval_episodes=0")
     assert code in (1, 2) and text in err and fix in err.splitlines()[-1]
 

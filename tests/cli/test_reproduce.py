@@ -78,7 +78,7 @@ def test_a_difference_without_a_cause_suspects_the_environment(command, trained)
     ({"env_kwargs": {"api_key": "***"}}, [], """--env_kwargs='{"api_key": "***"}'"""),
     ({"loss": "<function mine at 0x7f>"}, [], "loss of old can be given only in Python"),
     ({"lr": "<function mine at 0x7f>"}, [], "lr of old can be given only in Python"),
-    ({"xyzzy": 1}, [], "xyzzy"),
+    ({"xyzzy": 1}, [], "xyzzy"), ({"env_name": None}, [], "config.json names no environment"),
     ({}, ["--total_steps=97"], "fix: --total_steps=96"),
     ({}, ["--total_steps=0"], "fix: --total_steps=96"),
     ({}, ["--total_step=96"], "--total_steps=96"),

@@ -345,7 +345,8 @@ def test_the_camera_follows_a_model_of_mujoco_unless_another_is_chosen(kwargs, c
 
 
 @pytest.mark.parametrize("name, match", [
-    ("a.avi", "ends in .mp4 or .webp"), ("a", "ends in"), ("missing/a.webp", "cannot write")])
+    ("a.avi", "ends with .mp4 or .webp or .png"), ("a", "ends with"), (".", "is a folder"),
+    ("missing/a.webp", "cannot write")])
 def test_a_file_that_is_no_video_is_refused_before_anything_is_played(policy, tmp_path, name,
                                                                       match):
     seen = []

@@ -440,7 +440,9 @@ def test_a_file_never_names_code_to_import(trainer, said, monkeypatch):
     ([], "export needs the file of a policy"), (["--to=onnx"], "export needs the file of a policy"),
     (["a.safetensors", "--to=torchscript"], "there is no file a.safetensors"),
     (["a", "--too=onnx"], "fix: --to=onnx"), (["a", "--to=tflite"], "one of onnx, torchscript"),
-    (["a.pt", "--output=a.pt"], "is the policy itself"), (["a", "--output=b.x"], "fix: --to=onnx")])
+    (["a.pt", "--output=a.pt"], "is the policy itself"), (["a", "--output=b.x"], "fix: --to=onnx"),
+    (["a", "--output=."], "fix: --output=a.onnx"),
+    (["a", "--output=/", "--to=torchscript"], "/ is a folder")])
 def test_what_the_command_cannot_do_is_one_error(said, argv, why):
     for name in ("a", "a.pt"):
         Path(name).write_bytes(b"\x02" + bytes(7) + b"{}")  # as the file of a policy begins

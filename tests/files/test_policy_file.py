@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fastppo import PPO, load
-from fastppo.errors import CheckpointError, ConfigError
+from fastppo.errors import CheckpointError, ConfigError, PathError
 from fastppo.files.fingerprint import fingerprint
 
 TINY = dict(preset="none", seed=1, num_envs=2, num_steps=8, num_minibatches=1, epochs=1,
@@ -155,6 +155,19 @@ def test_what_is_no_path_is_refused(wrong):
     with PPO(lambda: Chance(*SPACES["vectors"]), **TINY) as ppo:
         with pytest.raises(CheckpointError, match="save takes the path of a file, not .*\n  fix: "):
             ppo.save(wrong)
+
+
+@pytest.mark.parametrize("name, why", [(300 * "x", "name too long"), ("a\0b", "no file|no run")])
+def test_a_name_that_no_file_can_have_is_an_error_of_ours(name, why, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    env = lambda: Chance(*SPACES["vectors"])  # noqa: E731
+    for call in (load, PPO.resume, lambda path: PPO(env, init_from=path, **TINY)):
+        with pytest.raises(PathError, match=f"(?i){why}"):
+            call(name)
+    with PPO(env, **TINY) as ppo, pytest.raises(CheckpointError, match="cannot write"):
+        ppo.save(name)
+    with pytest.raises(ConfigError, match="run_dir|(?i:name too long)"):
+        PPO(env, run_dir=name, **TINY)
 
 
 def test_saving_again_replaces_the_file_and_leaves_no_other(saved):

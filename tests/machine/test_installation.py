@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from fastppo.machine.installation import (
     extension_problems,
     source_folder,
     tilde,
+    way_to_packages,
 )
 from fastppo.machine.requirements import Package, needed_packages, packages_of
 
@@ -45,6 +47,15 @@ def test_a_clone_has_the_sources_beside_the_package(clone, tmp_path):
     assert source_folder(clone / "fastppo") == clone
     assert source_folder(tmp_path / "site-packages" / "fastppo") is None
     assert source_folder() == ROOT
+
+
+def test_packages_that_make_has_installed_are_there_after_an_activation(clone, monkeypatch):
+    assert way_to_packages(clone / "fastppo") == "make train, or pip install -e ."
+    (clone / ".venv").mkdir()
+    (clone / ".venv/installed-debug").touch()
+    assert way_to_packages(clone / "fastppo") == f"source {clone}/.venv/bin/activate"
+    monkeypatch.setattr(sys, "prefix", str(clone / ".venv"))
+    assert way_to_packages(clone / "fastppo").startswith("make train")
 
 
 def test_the_commit_is_gits_and_says_if_files_differ(clone):

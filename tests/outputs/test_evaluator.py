@@ -237,8 +237,9 @@ def test_bounds_of_observations_may_differ(trainer):
     (lambda: 1 / 0, "ZeroDivisionError"),
     (3, "must be an id, a class or a callable")])
 def test_an_eval_env_that_does_not_fit_is_an_error_before_the_first_step(other, why):
-    with pytest.raises(ConfigError, match=f"eval_env .*{why}"):
+    with pytest.raises(ConfigError, match=f"eval_env .*{why}") as refused:
         PPO(Chance, preset="none", num_workers=0, eval_env=other)
+    assert "leave eval_env out" not in refused.value.shell  # the flag has hyphens
 
 
 @pytest.mark.parametrize("other, why", [

@@ -8,12 +8,12 @@ from matplotlib.image import imread
 from run_folders import KL, RETURN, write_run, write_runs
 
 from fastppo.errors import ConfigError
-from fastppo.reports import curves
+from fastppo.reports import curves, pictures
 from fastppo.reports.curves import draw_groups, draw_run, save_curve, save_curves
 from fastppo.reports.density import COLUMNS, density, draw_density, save_density, window
 from fastppo.reports.pictures import number_text
 from fastppo.reports.run_groups import group_runs
-from fastppo.reports.run_table import check_output, read_runs
+from fastppo.reports.run_table import check_picture_path, read_runs
 
 
 def grouped(*folders, labels=None):
@@ -150,18 +150,35 @@ def test_a_picture_is_large_enough_for_a_screen_with_small_dots(tmp_path):
     assert imread(path).shape[:2] == (800, 1400)
 
 
-@pytest.mark.parametrize("path, says", [("a.jpg", "ends with none"), ("a", "ends with none"),
-                                        ("gone/a.png", "no folder gone")])
+@pytest.mark.parametrize("path, says", [
+    ("a.jpg", "no name that ends with .png or .svg or .pdf\n  fix: output=\"a.png\""),
+    ("a", "\"a.png\""), (".svg", "\"plot.png\""), (".", "is a folder.*\n.*\"plot.png\""),
+    ("..", "is a folder.*\n.*\"../plot.png\""), ("/", "is a folder.*\n.*\"/plot.png\""),
+    ("gone/a.png", "no folder gone")])
 def test_a_file_that_cannot_be_is_refused(path, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=says):
-        check_output(tmp_path.relative_to(tmp_path) / path)
+        check_picture_path(tmp_path.relative_to(tmp_path) / path)
 
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "a.png").mkdir()
     with pytest.raises(ConfigError, match="cannot write"):
         save_curves(grouped(write_run(tmp_path / "a", [1.0])), RETURN, tmp_path / "a.png")
+
+
+def test_a_disk_that_is_full_keeps_the_old_picture_and_leaves_no_other(tmp_path, monkeypatch):
+    def full(figure, path):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+    run = write_run(tmp_path / "a", [1.0])
+    save_curves(grouped(run), RETURN, tmp_path / "a.png")
+    old = (tmp_path / "a.png").read_bytes()
+    monkeypatch.setattr(pictures.Figure, "savefig", full)
+    with pytest.raises(ConfigError, match="cannot write .*a.png: No space left on device"):
+        save_curves(grouped(run), RETURN, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes() == old
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "a.png"}
 
 
 def test_drawing_leaves_matplotlibs_settings_as_they_were(tmp_path, monkeypatch):

@@ -78,6 +78,19 @@ def test_of_several_runs_those_without_a_row_are_left_out_with_a_note(tmp_path, 
     assert "stopped/metrics.csv has no complete row and is left out" in capsys.readouterr().err
 
 
+def test_what_is_no_run_is_left_out_of_a_pattern_with_a_note(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_run(Path("fast"), [1.0], seed=5)
+    Path("far").mkdir()
+    Path("f.txt").touch()
+    assert only("f*").seed == 5
+    assert capsys.readouterr().err == "note: far is no run and is left out\n"
+    with pytest.raises(ConfigError, match="neither far nor a folder in it"):
+        read_runs("far, fast")
+    with pytest.raises(ConfigError, match="names no run"):
+        read_runs("fa[r]")
+
+
 def test_a_run_that_failed_in_its_first_iteration_is_answered_with_one_that_has_rows(
         tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
