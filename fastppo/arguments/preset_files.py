@@ -90,28 +90,23 @@ def fix_in_file(fix: Fix) -> Fix:
 
 @contextmanager
 def naming_preset(env_name: str, given: Mapping[str, Any]) -> Iterator[None]:
-    """Names the preset in an error of a setting that it decides, and not one of those `given`.
+    """Names the preset that was chosen in an error of a setting that it decides, not one `given`.
 
-    The fix is then for its file, another preset, or the default of the setting.
+    What cannot be left out on a command line is then left out of its file, or another one chosen.
     """
     try:
         yield
     except USAGE_ERRORS as error:
-        preset, fixes = given.get("preset", "auto"), error.fix
-        ours, automatic = ({*preset_settings(env_name, x)} - {*given} for x in (preset, "auto"))
-        if ours & flags_in(fixes):
-            mended = fix_in_file if is_preset_file(preset) else fix_over_preset
+        preset = given.get("preset", "auto")
+        ours = {*preset_settings(env_name, preset)} - {*given}
+        if preset != "auto" and ours & flags_in(error.fix):
             error.what = f"with preset={preset}: {error.what}"
-            error.fix = tuple(mended(one) if ours & flags_in(one) else one
-                              for one in (fixes if isinstance(fixes, tuple) else (fixes,)))
-            if not is_preset_file(preset) and not automatic & flags_in(fixes):
+            if is_preset_file(preset):
+                parts = error.fix if isinstance(error.fix, tuple) else (error.fix,)
+                error.fix = tuple(fix_in_file(x) if ours & flags_in(x) else x for x in parts)
+            elif isinstance(error.fix, Omit):
                 error.fix = Set(preset="auto")
         raise
-
-
-def fix_over_preset(fix: Fix) -> Fix:
-    """`fix` for settings of a named preset, which cannot be left out: they get their defaults."""
-    return Set(**{x: default_of(x) for x in fix.names}) if isinstance(fix, Omit) else fix
 
 
 def flags_in(fix: Fix) -> set[str]:

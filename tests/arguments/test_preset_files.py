@@ -11,7 +11,6 @@ from fastppo.arguments.preset_files import preset_settings, settings_text
 from fastppo.build.given_settings import config_for
 from fastppo.cli.main import main
 from fastppo.errors import ConfigError
-from fastppo.settings.presets import PRESETS
 
 TOML = 'num_envs = 4\nlr = 1e-3\nhidden_sizes = [8, 8]\nenv_kwargs = {"level" = 3}\n'
 
@@ -40,7 +39,8 @@ def test_a_mark_of_the_byte_order_is_no_part_of_a_file(preset):
     ("std = 0.5\nnum_envs = 4", {}, True, "leave std out of the file"),
     ("vec = 'native'", {"frame_stack": 4}, True, 'set vec to "workers"; or --frame_stack=1'),
     ("num_envs = 4", {"std": 0.5}, False, "leave --std out"),
-    ("carracing", {}, True, "--preset=auto"), ("atari", {}, True, "--preset=auto"),
+    ("carracing", {}, True, "--preset=auto"),
+    ("atari", {}, True, "--preprocessing=none --end_on_life_loss=False"),
     ("carracing", {"grayscale": True, "resize": None}, False, "leave --grayscale out")])
 def test_an_error_of_a_setting_that_a_preset_decides_is_mended_there(preset, text, given, decides,
                                                                      fix):
@@ -49,12 +49,6 @@ def test_an_error_of_a_setting_that_a_preset_decides_is_mended_there(preset, tex
         PPO("CartPole-v1", preset=name, num_workers=0, **given)
     assert refused.value.shell.partition("fix: ")[2] == fix
     assert refused.value.what.startswith(f"with preset={name}: ") is decides
-
-
-def test_a_setting_of_the_environments_own_preset_is_mended_by_its_default(monkeypatch):
-    monkeypatch.setitem(PRESETS["cartpole"], "std", 0.5)
-    with pytest.raises(ConfigError, match="^with preset=auto: std is 0.5.*\n  fix: std=None"):
-        PPO("CartPole-v1", num_workers=0)
 
 
 def test_the_command_names_the_file_of_a_preset_too(preset, capsys):
