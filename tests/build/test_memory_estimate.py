@@ -229,7 +229,7 @@ def test_other_hidden_layers_are_proposed_only_where_they_suffice(trainer, monke
     for hidden, actions, fix in (((50_000,), 2, "--hidden_sizes=64,64"),
                                  ((50_000,), 10**6, "smaller observations, or fewer actions")):
         with pytest.raises(ConfigError) as caught:
-            trainer(lambda: Chance(act_space=Discrete(actions)), hidden_sizes=hidden * 2)
+            trainer(partial(Chance, act_space=Discrete(actions)), hidden_sizes=hidden * 2)
         assert fix in caught.value.shell
 
 

@@ -76,7 +76,7 @@ def test_the_end_is_told_after_an_exception_too_and_the_next_learn_forgets_the_c
 
 
 class Failing:
-    """Writes down the calls of `seen`, and raises the error of the same name in those of `fails`."""
+    """Writes down its calls in `seen`; those that are in `fails` raise."""
 
     def __init__(self, name, seen, *fails):
         self.name, self.seen, self.fails = name, seen, fails
