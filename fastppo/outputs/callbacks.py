@@ -66,7 +66,7 @@ class Hooks:
             self.calling = False
 
 
-IDLE = Hooks()  # those of a trainer that does not learn
+NO_HOOKS = Hooks()  # those of a trainer that does not learn
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[st
     if others:
         raise ConfigError(*unknown_arguments("learn", others))
     hooks = Hooks([*ppo.sinks, *as_callbacks(callbacks)])
-    if ppo.hooks is not IDLE:
+    if ppo.hooks is not NO_HOOKS:
         raise learns_already()
     total, started, errors = target_steps(ppo, total_steps), [], []
     try:
@@ -95,7 +95,7 @@ def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[st
             with _kept(errors):
                 hooks.call([_method(callback, "on_end")], ppo)
     finally:
-        ppo.total, ppo.hooks = ppo.config.total_steps, IDLE
+        ppo.total, ppo.hooks = ppo.config.total_steps, NO_HOOKS
     for error in errors[1:]:
         log.warning("on_end of a callback failed, too: %s", error_line(error))
     if errors:

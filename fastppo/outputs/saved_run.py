@@ -16,7 +16,7 @@ from fastppo.display.notes import episode_status
 from fastppo.errors import PathError, UnknownNameError
 from fastppo.files.checkpoint import find_checkpoint, restore, write_checkpoint
 from fastppo.files.policy_file import save_policy, start_from_policy
-from fastppo.outputs.callbacks import IDLE, learns_already
+from fastppo.outputs.callbacks import NO_HOOKS, learns_already
 from fastppo.outputs.fault_handler import Result, attempt, fault_stats
 from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
 from fastppo.outputs.sinks import make_sinks
@@ -45,7 +45,7 @@ class SavedRun(Run):
     def __init__(self, env: Any, settings: dict[str, Any],
                  checkpoint: str | os.PathLike | None = None,
                  init_from: str | os.PathLike | None = None):
-        self.clock, self.episodes, self.hooks = PartTimer(), EpisodeMetrics(), IDLE
+        self.clock, self.episodes, self.hooks = PartTimer(), EpisodeMetrics(), NO_HOOKS
         found = None if checkpoint is None else find_checkpoint(Path(checkpoint))
         if found is not None:
             folder = {"run_dir": str(checkpoint)} if Path(checkpoint).is_dir() else {}
