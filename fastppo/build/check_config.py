@@ -1,5 +1,6 @@
 """Rules about settings that exclude or need each other, whatever the environment; no torch here."""
 
+import re
 from typing import Any, Sequence
 
 from fastppo.config import Config, default_of
@@ -77,6 +78,7 @@ def _needs(config: Config):
 def _conflicts(config: Config):
     """Rows of (it is one, what is wrong, fix)."""
     lacks_workers = needs_workers(config) if config.num_workers == 0 else ""
+    project = re.sub(r"[/\\#?%:]", "-", config.wandb_project[:128])
     return (
         (config.eval_interval and not config.eval_episodes,
          f"eval_interval is {config.eval_interval}, but eval_episodes is 0", Set(eval_episodes=10)),
@@ -98,6 +100,10 @@ def _conflicts(config: Config):
         (config.vec in ("native", "envpool") and config.nan_policy == "reset_env",
          "nan_policy=reset_env resets one environment, which a vector environment cannot",
          Omit("nan_policy")),
+        ("wandb" in (config.logger or ()) and config.wandb_project != project,
+         f"wandb_project is {config.wandb_project!r}, but wandb takes up to 128 characters, and"
+         " none of / \\ # ? % :",
+         Set(wandb_project=project)),
         (lacks_workers == "on_worker_failure",
          "on_worker_failure=restart starts worker processes again, and there are none",
          Omit("on_worker_failure")),

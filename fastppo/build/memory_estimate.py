@@ -6,6 +6,7 @@ from typing import Callable, Sequence
 
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete, MultiDiscrete, Space
 
 from fastppo.build.check_settings import SMALL, largest_image, resizable
 from fastppo.build.compiled_support import is_plain_mlp
@@ -18,6 +19,7 @@ from fastppo.networks.cnn import dense_weights
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Fix, Set
 from fastppo.settings.spelling import IMAGE_MODELS
+from fastppo.spaces.leaves import choice_counts, leaves
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
 # Bytes of a worker process without its environments: 21 to 28 MiB were measured.
@@ -129,27 +131,41 @@ def check_network_size(config: Config, seen: ObservationLayout) -> None:
 
     It is called before the network is built, which takes long where it is large.
     """
-    count = least_parameters(config, ObservationEncoding(seen).size if is_plain_mlp(config) else 0)
+    inputs = ObservationEncoding(seen).size if is_plain_mlp(config) else 0
+    outputs, images = least_outputs(seen.act_space), 0
     if config.model in IMAGE_MODELS:
         shapes = [leaf.image_shape for leaf in ObservationEncoding(seen).leaves]
-        count += sum(dense_weights(config.model, shape) for shape in shapes
+        images = sum(dense_weights(config.model, shape) for shape in shapes
                      if shape and min(shape[1:]) >= IMAGE_MODELS[config.model])
-    need, free = 4 * PARAMETER_VECTORS.get(config.learner, 9) * count, free_memory()
-    if need > free:
-        larger = {name: default_of(name) for name in ("hidden_sizes", "rnn_size")
-                  if getattr(config, name) != default_of(name)}
-        raise ConfigError(f"the network has at least {count:,} parameters and needs {need >> 20:,}"
-                          f" MiB to be trained, but {free >> 20:,} MiB are free",
-                          Set(**larger) if larger else resizing(config, seen, need, free)
-                          or "use smaller observations")
+
+    def need(config: Config) -> tuple[int, int]:
+        count = least_parameters(config, inputs, outputs) + images
+        return 4 * PARAMETER_VECTORS.get(config.learner, 9) * count, count
+    (wanted, count), free = need(config), free_memory()
+    if wanted > free:
+        smaller = {name: default_of(name) for name in ("hidden_sizes", "rnn_size")
+                   if getattr(config, name) != default_of(name)}
+        fits = need(config.replace(**smaller))[0] <= free
+        raise ConfigError(f"the network has at least {count:,} parameters and needs"
+                          f" {wanted >> 20:,} MiB to be trained, but {free >> 20:,} MiB are free",
+                          Set(**smaller) if fits else resizing(config, seen, wanted, free)
+                          or "use smaller observations, or fewer actions")
 
 
-def least_parameters(config: Config, inputs: int) -> int:
-    """The weights of a built-in network's hidden layers; it has biases and heads, too."""
+def least_parameters(config: Config, inputs: int, outputs: int = 0) -> int:
+    """The weights of a built-in network's hidden layers and `outputs`; it has biases, too."""
     widths, gates = [inputs, *config.hidden_sizes], {"none": 0, "gru": 3, "lstm": 4}[config.rnn]
+    features = config.rnn_size if gates else widths[-1]
     count = sum(a * b for a, b in pairwise(widths))
     count += gates * config.rnn_size * (config.rnn_size + widths[-1])
-    return count * (1 if config.shared_critic else 2)
+    return count * (1 if config.shared_critic else 2) + features * outputs
+
+
+def least_outputs(act_space: Space) -> int:
+    """The outputs of a built-in network for actions of a space, at least."""
+    parts = [leaf.space for leaf in leaves(act_space)]
+    return sum(int(choice_counts(part).sum()) if isinstance(part, (Discrete, MultiDiscrete))
+               else math.prod(part.shape) for part in parts)
 
 
 def resizing(config: Config, seen: ObservationLayout, need: int, free: int) -> tuple[Set, ...]:

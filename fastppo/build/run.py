@@ -3,7 +3,7 @@
 import logging
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any, Callable, Self, Sequence
+from typing import Any, Callable, NoReturn, Self, Sequence
 
 from gymnasium.vector import AutoresetMode
 
@@ -20,7 +20,7 @@ from fastppo.build.resolve import resolve
 from fastppo.collect import Collector, Progress, Rollout
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
-from fastppo.errors import ClosedError
+from fastppo.errors import ClosedError, Error
 from fastppo.learner import Learner
 from fastppo.learners.compiled import policy_plan
 from fastppo.learners.device_actor import DeviceActor, MirroredEnvs, central_actor, pinned
@@ -94,6 +94,12 @@ class Run:
         closed = ", closed" if self.closed else ""
         return (f"<{type(self).__name__} on {self.config.env_name}: step {self.step:,} of"
                 f" {self.total:,}{closed}>")
+
+    def __reduce__(self) -> NoReturn:
+        """Raises Error, for pickle and copy."""
+        raise Error("a trainer cannot be pickled or copied: it holds processes and shared memory",
+                    'of its policy: ppo.save("model.safetensors"), then load("model.safetensors");'
+                    " to train in another process, make the trainer there")
 
     @property
     def progress(self) -> Progress:

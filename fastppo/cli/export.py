@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, Sequence
 
 from fastppo.arguments.command_line import file_and_options
+from fastppo.arguments.policy_options import POLICY_FIX
 from fastppo.cli.interrupts import Interrupts
 from fastppo.display.status_line import status_while
 from fastppo.errors import ConfigError, Error
@@ -42,7 +43,9 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Exports the policy that `argv` names; prints the check, and what goes in and comes out."""
     model, options = parse_options(argv)
     others = [word for word in argv if Path(word) not in (model, model.parent)]
-    check_file(model, " ".join([program(), "export", str(example_model()), *others]), "policy")
+    near = example_model()
+    check_file(model, " ".join([program(), "export", str(near), *others]) if near else POLICY_FIX,
+               "policy")
     usual = model.with_suffix(FORMATS[options.to or "onnx"])
     path = Path(options.output or usual)
     check_output(path, usual.name)
@@ -85,7 +88,7 @@ def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[
 def parse_options(argv: Sequence[str]) -> tuple[Path, Export]:
     """(file of the policy, options) of a command line; ConfigError for a wrong word."""
     model, options = file_and_options(argv, Export, "MODEL", "the file of a policy",
-                                      str(example_model()))
+                                      str(example_model() or "runs/latest"))
     return model / MODEL_FILE if model.is_dir() else model, options
 
 

@@ -201,7 +201,10 @@ def make_envs(factories: Sequence[Factory], first: int = 0, name: str = "") -> l
 
 def _make_env(factory: Factory, where: str) -> gym.Env:
     try:
-        return make_deterministic(factory())
+        env = make_deterministic(factory())
+        if env.metadata is None:  # a class may say so; Gymnasium's wrappers read a dict, as we do
+            env.metadata = {}
+        return env
     except (Error, KeyboardInterrupt):
         raise
     except BaseException as error:  # a user's constructor may raise anything

@@ -53,7 +53,7 @@ def checked_call(method: Method) -> Method:
     @functools.wraps(method)
     def call(self, *given: Any, **named: Any) -> Evaluation:
         if others := [name for name in named if name not in known]:
-            raise ConfigError(*unknown_arguments("evaluate", others))
+            raise ConfigError(*unknown_arguments("evaluate", others, " ".join(known)))
         for name, value in zip(known, given):
             if name in named:
                 raise ConfigError(f"evaluate was given {name} twice, by position and by name",

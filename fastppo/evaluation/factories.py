@@ -76,7 +76,7 @@ def with_render_mode(factory: EnvFactory, mode: str) -> EnvFactory:
     Raises ConfigError if the metadata of a class lacks the mode.
     """
     maker = constructor_of(factory)
-    modes = getattr(maker, "metadata", {}).get("render_modes")
+    modes = _render_modes(maker)
     # Gymnasium makes a window of frames itself.
     usable = {mode, FRAMES} if isinstance(factory.constructor, EnvSpec) else {mode}
     if modes is not None and not usable & {*modes}:
@@ -109,10 +109,15 @@ def takes(function: Callable, argument: str) -> bool:
 
 def no_render_mode(factory: EnvFactory, mode: str, owner: Any) -> ConfigError:
     """The error for an environment, or a class of them, that lacks a render mode."""
-    modes = ", ".join(getattr(owner, "metadata", {}).get("render_modes", [])) or "none"
+    modes = ", ".join(_render_modes(owner) or []) or "none"
     return ConfigError(
         f"{factory.name} cannot be shown: it is not made with the render mode {mode}; the render"
         f" modes in its metadata: {modes}",
         f'give its class metadata = {{"render_modes": ["{mode}"]}}, and its constructor an argument'
         " render_mode, which it keeps as self.render_mode, and a method render(); or"
         " --view=network")
+
+
+def _render_modes(owner: Any) -> list[str] | None:
+    """The render modes in the metadata of an environment or a class; None if it has none."""
+    return (getattr(owner, "metadata", None) or {}).get("render_modes")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fastppo.build.check_config import is_user_model
 from fastppo.build.compiled_support import is_plain_mlp
-from fastppo.build.memory_estimate import least_parameters
+from fastppo.build.memory_estimate import least_outputs, least_parameters
 from fastppo.build.model import build_policy
 from fastppo.config import Config
 from fastppo.envs.faults import truncate_text
@@ -30,16 +30,7 @@ from fastppo.policy import Policy
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.spelling import MODELS
 from fastppo.spaces.actions import check_bounds
-from fastppo.spaces.leaves import (
-    MASK,
-    MAX_DISCRETE,
-    OBS_KEY,
-    Leaf,
-    MaskedDict,
-    brief_text,
-    leaves,
-    subspaces,
-)
+from fastppo.spaces.leaves import MASK, MAX_DISCRETE, OBS_KEY, MaskedDict, brief_text, subspaces
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
 MAX_LEAVES = 1_000  # parts of a space in a file
@@ -226,17 +217,9 @@ def _check_size(config: Config, obs_space: Space, act_space: Space,
     seen = ObservationLayout(obs_space, act_space)
     inputs = ObservationEncoding(seen).size if is_plain_mlp(config) else 0
     least = 0 if is_user_model(config.model) else least_parameters(config, inputs)
-    least = max(least, sum(map(_outputs, leaves(act_space))))
+    least = max(least, least_outputs(act_space))
     if least > (held := sum(x.numel() for x in tensors.values())):
         raise ValueError(f"the network has at least {least:,} parameters, but the file {held:,}")
-
-
-def _outputs(leaf: Leaf) -> int:
-    """The outputs of a built-in network for a part of the action space, at least."""
-    space = leaf.space
-    if isinstance(space, Discrete):
-        return int(space.n)
-    return int(space.nvec.sum()) if isinstance(space, MultiDiscrete) else math.prod(space.shape)
 
 
 def _check_moments(policy: Policy) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Sequence
 from zipfile import is_zipfile
 
+from fastppo.arguments.policy_options import POLICY_FIX
 from fastppo.config import Config
 from fastppo.errors import ConfigError, PathError, path_errors
 from fastppo.machine.child_env import without_secrets
@@ -32,8 +33,8 @@ def public_config(config: Config) -> dict[str, Any]:
     return plain | {"env_kwargs": without_secrets(plain["env_kwargs"])}
 
 
-def example_model(folder: Path = Path(), env_name: str | None = None) -> Path:
-    """The newest policy in `folder`, else under runs/; a name that one might have if none is.
+def example_model(folder: Path = Path(), env_name: str | None = None) -> Path | None:
+    """The newest policy in `folder`, else under runs/; None if there is none.
 
     With `env_name` only of those that name this environment.
     """
@@ -43,7 +44,7 @@ def example_model(folder: Path = Path(), env_name: str | None = None) -> Path:
                  and env_name in (None, stored_env(path))]
         if found:
             return max(found, key=lambda path: path.stat().st_mtime)
-    return Path("runs/latest/model.safetensors")
+    return None
 
 
 def has_header(path: Path) -> bool:
@@ -144,7 +145,8 @@ def check_file(path: Path, fix: Fix, kind: str | None = None) -> None:
 def check_init_from(path: Path, env_name: str) -> None:
     """Raises PathError unless a new run can start from `path`: a policy's file or a run's folder.
     """
-    check_file(policy_at(path), Set(init_from=str(example_model(path, env_name))), "policy")
+    near = example_model(path, env_name)
+    check_file(policy_at(path), Set(init_from=str(near)) if near else POLICY_FIX, "policy")
 
 
 @path_errors()

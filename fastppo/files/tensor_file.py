@@ -90,7 +90,8 @@ def read_tensor_file(path: Path, form: str, what: str, writer: str
     """
     fix = f"give a file that {writer} wrote, or another copy of it"
     kind = form.split()[1]
-    check_file(path, f'load("{example_model(path)}")' if kind == "policy" else fix, kind)
+    near = example_model(path) if kind == "policy" else None
+    check_file(path, f'load("{near}")' if near else fix, kind)
     try:
         with open(path, "rb") as file:
             if int.from_bytes(file.read(8), "little") > HEADER_BYTES:

@@ -4,12 +4,14 @@
     on_collect(ppo, rollout)      after a rollout, before its update
     on_iteration(ppo, stats)      after an iteration; False ends training
     on_video(ppo, path)           after a video has been written, see video_interval
-    on_end(ppo)                   after the last iteration, also after an exception
+    on_end(ppo)                   after the last iteration, also after an exception; not where its
+                                  own on_start has not succeeded
 
 An object has any of these methods; a function is called like on_iteration. Sinks are callbacks.
 """
 
 import inspect
+import logging
 from contextlib import contextmanager
 from typing import Any, Callable, Iterable, Iterator
 
@@ -17,8 +19,9 @@ import numpy as np
 
 from fastppo.build.resolve import target_steps
 from fastppo.collect import Rollout
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, Error
 from fastppo.outputs.action_metrics import action_metrics
+from fastppo.outputs.background_sink import error_line
 from fastppo.settings.script_names import unknown_arguments
 from fastppo.settings.spelling import closest
 
@@ -31,21 +34,39 @@ SB3_EVENTS = {"on_training_start": "on_start", "on_rollout_start": "on_iteration
 Callback = Callable[[Any, dict[str, float]], Any] | object
 Callbacks = Callback | Iterable[Callback]
 
+log = logging.getLogger("fastppo")
+
 
 class Hooks:
-    """The methods of some callbacks by event, in the order of the callbacks."""
+    """The methods of some callbacks by event, in the order of the callbacks.
+
+    `calling` is True while one of them runs.
+    """
+
+    calling = False
 
     def __init__(self, callbacks: Iterable[Callback] = ()):
-        found = list(callbacks)
-        self.start, self.collect, self.iteration, self.video, self.end = (
-            [method for callback in found if (method := _method(callback, event))]
-            for event in EVENTS)
+        self.callbacks = list(callbacks)
+        self.collect, self.iteration, self.video = (
+            [method for callback in self.callbacks if (method := _method(callback, event))]
+            for event in ("on_collect", "on_iteration", "on_video"))
 
     def report(self, ppo, stats: dict[str, float]) -> bool:
         """Calls on_iteration of all, if any; returns True if one of them ends training."""
         if self.iteration:
             stats = stats | action_metrics(ppo)
-        return any([asks_to_stop(method(ppo, stats)) for method in self.iteration])
+        return any([asks_to_stop(answer) for answer in self.call(self.iteration, ppo, stats)])
+
+    def call(self, methods: Iterable[Callable | None], *given: Any) -> list[Any]:
+        """The answers of some methods; None is no method."""
+        self.calling = True
+        try:
+            return [method(*given) for method in methods if method]
+        finally:
+            self.calling = False
+
+
+NO_HOOKS = Hooks()  # those of a trainer that does not learn
 
 
 @contextmanager
@@ -54,28 +75,54 @@ def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[st
     """Sets `ppo.total` and the hooks of `ppo` inside the block; calls on_start and on_end.
 
     Yields a function that reports the metrics of an iteration, and is True if training ends: on all
-    ranks of a run if a callback of one of them ends it.
-    `others` are arguments that learn does not have: ConfigError.
+    ranks of a run if a callback of one of them ends it. Of several exceptions the first is raised.
+    `others` are arguments that learn does not have: ConfigError. Error if `ppo` learns already.
     """
     if others:
         raise ConfigError(*unknown_arguments("learn", others))
     hooks = Hooks([*ppo.sinks, *as_callbacks(callbacks)])
-    ppo.total, ppo.hooks = target_steps(ppo, total_steps), hooks
+    if ppo.hooks is not NO_HOOKS:
+        raise learns_already()
+    total, started, errors = target_steps(ppo, total_steps), [], []
     try:
-        for method in hooks.start:
-            method(ppo)
-        yield lambda stats: any(ppo.ranks.gather(hooks.report(ppo, stats)))
+        ppo.total, ppo.hooks = total, hooks
+        with _kept(errors):
+            for callback in hooks.callbacks:
+                hooks.call([_method(callback, "on_start")], ppo)
+                started.append(callback)
+            yield lambda stats: any(ppo.ranks.gather(hooks.report(ppo, stats)))
+        for callback in started:
+            with _kept(errors):
+                hooks.call([_method(callback, "on_end")], ppo)
     finally:
-        ppo.total, ppo.hooks = ppo.config.total_steps, Hooks()
-        for method in hooks.end:
-            method(ppo)
+        ppo.total, ppo.hooks = ppo.config.total_steps, NO_HOOKS
+    for error in errors[1:]:
+        log.warning("on_end of a callback failed, too: %s", error_line(error))
+    if errors:
+        raise errors.pop(0)  # `errors` would keep its frames, and they keep `errors`
+
+
+def learns_already() -> Error:
+    """The error for a part of training that is called while `learn` runs."""
+    return Error("learn of this trainer is running, and until it has ended no callback and no other"
+                 " thread may call learn, collect or update",
+                 "call it after that (a callback ends learn by returning False), or make another"
+                 " trainer")
+
+
+@contextmanager
+def _kept(errors: list[BaseException]) -> Iterator[None]:
+    """Puts an exception of the block into `errors`, in place of raising it."""
+    try:
+        yield
+    except BaseException as error:
+        errors.append(error)
 
 
 def rollout_collected(ppo, rollout: Rollout) -> None:
     """Counts the episodes that ended in a rollout, and calls on_collect."""
     ppo.episodes.add(ppo.arena, ppo.progress.iteration)
-    for method in ppo.hooks.collect:
-        method(ppo, rollout)
+    ppo.hooks.call(ppo.hooks.collect, ppo, rollout)
 
 
 def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:
@@ -116,15 +163,26 @@ def _check_events(callback: Any) -> None:
 def _check_arguments(callback: Any) -> None:
     """Raises ConfigError for a method that cannot be called with its arguments."""
     for event, count in EVENTS.items():
+        if (method := _method(callback, event)) is None:
+            continue
+        _check_runs(callback, event, method)
         try:
-            if method := _method(callback, event):
-                inspect.signature(method).bind(*range(count))
+            inspect.signature(method).bind(*range(count))
         except ValueError:  # it is written in C and has no signature
             continue
         except TypeError as error:
             given = "(ppo)" if count == 1 else f"(ppo, {SECOND_ARGUMENT.get(event, 'stats')})"
             raise ConfigError(f"{event} of the callback {callback!r} is called with {given}, but:"
                               f" {error}", f"give it the parameters {given}") from error
+
+
+def _check_runs(callback: Any, event: str, method: Callable) -> None:
+    """Raises ConfigError for a generator or a coroutine, of which a call runs nothing."""
+    if any(lazy(one) for one in (method, type(method).__call__) for lazy in (
+            inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)):
+        raise ConfigError(f"{event} of the callback {callback!r} has async or yield: it would be"
+                          " called, and nothing in it would run",
+                          "make it a plain function, without async and yield")
 
 
 def _methods(callback: Any) -> list[Callable]:

@@ -16,7 +16,7 @@ from fastppo.display.notes import episode_status
 from fastppo.errors import PathError, UnknownNameError
 from fastppo.files.checkpoint import find_checkpoint, restore, write_checkpoint
 from fastppo.files.policy_file import save_policy, start_from_policy
-from fastppo.outputs.callbacks import Hooks
+from fastppo.outputs.callbacks import NO_HOOKS, learns_already
 from fastppo.outputs.fault_handler import Result, attempt, fault_stats
 from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
 from fastppo.outputs.sinks import make_sinks
@@ -45,7 +45,7 @@ class SavedRun(Run):
     def __init__(self, env: Any, settings: dict[str, Any],
                  checkpoint: str | os.PathLike | None = None,
                  init_from: str | os.PathLike | None = None):
-        self.clock, self.episodes, self.hooks = PartTimer(), EpisodeMetrics(), Hooks()
+        self.clock, self.episodes, self.hooks = PartTimer(), EpisodeMetrics(), NO_HOOKS
         found = None if checkpoint is None else find_checkpoint(Path(checkpoint))
         if found is not None:
             folder = {"run_dir": str(checkpoint)} if Path(checkpoint).is_dir() else {}
@@ -107,6 +107,12 @@ class SavedRun(Run):
         shows = self.config.progress in ("live", "lines") and not self.hooks.iteration
         return episode_status(episodes) if report is None and shows else nullcontext(
             report or (lambda returns: None))
+
+    def check_open(self) -> None:
+        """Raises ClosedError after close(), and Error for a callback: `learn` is running."""
+        super().check_open()
+        if self.hooks.calling:
+            raise learns_already()
 
     def attempt(self, part: Callable[[], Result]) -> Result:
         """The result of a part of an iteration, see fault_handler.attempt."""

@@ -10,10 +10,12 @@ from urllib.request import getproxies
 
 from fastppo.config import Config
 from fastppo.display.notes import note
+from fastppo.errors import ConfigError
 from fastppo.files.run_folder import public_config
 from fastppo.outputs.background_sink import BackgroundSink, error_line, with_media
 
 CONNECT_SECONDS = 1.5
+MODES = "online", "offline", "shared", "disabled", "dryrun", "run"  # of WANDB_MODE
 
 
 class WandbSink(BackgroundSink):
@@ -64,6 +66,8 @@ class WandbRun:
 def start_run(wandb, folder: Path, arguments: dict[str, Any]) -> Any:
     """The run that wandb.init makes of `arguments`; notes say where it is."""
     chosen = os.environ.get("WANDB_MODE")
+    if chosen and chosen not in MODES:  # wandb would read it again where it is told offline
+        raise ConfigError(f"WANDB_MODE is {chosen!r}, but must be one of {', '.join(MODES)}")
     mode = chosen or ("online" if _is_logged_in(wandb) else "offline")
     if mode == "online" and not chosen and (missing := unreachable_server()):
         mode = "offline"

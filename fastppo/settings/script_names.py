@@ -2,7 +2,7 @@
 
 from typing import Any, Iterable, Mapping, Sequence
 
-from fastppo.settings.aliases import in_one, unknown_setting
+from fastppo.settings.aliases import NEAR, in_one, unknown_setting
 from fastppo.settings.fixes import Fix, Set
 from fastppo.settings.spelling import closest
 
@@ -27,7 +27,7 @@ ARGUMENTS: dict[str, tuple[str, dict[str, str]]] = {
         "progress_bar": 'PPO(env, progress="live")', "log_interval": 'PPO(env, progress="lines")',
         "tb_log_name": LOGGED,
         "reset_num_timesteps": "leave it out: learn goes on, and a new PPO begins at step 0"}),
-    "evaluate": ("episodes deterministic env", {
+    "evaluate": ("", {  # a trainer's and a policy's have other arguments
         **dict.fromkeys(("n_eval_episodes", "n_episodes", "num_episodes"), "episodes=..."),
         "return_episode_rewards": "leave it out: the result has returns and lengths"}),
     "load": ("path device model", {
@@ -82,10 +82,14 @@ def network_settings(policy_kwargs: Mapping[str, Any]) -> Set:
     return Set(hidden_sizes=sizes, activation=getattr(activation, "__name__", "tanh").lower())
 
 
-def unknown_arguments(function: str, given: Iterable[str]) -> tuple[str, Fix]:
-    """(what is wrong with arguments that one of ARGUMENTS lacks, the fix), for all at once."""
-    own, answers = ARGUMENTS[function]
-    near = {name: closest(name, own.split()) for name in given}
+def unknown_arguments(function: str, given: Iterable[str], own: str = "") -> tuple[str, Fix]:
+    """(what is wrong with arguments that one of ARGUMENTS lacks, the fix), for all at once.
+
+    `own` are those that it has, if they are not in the table.
+    """
+    known, answers = ARGUMENTS[function]
+    own = own or known
+    near = {name: closest(name, own.split(), NEAR) for name in given}
     return in_one([(f"{function} has no argument {name!r}", answers.get(name) or (
         f"call it {our}" if our else f"it takes {own.replace(' ', ', ')}"))
         for name, our in near.items()], f"arguments are unknown to {function}")

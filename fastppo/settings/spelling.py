@@ -17,13 +17,13 @@ MODELS = "auto", "mlp", *IMAGE_MODELS  # networks that a setting can name
 READINGS = (lambda text: SWITCHES[text.lower()], parse_int, parse_schedule, parse_sizes, json.loads)
 
 
-def closest(text: str, choices: Iterable[str]) -> str | None:
+def closest(text: str, choices: Iterable[str], least: float = 0.6) -> str | None:
     """The one of `choices` that `text` resembles most, in either case; None if none does.
 
-    Of a|b, the form in --help, it is the first.
+    `least`: how similar it must be. Of a|b, the form in --help, it is the first.
     """
     first = text.lower().partition("|")[0]
-    return next(iter(difflib.get_close_matches(first, choices, 1)), None)
+    return next(iter(difflib.get_close_matches(first, choices, 1, least)), None)
 
 
 def closest_few(text: str, choices: Iterable[str], count: int = 3) -> list[str]:

@@ -231,7 +231,8 @@ class NativeVector:
 
 def autoreset_mode(env: VectorEnv) -> AutoresetMode:
     """The autoreset mode of `env`; raises ConfigError if its metadata has none of Gymnasium's."""
-    return parse_autoreset_mode(env.metadata.get("autoreset_mode"), f"the metadata of {env}")
+    mode = (env.metadata or {}).get("autoreset_mode")
+    return parse_autoreset_mode(mode, f"the metadata of {env}")
 
 
 def parse_autoreset_mode(mode: Any, where: str) -> AutoresetMode:

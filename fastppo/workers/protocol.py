@@ -59,7 +59,8 @@ def pickled_by_value(message: Any, name: str) -> bytes:
     try:
         return cloudpickle.dumps(message)
     except Exception as error:  # pickling runs the user's own code
-        raise ConfigError(f"{name} cannot be sent to a worker: {type(error).__name__}: {error}",
+        why = f"{type(error).__name__}: {getattr(error, 'what', error)}"
+        raise ConfigError(f"{name} cannot be sent to a worker: {why}",
                           ("create inside the environment what cannot be pickled",
                            Set(num_workers=0))) from error
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from envs_for_tests import Chance
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiBinary
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastppo.build import arena_layout, memory_estimate
@@ -212,6 +212,25 @@ def test_a_network_of_large_images_is_refused_before_it_is_built(monkeypatch):
     with pytest.raises(ConfigError, match=r"at least 1\d\d,\d{3},\d{3} parameters") as caught:
         check_network_size(config, seen)
     assert fix_text(caught.value.fix, shell=True) == "--resize=84"
+
+
+@pytest.mark.parametrize("act_space", [
+    Discrete(10**7), MultiBinary(10**7), Box(-1.0, 1.0, (10**7,), np.float32)], ids=str)
+def test_a_network_of_too_many_actions_is_refused_before_it_is_built(trainer, monkeypatch,
+                                                                     act_space):
+    monkeypatch.setattr(memory_estimate, "free_memory", lambda: 1 << 30)
+    with pytest.raises(ConfigError, match=r"at least 80,000,\d{3} parameters") as caught:
+        trainer(lambda: Chance(act_space=act_space))
+    assert caught.value.fix == "use smaller observations, or fewer actions"
+
+
+def test_other_hidden_layers_are_proposed_only_where_they_suffice(trainer, monkeypatch):
+    monkeypatch.setattr(memory_estimate, "free_memory", lambda: 1 << 30)
+    for hidden, actions, fix in (((50_000,), 2, "--hidden_sizes=64,64"),
+                                 ((50_000,), 10**6, "smaller observations, or fewer actions")):
+        with pytest.raises(ConfigError) as caught:
+            trainer(partial(Chance, act_space=Discrete(actions)), hidden_sizes=hidden * 2)
+        assert fix in caught.value.shell
 
 
 def test_smaller_images_are_proposed_only_where_they_suffice():

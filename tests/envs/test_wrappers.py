@@ -12,7 +12,7 @@ from gymnasium.spaces import Dict
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 from gymnasium.wrappers.common import OrderEnforcing
 
-from fastppo import PPO
+from fastppo import PPO, make_vec
 from fastppo.envs.make import make_envs, make_factory
 from fastppo.envs.masks import ActionMaskWrapper
 from fastppo.envs.wrappers import UNLIMITED, make_deterministic, unchecked_step
@@ -195,6 +195,17 @@ def test_environments_made_to_read_their_spaces_are_closed_where_these_differ(tr
     with pytest.raises(SpaceError, match="environment 1 has the spaces"):
         trainer([Closing, functools.partial(OneBuffer, True)], num_envs=2)
     assert len(closed) == 1
+
+
+@pytest.mark.parametrize("wrap", [lambda env: env, Kept], ids=["bare", "wrapped"])
+def test_metadata_that_are_none_are_empty(trainer, wrap):
+    class Plain(Counting):
+        metadata = None
+
+    assert trainer(lambda: wrap(Plain())).learn(32).source.metadata == {}
+    with make_vec(lambda: wrap(Plain()), num_envs=2, num_workers=0) as vec:
+        assert [*vec.metadata] == ["autoreset_mode"]
+    assert Plain.metadata is None
 
 
 class OneInfo(Counting):

@@ -297,6 +297,12 @@ class Blind(Counting):
     """It has no render mode."""
 
 
+class Bare(Counting):
+    """It has no metadata at all."""
+
+    metadata = None
+
+
 class Silent(Counting):
     """It says that it renders, and takes no render_mode."""
 
@@ -305,9 +311,10 @@ class Silent(Counting):
 
 @pytest.mark.parametrize("make, match", [
     (Blind, "render modes in its metadata: none"), (lambda: Blind(), "metadata: none"),
+    (Bare, "metadata: none"),
     (Silent, "not made with the render mode rgb_array.*metadata: rgb_array"),
     (lambda render_mode: Blind(), "not made with the render mode rgb_array")],
-    ids=["none", "a function", "no argument", "an argument that is ignored"])
+    ids=["none", "a function", "no metadata", "no argument", "an argument that is ignored"])
 def test_an_environment_without_frames_is_refused_and_told_what_it_needs(policy, tmp_path, make,
                                                                         match):
     with pytest.raises(ConfigError, match=match) as error:

@@ -264,7 +264,7 @@ def test_a_path_without_a_file_is_answered_with_one_that_there_is(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     os.makedirs("runs")
     for path in ("runs", "nix.safetensors"):
-        with pytest.raises(CheckpointError, match='fix: load.*runs/.*/model.safetensors"'):
+        with pytest.raises(CheckpointError, match="fix: give a file that ppo.save"):
             load(path)
     for age, name, form in ((9, "runs/walk__1/model", "fastppo policy 1"), (1, "theirs", "pt"),
                             (5, "runs/pole__1/model", "fastppo policy 1"), (2, "other", None),
@@ -279,6 +279,16 @@ def test_a_path_without_a_file_is_answered_with_one_that_there_is(tmp_path, monk
         with pytest.raises(CheckpointError) as caught:
             load(wrong)
         assert caught.value.fix == f'load("{found}.safetensors")'
+
+
+@pytest.mark.parametrize("damaged", [None, b"", b"PK", bytes(64)], ids=repr)
+def test_no_file_is_proposed_where_there_is_none(tmp_path, monkeypatch, damaged):
+    monkeypatch.chdir(tmp_path)
+    if damaged is not None:
+        (tmp_path / "mine.safetensors").write_bytes(damaged)
+    with pytest.raises(CheckpointError) as caught:
+        load("mine.safetensors")
+    assert caught.value.fix == "give a file that ppo.save(path) wrote, or another copy of it"
 
 
 def test_tensors_of_another_program_are_refused(tmp_path):

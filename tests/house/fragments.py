@@ -100,9 +100,8 @@ from fastppo.cli.main import main
 main(["export", "lander.safetensors", "--to=torchscript", "--output=runs/latest/model.pt"])
 obs = gymnasium.make("CartPole-v1").reset()[0]
 """, "assert action in (0, 1)"),
-    "from fastppo.envs.make import make_factory, wrapping": Surrounding("""
+    "from fastppo import load": Surrounding("""
 import fastppo
-from fastppo import load
 ppo = fastppo.PPO("CarRacing-v3", num_envs=1, num_steps=2, num_minibatches=1, epochs=1)
 ppo.learn(2)
 ppo.save("runs/latest/model.safetensors")

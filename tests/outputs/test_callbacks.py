@@ -1,10 +1,13 @@
 """Callbacks: functions and objects that learn calls."""
 
+from functools import partial
+from threading import Thread
+
 import numpy as np
 import pytest
 from envs_for_tests import Constant
 
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, Error
 
 
 class Watcher:
@@ -70,6 +73,113 @@ def test_the_end_is_told_after_an_exception_too_and_the_next_learn_forgets_the_c
     known = list(watcher.calls)
     ppo.learn(ppo.step + 1)
     assert watcher.calls == known and ppo.total == ppo.config.total_steps
+
+
+class Failing:
+    """Writes down its calls in `seen`; those that are in `fails` raise."""
+
+    def __init__(self, name, seen, *fails):
+        self.name, self.seen, self.fails = name, seen, fails
+
+    def on_start(self, ppo):
+        self.tell("start")
+
+    def on_iteration(self, ppo, stats):
+        self.tell("iteration")
+
+    def on_end(self, ppo):
+        self.tell("end")
+
+    def tell(self, event):
+        self.seen.append(f"{event} {self.name}")
+        if event in self.fails:
+            raise OSError(self.seen[-1])
+
+
+@pytest.mark.parametrize("first, second, raised, ends", [
+    ((), (), None, ["a", "b"]), (("end",), (), "end a", ["a", "b"]),
+    (("end",), ("end",), "end a", ["a", "b"]),
+    (("iteration", "end"), ("end",), "iteration a", ["a", "b"]),
+    ((), ("start",), "start b", ["a"]), (("start",), (), "start a", [])], ids=str)
+def test_every_callback_that_has_started_ends_and_the_first_exception_is_raised(
+        trainer, caplog, first, second, raised, ends):
+    ppo, seen = trainer(Constant), []
+    callbacks = [Failing("a", seen, *first), Failing("b", seen, *second)]
+    if raised:
+        with pytest.raises(OSError, match=f"^{raised}$"):
+            ppo.learn(32, callbacks=callbacks)
+    else:
+        ppo.learn(32, callbacks=callbacks)
+    assert [call for call in seen if call.startswith("end")] == [f"end {name}" for name in ends]
+    others = [f"OSError: end {name}" for name, fails in (("a", first), ("b", second))
+              if "end" in fails and raised != f"end {name}"]
+    assert [text.rpartition("too: ")[2] for text in caplog.messages] == others
+    ppo.learn(ppo.step + 1)  # which goes on without them
+
+
+def test_a_callback_without_a_start_is_told_of_the_end_if_its_turn_has_come(trainer):
+    class End:
+        def on_end(self, ppo):
+            seen.append("end")
+
+    seen = []
+    with pytest.raises(OSError, match="start a"):
+        trainer(Constant).learn(callbacks=[End(), Failing("a", seen, "start"), End()])
+    assert seen == ["start a", "end"]
+
+
+@pytest.mark.parametrize("event", ["on_start", "on_collect", "on_iteration", "on_end"])
+@pytest.mark.parametrize("verb", ["learn", "collect", "update"])
+def test_a_callback_cannot_train(trainer, event, verb):
+    ppo = trainer(Constant)
+    rollout = ppo.collect()
+    verbs = {"learn": lambda: ppo.learn(10_000), "collect": ppo.collect,
+             "update": lambda: ppo.update(rollout)}
+    callback = type("Nested", (), {event: lambda *_: verbs[verb]()})()
+    with pytest.raises(Error, match=r"learn of this trainer is running(.|\n)*fix: "):
+        ppo.learn(32, callbacks=callback)
+    assert ppo.learn(64).step == 64
+
+
+def test_a_second_thread_cannot_learn_at_the_same_time(trainer):
+    ppo, told = trainer(Constant), []
+
+    def learn():
+        with pytest.raises(Error, match="no other thread") as caught:
+            ppo.learn(64)
+        told.append(caught)
+
+    def beside(ppo, stats):
+        thread = Thread(target=learn)
+        thread.start()
+        thread.join()
+
+    assert ppo.learn(64, callbacks=beside).step == 64
+    assert len(told) == 2
+
+
+async def waits(ppo, stats):
+    """A coroutine."""
+
+
+class Waits:
+    """Its call is a coroutine."""
+
+    async def __call__(self, ppo, stats):
+        """Runs nothing."""
+
+
+def yields(self, ppo, stats=None):
+    """A generator."""
+    yield
+
+
+@pytest.mark.parametrize("callback, event", [
+    (waits, "on_iteration"), (Waits(), "on_iteration"), (partial(waits), "on_iteration"),
+    *((type("Yields", (), {event: yields})(), event) for event in ("on_start", "on_collect"))])
+def test_a_callback_that_would_run_nothing_is_refused(trainer, callback, event):
+    with pytest.raises(ConfigError, match=rf"{event} of the callback .* has async or yield"):
+        trainer(Constant).learn(callbacks=callback)
 
 
 def test_what_on_collect_changes_in_a_rollout_is_what_the_update_sees(trainer):

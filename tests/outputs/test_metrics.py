@@ -18,6 +18,7 @@ from asked_of_runs import table, weights
 from source_tree import PACKAGE
 
 from fastppo import PPO, Config
+from fastppo.build.check_config import check_config
 from fastppo.display import progress_lines
 from fastppo.display.progress_lines import ProgressLines, progress_line
 from fastppo.errors import ConfigError
@@ -26,6 +27,7 @@ from fastppo.machine.installation import check_loggers
 from fastppo.outputs import background_sink, metrics, sinks, wandb_sink
 from fastppo.outputs.csv_sink import CsvSink, EpisodeSink
 from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
+from fastppo.settings.fixes import fix_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 STATS = {"charts/SPS": 500.0, "losses/approx_kl": 0.01, "losses/explained_variance": 0.5}
@@ -420,6 +422,25 @@ def test_wandbs_own_mode_is_respected(wandb, tmp_path, monkeypatch, capsys):
     assert fake.modes == ["offline"]
     err = capsys.readouterr().err
     assert "WANDB_MODE is offline" in err and "wandb login" not in err
+
+
+@pytest.mark.parametrize("project, fix", [
+    ("a/b:c", "a-b-c"), ("#?%\\", "----"), ("x" * 129, "x" * 128)], ids=["few", "all", "long"])
+def test_a_project_that_wandb_refuses_is_an_error_at_once(project, fix):
+    check_config(Config(wandb_project=project, logger="trackio"))
+    with pytest.raises(ConfigError, match="but wandb takes") as caught:
+        check_config(Config(wandb_project=project, logger="wandb"))
+    assert fix_text(caught.value.fix, shell=True) == f"--wandb_project={fix}"
+    check_config(Config(logger="wandb", **caught.value.fix.settings))
+
+
+def test_a_mode_that_wandb_does_not_know_is_noted_once(wandb, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_MODE", "foo")
+    fake = wandb()
+    logged(tmp_path)
+    assert fake.modes == [] and capsys.readouterr().err == (
+        "note: wandb: ConfigError: WANDB_MODE is 'foo', but must be one of online, offline, shared,"
+        " disabled, dryrun, run; going on without it\n")
 
 
 def test_an_older_wandb_is_asked_for_its_key(wandb, tmp_path):

@@ -1,8 +1,10 @@
 """fastppo in somebody else's program: every public verb, and nothing of the host's is touched."""
 
+import copy
 import gc
 import logging
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import threading
 import warnings
 
+import cloudpickle
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -67,6 +70,14 @@ def test_a_trainer_is_shown_as_one_line():
     with PPO("CartPole-v1", total_steps=1000, **TINY) as ppo:
         assert repr(ppo.learn(64)) == "<PPO on CartPole-v1: step 64 of 1,000>"
     assert repr(ppo) == "<PPO on CartPole-v1: step 64 of 1,000, closed>"
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps, cloudpickle.dumps])
+def test_a_trainer_is_not_copied_but_its_policy_saved(copied):
+    with PPO("CartPole-v1", **TINY) as ppo:
+        with pytest.raises(Error, match="a trainer cannot be pickled or copied(.|\n)*ppo.save"):
+            copied(ppo)
+        assert copied(ppo.policy)
 
 
 def test_a_loop_of_your_own_is_what_learn_does():

@@ -782,13 +782,34 @@ def test_an_attribute_that_nobody_has_and_an_error_in_a_property_are_as_ever(tra
 
 @pytest.mark.parametrize("name, fix", [
     ("n_eval_episodes", "episodes=..."), ("episode", "call it episodes"),
-    ("xyzzy", "it takes episodes, deterministic, env")])
+    ("xyzzy", "it takes [a-z_, ]*episodes")])
 def test_an_argument_of_another_librarys_evaluation_is_answered(trainer, tmp_path, name, fix):
     ppo = trainer("CartPole-v1")
     ppo.save(tmp_path / "policy.safetensors")
     for one in (ppo, load(tmp_path / "policy.safetensors")):
         with pytest.raises(ConfigError, match=rf"evaluate has no argument '{name}'\n  fix: {fix}"):
             one.evaluate(**{name: 3})
+
+
+def test_an_evaluation_names_its_own_arguments_and_near_ones_alone(trainer, tmp_path):
+    ppo = trainer("CartPole-v1")
+    policy = load(ppo.save(tmp_path / "policy.safetensors"))
+    for one, name, takes in (
+            (ppo, "max_episode_steps", "episodes, deterministic, env, report"),
+            (policy, "num_envs", "env, episodes, deterministic, seed, env_kwargs, max_episode_st"),
+            (policy, "max_steps", "env, episodes, deterministic, seed, env_kwargs, max_episode_st"),
+            (policy, "max_episodes_step", "call it max_episode_steps")):
+        with pytest.raises(ConfigError, match=f"fix: (it takes )?{takes}"):
+            one.evaluate(**{name: 3})
+
+
+@pytest.mark.parametrize("episodes, fix", [
+    ("3", "episodes=3"), ("0", "episodes=100"),
+    ("CartPole-v1", 'evaluate(env="CartPole-v1", episodes=100)')])
+def test_a_text_for_the_episodes_is_a_number_or_an_environment(trainer, episodes, fix):
+    with pytest.raises(ConfigError) as caught:
+        trainer("CartPole-v1").evaluate(episodes=episodes)
+    assert str(caught.value).endswith(f"fix: {fix}")
 
 
 def test_evaluate_policy_of_stable_baselines3_is_answered_with_evaluate(trainer):

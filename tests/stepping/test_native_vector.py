@@ -273,7 +273,8 @@ def test_a_setting_that_the_environment_has_decided_otherwise_is_refused(trainer
     assert trainer(vec, num_envs=2, num_workers=0, vec="native").config.num_envs == 2
 
 
-@pytest.mark.parametrize("metadata", [{}, {"autoreset_mode": "Often"}, {"autoreset_mode": None}])
+@pytest.mark.parametrize("metadata", [
+    None, {}, {"autoreset_mode": "Often"}, {"autoreset_mode": None}])
 def test_an_unknown_autoreset_mode_is_refused(trainer, metadata):
     vec = diaries(Counting, 2)
     vec.metadata = metadata
