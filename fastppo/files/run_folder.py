@@ -33,6 +33,7 @@ def public_config(config: Config) -> dict[str, Any]:
     return plain | {"env_kwargs": without_secrets(plain["env_kwargs"])}
 
 
+@path_errors()
 def example_model(folder: Path = Path(), env_name: str | None = None) -> Path | None:
     """The newest policy in `folder`, else under runs/; None if there is none.
 
