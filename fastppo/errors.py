@@ -18,6 +18,8 @@
 """
 
 import errno
+import sys
+import traceback
 from contextlib import contextmanager
 from typing import Iterator, NamedTuple
 
@@ -78,11 +80,18 @@ class PathError(CheckpointError):
 
 @contextmanager
 def path_errors() -> Iterator[None]:
-    """Raises PathError for a path that is too long for a file, or may not be looked at."""
+    """Raises PathError for a path that is too long for a file, or may not be looked at.
+
+    An exception of other code than fastppo's, such as an environment's, stays as it is.
+    """
     try:
         yield
     except OSError as error:
-        if error.filename is None or error.errno not in PATH_ERRORS:
+        modules = [frame.f_globals.get("__name__", "").partition(".")[0]
+                   for frame, _ in traceback.walk_tb(error.__traceback__)]
+        others = [name for name in modules if name not in sys.stdlib_module_names]
+        ours = others[-1:] == ["fastppo"] and error.filename is not None
+        if not ours or error.errno not in PATH_ERRORS:
             raise
         raise PathError(f"the path {error.filename} cannot be used: {error.strerror}",
                         "give a shorter path, or one that you may read") from error

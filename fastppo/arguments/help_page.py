@@ -23,13 +23,15 @@ ALL = "all"
 HELP_FLAGS = "-h", "--help", "--help-all", "--help_all"
 FIRST = ("env_name", "total_steps", "seed", "model", "num_envs", "num_workers", "lr", "gamma",
          "device", "eval_interval", "logger", "progress", "run_dir")
-VALUES = """\
+SCHEDULES = """\
+  SCHEDULE  linear:3e-4 or cosine:3e-4 (falls to 0), linear:3e-4:1e-5 (to 1e-5),
+            constant:3e-4"""
+VALUES = f"""\
 Values and names:
 
   BOOL      --flag, --no-flag or --flag=True
   INT       16, 1_000, 1e6, 10M or 500k; none, where it is offered, is no value
-  SCHEDULE  linear:3e-4 or cosine:3e-4 (falls to 0), linear:3e-4:1e-5 (to 1e-5),
-            constant:3e-4
+{SCHEDULES}
   names     with underscores or hyphens; these are understood too:
             --env --lam --epsilon --ppo_epochs --num_batches --num_iterations
             --value_loss_coef"""
@@ -70,8 +72,8 @@ def training_page(about: str, own: Mapping[str, Setting], topic: str, preset: st
         page = help_page(about, map(first_clause, first), preset, changes)
         return f"{page}\n\n{filled(more, '', '')}"
     if plain in known:
-        forms = VALUES if "SCHEDULE" in known[plain].type else ""
-        return help_page(forms, [known[plain]], preset, changes).lstrip()
+        form = SCHEDULES if "SCHEDULE" in known[plain].type else ""
+        return help_page(form, [known[plain]], preset, changes).lstrip("\n")
     if plain not in sections:
         ours = FOREIGN_NAMES.get(plain)
         near = ours.split()[0] if isinstance(ours, str) else closest(plain, [*sections, *known])

@@ -94,12 +94,12 @@ def naming_preset(env_name: str, given: Mapping[str, Any]) -> Iterator[None]:
 
     What cannot be left out on a command line is then left out of its file, or another one chosen.
     """
+    preset = given.get("preset", "auto")
+    ours = set() if preset == "auto" else {*preset_settings(env_name, preset)} - {*given}
     try:
         yield
     except USAGE_ERRORS as error:
-        preset = given.get("preset", "auto")
-        ours = {*preset_settings(env_name, preset)} - {*given}
-        if preset != "auto" and ours & flags_in(error.fix):
+        if ours & flags_in(error.fix):
             error.what = f"with preset={preset}: {error.what}"
             if is_preset_file(preset):
                 parts = error.fix if isinstance(error.fix, tuple) else (error.fix,)

@@ -17,7 +17,7 @@ from fastppo.display.panel import line, panel
 from fastppo.display.snapshot import REDRAWS, RunHistory, Snapshot, current_part
 from fastppo.settings.metric_names import EVAL_RETURN
 
-STOPPED_SECONDS = 5.0  # without a redraw: the process was stopped
+STOPPED_SECONDS = 2.5  # without a redraw: the process was stopped
 SHOWN_AFTER = 2.0  # seconds after which the time in the current part is shown
 
 

@@ -18,8 +18,8 @@ FIRST_SECONDS = 1.0
 class ProgressLines:
     """Prints a line after a second, every few seconds, after an evaluation, and at the end.
 
-    A thread prints the current part of an iteration that takes long. A hint is printed when it is
-    found, from as many looks a second as the live view takes.
+    A thread prints the part of an iteration that takes long. A hint is printed when it is found,
+    from as many looks a second as the live view takes.
     """
 
     def __init__(self):
@@ -56,7 +56,8 @@ class ProgressLines:
         """Prints the part that the run is in, where no line has come for long."""
         while not over.wait(1.0):
             name, seconds = current_part(clock)
-            if name and time.monotonic() - self.said >= LINE_SECONDS:
+            long = seconds >= LINE_SECONDS / 2  # else the next line comes soon
+            if name and long and time.monotonic() - self.said >= LINE_SECONDS:
                 print(f"{name} for {seconds:.0f} s", flush=True)
                 self.said = time.monotonic()
 

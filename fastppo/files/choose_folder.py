@@ -61,11 +61,12 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
         place = Path(options.resume)
         place = place.parent / os.readlink(place) if place.is_symlink() else place
         checkpoint_files(place)
+    if place is None:
+        check_new_run(options, config)
+    else:
         folder = place if place.is_dir() else place.parent
         check_resumed(options, folder, given or folder)
         given = folder
-    if place is None:
-        check_new_run(options, config)
     check_loggers(config.logger or ())
     seed = drawn if seed is None else seed
     return ChosenRun(place, given, name_of_run(config.env_name, options.name, seed), seed)
@@ -76,7 +77,7 @@ def check_resumed(options: Train, folder: Path, given: Path) -> None:
 
     `given` is the run_dir.
     """
-    new = {"name": options.name, "show_config": options.show_config,
+    new = {"name": options.name and options.resume != "auto", "show_config": options.show_config,
            "run_dir": given.resolve() != folder.resolve()}
     for name in filter(new.get, new):
         raise ConfigError(f"--{name} is for a new run, and --resume continues the one in {folder},"
@@ -180,13 +181,14 @@ def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator
         folder = folder if run_dir or not folder.exists() else free_path(folder)
         made = not folder.exists()
         folder.mkdir(parents=True, exist_ok=bool(run_dir))
+        before = {*os.listdir(folder)}
     except OSError as error:
         raise write_error(folder, error) from error
     try:
         yield folder
     except (Error, KeyboardInterrupt):
         with suppress(OSError):  # the error that ended the run is the one to see
-            remove_start(folder)
+            remove_start(folder, before)
         raise
     finally:
         with suppress(OSError):  # it holds files
@@ -204,17 +206,17 @@ def check_empty(folder: Path, given: Path) -> None:
                           Set(run_dir=str(free_path(given))))
 
 
-def remove_start(folder: Path) -> None:
+def remove_start(folder: Path, before: set[str]) -> None:
     """Removes the files of a run that ended before its first iteration, if it has no others.
 
-    OUTPUT_FILE stays, for who started the run.
+    Those that were there `before` it stay, and OUTPUT_FILE, for who started the run.
 
     A run whose files do not say so keeps them: a full disk may be why there is no model.
     """
     tables = file_names.METRICS_FILE, file_names.EPISODES_FILE
     rows = [len((folder / name).read_bytes().splitlines()) for name in tables
             if (folder / name).exists()]
-    files = {*os.listdir(folder)} - {file_names.OUTPUT_FILE}
+    files = {*os.listdir(folder)} - {file_names.OUTPUT_FILE} - before
     if files - file_names.START_FILES or max(rows, default=0) > 1:
         return
     summary = folder / file_names.SUMMARY_FILE

@@ -95,13 +95,16 @@ def free_path(path: Path, first: int = 2) -> Path:
 
 
 def check_output(path: Path, example: str, endings: Sequence[str] = ()) -> None:
-    """Raises ConfigError if an output is a folder, or has none of the `endings`, if there are any.
+    """Raises ConfigError if an output is no file, or has none of the `endings`, if there are any.
 
     `example` is the name of a file that it might be.
     """
     if path.is_dir():
         raise ConfigError(f"{path} is a folder, and the output is a file",
                           Set(output=str(path / example)))
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is a device or pipe, and the output is a file",
+                          Set(output=example))
     if endings and path.suffix.lower() not in endings:
         near = path.with_name(example) if path.name.startswith(".") else \
             path.with_suffix(Path(example).suffix)
@@ -113,9 +116,10 @@ def check_output(path: Path, example: str, endings: Sequence[str] = ()) -> None:
 def replaced(path: Path) -> Iterator[Path]:
     """A new file beside `path` to write, which replaces that one at the end of the block.
 
-    After an error `path` is as it was.
+    After an error `path` is as it was. Of a link it is the file that it names.
     """
-    part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
+    path = path.resolve()
+    part = path.with_name(f".{path.stem[:100]}.{os.getpid()}.part{path.suffix}")
     try:
         yield part
         os.replace(part, path)

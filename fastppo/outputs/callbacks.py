@@ -96,6 +96,7 @@ def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[st
                 hooks.call([_method(callback, "on_end")], ppo)
     finally:
         ppo.total, ppo.hooks = ppo.config.total_steps, NO_HOOKS
+    errors.sort(key=lambda error: isinstance(error, Exception))  # Ctrl-C before all others
     for error in errors[1:]:
         log.warning("on_end of a callback failed, too: %s", error_line(error))
     if errors:

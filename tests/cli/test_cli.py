@@ -544,7 +544,8 @@ def test_help_on_a_section_or_a_setting_shows_that_alone(command):
     _, out, _ = command("--help", "network")
     assert "--hidden_sizes INT,..." in out and "--lr " not in out
     page = command("--help", "clip_range")[1]
-    assert "\n\nupdate:\n  --clip_range FLOAT|SCHEDULE" in page and "  SCHEDULE  linear:" in page
+    assert "\n\nupdate:\n  --clip_range FLOAT|SCHEDULE" in page and "BOOL" not in page
+    assert page.startswith("  SCHEDULE  linear:")
     assert command("--help", "epochs")[1].startswith("update:\n  --epochs INT")
     assert "--clip_range" not in command("--help", "--seed=1")[1]  # a flag is no topic
     code, _, err = command("--help", "netwrk")
@@ -849,6 +850,15 @@ def test_only_files_of_a_start_are_removed_with_it(tmp_path):
         (there / "config.json").touch()
         raise EnvError("it cannot start")
     assert os.listdir(there) == ["output.txt"]
+    with pytest.raises(EnvError), choose_folder.new_folder(tmp_path / "one", "") as folder:
+        (folder / "config.json").touch()
+        raise EnvError("it cannot start")
+    assert not (tmp_path / "one").exists()
+    (there / "metrics.csv").touch()  # the user's own
+    with pytest.raises(EnvError), choose_folder.new_folder(there, "", True):
+        (there / "config.json").touch()
+        raise EnvError("it cannot start")
+    assert {*os.listdir(there)} == {"output.txt", "metrics.csv"}
 
 
 # how a run ends early
@@ -1217,6 +1227,8 @@ def test_a_record_has_the_frames_of_stacked_observations(tmp_path, trainer):
     (["--resume=stopped", "--name=x"], "--name is for a new run", "leave --name out"),
     (["--resume=stopped", "--run_dir=x"], "--run_dir is for a new run", "leave --run_dir out"),
     (["--resume=stopped", "--show_config"], "with the settings in its config.json",
+     "leave --show_config out"),
+    (["--resume=auto", "--run_dir=stopped", "--show_config"], "with the settings in its",
      "leave --show_config out"),
     (["--init_from=nowhere.safetensors"], "there is no file nowhere",
      "or the file of a policy")])

@@ -1,6 +1,7 @@
 """The verbs plot and compare: options, output, errors, and the page about them."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -57,6 +58,20 @@ def test_plot_says_that_it_replaced_a_picture(command):
     Path("plot.png").touch()
     assert command("plot", "a") == (0, "picture   plot.png\n",
                                     "note: plot.png existed and was replaced\n")
+
+
+def test_plot_writes_the_file_that_a_link_names_and_no_device(command):
+    Path("to.png").touch()
+    Path("link.png").symlink_to("to.png")
+    assert command("plot", "a", "--output=link.png")[0] == 0
+    assert Path("link.png").is_symlink() and Path("to.png").stat().st_size > 10_000
+    code, out, err = command("plot", "a", "--output=/dev/null")
+    assert (code, out) == (2, "") and "is a device or pipe" in err
+    assert not Path(os.devnull).is_file()
+
+
+def test_a_list_of_runs_may_be_longer_than_the_name_of_a_file(command):
+    assert command("plot", ",".join(["a"] * 200)) == (0, "picture   plot.png\n", "")
 
 
 def test_plot_prints_a_path_that_can_be_opened(command, monkeypatch, tmp_path):

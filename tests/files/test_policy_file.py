@@ -15,8 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fastppo import PPO, load
-from fastppo.errors import CheckpointError, ConfigError, PathError
+from fastppo.errors import CheckpointError, ConfigError, PathError, path_errors
 from fastppo.files.fingerprint import fingerprint
+from fastppo.files.run_folder import policy_at
 
 TINY = dict(preset="none", seed=1, num_envs=2, num_steps=8, num_minibatches=1, epochs=1,
             num_workers=0, hidden_sizes=(4,))
@@ -168,6 +169,13 @@ def test_a_name_that_no_file_can_have_is_an_error_of_ours(name, why, tmp_path, m
         ppo.save(name)
     with pytest.raises(ConfigError, match="run_dir|(?i:name too long)"):
         PPO(env, run_dir=name, **TINY)
+
+
+def test_an_exception_of_other_code_is_no_error_of_ours(tmp_path):
+    with pytest.raises(PermissionError), path_errors():
+        raise PermissionError(errno.EACCES, "Permission denied", "/secret")
+    with pytest.raises(PathError, match="cannot be used"):
+        policy_at(tmp_path / ("x" * 300))
 
 
 def test_saving_again_replaces_the_file_and_leaves_no_other(saved):

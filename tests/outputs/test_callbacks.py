@@ -117,6 +117,15 @@ def test_every_callback_that_has_started_ends_and_the_first_exception_is_raised(
     ppo.learn(ppo.step + 1)  # which goes on without them
 
 
+def test_an_interrupt_is_raised_before_all_other_exceptions(trainer):
+    class Interrupted:
+        def on_end(self, ppo):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer(Constant).learn(callbacks=[Failing("a", [], "iteration"), Interrupted()])
+
+
 def test_a_callback_without_a_start_is_told_of_the_end_if_its_turn_has_come(trainer):
     class End:
         def on_end(self, ppo):
