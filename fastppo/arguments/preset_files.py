@@ -45,17 +45,18 @@ def preset_settings(env_name: str, preset: str) -> dict[str, Any]:
     settings.
     """
     if not is_preset_file(preset):
-        if "." in preset:
+        text = preset if isinstance(preset, str) else ""  # in Python it may be anything
+        if "." in text:
             raise ConfigError(f"the preset {preset} is a file that does not end with .toml or"
                               " .json", "write its settings in TOML, num_envs = 16, a line for"
-                              f" each: --preset={preset.rpartition('.')[0] or 'mine'}.toml")
+                              f" each: --preset={text.rpartition('.')[0] or 'mine'}.toml")
         if preset not in ("auto", "none", *PRESETS):
-            if os.path.isfile(preset):  # a long text is no name of a file
+            if os.path.isfile(text):  # a long text is no name of a file
                 raise ConfigError(f"the preset {preset} is a file that does not end with .toml or"
                                   " .json", f"mv {preset} {preset}.toml")
             raise ConfigError(f"there is no preset {preset!r}, only files (.toml, .json), auto,"
                               f" none, {', '.join(PRESETS)}",
-                              Set(preset=closest(str(preset), PRESETS) or "auto"))
+                              Set(preset=closest(text, PRESETS) or "auto"))
         return preset_of(env_name, preset)
     found = read_settings(Path(preset))
     known = Config.__match_args__

@@ -10,7 +10,7 @@ from fastppo.build.check_config import (
 )
 from fastppo.config import Config
 from fastppo.machine import kernels
-from fastppo.networks.heads import COMPILED_HEADS, make_head
+from fastppo.networks.heads import COMPILED_HEADS, least_outputs, make_head
 from fastppo.networks.mlp import COMPILED_ACTIVATIONS
 from fastppo.spaces.observations import (
     ObservationEncoding,
@@ -63,11 +63,11 @@ def _unsupported_network(config: Config) -> str:
 
 def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
     """The first reason of the spaces, the head and the sizes of the layers; "" for none."""
+    if (size := least_outputs(seen.act_space)) > kernels.MAX_CHOICES:  # a head of it may be large
+        return f"{size:,} actions (at most {kernels.MAX_CHOICES:,})"
     head = make_head(seen.act_space, config, 1)
     if type(head) not in COMPILED_HEADS:
         return changed_setting(config, "distribution sde") or f"the action space {seen.act_space}"
-    if head.size > kernels.MAX_CHOICES:
-        return f"{head.size:,} actions (at most {kernels.MAX_CHOICES:,})"
     if config.model == "cnn":
         if not (seen.is_box and seen.leaves[0].like_image):
             return f"model=cnn with the observation space {seen.space}"

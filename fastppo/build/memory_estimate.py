@@ -6,7 +6,6 @@ from typing import Callable, Sequence
 
 import numpy as np
 import torch
-from gymnasium.spaces import Discrete, MultiDiscrete, Space
 
 from fastppo.build.check_settings import SMALL, largest_image, resizable
 from fastppo.build.compiled_support import is_plain_mlp
@@ -16,10 +15,10 @@ from fastppo.machine.arena import Spec, spec_bytes
 from fastppo.machine.limits import free_memory
 from fastppo.machine.ranks import rank_count
 from fastppo.networks.cnn import dense_weights
+from fastppo.networks.heads import least_outputs
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Fix, Set
 from fastppo.settings.spelling import IMAGE_MODELS
-from fastppo.spaces.leaves import choice_counts, leaves
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
 # Bytes of a worker process without its environments: 21 to 28 MiB were measured.
@@ -159,13 +158,6 @@ def least_parameters(config: Config, inputs: int, outputs: int = 0) -> int:
     count = sum(a * b for a, b in pairwise(widths))
     count += gates * config.rnn_size * (config.rnn_size + widths[-1])
     return count * (1 if config.shared_critic else 2) + features * outputs
-
-
-def least_outputs(act_space: Space) -> int:
-    """The outputs of a built-in network for actions of a space, at least."""
-    parts = [leaf.space for leaf in leaves(act_space)]
-    return sum(int(choice_counts(part).sum()) if isinstance(part, (Discrete, MultiDiscrete))
-               else math.prod(part.shape) for part in parts)
 
 
 def resizing(config: Config, seen: ObservationLayout, need: int, free: int) -> tuple[Set, ...]:

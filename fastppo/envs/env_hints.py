@@ -97,20 +97,29 @@ def class_in_file(module: str) -> str | None:
 
     One that defines step comes before a base of others, which does not.
     """
-    found: dict[str, tuple[bool, bool]] = {}
+    bases: dict[str, str] = {}  # of each class, and of those of the file among them
+    found: dict[str, bool] = {}  # whether an environment defines step
     with suppress(OSError, SyntaxError, ValueError):
         tree = ast.parse(Path(f"{module}.py").read_text(encoding="utf-8"))
         for node in filter(lambda node: isinstance(node, ast.ClassDef), tree.body):
-            bases = " ".join(map(ast.unparse, node.bases))
-            steps = any(getattr(part, "name", "") == "step" for part in node.body)
-            if bases and "Wrapper" not in bases:
-                found[node.name] = steps, "Env" in bases
-    best = max(found, key=lambda name: found[name], default="")
-    return f"{module}:{best}" if any(found.get(best, ())) else None
+            names = [*map(ast.unparse, node.bases)]
+            bases[node.name] = text = " ".join([*names, *(bases.get(name, "") for name in names)])
+            if "Env" in text and "Wrapper" not in text:
+                found[node.name] = any(getattr(part, "name", "") == "step" for part in node.body)
+    best = max(found, key=lambda name: found[name], default=None)
+    return f"{module}:{best}" if best else None
 
 
-def missing_package(text: str, unknown: Fix = "install it in this Python, or give a newer version"
-                    " of the id") -> Fix:
+def importable_id(name: str) -> str | None:
+    """The id nearest to `name` if its class can be imported; else None: both need what fails."""
+    with suppress(Exception):  # a package may raise anything
+        load_env_creator(registry[near := nearest_id(name)].entry_point)
+        return near
+    return None
+
+
+def missing_package(text: str,
+                    unknown: Fix = "install it, or what it lacks, in this Python") -> Fix:
     """The fix for a package that is not installed, whose name is in `text`; else `unknown`."""
     for word, fix in PACKAGES.items():
         if word in text.lower():

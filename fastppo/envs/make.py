@@ -14,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from fastppo.config import default_of
 from fastppo.envs import atari, env_hints, faults, masks
+from fastppo.envs.families import is_retired
 from fastppo.envs.images import UNCHANGED, ImageOptions, ImagePreprocessing, image_options
 from fastppo.envs.wrappers import make_deterministic, read_mission, stack_frames
 from fastppo.errors import ConfigError, EnvError, Error, SpaceError
@@ -220,7 +221,8 @@ def _settings_error(factory: EnvFactory, error: BaseException) -> ConfigError | 
         return ConfigError(f"the environment needs a package that is not installed: {missing}",
                            env_hints.missing_package(f"{factory.constructor} {error}"))
     if isinstance(error, ImportError) and isinstance(factory.constructor, EnvSpec):
-        newer = env_hints.nearest_id(factory.name)
+        newer = (env_hints.nearest_id if is_retired(factory.constructor) else
+                 env_hints.importable_id)(factory.name)
         return ConfigError(f"{factory.name} cannot be imported: {error}",
                            env_hints.missing_package(f"{error.name}", *(
                                [Set(env_name=newer)] if newer else [])))
@@ -256,14 +258,17 @@ def import_callable(name: str, setting: str = "env_name") -> Callable | None:
     if not colon or not attribute.replace(".", "").isidentifier():
         return None
     there = _import_module(name, setting)
-    found = functools.reduce(lambda x, part: getattr(x, part, None), attribute.split("."), there)
+    *outer, last = attribute.split(".")
+    holder = functools.reduce(lambda x, part: getattr(x, part, None), outer, there)
+    found = getattr(holder, last, None)
     if callable(found) or attribute in gym.registry:
         return found if callable(found) else None
     fix = f"give the name of a class or function of {module}"
     if found is None:
-        near = closest_few(attribute, (x for x in vars(there) if callable(getattr(there, x))), 1)
+        names = getattr(holder, "__dict__", {})
+        near = closest_few(last, (x for x in names if callable(getattr(holder, x))), 1)
         raise ConfigError(f"there is no {attribute!r} in {module}",
-                          (*(Set(**{setting: f"{module}:{x}"}) for x in near),
+                          (*(Set(**{setting: f"{module}:{'.'.join((*outer, x))}"}) for x in near),
                            f"define it there, or {fix}"))
     kind = type(found).__name__
     if spec := getattr(found, "spec", None):

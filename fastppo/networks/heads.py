@@ -368,6 +368,13 @@ def make_head(space: Space, config: Config = DEFAULT_CONFIG, features: int = 0) 
     return _box_head(space, config, features)
 
 
+def least_outputs(act_space: Space) -> int:
+    """The outputs of a built-in network for actions of a space, at least."""
+    parts = [leaf.space for leaf in leaves(act_space)]
+    return sum(sum(choice_counts(part).tolist()) if isinstance(part, (Discrete, MultiDiscrete))
+               else math.prod(part.shape) for part in parts)
+
+
 def _box_head(space: Space, config: Config, features: int) -> Head:
     count, init = math.prod(space.shape), config.log_std_init
     form = "scale" if config.action_scaling else "clip"

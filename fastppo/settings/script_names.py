@@ -76,10 +76,18 @@ def unknown_settings(given: Mapping[str, Any], known: Sequence[str]) -> tuple[st
 
 def network_settings(policy_kwargs: Mapping[str, Any]) -> Set:
     """The settings that `policy_kwargs` of Stable-Baselines3 stand for."""
-    sizes, activation = policy_kwargs.get("net_arch", (64, 64)), policy_kwargs.get("activation_fn")
-    sizes = sizes.get("pi", (64, 64)) if isinstance(sizes, Mapping) else sizes
-    sizes = tuple(sizes) if all(isinstance(size, int) for size in sizes) else (64, 64)
-    return Set(hidden_sizes=sizes, activation=getattr(activation, "__name__", "tanh").lower())
+    sizes, activation = policy_kwargs.get("net_arch"), policy_kwargs.get("activation_fn")
+    return Set(hidden_sizes=_widths(sizes), activation=getattr(
+        activation, "__name__", "tanh").lower())
+
+
+def _widths(net_arch: Any) -> tuple[int, ...]:
+    """The hidden layers of a `net_arch`: the policy's, after those that it shares."""
+    if isinstance(net_arch, Mapping):
+        return _widths(net_arch.get("pi"))
+    if isinstance(net_arch, (list, tuple)):
+        return tuple(width for part in net_arch for width in _widths(part))
+    return (net_arch,) if isinstance(net_arch, int) else (64, 64)
 
 
 def unknown_arguments(function: str, given: Iterable[str], own: str = "") -> tuple[str, Fix]:

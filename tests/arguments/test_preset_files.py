@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -77,6 +78,12 @@ def test_python_takes_a_file_too(preset):
     with PPO("CartPole-v1", preset=preset("num_envs = 4\nnum_steps = 8\nnum_minibatches = 1"),
              num_workers=0, num_steps=16) as ppo:
         assert (ppo.config.num_envs, ppo.config.num_steps) == (4, 16)
+
+
+@pytest.mark.parametrize("value", [None, 3, 0.5, True, ["a"], Path("mine")])
+def test_a_preset_that_is_no_text_is_refused_in_python(value):
+    with pytest.raises(ConfigError, match="^there is no preset .*\n  fix: preset=\"auto\"$"):
+        PPO("CartPole-v1", preset=value)
 
 
 @pytest.mark.parametrize("text, name, words", [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from envs_for_tests import Chance
-from gymnasium.spaces import Box, Discrete, MultiBinary
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastppo.build import arena_layout, memory_estimate
@@ -222,6 +222,14 @@ def test_a_network_of_too_many_actions_is_refused_before_it_is_built(trainer, mo
     with pytest.raises(ConfigError, match=r"at least 80,000,\d{3} parameters") as caught:
         trainer(lambda: Chance(act_space=act_space))
     assert caught.value.fix == "use smaller observations, or fewer actions"
+
+
+@pytest.mark.parametrize("act_space", [
+    Discrete(10**12), MultiDiscrete([10**12, 2]), Tuple([Discrete(10**12)])], ids=str)
+def test_more_actions_than_memory_has_bytes_for_are_refused_before_anything_is_made(trainer,
+                                                                                    act_space):
+    with pytest.raises(ConfigError, match=r"at least \d+(,\d{3}){4} parameters"):
+        trainer(lambda: Chance(act_space=act_space), learner="auto", precision="auto")
 
 
 def test_other_hidden_layers_are_proposed_only_where_they_suffice(trainer, monkeypatch):

@@ -91,6 +91,10 @@ class EverMoreActions(Plain):
 def pole():
     return gym.make("CartPole-v1")
 
+class Hall:
+    class Room(Plain):
+        pass
+
 made, several, ready = Plain(), [], pole()
 '''
 
@@ -355,6 +359,10 @@ def test_a_warning_says_that_it_is_one_and_the_logger_is_as_before(command):
      "shop:Needy takes (level), and env_kwargs is {}: missing a required",
      """--env_kwargs='{"level": "..."}'"""),
     (["--env_name=Moved-v2"], "Moved-v2 cannot be imported", "--env_name=Moved-v9"),
+    (["--env_name=Gone-v2"], "Gone-v2 cannot be imported", "fix: install it, or what it lacks"),
+    (["--env_name=HalfCheetah-v2"], "v2 cannot be imported", "--env_name=HalfCheetah-v5"),
+    (["--env_name=shop:Hall.Rom"], "no 'Hall.Rom' in shop", "--env_name=shop:Hall.Room; or def"),
+    (["--env_name=shop:Hal.Room"], "no 'Hal.Room' in shop", "fix: define it there, or give"),
     (["--env_name=shop:TextObs"], "Text(1, 3", "TransformObservation"),
     (["--env_name=shop:EverMoreActions"], "Sequence(Discrete(3)", "TransformAction"),
     (["--env_name=CartPole-v1", "--model=cnn"], "cnn", "--model=mlp"),
@@ -378,9 +386,9 @@ def test_a_warning_says_that_it_is_one_and_the_logger_is_as_before(command):
 def test_bad_input_is_one_error_with_a_fix_before_any_worker_starts(command, monkeypatch, argv,
                                                                     what, fix):
     monkeypatch.setattr(team, "WorkerProcess", None)
-    for version in (2, 9, 10):
-        monkeypatch.setitem(gym.registry, f"Moved-v{version}",
-                            EnvSpec(f"Moved-v{version}", "gone_from_here:Env"))
+    for name in ("Moved-v2", "Moved-v9", "Moved-v10", "Gone-v2", "Gone-v3"):
+        entry = "shop:Plain" if name == "Moved-v9" else "gone_from_here:Env"
+        monkeypatch.setitem(gym.registry, name, EnvSpec(name, entry))
     code, out, err = command(*argv, "--num_workers=2")
     assert (code, out) == (2, "")  # nothing is announced that will not come
     assert re.fullmatch(r"error: .+\n  fix: .+\n", err) and "Traceback" not in err, err
@@ -395,10 +403,15 @@ def test_a_file_of_this_folder_is_answered_with_the_environment_in_it(command):
         code, _, err = command(f"--env_name={name}")
         assert code == 2 and err.endswith("\n  fix: --env_name=grid_env:Grid\n")
     Path("grid_env.py").write_text(
-        "class Base(gym.Env):\n    pass\n\nclass Half(gym.Wrapper):\n    def step(self, action):\n"
-        "        pass\n\nclass Full(Base):\n    def step(self, action):\n        pass\n")
+        "class Base(gym.Env):\n    pass\n\nclass Half(gym.Wrapper):\n    pass\n\n" + "".join(
+            f"class {name}:\n    def step(self, action):\n        pass\n\n"
+            for name in ("Agent(object)", "Limit(Half)", "Full(Base)", "Late(Full)")))
     assert command("--env_name=grid_env")[2].endswith("\n  fix: --env_name=grid_env:Full\n")
-    Path("grid_env.py").write_text("class Grid(")
+
+
+@pytest.mark.parametrize("text", ["class Grid(", "class Walker(dict):\n    def step(self): pass\n"])
+def test_a_file_of_this_folder_without_an_environment_is_answered_in_words(command, text):
+    Path("grid_env.py").write_text(text)
     assert "give its module, too: module:MyEnv" in command("--env_name=grid_env")[2]
 
 
