@@ -39,7 +39,8 @@ def example_model(folder: Path = Path(), env_name: str | None = None) -> Path | 
 
     With `env_name` only of those that name this environment.
     """
-    for paths in (folder.glob("*.safetensors"), Path("runs").glob("*/*.safetensors")):
+    own = folder.glob("*.safetensors") if folder.is_dir() else ()
+    for paths in (own, Path("runs").glob("*/*.safetensors")):
         found = [path for path in paths if not NAME.fullmatch(path.name)
                  and header_texts(path).get("format", "").startswith("fastppo policy")
                  and env_name in (None, stored_env(path))]
