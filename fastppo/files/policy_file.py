@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fastppo.build.check_config import is_user_model
 from fastppo.build.compiled_support import is_plain_mlp
-from fastppo.build.memory_estimate import least_outputs, least_parameters
+from fastppo.build.memory_estimate import least_parameters
 from fastppo.build.model import build_policy
 from fastppo.config import Config
 from fastppo.envs.faults import truncate_text
@@ -24,6 +24,7 @@ from fastppo.errors import CheckpointError, ModelError, PathError
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import check_init_from, policy_at, public_config
 from fastppo.files.tensor_file import read_tensor_file, write_tensor_file
+from fastppo.networks.heads import least_outputs
 from fastppo.networks.torch_state import default_torch
 from fastppo.networks.value_normalisation import modules_with_moments
 from fastppo.policy import Policy
