@@ -63,7 +63,7 @@ def _unsupported_network(config: Config) -> str:
 
 def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
     """The first reason of the spaces, the head and the sizes of the layers; "" for none."""
-    if (size := least_outputs(seen.act_space)) > kernels.MAX_CHOICES:  # a head of it may be large
+    if (size := least_outputs(seen.act_space)) > kernels.MAX_CHOICES:  # no head is made
         return f"{size:,} actions (at most {kernels.MAX_CHOICES:,})"
     head = make_head(seen.act_space, config, 1)
     if type(head) not in COMPILED_HEADS:

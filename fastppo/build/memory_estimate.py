@@ -137,17 +137,16 @@ def check_network_size(config: Config, seen: ObservationLayout) -> None:
         images = sum(dense_weights(config.model, shape) for shape in shapes
                      if shape and min(shape[1:]) >= IMAGE_MODELS[config.model])
 
-    def need(config: Config) -> tuple[int, int]:
-        count = least_parameters(config, inputs, outputs) + images
-        return 4 * PARAMETER_VECTORS.get(config.learner, 9) * count, count
-    (wanted, count), free = need(config), free_memory()
-    if wanted > free:
+    def count(config: Config) -> int:
+        return least_parameters(config, inputs, outputs) + images
+    each, free = 4 * PARAMETER_VECTORS.get(config.learner, 9), free_memory()
+    if (need := each * count(config)) > free:
         smaller = {name: default_of(name) for name in ("hidden_sizes", "rnn_size")
                    if getattr(config, name) != default_of(name)}
-        fits = need(config.replace(**smaller))[0] <= free
-        raise ConfigError(f"the network has at least {count:,} parameters and needs"
-                          f" {wanted >> 20:,} MiB to be trained, but {free >> 20:,} MiB are free",
-                          Set(**smaller) if fits else resizing(config, seen, wanted, free)
+        fits = each * count(config.replace(**smaller)) <= free
+        raise ConfigError(f"the network has at least {count(config):,} parameters and needs"
+                          f" {need >> 20:,} MiB to be trained, but {free >> 20:,} MiB are free",
+                          Set(**smaller) if fits else resizing(config, seen, need, free)
                           or "use smaller observations, or fewer actions")
 
 

@@ -18,7 +18,7 @@ from fastppo.display.notes import printed_warnings
 from fastppo.display.status_line import show_status
 from fastppo.display.stdout_guard import guarded_stdout
 from fastppo.errors import USAGE_ERRORS, ConfigError, Error, RankError, path_errors
-from fastppo.machine.installation import way_to_packages
+from fastppo.machine.installation import missing_packages_fix
 from fastppo.machine.ranks import is_first_to_tell, rank_count, rank_of_process
 from fastppo.settings.fixes import Set, program
 from fastppo.settings.spelling import closest
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             if error.name not in NEEDED_PACKAGES:
                 raise
             print(f"error: {error.name} is not installed for {sys.executable}\n"
-                  f"  fix: {way_to_packages()}", file=sys.stderr, flush=True)
+                  f"  fix: {missing_packages_fix()}", file=sys.stderr, flush=True)
             raise SystemExit(2) from None
         except BrokenPipeError:  # fastppo --help | head
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

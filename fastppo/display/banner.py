@@ -12,7 +12,7 @@ from fastppo.settings.fixes import format_value
 from fastppo.settings.spelling import MODELS
 
 INDENT, WIDEST_LINE = 10, 120
-HARD = "\N{NO-BREAK SPACE}"
+HARD = "\N{NO-BREAK SPACE}"  # where no line is broken
 MOST_FACTORS = 16  # of a MultiDiscrete whose choices are shown
 NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and slower; to get it:"
                 " install a C compiler and Python's headers, then pip install -e .")

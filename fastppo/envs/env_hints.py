@@ -111,7 +111,8 @@ def class_in_file(module: str) -> str | None:
 
 
 def importable_id(name: str) -> str | None:
-    """The id nearest to `name` if its class can be imported; else None: both need what fails."""
+    """The id nearest to `name`; None if there is none, or if its class cannot be imported either.
+    """
     with suppress(Exception):  # a package may raise anything
         load_env_creator(registry[near := nearest_id(name)].entry_point)
         return near

@@ -69,8 +69,9 @@ def extension_file(name: str = "_kernels") -> Path | None:
     return Path(spec.origin) if spec and spec.origin else None
 
 
-def way_to_packages(package: Path = PACKAGE_FOLDER) -> str:
-    """The command after which the packages are there: make's environment is active, or made."""
+def missing_packages_fix(package: Path = PACKAGE_FOLDER) -> str:
+    """The fix for packages that are missing: activate the environment that make made, or make it.
+    """
     made = package.parent / ".venv"
     if any(made.glob("installed*")) and Path(sys.prefix) != made:
         return f"source {shlex.quote(str(made))}/bin/activate"

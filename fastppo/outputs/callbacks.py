@@ -75,7 +75,8 @@ def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[st
     """Sets `ppo.total` and the hooks of `ppo` inside the block; calls on_start and on_end.
 
     Yields a function that reports the metrics of an iteration, and is True if training ends: on all
-    ranks of a run if a callback of one of them ends it. Of several exceptions the first is raised.
+    ranks of a run if a callback of one of them ends it. Of several exceptions the first is raised,
+    but an interrupt before all others.
     `others` are arguments that learn does not have: ConfigError. Error if `ppo` learns already.
     """
     if others:

@@ -6,6 +6,7 @@ import numpy as np
 
 from fastppo.errors import ConfigError
 from fastppo.reports.run_table import RunTable
+from fastppo.settings.file_names import METRICS_FILE
 from fastppo.settings.fixes import Install, Set
 from fastppo.settings.metric_names import MEAN_RETURN
 
@@ -64,9 +65,10 @@ def compare_runs(a: Sequence[RunTable], b: Sequence[RunTable], metric: str | Non
         if len(side) < FEWEST_RUNS:
             raise ConfigError(f"{name} has {len(side)} run, and a comparison over seeds needs"
                               f" {FEWEST_RUNS} or more", "train with --seed=2, --seed=3, ...")
-    folders = [{table.file.resolve().parent for table in side} for side in (a, b)]
-    if both := set.intersection(*folders):
-        raise ConfigError(f"{min(both)} is in both groups", "give groups without a common run")
+    if both := {table.file.resolve() for table in a} & {table.file.resolve() for table in b}:
+        file = min(both)
+        raise ConfigError(f"{file.parent if file.name == METRICS_FILE else file} is in both groups",
+                          "give groups without a common run")
     score, values = run_scores([*a, *b], metric)
     first, second = values[:len(a)], values[len(a):]
     titles = dict.fromkeys(table.title for table in [*a, *b])

@@ -15,9 +15,9 @@ from fastppo.machine.installation import (
     commit_of,
     editable_folder,
     extension_problems,
+    missing_packages_fix,
     source_folder,
     tilde,
-    way_to_packages,
 )
 from fastppo.machine.requirements import Package, needed_packages, packages_of
 
@@ -50,12 +50,12 @@ def test_a_clone_has_the_sources_beside_the_package(clone, tmp_path):
 
 
 def test_packages_that_make_has_installed_are_there_after_an_activation(clone, monkeypatch):
-    assert way_to_packages(clone / "fastppo") == "make train, or pip install -e ."
+    assert missing_packages_fix(clone / "fastppo") == "make train, or pip install -e ."
     (clone / ".venv").mkdir()
     (clone / ".venv/installed-debug").touch()
-    assert way_to_packages(clone / "fastppo") == f"source {clone}/.venv/bin/activate"
+    assert missing_packages_fix(clone / "fastppo") == f"source {clone}/.venv/bin/activate"
     monkeypatch.setattr(sys, "prefix", str(clone / ".venv"))
-    assert way_to_packages(clone / "fastppo").startswith("make train")
+    assert missing_packages_fix(clone / "fastppo").startswith("make train")
 
 
 def test_the_commit_is_gits_and_says_if_files_differ(clone):

@@ -121,6 +121,11 @@ def test_a_run_is_in_one_of_the_groups(tmp_path):
     a, b = runs(tmp_path / "a", [1.0, 2.0]), runs(tmp_path / "b", [1.0, 2.0])
     with pytest.raises(ConfigError, match=f"{a[1].folder} is in both groups"):
         compare_runs(a, [*b, a[1]])
+    first, second, third, fourth = (
+        table._replace(file=tmp_path / f"{i}.csv") for i, table in enumerate([*a, *b]))
+    assert compare_runs([first, second], [third, fourth]).a.runs == 2  # files of one folder
+    with pytest.raises(ConfigError, match="1.csv is in both groups"):
+        compare_runs([first, second], [second, third])
 
 
 def test_without_scipy_the_error_names_the_extra(tmp_path, monkeypatch):
