@@ -37,13 +37,14 @@ else
   $(error TORCH=$(TORCH) is unknown; fix: make TORCH=cpu, or leave it out)
 endif
 
-.PHONY: help train test slow test-faults check docs sanitize bench clean
+.PHONY: help train test full slow test-faults check docs sanitize bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make train    train LunarLander-v3 on the CPU     (SEED=1, ARGS=\"--env_name=CartPole-v1\")"
 	@echo "make test     run the fast tests                  (JOBS=2, ARGS=\"-k gae\")"
-	@echo "make slow     run the learning tests and the full matrix"
+	@echo "make full     run the tests for which a newcomer need not wait"
+	@echo "make slow     run the learning tests and long matrices"
 	@echo "make test-faults  run kills, hangs and damaged files by the hundred"
 	@echo "make check    run the linter, the type checker and the tests of the code's form"
 	@echo "make docs     write the pages as a website into build/site"
@@ -61,6 +62,9 @@ train: $(STAMP)
 test: $(VENV)/test
 	@echo "tests     they are collected first, without a word for up to a minute"
 	@$(PY) -m pytest -q -n $(JOBS) $(ARGS)
+
+full: $(VENV)/test
+	@$(PY) -m pytest -q -n $(JOBS) -m "full and not slow and not faults" $(ARGS)
 
 slow: $(VENV)/test
 	@$(PY) -m pytest -q -n $(JOBS) -m slow $(ARGS)

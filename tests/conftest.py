@@ -1,5 +1,6 @@
 """What every test file has: trainers that are closed for it, on tiny and quiet settings."""
 
+import collections
 import os
 import signal
 
@@ -9,6 +10,21 @@ from tiny_settings import TINY
 os.environ["OMP_WAIT_POLICY"] = "passive"  # torch's idle threads sleep: many processes share cores
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job has it so
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of a test marked `some(n)`, n cases, spread evenly, are fast; the others are `full`."""
+    cases = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("some"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for test in cases.values():
+        count = test[0].get_closest_marker("some").args[0]
+        fast = {round(number * (len(test) - 1) / max(count - 1, 1)) for number in range(count)}
+        for number, item in enumerate(test):
+            if number not in fast:
+                item.add_marker("full")
 
 
 @pytest.fixture

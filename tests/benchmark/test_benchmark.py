@@ -175,6 +175,7 @@ def test_another_systems_ratio_is_of_the_medians_of_what_it_does():
     assert "Stable-Baselines3 1" in table.text(figures.session_report(held))
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("how", [
     {}, {"acting": "central"}, {"vec": "native"}, {"vec": "native", "acting": "central"}], ids=str)
 @pytest.mark.parametrize("part", ["environments", "acting", "update", "loop", "limit"])
@@ -349,6 +350,7 @@ def test_an_error_of_a_measurement_keeps_its_fix(monkeypatch, capsys):
     assert caught.value.shell == error.shell == "lr is 1\n  fix: --lr=0.0003; or leave --lr out"
 
 
+@pytest.mark.full
 def test_an_error_of_the_environments_ends_the_measurement_with_its_text():
     with pytest.raises(ConfigError, match="CartPole-v9"):
         session.run_jobs([measure_one.Measurement("loop", {"env_name": "CartPole-v9"}, 0.1, 1)])

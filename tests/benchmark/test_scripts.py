@@ -38,6 +38,7 @@ def test_the_update_is_timed_with_both_learners(script, monkeypatch, capsys):
                      re.MULTILINE)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["scaling", "stepping"])
 def test_steps_are_timed_with_and_without_workers(name, script, monkeypatch, capsys):
     few = {"scaling": ["--workers", "0"], "stepping": ["--steps", "20"]}[name]
@@ -130,6 +131,7 @@ def test_all_steps_together_have_a_limit(gpu):
         "stopped after 0 s")
 
 
+@pytest.mark.full
 def test_an_update_and_an_upload_are_timed(script, monkeypatch, tmp_path):
     pytest.importorskip("ale_py")
     path = tmp_path / "found.json"

@@ -30,6 +30,7 @@ def backend(monkeypatch):
     return calls
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("env, settings", [
     (ENV, {}), (ENV, dict(learner="graph")), (ENV, dict(rnn="gru")),
     (IMAGES, dict(model="cnn", frame_stack=2))])

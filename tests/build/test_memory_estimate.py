@@ -62,6 +62,7 @@ print(json.dumps({"forecast": found["beside"], "taken": resident("VmHWM") - foun
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("settings", [
     {"model": "impala", "num_minibatches": 4}, {"model": "cnn", "num_minibatches": 1},

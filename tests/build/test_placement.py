@@ -46,6 +46,7 @@ def source_of(env, **settings):
         small | settings | ({"env_name": env} if isinstance(env, str) else {})))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("case", CASES)
 def test_acting_and_updating_are_measured_with_the_networks_of_the_run(case):
     env, settings = CASES[case]
@@ -62,6 +63,7 @@ def test_a_measurement_changes_nothing_of_the_run():
     assert weights(False) == weights(True)
 
 
+@pytest.mark.full
 def test_the_fastest_device_is_taken_and_the_first_of_equal_ones(monkeypatch):
     times = {"cpu": 2e-6, "cuda": 3e-6}
     monkeypatch.setattr(placement, "resolve", lambda source, device: device)

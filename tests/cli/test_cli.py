@@ -492,6 +492,7 @@ def test_an_unexpected_exception_keeps_its_traceback(command, monkeypatch):
         command(*CARTPOLE)
 
 
+@pytest.mark.full
 def test_what_the_header_of_a_file_refuses_is_said_before_torch_is_imported(command, tmp_path):
     command("--env_name=shop:Plain", "--num_envs=2", "--num_steps=16", "--num_minibatches=1",
             "--epochs=1", "--total_steps=32", "--num_workers=0", "--eval_episodes=0",
@@ -612,6 +613,7 @@ def test_a_disk_too_full_for_a_page_of_help_is_an_error(words, code):
     assert done.returncode == code and "error: " in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no disk that is always full")
 def test_a_disk_too_full_for_the_output_costs_a_run_nothing_else(tmp_path):
     argv = [*CARTPOLE, "--total_steps=64", "--eval_episodes=1", f"--run_dir={tmp_path / 'run'}"]
@@ -989,6 +991,7 @@ def test_a_run_whose_first_checkpoint_comes_while_torch_is_imported_is_resumed(
     assert not [*only_run().glob("abandoned-*")] and "not continued" not in err
 
 
+@pytest.mark.full
 def test_a_run_that_was_stopped_in_its_last_evaluation_is_evaluated_when_it_is_started_again(
         command):
     settings = (*CARTPOLE, "--seed=3", "--name=mine", "--resume=auto")
@@ -1029,6 +1032,7 @@ def test_a_place_that_is_not_there_leaves_runs_latest_as_it_is(command):
     assert "__one__" in os.readlink("runs/latest")
 
 
+@pytest.mark.full
 def test_a_name_is_used_for_many_runs_and_auto_goes_on_with_the_last_of_that_seed(command):
     for seed in (1, 2, 2):
         assert command(*CARTPOLE, "--eval_episodes=0", "--name=a b", f"--seed={seed}")[0] == 0
@@ -1224,6 +1228,7 @@ def test_numbers_that_are_not_finite_leave_a_record_and_the_weights_before(comma
     assert "stopped" not in out and f"--resume={only_run()}" in out
 
 
+@pytest.mark.full
 def test_a_record_has_the_frames_of_stacked_observations(tmp_path, trainer):
     ppo = trainer(Quick, frame_stack=4, model="cnn", num_steps=30, run_dir=str(tmp_path))
     ppo.collect()
@@ -1357,6 +1362,7 @@ def test_a_run_with_a_preset_of_a_file_is_resumed_by_the_same_command_without_re
     assert json.loads(Path("run/config.json").read_text())["gamma"] == 0.5
 
 
+@pytest.mark.full
 def test_a_video_is_recorded_if_it_is_asked_for_and_what_cannot_be_is_a_note(command):
     code, out, _ = command(*CARTPOLE, "--video", "--eval_episodes=0", "--run_dir=a")
     video, = Path("a").glob("video.*")
@@ -1391,6 +1397,7 @@ main()
 """
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("words, text", [
     ("--env_name=Brekout-v5", "no environment 'Brekout-v5'"),
     ("--env_name=LunarLander-v1", "no environment 'LunarLander-v1'"),

@@ -148,6 +148,7 @@ def test_the_table_has_the_mean_over_the_seeds_with_students_t(tmp_path):
 
 # whole runs
 
+@pytest.mark.full
 def test_seeds_have_the_results_of_single_runs_in_folders_of_their_own(command):
     code, out, err = command(*CARTPOLE, "--total_steps=96", "--seeds=1,2")
     assert (code, err) == (0, "")
@@ -167,6 +168,7 @@ def test_seeds_have_the_results_of_single_runs_in_folders_of_their_own(command):
     assert list(one["losses/policy_loss"]) == list(two["losses/policy_loss"]) and len(one) > 10
 
 
+@pytest.mark.full
 def test_the_seeds_of_a_run_dir_are_folders_in_it_for_compare_and_plot(command):
     words = [*CARTPOLE, "--total_steps=64", "--run_dir=fast"]
     code, out, _ = command(*words, "--seeds=1,2")
@@ -181,6 +183,7 @@ def test_the_seeds_of_a_run_dir_are_folders_in_it_for_compare_and_plot(command):
     assert command(*words, "--seeds=2..3", "--resume=auto")[0] == 0 and Path("fast/3").exists()
 
 
+@pytest.mark.full
 def test_a_seed_that_fails_is_said_and_the_others_go_on(command):
     Path("picky.py").write_text(SHOP)
     code, out, err = command(*CARTPOLE[1:], "--env_name=picky:Picky", "--total_steps=64",
@@ -227,6 +230,7 @@ def is_running(pid):
         return False
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("signum", [
     signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="reads /proc")
@@ -258,6 +262,7 @@ def test_it_is_said_that_each_seed_measures_the_devices(command, monkeypatch, de
     assert code == 0 and ("device=auto: each takes its own" in out) is said
 
 
+@pytest.mark.full
 def test_seeds_of_a_name_are_continued(command):
     named = [*CARTPOLE, "--name=mine", "--seeds=7", "--resume=auto"]
     assert command(*named, "--total_steps=64")[0] == 0

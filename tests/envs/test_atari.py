@@ -262,6 +262,7 @@ def test_training_sees_lives_and_evaluation_whole_games(trainer, opencv):
     assert np.array_equal(ppo.evaluate(5).returns, ppo.evaluate(5).returns)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("env", [Quick, "Scripted-v0"])
 def test_the_same_bits_come_of_any_number_of_workers(trainer, opencv, env):
     found = []
@@ -366,6 +367,7 @@ def test_opencv_that_is_missing_names_what_to_install(trainer, monkeypatch):
         trainer(Quick, **ATARI)
 
 
+@pytest.mark.full
 def test_a_real_game_is_trained_on_saved_and_played_whole(trainer, opencv, tmp_path):
     pytest.importorskip("ale_py")
     ppo = trainer("ALE/Breakout-v5", preset="auto", num_envs=2, num_steps=4, num_minibatches=1,
@@ -471,6 +473,7 @@ def test_the_returns_of_whole_games_are_told_where_they_end(lives):
         assert [step[2].tolist() for step in steps][1] == [False, True]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("vec", ["native", pytest.param("envpool", marks=pytest.mark.skipif(
     not importlib.util.find_spec("envpool"), reason="no EnvPool"))])
 @pytest.mark.parametrize("name", ["ALE/Breakout-v5", "BreakoutNoFrameskip-v4"])
@@ -483,6 +486,7 @@ def test_a_single_frame_is_trained_on_in_an_engine_and_evaluated(trainer, vec, n
     assert 0 < ppo.evaluate(episodes=1).lengths[0] <= 5  # FIRE is a step
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("vec", ["native", pytest.param("envpool", marks=pytest.mark.skipif(
     not importlib.util.find_spec("envpool"), reason="no EnvPool"))])
 @pytest.mark.parametrize("name", ["ALE/Breakout-v5", "BreakoutNoFrameskip-v4"])

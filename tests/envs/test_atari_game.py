@@ -68,6 +68,7 @@ def assert_same_games(ours, theirs, steps, longest=150):
     return ends
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", FEW)
 def test_a_game_is_seen_as_gymnasium_shows_it(name):
     ours, theirs = pair(name)
@@ -86,6 +87,7 @@ def test_an_id_without_frame_skip_and_other_arguments_give_the_same_game():
     assert_same_games(*pair("BreakoutNoFrameskip-v4", mode=4, full_action_space=True), 100)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("frames", [41, 42, 43, 44])
 def test_a_truncation_in_any_of_the_four_frames_is_gymnasiums(frames):
     ours, theirs = pair("ALE/Breakout-v5", max_num_frames_per_episode=frames)
@@ -93,6 +95,7 @@ def test_a_truncation_in_any_of_the_four_frames_is_gymnasiums(frames):
     assert {end for end, _ in ends} == {(False, True)} and len(ends) > 4
 
 
+@pytest.mark.full
 def test_a_game_that_is_over_in_any_of_the_four_frames_ends_as_gymnasiums():
     ours, theirs = pair("ALE/Breakout-v5")
     ends = assert_same_games(ours, theirs, 2000, longest=10_000)
@@ -186,6 +189,7 @@ def test_other_arguments_are_left_to_gymnasiums_wrapper(kwargs):
     assert game_spec(gym.spec("CartPole-v1"), {}, games).entry_point.endswith("CartPoleEnv")
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("skip, size, noops", [
     (1, (84, 84), 0), (2, (64, 96), 3), (5, (50, 40), 7)])
 def test_other_numbers_of_frames_pixels_and_no_ops_are_gymnasiums(skip, size, noops):
@@ -227,6 +231,7 @@ def test_a_callable_keeps_gymnasiums_wrapper_and_plays_the_same_game():
             assert one[1:4] == two[1:4] and one[4]["lives"] == two[4]["lives"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["PongNoFrameskip-v4", "ALE/Pong-v5"])
 def test_a_game_is_learnt_with_the_same_bits_for_any_number_of_workers(trainer, name):
     found = []

@@ -156,6 +156,7 @@ def car(**kwargs):
     return gym.make("CarRacing-v3", disable_env_checker=True, **kwargs)
 
 
+@pytest.mark.some(1)
 @NEEDS_BOX2D
 @pytest.mark.parametrize("skip, frames", [(1, 60), (4, 30)])  # 30 frames end in the second of four
 def test_car_racing_is_what_gymnasiums_wrappers_give(skip, frames):
@@ -179,6 +180,7 @@ def test_car_racing_is_what_gymnasiums_wrappers_give(skip, frames):
     assert rest[1:3] == [False, True]
 
 
+@pytest.mark.some(1)
 @NEEDS_BOX2D
 @pytest.mark.parametrize("skip", [1, 3])
 def test_every_colour_of_car_racing_is_drawn_as_gymnasium_does_to_the_end_of_the_field(skip):
@@ -342,6 +344,7 @@ def wrapped_pong():
     return gym.wrappers.AtariPreprocessing(gym.make("PongNoFrameskip-v4"))
 
 
+@pytest.mark.some(1)
 @NEEDS_ALE
 @pytest.mark.parametrize("settings, what", [
     ({"frame_skip": 4}, "but wrapped_pong does so already, for 4 frames\n"
@@ -375,6 +378,7 @@ def test_a_native_game_with_other_observations_than_gymnasiums_is_not_evaluated_
         ppo.evaluate(1)
 
 
+@pytest.mark.full
 @NEEDS_ALE
 def test_the_fix_for_observations_of_the_emulators_memory_trains(trainer):
     ram = {"obs_type": "ram"}

@@ -82,6 +82,7 @@ def test_masks_stand_beside_observations_of_any_space(trainer, how, obs):
     assert set(space.spaces) == {"action_mask", *(OBS[obs].spaces if obs == "dict" else ["obs"])}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("act", "acting", "travelling"), [
     ("discrete", "local", "info"), ("discrete", "central", "method"), ("multi", "central", "obs"),
     ("binary", "central", "info")])

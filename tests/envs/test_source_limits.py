@@ -78,6 +78,7 @@ PPO(Leaves, num_workers=2)
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("where", ["constructor", "reset"])
 def test_an_environment_that_ends_the_main_process_before_training_is_told_of(where):
     ended = subprocess.run([sys.executable, "-c", LEAVES, where], capture_output=True, text=True,

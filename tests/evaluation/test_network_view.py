@@ -205,6 +205,7 @@ def test_a_bar_is_as_long_as_its_number():
     assert colours(view_of(numbers=[7.0])) == colours(view_of(numbers=[1.0]))  # cut
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize("inputs", [0, 1, 17, 128, 129, 5000])
 @pytest.mark.parametrize("actions", [0, 1, 17, 400])
 @pytest.mark.parametrize("images", [0, 1, 5])

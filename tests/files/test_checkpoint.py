@@ -112,6 +112,7 @@ def test_a_resumed_run_is_the_same_bit_for_bit(case, tmp_path):
         assert differing(want, iterations(ppo, 3)) == []
 
 
+@pytest.mark.full
 def test_a_run_can_be_resumed_with_any_number_of_workers_and_again(tmp_path):
     env, settings = CASES["rewards"]
     settings, path = TINY | settings, tmp_path / "c.safetensors"
@@ -135,6 +136,7 @@ def test_the_environments_of_gymnasium_go_on_where_they_were(name, tmp_path):
         assert differing(want, iterations(ppo, 1)) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("lives", [False, True])
 def test_a_game_of_atari_goes_on_where_it_was_in_any_of_its_lives(workers, lives, tmp_path, caplog):
@@ -207,6 +209,7 @@ class Wild(Chance):
         return obs + np.float32(Wild.count), *rest
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_episode_that_cannot_be_replayed_is_followed_by_a_new_one_and_named(
         workers, tmp_path, caplog):

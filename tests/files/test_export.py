@@ -95,6 +95,7 @@ class Net(nn.Module):
 
 # what it does
 
+@pytest.mark.some(13)
 @pytest.mark.parametrize("obs_space, act_space", PAIRS, ids=str)
 def test_a_graph_acts_as_the_policy_does_on_a_batch_of_any_length(trainer, tmp_path, obs_space,
                                                                   act_space):
@@ -139,6 +140,7 @@ def test_memory_goes_in_as_state_and_comes_out_as_next_state(trainer, tmp_path, 
     assert same(policy, found, exporter.expected_outputs(policy, steps))
 
 
+@pytest.mark.some(1)
 @pytest.mark.filterwarnings("ignore")  # of what three big packages import
 @pytest.mark.parametrize("spaces, settings", [
     ((), {}), ((MIXED, HYBRID), dict(rnn="lstm", final_tanh=True)), *(pytest.param(

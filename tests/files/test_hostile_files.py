@@ -140,6 +140,7 @@ def mutated_tensors(rng, tensors):
         torch.full_like(x.float(), -1e30)]).clone()}
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", KINDS)
 @mutations(2)
@@ -246,6 +247,7 @@ def test_a_checkpoint_does_not_choose_where_files_are_written(files, tmp_path, m
     assert not (tmp_path / "evil").exists()
 
 
+@pytest.mark.full
 def test_a_header_of_a_million_tensors_is_refused_before_it_is_read(tmp_path):
     header = json.dumps({f"x{i}": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
                          for i in range(10**5)}).encode()
@@ -352,6 +354,7 @@ for path in paths:
 """
 
 
+@pytest.mark.full
 def test_no_file_makes_its_reader_take_the_memory_that_it_claims_or_wait(files, tmp_path):
     names = {}
     for name, make in [*HOSTILE.items(), *NO_FILES.items()]:

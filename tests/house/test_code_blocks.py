@@ -66,6 +66,7 @@ def test_every_surrounding_is_of_a_fragment():
     assert {*SURROUNDINGS} == {block.lines[0] for block in BLOCKS if block.kind == "fragment"}
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("code", SCRIPTS)
 def test_every_script_runs(code, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)

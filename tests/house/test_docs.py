@@ -92,6 +92,7 @@ def test_every_example_runs(path, tmp_path):
     assert ran.returncode == 0 and ran.stdout, ran.stderr
 
 
+@pytest.mark.full
 def test_the_search_without_optuna_says_how_to_install_it(tmp_path):
     (tmp_path / "optuna.py").write_text("raise ModuleNotFoundError('no optuna')")
     ran = subprocess.run([sys.executable, ROOT / "examples" / "search.py"], capture_output=True,

@@ -110,6 +110,7 @@ def answer(tmp_path, monkeypatch, capfd):
     return run
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("command", SHOWN)
 def test_an_error_is_the_one_in_the_page(command, answer):
     if "--device=cuda" in command and torch.version.cuda is not None:

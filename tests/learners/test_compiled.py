@@ -199,6 +199,7 @@ def gradient(case, rows, shards=None):
     return learner.buffers.grads[0, : len(learner.flat.values)].copy(), stats
 
 
+@pytest.mark.some(83)
 @pytest.mark.parametrize("seed", CASES)
 @pytest.mark.parametrize("rows", [1, 2, 19])
 def test_gradients_equal_autograds(seed, rows):

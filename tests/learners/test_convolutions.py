@@ -92,6 +92,7 @@ def test_a_cnn_learns_what_torch_learns(settings):
     assert (weights[0] - weights[1]).abs().quantile(0.999) < 1e-5
 
 
+@pytest.mark.full
 def test_the_same_bits_for_any_number_of_workers():
     found = set()
     for workers in (0, 1, 2, 3):

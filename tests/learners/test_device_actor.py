@@ -59,6 +59,7 @@ def collected(env, monkeypatch, kind, **settings):
         return [*found, ppo.learner.flat.values.numpy().tobytes()]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", CASES)
 def test_a_mirror_changes_no_bit_of_a_run(monkeypatch, case, way):

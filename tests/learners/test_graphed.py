@@ -33,6 +33,7 @@ def both(env, **settings):
     return found
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("env, settings", [
     (ENV, {}), (ENV, dict(critic_lr=1e-3, clip_range="linear:0.3:0.1", entropy_coef=0.02)),
     (ENV, dict(clip_range_vf="linear:0.3", dual_clip=2.0, total_steps=300)),

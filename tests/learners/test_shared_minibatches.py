@@ -64,6 +64,7 @@ def test_what_helpers_compute_are_the_same_bits(trainer, cores, lazy, env):
     assert len(computed) < 8 * 4  # the helpers had at least the one that was waited for
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("cores_here, workers, helping", [
     (1, 2, 0), (2, 1, 1), (2, 2, 1), (3, 2, 2), (8, 2, 2)])
 def test_helpers_are_those_for_whom_the_main_process_leaves_a_core(

@@ -90,6 +90,7 @@ def test_every_pair_of_spaces_is_learnt(trainer, obs, act):
     assert learnt(trainer, obs, act) > 0.93
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("obs", "act"), list(zip(OBS, ACT)))
 def test_every_space_is_learnt(trainer, obs, act):
     assert learnt(trainer, obs, act, 5_120) > 0.8  # the best blind action has 0.7 at most

@@ -41,6 +41,7 @@ class Square(gym.Env):
         return image.reshape(self.shape)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("settings", "env"), [
     ({}, {}), ({}, {"last": True}), ({"learner": "torch", "acting": "central"}, {}),
     ({}, {"dtype": np.float32}), ({"frame_stack": 2}, {"late": True}),

@@ -168,6 +168,7 @@ FAST = {("truncation_is_terminal", "P6"), ("done_is_off_by_one", "P3"), ("done_i
 TABLE = [cell if cell in FAST else pytest.param(*cell, marks=pytest.mark.slow) for cell in CELLS]
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("name", "number"), TABLE)
 def test_a_mutant_fails_the_probe_that_is_to_catch_it(monkeypatch, name, number):
     probe = next(probe for title, probe in PROBES.items() if title.split()[0] == number)

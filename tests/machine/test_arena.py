@@ -107,6 +107,7 @@ def test_the_memory_is_allocated_before_it_is_used():
     made.close()
 
 
+@pytest.mark.full
 def test_closing_twice_is_fine_and_a_forgotten_block_gives_its_descriptors_back():
     gc.collect()  # what other tests have left
     before = len(os.listdir("/proc/self/fd"))

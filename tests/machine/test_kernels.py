@@ -663,6 +663,7 @@ def test_an_array_that_does_not_fit_is_named_with_what_was_wanted(compiled, kern
                 refuses(kernels, kernel, name, good | {name: bad})
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("kernel", ["gae", "discounted", "merge_moments", "uniform", "permutation"])
 def test_the_numba_twin_refuses_the_same_arrays(kernel):
     good = arguments(kernel)

@@ -197,6 +197,7 @@ def some(*names):
         pytest.param(name, marks=[] if name in names else pytest.mark.slow) for name in NETS])
 
 
+@pytest.mark.some(1)
 @some("cnn", "impoola", "eye", "normed")
 def test_a_rollout_is_judged_as_it_was_acted_and_trains_the_same_for_any_workers(trainer, name):
     space, settings = NETS[name]
@@ -424,6 +425,7 @@ GIVEN = {
 }
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", GIVEN)
 def test_a_distribution_samples_and_judges_the_same_in_a_worker(trainer, tmp_path, name):
     (space, kind), found = GIVEN[name], []

@@ -106,6 +106,7 @@ class Grid(gym.Env):
         return self.obs, float(action == self.obs[0]), True, False, {}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("settings", [{}, {"learner": "torch", "acting": "central"},
                                       {"norm_obs": False}], ids=str)
 def test_a_grid_of_bytes_is_learnt_like_one_of_floats(trainer, settings):

@@ -72,6 +72,7 @@ NETS = {"cnn": (IMAGE, {"model": "cnn"}), "impoola": (SMALL, {"model": "impoola"
 every = pytest.mark.parametrize("name", NETS)
 
 
+@pytest.mark.some(1)
 @every
 def test_the_first_minibatch_in_bf16_finds_the_ratios_of_the_policy_that_acted(trainer, name):
     space, settings = NETS[name]
@@ -196,6 +197,7 @@ def test_the_banner_names_bf16_and_not_fp32(trainer, precision):
     assert device.endswith(", bf16") == (precision == "bf16") and "fp32" not in device
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first", ["bf16", "auto"])
 def test_a_resumed_run_and_a_loaded_policy_keep_their_precision(
         trainer, tmp_path, monkeypatch, first):

@@ -117,6 +117,7 @@ FAST = {("vector", "gru"), ("vector", "lstm"), ("vector", "shared"), ("box", "gr
         ("picture", "lstm"), ("dict", "lstm"), ("dict", "shared"), ("hybrid", "gru")}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("spaces", "kind", "workers"), [
     *(pytest.param(spaces, kind, 0, marks=[] if (spaces, kind) in FAST else pytest.mark.slow)
       for spaces in SPACES for kind in KINDS), ("vector", "gru", 2), ("dict", "lstm", 2)])
@@ -264,6 +265,7 @@ def test_microbatches_change_nothing(trainer, more):
     torch.testing.assert_close(*found, rtol=0, atol=2e-6)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("acting", [0, 2])
 def test_workers_change_no_bit(trainer, acting):
     one, two = (trainer(Chance, rnn="lstm", num_workers=workers, **SMALL).learn(300)

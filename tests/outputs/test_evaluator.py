@@ -100,6 +100,7 @@ def test_its_time_is_a_metric_of_its_own_and_in_no_other(trainer, monkeypatch):
 
 # what it must not touch
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("name", "workers"), [
     ("CartPole-v1", 0), ("Pendulum-v1", 2),
     pytest.param("CartPole-v1", 2, marks=pytest.mark.slow),

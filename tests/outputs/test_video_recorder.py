@@ -134,6 +134,7 @@ def test_a_vector_environment_needs_an_environment_to_record(tmp_path):
 
 # what it must not touch
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name, workers", [("CartPole-v1", 2), ("Pendulum-v1", 0)])
 def test_training_is_the_same_bit_for_bit_with_and_without_videos(trainer, tmp_path, name, workers):
     settings = dict(num_workers=workers, max_episode_steps=20, norm_rewards=True)

@@ -75,6 +75,7 @@ def test_an_update_on_a_device_is_that_of_the_cpu(case, device):
         assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-5), (found - wanted).abs().max()
 
 
+@pytest.mark.some(7)
 @DEVICES
 @EACH
 def test_a_run_on_a_device_can_be_repeated(case, device):
@@ -82,6 +83,7 @@ def test_a_run_on_a_device_can_be_repeated(case, device):
         assert weights(one) == weights(two)
 
 
+@pytest.mark.some(20)
 @DEVICES
 @EACH
 @gpu_arithmetic(False)
@@ -101,6 +103,7 @@ def test_actions_and_values_on_a_device_are_those_of_the_cpu(case, device, tmp_p
             assert np.allclose(*actions, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.some(5)
 @DEVICES
 @EACH
 def test_a_resumed_run_on_a_device_is_the_run_that_was_not_stopped(case, device, tmp_path):

@@ -338,6 +338,7 @@ def host():
         "children": children(), "files": len(os.listdir("/proc/self/fd"))}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [0, 1])
 def test_nothing_of_the_hosts_is_touched(workers, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)

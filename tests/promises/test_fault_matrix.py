@@ -206,6 +206,7 @@ def settings(**changes):
 # Environments that raise, die or hang
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("env, said", [
     ("AtLast", "ValueError: boom"), ("Killed", "was killed by SIGKILL")])
 def test_a_fault_in_a_worker_ends_the_command_with_a_checkpoint_and_few_lines(env, said, capsys):
@@ -306,6 +307,7 @@ def test_one_slow_environment_of_eight_is_no_hang_and_gets_its_steps(acting):
 # Signals and terminals
 
 
+@pytest.mark.full
 def test_ctrl_c_in_a_terminal_stops_the_group_with_a_checkpoint():
     with started("--num_workers=2", "--total_steps=100M") as process:
         os.killpg(process.pid, signal.SIGINT)
@@ -324,6 +326,7 @@ def test_ctrl_c_while_a_worker_starts_reaches_the_main_process_alone(tmp_path, m
         vec.warmup(8)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("env, steps", [("Hanging", 64), ("NeverMade", None)])
 def test_sigterm_waits_neither_for_a_step_nor_for_a_worker_that_starts(env, steps):
     with started("--num_workers=2", "--no-norm-obs", "--step_timeout=0", "--reset_timeout=0",
@@ -352,6 +355,7 @@ kind.update = told
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_for_the_whole_group_lets_an_update_end_that_workers_share(number):
     with started("--num_workers=2", "--total_steps=10k", "--epochs=300", "--num_steps=128",
@@ -362,6 +366,7 @@ def test_a_signal_for_the_whole_group_lets_an_update_end_that_workers_share(numb
     assert len(err.splitlines()) == 1 and "stopping; another signal" in err
 
 
+@pytest.mark.full
 def test_a_second_ctrl_c_ends_an_update_that_takes_too_long():
     with started("--num_workers=2", "--checkpoint_interval=1e-9", "--total_steps=10k",
                  patch=THIRD_UPDATE.format(action=LONG),
@@ -388,6 +393,7 @@ def test_ctrl_c_during_the_write_of_a_checkpoint_lets_it_end(monkeypatch):
     assert not [*Path("run").glob(".*")]
 
 
+@pytest.mark.full
 def test_a_second_ctrl_c_during_the_write_of_a_checkpoint_leaves_the_one_before():
     patch = """
 real = os.fsync
@@ -411,6 +417,7 @@ def terminal_of_its_own():
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
+@pytest.mark.full
 def test_a_terminal_that_closes_stops_the_command_with_a_checkpoint():
     ours, theirs = pty.openpty()
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
@@ -425,6 +432,7 @@ def test_a_terminal_that_closes_stops_the_command_with_a_checkpoint():
     assert resumed_steps() == summary()["steps"] and summary()["ended"] == "signal"
 
 
+@pytest.mark.full
 def test_a_reader_that_leaves_after_a_line_ends_the_command_without_a_traceback():
     with started("--num_workers=2", "--total_steps=20k", until="kernels") as process:
         process.stdout.close()
@@ -433,6 +441,7 @@ def test_a_reader_that_leaves_after_a_line_ends_the_command_without_a_traceback(
     assert resumed_steps() == summary()["steps"]
 
 
+@pytest.mark.full
 def test_a_command_without_any_standard_stream_trains_to_the_end():
     argv = " ".join([*TINY, "--num_workers=2", "--total_steps=320"])
     shell = f"exec '{sys.executable}' '{MAIN}' --env_name=CartPole-v1 {argv} <&- >&- 2>&-"
@@ -465,6 +474,7 @@ def test_a_note_that_nobody_can_read_stops_no_training(error, monkeypatch):
         assert ppo.learn(96).step == 96
 
 
+@pytest.mark.full
 def test_a_group_that_is_killed_leaves_nothing_and_goes_on_where_it_was():
     with started("--num_workers=2", "--total_steps=100M", "--checkpoint_interval=0.1") as process:
         assert holds(lambda: len([*Path("run").glob("checkpoint-*")]) == 2)
@@ -667,6 +677,7 @@ def test_a_checkpoint_that_fails_leaves_the_policy_that_was_saved(monkeypatch, c
     assert load("run/model.safetensors").predict(np.zeros(4, "f4")) in (0, 1)
 
 
+@pytest.mark.full
 def test_a_tiny_dev_shm_is_no_hindrance():
     argv = [*TINY, "--env_name=CartPole-v1", "--num_workers=2", "--num_envs=64", "--num_steps=512",
             "--total_steps=32768"]  # 2 MiB of shared memory
@@ -683,6 +694,7 @@ FEW_FILES = dict(preexec_fn=partial(resource.setrlimit, resource.RLIMIT_NOFILE, 
 MANY_WORKERS = "--num_workers=30", "--num_envs=30"  # two cores allow 32
 
 
+@pytest.mark.full
 def test_too_few_descriptors_are_one_error_with_a_fix_and_leave_nobody():
     code, out, err = finished(*MANY_WORKERS, **FEW_FILES)
     assert (code, out) == (2, "")
@@ -810,6 +822,7 @@ def test_no_fault_of_wandb_changes_a_bit_or_says_more_than_a_line(
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
 
 
+@pytest.mark.full
 def test_wandb_that_blocks_for_a_minute_holds_up_no_process(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "online")
     (tmp_path / "wandb.py").write_text(FAKE_WANDB.format(fault="log blocks"))
@@ -833,6 +846,7 @@ def use(workers, seen):
     seen.append(ppo.step)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("threaded", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_exception_in_a_callback_leaves_nothing_of_the_host_changed(workers, threaded):
@@ -878,6 +892,7 @@ def test_a_trainer_with_workers_lives_in_a_thread_of_the_host():
     assert torch.equal(*made, alone)
 
 
+@pytest.mark.full
 def test_without_the_extension_training_needs_no_home_and_no_cache(tmp_path, monkeypatch):
     for name in ("HOME", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, "/nonexistent")

@@ -33,6 +33,7 @@ ROLLOUT = ("vecenv collect workers/worker_envs workers/team workers/protocol ste
 UPDATE = "learner update/flat_parameters update/optimizers policy collect"
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("workers, acting", WAYS)
 def test_an_interrupt_anywhere_in_a_rollout_changes_no_bit(workers, acting):
     assert_interrupts_change_nothing("CartPole-v1", workers, acting, ROLLOUT, 16)
@@ -62,6 +63,7 @@ def test_an_interrupt_at_any_of_many_places_changes_no_bit(workers, acting, env,
     assert_interrupts_change_nothing(env, workers, acting, modules, 150)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("workers, acting", [(0, "local"), (1, "local")])
 def test_an_interrupt_in_the_warm_up_or_the_first_reset_changes_no_bit(workers, acting):
     modules = "collect workers/worker_envs workers/team" if workers else "vecenv collect policy"
@@ -144,6 +146,7 @@ def assert_interrupts_change_no_bit(run, ats):
         assert differing(made, wanted) == [], at
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("acting", ["local", "central"])
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("call, ats", [
@@ -232,6 +235,7 @@ def test_an_error_inside_update_leaves_everything_as_it_was(monkeypatch):
         assert ppo.update(rollout)["losses/policy_loss"] == pytest.approx(0, abs=1)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("workers, acting", [(0, "central"), (2, "local")])
 def test_a_real_ctrl_c_at_any_moment_changes_no_bit(workers, acting):
     count = 10

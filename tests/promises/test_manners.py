@@ -218,6 +218,7 @@ print("faults", min(faults() for _ in range(4)))  # the first ones make room for
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif("glibc" not in platform.libc_ver()[0], reason="mallopt is glibc's")
 @pytest.mark.parametrize(("user", "environment", "kept"), [
     ("command", {}, True), ("library", {}, False),

@@ -85,6 +85,7 @@ def weights(folder: Path, case: int, rank: int) -> np.ndarray:
     return np.load(folder / f"weights-{case}-{rank}.npy")
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_two_processes_learn_what_one_does_and_have_the_same_weights(two, case):
     with trainer_of(CASES[case]) as ppo:
@@ -95,6 +96,7 @@ def test_two_processes_learn_what_one_does_and_have_the_same_weights(two, case):
     assert found.tobytes() == other.tobytes()
 
 
+@pytest.mark.full
 def test_two_processes_give_the_same_bits_again(two, tmp_path):
     again = trained(tmp_path / "again", 2, CASES[:2])
     assert [weights(again, i, 1).tobytes() for i in (0, 1)] == [
@@ -113,6 +115,7 @@ def test_a_checkpoint_of_two_processes_is_resumed_by_one_in_every_episode(two, c
     assert "could not be replayed" not in caplog.text
 
 
+@pytest.mark.full
 def test_the_first_process_tells_the_end_of_another_within_seconds(tmp_path):
     words = [str(ROOT / "main.py"), "--env_name=CartPole-v1", "--seed=1", "--total_steps=50M",
              "--num_workers=1", "--progress=lines", "--run_dir=run"]
@@ -129,6 +132,7 @@ def test_the_first_process_tells_the_end_of_another_within_seconds(tmp_path):
     assert "resume    " in out and list((tmp_path / "run").glob("checkpoint-*"))
 
 
+@pytest.mark.full
 def test_a_signal_stops_all_processes_after_the_same_iteration(tmp_path):
     words = [str(ROOT / "main.py"), "--env_name=CartPole-v1", "--seed=1", "--total_steps=50M",
              "--num_workers=1", "--progress=lines", "--run_dir=run", "--eval_episodes=0"]
@@ -212,6 +216,7 @@ def test_processes_that_share_a_gpu_are_connected_by_gloo(monkeypatch):
         ranks._backends("nccl", (0, 0))
 
 
+@pytest.mark.full
 def test_a_fault_of_one_process_before_it_is_connected_is_told_and_the_others_end(tmp_path):
     code = ("import os\nfrom fastppo.cli.main import main\n"
             "wrong = ['--xyzzy=1'] * int(os.environ['RANK'])\n"
@@ -240,6 +245,7 @@ def ends(tmp_path: Path, words: list[str]) -> tuple[str, str]:
         close(*both)
 
 
+@pytest.mark.full
 def test_an_environment_that_raises_everywhere_is_one_error_that_names_its_rank(tmp_path):
     (tmp_path / "broken.py").write_text("""from gymnasium.envs.classic_control import CartPoleEnv
 
@@ -252,12 +258,14 @@ class Broken(CartPoleEnv):
     assert re.search(r"^error: rank [01]: ", "".join(errors), re.M), errors
 
 
+@pytest.mark.full
 def test_rank_0_alone_prints_warnings(tmp_path):
     first, other = ends(tmp_path, ["--env_name=CartPole-v1", "--total_steps=64",
                                    "--num_workers=40"])
     assert first.count("warning: num_workers=40") == 1 and other == ""
 
 
+@pytest.mark.full
 def test_another_process_tells_that_rank_0_was_killed(tmp_path):
     first, other = run_of(tmp_path, 2, [*COMMAND, "--env_name=CartPole-v1", "--total_steps=50M",
                                         "--progress=lines", "--run_dir=run"])
@@ -272,6 +280,7 @@ def test_another_process_tells_that_rank_0_was_killed(tmp_path):
     assert re.fullmatch(r"error: rank 1: another process of this run has ended.*\n  fix: .*\n", err)
 
 
+@pytest.mark.full
 def test_a_script_may_train_twice(tmp_path):
     code = ("from fastppo import PPO\nfor seed in (1, 2):\n"
             "    with PPO('CartPole-v1', num_envs=4, num_steps=16, num_minibatches=1,"

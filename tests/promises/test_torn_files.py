@@ -127,6 +127,7 @@ class Nursery:
         return step, hidden, [step for _, step in lines]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kills", "seed"), [
     (10, 1), *[pytest.param(50, seed, marks=pytest.mark.faults) for seed in (2, 3, 4, 5)]])
 def test_a_kill_at_any_instant_costs_no_checkpoint_that_was_written(kills, seed, tmp_path, caplog):
@@ -237,6 +238,7 @@ def test_where_all_checkpoints_are_damaged_there_is_an_error_and_nothing_is_writ
     assert contents(folder) == before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("damage", [
     "truncated", *[pytest.param(name, marks=pytest.mark.faults) for name in [*DAMAGES][1:]]])
 def test_the_command_never_begins_anew_where_all_checkpoints_are_damaged(damage, run, written):
@@ -295,6 +297,7 @@ print(len((folder / "metrics.csv").read_text().splitlines()))
 """
 
 
+@pytest.mark.full
 def test_a_full_disk_costs_no_run_and_no_older_checkpoint_and_is_written_to_when_it_has_room(
         tmp_path):
     code = FULL.format(rows=ROWS, settings=TINY | dict(hidden_sizes=(64, 64)))

@@ -59,6 +59,7 @@ def test_the_ratio_is_one_for_every_head_of_a_box(trainer, head):
     assert off < 1e-5 and ppo.evaluate(2, deterministic=False).lengths.min() > 0
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("obs", "act", "settings"), [
     ("dict", "dict", {}), ("tuple", "multi", {}), ("discrete", "binary", {}),
     ("multi", "tuple", {}), ("vector", "box", dict(sde=True)), ("binary", "discrete", {}),

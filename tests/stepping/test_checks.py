@@ -145,6 +145,7 @@ with make_vec("CartPole-v1", num_envs=2, num_workers=1) as vec:
 """
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("script", "closed"), [
     (VECTOR, "<&-"), (VECTOR, ">&-"), (VECTOR, "2>&-"), (TRAINER, "<&- >&- 2>&-")])
 def test_workers_start_where_the_standard_streams_are_closed(tmp_path, script, closed):

@@ -52,6 +52,7 @@ def runs(**settings):
             PPO(lambda: FrameStackObservation(kind(), DEPTH), **fixed | settings))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("settings", [
     {}, dict(env=Colours), dict(num_workers=2), dict(num_workers=2, acting="central"),
     dict(learner="torch"), dict(learner="torch", num_workers=2, num_microbatches=2),
@@ -75,6 +76,7 @@ def test_a_run_is_the_same_as_with_whole_stacks(settings):
                                                    else "torch")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_resumed_run_continues_bit_for_bit(tmp_path, workers):
     straight, path = runs(num_workers=workers)[0], tmp_path / "c.safetensors"
@@ -90,6 +92,7 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path, workers):
             assert torch.equal(again.learner.flat.values, straight.learner.flat.values)
 
 
+@pytest.mark.full
 def test_a_frame_is_stored_once():
     once, whole = runs(num_steps=128)
     with once, whole:

@@ -107,6 +107,7 @@ def test_the_first_thirty_two_names_are_shown_for_all_of_a_run():
     assert episodes.state.names == tuple(f"n{i}" for i in range(MAX_INFO_KEYS))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("acting", ["local", "central"])
 def test_the_number_of_workers_changes_nothing_shown(acting):
     alone = metrics(Telling, num_workers=0, acting=acting)

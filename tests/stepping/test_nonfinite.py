@@ -36,6 +36,7 @@ class Now(Calm):
         return self.fault(self) if self.life - 1 in self.at else reply
 
 
+@pytest.mark.full
 @WORKERS
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_step_is_discarded_and_the_episode_truncated_before_it(name, settings):
@@ -78,6 +79,7 @@ def test_discarded_steps_are_counted(tmp_path):
     assert seen[:3] == [4.0, 4.0, 6.0]
 
 
+@pytest.mark.full
 def test_the_number_of_workers_changes_no_bit_with_discarded_steps():
     runs = []
     for workers in (0, 1, 2):

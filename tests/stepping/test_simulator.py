@@ -153,6 +153,7 @@ def test_the_example_moves_as_gymnasium_does(make):
     assert term or trunc
 
 
+@pytest.mark.full
 def test_it_learns_and_is_evaluated_in_gymnasiums_environment(trainer):
     ppo = trainer(example.CartPole(64), num_steps=64, num_minibatches=8, epochs=4, lr=1e-3,
                   reward_scale=0.1, hidden_sizes=(64, 64))

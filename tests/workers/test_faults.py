@@ -289,6 +289,7 @@ def test_what_step_raises_arrives_as_text_with_its_traceback(name):
     assert_told(error, text)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", ["unpicklable", "huge and wide", "surrogates", "sys.exit",
                                   "BaseException"])
 def test_what_step_raises_in_a_worker_arrives_as_text_with_its_traceback(name):
@@ -399,6 +400,7 @@ def test_a_close_that_hangs_in_the_main_process_is_left_behind(monkeypatch, capl
     free.set()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("fault, text, at", [
     (killed_by(signal.SIGKILL), "killed by SIGKILL", 2), (leaving, "exited with code 3", -1),
     (killed_by(signal.SIGBUS), "killed by SIGBUS", 2)])
@@ -554,6 +556,7 @@ def test_a_keyboard_interrupt_that_an_environment_raises_in_a_worker_is_a_fault(
     assert "environment 2 (worker 1, seed " in str(error) and "\n  fix: " in str(error)
 
 
+@pytest.mark.full
 def test_a_fork_of_the_host_leaves_the_workers_to_their_own():
     code = """
 import os, sys

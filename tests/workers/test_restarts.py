@@ -106,6 +106,7 @@ ACTING = pytest.mark.parametrize("acting", [
     ids=["local", "central", "memory"])
 
 
+@pytest.mark.some(1)
 @ACTING
 def test_a_worker_that_is_killed_between_two_rollouts_changes_no_bit(acting):
     plain = learnt("CartPole-v1", **acting)
@@ -122,6 +123,7 @@ class Slow(Pure):
         return super().step(action)
 
 
+@pytest.mark.full
 @ACTING
 def test_a_worker_that_is_killed_inside_a_rollout_changes_no_bit(acting):
     def kill_later(ppo):
@@ -131,12 +133,14 @@ def test_a_worker_that_is_killed_inside_a_rollout_changes_no_bit(acting):
     assert found[1] == 1 and found[0] == plain[0] and found[2] == plain[2]
 
 
+@pytest.mark.full
 def test_a_worker_that_is_stopped_from_outside_is_started_again_after_the_timeout():
     plain = learnt(Slow)
     found = learnt(Slow, killed_at(1, signum=signal.SIGSTOP), step_timeout=0.5)
     assert found[1] == 1 and found[0] == plain[0]
 
 
+@pytest.mark.full
 def test_a_helper_that_is_killed_in_the_update_changes_no_bit(monkeypatch):
     from fastppo.learners import shared_minibatches
     monkeypatch.setattr(shared_minibatches, "helper_count", lambda workers: 1)
@@ -178,6 +182,7 @@ class Once(Pure):
         return super().step(action)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["reset", "step"])
 @pytest.mark.parametrize("fault", [raising(OSError), killed_by(signal.SIGSEGV)])
 def test_a_fault_in_the_warm_up_is_survived(name, fault, tmp_path):
@@ -186,6 +191,7 @@ def test_a_fault_in_the_warm_up_is_survived(name, fault, tmp_path):
     assert found[1] == 1 and found[0] == plain[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("acting", ["local", "central"])
 def test_an_episode_that_fails_twice_at_a_step_is_truncated_before_it(acting):
     env = failing(2, 1, 2, killed_by(signal.SIGBUS))
@@ -200,6 +206,7 @@ def test_an_episode_that_fails_twice_at_a_step_is_truncated_before_it(acting):
         assert ppo.collector.vec.restarts.count == 2
 
 
+@pytest.mark.full
 def test_an_episode_that_fails_twice_where_a_rollout_begins_is_followed_by_the_next():
     with PPO(failing(0, 3, 1, raising(OSError)), **SETTINGS, norm_obs=False) as ppo:
         ppo.collect()  # 16 steps: three episodes of 5, and the first step of the fourth
@@ -208,6 +215,7 @@ def test_an_episode_that_fails_twice_where_a_rollout_begins_is_followed_by_the_n
         assert ppo.collector.boundaries.log.state.episodes[0, 0] > 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("at", [-1, 0])
 def test_an_episode_that_cannot_even_begin_gets_another_seed(at):
     with PPO(failing(1, 2, at, raising(OSError)), **SETTINGS, norm_obs=False) as ppo:
@@ -216,6 +224,7 @@ def test_an_episode_that_cannot_even_begin_gets_another_seed(at):
     assert seed_of(1, 2) != seed_of(1, 2 + SUBSTITUTE)
 
 
+@pytest.mark.full
 def test_a_fault_that_comes_again_and_again_ends_the_run():
     with nothing_left(), PPO([Pure, lambda: Faulty(raising(OSError), -1, 0)],
                              **SETTINGS | dict(num_envs=2), norm_obs=False) as ppo:
@@ -224,6 +233,7 @@ def test_a_fault_that_comes_again_and_again_ends_the_run():
         assert ppo.collector.vec.restarts.count == 3
 
 
+@pytest.mark.full
 def test_restarts_that_are_long_ago_count_no_more(monkeypatch):
     monkeypatch.setattr(restarts, "SECONDS", 0.0)
     with PPO("CartPole-v1", **SETTINGS | dict(total_steps=64 * 8)) as ppo:
@@ -249,6 +259,7 @@ def test_an_error_that_is_no_fault_of_an_environment_is_not_tried_again():
         assert ppo.collector.vec.restarts.count == 0
 
 
+@pytest.mark.full
 def test_a_checkpoint_after_a_fault_resumes_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(restarts, "RESTARTS", 0)
     plain = learnt("CartPole-v1")
@@ -267,6 +278,7 @@ def test_a_checkpoint_after_a_fault_resumes_the_run(tmp_path, monkeypatch):
 BAD = {"raise": raising(lambda: OSError("of its own %s")), "reward": paying(float("nan"))}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", BAD)
 def test_a_fault_leaves_a_bundle_with_the_actions_up_to_it(kind, workers, tmp_path):
@@ -344,6 +356,7 @@ class FailsInReplay(Pure):
         return super().step(action)
 
 
+@pytest.mark.full
 def test_a_fault_from_outside_in_a_replay_changes_no_bit(tmp_path, caplog):
     def kill(ppo):
         if ppo.progress.iteration == 2:

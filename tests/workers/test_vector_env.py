@@ -609,6 +609,7 @@ def test_the_end_of_a_with_block_does_not_warn_of_a_step_that_nobody_waits_for()
     assert env.closed
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_environment_that_is_dropped_closes_itself(workers):
     gc.collect()

@@ -180,6 +180,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("how", [
     pytest.param(["script.py"], id="script"), pytest.param(["-"], id="stdin"),
     pytest.param(["-c", SCRIPT.format(tests=TESTS)], id="-c", marks=pytest.mark.slow)])
@@ -331,6 +332,7 @@ class Greeting(Counted):
         return super().reset(**kwargs)
 
 
+@pytest.mark.full
 def test_a_line_that_every_worker_prints_while_it_starts_is_shown_once(capfd):
     with running_workers([Greeting] * 4, 2, steps=3) as vec:
         vec.warmup(3)
@@ -451,6 +453,7 @@ def cycle(count):
     return found
 
 
+@pytest.mark.full
 def test_making_and_closing_trainers_leaves_nothing_open():
     found = cycle(4)
     assert set(found[2:]) == {found[2]}
