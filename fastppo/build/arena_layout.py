@@ -1,58 +1,21 @@
 """The arrays of a run's shared memory."""
 
 import numpy as np
-import torch
 
-from fastppo.build.memory_estimate import (
-    activation_bytes,
-    bytes_beside_arena,
-    bytes_on_gpu,
-    check_gpu_memory,
-    fitting_setting,
-    resizing,
-)
 from fastppo.build.user_model import trial_rows
 from fastppo.collect import Rollout, as_rollout
 from fastppo.config import Config
-from fastppo.envs.source import EnvSource
-from fastppo.machine.arena import Arena, Spec, spec_bytes
-from fastppo.machine.ranks import ranks_on_one_gpu
+from fastppo.machine.arena import Arena, Spec
 from fastppo.policy import Policy
-from fastppo.settings.fixes import Fix
 from fastppo.stepping.infos import infos_spec
-from fastppo.stepping.simulator import Simulator
 from fastppo.update.flat_parameters import trained_parameters
 from fastppo.workers.protocol import protocol_spec
 from fastppo.workers.update_helper import helper_count, shards_spec
 
 
-def make_arena(config: Config, policy: Policy, source: EnvSource) -> Arena:
-    """The shared memory of a run; ConfigError with a setting that fits if there is too little."""
-    kept = activation_bytes(policy) if config.learner != "kernel" else 0
-    encoding, moments = policy.observer.encoding, policy.observer.mean
-    one_id = len(set(map(id, source.factories))) == 1
-    names = ("num_envs", "num_steps") if one_id else ("num_steps",)
-    if config.device.startswith("cuda"):
-        simulated = isinstance(source.vector, Simulator)
-        check_gpu_memory(config, lambda config: bytes_on_gpu(
-            config, arena_spec(config, policy), kept, len(moments), simulated),
-            torch.cuda.mem_get_info(config.device)[0] // ranks_on_one_gpu(config.device_ids),
-            names[0])
-    activations = kept if config.device == "cpu" else 0
-    columns = 0 if encoding.identity else \
-        encoding.size if config.learner == "kernel" else len(moments)
-
-    def beside(config: Config) -> int:
-        return bytes_beside_arena(config, arena_spec(config, policy), activations, columns,
-                                  source.vector is not None)
-
-    def total(config: Config) -> int:
-        return spec_bytes(arena_spec(config, policy)) + beside(config)
-
-    def remedy(free: int) -> tuple[Fix, ...]:
-        return (*resizing(config, policy.observer.layout, total(config), free),
-                fitting_setting(config, total, names, free))
-    arena = Arena(arena_spec(config, policy), beside=beside(config), remedy=remedy)
+def make_arena(config: Config, policy: Policy) -> Arena:
+    """The shared memory of a run; ConfigError if there is too little."""
+    arena = Arena(arena_spec(config, policy))
     arena["stacks"].fill(0)  # workers check these numbers before the first rollout
     return arena
 

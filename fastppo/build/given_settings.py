@@ -19,10 +19,10 @@ from fastppo.envs.source import EnvSource, check_agreement, settings_decided_by
 from fastppo.envs.vector_source import VectorEnvSource
 from fastppo.errors import ConfigError, UnknownNameError
 from fastppo.machine.child_env import without_secrets
-from fastppo.settings.aliases import FOREIGN_NAMES, in_one, nearest_setting
-from fastppo.settings.fixes import Fix, Omit, Set, Within
+from fastppo.settings.aliases import FOREIGN_NAMES, nearest_setting
+from fastppo.settings.fixes import Omit, Set, Within
 from fastppo.settings.presets import BY_PRESET
-from fastppo.settings.script_names import NEW_TRAINER, unknown_settings
+from fastppo.settings.script_names import NEW_TRAINER
 from fastppo.settings.spelling import MODELS
 from fastppo.spaces.observations import ObservationLayout
 
@@ -47,29 +47,9 @@ def one_environment(given: Sequence[Any], settings: dict[str, Any]) -> Any:
         raise ConfigError("PPO takes settings by name, and no Config", f"PPO(**vars(config{name}))")
     env = given[0] if given else None
     if len(given) > 1 or isinstance(env, str) and env.endswith("Policy"):
-        names = [x for x in (*given, "CartPole-v1") if isinstance(x, str)]
-        name = next(x for x in names if not x.endswith("Policy"))
-        model = "cnn" if "CnnPolicy" in names else "mlp"
-        raise ConfigError(*mended_call(name, model, settings))
+        raise ConfigError("PPO takes an environment, then settings by name",
+                          'PPO("CartPole-v1", model="mlp")')
     return env
-
-
-def mended_call(env: str, model: str, settings: dict[str, Any]) -> tuple[str, Fix]:
-    """(what is wrong with a call of PPO in another library's form, the call in ours and the rest).
-
-    The call has all `settings` that there are, and those that others stand for.
-    """
-    known = Config.__match_args__
-    errors = [unknown_settings({name: settings[name]}, known) for name in settings
-              if name not in known]
-    kept = {"model": model} | {name: settings[name] for name in settings if name in known}
-    for _, fix in errors:
-        one = fix[0] if isinstance(fix, tuple) else fix
-        kept |= one.settings if isinstance(one, Set) else {}
-    kept |= {} if settings else {"seed": 1}
-    return in_one([("PPO takes an environment, then settings by name",
-                    f'PPO("{env}", {Set(**kept).text(shell=False)})'), *errors],
-                  "mistakes in the call of PPO")
 
 
 def check_assignment(name: str, value: Any) -> None:

@@ -88,7 +88,7 @@ def seconds_per_step(source: EnvSource, config: Config) -> float:
 def _acting(source: EnvSource, config: Config, policy: Policy) -> float:
     """Seconds per step of choosing the actions, as the run does it: in workers, or centrally."""
     one = config.replace(num_steps=1, num_minibatches=1, num_workers=0)
-    with closing(make_arena(one, policy, source)) as arena, pinned(arena, config.device):
+    with closing(make_arena(one, policy)) as arena, pinned(arena, config.device):
         rows = trial_rows(policy.observer.layout)
         arena["frames"].fill(0)
         for e in range(config.num_envs):
@@ -121,8 +121,7 @@ def _updating(source: EnvSource, config: Config, policy: Policy) -> float:
         steps = max(1, min(config.num_steps, int(MOST_CPU_FLOPS / max(1, step))))
         part = part.replace(num_minibatches=min(part.num_minibatches, envs * steps),
                             num_steps=steps)
-    with closing(Ranks(config.backend)) as ranks, closing(make_arena(part, policy, source)
-                                                          ) as arena:
+    with closing(Ranks(config.backend)) as ranks, closing(make_arena(part, policy)) as arena:
         learner = make_learner(policy, part, arena, ranks)
         rollout, coefs = trial_rollout(policy, part.num_steps, envs), coefficients_at(config, 1.0)
         rollout = rollout._replace(  # where the run has its observations already

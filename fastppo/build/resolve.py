@@ -17,7 +17,7 @@ from fastppo.build.compiled_support import (
     unsupported_in_graph,
     unsupported_in_learner,
 )
-from fastppo.build.memory_estimate import least_parameters
+from fastppo.build.network_size import least_parameters
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
@@ -121,7 +121,8 @@ def _precision(config: Config, seen: ObservationLayout) -> str:
     """
     on_cpu = config.device == "cpu"
     if config.precision == "auto":
-        by_torch = config.learner not in ("auto", "kernel") or unsupported_in_learner(config, seen)
+        by_torch = unsupported_in_learner(config, seen) if config.learner == "auto" else \
+            config.learner != "kernel"
         if config.model not in IMAGE_MODELS:
             return "fp32"
         return "tf32" if not on_cpu else "bf16" if has_bf16() and by_torch else "fp32"
@@ -146,7 +147,7 @@ def _model(config: Config, seen: ObservationLayout) -> Any:
             log.warning("model=mlp was chosen, because model=cnn is for images of %dx%d or larger,"
                         " and the largest here is %s\n  fix: model=%s", *[IMAGE_MODELS["cnn"]] * 2,
                         "x".join(map(str, largest_image(seen))), fitting[0])
-        elif seen.is_box and len(seen.space.shape) == 2 and "cnn" in models_for(
+        elif not for_images and seen.is_box and len(seen.space.shape) == 2 and "cnn" in models_for(
                 ObservationLayout(batch_space(seen.space, 1), seen.act_space)):
             log.warning("model=mlp was chosen, because a Box with two axes is an image only if it"
                         " is of uint8\n  fix: frame_stack=4, or an axis of channels")

@@ -75,7 +75,7 @@ class Run:
             with torch_threads(config.torch_threads):
                 self.policy = build_policy(self.source.obs_space, self.source.act_space, config)
                 self.arena = resources.enter_context(closing(
-                    make_arena(config, self.policy.to(config.device), self.source)))
+                    make_arena(config, self.policy.to(config.device))))
                 resources.enter_context(pinned(self.arena, config.device))
                 if config.compile:
                     compile_network(self.policy)

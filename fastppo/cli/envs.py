@@ -78,14 +78,13 @@ def no_match(pattern: str, ids: Iterable[str]) -> ConfigError:
     if family := missing_family(pattern):
         raise ConfigError(f'no environment matches "{pattern}": {family.name} is not installed',
                           family.fix)
-    from fastppo.envs.env_hints import class_in_file, nearest_id
+    from fastppo.envs.env_hints import nearest_id
     meant = nearest_id(pattern)
     near = [meant, *(x for x in closest_few(pattern, ids) if x != meant)][:3] if meant else []
-    own = class_in_file(pattern.removesuffix(".py"))
     return ConfigError(f'no environment matches "{pattern}"'
                        + f"; near it: {', '.join(near)}" * bool(near),
-                       (f"{program()} envs {own or near[0]}" if own or near else
-                        f"{program()} envs lists all", Set(env_name="my_module:MyEnv")))
+                       (f"{program()} envs {near[0]}" if near else f"{program()} envs lists all",
+                        Set(env_name="my_module:MyEnv")))
 
 
 def overview(found: dict, missing: bool) -> list[str]:

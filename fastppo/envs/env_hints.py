@@ -1,13 +1,11 @@
 """Fixes for environments that cannot be made: packages to install, and wrong arguments."""
 
-import ast
 import difflib
 import importlib.util
 import inspect
 import re
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any, Callable
 
 from gymnasium.envs.registration import EnvSpec, load_env_creator, registry
@@ -90,24 +88,6 @@ def _base(env_id: str) -> str:
     """The name of an id in small letters, without namespace, version and variant: pong."""
     name = re.sub(r"^(.*/|MiniGrid-|BabyAI-)|-v\d+$", "", env_id)
     return re.sub("(-ram)?(NoFrameskip|Deterministic)?$", "", name).lower()
-
-
-def class_in_file(module: str) -> str | None:
-    """`module:Class` of the first environment that a file in this folder defines; None without.
-
-    One that defines step comes before a base of others, which does not.
-    """
-    bases: dict[str, str] = {}  # of each class, and of those of the file among them
-    found: dict[str, bool] = {}  # whether an environment defines step
-    with suppress(OSError, SyntaxError, ValueError):
-        tree = ast.parse(Path(f"{module}.py").read_text(encoding="utf-8"))
-        for node in filter(lambda node: isinstance(node, ast.ClassDef), tree.body):
-            names = [*map(ast.unparse, node.bases)]
-            bases[node.name] = text = " ".join([*names, *(bases.get(name, "") for name in names)])
-            if "Env" in text and "Wrapper" not in text:
-                found[node.name] = any(getattr(part, "name", "") == "step" for part in node.body)
-    best = max(found, key=lambda name: found[name], default=None)
-    return f"{module}:{best}" if best else None
 
 
 def importable_id(name: str) -> str | None:

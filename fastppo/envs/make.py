@@ -328,7 +328,7 @@ def _find_spec(name: str, setting: str) -> EnvSpec:
     try:
         return gym.spec(name if name in gym.registry else full_game_id(name.rpartition(":")[2]))
     except gym.error.Error as error:
-        near = env_hints.class_in_file(name.removesuffix(".py")) or env_hints.nearest_id(name)
+        near = env_hints.nearest_id(name)
         where = f"{setting} is {name!r}: " if setting == "eval_env" else ""
         of_ram = "-ram" in name and env_hints.is_atari_id(name)  # it had ids of its own
         ram = dict(preset="none", model="mlp", env_kwargs={"obs_type": "ram"}) if of_ram else {}

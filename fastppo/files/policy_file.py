@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fastppo.build.check_config import is_user_model
 from fastppo.build.compiled_support import is_plain_mlp
-from fastppo.build.memory_estimate import least_parameters
 from fastppo.build.model import build_policy
+from fastppo.build.network_size import least_parameters
 from fastppo.config import Config
 from fastppo.envs.faults import truncate_text
 from fastppo.envs.make import import_callable

@@ -10,33 +10,29 @@ import mmap
 import os
 import tempfile
 import weakref
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
 from fastppo.errors import ConfigError
 from fastppo.machine.limits import free_memory
-from fastppo.settings.fixes import Fix
 
 ALIGN = 128  # bytes; two x86 cache lines, so that two arrays never share one
 POISON = 255  # every byte of a new block: NaN, -1, 255 or True, where nothing was written
 
 Spec = dict[str, tuple[Any, tuple[int, ...]]]  # name -> (dtype, shape)
-Remedy = Callable[[int], Fix]  # free bytes -> the fix for a block that needs more
 
 
 class Arena:
     """Arrays by name (`arena["obs"]`) over one shared block laid out by `spec`.
 
     `Arena(spec)` allocates the block, `Arena(spec, fd)` maps one of another process. Raises
-    ConfigError, with `remedy`, if the machine has less free memory than the arrays need and
-    `beside`, the bytes that their user allocates later.
+    ConfigError if the machine has less free memory than the arrays need.
     """
 
-    def __init__(self, spec: Spec, fd: int | None = None, beside: int = 0,
-                 remedy: Remedy = lambda free: "free memory, or use fewer or smaller arrays"):
+    def __init__(self, spec: Spec, fd: int | None = None):
         self.spec = spec
-        self.fd = _allocate(spec, beside, remedy) if fd is None else fd
+        self.fd = _allocate(spec) if fd is None else fd
         self._finalizer = weakref.finalize(self, os.close, self.fd)
         self._map, self._arrays, offset = mmap.mmap(self.fd, spec_bytes(spec)), {}, 0
         for name, (dtype, shape) in spec.items():
@@ -88,12 +84,12 @@ def _padded_bytes(dtype: Any, shape: tuple[int, ...]) -> int:
     return -(-math.prod(shape) * np.dtype(dtype).itemsize // ALIGN) * ALIGN
 
 
-def _allocate(spec: Spec, beside: int, remedy: Remedy) -> int:
+def _allocate(spec: Spec) -> int:
     """The descriptor of a new block; ConfigError if there is not enough memory."""
     size, free = spec_bytes(spec), free_memory()
     fd = anonymous_file()
     try:
-        if size + beside > free:
+        if size > free:
             raise MemoryError
         free = size  # at most, if the system refuses now
         os.ftruncate(fd, size)
@@ -103,9 +99,10 @@ def _allocate(spec: Spec, beside: int, remedy: Remedy) -> int:
         os.close(fd)
         largest = sorted(spec, key=lambda name: -_padded_bytes(*spec[name]))[:3]
         named = ", ".join(f"{name} {_mib(_padded_bytes(*spec[name]))}" for name in largest)
-        rest = f" and about {_mib(beside)} beside" if beside else ""
-        raise ConfigError(f"the rollout needs {_mib(size)} of shared memory ({named}, ...){rest},"
-                          f" but {_mib(free)} are free", remedy(free)) from error
+        raise ConfigError(f"the rollout needs {_mib(size)} of shared memory ({named}, ...),"
+                          f" but {_mib(free)} are free",
+                          "free memory, or use fewer environments or steps (num_envs, num_steps)"
+                          ) from error
     return fd
 
 

@@ -141,12 +141,6 @@ def _gpus_here(device_ids: Sequence[int] | None) -> list[int]:
     return [device_ids[i % len(device_ids)] for i in range(ranks_here())] if device_ids else []
 
 
-def ranks_on_one_gpu(device_ids: Sequence[int] | None) -> int:
-    """The number of ranks that use the GPU of this process."""
-    numbers = _gpus_here(device_ids)
-    return numbers.count(device_number(device_ids)) or 1
-
-
 def device_number(device_ids: Sequence[int] | None) -> int:
     """The number of the GPU that this process uses: of `device_ids` that of its place here.
 

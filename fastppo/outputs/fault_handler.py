@@ -3,7 +3,6 @@
 import json
 import logging
 import shlex
-from functools import partial
 from pathlib import Path
 from typing import Callable, TypeVar
 
@@ -11,9 +10,8 @@ import torch
 
 from fastppo.config import Config
 from fastppo.envs.env_hints import is_registered
-from fastppo.errors import EnvError, Error, NonFiniteError, WorkerError
-from fastppo.files.crash_bundle import BUNDLE, bundle_name, write_bundle
-from fastppo.files.failed_update import write_failed_update
+from fastppo.errors import EnvError, Error, FaultPlace, WorkerError
+from fastppo.files.crash_bundle import bundle_name, write_bundle
 from fastppo.files.run_folder import public_config
 from fastppo.settings.fixes import Set, program
 from fastppo.workers.restarts import RESTARTS, SECONDS
@@ -27,8 +25,7 @@ def attempt(ppo, part: Callable[[], Result]) -> Result:
     """The result of `part` of an iteration, which is called again in new workers after a fault.
 
     Only with on_worker_failure=restart, and as often as its budget allows. A fault of an
-    environment leaves a bundle in the run's folder, if there is one; numbers that are not finite
-    leave a record of the rollout.
+    environment leaves a bundle in the run's folder, if there is one.
     """
     while True:
         try:
@@ -36,13 +33,9 @@ def attempt(ppo, part: Callable[[], Result]) -> Result:
         except EnvError as error:
             text = error.what
             for place in error.places:
-                _write(ppo, error, bundle_name(place), partial(write_bundle, ppo, text, place))
+                _write(ppo, error, text, place)
             if not _restarted(ppo, error):
                 raise
-        except NonFiniteError as error:
-            write = partial(write_failed_update, ppo, error.what)
-            _write(ppo, error, f"failed-update-{ppo.complete_steps:012d}.record", write)
-            raise
         except torch.OutOfMemoryError as error:
             parts, envs = ppo.config.num_microbatches, ppo.config.num_envs
             what = f"{ppo.config.device} has run out of memory: {str(error).splitlines()[0]}"
@@ -74,19 +67,18 @@ def _restarted(ppo, error: EnvError) -> bool:
     return True
 
 
-def _write(ppo, error: Error, name: str, write: Callable[[Path], None]) -> None:
-    """Writes a file into the run's folder, and names it in the error."""
+def _write(ppo, error: EnvError, text: str, place: FaultPlace) -> None:
+    """Writes the bundle of a fault into the run's folder, and names it in the error."""
     if ppo.config.run_dir is None:
         return
-    path = Path(ppo.config.run_dir) / name
+    path = Path(ppo.config.run_dir) / bundle_name(place)
     try:
-        write(path)
+        write_bundle(ppo, text, place, path)
     except Exception as other:  # nothing may hide the fault itself
         log.warning("%s", getattr(other, "what", repr(other)))
         return
-    told = f"\nto see it again: {replay_command(path, ppo.config)}" if path.suffix == BUNDLE \
-        else f"\nits rollout is in {path}"
-    error.what += told * ("\nto see it again: " not in error.what)  # one of several is enough
+    if "\nto see it again: " not in error.what:  # one of several is enough
+        error.what += f"\nto see it again: {replay_command(path, ppo.config)}"
 
 
 def replay_command(bundle: Path, config: Config) -> str:

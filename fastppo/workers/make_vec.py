@@ -19,9 +19,9 @@ from gymnasium.vector.utils import batch_space
 from fastppo.config import Config, default_of
 from fastppo.envs.source import EnvSource, check_agreement
 from fastppo.errors import ConfigError, EnvError, InputError
-from fastppo.machine.arena import Arena, spec_bytes
+from fastppo.machine.arena import Arena
 from fastppo.settings.aliases import nearest_setting
-from fastppo.settings.fixes import DidYouMean, Fix, Omit, Set
+from fastppo.settings.fixes import DidYouMean, Omit, Set
 from fastppo.spaces.leaves import build_structure, leaves
 from fastppo.stepping.native_vector import parse_autoreset_mode
 from fastppo.workers import vector_stepper
@@ -58,7 +58,7 @@ def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | st
     mode = parse_autoreset_mode(autoreset_mode, "make_vec")
     plan = VectorSpec(source.obs_space, source.act_space, mode, seed)
     workers = worker_count(num_workers, num_envs, partial(pays, source.step_seconds, source.config))
-    arena = _vector_arena(plan, num_envs, workers)
+    arena = Arena({**vector_stepper.arrays_of(plan, num_envs), **messages_spec(workers)})
     if workers:
         backend = WorkerBackend(source.factories, plan, arena, workers, step_timeout, reset_timeout)
     else:
@@ -90,15 +90,6 @@ def _check_call(env: Any, unknown: dict[str, Any]) -> None:
         raise ConfigError(f"make_vec knows no {name!r}, only {', '.join([*known][:-1])}", fix)
     if isinstance(env, VectorEnv):
         raise ConfigError("this is a VectorEnv already", "use it as it is")
-
-
-def _vector_arena(plan: VectorSpec, envs: int, workers: int) -> Arena:
-    spec = {**vector_stepper.arrays_of(plan, envs), **messages_spec(workers)}
-
-    def remedy(free: int) -> Fix:
-        fitting = envs * free * 9 // (10 * spec_bytes(spec))  # leaves a tenth free
-        return Set(num_envs=fitting) if fitting else "free memory"
-    return Arena(spec, remedy=remedy)
 
 
 class SharedVectorEnv(VectorEnv):

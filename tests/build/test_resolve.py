@@ -56,6 +56,12 @@ def test_an_image_that_the_kernels_refuse_goes_to_torch(shape, served):
         assert fix_text(caught.value.fix, shell=True) == "--learner=torch"
 
 
+@pytest.mark.parametrize(("dtype", "model", "said"), [(np.uint8, "cnn", 0), (np.float32, "mlp", 1)])
+def test_an_mlp_is_explained_only_where_it_was_chosen(caplog, dtype, model, said):
+    assert resolved(Box(0, 255, (84, 84), dtype)).model == model
+    assert caplog.text.count("model=mlp was chosen") == said
+
+
 @pytest.mark.parametrize(("space", "given", "threads"), [
     (IMAGE, {"learner": "torch"}, (1, 3)), (IMAGE, {"torch_threads": 2}, (2, 2)),
     (IMAGE, {}, (1, 1 if kernels.COMPILED else 3)),

@@ -21,7 +21,6 @@ import gymnasium as gym
 import pytest
 import torch
 from gymnasium.envs.registration import EnvSpec
-from scripted_game import Quick
 
 from fastppo import PPO, Config, __version__, load
 from fastppo.arguments import command_line
@@ -34,7 +33,6 @@ from fastppo.errors import CheckpointError, ConfigError, EnvError
 from fastppo.evaluation import evaluate
 from fastppo.files import choose_folder, tensor_file
 from fastppo.files.crash_bundle import BUNDLE_FORMAT
-from fastppo.files.failed_update import RECORD_FORMAT, write_failed_update
 from fastppo.learner import Learner
 from fastppo.machine import installation
 from fastppo.outputs import background_sink
@@ -396,23 +394,10 @@ def test_bad_input_is_one_error_with_a_fix_before_any_worker_starts(command, mon
     assert list(Path().iterdir()) == []  # it leaves nothing behind
 
 
-def test_a_file_of_this_folder_is_answered_with_the_environment_in_it(command):
-    Path("grid_env.py").write_text("import gymnasium as gym\n\nclass Wall:\n    pass\n\n"
-                                   "class Grid(gym.Env):\n    pass\n")
+def test_a_file_in_place_of_an_environment_is_answered_in_words(command):
+    Path("grid_env.py").write_text("class Grid(")
     for name in ("grid_env", "grid_env.py"):
-        code, _, err = command(f"--env_name={name}")
-        assert code == 2 and err.endswith("\n  fix: --env_name=grid_env:Grid\n")
-    Path("grid_env.py").write_text(
-        "class Base(gym.Env):\n    pass\n\nclass Half(gym.Wrapper):\n    pass\n\n" + "".join(
-            f"class {name}:\n    def step(self, action):\n        pass\n\n"
-            for name in ("Agent(object)", "Limit(Half)", "Full(Base)", "Late(Full)")))
-    assert command("--env_name=grid_env")[2].endswith("\n  fix: --env_name=grid_env:Full\n")
-
-
-@pytest.mark.parametrize("text", ["class Grid(", "class Walker(dict):\n    def step(self): pass\n"])
-def test_a_file_of_this_folder_without_an_environment_is_answered_in_words(command, text):
-    Path("grid_env.py").write_text(text)
-    assert "give its module, too: module:MyEnv" in command("--env_name=grid_env")[2]
+        assert "give its module, too: module:MyEnv" in command(f"--env_name={name}")[2]
 
 
 def test_a_mistake_inside_of_a_constructor_keeps_its_own_traceback(command):
@@ -1206,7 +1191,7 @@ def test_what_is_no_bundle_is_one_error(command, bundle):
         assert code in (1, 2) and text in err and err.count("\n  fix: ") == 1
 
 
-def test_numbers_that_are_not_finite_leave_a_record_and_the_weights_before(command, monkeypatch):
+def test_numbers_that_are_not_finite_leave_the_weights_before(command, monkeypatch):
     update, count = Learner.update, itertools.count(1)
 
     def spoilt(self, rollout, *args):
@@ -1215,27 +1200,10 @@ def test_numbers_that_are_not_finite_leave_a_record_and_the_weights_before(comma
         return update(self, rollout, *args)
     monkeypatch.setattr(Learner, "update", spoilt)
     code, out, err = command(*CARTPOLE, "--seed=1")
-    path, = only_run().glob("*.record")
     assert code == 1 and "in an update the loss is not" in err
-    assert f"its rollout is in {path}" in err
-    assert path.name == "failed-update-000000000064.record" and path.stat().st_mode & 0o77 == 0
-    tensors, texts = tensor_file.read_tensor_file(path, RECORD_FORMAT, "", "")
-    state = tensor_file.join_tree(texts["state"], tensors)
-    assert state["rollout"]["adv"][2, 1].isnan() and state["rollout"]["obs"].isfinite().all()
     saved = load(only_run() / "model.safetensors").state_dict()
-    assert all(torch.equal(saved[name], x) for name, x in state["policy"].items())
     assert all(x.isfinite().all() for x in saved.values())
     assert "stopped" not in out and f"--resume={only_run()}" in out
-
-
-@pytest.mark.full
-def test_a_record_has_the_frames_of_stacked_observations(tmp_path, trainer):
-    ppo = trainer(Quick, frame_stack=4, model="cnn", num_steps=30, run_dir=str(tmp_path))
-    ppo.collect()
-    write_failed_update(ppo, "why", tmp_path / "a.record")
-    tensors, texts = tensor_file.read_tensor_file(tmp_path / "a.record", RECORD_FORMAT, "", "")
-    obs = tensor_file.join_tree(texts["state"], tensors)["rollout"]["obs"]
-    assert torch.equal(obs["frames"][obs["stacks"]], ppo.rollout.obs.tensor())
 
 
 @pytest.mark.parametrize(("argv", "text", "fix"), [

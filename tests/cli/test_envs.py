@@ -208,8 +208,6 @@ def test_an_environment_of_ones_own_is_shown_too(command, tmp_path, monkeypatch)
                       ("my_games:myenv", "main.py envs my_games:MyEnv; or define it there"),
                       ("/a/games.py:MyEnv", "in /a: python main.py envs games:MyEnv")):
         assert f"{fix}" in command(word)[2]
-    monkeypatch.chdir(tmp_path)
-    assert "main.py envs my_games:MyEnv; or" in command("my_games")[2]
     code, _, err = command("no_such_module:Env")
     assert code == 2 and "cannot import 'no_such_module'" in err
 

@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
+from envs_for_tests import Chance
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.wrappers import (
     FrameStackObservation,
@@ -15,6 +18,7 @@ from gymnasium.wrappers import (
 )
 from optional_packages import NEEDS_ALE, NEEDS_BOX2D
 
+from fastppo.build.check_rollout import check_rollout
 from fastppo.build.given_settings import config_for
 from fastppo.config import Config
 from fastppo.envs.atari import NOOP
@@ -22,6 +26,7 @@ from fastppo.envs.images import ImageOptions, ImageView
 from fastppo.envs.make import FASTER, make_factory, wrapping
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError, EnvError
+from fastppo.networks.frame_stacks import FrameStacks
 
 RGB = Box(0, 255, (21, 14, 3), np.uint8)
 SHAPES = [(21, 14, 3), (3, 21, 14)]
@@ -433,3 +438,14 @@ def test_a_game_without_its_own_preprocessing_can_have_ours():
                        images=ImageOptions(4, True, 84))()
     obs, _ = env.reset(seed=1)
     assert obs.shape == (84, 84) and env.step(0)[4]["episode_frame_number"] == 4
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+def test_images_are_not_looked_through_for_bounds(trainer, monkeypatch, stack):
+    ppo = trainer(partial(Chance, Box(0, 255, (36, 36), np.uint8), Discrete(3)), model="cnn",
+                  frame_stack=stack)
+    rollout, images = ppo.collect(), []
+    for kind in (torch.Tensor, FrameStacks):
+        monkeypatch.setattr(kind, "cpu", images.append, raising=False)
+    check_rollout(rollout, ppo.policy, 1)
+    assert images == []

@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 
-import gymnasium as gym
 import hypothesis
 import numpy as np
 import pytest
@@ -17,11 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastppo import PPO, make_vec
-from fastppo.build import memory_estimate
 from fastppo.errors import ConfigError
 from fastppo.machine import arena
 from fastppo.machine.arena import ALIGN, Arena, spec_bytes
-from fastppo.settings.fixes import fix_text
 
 SPEC = {"f": ("<f4", (3, 5)), "d": ("<f8", (2,)), "i": ("<i8", (7, 1)), "u": ("|u1", (129,)),
         "b": ("|b1", (4, 3)), "one": ("<f4", ()), "none": ("<f4", (0,))}
@@ -140,75 +137,11 @@ def refusal(free, monkeypatch, make=tried, **settings) -> ConfigError:
     return caught.value
 
 
-@pytest.mark.parametrize("settings", [
-    {}, {"learner": "torch"}, {"hidden_sizes": (256, 256), "learner": "torch"}, {"epochs": 1},
-    {"num_minibatches": 512 * 16}])
-def test_too_much_memory_is_refused_with_the_largest_arrays_and_a_number_that_fits(
-        monkeypatch, settings):
-    monkeypatch.setattr(memory_estimate, "TORCH_BYTES", 0)  # too much for a test of small sizes
-    error = refusal(16 << 20, monkeypatch, **settings)
-    assert "MiB of shared memory (obs 4 MiB, " in error.what
-    assert error.what.endswith("MiB beside, but 16 MiB are free")
-    fitting = int(re.fullmatch(r"--num_envs=([\d_]+)", fix_text(error.fix, shell=True))[1])
-    assert 4 < fitting < 512
-    tried(fitting, **settings)
-    with pytest.raises(ConfigError, match="are free"):
-        tried(fitting + fitting // 4 + 1, **settings)
-
-
-def test_the_fix_is_fewer_steps_where_the_environments_are_given_or_too_few(monkeypatch):
-    listed = [lambda: gym.make("CartPole-v1")] * 2 + [lambda: gym.make("CartPole-v1")]
-    for settings in ({"env": listed, "envs": 3}, {"envs": 1}):
-        error = refusal(2 << 20, monkeypatch, num_steps=65536, **settings)
-        steps = int(re.fullmatch(r"--num_steps=([\d_]+)", fix_text(error.fix, shell=True))[1])
-        assert 1024 < steps < 65536
-        tried(num_steps=steps, **settings)
-
-
-def test_minibatches_must_have_their_rows_in_what_is_proposed(monkeypatch):
-    error = refusal(2 << 20, monkeypatch, num_minibatches=512 * 512)
-    assert fix_text(error.fix, shell=True).startswith("free memory")
-
-
-def test_where_not_even_one_environment_fits_nothing_is_promised(monkeypatch):
-    assert fix_text(refusal(1000, monkeypatch).fix, shell=True).startswith("free memory")
-
-
-def test_workers_own_memory_is_forecast(monkeypatch):
-    error = refusal(48 << 20, monkeypatch, envs=4, num_steps=8, num_workers=2)
-    assert re.search("about 6[45] MiB beside", error.what)
-    assert fix_text(error.fix, shell=True) == "--num_workers=0"
-    tried(4, num_steps=8, num_workers=0)
-
-
-def test_fewer_environments_and_no_workers_are_proposed_together_where_neither_is_enough(
-        monkeypatch):
-    error = refusal(40 << 20, monkeypatch, envs=10_000, num_steps=128, num_workers=2)
-    fix = fix_text(error.fix, shell=True)
-    fitting = int(re.fullmatch(r"--num_workers=0 --num_envs=([\d_]+)", fix)[1])
-    tried(fitting, num_steps=128, num_workers=0)
-
-
-@pytest.mark.parametrize("settings, fix", [
-    ({"hidden_sizes": (100_000, 100_000)}, "--hidden_sizes=64,64"),
-    ({"hidden_sizes": (3_000_000_000,)}, "--hidden_sizes=64,64"),
-    ({"rnn": "lstm", "rnn_size": 100_000}, "--rnn_size=128"),
-    ({"rnn": "gru", "rnn_size": 90_000, "hidden_sizes": (100_000,) * 2},
-     "--hidden_sizes=64,64 --rnn_size=128")])
-def test_a_network_that_cannot_fit_is_refused_before_it_is_made(monkeypatch, settings, fix):
-    monkeypatch.setattr(memory_estimate, "free_memory", lambda: 4 << 30)
-    with pytest.raises(ConfigError, match="parameters and needs .* are free") as caught:
-        PPO("CartPole-v1", num_workers=0, **settings)
-    assert caught.value.shell.endswith(f"fix: {fix}")
-
-
-def test_a_vector_environment_that_is_too_large_is_told_a_number_that_fits(monkeypatch):
-    def vector(envs=4096):
-        make_vec("CartPole-v1", num_envs=envs, num_workers=0).close()
-    error = refusal(64 << 10, monkeypatch, vector)
-    fitting = int(re.fullmatch(r"num_envs=([\d_]+)", fix_text(error.fix, shell=False))[1])
-    assert 64 < fitting < 4096
-    vector(fitting)
+def test_too_much_memory_is_refused_with_the_largest_arrays(monkeypatch):
+    for make in (tried, lambda: make_vec("CartPole-v1", num_envs=4096, num_workers=0)):
+        error = refusal(64 << 10, monkeypatch, make)
+        assert re.search(r"MiB of shared memory \(\w+ \d+ MiB, .*but 0 MiB are free", error.what)
+        assert "num_envs" in error.fix
 
 
 def test_memory_the_system_refuses_is_the_same_error(monkeypatch):

@@ -10,14 +10,15 @@ from asked_of_runs import assert_ratio_is_one
 from envs_for_tests import Chance, Counting, OneStep
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector.utils import batch_space
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastppo import learner, load
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
-from fastppo.networks.normaliser import ObservationNormaliser
+from fastppo.networks.normaliser import ObservationNormaliser, RunningMoments
 from fastppo.policy import Policy
-from fastppo.spaces.leaves import leaf_arrays
+from fastppo.spaces.leaves import leaf_arrays, tree_map
 from fastppo.spaces.observations import ObservationLayout
 
 LEARNER = "torch"  # whose inside is watched here
@@ -443,3 +444,18 @@ def test_reward_scaling_is_not_undone_in_what_the_environment_gave(trainer):
     rollout = ppo.collect()
     assert (rollout.raw == 1).all()
     assert set(np.unique(ppo.arena["total"][~np.isnan(ppo.arena["total"])])) == {4.0}
+
+
+def test_moments_are_merged_without_a_further_copy_of_the_rows():
+    sizes, moments, rows = [], RunningMoments(7), torch.ones(100, 7)
+
+    class Sizes(TorchDispatchMode):
+        """Notes the bytes of every tensor that an operation makes."""
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            tree_map(lambda x: sizes.append(x.nbytes), out)
+            return out
+    with Sizes():
+        moments.merge_tensor(rows)
+    assert [size for size in sizes if size >= 100 * 7] == [100 * 7 * 8]

@@ -732,24 +732,7 @@ def test_training_in_environments_that_draw_themselves_is_refused(mode):
 def test_a_call_in_the_form_of_another_library_is_answered_with_ours(call):
     with pytest.raises(ConfigError, match="an environment, then settings by name") as caught:
         call()
-    assert 'PPO("CartPole-v1", model="mlp", seed=1)' in str(caught.value)
-
-
-def test_such_a_call_keeps_its_settings_and_all_its_mistakes_are_told_at_once():
-    with pytest.raises(ConfigError) as caught:
-        PPO("MlpPolicy", "CartPole-v1", n_steps=3, gamma=0.9, learning_rate=1e-3, xyzzy=1,
-            batch_size=64, optimizer=torch.optim.SGD)
-    assert str(caught.value) == (
-        "5 mistakes in the call of PPO\n"
-        "  fix: PPO takes an environment, then settings by name:"
-        ' PPO("CartPole-v1", model="mlp", gamma=0.9, optimizer=SGD, num_steps=3, lr=0.001)\n'
-        "       n_steps is a name of Stable-Baselines3's, not of fastppo: num_steps=3\n"
-        "       learning_rate is a name of CleanRL's and Stable-Baselines3's, not of fastppo:"
-        " lr=0.001\n"
-        '       there is no setting "xyzzy": help(fastppo.PPO) lists them\n'
-        "       batch_size is a name of Stable-Baselines3's, not of fastppo; here the number of"
-        " minibatches is set: give num_minibatches, which is num_envs x num_steps / the size of a"
-        " minibatch")
+    assert 'PPO("CartPole-v1", model="mlp")' in str(caught.value)
 
 
 @pytest.mark.parametrize("name", script_names.ATTRIBUTES)

@@ -21,7 +21,7 @@ from fastppo.build.check_ranks import check_equal, check_ranks, trained_by
 from fastppo.errors import ConfigError
 from fastppo.learners.ranked import merged_moments
 from fastppo.machine import kernels, ranks
-from fastppo.machine.ranks import Ranks, ranks_on_one_gpu
+from fastppo.machine.ranks import Ranks
 
 HERE = Path(__file__).parent
 TINY = dict(preset="none", seed=3, num_envs=6, num_steps=8, num_minibatches=4, epochs=2,
@@ -161,13 +161,6 @@ def test_a_signal_stops_all_processes_after_the_same_iteration(tmp_path):
 def test_what_several_processes_cannot_do_is_refused(settings, text):
     with pytest.raises(ConfigError, match=text):
         check_ranks(Config(**dict(vec="workers", num_workers=1, num_envs=6) | settings), 2)
-
-
-def test_ranks_that_share_a_gpu_share_its_memory(monkeypatch):
-    for name, value in dict(RANK=1, WORLD_SIZE=6, LOCAL_RANK=1, LOCAL_WORLD_SIZE=3).items():
-        monkeypatch.setenv(name, str(value))
-    assert [ranks_on_one_gpu(ids) for ids in (None, (0, 1, 2), (0, 1), (0,), (0, 0))] \
-        == [1, 1, 1, 3, 3]
 
 
 def test_settings_that_differ_between_processes_are_named():
