@@ -15,7 +15,6 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from fastppo.envs.atari import continues_game
 from fastppo.envs.make import Factory
 from fastppo.machine.global_rng import GlobalRngWatch
 from fastppo.spaces.observations import ObservationLayout
@@ -74,7 +73,6 @@ class Serial(Environments):
     def receive(self, e: int, obs: Any, info: dict, begins=None, ended: bool = False) -> None:
         """Stores the first observation of an episode of environment e."""
         self.writer.slots[e][...] = self.writer.convert(obs)
-        self.views.same_game[self.progress.t, e] = continues_game(info)
         if begins:
             self.steps[e] = episode_step(self.envs[e], begins.limit, self.rules, self.layout)
 

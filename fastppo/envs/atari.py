@@ -235,8 +235,9 @@ def silence_emulator() -> None:
 
 
 def continues_game(info: Any) -> bool:
-    """Returns True for the info of a reset that continues a game, which may be any object."""
-    return isinstance(info, dict) and info.get(SAME_GAME) is True
+    """True for the info of an episode's end or a reset, any object, after which a game goes on."""
+    again = info.get(SAME_GAME) if isinstance(info, dict) else None
+    return isinstance(again, (bool, float)) and bool(again)
 
 
 def has_noop(env: gym.Env) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Sequence
 import numpy as np
 
 from fastppo.collect import Rollout
-from fastppo.envs.atari import GAME_LENGTH, GAME_RETURN, SAME_GAME
+from fastppo.envs.atari import GAME_LENGTH, GAME_RETURN
 from fastppo.machine.arena import Arena
 from fastppo.settings import metric_names
 from fastppo.stepping.infos import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep, read_infos
@@ -112,33 +112,37 @@ class EpisodeMetrics:
             int(discarded))
 
     def add(self, arena: Arena, iteration: int) -> None:
-        """Adds the episodes that ended in an iteration's rollout; repeating it adds nothing."""
-        known, discarded = self.state, ((arena["length"] > 0) & ~arena["valid"]).sum()
-        self.take(arena["total"], arena["length"], read_infos(arena), iteration)
-        if discarded and self.state is not known:
-            self.state = self.state._replace(discarded=known.discarded + int(discarded))
+        """Adds the episodes that ended in an iteration's rollout; repeating it adds nothing.
+
+        An episode after which its game goes on, such as a lost life, is not counted.
+        """
+        known, length = self.state, arena["length"]
+        discarded = (length > 0) & ~arena["valid"]  # no steps of the episodes that they end
+        self.take(arena["total"], np.where(arena["same_game"], 0, length - discarded),
+                  read_infos(arena), iteration)
+        if discarded.any() and self.state is not known:
+            self.state = self.state._replace(discarded=known.discarded + int(discarded.sum()))
 
     def take(self, total: np.ndarray, length: np.ndarray, infos: InfosByStep | None = None,
              iteration: int | None = None) -> None:
         """Adds the episodes that ended in a rollout: return f64 and length i64 [t e], else 0.
 
         `infos` are the numbers of their last infos; the first MAX_INFO_KEYS names of a run are
-        metrics. Those with SAME_GAME, such as lost lives, are not counted; the episode that ends
-        the game has the return and the length of the whole game. A rollout given again after an
-        interrupt, by its `iteration`, is added once. `ended` has the last EPISODE_WINDOW of them.
+        metrics. The episode that ends a game has the return and the length of the whole game. A
+        rollout given again after an interrupt, by its `iteration`, is added once. `ended` has the
+        last EPISODE_WINDOW of them.
         """
         if iteration is not None and iteration == self.state.iteration:
             return
         rows, infos = np.argwhere(length > 0), infos or {}
-        found = [(t, e, infos.get((t, e), {})) for t, e in rows[-EPISODE_WINDOW:].tolist()]
-        games = [(t, e, info) for t, e, info in found if not info.get(SAME_GAME)]
+        games = [(t, e, infos.get((t, e), {})) for t, e in rows[-EPISODE_WINDOW:].tolist()]
         last = [(float(info.get(GAME_RETURN, total[t, e])),
                  int(info.get(GAME_LENGTH, length[t, e])), without_game(info))
                 for t, e, info in games]
         self.ended = [(t, *one[:2]) for (t, *_), one in zip(games, last)]
         names = dict.fromkeys([*self.state.names, *(name for *_, info in last for name in info)])
         self.state = RecentEpisodes(iteration, (*self.state.recent, *last)[-EPISODE_WINDOW:],
-                                    self.count + len(rows) - len(found) + len(games),
+                                    self.count + len(rows),
                                     tuple(names)[:MAX_INFO_KEYS],
                                     self.state.discarded)
 

@@ -25,19 +25,20 @@ class Estimate(NamedTuple):
 
 
 class Side(NamedTuple):
-    """One of the groups."""
+    """One of the groups; over several environments its numbers are means of normalised scores."""
 
     runs: int
     iqm: Estimate  # interquartile mean of the scores
     mean: float
     median: float
-    scores: list[float]  # one for each run
+    scores: list[float]  # one for each run, never normalised
 
 
 class Comparison(NamedTuple):
     """Group a against group b."""
 
     environments: list[str]  # of all runs
+    warnings: list[str]  # what makes them less comparable
     score: str  # the meaning of a run's score
     a: Side
     b: Side
@@ -57,9 +58,11 @@ def compare_runs(a: Sequence[RunTable], b: Sequence[RunTable], metric: str | Non
     The score of a run is the mean of its evaluation after training; without one in any run it is
     the mean of the last tenth of the values of charts/episodic_return, and with `metric` that of
     the metric. Intervals are percentile bootstraps of RESAMPLES resamples with a fixed seed; runs
-    are drawn from each group separately (stratified). Raises ConfigError for fewer than FEWEST_RUNS
-    runs, for a run in both groups, if only some runs have an evaluation, if a score is not finite,
-    and without scipy.
+    are drawn from each group and environment separately (stratified). Over several environments
+    P(A > B) and the statistics of normalised scores are means over environments, as in rliable.
+    Raises ConfigError for fewer than FEWEST_RUNS runs, for a run in both groups, for an environment
+    in one of them, if only some runs have an evaluation, if a score is not finite, and without
+    scipy.
     """
     for name, side in (("A", a), ("B", b)):
         if len(side) < FEWEST_RUNS:
@@ -70,10 +73,36 @@ def compare_runs(a: Sequence[RunTable], b: Sequence[RunTable], metric: str | Non
         raise ConfigError(f"{file.parent if file.name == METRICS_FILE else file} is in both groups",
                           "give groups without a common run")
     score, values = run_scores([*a, *b], metric)
-    first, second = values[:len(a)], values[len(a):]
-    titles = dict.fromkeys(table.title for table in [*a, *b])
-    return Comparison([*titles], score, side_of(first), side_of(second),
-                      bootstrapped((first, second), improvement_of))
+    titles = {table.env_name: table.title for table in [*a, *b]}
+    first, second = (by_environment([*titles], side, part) for side, part in (
+        (a, values[:len(a)]), (b, values[len(a):])))
+    for title, *parts in zip(titles.values(), first, second):
+        if not all(map(len, parts)):
+            raise ConfigError(f"{title} is in one group only", "give groups of the same"
+                              " environments")
+    few = min(map(len, (*first, *second)))
+    warnings = [f"{few} runs on a side are few, and the intervals too narrow; use {FEW_RUNS} or"
+                " more on each side"] * (few < FEW_RUNS)
+    sides = [side_of(parts, part) for parts, part in zip(
+        normalised(first, second), (values[:len(a)], values[len(a):]))]
+    return Comparison([*titles.values()], warnings, score, *sides,
+                      bootstrapped((*first, *second), improvement_over))
+
+
+def by_environment(names: Sequence[str], tables: Sequence[RunTable], scores: np.ndarray
+                   ) -> list[np.ndarray]:
+    """The scores f64 [runs] of each environment."""
+    return [scores[[table.env_name == name for table in tables]] for name in names]
+
+
+def normalised(first: Sequence[np.ndarray], second: Sequence[np.ndarray]
+               ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The scores of both groups; of several environments from 0, the lowest of each, to 1."""
+    if len(first) == 1:
+        return [*first], [*second]
+    limits = [(min(*a, *b), max(*a, *b)) for a, b in zip(first, second)]
+    return tuple([(x - low) / ((high - low) or 1.0) for x, (low, high) in zip(side, limits)]
+                 for side in (first, second))
 
 
 def run_scores(tables: Sequence[RunTable], metric: str | None) -> tuple[str, np.ndarray]:
@@ -109,10 +138,22 @@ def last_tenth(values: np.ndarray) -> float:
     return float(values[-max(1, round(len(values) / 10)):].mean())
 
 
-def side_of(scores: np.ndarray) -> Side:
-    """The statistics of the scores of one group, f64 [runs]."""
-    return Side(len(scores), bootstrapped((scores,), interquartile_mean), float(scores.mean()),
-                float(np.median(scores)), scores.tolist())
+def side_of(parts: Sequence[np.ndarray], scores: np.ndarray) -> Side:
+    """The statistics of one group: of its scores f64 [runs] in each environment, their means."""
+    return Side(len(scores), bootstrapped(parts, mean_iqm), *(
+        float(np.mean([statistic(part) for part in parts])) for statistic in (np.mean, np.median)),
+        scores.tolist())
+
+
+def mean_iqm(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
+    """The mean over environments of the interquartile mean of each."""
+    return np.mean([interquartile_mean(part, axis) for part in parts], axis=0)
+
+
+def improvement_over(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
+    """The mean over environments of P(A > B); the scores of A in all of them, then those of B."""
+    half = len(parts) // 2
+    return np.mean([improvement_of(a, b, axis) for a, b in zip(parts[:half], parts[half:])], axis=0)
 
 
 def interquartile_mean(scores: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -130,8 +171,9 @@ def improvement_of(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
     return (1 + pairs.mean(axis=(-2, -1))) / 2
 
 
-def bootstrapped(groups: tuple[np.ndarray, ...], statistic: Callable) -> Estimate:
+def bootstrapped(groups: Sequence[np.ndarray], statistic: Callable) -> Estimate:
     """The value of a statistic of groups of scores, with its 95 % interval; see compare_runs."""
+    groups = [np.repeat(x, 2) if len(x) == 1 else x for x in groups]  # scipy wants two at least
     try:
         from scipy.stats import bootstrap
     except ModuleNotFoundError:

@@ -2,7 +2,7 @@
 
 import textwrap
 
-from fastppo.reports.comparison import FEW_RUNS, Comparison, Estimate
+from fastppo.reports.comparison import Comparison, Estimate
 from fastppo.settings.values import digits_of
 
 TEXT_WIDTH = 80
@@ -14,7 +14,8 @@ def comparison_text(found: Comparison, names: tuple[str, str]) -> str:
 
     `names` are those of the groups; a long one is shortened at its beginning.
     """
-    digits = digits_of(max(map(abs, found.a.scores + found.b.scores)))
+    digits = 3 if len(found.environments) > 1 else \
+        digits_of(max(map(abs, found.a.scores + found.b.scores)))
     rows = [HEADINGS, *([str(side.runs), f"{side.iqm.value:z,.{digits}f}",
                          interval_text(side.iqm, digits), f"{side.mean:z,.{digits}f}",
                          f"{side.median:z,.{digits}f}"] for side in (found.a, found.b))]
@@ -34,18 +35,17 @@ def comparison_text(found: Comparison, names: tuple[str, str]) -> str:
 
 
 def environments_text(names: list[str]) -> str:
-    """The environment of the runs; a warning if there are several."""
-    if len(names) == 1:
-        return f"environment: {names[0]}"
-    return f"warning: the scores of several environments, {', '.join(names)}, are not alike"
+    """The environments of the runs, and what the numbers of several are."""
+    return f"environment: {names[0]}" if len(names) == 1 else (
+        f"environments: {', '.join(names)}; scores are normalised in each, from 0, the lowest of"
+        " all runs, to 1, and the numbers are means over environments")
 
 
 def meaning(found: Comparison) -> str:
-    """A sentence on what the runs show; with few runs a warning instead."""
-    runs, (value, low, high) = (found.a.runs, found.b.runs), found.improvement
-    if min(runs) < FEW_RUNS:
-        return (f"warning: {runs[0]} and {runs[1]} runs are few, and the intervals too narrow; use"
-                f" {FEW_RUNS} or more on each side")
+    """A sentence on what the runs show; with few runs the warning instead."""
+    value, low, high = found.improvement
+    if found.warnings:
+        return f"warning: {'; '.join(found.warnings)}"
     if low <= 0.5 <= high:
         return "The interval contains 0.5: these runs do not show which of the two is higher."
     first, second = "AB" if value > 0.5 else "BA"

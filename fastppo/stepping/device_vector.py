@@ -63,8 +63,8 @@ class DeviceVector:
     After a rollout `COPIED`, some 30 bytes a step, are written into the arena. The simulator is
     seeded once; its episodes cannot be replayed, so a rollout that was interrupted begins again
     with new ones. The noise of actions is the device's own, a function of seed and rollout.
-    Without info["final_obs"] the value of a truncated episode is that of its last observation but
-    one, as in rsl_rl.
+    In a step without info["final_obs"] the value of a truncated episode is that of its last
+    observation but one, as in rsl_rl.
     """
 
     def __init__(self, env: Simulator, arena: Arena, policy: Any, seed: int):
@@ -81,6 +81,7 @@ class DeviceVector:
         self.kinds = {*letters}
         self.hold = policy.head.hold or self.steps
         EpisodeInfos(0).write(arena["infos"][0])  # none
+        arena["same_game"].fill(False)
         arena["times"].fill(np.nan)  # a device does not say when it has computed what
 
     def warmup(self, steps: int) -> None:
@@ -114,7 +115,7 @@ class DeviceVector:
             write(self.columns.obs, 0, [rows[-1] for rows in self.columns.obs])
             finals = [self._step(t) for t in range(self.steps)]
             self._check_finite()
-            nxt = self._next_values(all(finals))
+            nxt = self._next_values(torch.tensor(finals, device=self.env.device)[:, None])
         for name in COPIED:
             self.arena[name][:] = getattr(self.columns, name).cpu().numpy()
         self.arena["nxt"][:] = nxt.cpu().numpy()
@@ -151,15 +152,17 @@ class DeviceVector:
         self.returns, self.lengths = (x.masked_fill(ended, 0) for x in (self.returns, self.lengths))
         return found.final is not None
 
-    def _next_values(self, finals: bool) -> Tensor:
-        """The values f32 [t e] of true successors where an episode is truncated, and at the end."""
+    def _next_values(self, finals: Tensor) -> Tensor:
+        """The values f32 [t e] of true successors where an episode is truncated, and at the end.
+
+        `finals`, bool [t 1], says for which steps the simulator gave the final observations.
+        """
         columns, nxt = self.columns, torch.full_like(self.columns.val, torch.nan)
         running = ~(columns.term[-1] | columns.trunc[-1])
         nxt[-1] = torch.where(running, self._values([rows[-1] for rows in columns.obs]), torch.nan)
         truncated = columns.trunc & ~columns.term
-        if not finals:
-            return torch.where(truncated, columns.val, nxt)
-        if len(which := truncated.flatten().nonzero()[:, 0]):
+        nxt = torch.where(truncated & ~finals, columns.val, nxt)
+        if len(which := (truncated & finals).flatten().nonzero()[:, 0]):
             rows = [x.flatten(0, 1).index_select(0, which) for x in columns.final]
             self._check_final(rows, which)
             nxt.view(-1)[which] = self._values(rows)

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fastppo.envs.atari import continues_game
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
 from fastppo.stepping.frame_store import carry_frames, rows_by_step
@@ -64,7 +65,8 @@ class RolloutRecorder:
         views = self.views
         views.term[t, e], views.trunc[t, e] = term, trunc
         views.length[t, e] = self.origin + t + 1 - start
-        self.infos.add(t, e, finite_scalars(info))
+        views.same_game[t, e] = again = continues_game(info)
+        self.infos.add(t, e, {} if again else finite_scalars(info))  # those of games are shown
 
     def finish_rollout(self, steps: int) -> None:
         """Writes the rewards of a rollout, and the returns and infos of the episodes that ended."""

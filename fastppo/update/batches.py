@@ -27,6 +27,11 @@ class Batch(NamedTuple):
             return x[which] if isinstance(which, slice) else x.index_select(0, which)
         return type(self)(*(tree_map(pick, field) for field in self))
 
+    @property
+    def units(self) -> int:
+        """The most parts that it can be split into."""
+        return len(self.adv)
+
     def shuffled(self, order: Tensor) -> "Batch":
         """The samples in `order`, a random permutation i64 [b]."""
         return self.rows(order)

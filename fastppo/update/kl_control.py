@@ -1,6 +1,7 @@
 """KL early stop, and the learning rate that adapts to the KL."""
 
 import logging
+import math
 
 from torch import Tensor
 
@@ -29,14 +30,14 @@ class KLControl:
         lr = coefs.lr if self.state is None else self.state
         return lr, lr if self.config.critic_lr is None else coefs.critic_lr
 
-    def adapt(self, kl: Tensor, coefs: Coefficients, epoch: int) -> None:
+    def adapt(self, kl: Tensor, coefs: Coefficients, epoch: int, units: int) -> None:
         """Adapts the learning rate to the mean KL [] of `epoch`, which is read only if needed.
 
-        The KL of the first epoch is 0, but for rounding, if it has one minibatch: it is computed
-        before the step.
+        The KL of the first epoch is 0, but for rounding, if it has one minibatch, such as where the
+        samples are of one unit only: it is computed before the step.
         """
         self._warn_at_rate_0(coefs)
-        first = epoch == 0 and self.config.num_minibatches == 1
+        first = epoch == 0 and min(self.config.num_minibatches, units) == 1
         lr, aim = self.rates(coefs)[0], None if first else self.config.adaptive_kl
         if aim is not None and kl > 2.0 * aim:
             self.state = max(lr / FACTOR, SLOWEST)
@@ -49,8 +50,11 @@ class KLControl:
         return target is not None and bool(kl > 1.5 * target)
 
     def restore(self, state: float | None) -> None:
-        """Restores a `state`; ValueError if it is no learning rate."""
-        if state is not None and not SLOWEST <= float(state) <= FASTEST:
+        """Restores a `state`; ValueError if it is no learning rate.
+
+        It may be out of the limits of an adaptation: lr is, too, in which it begins.
+        """
+        if state is not None and not 0 < float(state) < math.inf:
             raise ValueError(f"the adapted learning rate is {state!r}")
         self.state = state
 

@@ -20,6 +20,11 @@ class SequenceBatch(Batch):
 
     __slots__ = ()
 
+    @property
+    def units(self) -> int:
+        """The number of environments."""
+        return len(self._environments()[0])
+
     def shuffled(self, order: Tensor) -> Batch:
         """The environments in random order; `order` is a permutation i64 [b] of the samples."""
         starts, which = self._environments()

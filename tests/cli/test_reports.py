@@ -136,7 +136,7 @@ def test_a_wrong_plot_is_an_error_with_a_fix(command, argv, says):
 def test_compare_prints_a_table(command):
     code, out, err = command("compare", "a", "b")
     assert (code, err) == (0, "")
-    assert re.search(r"^A  a +3 +2\.000 ", out, re.M) and "warning: 3 and 2 runs are few" in out
+    assert re.search(r"^A  a +3 +2\.000 ", out, re.M) and "warning: 2 runs on a side are few" in out
 
 
 def test_compare_reads_lists_and_patterns(command):

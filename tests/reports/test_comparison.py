@@ -153,16 +153,29 @@ def test_the_text_says_what_the_runs_do_not_show(tmp_path):
     alike = compared(tmp_path / "1", [1.0, 2, 3, 4, 5], [1.0, 2, 3, 4, 5])
     assert "do not show which" in comparison_text(alike, names)
     few = compared(tmp_path / "2", [1.0, 2, 3, 4], [9.0] * 5)
-    assert "warning: 4 and 5 runs are few" in comparison_text(few, names)
+    assert "warning: 4 runs on a side are few" in comparison_text(few, names)
     lower = compared(tmp_path / "3", [1.0, 2, 3, 4, 5], [9.0] * 5)
     assert "scores of B are higher than A's" in comparison_text(lower, names)
 
 
-def test_runs_of_several_environments_have_a_warning(tmp_path):
-    found = compare_runs(runs(tmp_path / "a", [1.0, 2.0]),
-                         runs(tmp_path / "b", [1.0, 2.0], env_name="Acrobot-v1"))
-    assert "warning: the scores of several environments, CartPole-v1, Acrobot-v1" in \
-        comparison_text(found, ("a", "b"))
+def test_the_numbers_of_several_environments_are_means_over_them(tmp_path):
+    def side(name, *scores):
+        return [table for i, (env_name, part) in enumerate(scores)
+                for table in runs(tmp_path / name / f"{i}", part, env_name=env_name)]
+    a = side("a", ("CartPole-v1", [200.0, 201, 202, 203]), ("Acrobot-v1", [-60.0]))
+    b = side("b", ("CartPole-v1", [100.0]), ("Acrobot-v1", [-90.0, -80, -80, -70]))
+    found = compare_runs(a, b)
+    assert found.improvement.value == 1 and found.environments == ["CartPole-v1", "Acrobot-v1"]
+    cart, bot = 100 + np.array([1.0, 2]).mean(), np.array([10.0, 10]).mean()
+    assert found.a.iqm.value == pytest.approx((cart / 103 + 1) / 2)
+    assert found.b.iqm.value == pytest.approx((0 + bot / 30) / 2)
+    assert found.a.scores == [200, 201, 202, 203, -60]
+    assert found.as_dict()["warnings"] == [
+        "1 runs on a side are few, and the intervals too narrow; use 5 or more on each side"]
+    text = comparison_text(found, ("a", "b"))
+    assert "means over environments" in " ".join(text.split()) and "P(A > B) = 1.00" in text
+    with pytest.raises(ConfigError, match="Acrobot-v1 is in one group only"):
+        compare_runs(a, b[:1] + runs(tmp_path / "c", [1.0]))
 
 
 def test_lines_are_at_most_80_wide(tmp_path):

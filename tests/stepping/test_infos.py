@@ -183,12 +183,26 @@ def test_gymnasiums_own_statistics_are_not_told_twice():
     assert not [name for name in seen[-1] if "episode" in name and name[:4] == "env/"]
 
 
-def test_a_lost_life_is_no_episode_and_a_game_has_its_own_return():
-    episodes, length = EpisodeMetrics(), np.array([[3, 0], [0, 4], [2, 2]])
-    infos = {(0, 0): {"same_game": 1.0, "x": 5.0}, (1, 1): {"same_game": 1.0},
-             (2, 0): {"game_return": 9.0, "game_length": 6.0, "x": 1.0}, (2, 1): {"x": 3.0}}
-    episodes.take(length * 1.0, length, infos, iteration=0)
-    stats = episodes.stats()
-    assert (stats["charts/episodes"], stats["charts/episodic_return"]) == (2, (9 + 2) / 2)
-    assert (stats["charts/episodic_length"], stats["env/x"]) == (4, 2)
-    assert episodes.ended == [(2, 9.0, 6), (2, 2.0, 2)] and "env/game_return" not in stats
+class Lives(Calm):
+    """Each step loses a life; every third ends the game, whose return it tells."""
+
+    lost = 0
+
+    def step(self, action):
+        self.lost += 1
+        *reply, _ = super().step(action)
+        reply[2] = True
+        return *reply, ({"same_game": True} if self.lost % 3 else
+                        {"game_return": 9.0, "game_length": 3, "x": 1.0})
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_lost_life_is_no_episode_and_a_game_has_its_own_return(workers):
+    with PPO(Lives, num_envs=4, num_workers=workers, **QUICK | {"num_steps": 90}) as ppo:
+        seen = []
+        ppo.learn(2 * 360, lambda ppo, stats: seen.append(stats))
+        assert ppo.episodes.ended == [(t, 9.0, 3) for t, *_ in ppo.episodes.ended]
+    assert len(ppo.episodes.ended) == 100  # of 120, and more lives before them than have infos
+    assert [stats["charts/episodes"] for stats in seen] == [120, 240]
+    assert {(stats["charts/episodic_return"], stats["charts/episodic_length"], stats["env/x"])
+            for stats in seen} == {(9, 3, 1)} and "env/game_return" not in seen[0]

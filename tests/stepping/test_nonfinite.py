@@ -71,6 +71,14 @@ def test_a_fault_in_the_first_step_of_a_rollout_and_of_an_episode_is_discarded_t
         ppo.update(second)
 
 
+def test_a_discarded_step_is_in_no_length():
+    env = functools.partial(Now, FAULTS["reward"], 4, 5)
+    with PPO(env, **SETTINGS | {"num_envs": 1}, num_workers=0) as ppo:
+        ppo.collect()
+        ppo.episodes.add(ppo.arena, 0)
+        assert [length for _, _, length in ppo.episodes.ended] == [4, 6]
+
+
 def test_discarded_steps_are_counted(tmp_path):
     seen = []
     env = functools.partial(Now, FAULTS["reward"], 3, 10, 40)

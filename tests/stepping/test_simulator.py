@@ -64,7 +64,7 @@ class Counter:
         rew = self.age * 0.5
         self.age = self.age * ~ended
         first = torch.arange(ENVS, device=self.device) == 0
-        info = {"final_obs": final} if self.finals else {}
+        info = {"final_obs": final} if self.finals is True or self.finals and ended.any() else {}
         return self.seen(), rew, ended & first, ended & ~first, info
 
 
@@ -80,7 +80,7 @@ class Changed(Counter):
 
 
 @DEVICES
-@pytest.mark.parametrize("finals", [True, False])
+@pytest.mark.parametrize("finals", [True, "of ends", False])
 def test_a_rollout_has_what_the_simulator_did(trainer, finals, device):
     env = Counter(finals=finals, device=device)
     ppo = trainer(env, num_steps=STEPS, norm_obs=False, reward_scale=2.0)

@@ -202,7 +202,7 @@ def test_the_learning_rate_follows_the_kl_within_bounds(lr, kl, wanted):
     config = Config(lr=lr, adaptive_kl=0.01)
     now, pace = coefficients_at(config, 0.3), KLControl(config)
     assert pace.rates(now) == (lr, lr)
-    pace.adapt(torch.tensor(kl), now, 0)
+    pace.adapt(torch.tensor(kl), now, 0, 4)
     assert not pace.exceeded(torch.tensor(kl))
     assert pace.rates(now) == pytest.approx((wanted, wanted))
     pace.restore(None)
@@ -212,7 +212,7 @@ def test_the_learning_rate_follows_the_kl_within_bounds(lr, kl, wanted):
 def test_a_critic_with_a_rate_of_its_own_keeps_it_under_an_adaptive_one():
     config = Config(lr=1e-3, critic_lr=4e-3, adaptive_kl=0.01, anneal_lr=False)
     now, pace = coefficients_at(config, 0.5), KLControl(config)
-    pace.adapt(1.0, now, 1)
+    pace.adapt(1.0, now, 1, 4)
     assert pace.rates(now) == (1e-3 / 1.5, 4e-3)
 
 
@@ -251,6 +251,23 @@ def test_rounding_errors_of_a_kl_of_zero_move_no_learning_rate(trainer, space):
     ppo = trainer(env, learner="torch", lr=1e-4, adaptive_kl=0.01, num_envs=16, num_steps=64)
     kls = [ppo.update(ppo.collect())["losses/approx_kl"] for _ in range(6)]
     assert max(kls) < 1e-7 and ppo.lr == 1e-4  # measured before the only step of each update
+
+
+def test_one_minibatch_is_counted_where_the_settings_name_more(trainer):
+    ppo = trainer(Chance, rnn="gru", rnn_size=4, lr=1e-4, adaptive_kl=0.01, num_envs=1,
+                  num_steps=64, num_minibatches=4, epochs=1)
+    for _ in range(6):
+        ppo.update(ppo.collect())
+    assert ppo.lr == 1e-4
+
+
+@pytest.mark.parametrize(("lr", "kl"), [(0.03, 1.0), (1e-7, 0.001)])
+def test_a_rate_out_of_the_limits_is_restored_as_it_was_adapted(lr, kl):
+    config = Config(lr=lr, adaptive_kl=0.01)
+    pace, again = KLControl(config), KLControl(config)
+    pace.adapt(torch.tensor(kl), coefficients_at(config, 1.0), 1, 4)
+    again.restore(pace.state)
+    assert again.state == pace.state != lr
 
 
 def test_a_small_kl_that_is_no_rounding_error_raises_a_low_learning_rate(trainer):
