@@ -53,7 +53,7 @@ class PPO(SavedRun):
         with self.clock("update"), torch_threads(self.config.update_threads, self.tf32):
             stats = self.attempt(lambda: self.learner.update(
                 rollout, self.coefficients, self.progress.iteration - 1))
-        return stats | {"losses/explained_variance": explained_variance(rollout)}
+        return stats | {"losses/explained_variance": explained_variance(rollout, self.ranks)}
 
     @property
     def coefficients(self) -> Coefficients:

@@ -24,6 +24,7 @@ from fastppo.errors import ClosedError, Error
 from fastppo.learner import Learner
 from fastppo.learners.compiled import policy_plan
 from fastppo.learners.device_actor import DeviceActor, MirroredEnvs, central_actor, pinned
+from fastppo.learners.ranked import own_environments
 from fastppo.learners.shared_minibatches import SharedMinibatches
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
@@ -88,7 +89,8 @@ class Run:
                 resources.callback(self.collector.vec.close)
             self._resources = resources.pop_all()
         self.tf32 = None if config.device == "cpu" else config.precision == "tf32"
-        self.total, self.closed, self.rollout = config.total_steps, False, self.collector.rollout
+        self.total, self.closed, self.whole = config.total_steps, False, self.collector.rollout
+        self.rollout = self.collector.rollout = own_environments(self.whole, self.ranks)
 
     def __repr__(self) -> str:
         closed = ", closed" if self.closed else ""

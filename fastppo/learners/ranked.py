@@ -44,7 +44,7 @@ class OwnSamples(NamedTuple):
 
 
 class RankedLearner(Learner):
-    """A Learner that has the observations of environments [first, last) of a rollout.
+    """A Learner of the rollouts of a rank, which are those of environments [first, last).
 
     Its batch has adv and ret of all samples, and the other fields of its own ones.
     """
@@ -55,12 +55,12 @@ class RankedLearner(Learner):
         """Makes the steps of this rank those of all."""
         self.ranks, envs = ranks, self.config.num_envs
         own = slice(ranks.first(envs), ranks.last(envs))
-        self.flatten = partial(_flatten_own, own)
+        self.flatten = partial(_flatten_own, ranks, envs)
         rows = np.full((self.config.num_steps, envs), -1)
         rows[:, own] = np.arange(rows[:, own].size).reshape(rows[:, own].shape)
         self.row_of = torch.from_numpy(rows.reshape(-1))  # of an own sample in the batch; else -1
         self.policy.observer.learn_from = partial(
-            _learn_together, self.policy.observer, ranks, own, envs)
+            _learn_together, self.policy.observer, ranks)
         clip = self.clip_gradient
 
         def clip_sum() -> Tensor:
@@ -162,30 +162,31 @@ def own_samples(batch: Batch, samples: Tensor, row_of: Tensor) -> OwnSamples:
     return OwnSamples(rest._replace(ret=batch.ret[samples[places]]), batch.adv[samples], places)
 
 
-def _flatten_own(own: slice, rollout: Rollout, device: torch.device) -> Batch:
-    """The samples of a rollout: adv and ret of all environments, the rest of the rank's own."""
-    part = Rollout(_own_observations(rollout.obs, own), *(x[:, own] for x in rollout[1:]))
-    whole = rollout._replace(obs=rollout.val)  # observations of the others are not here
-    own_batch, all_batch = (flatten_rollout(x, device) for x in (part, whole))
-    return own_batch._replace(adv=all_batch.adv, ret=all_batch.ret)
+def own_environments(rollout: Rollout, ranks: Ranks) -> Rollout:
+    """The part of a rollout that is of this rank's environments, whose observations are here."""
+    count = rollout.rew.shape[1]
+    own, obs = slice(ranks.first(count), ranks.last(count)), rollout.obs
+    if ranks.size == 1:
+        return rollout
+    return Rollout(FrameStacks(obs.frames, obs.stacks[:, own]) if isinstance(obs, FrameStacks)
+                   else tree_map(lambda x: x[:, own], obs), *(x[:, own] for x in rollout[1:]))
 
 
-def _own_observations(obs: Any, own: slice) -> Any:
-    """The observations of some environments; of frames that are stored once, only theirs."""
-    if not isinstance(obs, FrameStacks):
-        return tree_map(lambda x: x[:, own], obs)
-    each = len(obs.frames) // obs.stacks.shape[1]
-    first = own.start * each
-    return FrameStacks(obs.frames[first:own.stop * each], obs.stacks[:, own] - first)
+def _flatten_own(ranks: Ranks, envs: int, rollout: Rollout, device: torch.device) -> Batch:
+    """The samples of a rank's rollout, but adv and ret of all `envs` environments."""
+    if isinstance(obs := rollout.obs, FrameStacks):  # without the frames of the others
+        first, last = (len(obs.frames) // envs * end(envs) for end in (ranks.first, ranks.last))
+        rollout = rollout._replace(obs=FrameStacks(obs.frames[first:last], obs.stacks - first))
+    adv, ret = (torch.cat(parts, 1).flatten().to(device)
+                for parts in zip(*ranks.gather((rollout.adv.clone(), rollout.ret.clone()))))
+    return flatten_rollout(rollout, device)._replace(adv=adv, ret=ret)
 
 
-def _learn_together(observer: ObservationNormaliser, ranks: Ranks, own: slice, envs: int,
-                    obs: Any) -> None:
+def _learn_together(observer: ObservationNormaliser, ranks: Ranks, obs: Any) -> None:
     """Merges the observations [t*e ...] of all ranks, each its own ones, into the moments."""
     if not observer.norm:
         return
-    mine = tree_map(lambda x: x.unflatten(0, (-1, envs))[:, own].flatten(0, 1), obs)
-    rows = observer.encoding.encode(observer.layout.split(mine), numbers_only=True)
+    rows = observer.encoding.encode(observer.layout.split(obs), numbers_only=True)
     found = tuple(np.zeros_like(x.cpu().numpy()) for x in observer.state)
     kernels.merge_moments(np.ascontiguousarray(rows), *found)
     state = tuple(x.cpu().numpy() for x in observer.state)

@@ -30,9 +30,8 @@ class Histogram(NamedTuple):
 
 
 def action_metrics(ppo) -> dict[str, float]:
-    """The metrics actions/... of the last rollout; {} if it has no valid row."""
-    space, rollout = ppo.policy.act_space, ppo.rollout
-    rows = action_rows(rollout)
+    """The metrics actions/... of the last rollout, of all ranks; {} if it has no valid row."""
+    space, rows = ppo.policy.act_space, action_rows(ppo.whole)
     if not len(rows):
         return {}
     return shares_of_choices(space, rows) | spread_of_numbers(space, rows) | policy_spread(ppo)
@@ -78,16 +77,17 @@ def policy_stds(ppo) -> Tensor:
 
     That is a mean over about STD_ROWS observations of the last rollout.
     """
-    policy, (steps, envs) = ppo.policy, ppo.rollout.rew.shape
+    policy, (steps, envs) = ppo.policy, ppo.whole.rew.shape
     if isinstance(policy.head, Gaussian):
         return policy.head.std().detach()
-    every = slice(0, steps, max(1, steps * envs // STD_ROWS))
+    every = slice(0, steps, max(1, -(-steps * envs // STD_ROWS)))
     device = policy.observer.count.device
-    obs, state = tree_map(lambda x: x[every].flatten(0, 1)[:STD_ROWS].to(device),
+    obs, state = tree_map(lambda x: x[every].flatten(0, 1).to(device),
                           (ppo.rollout.obs, ppo.rollout.state))
     with preserved_buffers(policy.net), seeded_rng(ppo.config.seed, device), \
             torch_threads(ppo.config.torch_threads, ppo.tf32), torch.inference_mode():
-        return policy.head.std(policy.step(obs, state)[0])
+        std = policy.head.std(policy.step(obs, state)[0])
+    return torch.stack(ppo.ranks.gather(std.cpu())).mean(0)  # each has as many environments
 
 
 def action_histograms(space: Space, rollout: Rollout) -> dict[str, Histogram]:

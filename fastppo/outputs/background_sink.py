@@ -52,7 +52,7 @@ class BackgroundSink:
 
     def on_collect(self, ppo, rollout: Rollout) -> None:
         """Counts the actions of a rollout, whose memory the next one will have."""
-        self.histograms = action_histograms(ppo.policy.act_space, rollout)
+        self.histograms = action_histograms(ppo.policy.act_space, ppo.whole)
 
     def on_video(self, ppo, path: Path) -> None:
         """Logs a video."""

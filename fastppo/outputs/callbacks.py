@@ -53,7 +53,7 @@ class Hooks:
 
     def report(self, ppo, stats: dict[str, float]) -> bool:
         """Calls on_iteration of all, if any; returns True if one of them ends training."""
-        if self.iteration:
+        if any(ppo.ranks.gather(bool(self.iteration))):  # its numbers are of all ranks
             stats = stats | action_metrics(ppo)
         return any([asks_to_stop(answer) for answer in self.call(self.iteration, ppo, stats)])
 

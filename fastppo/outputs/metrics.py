@@ -6,10 +6,12 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Sequence
 
 import numpy as np
+import torch
 
 from fastppo.collect import Rollout
 from fastppo.envs.atari import GAME_LENGTH, GAME_RETURN
 from fastppo.machine.arena import Arena
+from fastppo.machine.ranks import Ranks
 from fastppo.settings import metric_names
 from fastppo.stepping.infos import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep, read_infos
 
@@ -169,8 +171,13 @@ def without_game(info: dict[str, float]) -> dict[str, float]:
     return {name: x for name, x in info.items() if name not in (GAME_RETURN, GAME_LENGTH)}
 
 
-def explained_variance(rollout: Rollout) -> float:
-    """1 - var(ret - val) / var(ret) over valid rows: 1 for a perfect critic, 0 for constant ret."""
-    ret, val = rollout.ret[rollout.valid].double(), rollout.val[rollout.valid].double()
+def explained_variance(rollout: Rollout, ranks: Ranks) -> float:
+    """1 - var(ret - val) / var(ret) over the valid rows of all ranks.
+
+    1 for a perfect critic, 0 for constant ret.
+    """
+    parts = zip(*ranks.gather([getattr(rollout, name).clone() for name in ("ret", "val", "valid")]))
+    ret, val, valid = (torch.cat(part, 1) for part in parts)
+    ret, val = ret[valid].double(), val[valid].double()
     variance = ret.var(correction=0).item() if len(ret) else 0.0
     return 1 - (ret - val).var(correction=0).item() / variance if variance > 0 else 0.0

@@ -24,6 +24,7 @@ from fastppo.display.progress_lines import ProgressLines, progress_line
 from fastppo.errors import ConfigError
 from fastppo.files import run_folder
 from fastppo.machine.installation import check_loggers
+from fastppo.machine.ranks import Ranks
 from fastppo.outputs import background_sink, metrics, sinks, wandb_sink
 from fastppo.outputs.csv_sink import CsvSink, EpisodeSink
 from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
@@ -72,17 +73,19 @@ def test_returns_are_means_over_the_last_hundred_episodes():
 
 def test_explained_variance_is_1_for_a_perfect_critic_and_0_for_constant_returns(trainer):
     rollout = trainer("CartPole-v1").collect()
-    assert metrics.explained_variance(rollout._replace(val=rollout.ret)) == 1
-    assert metrics.explained_variance(rollout._replace(val=rollout.ret.mean() + 0 * rollout.ret)) \
-        == pytest.approx(0, abs=1e-6)
-    assert metrics.explained_variance(rollout._replace(ret=torch.ones_like(rollout.ret))) == 0
+
+    def explained(**fields):
+        return metrics.explained_variance(rollout._replace(**fields), Ranks())
+    assert explained(val=rollout.ret) == 1
+    assert explained(val=rollout.ret.mean() + 0 * rollout.ret) == pytest.approx(0, abs=1e-6)
+    assert explained(ret=torch.ones_like(rollout.ret)) == 0
 
 
 def test_explained_variance_looks_at_valid_rows_only(trainer):
     rollout = trainer("CartPole-v1").collect()
     val, valid = rollout.ret.clone(), rollout.valid.clone()
     val[0], valid[0] = torch.nan, False
-    assert metrics.explained_variance(rollout._replace(val=val, valid=valid)) == 1
+    assert metrics.explained_variance(rollout._replace(val=val, valid=valid), Ranks()) == 1
 
 
 # metrics.csv

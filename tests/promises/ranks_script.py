@@ -27,14 +27,37 @@ def trainer_of(case: dict) -> PPO:
     return PPO(ENVS[case["env"]], **{name: x for name, x in case.items() if name != "env"})
 
 
+class Watch:
+    """Notes the metrics of the first iteration that are of all ranks; looks at rollouts."""
+
+    def __init__(self):
+        self.stats = {}
+
+    def on_collect(self, ppo, rollout):
+        """Looks at the observations, which are of this rank alone."""
+        assert rollout.obs[:].isfinite().all() and rollout.obs.shape[1] == rollout.rew.shape[1]
+
+    def on_iteration(self, ppo, stats):
+        """Notes the metrics."""
+        self.stats = self.stats or {name: x for name, x in stats.items() if name.startswith(
+            "actions/") or name == "losses/explained_variance"}
+
+
+class Look:
+    """Looks at rollouts only; the other ranks have it."""
+
+    on_collect = Watch.on_collect
+
+
 def train_all(folder: Path) -> None:
     """Trains with each case, and saves what came of it."""
     rank = rank_of_process()
     for i, case in enumerate(json.loads((folder / "cases.json").read_text())):
         with trainer_of(case) as ppo:
-            ppo.learn()
+            ppo.learn(callbacks=Look() if rank else (watch := Watch()))
             np.save(folder / f"weights-{i}-{rank}.npy", ppo.learner.flat.values.numpy())
             if not rank:
+                (folder / f"stats-{i}.json").write_text(json.dumps(watch.stats))
                 ppo.checkpoint(folder / f"{i}.checkpoint")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ranks_script import ENVS, trainer_of
+from ranks_script import ENVS, Watch, trainer_of
 from source_tree import ROOT
 from torch.distributed import TCPStore
 
@@ -37,6 +37,7 @@ CASES = [
     dict(env="images", model="cnn", frame_stack=2, total_steps=96, norm_obs=False),
     dict(env="images", model="cnn", frame_stack=2, total_steps=96, norm_obs=False,
          learner="torch", precision="fp32", acting="central"),
+    dict(env="box", distribution="state_gaussian", norm_obs=False),
 ]
 CASES = [TINY | case for case in CASES]
 
@@ -94,6 +95,15 @@ def test_two_processes_learn_what_one_does_and_have_the_same_weights(two, case):
     found, other = (weights(two, case, rank) for rank in (0, 1))
     assert abs(found - one).max() < 1e-5 < abs(one - start).max()
     assert found.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("case", [len(CASES) - 1, len(CASES) - 2])
+def test_readers_have_a_ranks_own_observations_and_metrics_are_of_all_ranks(two, case):
+    with trainer_of(CASES[case]) as ppo:
+        ppo.learn(callbacks=(watch := Watch()))
+    assert json.loads((two / f"stats-{case}.json").read_text()) == pytest.approx(
+        watch.stats, rel=1e-4)
+    assert case < len(CASES) - 1 or watch.stats["actions/policy_std"] > 0
 
 
 @pytest.mark.full
