@@ -44,16 +44,26 @@ def check_rollout(rollout: Rollout, policy: Policy, iterations: int) -> None:
 
 
 def warn_of_bounds(rollout: Rollout, policy: Policy) -> None:
-    """Warns of observations outside the bounds of a Box; they are taken as they are."""
+    """Warns of observations outside the bounds of a Box, and of those that float32 rounds alike.
+
+    Both are taken as they are.
+    """
     for leaf in leaves(policy.observer.layout.space):
         space = leaf.space
-        if not isinstance(space, Box) or space.dtype.kind != "f":  # images would take long
+        if not isinstance(space, Box) or space.dtype.itemsize == 1:  # images would take long
             continue
         rows = leaf.of(rollout.obs).cpu().numpy()
-        if ((rows < space.low) | (rows > space.high)).any():
+        if space.dtype.kind == "f" and ((rows < space.low) | (rows > space.high)).any():
             log.warning("the %s leaves the bounds of its space, %s: it has values from %g to %g"
                         "\n  fix: declare these bounds in observation_space, or clip to its own",
                         leaf, space, rows.min(), rows.max())
+        low, high = rows.min((0, 1)), rows.max((0, 1))
+        step = np.spacing(np.maximum(abs(low), abs(high)), dtype=np.float32)
+        alike = (step > 1) & (high - low < 16 * step) & (space.dtype != np.float32)
+        if alike.any():
+            log.warning("the %s has numbers near %g, of which float32 keeps multiples of %g only:"
+                        " smaller differences are not seen\n  fix: subtract a constant from it in"
+                        " the environment", leaf, high[alike].flat[0], step[alike].flat[0])
 
 
 def _describe_tensor(here: set[torch.device], x: Any) -> str:

@@ -99,6 +99,7 @@ class EvaluationEnvs(Environments):
 
     def __init__(self, policy: Policy, factories: Sequence[Factory], seed: int):
         super().__init__(factories, seed, name="evaluation, ")
+        self.check_apart()
         self.policy, self.layout, count = policy, policy.observer.layout, len(factories)
         self.obs = np.zeros((count, *self.layout.store.shape), self.layout.store.dtype)
         self.states = np.zeros((count, policy.memory), np.float32)

@@ -264,7 +264,7 @@ class Beta(Head):
 
     def mode(self, params: Tensor) -> Tensor:
         """(alpha - 1) / (alpha + beta - 2), [b a]."""
-        first, second = F.softplus(params).chunk(2, -1)
+        first, second = F.softplus(params).clamp_min(1e-30).chunk(2, -1)  # not 0 / 0
         return first / (first + second)
 
     def std(self, params: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Environments of one process: resets, running episodes, replay, and errors that name the place."""
 
 import math
+import weakref
 from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
@@ -34,6 +35,7 @@ class EpisodeRules(NamedTuple):
 
 
 NO_RULES = EpisodeRules()
+OPEN: weakref.WeakSet = weakref.WeakSet()  # all Environments of this process
 
 
 class Environments:
@@ -51,6 +53,7 @@ class Environments:
         self.note, self.name, self.rules = note, name, rules
         self.running, self.now = [RunningEpisode(-1, None, 0)] * len(factories), -1
         self.discarded = [(-1, 0)] * len(factories)  # last step that was, and how many in a row
+        OPEN.add(self)
 
     def receive(self, e: int, obs: Any, info: dict, begins: RunningEpisode | None = None,
                 ended: bool = False) -> None:
@@ -124,6 +127,15 @@ class Environments:
         place = FaultPlace(self.first + e, number, -1 if field == "reset()" else self.now - start)
         return faults.env_error_at(place, self.name, seed, field, error)
 
+    def check_apart(self) -> None:
+        """Raises EnvError for an environment in which others of this process take steps, too."""
+        others = {id(env.unwrapped) for one in OPEN if one is not self for env in one.envs}
+        if others & {id(env.unwrapped) for env in self.envs}:
+            OPEN.discard(self)
+            raise EnvError(f"{self.name}the environment's factory returned the one that training"
+                           " steps", "make a new environment in every call: PPO(lambda: MyEnv())")
+
     def close(self) -> None:
         """Closes the environments; an error of one of them is printed."""
+        OPEN.discard(self)
         faults.close_all(self.envs)

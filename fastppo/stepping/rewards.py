@@ -3,6 +3,8 @@
     raw  ->  times reward_scale  ->  sign (clip_rewards)  ->  over the std of returns (norm_rewards)
 """
 
+import logging
+
 import numpy as np
 
 from fastppo.config import Config
@@ -11,6 +13,8 @@ from fastppo.machine.arena import Arena
 
 EPSILON = 1e-8  # added to variances
 
+log = logging.getLogger("fastppo")
+
 
 class ReturnScaling:
     """Scales rewards by the running standard deviation of the discounted return."""
@@ -18,6 +22,7 @@ class ReturnScaling:
     def __init__(self, envs: int):
         self.state = np.zeros(envs), np.zeros(1), np.zeros(1), np.zeros(1)  # carry count mean m2
         self.before = -1, self.state  # the last iteration, and the state before it
+        self.warned = False  # that most rewards are at the limit
 
     def scale(self, iteration: int, rew: np.ndarray, ended: np.ndarray, valid: np.ndarray,
               gamma: float) -> float:
@@ -44,3 +49,9 @@ def fill_rewards(arena: Arena, config: Config, returns: ReturnScaling, iteration
     if config.norm_rewards:
         rew *= np.float32(returns.scale(iteration, rew, term | trunc, valid, config.gamma))
         np.clip(rew, -config.reward_limit, config.reward_limit, out=rew)
+        share = (abs(rew) == np.float32(config.reward_limit))[valid].mean() if valid.any() else 0.0
+        if share > 0.5 and not returns.warned:
+            returns.warned = True
+            log.warning("%.0f %% of the normalised rewards are at reward_limit=%g, and do not"
+                        " differ: rewards are large beside the spread of their discounted sums"
+                        "\n  fix: norm_rewards=False", 100 * share, config.reward_limit)

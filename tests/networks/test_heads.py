@@ -369,3 +369,9 @@ def test_the_letters_of_a_head_decide_which_numbers_it_is_given():
     kernels.normal(3, Purpose.ACT, 0, 2, wanted["n"])
     for i, letter in enumerate(head.noise):
         np.testing.assert_array_equal(noise[:, i], wanted[letter][:, i])
+
+
+def test_the_mode_of_a_beta_whose_parameters_are_far_below_zero_is_a_number():
+    head = make_head(Box(0, 1, (1,), np.float32), Config(distribution="beta"), FEATURES)
+    mode = head.mode(torch.tensor([[-200.0, -200.0], [-200.0, 3.0], [0.3, -0.2]]))
+    assert mode[:, 0].tolist() == pytest.approx([0.5, 0.0, 0.5878], abs=1e-3)

@@ -431,6 +431,43 @@ def test_no_mean_is_subtracted_from_rewards(trainer):
     assert (rollout.rew > 0).all() and (rollout.rew == 10).all()
 
 
+@pytest.mark.parametrize("offset, said", [(50.0, 1), (-50.0, 1), (0.0, 0)])
+def test_rewards_that_are_all_at_the_limit_are_told_once_with_their_share(trainer, caplog, offset,
+                                                                         said):
+    ppo = trainer(lambda: OneStep(lambda obs, act: offset + obs), norm_rewards=True)
+    for _ in range(2):
+        ppo.update(ppo.collect())
+    assert caplog.text.count("100 % of the normalised rewards are at reward_limit=10") == said
+
+
+@pytest.mark.parametrize("space, near, said", [
+    (Box(-np.inf, np.inf, (2,), np.float64), 1.7e9, 1),
+    (Box(-np.inf, np.inf, (2,), np.float64), 1e5, 0),
+    (Box(-2**62, 2**62, (2,), np.int64), 1_700_000_000, 1),
+    (Box(-2**31, 2**31 - 1, (2,), np.int32), 1_700_000_000, 1),
+    (Dict(x=Box(-np.inf, np.inf, (2,), np.float64)), 1.7e9, 1)], ids=str)
+def test_observations_that_float32_rounds_alike_are_told_once(trainer, caplog, space, near, said):
+    leaf = space["x"] if isinstance(space, Dict) else space
+
+    class Clock(Counting):
+        observation_space = space
+
+        def seen(self, obs):
+            numbers = np.array([0, near + self.np_random.integers(2)], leaf.dtype)
+            return {"x": numbers} if isinstance(space, Dict) else numbers
+
+        def reset(self, **how):
+            return self.seen(super().reset(**how)), {}
+
+        def step(self, action):
+            obs, *reply = super().step(action)
+            return self.seen(obs), *reply
+    ppo = trainer(lambda: Clock(4))
+    for _ in range(2):
+        ppo.update(ppo.collect())
+    assert caplog.text.count("float32 keeps multiples of 128 only") == said
+
+
 def test_the_discounted_return_goes_on_where_a_rollout_ends_inside_an_episode(trainer):
     def factors(steps, rollouts):
         ppo = trainer(partial(Counting, 12), num_steps=steps, num_envs=1, norm_rewards=True)

@@ -371,3 +371,17 @@ def test_a_network_that_answers_nan_is_an_error_in_predict_and_evaluate(trainer,
 
 def test_the_summary_of_a_trainer_without_evaluations_has_no_best():
     assert evaluator.evaluator_of([SimpleNamespace(best=1)]) is None
+
+
+def test_an_environment_that_training_steps_is_not_evaluated_in(trainer):
+    env = Counting(4)
+    for make in (lambda: env, lambda: gym.wrappers.TimeLimit(env, 3)):
+        ppo = trainer(make, num_envs=1, num_steps=6)
+        before = ppo.collect().obs.clone()
+        with pytest.raises(EnvError, match="returned the one that training steps"):
+            ppo.evaluate(episodes=1)
+        ppo.update(ppo.rollout)
+        assert ppo.collect().obs[0, 0] == before[-1, 0]  # its running episode goes on
+        ppo.close()
+    with trainer(lambda: Counting(4), num_envs=1) as ppo:
+        assert ppo.evaluate(episodes=2).mean == 4
