@@ -35,10 +35,11 @@ static const char *image_row(const int64_t *row, Layout *layout) {
     int64_t bytes = row[N_IN], channels = row[CHANNELS], places = row[WIDTH];
     if (row[SRC] != 0 || row[DST] != 0 || bytes != row[N_OUT] || bytes < 1 || channels < 1 ||
         places < 1 || channels > bytes || places > bytes || bytes > MAX_WIDTH ||
-        bytes % (channels * places) || row[SIZE] < 0 || row[SIZE] > 1)
+        bytes % (channels * places) || row[SIZE] < 0 || row[SIZE] > 1 || row[STRIDE] < 1 ||
+        row[STRIDE] > 255)
         return "the row of an image has sizes that do not fit each other";
     layout->first = 1;
-    layout->image = (Image){bytes / (channels * places), channels, places, row[SIZE]};
+    layout->image = (Image){bytes / (channels * places), channels, places, row[SIZE], row[STRIDE]};
     return NULL;
 }
 

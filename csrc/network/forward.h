@@ -11,7 +11,8 @@
  * its input, and the size and stride of its windows; its input and output are [height width
  * channels]. A layer that flattens has channels. Where the observation is an image, the first row
  * has its layout (image.h): src and dst 0, n_in = n_out = its bytes, the channels of a frame, in
- * `width` the places of a frame, and `size` 1 if the channels are last.
+ * `width` the places of a frame, `size` 1 if the channels are last, and in `stride` the byte that
+ * becomes 1.
  */
 #ifndef FASTPPO_FORWARD_H
 #define FASTPPO_FORWARD_H

@@ -5,7 +5,7 @@ import inspect
 from typing import Any, Callable
 
 from gymnasium.envs.registration import EnvSpec, load_env_creator
-from gymnasium.spaces import Box, Space
+from gymnasium.spaces import Box, Dict, Space
 
 from fastppo.envs import faults, masks
 from fastppo.envs.make import EnvFactory, Factory, make_envs, spaces_of
@@ -66,6 +66,9 @@ def spaces_match(ours: Space, theirs: Space, bounds_free: bool) -> bool:
     """True if two spaces are equal; `bounds_free`: Boxes too, if they are stored the same way."""
     if bounds_free and isinstance(ours, Box) and isinstance(theirs, Box):
         return observation_storage(ours) == observation_storage(theirs)
+    if bounds_free and isinstance(ours, Dict) and isinstance(theirs, Dict):
+        return ours.keys() == theirs.keys() and all(
+            spaces_match(ours[key], theirs[key], True) for key in ours)
     return ours == theirs
 
 

@@ -24,6 +24,7 @@ from fastppo.errors import CheckpointError
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import checkpoint_files, public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
+from fastppo.policy import Policy
 from fastppo.settings.file_names import MODEL_FILE
 from fastppo.settings.fixes import Set
 from fastppo.settings.spelling import MODELS
@@ -87,7 +88,13 @@ def run_state(ppo) -> dict[str, Any]:
             "last_iteration": learner.last_iteration,
             "boundary": boundary_tree(last_boundary(ppo), ppo.collector.boundaries.log),
             "episodes": ppo.episodes.state, "seconds": ppo.clock.seconds,
+            "image_scales": image_scales(ppo.policy),
             "sinks": {type(sink).__name__: sink.state for sink in sinks_with_state(ppo)}}
+
+
+def image_scales(policy: Policy) -> list[float]:
+    """The numbers of images of uint8 that the network sees as 1."""
+    return [leaf.image_range[1] for leaf in policy.observer.layout.leaves if leaf.like_image]
 
 
 def sinks_with_state(ppo) -> list[Any]:
@@ -175,7 +182,9 @@ def restore(ppo, found: Checkpoint) -> None:
 
 
 def _restore_state(ppo, state: dict[str, Any]) -> None:
-    learner, collector = ppo.learner, ppo.collector
+    learner, collector, scales = ppo.learner, ppo.collector, image_scales(ppo.policy)
+    if [*state.get("image_scales", [255.0] * len(scales))] != scales:
+        raise ValueError("its images were divided by 255, and not by their bound, as now")
     ppo.policy.load_state_dict(state["policy"])
     learner.optimizer.restore(state["optimizer"])
     learner.optimizer.rates = state["rates"]

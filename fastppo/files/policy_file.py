@@ -166,6 +166,8 @@ def describe_space(space: Space, name: str, tensors: dict[str, torch.Tensor]) ->
         text, kinds, dtype = {"dtype": space.dtype.str}, ("low", "high"), space.dtype
     if dtype.char == "g":  # longdouble, which no tensor has
         dtype = np.dtype(np.float64)
+    if dtype == np.uint8 and space.high.size:
+        text["image_scale"] = int(space.high.max())
     for kind in kinds:
         with np.errstate(over="ignore"):  # a bound beyond float64 becomes infinite
             array = np.array(getattr(space, kind), dtype.newbyteorder("="))
@@ -198,6 +200,8 @@ def _build_space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tenso
     if "choices" in text:
         return MultiDiscrete(low, _number_type(text["choices"]), start=high)
     dtype = _number_type(text["dtype"])
+    if dtype == np.uint8 and "image_scale" not in text:
+        high = np.full_like(high, 255)  # by which earlier versions divided whatever the bounds
     return Box(low.astype(dtype), high.astype(dtype), low.shape, dtype)
 
 

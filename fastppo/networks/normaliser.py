@@ -52,8 +52,8 @@ class ObservationNormaliser(RunningMoments):
     """Stored observations to float32: `flat` columns [b o], or the structure of the space.
 
     Numbers are clip((x - mean) / sqrt(var + 1e-8), +-limit) if `norm_obs`, else unchanged. Images
-    are divided by 255, channels first; in a flat network only without `norm_obs`. Choices are
-    one-hot. The action mask is left out.
+    of uint8 are divided by their largest bound, channels first; in a flat network only without
+    `norm_obs`. Choices are one-hot. The action mask is left out.
 
     `images` are the leaves, counted without the mask, that the network sees as images. By default
     these are all Boxes that look like one, but none for a flat network.

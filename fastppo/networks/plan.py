@@ -46,12 +46,13 @@ def plan_array(rows: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def image_row(image: StoredLeaf) -> tuple[int, ...]:
-    """The row of an observation that is an image: how its bytes lie."""
+    """The row of an observation that is an image: how its bytes lie, and the one that becomes 1."""
     planes, height, width = image.image_shape
     last = image.shape[-2:] != (height, width)
     frames = image.shape[0] if len(image.shape) == 4 else 1
     size = planes * height * width
-    return 0, 0, size, size, 0, 0, 0, IMAGE, planes // frames, height * width, int(last), 0
+    return 0, 0, size, size, 0, 0, 0, IMAGE, planes // frames, height * width, int(last), \
+        int(image.image_range[1])
 
 
 def body_rows(body: nn.Module, offsets: Mapping[int, int], image: StoredLeaf | None

@@ -71,12 +71,12 @@ class StoredLeaf:
     def image_range(self) -> tuple[float, float] | None:
         """(lowest, highest) number of a leaf that convolutions can see; None for other leaves.
 
-        That is a Box of uint8 like an image, or one of floats with three or four axes and the same
-        finite bounds everywhere.
+        That is a Box of uint8 like an image, whose lowest number counts as 0, or one of floats with
+        three or four axes and the same finite bounds everywhere.
         """
-        if self.like_image:
-            return 0.0, 255.0
         space = self.leaf.space
+        if self.like_image:
+            return 0.0, float(space.high.max(initial=0) or 255)
         if not isinstance(space, Box) or self.dtype != np.float32 or len(self.shape) not in (3, 4):
             return None
         low, high = space.low.flat[0], space.high.flat[0]
@@ -286,10 +286,13 @@ class ObservationEncoding:
 
     def scaled(self, i: int, x: Any) -> Any:
         """Values x, f32 in numpy or torch, of leaf `i`: images from 0 to 1, without moments."""
+        leaf = self.leaves[i]
+        if leaf.like_image:
+            return x if self.numbers[i] else x / leaf.image_range[1]
         if i in self.images:
-            low, high = self.leaves[i].image_range
+            low, high = leaf.image_range
             return (x - low) / (high - low)
-        return x / 255 if self.leaves[i].like_image and not self.numbers[i] else x
+        return x
 
 
 def clamps_normalised_only(layout: ObservationLayout, norm_obs: bool, limit: float) -> bool:

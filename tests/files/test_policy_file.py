@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from fastppo import PPO, load
 from fastppo.errors import CheckpointError, ConfigError, PathError, path_errors
+from fastppo.files import checkpoint
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import policy_at
 
@@ -354,6 +355,27 @@ def test_a_file_of_before_says_by_its_keys_alone_that_a_mask_was_put_beside(tmp_
     forged(tmp_path / "policy", obs_space=json.dumps(text))
     seen = load(tmp_path / "policy").observer.layout
     assert seen.wrapped and seen.network_space == Fenced().observation_space
+
+
+def test_images_of_a_file_of_before_are_divided_by_255_as_they_were(tmp_path, monkeypatch):
+    space = Box(0, 1, (36, 36), np.uint8)
+    with PPO(lambda: Chance(space), **TINY | {"model": "cnn"}) as ppo:
+        ppo.save(tmp_path / "policy")
+        state = checkpoint.run_state(ppo)
+        del state["image_scales"]
+        monkeypatch.setattr(checkpoint, "run_state", lambda ppo: state)
+        ppo.checkpoint(tmp_path / "checkpoint")
+    with safe_open(tmp_path / "policy", "pt") as file:
+        text = json.loads(file.metadata()["obs_space"])
+    wall = np.ones((36, 36), np.uint8)
+    now = load(tmp_path / "policy").value(wall)
+    assert text.pop("image_scale") == 1
+    forged(tmp_path / "policy", obs_space=json.dumps(text))
+    before = load(tmp_path / "policy")
+    assert before.obs_space == Box(0, 255, (36, 36), np.uint8)
+    assert before.value(255 * wall) == now != before.value(wall)
+    with pytest.raises(CheckpointError, match="divided by 255, and not by their bound"):
+        PPO.resume(tmp_path / "checkpoint", lambda: Chance(space))
 
 
 def test_a_policy_of_a_users_network_needs_its_class(tmp_path):

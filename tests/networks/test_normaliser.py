@@ -66,11 +66,12 @@ def test_a_number_that_never_changes_is_seen_as_zero():
     assert policy.observer(torch.full((2, 3), 0.1)).abs().max() < 1e-3
 
 
-def test_images_are_divided_by_255_and_never_normalised():
-    policy = policy_of(Box(0, 255, (2, 2), np.uint8))
-    policy.observer.learn([np.full((9, 2, 2), 7, np.uint8)])
+@pytest.mark.parametrize("low, high", [(0, 255), (0, 5), (1, 5)])
+def test_images_are_divided_by_their_largest_bound_and_never_normalised(low, high):
+    policy = policy_of(Box(low, high, (2, 2), np.uint8))
+    policy.observer.learn([np.full((9, 2, 2), 4, np.uint8)])
     assert not policy.observer.norm and policy.observer.state[0] == 0
-    obs = np.array([[0, 51], [102, 255]], np.uint8)
+    obs = (np.array([[0, 51], [102, 255]]) * high // 255).astype(np.uint8)
     seen = policy.observer(torch.from_numpy(obs[None]))
     np.testing.assert_allclose(seen, [[[0, 0.2], [0.4, 1]]])
     assert policy.value(obs[::-1, ::-1]) == 1
