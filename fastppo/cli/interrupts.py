@@ -1,15 +1,17 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the first stops training, the second ends the process."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first stops training, a later one ends the process."""
 
 import contextlib
 import os
 import signal
 import threading
+import time
 from typing import Any, Callable
 
 from fastppo.machine.ranks import rank_of_process
 
 SIGHUP = getattr(signal, "SIGHUP", signal.SIGTERM)  # a closed terminal; Windows has none
 PATIENCE, AGAIN = 3.0, 0.2  # seconds that an update may still take; and between two looks
+SAME_STOP = 1.0  # seconds in which several signals are one stop
 SIGNALS = {signal.SIGINT, signal.SIGTERM, SIGHUP}
 
 
@@ -20,15 +22,20 @@ class Stop(KeyboardInterrupt):
 class Interrupts:
     """Handles SIGINT, SIGTERM and SIGHUP inside the block; then the handlers are those of before.
 
+    Where the block is all that the process does, it `ends_process`: then a further signal of a stop
+    is ignored.
+
     The first signal raises Stop if `stop_now()`, else it only stores its number in `signum`; from
     PATIENCE seconds after that on, Stop is raised where `stop_late()`, also if code of the user's
-    has caught the first one. The second signal ends the
-    process with the exit code that shells expect. Outside the main thread nothing is handled,
+    has caught the first one. A signal more than SAME_STOP seconds after the first ends the process
+    with the exit code that shells expect; until then it is the same stop, sent twice, as timeout
+    and launchers do to a process and its group. Outside the main thread nothing is handled,
     because Python does not allow it.
     """
 
-    def __init__(self):
-        self.signum = 0
+    def __init__(self, ends_process: bool = False):
+        self.ends_process = ends_process
+        self.signum, self.since = 0, 0.0  # of the first one; monotonic
         self.stop_now: Callable[[], bool] = lambda: True
         self.stop_late: Callable[[], bool] = lambda: False
         # That a signal was heard.
@@ -49,12 +56,17 @@ class Interrupts:
         if hasattr(signal, "SIGALRM") and self.before:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
         for signum, handler in self.before.items():
-            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+            ignored = self.ends_process and self.signum and signum in SIGNALS
+            signal.signal(signum, signal.SIG_IGN if ignored else
+                          signal.SIG_DFL if handler is None else handler)
 
     def _handle(self, signum: int, frame) -> None:
         if self.signum:
-            os._exit(128 + signum)  # workers die with their parent
-        self.signum, now = signum, self.stop_now()
+            if time.monotonic() - self.since > SAME_STOP:
+                os._exit(128 + signum)  # workers die with their parent
+            return
+        self.since, self.signum = time.monotonic(), signum
+        now = self.stop_now()
         self.say("stopping; another signal ends the process at once")
         if hasattr(signal, "SIGALRM"):
             signal.setitimer(signal.ITIMER_REAL, PATIENCE, AGAIN)

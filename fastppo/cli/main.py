@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Callable, Sequence
 
 from fastppo import __version__
@@ -18,6 +19,7 @@ from fastppo.display.notes import printed_warnings
 from fastppo.display.status_line import show_status
 from fastppo.display.stdout_guard import guarded_stdout
 from fastppo.errors import USAGE_ERRORS, ConfigError, Error, RankError, path_errors
+from fastppo.machine import child_env
 from fastppo.machine.installation import missing_packages_fix
 from fastppo.machine.ranks import is_first_to_tell, rank_count, rank_of_process
 from fastppo.settings.fixes import Set, program
@@ -37,12 +39,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
     # Before torch is imported: its threads must not spin where other programs need the cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    add_working_directory(sys.path)
+    child_env.FOLDERS[:] = [os.getcwd()]
+    child_env.leave_folder(os.getcwd(), str(Path(__file__).parents[2]))
     words = sys.argv[1:] if argv is None else argv
     debug = DEBUG in words  # an error is then printed with its traceback
     if sys.stderr is not None and not faulthandler.is_enabled():
         faulthandler.enable(2)  # stderr: a crash of an environment in this process shows its stack
-    with Interrupts() as interrupts, guarded_stdout(), printed_warnings(not rank_of_process()):
+    with Interrupts(ends_process=argv is None) as interrupts, guarded_stdout(), \
+            printed_warnings(not rank_of_process()):
         try:
             verb, rest = choose_verb([word for word in words if word != DEBUG])
             with path_errors():
@@ -83,17 +87,6 @@ def another_tells(error: Error, interrupts: Interrupts) -> bool:
     while time.monotonic() < end and not (typed and interrupts.signum):
         time.sleep(0.05)
     return bool(typed and interrupts.signum) or not is_first_to_tell()
-
-
-def add_working_directory(path: list[str]) -> None:
-    """Adds the working directory to sys.path, for --env_name=my_module:MyEnv.
-
-    It comes before installed packages, as in a script of the user's, and after Python's own
-    modules, which a file such as queue.py must not hide.
-    """
-    if os.getcwd() not in path:
-        installed = (i for i, place in enumerate(path) if place.endswith("-packages"))
-        path.insert(next(installed, len(path)), os.getcwd())
 
 
 def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:

@@ -53,7 +53,8 @@ def registering_package(env_name: str) -> str | None:
 
 def is_registered(env_name: str) -> bool:
     """Returns True for an id for which no module must be imported by its name."""
-    return env_name in registry or registering_package(env_name) is not None
+    return ":" not in env_name and (
+        env_name in registry or registering_package(env_name) is not None)
 
 
 def check_registered(env_name: str, what: Any) -> None:

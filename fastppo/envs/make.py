@@ -18,7 +18,7 @@ from fastppo.envs.families import is_retired
 from fastppo.envs.images import UNCHANGED, ImageOptions, ImagePreprocessing, image_options
 from fastppo.envs.wrappers import make_deterministic, read_mission, stack_frames
 from fastppo.errors import ConfigError, EnvError, Error, SpaceError
-from fastppo.machine.child_env import without_secrets
+from fastppo.machine.child_env import add_folders, without_secrets
 from fastppo.machine.mujoco_warnings import mujoco_warnings_once
 from fastppo.settings.atari_games import full_game_id
 from fastppo.settings.fixes import PYTHON_NAMES, Fix, Omit, Set, Within, program
@@ -284,6 +284,8 @@ def _import_module(name: str, setting: str, module: str = ""):
 
     `name` is the value of a setting.
     """
+    if not module:
+        add_folders()
     module = module or name.partition(":")[0]
     if not module or module.startswith(".") or module.endswith(".py"):
         path = Path(module.removesuffix(".py"))

@@ -1,4 +1,9 @@
-"""The environment variables and the import path of a child process."""
+"""The environment variables of child processes, and where modules are imported from.
+
+A command has the working directory on sys.path only from the moment on at which it imports a
+module that was typed. Until then a file beside a run that somebody else has made is never taken
+for an installed package.
+"""
 
 import os
 import re
@@ -10,6 +15,8 @@ from typing import Any, Sequence
 SECRET = re.compile(r"(?<![A-Z])(API)?(KEY|TOKEN|SECRET|CREDENTIAL)S?(?![A-Z])|PASSW",
                     re.IGNORECASE)
 PASS_ON = "FASTPPO_WORKER_ENV"  # names of variables that workers get although they look secret
+# Of typed modules; none in a script of the user's, whose own folder Python puts on sys.path.
+FOLDERS: list[str] = []
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
                  "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS")
 
@@ -44,3 +51,20 @@ def import_path() -> list[str]:
     """The entries of sys.path, and the folder of this package if it is not among them."""
     path, package = list(map(str, sys.path)), str(Path(__file__).parents[2])
     return path if package in path else [*path, package]
+
+
+def add_folders(path: list[str] = sys.path) -> None:
+    """Adds FOLDERS to a path, before installed packages, as in a script of the user's.
+
+    They come after Python's own modules, which a file such as queue.py must not hide.
+    """
+    for folder in FOLDERS:
+        if folder not in path:
+            installed = (i for i, place in enumerate(path) if place.endswith("-packages"))
+            path.insert(next(installed, len(path)), folder)
+
+
+def leave_folder(folder: str, own: str, path: list[str] = sys.path) -> None:
+    """Removes `folder`, which `python -m` puts first, from a path; not the package's `own` one."""
+    if path[:1] in ([""], [folder]) and folder != own:
+        del path[0]

@@ -21,6 +21,7 @@ import gymnasium as gym
 import pytest
 import torch
 from gymnasium.envs.registration import EnvSpec
+from safetensors import safe_open
 
 from fastppo import PPO, Config, __version__, load
 from fastppo.arguments import command_line
@@ -34,7 +35,7 @@ from fastppo.evaluation import evaluate
 from fastppo.files import choose_folder, tensor_file
 from fastppo.files.crash_bundle import BUNDLE_FORMAT
 from fastppo.learner import Learner
-from fastppo.machine import installation
+from fastppo.machine import child_env, installation
 from fastppo.outputs import background_sink
 from fastppo.settings.aliases import FOREIGN_NAMES, Answer, nearest_setting
 from fastppo.settings.fixes import Set, fix_text, format_value, program
@@ -43,6 +44,7 @@ from fastppo.settings.values import return_text
 from fastppo.workers import team
 
 MAIN = Path(__file__).parents[2] / "main.py"
+ROOT = MAIN.parent
 TINY = ["--preset=none", "--num_workers=0", "--num_envs=4", "--num_steps=8", "--epochs=1",
         "--num_minibatches=1", "--hidden_sizes=8", "--total_steps=96", "--eval_episodes=2"]
 CARTPOLE = ["--env_name=CartPole-v1", *TINY]
@@ -574,12 +576,70 @@ def test_the_version_is_printed(command):
     assert command("--version") == (0, f"fastppo {__version__}\n", "")
 
 
-def test_the_working_directory_is_before_installed_packages_and_after_pythons_own(tmp_path):
+def test_the_working_directory_is_before_installed_packages_and_after_pythons_own(monkeypatch):
     path = ["/clone", "/usr/lib/python3.11", "/venv/lib/python3.11/site-packages", "/other"]
-    main.add_working_directory(path)
-    assert path[2] == os.getcwd() and len(path) == 5
-    main.add_working_directory(path)
-    assert len(path) == 5
+    monkeypatch.setattr(child_env, "FOLDERS", ["/here"])
+    for _ in range(2):
+        child_env.add_folders(path)
+        assert path[2] == "/here" and len(path) == 5
+
+
+def test_the_folder_of_python_m_is_left_unless_the_package_is_there():
+    for path, left in ((["", "/lib"], ["/lib"]), (["/here", "/lib"], ["/lib"]), (["/bin"],) * 2):
+        child_env.leave_folder("/here", "/clone", path)
+        assert path == left
+    child_env.leave_folder("/here", "/here", path := ["/here"])
+    assert path == ["/here"]
+
+
+KNOWN = ("ale_py", "minigrid", "envpool", "mujoco", "imageio", "Box2D", "jax", "flax", "shimmy",
+         "cv2", "scipy", "wandb", "trackio", "onnx", "tensorboard", "anything", "stuck_at_home")
+VERBS_ON_A_RUN = """
+import sys
+from fastppo.cli.main import main
+for argv in (["eval", "run", "--episodes=1"], ["play", "run", "--episodes=1"], ["export", "run"],
+             ["reproduce", "run"], ["--resume=run", "--total_steps=64"], ["plot", "run"],
+             ["eval", "run/model.safetensors", "--episodes=1"], ["replay", "run"],
+             ["compare", "run", "run"], ["--init_from=run", "--total_steps=8"]):
+    try:
+        main(argv)
+    except SystemExit:
+        pass
+from fastppo import load
+try:
+    load("run").evaluate(episodes=1)
+except Exception:
+    pass
+"""
+
+
+@pytest.mark.parametrize("env_name", [
+    "anything:X-ram-v0", pytest.param("ALE/Pong-v5", marks=pytest.mark.full),
+    pytest.param("MiniGrid-Empty-5x5-v0", marks=pytest.mark.full),
+    pytest.param("LunarLander-v3", marks=pytest.mark.full),
+    pytest.param("Ant-v5", marks=pytest.mark.full)])
+def test_no_file_beside_a_run_is_imported_because_of_a_file_of_the_run(command, env_name):
+    assert command(*CARTPOLE, "--run_dir=run", "--eval_episodes=0")[0] == 0
+    for path in Path("run").glob("*.safetensors"):
+        forge_name(path, env_name)
+    config = json.loads(Path("run/config.json").read_text())
+    Path("run/config.json").write_text(json.dumps(config | {"env_name": env_name}))
+    for name in KNOWN:
+        Path(f"{name}.py").write_text(f"open('imported-{name}', 'w').close()\n")
+    for words in (["-c", VERBS_ON_A_RUN], ["-m", "fastppo", "eval", "run", "--episodes=1"]):
+        subprocess.run([sys.executable, *words], capture_output=True, timeout=120,
+                       env=os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(ROOT)}
+                       if words[0] == "-c" else os.environ | {"PYTHONPATH": str(ROOT)})
+    assert [*Path().glob("imported-*")] == []
+
+
+def forge_name(path: Path, env_name: str) -> None:
+    """Gives a file of a run another environment, and a checksum that fits."""
+    with safe_open(path, "pt") as file:
+        form = file.metadata()["format"]
+    tensors, texts = tensor_file.read_tensor_file(path, form, "", "")
+    texts["config"]["env_name"] = env_name
+    tensor_file.write_tensor_file(path, form, tensors, texts)
 
 
 def test_a_reader_that_has_left_is_no_error():
@@ -1247,13 +1307,16 @@ def test_a_signal_is_answered_at_once(capfd):
         "stopping; another signal ends the process at once\n")
 
 
-def test_the_second_signal_ends_the_process_at_once(monkeypatch):
+def test_a_later_signal_ends_the_process_at_once_and_one_within_a_second_is_the_same_stop(
+        monkeypatch):
     codes = []
     monkeypatch.setattr(interrupts.os, "_exit", codes.append)
     with interrupts.Interrupts() as stopping:
         stopping.stop_now = lambda: False
         os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
         assert (stopping.signum, codes) == (2, [])
+        stopping.since -= interrupts.SAME_STOP
         os.kill(os.getpid(), signal.SIGTERM)
     assert codes == [143]
 

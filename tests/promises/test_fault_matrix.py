@@ -373,6 +373,7 @@ def test_a_second_ctrl_c_ends_an_update_that_takes_too_long():
                  until="updating") as process:
         os.killpg(process.pid, signal.SIGINT)
         assert "another signal ends the process at once" in process.stderr.readline()
+        time.sleep(1.1)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate()
     assert (process.returncode, out, err) == (130, "", "")
@@ -400,6 +401,7 @@ real = os.fsync
 def interrupted(fd):
     if "checkpoint-000000000064" in os.readlink(f"/proc/self/fd/{fd}"):
         os.kill(os.getpid(), signal.SIGINT)
+        any(time.sleep(0.01) for _ in range(110))  # a signal is heard between two calls
         os.kill(os.getpid(), signal.SIGINT)
     real(fd)
 os.fsync = interrupted
@@ -410,6 +412,28 @@ os.fsync = interrupted
     assert command("--resume=auto", "--total_steps=96", "--num_workers=0") == 0
     assert summary()["steps"] == 96 and not [*Path("run").glob(".*.part")]
     assert [row["global_step"] for row in table("run/metrics.csv")] == ["32", "64", "96"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("apart", [0.001, 0.005, 0.02, 0.1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_two_signals_at_once_are_one_stop(number, apart):
+    with started("--num_workers=2", "--total_steps=100M", until="step") as process:
+        process.send_signal(number)
+        time.sleep(apart)
+        os.killpg(process.pid, number)
+        out, err = process.communicate()
+    assert process.returncode == 128 + number and err.count("stopping; another signal") == 1
+    assert Path("run/model.safetensors").is_file() and resumed_steps() == summary()["steps"]
+    assert not [*Path("run").glob(".*.part")]
+
+
+@pytest.mark.full
+def test_timeout_stops_a_run_with_a_checkpoint():
+    ran = subprocess.run(["timeout", "-s", "TERM", "8", sys.executable, MAIN, *TINY,
+                          "--env_name=CartPole-v1", "--num_workers=2", "--total_steps=100M",
+                          "--run_dir=run"], timeout=60)
+    assert ran.returncode == 124 and resumed_steps() == summary()["steps"]
 
 
 def terminal_of_its_own():
