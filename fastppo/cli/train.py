@@ -28,7 +28,7 @@ from fastppo.files.choose_folder import (
     run_elsewhere,
     run_folder,
 )
-from fastppo.files.run_folder import checkpoint_files, checkpoints_in
+from fastppo.files.run_folder import checkpoint_files, checkpoints_in, write_text
 from fastppo.machine.limits import keep_freed_memory
 from fastppo.machine.ranks import Ranks, rank_of_process
 from fastppo.settings.file_names import MODEL_FILE, SUMMARY_FILE
@@ -99,7 +99,8 @@ def shown_config(request: Request) -> str:
     if request.config.seed is None:
         config = config.replace(seed=None)
     sources = sources_of(request.given, request.changes, request.preset, config)
-    return settings_text(config, sources)
+    from fastppo.machine.child_env import without_secrets
+    return settings_text(config.replace(env_kwargs=without_secrets(config.env_kwargs)), sources)
 
 
 @contextmanager
@@ -371,6 +372,6 @@ def write_summary(folder: Path, summary: dict[str, Any]) -> None:
     """Writes the summary to a run's folder; a note says if that fails."""
     path = folder / SUMMARY_FILE
     try:
-        path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(summary, indent=2) + "\n")
     except OSError as error:
         note(f"cannot write {path}: {error.strerror}")

@@ -6,7 +6,7 @@ A new one is runs/ENVIRONMENT__NAME__SEED__TIME.
 import json
 import os
 import re
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Iterator, NamedTuple
@@ -16,6 +16,7 @@ from fastppo.config import Config
 from fastppo.errors import ConfigError, Error
 from fastppo.files.run_folder import (
     CHECKPOINTS,
+    FolderLock,
     check_init_from,
     checkpoint_files,
     free_path,
@@ -187,7 +188,8 @@ def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator
     try:
         yield folder
     except (Error, KeyboardInterrupt):
-        with suppress(OSError):  # the error that ended the run is the one to see
+        # The error that ended the run is the one to see; and what another run has is left to it.
+        with suppress(OSError, ConfigError), closing(FolderLock(folder)):
             remove_start(folder, before)
         raise
     finally:

@@ -114,12 +114,13 @@ def check_output(path: Path, example: str, endings: Sequence[str] = ()) -> None:
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[Path]:
+def replaced(path: Path, follow: bool = True) -> Iterator[Path]:
     """A new file beside `path` to write, which replaces that one at the end of the block.
 
-    After an error `path` is as it was. Of a link it is the file that it names.
+    After an error `path` is as it was. Of a link it is the file that it names, if it may `follow`;
+    else the link becomes a file.
     """
-    path = path.resolve()
+    path = path.resolve() if follow else path
     part = path.with_name(f".{path.stem[:100]}.{os.getpid()}.part{path.suffix}")
     try:
         yield part
@@ -127,6 +128,17 @@ def replaced(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a small file of a run, whole or not at all."""
+    with replaced(path, follow=False) as part, open(part, "x", encoding="utf-8") as file:
+        file.write(text)
+
+
+def no_link(path: str, flags: int) -> int:
+    """The opener of a file that is appended to, and must be no link to another one."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 @path_errors()
@@ -240,7 +252,7 @@ def make_run_folder(config: Config) -> tuple[Path, FolderLock] | tuple[None, Non
         folder.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(folder)
         text = json.dumps(public_config(config), indent=2)
-        (folder / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
+        write_text(folder / CONFIG_FILE, text + "\n")
     except OSError as error:
         raise write_error(folder, error) from error
     return folder, lock

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, Sequence
 
 # Whole words between other characters: GH_TOKEN and API_KEY, but not KEYMAP or MJKEY.
-SECRET = re.compile(r"(?<![A-Z])(API)?(KEY|TOKEN|SECRET|CREDENTIAL)S?(?![A-Z])|PASSW",
-                    re.IGNORECASE)
+SECRET = re.compile(r"(?<![A-Z])(API|ACCESS|AUTH|PRIVATE|SECRET)*(KEY|TOKEN|SECRET|CREDENTIAL)S?"
+                    r"(?![A-Z])|PASSW|PASSPHRASE|AUTHORIZATION", re.IGNORECASE)
+PASSWORD = re.compile(r"PASSW|PASSPHRASE|(?<![A-Z])PWD(?![A-Z])", re.IGNORECASE)
+USER_IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 PASS_ON = "FASTPPO_WORKER_ENV"  # names of variables that workers get although they look secret
 # Of typed modules; none in a script of the user's, whose own folder Python puts on sys.path.
 FOLDERS: list[str] = []
@@ -21,19 +23,26 @@ THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
                  "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS")
 
 
-def is_secret(name: str) -> bool:
-    """True if a name looks like that of a credential, also in camel case: authToken."""
+def secrecy(name: str) -> int:
+    """2 if a name looks like that of a password, 1 of another credential, in camel case too; or 0.
+    """
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(name))
-    return bool(SECRET.search(words))
+    return 2 if PASSWORD.search(words) else int(bool(SECRET.search(words)))
 
 
-def without_secrets(value: Any, secret: bool = False) -> Any:
-    """`value`, in which texts under a name like that of a credential are ***."""
+def without_secrets(value: Any, secret: int = 0) -> Any:
+    """`value`, in which texts under a name like that of a credential are ***.
+
+    So are numbers that are passwords, and a user in a URL; `n_keys` may be a number.
+    """
     if isinstance(value, dict):
-        return {key: without_secrets(part, secret or is_secret(key)) for key, part in value.items()}
+        return {key: without_secrets(part, max(secret, secrecy(key))) for key, part in
+                value.items()}
     if isinstance(value, list):
         return [without_secrets(part, secret) for part in value]
-    return "***" if secret and isinstance(value, str) else value
+    if isinstance(value, str):
+        return "***" if secret else USER_IN_URL.sub("***", value)
+    return "***" if secret == 2 and type(value) in (int, float) else value
 
 
 def worker_environment(allowed: Sequence[str] = ()) -> dict[str, str]:

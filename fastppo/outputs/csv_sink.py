@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Iterable, Sequence
 
 from fastppo.display.notes import note
-from fastppo.files.run_folder import free_path, write_error
+from fastppo.files.run_folder import free_path, no_link, write_error
 from fastppo.settings import metric_names
 
 MAX_WAITING = 10_000  # iterations that wait for a disk
@@ -99,7 +99,7 @@ class CsvTable:
         text = io.StringIO(newline="")
         csv.writer(text).writerows(self._fields())
         data = text.getvalue().encode()
-        with open(self.path, "r+b", buffering=0) as file:
+        with open(self.path, "r+b", buffering=0, opener=no_link) as file:
             end = file.seek(0, os.SEEK_END)
             if file.write(data) < len(data):
                 file.truncate(end)  # no half rows
@@ -117,7 +117,7 @@ class CsvTable:
 
         It needs no room on the disk. Raises ValueError or csv.Error if it is no table of a run.
         """
-        with open(self.path, "r+b") as file:
+        with open(self.path, "r+b", opener=no_link) as file:
             names = next(csv.reader([file.readline().decode()]), [])
             if names[:1] != [metric_names.GLOBAL_STEP]:
                 raise ValueError(f"{self.path} has no column {metric_names.GLOBAL_STEP}")

@@ -29,7 +29,9 @@ def save_curve(folder: Path) -> Path:
     """
     table, = read_runs(str(folder))
     with pictures.house_style():
-        return pictures.save_figure(draw_run(table), folder / CURVE_FILE)
+        if (path := folder / CURVE_FILE).is_symlink():
+            path.unlink()  # what it names is no file of this run
+        return pictures.save_figure(draw_run(table), path)
 
 
 def save_curves(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:

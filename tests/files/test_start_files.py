@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from fastppo.files import start_files
+from fastppo.errors import ConfigError
+from fastppo.files import choose_folder, run_folder, start_files
 from fastppo.files.start_files import public_words, write_start_files
 
 
@@ -58,3 +59,17 @@ def test_what_cannot_be_written_is_a_warning(tmp_path, monkeypatch, caplog, erro
     assert caplog.messages == [
         f"{tmp_path} has no complete record of its start: {error.args[-1]}"]
     assert (tmp_path / "command.txt").exists()
+
+
+def test_a_run_that_ends_before_it_has_a_folder_leaves_the_files_of_the_one_that_has_it(tmp_path):
+    folder, held = tmp_path / "run", []
+    with pytest.raises(ConfigError), choose_folder.new_folder(folder, "run"):
+        held.append(run_folder.FolderLock(folder))  # another process's
+        (folder / "config.json").write_text("{}")
+        raise ConfigError("another run is writing into it", "wait")
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+    held[0].close()
+    with pytest.raises(ConfigError), choose_folder.new_folder(folder, "run", again=True):
+        (folder / "command.txt").touch()
+        raise ConfigError("the environment is wrong", "give another")
+    assert [path.name for path in folder.iterdir()] == ["config.json"]

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import types
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from fastppo.build.check_config import check_config
 from fastppo.display import progress_lines
 from fastppo.display.progress_lines import ProgressLines, progress_line
 from fastppo.errors import ConfigError
-from fastppo.files import run_folder
+from fastppo.files import run_folder, start_files
 from fastppo.machine.installation import check_loggers
 from fastppo.machine.ranks import Ranks
 from fastppo.outputs import background_sink, metrics, sinks, wandb_sink
@@ -231,6 +232,26 @@ def test_what_looks_like_a_password_is_not_written(tmp_path):
     assert written["env_kwargs"] == {"api_key": "***", "n_keys": 3, "level": "hard",
                                      "net": {"Token": "***"}}
     assert written["model"] == "<class 'dict'>"
+
+
+def test_numbers_joined_words_and_urls_with_a_user_are_passwords_too(tmp_path):
+    hidden = {"password": 4711, "pwd": "a", "passphrase": "b", "authorization": "c",
+              "secretkey": "d"}
+    kwargs = hidden | {"url": "https://me:mine@host/x", "port": 8080, "passes": True}
+    run_folder.make_run_folder(Config(run_dir=str(tmp_path), env_kwargs=kwargs))
+    assert json.loads((tmp_path / "config.json").read_text())["env_kwargs"] == dict.fromkeys(
+        hidden, "***") | {"url": "https://***@host/x", "port": 8080, "passes": True}
+
+
+def test_files_of_a_run_are_written_whole_and_through_no_link(tmp_path):
+    for name, write in (("config.json", lambda path: run_folder.write_text(path, "new")),
+                        ("command.txt", lambda path: start_files.append_command(path, ["--x"]))):
+        (outside := tmp_path / f"outside-{name}").write_text("mine")
+        (tmp_path / name).symlink_to(outside)
+        with suppress(OSError):
+            write(tmp_path / name)
+        assert outside.read_text() == "mine"
+    assert (tmp_path / "config.json").read_text() == "new"
 
 
 def test_passwords_in_lists_in_parts_and_in_camel_case_are_not_written_either(tmp_path):
