@@ -110,10 +110,10 @@ class Serial(Environments):
                         and obs.shape == writer.shape and obs.dtype == writer.dtype):
                     rew, term, trunc = checked_reward(rew), checked_flag(term), checked_flag(trunc)
                     obs = writer.convert(obs)
+                rewards[e], slots[e][...] = rew, obs
             except BaseException as error:
                 discard_or_raise(self, self.recorder, t, e, error)
                 continue
-            rewards[e], slots[e][...] = rew, obs
             if term or trunc or length + 1 >= limit:
                 self._end_episode(actor, t, e, term, trunc or length + 1 >= limit, info)
         writer.flush(t + 1, group, running, now)

@@ -38,6 +38,7 @@ CAUSES = {
 DESCRIPTORS = 3  # of this process for each worker: mailbox, lifeline, output
 COLLECT_SECONDS = 0.05  # failures of several workers within this time are one error
 WARN_SECONDS = 30.0
+LOOKS_APART = 1.0  # seconds between two looks, usually 0.05, after which the waiting begins anew
 MOST_ALIKE = 5  # environments that failed as another one did
 
 log = logging.getLogger("fastppo")
@@ -170,7 +171,7 @@ class WorkerTeam:
 
     def restart_timers(self) -> None:
         """Restarts the time that each worker has for its current step."""
-        self._progress = [(None, time.monotonic())] * len(self.workers)
+        self._progress = [(None, *[time.monotonic()] * 2)] * len(self.workers)
 
     def check_workers(self, late: Sequence[int]) -> None:
         """Raises WorkerError if a worker has failed, or one of `late` has died or timed out."""
@@ -229,13 +230,15 @@ class WorkerTeam:
     def _check_timeout(self, w: int) -> None:
         """Raises WorkerError if worker `w` has been at the same environment step for too long."""
         where, now = (self.cells.done[w].where, self.cells.stepped[w].value()), time.monotonic()
-        before, since = self._progress[w]
-        if where != before:
-            self._progress[w] = where, now
+        before, since, looked = self._progress[w]
+        if where != before or now - looked > LOOKS_APART:  # all was stopped, as by Ctrl-Z
+            self._progress[w] = where, now, now
             return
+        self._progress[w] = where, since, now
         resetting = where[0][0] in (protocol.STARTING, protocol.RESET)
         name = "reset_timeout" if resetting else "step_timeout"
         limit, waited, place = getattr(self, name), now - since, self._place(w)
+        faults = self._fault_places(w)  # before the stack is asked for: the signal ends a sleep
         if waited > WARN_SECONDS and not self.warned:
             self.warned = True
             log.warning("still waiting for %s after %.0f s", place, waited)
@@ -245,7 +248,7 @@ class WorkerTeam:
                     f"{self.workers[w].last_output()}")
             self._close_and_raise([
                 Failure(what, ("correct the environment where its stack ends",
-                               Set(**{name: 10 * limit})), self._fault_places(w), "WorkerError")])
+                               Set(**{name: 10 * limit})), faults, "WorkerError")])
 
     def _place(self, w: int) -> str:
         """The name of worker `w`, with its environment and its step."""
@@ -289,7 +292,7 @@ def joined_texts(texts: Sequence[str]) -> str:
     lines = []
     for first, *others in alike.values():
         lines.append(first)
-        if others:
+        if others and " failed in " in first:
             named = ", ".join(text.partition(" (")[0] for text in others[:MOST_ALIKE])
             more = len(others) - MOST_ALIKE
             lines.append(f"the same in {named}" + f" and {more} more" * (more > 0))

@@ -593,3 +593,35 @@ def test_workers_that_fail_alike_are_told_of_once_with_their_places():
     assert several.endswith("\nthe same in environment 1, environment 2, environment 3,"
                             " environment 4, environment 5 and 3 more")
     assert team.joined_texts([first]) == first
+
+
+def test_faults_without_a_place_are_told_once():
+    text = "the environment's factory returned the same object twice"
+    assert team.joined_texts([text, text]) == text
+
+
+class Sly(float):
+    """A number that is one only until it is stored."""
+
+    def __float__(self):
+        raise ValueError("sly")
+
+
+def test_a_reward_that_fails_when_it_is_stored_has_a_place():
+    env = [Calm, lambda: Faulty(lambda env: (np.zeros(2, np.float32), Sly(1), False, False, {}),
+                                3, 0)]
+    with trainer(env, 0) as ppo, pytest.raises(EnvError, match="environment 1 .*step 3") as caught:
+        ppo.collect()
+    assert [place.env for place in caught.value.places] == [1]
+
+
+def test_a_group_that_was_stopped_is_not_taken_for_one_that_hangs():
+    with trainer([Calm, Calm], 1, step_timeout=1) as ppo:
+        ppo.collect()
+        workers, now = ppo.collector.vec.team, time.monotonic()
+        where = workers.cells.done[0].where, workers.cells.stepped[0].value()
+        workers._progress[0] = where, now - 60, now - 60
+        workers._check_timeout(0)  # nobody has looked for a minute
+        workers._progress[0] = where, now - 60, now
+        with pytest.raises(WorkerError, match="has not answered for 60"):
+            workers._check_timeout(0)
