@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Before torch is imported: its threads must not spin where other programs need the cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     child_env.FOLDERS[:] = [os.getcwd()]
-    child_env.leave_folder(os.getcwd(), str(Path(__file__).parents[2]))
+    child_env.leave_folder(os.getcwd(), str(Path(__file__).parents[2]), sys.path)
     words = sys.argv[1:] if argv is None else argv
     debug = DEBUG in words  # an error is then printed with its traceback
     if sys.stderr is not None and not faulthandler.is_enabled():

@@ -285,7 +285,7 @@ def _import_module(name: str, setting: str, module: str = ""):
     `name` is the value of a setting.
     """
     if not module:
-        add_folders()
+        add_folders(sys.path)
     module = module or name.partition(":")[0]
     if not module or module.startswith(".") or module.endswith(".py"):
         path = Path(module.removesuffix(".py"))

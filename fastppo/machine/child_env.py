@@ -62,7 +62,7 @@ def import_path() -> list[str]:
     return path if package in path else [*path, package]
 
 
-def add_folders(path: list[str] = sys.path) -> None:
+def add_folders(path: list[str]) -> None:
     """Adds FOLDERS to a path, before installed packages, as in a script of the user's.
 
     They come after Python's own modules, which a file such as queue.py must not hide.
@@ -73,7 +73,7 @@ def add_folders(path: list[str] = sys.path) -> None:
             path.insert(next(installed, len(path)), folder)
 
 
-def leave_folder(folder: str, own: str, path: list[str] = sys.path) -> None:
+def leave_folder(folder: str, own: str, path: list[str]) -> None:
     """Removes `folder`, which `python -m` puts first, from a path; not the package's `own` one."""
     if path[:1] in ([""], [folder]) and folder != own:
         del path[0]
