@@ -110,7 +110,7 @@ class Learner:
                 batch = transform(rollout, batch, iteration, epoch)
             order = order_at(len(samples.adv), self.config.seed, iteration, epoch, device)
             epochs.append(self._epoch(batch, order, coefs))
-            self.kl_control.adapt(epochs[-1]["approx_kl"], coefs, epoch, samples.units)
+            self.kl_control.adapt(epochs[-1]["approx_kl"], coefs, epoch, samples)
             if self.kl_control.exceeded(epochs[-1]["approx_kl"]):
                 break
         return epochs

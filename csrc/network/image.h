@@ -11,8 +11,8 @@ typedef struct {
     int64_t frames, channels, places, last, brightest;
 } Image;
 
-/* x [places, frames channels] = image / brightest. Its frames are those of the numbers `stack` [frames]
- * from `from` on, or where it is NULL the first ones. */
+/* x [places, frames channels] = image / brightest. Its frames are those of the numbers `stack`
+ * [frames] from `from` on, or where it is NULL the first ones. */
 void image_read(const Image *image, const uint8_t *from, const int64_t *stack, float *x);
 
 /* to [channels places] = from [places channels]; with exchanged sizes the other way round. */

@@ -69,7 +69,7 @@ def placement_among(source: EnvSource, devices: Sequence[str]) -> Placement:
                 seconds[device] = math.inf
             gc.collect()  # of a trial some parts name each other
             with suppress(RuntimeError):  # of torch, once a capture has failed
-                torch.cuda.empty_cache()  # what torch keeps is not free for the run's forecast
+                torch.cuda.empty_cache()  # the run has the memory that torch keeps
     return Placement(min(seconds, key=lambda device: seconds[device]), seconds)
 
 

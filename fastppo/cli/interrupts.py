@@ -56,9 +56,9 @@ class Interrupts:
         if hasattr(signal, "SIGALRM") and self.before:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
         for signum, handler in self.before.items():
-            ignored = self.ends_process and self.signum and signum in SIGNALS
-            signal.signal(signum, signal.SIG_IGN if ignored else
-                          signal.SIG_DFL if handler is None else handler)
+            if self.ends_process and self.signum and signum in SIGNALS:
+                handler = signal.SIG_IGN
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
 
     def _handle(self, signum: int, frame) -> None:
         if self.signum:

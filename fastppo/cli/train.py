@@ -29,6 +29,7 @@ from fastppo.files.choose_folder import (
     run_folder,
 )
 from fastppo.files.run_folder import checkpoint_files, checkpoints_in, write_text
+from fastppo.machine.child_env import without_secrets
 from fastppo.machine.limits import keep_freed_memory
 from fastppo.machine.ranks import Ranks, rank_of_process
 from fastppo.settings.file_names import MODEL_FILE, SUMMARY_FILE
@@ -99,7 +100,6 @@ def shown_config(request: Request) -> str:
     if request.config.seed is None:
         config = config.replace(seed=None)
     sources = sources_of(request.given, request.changes, request.preset, config)
-    from fastppo.machine.child_env import without_secrets
     return settings_text(config.replace(env_kwargs=without_secrets(config.env_kwargs)), sources)
 
 
@@ -290,7 +290,6 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
     from fastppo.errors import Error
     from fastppo.evaluation.loaded_policy import has_text
     from fastppo.evaluation.video_file import best_format
-    from fastppo.machine.child_env import without_secrets
     from fastppo.outputs.video_recorder import record_episode
     from fastppo.reports.curves import save_curve
     try:

@@ -164,10 +164,10 @@ def own_samples(batch: Batch, samples: Tensor, row_of: Tensor) -> OwnSamples:
 
 def own_environments(rollout: Rollout, ranks: Ranks) -> Rollout:
     """The part of a rollout that is of this rank's environments, whose observations are here."""
-    count = rollout.rew.shape[1]
-    own, obs = slice(ranks.first(count), ranks.last(count)), rollout.obs
     if ranks.size == 1:
         return rollout
+    count, obs = rollout.rew.shape[1], rollout.obs
+    own = slice(ranks.first(count), ranks.last(count))
     return Rollout(FrameStacks(obs.frames, obs.stacks[:, own]) if isinstance(obs, FrameStacks)
                    else tree_map(lambda x: x[:, own], obs), *(x[:, own] for x in rollout[1:]))
 
@@ -177,8 +177,7 @@ def _flatten_own(ranks: Ranks, envs: int, rollout: Rollout, device: torch.device
     if isinstance(obs := rollout.obs, FrameStacks):  # without the frames of the others
         first, last = (len(obs.frames) // envs * end(envs) for end in (ranks.first, ranks.last))
         rollout = rollout._replace(obs=FrameStacks(obs.frames[first:last], obs.stacks - first))
-    adv, ret = (torch.cat(parts, 1).flatten().to(device)
-                for parts in zip(*ranks.gather((rollout.adv.clone(), rollout.ret.clone()))))
+    adv, ret = (x.flatten().to(device) for x in ranks.join(rollout.adv, rollout.ret))
     return flatten_rollout(rollout, device)._replace(adv=adv, ret=ret)
 
 

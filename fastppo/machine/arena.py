@@ -99,10 +99,9 @@ def _allocate(spec: Spec) -> int:
         os.close(fd)
         largest = sorted(spec, key=lambda name: -_padded_bytes(*spec[name]))[:3]
         named = ", ".join(f"{name} {_mib(_padded_bytes(*spec[name]))}" for name in largest)
-        raise ConfigError(f"the rollout needs {_mib(size)} of shared memory ({named}, ...),"
-                          f" but {_mib(free)} are free",
-                          "free memory, or use fewer environments or steps (num_envs, num_steps)"
-                          ) from error
+        raise ConfigError(f"the rollout needs {_mib(size)} of shared memory ({named}, ...), but"
+                          f" {_mib(free)} are free", "free memory, or use fewer environments or"
+                          " steps (num_envs, num_steps)") from error
     return fd
 
 

@@ -14,6 +14,7 @@ from typing import Any, Sequence
 # Whole words between other characters: GH_TOKEN and API_KEY, but not KEYMAP or MJKEY.
 SECRET = re.compile(r"(?<![A-Z])(API|ACCESS|AUTH|PRIVATE|SECRET)*(KEY|TOKEN|SECRET|CREDENTIAL)S?"
                     r"(?![A-Z])|PASSW|PASSPHRASE|AUTHORIZATION", re.IGNORECASE)
+# The variable PWD is a folder, so that SECRET, which chooses variables, lacks the word.
 PASSWORD = re.compile(r"PASSW|PASSPHRASE|(?<![A-Z])PWD(?![A-Z])", re.IGNORECASE)
 USER_IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 PASS_ON = "FASTPPO_WORKER_ENV"  # names of variables that workers get although they look secret

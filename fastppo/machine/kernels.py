@@ -164,8 +164,9 @@ def forward(plan, packed, mean, scale, obs, out, limit=10.0, /):
     """out [n p] = the plan's networks at clip((obs - mean) * scale, -limit, limit), obs f32 [n o].
 
     mean and scale, f32 [o], may both be None: the observations are then neither normalised nor
-    clipped. A plan of images takes their bytes, u8 [n o], over the one that becomes 1. A row's bits
-    do not depend on the other rows. The definition is torch's Linear, Conv2d, Tanh, ReLU and ELU.
+    clipped. A plan of images takes their bytes, u8 [n o], over the byte that becomes 1. The bits of
+    a row do not depend on the other rows. The definition is torch's Linear, Conv2d, Tanh, ReLU and
+    ELU.
     """
 
 

@@ -55,6 +55,14 @@ class Ranks:
             dist.all_gather_object(found, one, group=self.group)
         return found
 
+    def join(self, *tensors: Any) -> list[Any]:
+        """Tensors [t e ...] of this rank's environments, completed by those of the others."""
+        if self.size == 1:
+            return [*tensors]
+        import torch
+        parts = self.gather([x.clone() for x in tensors])  # a view would be sent with all it is of
+        return [torch.cat(found, 1) for found in zip(*parts)]
+
     def share(self, one: Any) -> Any:
         """The object that rank 0 gives."""
         if self.size == 1:
@@ -112,7 +120,7 @@ def _backends(backend: str, device_ids: Sequence[int] | None) -> str:
     if backend == "nccl" and not nccl:
         raise ConfigError("backend=nccl needs an NVIDIA GPU and a torch with NCCL",
                           Set(backend="gloo"))
-    numbers = _gpus_here(device_ids)
+    numbers = [device_ids[i % len(device_ids)] for i in range(ranks_here())] if device_ids else []
     shared = len({*numbers}) < len(numbers)
     if backend == "nccl" and shared:
         raise ConfigError(f"backend=nccl needs a GPU for each process, and device_ids are"
@@ -134,11 +142,6 @@ def rank_count() -> int:
 def ranks_here() -> int:
     """The number of these processes on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", rank_count())) if rank_count() > 1 else 1
-
-
-def _gpus_here(device_ids: Sequence[int] | None) -> list[int]:
-    """The numbers of the GPUs that `device_ids` give the ranks of this machine; none without."""
-    return [device_ids[i % len(device_ids)] for i in range(ranks_here())] if device_ids else []
 
 
 def device_number(device_ids: Sequence[int] | None) -> int:

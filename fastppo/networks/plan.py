@@ -46,7 +46,7 @@ def plan_array(rows: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def image_row(image: StoredLeaf) -> tuple[int, ...]:
-    """The row of an observation that is an image: how its bytes lie, and the one that becomes 1."""
+    """The row of an image that is the observation: how its bytes lie, and which becomes 1."""
     planes, height, width = image.image_shape
     last = image.shape[-2:] != (height, width)
     frames = image.shape[0] if len(image.shape) == 4 else 1

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Sequence
 
 import numpy as np
-import torch
 
 from fastppo.collect import Rollout
 from fastppo.envs.atari import GAME_LENGTH, GAME_RETURN
@@ -176,8 +175,7 @@ def explained_variance(rollout: Rollout, ranks: Ranks) -> float:
 
     1 for a perfect critic, 0 for constant ret.
     """
-    parts = zip(*ranks.gather([getattr(rollout, name).clone() for name in ("ret", "val", "valid")]))
-    ret, val, valid = (torch.cat(part, 1) for part in parts)
+    ret, val, valid = ranks.join(rollout.ret, rollout.val, rollout.valid)
     ret, val = ret[valid].double(), val[valid].double()
     variance = ret.var(correction=0).item() if len(ret) else 0.0
     return 1 - (ret - val).var(correction=0).item() / variance if variance > 0 else 0.0

@@ -74,8 +74,9 @@ def compare_runs(a: Sequence[RunTable], b: Sequence[RunTable], metric: str | Non
                           "give groups without a common run")
     score, values = run_scores([*a, *b], metric)
     titles = {table.env_name: table.title for table in [*a, *b]}
-    first, second = (by_environment([*titles], side, part) for side, part in (
-        (a, values[:len(a)]), (b, values[len(a):])))
+    scores = values[:len(a)], values[len(a):]
+    first, second = ([part[[table.env_name == name for table in side]] for name in titles]
+                     for side, part in zip((a, b), scores))  # of each environment
     for title, *parts in zip(titles.values(), first, second):
         if not all(map(len, parts)):
             raise ConfigError(f"{title} is in one group only", "give groups of the same"
@@ -83,16 +84,9 @@ def compare_runs(a: Sequence[RunTable], b: Sequence[RunTable], metric: str | Non
     few = min(map(len, (*first, *second)))
     warnings = [f"{few} runs on a side are few, and the intervals too narrow; use {FEW_RUNS} or"
                 " more on each side"] * (few < FEW_RUNS)
-    sides = [side_of(parts, part) for parts, part in zip(
-        normalised(first, second), (values[:len(a)], values[len(a):]))]
-    return Comparison([*titles.values()], warnings, score, *sides,
+    return Comparison([*titles.values()], warnings, score,
+                      *map(side_of, normalised(first, second), scores),
                       bootstrapped((*first, *second), improvement_over))
-
-
-def by_environment(names: Sequence[str], tables: Sequence[RunTable], scores: np.ndarray
-                   ) -> list[np.ndarray]:
-    """The scores f64 [runs] of each environment."""
-    return [scores[[table.env_name == name for table in tables]] for name in names]
 
 
 def normalised(first: Sequence[np.ndarray], second: Sequence[np.ndarray]

@@ -132,8 +132,8 @@ class Environments:
         others = {id(env.unwrapped) for one in OPEN if one is not self for env in one.envs}
         if others & {id(env.unwrapped) for env in self.envs}:
             OPEN.discard(self)
-            raise EnvError(f"{self.name}the environment's factory returned the one that training"
-                           " steps", "make a new environment in every call: PPO(lambda: MyEnv())")
+            raise EnvError("for an evaluation the factory returned the one that training steps",
+                           "make a new environment in every call: PPO(lambda: MyEnv())")
 
     def close(self) -> None:
         """Closes the environments; an error of one of them is printed."""

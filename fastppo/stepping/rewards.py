@@ -49,9 +49,14 @@ def fill_rewards(arena: Arena, config: Config, returns: ReturnScaling, iteration
     if config.norm_rewards:
         rew *= np.float32(returns.scale(iteration, rew, term | trunc, valid, config.gamma))
         np.clip(rew, -config.reward_limit, config.reward_limit, out=rew)
-        share = (abs(rew) == np.float32(config.reward_limit))[valid].mean() if valid.any() else 0.0
-        if share > 0.5 and not returns.warned:
-            returns.warned = True
-            log.warning("%.0f %% of the normalised rewards are at reward_limit=%g, and do not"
-                        " differ: rewards are large beside the spread of their discounted sums"
-                        "\n  fix: norm_rewards=False", 100 * share, config.reward_limit)
+        warn_at_limit(returns, rew[valid], config.reward_limit)
+
+
+def warn_at_limit(returns: ReturnScaling, rew: np.ndarray, limit: float) -> None:
+    """Warns once if more than half of the normalised rewards [b] are at their limit."""
+    share = 0.0 if returns.warned or not len(rew) else float((abs(rew) == np.float32(limit)).mean())
+    if share > 0.5:
+        returns.warned = True
+        log.warning("%.0f %% of the normalised rewards are at reward_limit=%g, and do not differ:"
+                    " rewards are large beside the spread of their discounted sums"
+                    "\n  fix: norm_rewards=False", 100 * share, limit)

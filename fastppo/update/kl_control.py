@@ -6,6 +6,7 @@ import math
 from torch import Tensor
 
 from fastppo.config import Config
+from fastppo.update.batches import Batch
 from fastppo.update.coefficients import Coefficients
 
 SLOWEST, FASTEST, FACTOR = 1e-6, 1e-2, 1.5  # of the adaptive learning rate [rl_games]
@@ -30,18 +31,19 @@ class KLControl:
         lr = coefs.lr if self.state is None else self.state
         return lr, lr if self.config.critic_lr is None else coefs.critic_lr
 
-    def adapt(self, kl: Tensor, coefs: Coefficients, epoch: int, units: int) -> None:
+    def adapt(self, kl: Tensor, coefs: Coefficients, epoch: int, samples: Batch) -> None:
         """Adapts the learning rate to the mean KL [] of `epoch`, which is read only if needed.
 
-        The KL of the first epoch is 0, but for rounding, if it has one minibatch, such as where the
-        samples are of one unit only: it is computed before the step.
+        The KL of the first epoch is 0, but for rounding, if the samples are one minibatch: it is
+        computed before the step.
         """
         self._warn_at_rate_0(coefs)
-        first = epoch == 0 and min(self.config.num_minibatches, units) == 1
-        lr, aim = self.rates(coefs)[0], None if first else self.config.adaptive_kl
-        if aim is not None and kl > 2.0 * aim:
+        lr, aim = self.rates(coefs)[0], self.config.adaptive_kl
+        if aim is None or epoch == 0 and min(self.config.num_minibatches, samples.units) == 1:
+            return
+        if kl > 2.0 * aim:
             self.state = max(lr / FACTOR, SLOWEST)
-        elif aim is not None and 0 != kl < 0.5 * aim:  # rounding can make a small KL negative
+        elif 0 != kl < 0.5 * aim:  # rounding can make a small KL negative
             self.state = min(lr * FACTOR, FASTEST)
 
     def exceeded(self, kl: Tensor) -> bool:
@@ -52,7 +54,7 @@ class KLControl:
     def restore(self, state: float | None) -> None:
         """Restores a `state`; ValueError if it is no learning rate.
 
-        It may be out of the limits of an adaptation: lr is, too, in which it begins.
+        It may lie outside the limits above, because `lr`, from which it is adapted, may.
         """
         if state is not None and not 0 < float(state) < math.inf:
             raise ValueError(f"the adapted learning rate is {state!r}")

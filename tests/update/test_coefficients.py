@@ -3,6 +3,7 @@
 import json
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from fastppo.update.coefficients import coefficients_at, coefficients_of, schedu
 from fastppo.update.flat_parameters import is_critic
 from fastppo.update.kl_control import FASTEST, SLOWEST, KLControl
 
+FOUR = SimpleNamespace(units=4)  # samples
 NAMES = ["lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef"]
 SCHEDULES = {  # the value at first, half way and at last
     "constant:0.2": (0.2, 0.2, 0.2), "linear:0.2": (0.2, 0.1, 0.0), "cosine:0.2": (0.2, 0.1, 0.0),
@@ -202,7 +204,7 @@ def test_the_learning_rate_follows_the_kl_within_bounds(lr, kl, wanted):
     config = Config(lr=lr, adaptive_kl=0.01)
     now, pace = coefficients_at(config, 0.3), KLControl(config)
     assert pace.rates(now) == (lr, lr)
-    pace.adapt(torch.tensor(kl), now, 0, 4)
+    pace.adapt(torch.tensor(kl), now, 0, FOUR)
     assert not pace.exceeded(torch.tensor(kl))
     assert pace.rates(now) == pytest.approx((wanted, wanted))
     pace.restore(None)
@@ -212,7 +214,7 @@ def test_the_learning_rate_follows_the_kl_within_bounds(lr, kl, wanted):
 def test_a_critic_with_a_rate_of_its_own_keeps_it_under_an_adaptive_one():
     config = Config(lr=1e-3, critic_lr=4e-3, adaptive_kl=0.01, anneal_lr=False)
     now, pace = coefficients_at(config, 0.5), KLControl(config)
-    pace.adapt(1.0, now, 1, 4)
+    pace.adapt(1.0, now, 1, FOUR)
     assert pace.rates(now) == (1e-3 / 1.5, 4e-3)
 
 
@@ -265,7 +267,7 @@ def test_one_minibatch_is_counted_where_the_settings_name_more(trainer):
 def test_a_rate_out_of_the_limits_is_restored_as_it_was_adapted(lr, kl):
     config = Config(lr=lr, adaptive_kl=0.01)
     pace, again = KLControl(config), KLControl(config)
-    pace.adapt(torch.tensor(kl), coefficients_at(config, 1.0), 1, 4)
+    pace.adapt(torch.tensor(kl), coefficients_at(config, 1.0), 1, FOUR)
     again.restore(pace.state)
     assert again.state == pace.state != lr
 
