@@ -88,7 +88,7 @@ def boundary_tree(boundary: Boundary, log: EpisodeLog) -> dict[str, Any]:
     histories = log.histories(boundary.log) if boundary.log.step else []
     kept = [one.actions for one in histories if one.actions is not None]
     return {"progress": boundary.progress, "returns": boundary.returns, "step": boundary.log.step,
-            "episodes": boundary.log.episodes,
+            "episodes": boundary.log.episodes, "totals": boundary.log.totals,
             "length": np.array([-1 if one.actions is None else len(one.actions)
                                 for one in histories], np.int64),
             "actions": np.concatenate(kept) if kept else log.views.act[:0, 0],
@@ -101,8 +101,9 @@ def resumed_episodes(tree: dict[str, Any], rows: np.ndarray) -> ResumedEpisodes:
     Raises ValueError if its arrays do not fit each other or the rows.
     """
     episodes, length = tree["episodes"], tree["length"]
-    if not (len(length), 4) == (len(rows), 4) == episodes.shape or len(tree["actions"]) != length[
-            length > 0].sum():
+    totals = tree.get("totals", np.full(len(rows), np.nan))  # which older files lack
+    if not (len(length), 4) == (len(rows), 4) == (*totals.shape, 4) == episodes.shape or len(
+            tree["actions"]) != length[length > 0].sum():
         raise ValueError("the running episodes do not fit each other")
     starts, steps = episodes[:, 1::2], int(tree["step"]) - episodes[:, 3]
     if not (0 <= episodes.min() and episodes.max() < 2**31 and (starts[:, 0] >= starts[:, 1]).all()
@@ -113,8 +114,8 @@ def resumed_episodes(tree: dict[str, Any], rows: np.ndarray) -> ResumedEpisodes:
         field[...] = values
     actions = np.split(tree["actions"], np.cumsum(length.clip(0))[:-1])
     return ResumedEpisodes(int(tree["step"]), [
-        EpisodeHistory(*map(int, one), None if count < 0 else taken)
-        for one, count, taken in zip(episodes, length, actions)], rows)
+        EpisodeHistory(*map(int, one), None if count < 0 else taken, float(total))
+        for one, count, taken, total in zip(episodes, length, actions, totals)], rows)
 
 
 def check_alike(arrays: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> None:

@@ -147,7 +147,7 @@ class DeviceVector:
             write(columns.final, t, found.final)
         ended = found.term | found.trunc
         self.returns, self.lengths = self.returns + found.rew, self.lengths + 1
-        columns.total[t] = torch.where(ended, self.returns, torch.nan)
+        columns.total[t] = self.returns
         columns.length[t] = self.lengths * ended
         self.returns, self.lengths = (x.masked_fill(ended, 0) for x in (self.returns, self.lengths))
         return found.final is not None

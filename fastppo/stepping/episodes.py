@@ -23,7 +23,7 @@ class RolloutViews(NamedTuple):
     raw: np.ndarray  # f32 [t e]
     term: np.ndarray  # bool [t e]
     trunc: np.ndarray  # bool [t e]
-    total: np.ndarray  # f64 [t e] return of the episode that ended at this step
+    total: np.ndarray  # f64 [t e] return of the episode until this step
     length: np.ndarray  # i64 [t e] its length in steps; 0 where none ended
     same_game: np.ndarray  # bool [t e] the episode that begins after it continues its game
     fin: np.ndarray  # [e ...] the last final observation
@@ -69,11 +69,10 @@ class RolloutRecorder:
         self.infos.add(t, e, {} if again else finite_scalars(info))  # those of games are shown
 
     def finish_rollout(self, steps: int) -> None:
-        """Writes the rewards of a rollout, and the returns and infos of the episodes that ended."""
+        """Writes the rewards and returns of a rollout, and the infos of the episodes that ended."""
         views, rewards, returns = self.views, self.rewards[:steps], self.returns.copy()
         ended, total = views.length[:steps] > 0, np.empty_like(rewards)
         kernels.discounted(rewards, ended, 1.0, returns, total)
-        views.raw[:steps] = rewards
-        np.copyto(views.total[:steps], total, where=ended)
+        views.raw[:steps], views.total[:steps] = rewards, total
         self.infos.write(views.infos)
         self.next_rollout = self.origin + steps, returns

@@ -36,6 +36,7 @@ class EpisodeHistory(NamedTuple):
     first_number: int  # of the episode with which its game began
     first_start: int
     actions: np.ndarray | None  # [n ...] as stored, since first_start; None if there are too many
+    total: float = math.nan  # its return until now; nan: not known
 
 
 class ResumedEpisodes(NamedTuple):
@@ -55,6 +56,7 @@ class LogState(NamedTuple):
 
     step: int  # steps that every environment has taken
     episodes: np.ndarray  # i64 [e 4] the first four fields of the EpisodeHistory of each
+    totals: np.ndarray  # f64 [e] the returns of these episodes
     rollouts: tuple[tuple[int, np.ndarray], ...] = ()  # (first step, act [t e ...]) of the earlier
 
 
@@ -66,7 +68,8 @@ class EpisodeLog:
 
     def __init__(self, views: RolloutViews, limit: int):
         self.views, self.limit = views, limit
-        self.state = LogState(0, np.zeros((views.act.shape[1], 4), np.int64))
+        episodes = np.zeros((views.act.shape[1], 4), np.int64)
+        self.state = LogState(0, episodes, np.zeros(len(episodes)))
 
     def record(self, step: int) -> None:
         """Adds the complete rollout that began at `step`; one that is there changes nothing.
@@ -79,12 +82,13 @@ class EpisodeLog:
         stop = step + len(act)
         episodes, rollouts = self._episodes_at(stop), (*before.rollouts, (step, act.copy()))
         oldest = max(episodes[:, 3].min(), stop - self.limit)
-        self.state = LogState(stop, episodes, tuple(
+        totals = np.where(self.views.length[-1] > 0, 0.0, self.views.total[-1])
+        self.state = LogState(stop, episodes, totals, tuple(
             (first, rows) for first, rows in rollouts if first + len(rows) > oldest))
 
     def _episodes_at(self, stop: int) -> np.ndarray:
         """The `episodes` of LogState at step `stop` of the current rollout."""
-        begin, known, _ = self.state
+        begin, known, *_ = self.state
         if not (rows := min(stop - begin, len(self.views.length))):
             return known
         ended = self.views.length[:rows] > 0
@@ -114,11 +118,11 @@ class EpisodeLog:
 
     def histories(self, state: LogState) -> list[EpisodeHistory]:
         """The running episodes of all environments between two rollouts."""
-        stop, episodes, rollouts = state
+        stop, episodes, totals, rollouts = state
         rollouts = (*rollouts, (stop, self.views.act[:0]))  # for episodes without a step
         return [EpisodeHistory(*one, None if stop - one[3] > self.limit
-                               else actions_between(rollouts, e, one[3], stop))
-                for e, one in enumerate(episodes.tolist())]
+                               else actions_between(rollouts, e, one[3], stop), total)
+                for e, (one, total) in enumerate(zip(episodes.tolist(), totals.tolist()))]
 
     def resume(self, resumed: ResumedEpisodes | None, restarted: Sequence[int]) -> None:
         """Begins with resumed episodes, if any; in the environments `restarted` new ones began."""
@@ -126,15 +130,16 @@ class EpisodeLog:
             return
         episodes = np.array([one[:4] for one in resumed.histories], np.int64)
         actions = [one.actions for one in resumed.histories]
+        totals = np.array([one.total for one in resumed.histories])
         for e in restarted:
-            number = episodes[e, 0] + 1
+            number, totals[e] = episodes[e, 0] + 1, 0.0
             episodes[e], actions[e] = (number, resumed.step, number, resumed.step), ()
         act, first = self.views.act, max(int(episodes[:, 3].min()), resumed.step - self.limit)
         rows = np.zeros((resumed.step - first, *act.shape[1:]), act.dtype)
         for e, taken in enumerate(actions):
             taken = () if taken is None else taken
             rows[len(rows) - len(taken):, e] = np.reshape(taken, (-1, *act.shape[2:]))
-        self.state = LogState(resumed.step, episodes, ((first, rows),))
+        self.state = LogState(resumed.step, episodes, totals, ((first, rows),))
         if restarted:
             more = len(restarted) - MOST_NAMED
             log.warning("resumed, but not bit for bit: the running episodes of environments %s"
@@ -217,13 +222,15 @@ def resume_episode(envs: Any, e: int, resumed: ResumedEpisodes) -> bool:
         return False
     for _ in range(2):
         try:
-            (obs, info), envs.recorder.returns[e] = replay_episode(
+            (obs, info), total = replay_episode(
                 envs, e, history, envs.actor.to_env, envs.rules.replay_timeout)
+            envs.recorder.returns[e] = total
             if obs is not None:
                 envs.receive(e, obs, info)
             envs.writer.flush_first(range(e, e + 1))
-            return all(one.tobytes() == two.tobytes() for one, two in zip(
-                leaf_arrays(envs.obs[-1][e:e + 1]), leaf_arrays(resumed.obs[e:e + 1])))
+            return (total == history.total or math.isnan(history.total)) and all(
+                one.tobytes() == two.tobytes() for one, two in zip(
+                    leaf_arrays(envs.obs[-1][e:e + 1]), leaf_arrays(resumed.obs[e:e + 1])))
         except EnvError as error:
             log.warning("a replay has failed: %s", error.what)
             if isinstance(error.__cause__, TimeoutError):

@@ -198,6 +198,34 @@ def test_a_checkpoint_before_the_first_iteration_is_that_of_a_new_run(tmp_path):
         assert differing(want, iterations(ppo, 2)) == []
 
 
+class Worth(Chance):
+    """An environment of which a step is worth `reward`."""
+
+    def __init__(self, reward, **settings):
+        super().__init__(FLOATS, Discrete(3), **settings)
+        self.reward = reward
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, self.reward, *rest
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_other_rewards_in_a_replay_are_another_run(workers, tmp_path, caplog):
+    paths = tmp_path / "one.safetensors", tmp_path / "two.safetensors"
+    with PPO(partial(Worth, 1.0), **TINY) as ppo:
+        iterations(ppo, 2)
+        ppo.checkpoint(paths[0])
+    with PPO.resume(paths[0], partial(Worth, 1.0), num_workers=workers) as ppo:
+        ppo.checkpoint(paths[1])
+    one, two = (find_checkpoint(path).state["boundary"]["totals"].tolist() for path in paths)
+    assert one == two and any(one) and caplog.text == ""
+    with PPO.resume(paths[0], partial(Worth, 2.0), num_workers=workers) as ppo:
+        iterations(ppo, 1)
+    running = ", ".join(str(e) for e, total in enumerate(one) if total)
+    assert f"the running episodes of environments {running} could not be replayed" in caplog.text
+
+
 class Wild(Chance):
     """An environment whose episodes are no function of seed and actions."""
 

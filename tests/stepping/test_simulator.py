@@ -101,8 +101,8 @@ def test_a_rollout_has_what_the_simulator_did(trainer, finals, device):
         np.testing.assert_array_equal(rollout.trunc, ended & (np.arange(ENVS) != 0))
         assert rollout.valid.all() and rollout.obs.device.type == device
         np.testing.assert_array_equal(ppo.arena["length"], ended * length)
-        totals = np.where(ended, length * (length + 1) / 4, np.nan)
-        np.testing.assert_array_equal(ppo.arena["total"], totals)
+        lasted = np.where(ended, length, age)
+        np.testing.assert_array_equal(ppo.arena["total"], lasted * (lasted + 1) / 4)
         obs = rollout.obs.clone()
         for e in range(ENVS):  # the final observations, which obs does not have
             for t in np.flatnonzero(ended[:, e]):
