@@ -234,9 +234,9 @@ class Config:
     none: off [SB3]"""
 
     device: str = "cpu"
-    """Device of the learner: cpu, cuda, cuda:1, ..., or auto: cuda or cpu, whichever acts and
-    updates faster in a short measurement, which leaves some hundred MiB of the GPU in use; with
-    device_ids or under torchrun nothing is measured, and auto is cuda if there is a GPU"""
+    """Device of the learner: cpu, cuda, cuda:1, ..., or auto: cuda if there is a GPU and the
+    network has convolutions or a layer of 256 units, else cpu; with device_ids cuda if there is
+    one"""
     device_ids: tuple[int, ...] | None = None
     """GPUs of the processes of one machine that torchrun starts, such as 0,1, or 0,0 to share one;
     for device=cuda; none: process 0 has GPU 0, and so on"""

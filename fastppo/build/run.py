@@ -15,7 +15,6 @@ from fastppo.build.compiled_support import unsupported_in_learner
 from fastppo.build.given_settings import config_for, env_label, make_source
 from fastppo.build.learner import make_learner
 from fastppo.build.model import build_policy, compile_network
-from fastppo.build.placement import place
 from fastppo.build.resolve import resolve
 from fastppo.collect import Collector, Progress, Rollout
 from fastppo.config import Config
@@ -67,8 +66,7 @@ class Run:
             self.source = env if isinstance(env, EnvSource) else make_source(
                 env, config_for(env, settings))
             resources.callback(self.source.close)
-            self.placement = place(self.source)
-            config = resolve(self.source, self.placement and self.placement.device)
+            config = resolve(self.source)
             self.ranks = join_ranks(config)
             resources.callback(self.ranks.close)
             self.config = config = config.replace(seed=self.ranks.share(config.seed))

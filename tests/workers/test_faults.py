@@ -134,9 +134,8 @@ def test_a_wrong_answer_to_reset_names_the_episode_that_did_not_begin(reply, tex
 
 
 @pytest.mark.parametrize("name, fix", [
-    ("reward [1]", "return one number as reward: reward.item()"),
-    ("shape (5,)", "return observations of the shape that observation_space declares"),
-    ("an infinity", "--nan_policy=reset_env"), ("text", "or declare theirs")])
+    ("reward [1]", "correct what the environment returns"),
+    ("an infinity", "--nan_policy=reset_env"), ("text", "or the space that it declares")])
 def test_the_fix_of_a_wrong_answer_says_what_to_return(name, fix):
     assert fix in fix_text(failure(BAD_ANSWERS[name][0], 0).fix, shell=True)
 
