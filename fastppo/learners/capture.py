@@ -3,7 +3,10 @@
 Source: PyTorch's notes on CUDA semantics, "Whole-network capture".
 """
 
-from typing import Callable
+import gc
+import warnings
+from contextlib import contextmanager, nullcontext
+from typing import Callable, Iterator
 
 import torch
 
@@ -13,6 +16,21 @@ WARM_UP = 3  # steps before the capture, in which libraries choose their kernels
 
 # Why the first capture of this process failed. Torch's allocator then refuses every other one.
 failures: list[str] = []
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """An operation inside that waits for the GPU is an error.
+
+    In a capture it would be one after which torch 2.11 refuses other captures and random numbers.
+    """
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(action="ignore"):  # that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
 
 
 def captured(step: Callable[[], None], repeat: Callable[[], None] = lambda: None
@@ -29,8 +47,9 @@ def captured(step: Callable[[], None], repeat: Callable[[], None] = lambda: None
     try:
         side.wait_stream(own)
         with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                step()
+            for left in reversed(range(WARM_UP)):
+                with nullcontext() if left else _no_waiting():
+                    step()
                 repeat()
         own.wait_stream(side)
         begun = True

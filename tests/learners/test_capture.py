@@ -28,6 +28,7 @@ def calls(monkeypatch):
     made = SimpleNamespace(replay=lambda: found.append("replay"))
     for name, fake in (("CUDAGraph", lambda: made), ("Stream", stream), ("current_stream", stream),
                        ("graph", graph), ("stream", nullcontext),
+                       ("get_sync_debug_mode", lambda: 0), ("set_sync_debug_mode", found.append),
                        ("set_stream", lambda own: found.append("own"))):
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(capture, "failures", [])
@@ -43,9 +44,10 @@ def step_failing_at(calls, number):
     return step
 
 
-def test_a_step_runs_thrice_before_it_is_captured(calls):
+def test_a_step_runs_thrice_before_it_is_captured_and_the_third_time_may_not_wait(calls):
     capture.captured(step_failing_at(calls, 0), lambda: calls.append("undone"))()
-    assert calls == ["step", "undone"] * 3 + ["capture", "step", "own", "replay"]
+    assert calls == ["step", "undone"] * 2 + [
+        "error", "step", 0, "undone", "capture", "step", "own", "replay"]
 
 
 def test_after_a_failed_capture_no_other_is_tried_and_its_cause_is_named(calls):

@@ -11,7 +11,6 @@ import torch
 from envs_for_tests import Chance, Fenced
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from on_a_gpu import output_alone
 from tiny_settings import TINY
 
 from fastppo import PPO
@@ -129,31 +128,6 @@ def test_waiting_is_for_the_gpu_of_the_mirror_alone(monkeypatch):
     for name in ("cpu", "cuda:1"):
         device_actor.ObservationMirror.wait(SimpleNamespace(device=torch.device(name)))
     assert waits == ["cuda:1"]
-
-
-class Asks(torch.nn.Module):
-    """A model whose forward waits for the device, which no graph can."""
-
-    def __init__(self, obs_space, act_space):
-        super().__init__()
-        self.layer = torch.nn.Linear(3, 4)
-
-    def forward(self, obs):
-        out = self.layer(obs)
-        assert out.sum().item() == out.sum().item()
-        return out[:, :3], out[:, 3]
-
-
-def train_what_asks():
-    with PPO(CASES["categorical"][0], **TINY | dict(model=Asks, device="cuda")) as ppo:
-        ppo.update(ppo.collect())
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU with CUDA")
-def test_a_step_that_cannot_be_captured_runs_as_it_is():
-    text = output_alone("learners.test_device_actor", "train_what_asks")
-    assert "actions are chosen without a CUDA graph, because" in text
 
 
 @pytest.fixture
