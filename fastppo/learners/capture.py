@@ -3,7 +3,6 @@
 Source: PyTorch's notes on CUDA semantics, "Whole-network capture".
 """
 
-import gc
 import warnings
 from contextlib import contextmanager, nullcontext
 from typing import Callable, Iterator
