@@ -107,7 +107,7 @@ class Gpu:
 
     def hidden_wait(self, what):
         """An operation waits that does not say so by its name."""
-        if self.capture is None and self.sync_mode == 2:
+        if self.sync_mode == 2:
             raise GpuError(f"called a synchronizing CUDA operation (pretended: {what})")
         self.wait(what, self.stream.clock)
 

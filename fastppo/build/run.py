@@ -88,6 +88,7 @@ class Run:
                 self.collector = make_collector(self.arena, self.source, self.policy, self.learner,
                                                 config, self.ranks)
                 resources.callback(self.collector.vec.close)
+                resources.callback(vars(self.learner).pop, "replay", None)  # a graph has memory
             self._resources = resources.pop_all()
         self.total, self.closed, self.whole = config.total_steps, False, self.collector.rollout
         self.rollout = self.collector.rollout = own_environments(self.whole, self.ranks)

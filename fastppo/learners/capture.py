@@ -3,9 +3,9 @@
 Source: PyTorch's notes on CUDA semantics, "Whole-network capture".
 """
 
+import gc
 import warnings
-from contextlib import contextmanager, nullcontext
-from typing import Callable, Iterator
+from typing import Callable
 
 import torch
 
@@ -17,39 +17,31 @@ WARM_UP = 3  # steps before the capture, in which libraries choose their kernels
 failures: list[str] = []
 
 
-@contextmanager
-def _no_waiting() -> Iterator[None]:
-    """An operation inside that waits for the GPU is an error.
-
-    In a capture it would be one after which torch 2.11 refuses other captures and random numbers.
-    """
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(action="ignore"):  # that the mode is a prototype
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
-
-
 def captured(step: Callable[[], None], repeat: Callable[[], None] = lambda: None
              ) -> Callable[[], None]:
     """The function that replays `step` on the current device; before that it runs some times.
 
     `repeat` is called after each of these runs, and undoes what the next one must not see. Raises
-    Error, which says why, if that is impossible, or if an earlier capture has failed.
+    Error, which says why, if that is impossible, or if an earlier capture has failed. A step that
+    waits for the GPU is refused in the last of these runs: torch 2.11 has, after a capture that
+    failed, no other one in this process, and no random numbers on the GPU.
     """
     if failures:
         raise Error(f"an earlier capture in this process has failed: {failures[0]}")
     graph, side, own = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.current_stream()
-    begun = False
+    begun, mode, collects = False, torch.cuda.get_sync_debug_mode(), gc.isenabled()
+    gc.collect()  # now, and not within: a capture in which another graph is destroyed fails
+    gc.disable()
     try:
         side.wait_stream(own)
         with torch.cuda.stream(side):
             for left in reversed(range(WARM_UP)):
-                with nullcontext() if left else _no_waiting():
-                    step()
+                if not left:
+                    with warnings.catch_warnings(action="ignore"):  # that this is a prototype
+                        torch.cuda.set_sync_debug_mode("error")
+                step()
                 repeat()
+        torch.cuda.set_sync_debug_mode(mode)
         own.wait_stream(side)
         begun = True
         with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
@@ -60,6 +52,9 @@ def captured(step: Callable[[], None], repeat: Callable[[], None] = lambda: None
         failures.extend([text] * begun)
         raise Error(text) from error
     finally:
+        torch.cuda.set_sync_debug_mode(mode)
+        if collects:
+            gc.enable()
         torch.cuda.set_stream(own)  # where a capture fails it is another one
         own.wait_stream(side)
     return graph.replay

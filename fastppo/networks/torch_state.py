@@ -87,8 +87,7 @@ def gpu_arithmetic(tf32: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(ValueError):  # the script has reset all filters
-            warnings.filters.remove(RNN_WARNING)
+        warnings.filters[:] = [x for x in warnings.filters if x is not RNN_WARNING]
         for holder, name, value in before:
             setattr(holder, name, value)
 

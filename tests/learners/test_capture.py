@@ -1,6 +1,7 @@
 """A capture that fails, and what it leaves for others in the process; here with the calls alone."""
 
-from contextlib import contextmanager, nullcontext
+import gc
+from contextlib import contextmanager, nullcontext, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -47,7 +48,20 @@ def step_failing_at(calls, number):
 def test_a_step_runs_thrice_before_it_is_captured_and_the_third_time_may_not_wait(calls):
     capture.captured(step_failing_at(calls, 0), lambda: calls.append("undone"))()
     assert calls == ["step", "undone"] * 2 + [
-        "error", "step", 0, "undone", "capture", "step", "own", "replay"]
+        "error", "step", "undone", 0, "capture", "step", 0, "own", "replay"]
+
+
+@pytest.mark.parametrize("number", [0, 2, 4])
+def test_no_garbage_is_collected_within_a_capture_but_again_after_it(calls, number):
+    fails = step_failing_at(calls, number)
+
+    def step():
+        assert not gc.isenabled()
+        fails()
+    assert gc.isenabled()
+    with suppress(Error):
+        capture.captured(step)
+    assert gc.isenabled() and "own" in calls
 
 
 def test_after_a_failed_capture_no_other_is_tried_and_its_cause_is_named(calls):

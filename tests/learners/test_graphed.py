@@ -1,5 +1,7 @@
 """The minibatch that a CUDA graph replays equals torch's; here it runs without a graph."""
 
+import gc
+import weakref
 from functools import partial
 
 import numpy as np
@@ -153,6 +155,32 @@ def test_nothing_waits_for_the_gpu_in_an_update_but_the_read_of_its_statistics(m
         with no_wait_for_the_gpu():
             ppo.learner.update(rollout, ppo.coefficients, 1)
         assert len(replays) == 12 and len(reads) == 1
+
+
+class Collects(torch.nn.Module):
+    """A model that collects garbage in a capture, as Python may do at any time."""
+
+    def __init__(self, obs_space, act_space):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 4)
+
+    def forward(self, obs):
+        if torch.cuda.is_current_stream_capturing() and gc.isenabled():
+            gc.collect()
+        out = self.layer(obs)
+        return out[:, :3], out[:, 3]
+
+
+@pytest.mark.cuda
+@CUDA
+def test_a_closed_trainer_keeps_no_graph_and_no_other_capture_destroys_one():
+    def learners_graph(**settings):
+        with PPO(ENV, **SETTINGS | {"device": "cuda"} | settings) as ppo:
+            ppo.update(ppo.collect())
+            ppo.itself, graph = ppo, weakref.ref(ppo.learner.replay.__self__)
+        return graph
+    assert learners_graph(norm_values=True)() is None
+    learners_graph(model=Collects)
 
 
 class Waits(torch.nn.Module):
