@@ -13,7 +13,8 @@ from fastppo.errors import Error
 
 WARM_UP = 3  # steps before the capture, in which libraries choose their kernels
 
-# Why the first capture of this process failed. Torch's allocator then refuses every other one.
+# Why the first capture of this process failed. Torch's allocator then refuses every other one, and
+# torch 2.11 random numbers on the GPU; so what waits for the GPU is refused before a capture.
 failures: list[str] = []
 
 
@@ -22,9 +23,7 @@ def captured(step: Callable[[], None], repeat: Callable[[], None] = lambda: None
     """The function that replays `step` on the current device; before that it runs some times.
 
     `repeat` is called after each of these runs, and undoes what the next one must not see. Raises
-    Error, which says why, if that is impossible, or if an earlier capture has failed. A step that
-    waits for the GPU is refused in the last of these runs: torch 2.11 has, after a capture that
-    failed, no other one in this process, and no random numbers on the GPU.
+    Error, which says why, if that is impossible, or if an earlier capture has failed.
     """
     if failures:
         raise Error(f"an earlier capture in this process has failed: {failures[0]}")
