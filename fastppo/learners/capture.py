@@ -29,8 +29,7 @@ def captured(step: Callable[[], None], repeat: Callable[[], None] = lambda: None
         raise Error(f"an earlier capture in this process has failed: {failures[0]}")
     graph, side, own = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.current_stream()
     begun, mode, collects = False, torch.cuda.get_sync_debug_mode(), gc.isenabled()
-    gc.collect()  # now, and not within: a capture in which another graph is destroyed fails
-    gc.disable()
+    gc.disable()  # a capture in which an older graph is destroyed fails
     try:
         side.wait_stream(own)
         with torch.cuda.stream(side):
