@@ -71,7 +71,8 @@ class Run:
             resources.callback(self.ranks.close)
             self.config = config = config.replace(seed=self.ranks.share(config.seed))
             log_slow_path(config, self.source)
-            with torch_threads(config.torch_threads):
+            self.tf32 = None if config.device == "cpu" else config.precision == "tf32"
+            with torch_threads(config.torch_threads, self.tf32):
                 self.policy = build_policy(self.source.obs_space, self.source.act_space, config)
                 self.arena = resources.enter_context(closing(
                     make_arena(config, self.policy.to(config.device))))
@@ -85,8 +86,8 @@ class Run:
                 self.collector = make_collector(self.arena, self.source, self.policy, self.learner,
                                                 config, self.ranks)
                 resources.callback(self.collector.vec.close)
+                resources.callback(vars(self.learner).pop, "replay", None)  # a graph has memory
             self._resources = resources.pop_all()
-        self.tf32 = None if config.device == "cpu" else config.precision == "tf32"
         self.total, self.closed, self.whole = config.total_steps, False, self.collector.rollout
         self.rollout = self.collector.rollout = own_environments(self.whole, self.ranks)
 
