@@ -2,7 +2,10 @@
 # Tests and measures fastppo on a machine with an NVIDIA GPU, in under ten minutes:
 #
 #   bash bench/gpu.sh wheels        once, with a network: the packages that such a machine may lack
-#   bash bench/gpu.sh [FOLDER]      there, also offline; report.txt and results.json in FOLDER
+#   bash bench/gpu.sh [FOLDER] [--only=STEP,...]      there, also offline
+#
+# FOLDER (build/gpu) gets three files: report.txt, results.json and logs.tar.gz. All else, such as
+# the folders of runs, is below build/.
 #
 # The second needs Python with torch (CUDA), numpy, numba, cython, safetensors, matplotlib and
 # pytest, and a C compiler. It installs the wheels of build/wheels, if there are any, into
@@ -13,11 +16,12 @@ cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 TARGET=${TARGET:-3.12}
 WHEELS=build/wheels
+WORK=build/gpu_work
 SITE=build/site
 # What fastppo and its tests import beyond the packages above; pip's answer for Linux on x86-64.
-# setuptools: below 77 it refuses the license of pyproject.toml.
+# setuptools: below 77 it refuses the license of pyproject.toml; torch 2.11 wants one below 82.
 PACKAGES=("gymnasium>=1.2.3,<2" farama-notifications cloudpickle packaging rich markdown-it-py mdurl
-    pygments pillow ale-py Box2D==2.3.10 pygame-ce "setuptools>=77")
+    pygments pillow ale-py Box2D==2.3.10 pygame-ce "setuptools>=77,<82")
 
 if [ "${1:-}" = wheels ]; then
     rm -rf "$WHEELS"
@@ -32,8 +36,13 @@ if [ "${1:-}" = wheels ]; then
     exit
 fi
 
-folder=${1:-build/gpu}
-mkdir -p "$folder"
+folder=build/gpu
+if [ $# -gt 0 ] && [ "${1#--}" = "$1" ]; then
+    folder=$1
+    shift
+fi
+rm -rf "$WORK"
+mkdir -p "$WORK"
 if [ -d "$WHEELS" ]; then
     rm -rf "$SITE"
     timeout 30 "$PYTHON" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir \
@@ -41,10 +50,10 @@ if [ -d "$WHEELS" ]; then
         echo "the wheels of $WHEELS cannot be installed for $("$PYTHON" --version); going on"
     export PYTHONPATH=$PWD/$SITE${PYTHONPATH:+:$PYTHONPATH}
 fi
-timeout 120 "$PYTHON" setup.py -q build_ext --inplace >"$folder/build.log" 2>&1 || {
-    tail -n 20 "$folder/build.log"
+timeout 120 "$PYTHON" setup.py -q build_ext --inplace >"$WORK/build.txt" 2>&1 || {
+    tail -n 20 "$WORK/build.txt"
     echo "the extension cannot be built in 120 s, so kernels are numba's and there are no workers:"
-    echo "pong, pong_bf16, lander, lander_cuda and ranks fail; the others use one process"
+    echo "pong, lander and ranks fail; the others use one process"
 }
 # SECONDS: those since the start of this script.
-exec "$PYTHON" bench/gpu.py "$folder" --seconds=$((580 - SECONDS))
+exec "$PYTHON" bench/gpu.py "$folder" --work="$WORK" --seconds=$((580 - SECONDS)) "$@"
