@@ -11,6 +11,7 @@ from typing import Sequence
 
 from fastppo.errors import ConfigError
 from fastppo.machine.child_env import import_path
+from fastppo.machine.file_access import open_regular
 
 # It runs in a fresh interpreter, and gets its lifeline, the import path and the command as JSON.
 CHILD = """\
@@ -40,7 +41,7 @@ class ChildCommand:
             raise _start_error(error) from error
         job = json.dumps([theirs, import_path(), [str(sys.argv[0]), *argv]])
         try:
-            with open(output, "ab") as file:
+            with open(output, "ab", opener=open_regular) as file:
                 self.process = subprocess.Popen(
                     [sys.executable, "-P", "-c", CHILD, job], pass_fds=[theirs], process_group=0,
                     stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)

@@ -265,6 +265,14 @@ def test_seeds_of_a_name_are_continued(command):
     assert "resumed at step 64" in (folder / "output.txt").read_text()
 
 
+def test_the_output_of_a_process_is_not_added_to_what_a_link_names(tmp_path):
+    (outside := tmp_path / "outside").write_text("mine")
+    (tmp_path / "output.txt").symlink_to(outside)
+    with pytest.raises(ConfigError):
+        child_command.ChildCommand(["--version"], tmp_path / "output.txt")
+    assert outside.read_text() == "mine"
+
+
 def test_a_process_that_cannot_be_started_is_an_error(command, monkeypatch):
     def broken(*_, **__):
         raise OSError(11, "Resource temporarily unavailable")
