@@ -126,10 +126,10 @@ class ObservationNormaliser(RunningMoments):
             return torch.cat([flat[:, factor] == torch.arange(int(count), device=x.device)
                               for factor, count in enumerate(stored.counts)], -1).float()
         if i in self.encoding.images:
-            image = channels_first(stored.shape, self.encoding.scaled(i, x.float()))
+            image = channels_first(stored.shape, self.encoding.scaled(i, x).float())
             return channels_last(image) if self.channels_last else image
         if not self.encoding.numbers[i]:
-            return self.encoding.scaled(i, x.float())
+            return self.encoding.scaled(i, x).float()  # a byte becomes one in the division
         columns = self.encoding.columns[i]
         flat = x.float().reshape(x.shape[0], stored.width)
         flat = (flat - self.shift[columns]) * self.scale[columns]
