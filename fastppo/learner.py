@@ -15,7 +15,7 @@ from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.kl_control import KLControl
 from fastppo.update.optimizers import make_clipping, make_optimizer
 from fastppo.update.rollback import restored_on_error
-from fastppo.update.statistics import Statistics, average, check_finite, loss_report
+from fastppo.update.statistics import LOSSES, Statistics, average, check_finite, loss_report
 
 
 def policy_loss(log_ratio: Tensor, adv: Tensor, clip_range: float, dual_clip: float | None = None
@@ -24,16 +24,17 @@ def policy_loss(log_ratio: Tensor, adv: Tensor, clip_range: float, dual_clip: fl
 
     With dual_clip, where adv < 0, no more than -adv * dual_clip [Ye 2020, arXiv:1912.09729].
     """
-    ratio = log_ratio.exp()
-    loss = torch.max(-adv * ratio, -adv * ratio.clamp(1 - clip_range, 1 + clip_range))
+    ratio, cost = log_ratio.exp(), -adv
+    free, held = cost * ratio, cost * ratio.detach().clamp(1 - clip_range, 1 + clip_range)
+    loss = torch.where(free < held, held, free)  # torch.max halves the gradient of equals
     if dual_clip is not None:
-        loss = torch.where(adv < 0, torch.min(loss, -adv * dual_clip), loss)
+        loss = torch.where(adv < 0, torch.min(loss, cost * dual_clip), loss)
     return loss.mean()
 
 
 def value_loss(val: Tensor, batch: Batch, clip_range_vf: float | None) -> Tensor:
     """0.5 * mean((val - ret)^2), or of the larger error with val clipped around batch.val."""
-    error = (val - batch.ret).square()
+    error = nn.functional.mse_loss(val, batch.ret, reduction="none")
     if clip_range_vf is not None:
         clipped = batch.val + (val - batch.val).clamp(-clip_range_vf, clip_range_vf)
         error = torch.max(error, (clipped - batch.ret).square())
@@ -54,11 +55,10 @@ def ratio_statistics(fresh: Fresh, batch: Batch, coefs: Coefficients) -> Statist
 
     approx_kl = mean(ratio - 1 - log ratio), old_approx_kl = mean(-log ratio).
     """
-    log_ratio = fresh.logp - batch.logp
-    ratio, old_kl = log_ratio.exp(), -log_ratio.mean()
-    return {"entropy": fresh.ent.mean(), "approx_kl": ratio.mean() - 1 + old_kl,
-            "old_approx_kl": old_kl,
-            "clipfrac": ((ratio - 1).abs() > coefs.clip_range).float().mean()}
+    fall = batch.logp - fresh.logp
+    change = (-fall).expm1()  # ratio - 1
+    rows = fresh.ent, change + fall, fall, (change.abs() > coefs.clip_range).to(fall.dtype)
+    return dict(zip(LOSSES[2:6], torch.stack(rows).mean(1)))
 
 
 class Learner:
@@ -126,14 +126,14 @@ class Learner:
         if self.config.norm_advantages == "minibatch":
             batch = batch._replace(adv=normalise_advantages(batch.adv))
         self.flat.grad.zero_()
-        stats = {}
+        rows = []
         for part in batch.split(self.config.num_microbatches):
             weight, fresh = len(part.adv) / len(batch.adv), self.evaluate_actions(part)
-            loss, losses = self.loss(fresh, part, coefs)
-            (weight * loss).backward()
-            for name, x in (losses | ratio_statistics(fresh, part, coefs)).items():
-                stats[name] = stats.get(name, 0.0) + weight * x.detach()
-        stats["grad_norm"] = self.clip_gradient()
-        check_finite(stats, loss.detach())
+            loss, stats = self.loss(fresh, part, coefs)
+            self.flat.add_gradient(loss, weight)
+            stats = stats | ratio_statistics(fresh, part, coefs)
+            rows.append(weight * torch.stack([*stats.values()]).detach())
+        stats = dict(zip(stats, sum(rows[1:], rows[0]))) | {"grad_norm": self.clip_gradient()}
+        check_finite(stats | {"loss": loss.detach()})
         self.optimizer.step()
         return stats

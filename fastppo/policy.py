@@ -39,7 +39,7 @@ class Policy(nn.Module):
     def forward(self, obs: Any) -> tuple[Any, Tensor]:
         """(action parameters [b p], value [b]) of stored observations [b ...], episodes' first."""
         rows = self.observer.layout.leaves[0].leaf.of(obs).shape[0]
-        return self.step(obs, self.initial_state(rows))[:2]
+        return self.step(obs, self.initial_state(rows) if self.memory else ())[:2]
 
     def step(self, obs: Any, state: Tensor) -> tuple[Any, Tensor, Tensor]:
         """(action parameters [b p], value [b], next state [b s]) of stored observations [b ...]."""

@@ -49,7 +49,7 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
                         config.obs_limit).eval()
         if own:
             policy = user_model.try_network(policy, config)
-            policy.observer.channels_last = user_model.takes_channels_last(policy)
+        policy.observer.channels_last = not own or user_model.takes_channels_last(policy)
         if config.norm_values:
             policy.net = PopArt(policy.net, user_model.ends_in_critic(policy))
         if config.precision == "bf16":

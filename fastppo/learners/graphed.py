@@ -35,12 +35,13 @@ log = logging.getLogger("fastppo")
 class StaticEpoch:
     """The tensors that a captured minibatch reads and writes, always at the same places."""
 
-    def __init__(self, batch: Batch, order: Tensor, count: int):
+    def __init__(self, batch: Batch, order: Tensor, coefs: Coefficients, count: int):
         self.samples = Batch(*(tree_map(lambda x: x.clone(), field) for field in batch))
         self.order = order.clone().view(count, -1)  # i64 [minibatches rows]
         # See DeviceAdam.planned; these, of a trial, change no weight.
         self.rates = torch.tensor([[0.0, 0.0, 1.0]] * count, device=order.device)
-        self.coefs: Coefficients | None = None
+        self.coefs = coefs._replace(**{name: torch.zeros((), device=order.device)
+                                       for name in IN_LOSS if getattr(coefs, name) is not None})
         self.at = order.new_zeros(1)  # the number of the next minibatch
         self.names: list[str] = []
         self.rows: Tensor | None = None  # f32 [minibatches names]
@@ -51,10 +52,6 @@ class StaticEpoch:
             own.copy_(given)
         self.order.copy_(order.view_as(self.order))
         self.rates.copy_(rates, non_blocking=True)
-        if self.coefs is None:
-            self.coefs = coefs._replace(**{
-                name: torch.zeros((), device=order.device) for name in IN_LOSS
-                if getattr(coefs, name) is not None})
         for name in IN_LOSS:
             if (number := getattr(self.coefs, name)) is not None:
                 number.fill_(getattr(coefs, name))
@@ -75,7 +72,7 @@ class StaticEpoch:
 
 
 class GraphedLearner(Learner):
-    """A Learner that replays its minibatch; equal to it but for the rounding of Adam's rates.
+    """A Learner that replays its minibatch; equal to it but for the rounding of Adam.
 
     Learner's own are the epochs that a graph cannot have, with another number of samples than the
     first or with minibatches of two sizes, and all epochs if there is a `reason` against a graph.
@@ -95,6 +92,7 @@ class GraphedLearner(Learner):
             if self.replay is None and not self.reason and not len(order) % count:
                 self._prepare(batch, order, coefs)
             if self.replay is None or len(order) != self.static.order.numel():
+                self.optimizer.numbers = None
                 return super()._epoch(batch, order, coefs)
             self.static.fill(batch, order, coefs, self.optimizer.planned(count))
             for _ in range(count):
@@ -104,15 +102,11 @@ class GraphedLearner(Learner):
     def _step(self) -> None:
         """The next minibatch of the static epoch."""
         batch, self.optimizer.numbers = self.static.next_minibatch()
-        try:
-            stats = self._minibatch(batch, self.static.coefs)
-        finally:
-            self.optimizer.numbers = None
-        self.static.record(stats)
+        self.static.record(self._minibatch(batch, self.static.coefs))
 
     def _prepare(self, batch: Batch, order: Tensor, coefs: Coefficients) -> None:
         """Makes the static epoch and what replays its minibatches, if that is possible."""
-        self.static = StaticEpoch(batch, order, self.config.num_minibatches)
+        self.static = StaticEpoch(batch, order, coefs, self.config.num_minibatches)
         try:
             self.static.fill(batch, order, coefs, self.static.rates)
             with preserved_buffers(self.policy), restored_at_end(self.stateful):

@@ -76,4 +76,4 @@ class MixedEncoder(nn.Module):
     def forward(self, obs: Any) -> Tensor:
         """Features [b f] of the structure that the normaliser returns."""
         features = [part(leaf.of(obs)) for part, leaf in zip(self.parts, self.leaves)]
-        return self.hidden(torch.cat(features, -1))
+        return self.hidden(features[0] if len(features) == 1 else torch.cat(features, -1))

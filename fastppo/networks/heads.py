@@ -69,7 +69,7 @@ class Categorical(Head):
         """(logp [b] of act, [b] or [b 1], and entropy [b])."""
         logp = logits.log_softmax(-1)
         index = act.long().reshape(-1, 1)
-        return logp.gather(-1, index)[:, 0], -(logp.exp() * logp).sum(-1)
+        return logp.gather(-1, index).squeeze(-1), -(logp.exp() * logp).sum(-1)
 
     def mode(self, logits: Tensor) -> Tensor:
         """The likeliest action [b]."""
@@ -99,7 +99,7 @@ class MultiCategorical(Head):
         """(logp [b] of act, entropy [b])."""
         logp = self._factors(logits).log_softmax(-1)
         index = act.long()[..., None]
-        return logp.gather(-1, index)[..., 0].sum(-1), -(logp.exp() * logp).sum((-1, -2))
+        return logp.gather(-1, index).sum((-1, -2)), -(logp.exp() * logp).sum((-1, -2))
 
     def mode(self, logits: Tensor) -> Tensor:
         """The likeliest choice of every factor [b k]."""

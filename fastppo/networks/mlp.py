@@ -82,7 +82,7 @@ class ActorCritic(nn.Module):
 
     def apply_heads(self, hidden: Tensor, critic_hidden: Tensor) -> tuple[Tensor, Tensor]:
         """(action parameters [b p], value [b]) of the actor's and the critic's features [b f]."""
-        params, val = self.actor(hidden), self.critic(critic_hidden)[:, 0]
+        params, val = self.actor(hidden), self.critic(critic_hidden).squeeze(-1)
         if self.final_tanh is not None:
             params = torch.where(self.final_tanh, params.tanh(), params)
         return torch.cat([params, hidden], -1) if self.features else params, val

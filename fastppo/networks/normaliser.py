@@ -69,7 +69,7 @@ class ObservationNormaliser(RunningMoments):
         super().__init__(int(encoding.normalised.sum()) if norm else 0)
         self.layout, self.encoding, self.norm = layout, encoding, norm
         self.flat, self.limit = flat, float(limit)
-        self.channels_last = False  # images of a user's network; set once that is known to take it
+        self.channels_last = False  # images; set once the network is known to take it
         columns = encoding.size if norm else 0
         self.register_buffer("shift", torch.zeros(columns, dtype=torch.float32), persistent=False)
         self.register_buffer("scale", torch.ones(columns, dtype=torch.float32), persistent=False)
@@ -126,10 +126,11 @@ class ObservationNormaliser(RunningMoments):
             return torch.cat([flat[:, factor] == torch.arange(int(count), device=x.device)
                               for factor, count in enumerate(stored.counts)], -1).float()
         if i in self.encoding.images:
-            image = channels_first(stored.shape, self.encoding.scaled(i, x.float()))
-            return channels_last(image) if self.channels_last else image
+            x = channels_first(stored.shape, x)
+            x = channels_last(x) if self.channels_last else x  # bytes, a quarter of the floats
+            return self.encoding.scaled(i, x).float()
         if not self.encoding.numbers[i]:
-            return self.encoding.scaled(i, x.float())
+            return self.encoding.scaled(i, x).float()  # a byte becomes one in the division
         columns = self.encoding.columns[i]
         flat = x.float().reshape(x.shape[0], stored.width)
         flat = (flat - self.shift[columns]) * self.scale[columns]

@@ -81,7 +81,7 @@ def normalise_advantages(adv: Tensor) -> Tensor:
         return adv
     low, high = adv.aminmax()
     # A constant's deviations are rounding errors, which a division by their std would make 1.
-    return torch.where(low == high, 0.0, (adv - adv.mean()) / (adv.std() + 1e-8))
+    return ((adv - adv.mean()) / (adv.std() + 1e-8)).masked_fill_(low == high, 0.0)
 
 
 def split_between(batch: Batch, count: int, ends: Sequence[int]) -> Iterator[Batch]:

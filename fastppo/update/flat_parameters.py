@@ -18,16 +18,21 @@ class FlatParameters:
     """
 
     def __init__(self, net: nn.Module, place: Tensor | None = None):
-        self.net, params = net, trained_parameters(net)
+        self.net, params, self.pairs = net, trained_parameters(net), []
         sizes, self.offsets = [param.numel() for param in params], {}
         self.values = params[0].new_empty(sum(sizes)) if place is None else place
         self.grad = self.values.grad = torch.zeros_like(self.values)
-        for i, param in enumerate(params):
-            self.offsets[id(param)] = start = sum(sizes[:i])
-            part = slice(start, start + sizes[i])
-            self.values[part] = param.detach().reshape(-1)
-            param.data = self.values[part].view_as(param)
-            param.grad = self.grad[part].view_as(param)
+        for param, own, grad in zip(params, self.values.split(sizes), self.grad.split(sizes)):
+            self.offsets[id(param)] = own.storage_offset() - self.values.storage_offset()
+            own.copy_(param.detach().reshape(-1))
+            param.data, param.grad = own.view_as(param), grad.view_as(param)
+            self.pairs.append((param, param.grad))
+
+    def add_gradient(self, loss: Tensor, weight: float) -> None:
+        """Adds the gradient of weight * loss [] to `grad`, of all parameters in one operation."""
+        params, grads = zip(*(pair for pair in self.pairs if pair[0].requires_grad))
+        torch._foreach_add_(grads, torch.autograd.grad(
+            loss, params, loss.new_full((), weight), materialize_grads=True))
 
     @property
     def state(self) -> Tensor:

@@ -40,18 +40,13 @@ class Adam:
     def step(self) -> None:
         """values -= lr * m / (sqrt(v) + eps), with m and v corrected for their start at zero."""
         self.steps += 1
-        first, second = self.BETAS
-        scale = self._scale(math.sqrt(1 - second**self.steps))
-        for part, critic in self.parts:
-            self.flat.values[part].addcdiv_(
-                self.mean[part], scale[part], value=-self.rates[critic] / (1 - first**self.steps))
-
-    def _scale(self, correction: float | Tensor) -> Tensor:
-        """sqrt(v) / correction + eps, after m and v have taken in the gradient."""
         (first, second), grad = self.BETAS, self.flat.grad
         self.mean.lerp_(grad, 1 - first)
         self.square.mul_(second).addcmul_(grad, grad, value=1 - second)
-        return self.square.sqrt().div_(correction).add_(self.eps)
+        scale = self.square.sqrt().div_(math.sqrt(1 - second**self.steps)).add_(self.eps)
+        for part, critic in self.parts:
+            self.flat.values[part].addcdiv_(
+                self.mean[part], scale[part], value=-self.rates[critic] / (1 - first**self.steps))
 
     @property
     def state(self) -> tuple[int, Tensor, Tensor]:
@@ -74,26 +69,22 @@ class DeviceAdam(Adam):
     numbers: Tensor | None = None
 
     def planned(self, count: int) -> Tensor:
-        """f32 [count 3] for the next steps, which count as taken: both rates, and v's correction.
-
-        The rates are divided by the correction of m.
-        """
-        first, second = self.BETAS
+        """f32 [count 3] for the next steps, which count as taken: both rates, and its number."""
         steps = range(self.steps + 1, self.steps + count + 1)
         self.steps += count
-        return torch.tensor([[*(rate / (1 - first**step) for rate in self.rates),
-                              math.sqrt(1 - second**step)] for step in steps],
-                            dtype=torch.float32, device="cpu", pin_memory=self.mean.is_cuda)
+        return torch.tensor([[*self.rates, step] for step in steps], dtype=torch.float32,
+                            device="cpu", pin_memory=self.mean.is_cuda)
 
     def step(self) -> None:
-        """As Adam's."""
+        """As Adam's, in one operation of torch's, which rounds otherwise."""
         if self.numbers is None:
             super().step()
             return
-        scale = self._scale(self.numbers[2])
+        flat, (first, second), (*rates, step) = self.flat, self.BETAS, self.numbers.unbind()
         for part, critic in self.parts:
-            change = self.mean[part] * self.numbers[int(critic)]
-            self.flat.values[part].addcdiv_(change, scale[part], value=-1.0)
+            vectors = ([x[part]] for x in (flat.values, flat.grad, self.mean, self.square))
+            torch._fused_adam_(*vectors, [], [step], lr=rates[critic], beta1=first, beta2=second,
+                               weight_decay=0.0, eps=self.eps, amsgrad=False, maximize=False)
 
 
 class TorchOptimizer:

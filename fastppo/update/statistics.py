@@ -28,17 +28,14 @@ def average(statistics: Sequence[Statistics]) -> Statistics:
     return dict(zip(names, rows.mean(0)))
 
 
-def check_finite(stats: Statistics, loss: Tensor | None = None) -> None:
+def check_finite(stats: Statistics) -> None:
     """Raises NonFiniteError, which names the stage, if the gradient's norm is not finite.
-
-    `loss` is the one that it is the gradient of.
 
     On a GPU nothing is checked before the end of the update, because a check would wait for it.
     """
-    if stats["grad_norm"].device.type != "cpu" or stats["grad_norm"].isfinite():
+    if stats["grad_norm"].device.type != "cpu" or math.isfinite(stats["grad_norm"]):
         return
-    known = stats if loss is None else stats | {"loss": loss}
-    stage = next(text for name, text in STAGES if name in known and not known[name].isfinite())
+    stage = next(text for name, text in STAGES if name in stats and not stats[name].isfinite())
     raise NonFiniteError(f"in an update {stage} not finite; the weights are as they were before it",
                          ("check the rewards and a model or loss of your own",
                           "lower the learning rate"))

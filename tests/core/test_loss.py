@@ -160,6 +160,17 @@ def test_the_gradient_is_zero_exactly_where_clipping_forbids_to_go_further(adv, 
     assert log_ratio.grad.item() == pytest.approx(0.0 if too_far else -adv * ratio)
 
 
+def test_where_only_rounding_makes_both_losses_equal_the_gradient_is_that_of_the_free_one():
+    log_ratio = torch.linspace(0.1823214, 0.1823219, 9, requires_grad=True)  # around log 1.2
+    ratio, limit = log_ratio.detach().exp(), torch.tensor(1.2)
+    adv = torch.linspace(0.5, 0.9, 999)[:, None]  # some of these products are equal
+    policy_loss(log_ratio.expand(999, 9), adv.expand(999, 9), 0.2).backward()
+    free = adv * ratio <= adv * limit
+    assert (free & (ratio > limit)).any()
+    wanted = -(adv * ratio * free).double().sum(0) / free.numel()
+    np.testing.assert_allclose(log_ratio.grad, wanted, rtol=1e-5)
+
+
 def test_the_policy_loss_is_a_mean_over_samples():
     log_ratio, adv = torch.log(torch.tensor([1.1, 0.5, 3.0, 0.5])), torch.tensor([1.0, 2, 3, -1])
     wanted = -(1.1 * 1 + 0.5 * 2 + 1.2 * 3 - 0.8) / 4
@@ -284,6 +295,17 @@ def test_a_rollout_of_resets_alone_changes_nothing(trainer, learner):
     assert stats["losses/epochs"] == 0 and math.isnan(stats["losses/policy_loss"])
     assert ppo.learner.flat.values.equal(before) and ppo.policy.observer.count.item() == count
     assert ppo.learner.last_iteration == 0
+
+
+@pytest.mark.parametrize("change, still", [
+    (torch.nn.Module.zero_grad, False),
+    (lambda policy: policy.net.actor.requires_grad_(False), True)])
+def test_a_callback_may_drop_gradients_and_freeze_parameters(trainer, change, still):
+    ppo = trainer(Chance, learner="torch")
+    weight, before = ppo.policy.net.actor.weight, ppo.policy.net.actor.weight.clone()
+    change(ppo.policy)
+    ppo.update(ppo.collect())
+    assert torch.equal(weight, before) == still
 
 
 def now(**settings):
