@@ -20,6 +20,7 @@ from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError, Error
 from fastppo.learners.compiled import policy_plan
 from fastppo.learners.device_actor import central_actor, pinned
+from fastppo.machine import limits
 from fastppo.machine.ranks import Ranks, rank_count
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
@@ -55,7 +56,7 @@ def place(source: EnvSource) -> Placement | None:
     """The faster device if device=auto leaves a choice, else None."""
     config = source.config
     free = config.device == "auto" and rank_count() == 1 and not config.device_ids
-    return placement_among(source, ("cuda", "cpu")) if free and torch.cuda.is_available() else None
+    return placement_among(source, ("cuda", "cpu")) if free and limits.gpus() else None
 
 
 def placement_among(source: EnvSource, devices: Sequence[str]) -> Placement:

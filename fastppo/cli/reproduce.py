@@ -14,7 +14,7 @@ from fastppo.cli.train import opened_run
 from fastppo.display.banner import banner
 from fastppo.errors import ConfigError
 from fastppo.files.run_folder import check_no_runs_in
-from fastppo.machine.limits import usable_cores
+from fastppo.machine import limits
 from fastppo.settings import file_names
 from fastppo.settings.fixes import Set, flag, program
 
@@ -125,7 +125,7 @@ def command_again(folder: Path, settings: dict[str, Any], options: Reproduce) ->
              "env_name": options.env_name, "model": options.model, "eval_env": options.eval_env,
              "init_from": options.init_from, "env_kwargs": options.env_kwargs,
              # No bit depends on it.
-             "num_workers": min(settings.get("num_workers") or 0, usable_cores())}
+             "num_workers": min(settings.get("num_workers") or 0, limits.usable_cores())}
     if settings.get("eval_interval") is None and settings.get("eval_env") is None:
         again["eval_episodes"] = 0
     words = [f"--{name}={json.dumps(value)}" if isinstance(value, dict) else flag(name, value)

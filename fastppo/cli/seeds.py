@@ -18,8 +18,8 @@ from fastppo.display.notes import note
 from fastppo.display.status_line import LINE_SECONDS, StatusLine
 from fastppo.errors import ConfigError
 from fastppo.files.choose_folder import check_empty, choose_run, name_of_run, run_folder
+from fastppo.machine import limits
 from fastppo.machine.child_command import ChildCommand
-from fastppo.machine.limits import usable_cores
 from fastppo.machine.ranks import rank_count
 from fastppo.settings.file_names import METRICS_FILE, OUTPUT_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import Omit, Set, program
@@ -56,13 +56,13 @@ def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -
     `argv` are the words of the `request`. Raises SystemExit if a seed has failed, ConfigError for
     options that contradict each other.
     """
-    seeds, cores = chosen_seeds(request), usable_cores()
+    seeds, cores = chosen_seeds(request), limits.usable_cores()
     at_once = min(len(seeds), cores)
     words = [word for name, word in flag_of_each_word(argv) if name not in (
         "seeds", "name", "run_dir")]
     words += settings_of_each(request, cores // at_once)
     interrupts.stop_now = lambda: False  # run_seeds looks at the signal
-    if sys.stderr.isatty():  # a status line may be there
+    if limits.is_terminal(sys.stderr):  # a status line may be there
         interrupts.say = lambda text: write_line(f"\r\033[K{text}")
     each = "; device=auto: each takes its own, see its output.txt" * (
         request.config.device == "auto")
@@ -185,7 +185,7 @@ class SeedsView:
     def __init__(self, request: Request, line: StatusLine):
         self.total, self.progress = request.config.total_steps, request.config.progress
         self.line = line
-        self.in_place = sys.stderr.isatty() and self.progress != "lines"
+        self.in_place = limits.is_terminal(sys.stderr) and self.progress != "lines"
         self.due = time.monotonic() + LOOK_SECONDS
         self.failures: set[str] = set()
 

@@ -6,8 +6,7 @@ from typing import Callable
 
 from fastppo.config import Config, default_of
 from fastppo.errors import ConfigError
-from fastppo.machine import kernels
-from fastppo.machine.limits import usable_cores
+from fastppo.machine import kernels, limits
 from fastppo.machine.ranks import ranks_here
 from fastppo.settings.fixes import Set
 
@@ -35,9 +34,9 @@ def worker_count(num_workers: int | str | None, num_envs: int, pays: Callable[[i
                                Set(num_workers=0)))
         return 0
     if num_workers is None or num_workers == "auto":
-        count = min(max(1, usable_cores() // ranks_here()), num_envs)
+        count = min(max(1, limits.usable_cores() // ranks_here()), num_envs)
         return count if num_workers is None or pays(count) else 0
-    cores = usable_cores()
+    cores = limits.usable_cores()
     count = min(num_workers, num_envs, MOST_AT_ALL * cores)
     if num_workers > count:
         most = f"only {num_envs} environments" if count == num_envs else \

@@ -19,6 +19,7 @@ from fastppo.build.model import build_policy
 from fastppo.build.placement import Placement, place, placement_among
 from fastppo.build.resolve import resolve
 from fastppo.errors import ConfigError, NonFiniteError
+from fastppo.machine import limits
 from fastppo.spaces.leaves import tree_map
 
 IMAGE = Box(0, 255, (36, 36), "u1")
@@ -167,16 +168,16 @@ def test_a_device_that_fails_takes_forever(monkeypatch, error):
     ({"device": "cpu"}, {}), ({"device": "cuda"}, {}), ({"device": "auto", "device_ids": (0,)}, {}),
     ({"device": "auto"}, {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"})])
 def test_nothing_is_measured_without_a_choice(monkeypatch, settings, environ):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(limits, "gpus", lambda: 1)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert place(source_of("CartPole-v1", **settings)) is None
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(limits, "gpus", lambda: 0)
     assert place(source_of("CartPole-v1", device="auto")) is None
 
 
 def test_a_run_with_device_auto_is_where_it_is_faster_and_says_so(monkeypatch, command):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(limits, "gpus", lambda: 1)
     monkeypatch.setattr(placement, "placement_among", lambda source, devices: Placement(
         "cpu", {device: 1e-6 * (1 + (device == "cuda")) for device in devices}))
     code, out, _ = command("--env_name=CartPole-v1", "--device=auto", "--preset=none",

@@ -11,7 +11,7 @@ from fastppo.build.compiled_support import unsupported_in_learner
 from fastppo.build.given_settings import config_for, make_source
 from fastppo.config import Config
 from fastppo.errors import ConfigError
-from fastppo.machine import kernels
+from fastppo.machine import kernels, limits
 from fastppo.settings.fixes import fix_text
 from fastppo.spaces.observations import ObservationLayout
 
@@ -71,14 +71,14 @@ def test_an_mlp_is_explained_only_where_it_was_chosen(caplog, dtype, model, said
     (Box(-1, 1, (4,)), {"learner": "torch"}, (1, 1)), (Box(-1, 1, (4,)), {}, (1, 1))])
 def test_an_update_of_convolutions_or_of_an_own_model_on_images_has_all_cores_unless_it_is_told(
         monkeypatch, space, given, threads):
-    monkeypatch.setattr(resolve, "usable_cores", lambda: 3)
+    monkeypatch.setattr(limits, "usable_cores", lambda: 3)
     config = resolved(space, **given)
     assert (config.torch_threads, config.update_threads) == threads
 
 
 @pytest.mark.parametrize(("given", "threads"), [({}, [1, 2]), ({"torch_threads": 2}, [2, 2])])
 def test_torch_has_these_threads_while_it_acts_and_updates(trainer, monkeypatch, given, threads):
-    monkeypatch.setattr(resolve, "usable_cores", lambda: 2)
+    monkeypatch.setattr(limits, "usable_cores", lambda: 2)
     given = {"acting": "central", "learner": "torch", **given}
     ppo, found = trainer(lambda: Chance(IMAGE), **given), []
     handle = ppo.policy.net.register_forward_hook(

@@ -94,7 +94,8 @@ def test_every_problem_is_a_line_with_its_fix(command, quick, monkeypatch):
 
 def test_a_machine_in_a_container_is_described_with_its_limits():
     machine = {"cpu": "Some CPU", "cores": 8, "quota": 1.5, "usable": 2, "memory": 2**35,
-               "memory_limit": 2**31, "memory_free": 2**30, "open_files": None, "dev_shm": None}
+               "memory_limit": 2**31, "memory_free": 2**30, "open_files": None, "dev_shm": None,
+               "bf16": True}
     assert dict(doctor.machine_lines(machine, ["avx2", "fma", "amx_bf16"])) == {
         "cpu": "Some CPU, 8 cores by affinity, a quota of 1.5",
         "simd": "avx2 fma amx_bf16   bf16: yes",
