@@ -122,11 +122,11 @@ def parse_seeds(text: str) -> list[int]:
 
 def settings_of_each(request: Request, cores: int) -> list[str]:
     """The settings that each seed's command has for its share of the cores, unless given."""
-    from fastppo.workers.count import needs_workers
+    from fastppo.workers.count import can_start_workers, needs_workers
     flags, given = ["--progress=lines"], request.given  # into its output.txt
     if "num_workers" not in given and request.config.vec in ("auto", "workers"):
-        alone = cores == 1 and not needs_workers(request.config)
-        flags.append(f"--num_workers={0 if alone else cores}")
+        some = can_start_workers() and (cores > 1 or needs_workers(request.config))
+        flags.append(f"--num_workers={cores if some else 0}")
     if cores == 1 and not {"update_threads", "torch_threads"} & {*given}:
         flags.append("--update_threads=1")
     return flags

@@ -3,7 +3,6 @@
 No environment variable is in them, and ~ stands for the home folder.
 """
 
-import os
 import platform
 import sys
 from typing import Any
@@ -16,6 +15,7 @@ from fastppo.files.fingerprint import fingerprint, vector_level
 from fastppo.machine import installation, kernels, limits
 from fastppo.machine.installation import tilde
 from fastppo.machine.requirements import Package, needed_packages
+from fastppo.workers.count import can_start_workers
 
 
 def system_facts(torch_threads: int) -> dict[str, Any]:
@@ -79,4 +79,4 @@ def kernel_facts(flags: list[str]) -> dict[str, Any]:
     file = installation.extension_file()
     return {"backend": kernels.backend(), "file": file and tilde(file),
             "simd": vector_level({*flags}) if file else None,
-            "workers": kernels.COMPILED and os.name != "nt"}
+            "workers": can_start_workers()}

@@ -19,6 +19,11 @@ MOST_AT_ALL = 16  # for each core: a hundred on two cores take a minute to start
 log = logging.getLogger("fastppo")
 
 
+def can_start_workers() -> bool:
+    """True if worker processes can be started: with the compiled extension, and not on Windows."""
+    return kernels.COMPILED and os.name != "nt"
+
+
 def worker_count(num_workers: int | str | None, num_envs: int, pays: Callable[[int], bool]) -> int:
     """The number of worker processes for `num_envs` environments; 0: only the main process.
 
@@ -26,7 +31,7 @@ def worker_count(num_workers: int | str | None, num_envs: int, pays: Callable[[i
     limited by the environments and the cores, which the log says: the results are the same. Raises
     ConfigError if this machine cannot run workers.
     """
-    if not kernels.COMPILED or os.name == "nt":
+    if not can_start_workers():
         if num_workers and num_workers != "auto":
             raise ConfigError(f"num_workers={num_workers}, but worker processes need the compiled"
                               " extension, which is not available here",

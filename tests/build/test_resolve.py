@@ -7,6 +7,7 @@ from envs_for_tests import Chance
 from gymnasium.spaces import Box, Discrete
 
 from fastppo.build import resolve
+from fastppo.build.check_config import check_config
 from fastppo.build.compiled_support import unsupported_in_learner
 from fastppo.build.given_settings import config_for, make_source
 from fastppo.config import Config
@@ -14,6 +15,7 @@ from fastppo.errors import ConfigError
 from fastppo.machine import kernels, limits
 from fastppo.settings.fixes import fix_text
 from fastppo.spaces.observations import ObservationLayout
+from fastppo.workers.count import can_start_workers
 
 IMAGE = Box(0, 255, (36, 40, 3), np.uint8)
 
@@ -100,6 +102,7 @@ def test_minibatches_that_a_memory_caps_are_told_once(trainer, caplog, settings,
     assert caplog.text.count("fix: num_minibatches=4") == said
 
 
+@pytest.mark.skipif(not can_start_workers(), reason="there can be no workers")
 @pytest.mark.parametrize("settings", [{"step_timeout": 9.0}, {"on_worker_failure": "restart"}])
 def test_what_only_workers_have_makes_the_run_start_them_or_is_refused(settings):
     few = {"env_name": "CartPole-v1", "total_steps": 512, "num_envs": 2, "num_steps": 8,
@@ -111,6 +114,14 @@ def test_what_only_workers_have_makes_the_run_start_them_or_is_refused(settings)
         resolve.resolve(make_source(None, config_for(
             None, few | settings | {"num_workers": 0})))
     assert "leave --" in fix_text(caught.value.fix, shell=True)
+
+
+@pytest.mark.parametrize("settings", [{"step_timeout": 9.0}, {"on_worker_failure": "restart"}])
+def test_what_only_workers_have_is_refused_where_there_can_be_none(monkeypatch, settings):
+    monkeypatch.setattr(kernels, "COMPILED", False)
+    with pytest.raises(ConfigError, match="and there are none") as caught:
+        check_config(config_for("CartPole-v1", settings))
+    assert fix_text(caught.value.fix, shell=True) == f"leave --{next(iter(settings))} out"
 
 
 class Own(torch.nn.Module):
