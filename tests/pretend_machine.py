@@ -24,8 +24,8 @@ def _bf16(added: set[str]) -> None:
     limits.cpu_flags = lambda: flags
 
 
-def _terminal(there: bool) -> None:
-    limits.is_terminal = lambda stream: there
+def _no_terminal() -> None:
+    limits.is_terminal = lambda stream: False
 
 
 def _no_compiler() -> None:
@@ -37,8 +37,7 @@ def _no_compiler() -> None:
 WORDS = {
     "bf16": lambda: _bf16({"avx512_bf16"}), "no-bf16": lambda: _bf16(set()),
     "cores-1": lambda: _cores(1), "cores-2": lambda: _cores(2), "cores-16": lambda: _cores(16),
-    "terminal": lambda: _terminal(True), "no-terminal": lambda: _terminal(False),
-    "no-compiler": _no_compiler}
+    "no-terminal": _no_terminal, "no-compiler": _no_compiler}
 
 
 def pretend(words: str) -> None:

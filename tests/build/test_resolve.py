@@ -5,6 +5,7 @@ import pytest
 import torch
 from envs_for_tests import Chance
 from gymnasium.spaces import Box, Discrete
+from optional_packages import NEEDS_EXTENSION
 
 from fastppo.build import resolve
 from fastppo.build.check_config import check_config
@@ -15,7 +16,6 @@ from fastppo.errors import ConfigError
 from fastppo.machine import kernels, limits
 from fastppo.settings.fixes import fix_text
 from fastppo.spaces.observations import ObservationLayout
-from fastppo.workers.count import can_start_workers
 
 IMAGE = Box(0, 255, (36, 40, 3), np.uint8)
 
@@ -102,7 +102,7 @@ def test_minibatches_that_a_memory_caps_are_told_once(trainer, caplog, settings,
     assert caplog.text.count("fix: num_minibatches=4") == said
 
 
-@pytest.mark.skipif(not can_start_workers(), reason="there can be no workers")
+@NEEDS_EXTENSION
 @pytest.mark.parametrize("settings", [{"step_timeout": 9.0}, {"on_worker_failure": "restart"}])
 def test_what_only_workers_have_makes_the_run_start_them_or_is_refused(settings):
     few = {"env_name": "CartPole-v1", "total_steps": 512, "num_envs": 2, "num_steps": 8,

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from optional_packages import NEEDS_EXTENSION
 
 from fastppo import __version__
 from fastppo.cli import doctor
@@ -121,6 +122,7 @@ def test_the_self_test_trains_with_and_without_workers_to_the_same_bits():
     assert doctor.self_test(False)["same_bits"] is None
 
 
+@NEEDS_EXTENSION
 def test_the_self_test_sees_bits_that_differ(command, monkeypatch):
     monkeypatch.setattr(doctor, "trained_bits", lambda workers: bytes([workers]))
     code, out, _ = command()

@@ -4,7 +4,9 @@ import os
 from types import SimpleNamespace
 
 import pytest
+from pretend_machine import pretend
 
+from fastppo.machine import limits
 from fastppo.machine.limits import (
     NO_LIMIT,
     affinity_cores,
@@ -112,3 +114,12 @@ def test_a_terminal_that_knows_no_codes_is_none(monkeypatch, tty, term, wanted):
     monkeypatch.setenv("TERM", term)
     assert is_terminal(SimpleNamespace(isatty=lambda: tty)) is wanted
     assert not is_terminal(None)  # of a program without a console
+
+
+def test_a_pretended_machine_answers_everywhere(monkeypatch):
+    for name in ("affinity_cores", "core_quota", "cpu_flags", "is_terminal"):
+        monkeypatch.setattr(limits, name, getattr(limits, name))  # it comes back
+    pretend("cores-16 bf16")
+    assert (limits.usable_cores(), limits.has_bf16()) == (16, True)
+    pretend("cores-1 no-bf16 no-terminal")
+    assert (limits.usable_cores(), limits.has_bf16()) == (1, False)
