@@ -30,7 +30,7 @@ from fault_envs import (
     nothing_left,
     running_workers,
 )
-from optional_packages import NEEDS_BOX2D
+from optional_packages import NEEDS_BOX2D, NEEDS_EXTENSION
 
 from fastppo import PPO
 from fastppo.envs.make import make_envs, make_factory
@@ -40,6 +40,7 @@ from fastppo.workers import count, protocol, worker_process
 from fastppo.workers.protocol import WARMUP, worker_slices
 
 # name: longest episode, steps a rollout; so that episodes end in all ways they can within three.
+pytestmark = NEEDS_EXTENSION
 TASKS = {
     "CartPole-v1": (20, 32), "Acrobot-v1": (30, 24), "MountainCarContinuous-v0": (30, 24),
     "Pendulum-v1": (30, 24), "LunarLander-v3": (90, 64), "BipedalWalker-v3": (70, 48),
