@@ -30,7 +30,9 @@ TOUCH_C := $(addprefix tests/,machine workers learners core/test_rollout.py netw
     promises/test_interrupts.py)
 # Machines that tests/pretend_machine.py knows, and the tests of what depends on the machine.
 MACHINES := "cores-1 no-bf16 no-terminal" "cores-2 no-compiler" "cores-16 bf16"
-ASK := $(addprefix tests/,build display machine cli)
+ASK := $(addprefix tests/,build display cli machine/test_arena.py machine/test_installation.py \
+    envs/test_step_time.py envs/test_vector_source.py files/test_system_facts.py \
+    learners/test_shared_minibatches.py networks/test_precision.py workers/test_workers.py)
 
 ifeq ($(TORCH),cpu)
   INSTALL := $(PY) -m uv pip install --quiet --python $(PY) --torch-backend=cpu $(WHAT)

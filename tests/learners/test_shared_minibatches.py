@@ -7,6 +7,7 @@ import time
 import pytest
 from envs_for_tests import interrupted
 from fault_envs import guard, holds, nothing_left
+from optional_packages import NEEDS_EXTENSION
 
 from fastppo.errors import WorkerError
 from fastppo.learners.shared_minibatches import SharedMinibatches
@@ -14,6 +15,7 @@ from fastppo.machine import kernels, limits
 from fastppo.workers import worker_process
 from fastppo.workers.protocol import UPDATING
 
+pytestmark = NEEDS_EXTENSION
 SIZES = dict(num_envs=6, num_steps=48, num_minibatches=2, epochs=2)  # shards: 4 a minibatch
 
 
