@@ -42,13 +42,14 @@ else
   $(error TORCH=$(TORCH) is unknown; fix: make TORCH=cpu, or leave it out)
 endif
 
-.PHONY: help train test full slow test-faults test-machines check docs sanitize bench clean
+.PHONY: help train test full test-gpu slow test-faults test-machines check docs sanitize bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make train    train LunarLander-v3 on the CPU     (SEED=1, ARGS=\"--env_name=CartPole-v1\")"
 	@echo "make test     run the fast tests                  (JOBS=2, ARGS=\"-k gae\")"
 	@echo "make full     run the tests for which a newcomer need not wait"
+	@echo "make test-gpu run the tests of a GPU on a pretended one, which the CPU computes"
 	@echo "make slow     run the learning tests and long matrices"
 	@echo "make test-faults  run kills, hangs and damaged files by the hundred"
 	@echo "make test-machines  run the tests of what depends on the machine on three pretended ones"
@@ -71,6 +72,9 @@ test: $(VENV)/test
 
 full: $(VENV)/test
 	@$(PY) -m pytest -q -n $(JOBS) -m "full and not slow and not faults" $(ARGS)
+
+test-gpu: $(VENV)/test
+	@PRETEND_GPU=1 $(PY) -m pytest -q -n $(JOBS) -m "cuda and not slow and not faults" $(ARGS)
 
 slow: $(VENV)/test
 	@$(PY) -m pytest -q -n $(JOBS) -m slow $(ARGS)

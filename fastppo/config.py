@@ -234,9 +234,9 @@ class Config:
     none: off [SB3]"""
 
     device: str = "cpu"
-    """Device of the learner: cpu, cuda, cuda:1, ..., or auto: cuda or cpu, whichever acts and
-    updates faster in a short measurement, which leaves some hundred MiB of the GPU in use; with
-    device_ids or under torchrun nothing is measured, and auto is cuda if there is a GPU"""
+    """Device of the learner: cpu, cuda, cuda:1, ..., or auto: cuda if there is a GPU and the
+    network has convolutions or a layer of 256 units, else cpu; with device_ids cuda if there is
+    one"""
     device_ids: tuple[int, ...] | None = None
     """GPUs of the processes of one machine that torchrun starts, such as 0,1, or 0,0 to share one;
     for device=cuda; none: process 0 has GPU 0, and so on"""
@@ -362,7 +362,8 @@ RULES = [(name, *rule) for names, *rule in (
     ("std_scale", lambda x: is_finite_number(x) and 1e-3 <= x <= 1e3, "a number from 1e-3 to 1e3"),
     (" ".join(x.name for x in fields(Config) if "bool" in str(x.type)), *_one_of((True, False))),
     *((x.name, *_one_of(x.type.__args__)) for x in fields(Config) if get_origin(x.type) is Literal),
-    ("env_name wandb_project wandb_entity wandb_group", lambda x: isinstance(x, str), "a string"),
+    ("env_name wandb_project wandb_entity wandb_group",
+     lambda x: isinstance(x, str) and x.isprintable(), "a string that can be printed"),
     ("device", lambda x: isinstance(x, str) and re.fullmatch(r"auto|(cpu|cuda)(:\d+)?", x),
      "one of auto, cpu, cuda, cuda:1"),
     ("run_dir", is_path, "the path of a folder"),

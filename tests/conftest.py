@@ -13,6 +13,10 @@ os.environ["OMP_WAIT_POLICY"] = "passive"  # torch's idle threads sleep: many pr
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job has it so
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+if os.environ.get("PRETEND_GPU") == "1":  # `make test-gpu`
+    import pretend_gpu
+    pretend_gpu.install()
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):

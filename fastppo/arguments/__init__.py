@@ -1,4 +1,4 @@
 """A command line as settings: flags, types of values, pages of help; without torch.
 
-May import: config and what that may import.
+May import: config, machine, and what that may import.
 """

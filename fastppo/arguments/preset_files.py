@@ -18,6 +18,7 @@ from typing import Any, Iterator, Mapping
 from fastppo.arguments.setting_types import ALIASES
 from fastppo.config import Config, default_of
 from fastppo.errors import USAGE_ERRORS, ConfigError
+from fastppo.machine.file_access import read_json, read_text
 from fastppo.settings.aliases import in_one, unknown_setting
 from fastppo.settings.file_names import CONFIG_FILE
 from fastppo.settings.fixes import DidYouMean, Each, Fix, Omit, Set, Within, fix_text
@@ -135,12 +136,11 @@ def read_settings(path: Path) -> dict[str, Any]:
     example = '{"num_envs": 16}' if path.suffix == ".json" else "num_envs = 16, a line for each"
     example = f"correct it; its form is {example}"
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        found = read_json(path) if path.suffix == ".json" else tomllib.loads(read_text(path))
     except OSError as error:
         raise ConfigError(f"the preset {path} cannot be read: {error.strerror}",
                           "give a file that is there, or the name of a preset") from error
-    except ValueError as error:  # also of bytes that are no UTF-8
+    except (ValueError, RecursionError) as error:  # also of bytes that are no UTF-8
         raise ConfigError(f"the preset {path} is no {path.suffix[1:].upper()}: {error}",
                           example) from error
     if not isinstance(found, dict):

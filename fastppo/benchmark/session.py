@@ -194,7 +194,7 @@ def run_session(settings: dict[str, Any], options: Bench,
     """
     check_counts(options, settings)
     settings = {"seed": 1, **settings, **NO_OUTPUT}
-    if settings.get("device") == "auto":  # each process, and other systems, would take their own
+    if settings.get("device") == "auto":  # which other systems do not know
         facts, = run_jobs([Measurement("facts", settings, options.seconds, options.iterations)])
         settings["device"] = facts["config"]["device"]
     job = Measurement("", settings, options.seconds, options.iterations)

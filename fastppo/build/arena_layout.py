@@ -58,16 +58,16 @@ def rollout_spec(policy: Policy, steps: int, envs: int, stacked: int = 0) -> Spe
             "total": ("<f8", te), "length": ("<i8", te), "times": ("<f8", (envs + 1, 3))}
 
 
-def trial_rollout(policy: Policy, steps: int = 1, envs: int = 2) -> Rollout:
-    """A made-up rollout, as the policy acts, to try or to time an update; all steps are alike."""
+def trial_rollout(policy: Policy) -> Rollout:
+    """A made-up rollout of two samples, as the policy acts, to try an update."""
     arrays = {name: np.zeros(shape, dtype)
-              for name, (dtype, shape) in rollout_spec(policy, steps, envs).items()}
-    rows = trial_rows(policy.observer.layout)[np.arange(envs) % 2]
-    noise = np.zeros((envs, len(policy.head.noise)), np.float32)
-    state = np.zeros((envs, policy.memory), np.float32)
+              for name, (dtype, shape) in rollout_spec(policy, 1, 2).items()}
+    rows = trial_rows(policy.observer.layout)
+    noise = np.zeros((2, len(policy.head.noise)), np.float32)
+    state = np.zeros((2, policy.memory), np.float32)
     arrays["act"][:], arrays["logp"][:], arrays["val"][:], _ = policy.act(rows, noise, state)
     for name in ("raw", "rew", "adv"):
-        arrays[name][:] = 1.0 - 2.0 * (np.arange(envs) % 2)
+        arrays[name][:] = 1.0, -1.0
     arrays["obs"][:], arrays["valid"][:] = rows, True
     arrays["ret"][:] = arrays["adv"] + arrays["val"]
     return as_rollout(arrays, policy.observer.layout)

@@ -4,6 +4,7 @@ import logging
 
 import torch
 from gymnasium.spaces import Space
+from torch import nn
 
 from fastppo.build import user_model
 from fastppo.build.check_config import is_user_model
@@ -54,7 +55,10 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
         if config.precision == "bf16":
             user_model.check_bf16_head(policy)
             compute_in_bf16(net, own)
-    return policy.eval()
+    for part in policy.eval().modules():
+        if isinstance(part, nn.RNNBase):  # in eval cuDNN has no gradient
+            part.training, part.dropout = True, 0.0
+    return policy
 
 
 def compile_network(policy: Policy) -> None:

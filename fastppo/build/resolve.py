@@ -32,6 +32,8 @@ from fastppo.workers.count import pays, worker_count
 
 log = logging.getLogger("fastppo")
 
+WIDE_LAYER = 256  # units, from which on products of minibatches keep a GPU busy
+
 
 def check_total_steps(total: Any) -> int:
     """`total` environment steps as an int; ConfigError if it is not a whole number, 0 or more."""
@@ -76,19 +78,21 @@ def warn_of_earlier_end(ppo: Any, before: int) -> None:
                     before)
 
 
-def resolve(source: EnvSource, device: str | None = None) -> Config:
-    """The Config of `source` with every None and "auto" resolved; `device` replaces its device.
+def resolve(source: EnvSource) -> Config:
+    """The Config of `source` with every None and "auto" resolved.
 
     Raises ConfigError or SpaceError for settings and spaces that are not supported.
     """
     config, obs_space = source.config, source.obs_space
-    config = config.replace(device=device or config.device)
     seen = ObservationLayout(obs_space, source.act_space)
     check_settings(config, seen)
     config = config.replace(
         norm_rewards=normalises_rewards(config), model=_model(config, seen),
         seed=secrets.randbits(31) if config.seed is None else config.seed,
-        device=usable_device(config), vec="workers" if config.vec == "auto" else config.vec)
+        vec="workers" if config.vec == "auto" else config.vec)
+    if config.device == "auto" and not _suits_gpu(config, seen):
+        config = config.replace(device="cpu")
+    config = config.replace(device=usable_device(config))
     config = config.replace(precision=_precision(config, seen))
     if config.shared_critic is None:
         config = config.replace(shared_critic=config.model in IMAGE_MODELS
@@ -104,14 +108,30 @@ def resolve(source: EnvSource, device: str | None = None) -> Config:
 def _update_threads(config: Config, seen: ObservationLayout) -> int:
     """Torch's threads in the update of a Config whose model and learner are resolved.
 
-    Small networks are fastest with one. Convolutions, which a model of the user's for images most
-    likely has, gain from more, and workers sleep meanwhile.
+    Small networks are fastest with one. Convolutions gain from more, and workers sleep meanwhile.
     """
-    convolutions = config.model in IMAGE_MODELS or is_user_model(config.model) and any(
-        leaf.like_image for leaf in ObservationEncoding(seen).leaves)
     by_torch = config.learner != "kernel" and config.device == "cpu"
-    cores = limits.usable_cores() if convolutions and by_torch else 1
+    cores = limits.usable_cores() if by_torch and _convolves(config, seen) else 1
     return config.update_threads or config.torch_threads or cores
+
+
+def _convolves(config: Config, seen: ObservationLayout) -> bool:
+    """True for convolutional networks; a user's model for images most likely is one."""
+    return config.model in IMAGE_MODELS or is_user_model(config.model) and any(
+        leaf.like_image for leaf in ObservationEncoding(seen).leaves)
+
+
+def _suits_gpu(config: Config, seen: ObservationLayout) -> bool:
+    """True if device=auto takes a GPU: for convolutions and for layers of WIDE_LAYER units.
+
+    Other networks act and learn faster on the CPU, in workers and in C. The rule stands in for
+    figures, which no GPU has given yet. Settings of one device alone decide before it.
+    """
+    if config.device_ids or config.learner == "graph" or config.precision == "tf32":
+        return True
+    on_cpu = config.learner == "kernel" or config.acting == "local"
+    return not on_cpu and (max(config.hidden_sizes, default=0) >= WIDE_LAYER
+                           or _convolves(config, seen))
 
 
 def _precision(config: Config, seen: ObservationLayout) -> str:

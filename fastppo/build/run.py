@@ -15,7 +15,6 @@ from fastppo.build.compiled_support import unsupported_in_learner
 from fastppo.build.given_settings import config_for, env_label, make_source
 from fastppo.build.learner import make_learner
 from fastppo.build.model import build_policy, compile_network
-from fastppo.build.placement import place
 from fastppo.build.resolve import resolve
 from fastppo.collect import Collector, Progress, Rollout
 from fastppo.config import Config
@@ -67,13 +66,13 @@ class Run:
             self.source = env if isinstance(env, EnvSource) else make_source(
                 env, config_for(env, settings))
             resources.callback(self.source.close)
-            self.placement = place(self.source)
-            config = resolve(self.source, self.placement and self.placement.device)
+            config = resolve(self.source)
             self.ranks = join_ranks(config)
             resources.callback(self.ranks.close)
             self.config = config = config.replace(seed=self.ranks.share(config.seed))
             log_slow_path(config, self.source)
-            with torch_threads(config.torch_threads):
+            self.tf32 = None if config.device == "cpu" else config.precision == "tf32"
+            with torch_threads(config.torch_threads, self.tf32):
                 self.policy = build_policy(self.source.obs_space, self.source.act_space, config)
                 self.arena = resources.enter_context(closing(
                     make_arena(config, self.policy.to(config.device))))
@@ -87,8 +86,8 @@ class Run:
                 self.collector = make_collector(self.arena, self.source, self.policy, self.learner,
                                                 config, self.ranks)
                 resources.callback(self.collector.vec.close)
+                resources.callback(vars(self.learner).pop, "replay", None)  # a graph has memory
             self._resources = resources.pop_all()
-        self.tf32 = None if config.device == "cpu" else config.precision == "tf32"
         self.total, self.closed, self.whole = config.total_steps, False, self.collector.rollout
         self.rollout = self.collector.rollout = own_environments(self.whole, self.ranks)
 

@@ -15,7 +15,7 @@ from fastppo.arguments.command_line import Train
 from fastppo.arguments.setting_types import settings
 from fastppo.arguments.verbs import VERBS
 from fastppo.cli.interrupts import Interrupts, Stop
-from fastppo.display.notes import printed_warnings
+from fastppo.display.notes import note, printed_warnings
 from fastppo.display.status_line import show_status
 from fastppo.display.stdout_guard import guarded_stdout
 from fastppo.errors import USAGE_ERRORS, ConfigError, Error, RankError, path_errors
@@ -54,13 +54,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         except Stop:
             raise SystemExit(128 + interrupts.signum) from None
         except Error as error:
-            show_status("")
             if debug:
+                show_status("")
                 traceback.print_exc()
             code = 2 if isinstance(error, USAGE_ERRORS) else 1
             if not another_tells(error, interrupts):
                 place = f"rank {rank_of_process()}: " * (code == 1 and rank_count() > 1)
-                print(f"error: {place}{error.shell}", file=sys.stderr, flush=True)
+                note(f"{place}{error.shell}", "error")
             raise SystemExit(128 + interrupts.signum if interrupts.signum else code) from None
         except ModuleNotFoundError as error:
             if error.name not in NEEDED_PACKAGES:

@@ -14,7 +14,7 @@ from fastppo.cli.train import opened_run
 from fastppo.display.banner import banner
 from fastppo.errors import ConfigError
 from fastppo.files.run_folder import check_no_runs_in
-from fastppo.machine import limits
+from fastppo.machine.file_access import read_text
 from fastppo.settings import file_names
 from fastppo.settings.fixes import Set, flag, program
 
@@ -88,7 +88,7 @@ def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> N
         needed["env_kwargs"] = settings["env_kwargs"]
     started = folder / file_names.COMMAND_FILE
     if started.is_file() and (found := re.search(r"--init[-_]from[ =](\S+)",
-                                                 started.read_text(errors="replace"))):
+                                                 read_text(started, errors="replace"))):
         needed["init_from"] = found[1]
     python = [name for name in ("optimizer", "loss") if settings.get(name) not in
               (None, "adam", "ppo")]
@@ -123,9 +123,7 @@ def command_again(folder: Path, settings: dict[str, Any], options: Reproduce) ->
     again = {"preset": str(folder / file_names.CONFIG_FILE), "name": "reproduce",
              "device": settings.get("device", "cpu"), "logger": None, "progress": "auto",
              "env_name": options.env_name, "model": options.model, "eval_env": options.eval_env,
-             "init_from": options.init_from, "env_kwargs": options.env_kwargs,
-             # No bit depends on it.
-             "num_workers": min(settings.get("num_workers") or 0, limits.usable_cores())}
+             "init_from": options.init_from, "env_kwargs": options.env_kwargs}
     if settings.get("eval_interval") is None and settings.get("eval_env") is None:
         again["eval_episodes"] = 0
     words = [f"--{name}={json.dumps(value)}" if isinstance(value, dict) else flag(name, value)

@@ -64,9 +64,7 @@ def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -
     interrupts.stop_now = lambda: False  # run_seeds looks at the signal
     if limits.is_terminal(sys.stderr):  # a status line may be there
         interrupts.say = lambda text: write_line(f"\r\033[K{text}")
-    each = "; device=auto: each takes its own, see its output.txt" * (
-        request.config.device == "auto")
-    print(f"seeds     {len(seeds)}, {at_once} at a time{each}", flush=True)
+    print(f"seeds     {len(seeds)}, {at_once} at a time", flush=True)
     runs = run_seeds(request, words, seeds, at_once, interrupts)
     trained = [run for run in runs if run.child.code == 0]
     if trained:

@@ -28,9 +28,10 @@ from fastppo.files.choose_folder import (
     run_elsewhere,
     run_folder,
 )
-from fastppo.files.run_folder import checkpoint_files, checkpoints_in, write_text
+from fastppo.files.run_folder import checkpoint_files, checkpoints_in
 from fastppo.machine import limits
 from fastppo.machine.child_env import without_secrets
+from fastppo.machine.file_access import read_json, write_bytes
 from fastppo.machine.ranks import Ranks, rank_of_process
 from fastppo.settings.file_names import MODEL_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import flag, program
@@ -167,7 +168,7 @@ def follow(request: Request, interrupts: Interrupts) -> None:
 def is_complete(ppo, folder: Path) -> bool:
     """True for a resumed run that has nothing left to do: trained, saved and evaluated."""
     try:
-        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+        summary = read_json(folder / SUMMARY_FILE)
         evaluated = summary["evaluation"] is not None or not ppo.config.eval_episodes
     except (OSError, ValueError, LookupError, TypeError):  # not there, or not ours
         return False
@@ -371,6 +372,6 @@ def write_summary(folder: Path, summary: dict[str, Any]) -> None:
     """Writes the summary to a run's folder; a note says if that fails."""
     path = folder / SUMMARY_FILE
     try:
-        write_text(path, json.dumps(summary, indent=2) + "\n")
+        write_bytes(path, f"{json.dumps(summary, indent=2)}\n".encode())
     except OSError as error:
         note(f"cannot write {path}: {error.strerror}")

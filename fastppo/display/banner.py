@@ -42,8 +42,7 @@ def banner(ppo, request: Request, folder: Path, resumed: bool) -> list[str]:
         f" {counted(config.num_steps, 'step')} in {place_of_envs(config)}"
         + f" of each of {ppo.ranks.size} processes" * (ppo.ranks.size > 1),
         f"device    {config.device}, torch_threads={config.torch_threads}{in_update}"
-        + f", {config.precision}" * (config.precision != "fp32")
-        + (f"; {ppo.placement}" if ppo.placement else ""),
+        + f", {config.precision}" * (config.precision != "fp32"),
         f"kernels   {kernels.backend()}; learner {config.learner}"
         + (", because the compiled one, which is 5 to 15 times as fast for small networks, does not"
            f" support {reason}") * bool(reason),

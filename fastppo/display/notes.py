@@ -10,6 +10,8 @@ from typing import Any, Callable, Iterator
 from fastppo.display.status_line import StatusLine, show_status
 from fastppo.settings.values import return_text
 
+# What a terminal would obey: a name from a file may hold it.
+CONTROL_CHARACTERS = dict.fromkeys({*range(32), *range(127, 160)} - {9, 10}, "?")
 MUST_END = "; --max_episode_steps=1_000 would end them"
 
 
@@ -17,7 +19,7 @@ def note(text: str, kind: str = "note") -> None:
     """Prints one line on stderr, if that can be written, in the place of a status line."""
     show_status("")
     with contextlib.suppress(OSError):  # a closed terminal
-        print(f"{kind}: {text}", file=sys.stderr, flush=True)
+        print(f"{kind}: {text.translate(CONTROL_CHARACTERS)}", file=sys.stderr, flush=True)
 
 
 class WarningPrinter(logging.Handler):

@@ -4,7 +4,6 @@ import difflib
 import importlib.util
 import inspect
 import re
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any, Callable
 
@@ -14,8 +13,7 @@ from fastppo.errors import ConfigError
 from fastppo.machine.child_env import without_secrets
 from fastppo.settings.aliases import NEAR
 from fastppo.settings.atari_games import GAMES, full_game_id
-from fastppo.settings.fixes import Fix, Install, Omit, Set
-from fastppo.settings.spelling import closest
+from fastppo.settings.fixes import Fix, Install, Set
 
 # The fix if a text, such as a module's name or an error's text, contains the key.
 PACKAGES: dict[str, Fix] = {
@@ -91,15 +89,6 @@ def _base(env_id: str) -> str:
     return re.sub("(-ram)?(NoFrameskip|Deterministic)?$", "", name).lower()
 
 
-def importable_id(name: str) -> str | None:
-    """The id nearest to `name`; None if there is none, or if its class cannot be imported either.
-    """
-    with suppress(Exception):  # a package may raise anything
-        load_env_creator(registry[near := nearest_id(name)].entry_point)
-        return near
-    return None
-
-
 def missing_package(text: str,
                     unknown: Fix = "install it, or what it lacks, in this Python") -> Fix:
     """The fix for a package that is not installed, whose name is in `text`; else `unknown`."""
@@ -122,15 +111,7 @@ def wrong_keywords(name: str, constructor: EnvSpec | Callable,
     except ValueError:  # it is written in C and has no signature
         return None
     except TypeError as error:
-        shown, found = without_secrets(kwargs), signature.parameters.values()
-        named = [x for x in found if x.kind in (x.POSITIONAL_OR_KEYWORD, x.KEYWORD_ONLY)]
-        names = {x.name for x in named}
-        meant = {name if name in names else closest(name, names - {*shown}) or name: value
-                 for name, value in shown.items()}
-        fitting = {x.name: meant.get(x.name, "...") for x in named
-                   if x.name in meant or x.default is x.empty and x.name not in arguments}
-        alone = "give a function without arguments"  # eval_env gets no env_kwargs
-        fix = (Set(env_kwargs=fitting), alone) if fitting else \
-            Omit("env_kwargs") if kwargs else alone
-        return ConfigError(f"{name} takes {signature}, and env_kwargs is {shown}: {error}", fix)
+        return ConfigError(f"{name} takes {signature}, and env_kwargs is {without_secrets(kwargs)}:"
+                           f" {error}",
+                           "give what it takes by env_kwargs, or a function without arguments")
     return None

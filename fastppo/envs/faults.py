@@ -13,24 +13,6 @@ from fastppo.settings.fixes import Fix, Set, Within
 from fastppo.spaces.observations import NonFiniteValue
 
 RESULTS = {"step()": "(obs, reward, terminated, truncated, info)", "reset()": "(obs, info)"}
-# The fix if the text of a refused result contains the key.
-RESULT_FIXES = {
-    "observation is None": "return an observation: a function without `return` gives None",
-    "has no key": "return all the keys that observation_space has, or declare what is returned",
-    "not True or False": "return bool(terminated) and bool(truncated)",
-    "which is not in": "return values that observation_space has, or declare theirs",
-    "the reward is None": "return a number as reward, the second value of step",
-    "the reward is array(": "return one number as reward: reward.item()",
-    "the reward is": "return one number as reward, a float or an int",
-    "the info is": "return (obs, info) from reset, with a dict as info, such as {}",
-    "not an array": "return observations of the type that observation_space declares, or declare"
-                    " theirs",
-    "Cannot cast array data": "return observations of the dtype that observation_space declares",
-    "does not keep": "return observations of the dtype that observation_space declares, or declare"
-                     " theirs",
-    "has shape": "return observations of the shape that observation_space declares, or declare"
-                 " theirs",
-}
 NO_OPENGL = ("MuJoCo cannot draw on a screen, or with the library that the environment variable"
              " MUJOCO_GL names: set it to egl")
 IN_MAIN = Within("correct the environment; with {} a breakpoint() in it works", Set(num_workers=0))
@@ -134,8 +116,7 @@ def _result_fix(field: str, error: BaseException) -> Fix:
     if isinstance(error, NonFiniteValue) and field in RESULTS:
         reset = (Set(nan_policy="reset_env"),) if field == "step()" else ()
         return "look for divisions by 0 and overflows in it", *reset
-    return next((fix for word, fix in RESULT_FIXES.items() if word in str(error)),
-                "correct what the environment returns, or the space that it declares")
+    return "correct what the environment returns, or the space that it declares"
 
 
 def truncate_text(text: str, limit: int) -> str:

@@ -221,8 +221,7 @@ def _settings_error(factory: EnvFactory, error: BaseException) -> ConfigError | 
         return ConfigError(f"the environment needs a package that is not installed: {missing}",
                            env_hints.missing_package(f"{factory.constructor} {error}"))
     if isinstance(error, ImportError) and isinstance(factory.constructor, EnvSpec):
-        newer = (env_hints.nearest_id if is_retired(factory.constructor) else
-                 env_hints.importable_id)(factory.name)
+        newer = is_retired(factory.constructor) and env_hints.nearest_id(factory.name)
         return ConfigError(f"{factory.name} cannot be imported: {error}",
                            env_hints.missing_package(f"{error.name}", *(
                                [Set(env_name=newer)] if newer else [])))
@@ -234,8 +233,6 @@ def _settings_error(factory: EnvFactory, error: BaseException) -> ConfigError | 
             factory.name, factory.constructor, factory.kwargs)):
         return wrong
     why = str(error).partition("\n")[0]
-    if "incompatible function arguments" in why:  # of the emulator, which does not name the setting
-        why = "one of them has a value of another type"
     if _is_known(factory.constructor) and factory.kwargs:  # of one's own the traceback is wanted
         return ConfigError(f"{factory.name} cannot be made with the env_kwargs"
                            f" {without_secrets(factory.kwargs)}: {why}", Omit("env_kwargs"))
@@ -270,13 +267,8 @@ def import_callable(name: str, setting: str = "env_name") -> Callable | None:
         raise ConfigError(f"there is no {attribute!r} in {module}",
                           (*(Set(**{setting: f"{module}:{'.'.join((*outer, x))}"}) for x in near),
                            f"define it there, or {fix}"))
-    kind = type(found).__name__
-    if spec := getattr(found, "spec", None):
-        fix = Set(**{setting: spec.id}), fix
-    elif getattr(sys.modules[module], kind, None) is type(found):
-        fix = Set(**{setting: f"{module}:{kind}"}), fix
-    raise ConfigError(f"{setting} is {name!r}, an instance of {kind}, but must be a class or"
-                      " a function", fix)
+    raise ConfigError(f"{setting} is {name!r}, an instance of {type(found).__name__}, but must be a"
+                      " class or a function", fix)
 
 
 def _import_module(name: str, setting: str, module: str = ""):
@@ -288,13 +280,10 @@ def _import_module(name: str, setting: str, module: str = ""):
         add_folders(sys.path)
     module = module or name.partition(":")[0]
     if not module or module.startswith(".") or module.endswith(".py"):
-        path = Path(module.removesuffix(".py"))
-        elsewhere = path.is_absolute() or ".." in path.parts[:-1]  # and not in or below this folder
-        plain = (path.name if elsewhere else ".".join(path.parts)).lstrip(".") or "my_module"
-        fix = Set(**{setting: f"{plain}:{name.rpartition(':')[2] or 'MyClass'}"})
+        plain = Path(module).stem.lstrip(".") or "my_module"
         raise ConfigError(f"{setting} is {name!r}, but {module!r} is no module's name, such as"
-                          " package.module",
-                          Within(f"in {path.parent}: {{}}", fix) if elsewhere else fix)
+                          " package.module", Within("in the folder of that file: {}", Set(
+                              **{setting: f"{plain}:{name.rpartition(':')[2] or 'MyClass'}"})))
     try:
         return importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything

@@ -1,7 +1,9 @@
 """The environments that a run was given: factories, spaces, and the settings they decide."""
 
+import subprocess
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
@@ -12,7 +14,6 @@ from fastppo.envs.make import WRAPPING, EnvFactory, make_envs, make_factory, spa
 from fastppo.envs.step_time import step_seconds
 from fastppo.envs.wrappers import warn_of_doubled
 from fastppo.errors import ConfigError, EnvError, SpaceError
-from fastppo.machine.exit_message import exit_message
 from fastppo.settings.fixes import Omit, Set
 from fastppo.spaces.leaves import mask_leaf, masked_space
 
@@ -20,6 +21,27 @@ MOST_ENVS = 1_000_000
 ENDED = EnvError("the process has ended inside an environment that it had made to read its spaces:"
                  " by os._exit, by exit() in native code, or by a signal that cannot be caught",
                  "run the environment alone, in python")
+
+# The shell's pipe closes with this process, however that ends: then there is no line to read.
+WAITING = 'read -r line || printf "%s\\n" "$0" >&2'
+
+
+@contextmanager
+def exit_message(text: str) -> Iterator[None]:
+    """Prints `text` to stderr if this process ends inside the block: os._exit, exit() in C, a kill.
+
+    A shell waits for that, so a system without /bin/sh prints nothing.
+    """
+    try:
+        shell = subprocess.Popen(["/bin/sh", "-c", WAITING, text], stdin=subprocess.PIPE,
+                                 stdout=subprocess.DEVNULL)
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        shell.communicate(b"\n")
 
 
 class EnvSource:

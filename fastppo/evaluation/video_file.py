@@ -16,7 +16,8 @@ from typing import BinaryIO, Callable, Iterator
 from PIL import Image
 
 from fastppo.errors import ConfigError
-from fastppo.files.run_folder import check_output, replaced
+from fastppo.files.run_folder import check_output
+from fastppo.machine.file_access import replaced
 from fastppo.settings.fixes import Install, Set
 
 VIDEO_FORMATS = ".mp4", ".webp"

@@ -57,7 +57,7 @@ def write_checkpoint(ppo, path: Path) -> None:
     for sink in ppo.sinks:  # a run that is resumed goes on after the rows that wait
         getattr(sink, "flush", int)()
     # As it was given: what "auto" means is resolved again, for the machine that resumes. But it
-    # keeps the device, which another measurement could change.
+    # keeps the device, because another one computes other bits.
     config = vars(ppo.source.config) | {"seed": ppo.config.seed, "run_dir": None,
                                         "precision": ppo.config.precision}
     if config["device"] == "auto":

@@ -23,6 +23,7 @@ from fastppo.files.run_folder import (
     header_texts,
     write_error,
 )
+from fastppo.machine.file_access import read_json, read_text
 from fastppo.machine.installation import check_cuda_build, check_loggers
 from fastppo.settings import file_names
 from fastppo.settings.fixes import Omit, Set, flag
@@ -154,7 +155,7 @@ def run_elsewhere(options: Train, config: Config) -> str:
 def stored_setting(run_dir: Path | None, name: str) -> Any:
     """A setting of the run in a folder, which may have ended before its first checkpoint."""
     try:
-        return json.loads((run_dir / file_names.CONFIG_FILE).read_text(encoding="utf-8"))[name]
+        return read_json(run_dir / file_names.CONFIG_FILE)[name]
     except (AttributeError, OSError, ValueError, LookupError, TypeError):  # none, or not ours
         return None
 
@@ -189,7 +190,7 @@ def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator
         yield folder
     except (Error, KeyboardInterrupt):
         # The error that ended the run is the one to see; and what another run has is left to it.
-        with suppress(OSError, ConfigError), closing(FolderLock(folder)):
+        with suppress(OSError, ValueError), closing(FolderLock(folder)):
             remove_start(folder, before)
         raise
     finally:
@@ -216,13 +217,13 @@ def remove_start(folder: Path, before: set[str]) -> None:
     A run whose files do not say so keeps them: a full disk may be why there is no model.
     """
     tables = file_names.METRICS_FILE, file_names.EPISODES_FILE
-    rows = [len((folder / name).read_bytes().splitlines()) for name in tables
+    rows = [len(read_text(folder / name).splitlines()) for name in tables
             if (folder / name).exists()]
     files = {*os.listdir(folder)} - {file_names.OUTPUT_FILE} - before
     if files - file_names.START_FILES or max(rows, default=0) > 1:
         return
     summary = folder / file_names.SUMMARY_FILE
-    if summary.exists() and '"iterations": 0,' not in summary.read_text(encoding="utf-8"):
+    if summary.exists() and '"iterations": 0,' not in read_text(summary):
         return
     for name in files:
         (folder / name).unlink()

@@ -57,7 +57,7 @@ def write_bundle(ppo, error: str, place: FaultPlace, path: Path) -> None:
     form = ppo.policy.actions.form if number >= 0 else "clip"  # the warm-up's
     texts = {"settings": {name: shown[name] for name in ENV_SETTINGS}, "seed": ppo.config.seed,
              "place": list(place), "form": form, "error": error,
-             "history": split_tree(tuple(history), "history", tensors),
+             "history": split_tree(history[:-1], "history", tensors),
              "fingerprint": fingerprint(ppo.config.torch_threads)}
     write_tensor_file(path, BUNDLE_FORMAT, tensors, texts, private=True)
 
@@ -87,7 +87,7 @@ def _check_bundle(found: CrashBundle) -> None:
     Config(seed=found.seed, **found.settings)
     if found.form not in FORMS or found.settings["frame_stack"] > MOST_FRAMES:
         raise ValueError(f"form is {found.form!r}, frame_stack {found.settings['frame_stack']}")
-    number, start, first_number, first_start, actions = found.history
+    number, start, first_number, first_start, actions, _ = found.history
     if len(actions) != start - first_start + found.place.step + 1 or found.place.step < -1:
         raise ValueError(f"it failed at {found.place} after {len(actions)} actions")
     if any(abs(x) >= 2**31 for x in (number, first_number, found.place.env)) or first_start < 0:

@@ -4,15 +4,15 @@ import itertools
 import json
 import os
 import re
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Sequence
 from zipfile import is_zipfile
 
 from fastppo.arguments.policy_options import POLICY_FIX
 from fastppo.config import Config
 from fastppo.errors import ConfigError, PathError, path_errors
 from fastppo.machine.child_env import without_secrets
+from fastppo.machine.file_access import open_regular, write_bytes
 from fastppo.settings.file_names import CONFIG_FILE, MODEL_FILE
 from fastppo.settings.fixes import Fix, Set
 
@@ -39,8 +39,8 @@ def example_model(folder: Path = Path(), env_name: str | None = None) -> Path | 
 
     With `env_name` only of those that name this environment.
     """
-    own = folder.glob("*.safetensors") if folder.is_dir() else ()
-    for paths in (own, Path("runs").glob("*/*.safetensors")):
+    own = folder.glob("[!.]*.safetensors") if folder.is_dir() else ()
+    for paths in (own, Path("runs").glob("*/[!.]*.safetensors")):
         found = [path for path in paths if not NAME.fullmatch(path.name)
                  and header_texts(path).get("format", "").startswith("fastppo policy")
                  and env_name in (None, stored_env(path))]
@@ -52,7 +52,7 @@ def example_model(folder: Path = Path(), env_name: str | None = None) -> Path | 
 def has_header(path: Path) -> bool:
     """True for a file that is long enough for the header of safetensors that it begins with."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             length = int.from_bytes(file.read(8), "little")
         return 0 < length <= path.stat().st_size - 8
     except OSError:
@@ -62,7 +62,7 @@ def has_header(path: Path) -> bool:
 def header_texts(path: Path) -> dict[str, str]:
     """The texts in the header of a safetensors file, unchecked; {} where there are none."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             length = int.from_bytes(file.read(8), "little")
             texts = json.loads(file.read(length) if length <= HEADER_BYTES else b"{}")
         return {name: text for name, text in texts["__metadata__"].items() if isinstance(text, str)}
@@ -111,34 +111,6 @@ def check_output(path: Path, example: str, endings: Sequence[str] = ()) -> None:
             path.with_suffix(Path(example).suffix)
         raise ConfigError(f"{path} is no name that ends with {' or '.join(endings)}",
                           Set(output=str(near)))
-
-
-@contextmanager
-def replaced(path: Path, follow: bool = True) -> Iterator[Path]:
-    """A new file beside `path` to write, which replaces that one at the end of the block.
-
-    After an error `path` is as it was. Of a link it is the file that it names, if it may `follow`;
-    else the link becomes a file.
-    """
-    path = path.resolve() if follow else path
-    part = path.with_name(f".{path.stem[:100]}.{os.getpid()}.part{path.suffix}")
-    try:
-        yield part
-        os.replace(part, path)
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a small file of a run, whole or not at all."""
-    with replaced(path, follow=False) as part, open(part, "x", encoding="utf-8") as file:
-        file.write(text)
-
-
-def no_link(path: str, flags: int) -> int:
-    """The opener of a file that is appended to, and must be no link to another one."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 @path_errors()
@@ -217,22 +189,37 @@ def write_error(path: Path, error: OSError) -> ConfigError:
 
 
 class FolderLock:
-    """Keeps the folder of a run for this process, until close() or the end of the process.
+    """Makes the folder of a run, and keeps it for this process, until close() or its end.
 
     Raises ConfigError if another process has it. A file system without locks locks nothing.
     """
 
     def __init__(self, folder: Path):
-        self.fd = -1
+        self.folder, self.fd = folder, -1
+        try:
+            self.hold()
+        except BlockingIOError as error:
+            raise ConfigError(error.strerror,
+                              ("wait until it has ended", Set(run_dir="another/folder"))
+                              ) from error
+
+    def hold(self) -> None:
+        """Makes and locks the folder again if it was moved or removed.
+
+        Raises BlockingIOError if another process has the one that is there now.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.fd >= 0 and os.path.samestat(os.fstat(self.fd), os.stat(self.folder)):
+            return
+        self.close()
         try:
             import fcntl
-            self.fd = os.open(folder, os.O_RDONLY)
+            self.fd = os.open(self.folder, os.O_RDONLY)
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.close()
-            raise ConfigError(f"another run is writing into {folder}",
-                              ("wait until it has ended", Set(run_dir="another/folder"))
-                              ) from error
+            error.strerror = f"another run is writing into {self.folder}"
+            raise
         except (OSError, ImportError):  # Windows cannot open a folder
             self.close()
 
@@ -249,10 +236,9 @@ def make_run_folder(config: Config) -> tuple[Path, FolderLock] | tuple[None, Non
         return None, None
     folder = Path(config.run_dir)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(folder)
         text = json.dumps(public_config(config), indent=2)
-        write_text(folder / CONFIG_FILE, text + "\n")
+        write_bytes(folder / CONFIG_FILE, f"{text}\n".encode())
     except OSError as error:
         raise write_error(folder, error) from error
     return folder, lock

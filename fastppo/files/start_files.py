@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Sequence
 
 from fastppo.arguments.command_line import flag_of_each_word
-from fastppo.files.run_folder import no_link
 from fastppo.files.system_facts import system_facts
 from fastppo.files.tensor_file import write_file
 from fastppo.machine.child_env import without_secrets
+from fastppo.machine.file_access import open_regular
 from fastppo.settings.file_names import COMMAND_FILE, SYSTEM_FILE
 from fastppo.settings.fixes import program
 
@@ -34,7 +34,7 @@ def write_start_files(folder: Path, argv: Sequence[str], torch_threads: int) -> 
 
 def append_command(path: Path, argv: Sequence[str]) -> None:
     """Adds a line to a file: the command with the words `argv`, as it is typed in a shell."""
-    with open(path, "a", encoding="utf-8", errors="surrogateescape", opener=no_link) as file:
+    with open(path, "a", encoding="utf-8", errors="surrogateescape", opener=open_regular) as file:
         file.write(f"{program()} {shlex.join(public_words(argv))}\n")
 
 

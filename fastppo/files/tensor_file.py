@@ -6,11 +6,9 @@ file names it. Nested values are JSON with tensors by name (split_tree, join_tre
     {"a": [1, array]}  <->  {"dict": [["a", {"list": [1, {"tensor": "x.0.1"}]}]]}, {"x.0.1": array}
 """
 
-import contextlib
 import hashlib
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from torch import Tensor
 
 from fastppo.errors import CheckpointError
 from fastppo.files.run_folder import HEADER_BYTES, check_file, example_model
+from fastppo.machine.file_access import write_bytes
 
 log = logging.getLogger("fastppo")
 
@@ -46,39 +45,15 @@ def write_tensor_file(path: Path, form: str, tensors: dict[str, Tensor], texts: 
 
 def write_file(path: Path, data: bytes, private: bool = False) -> None:
     """Writes `data` to a file, whole or not at all; raises CheckpointError if that fails."""
-    partial = path.parent / f".{path.name}.{os.getpid()}.part"
     try:
         if not path.parent.exists():
             path.parent.mkdir(parents=True)
             log.warning("made the folder %s, which was not there", path.parent)
-        with open(partial, "wb", opener=_open_private if private else None) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-        _sync_folder(path.parent)
+        write_bytes(path, data, 0o600 if private else 0o666)
     except (OSError, ValueError) as error:  # ValueError: of a name with a zero byte
         raise CheckpointError(f"cannot write {path}: {getattr(error, 'strerror', error)}",
                               "save to a file in a folder where you may write, on a disk with"
                               " free space, under a shorter name") from error
-    finally:
-        with contextlib.suppress(OSError, ValueError):
-            partial.unlink(missing_ok=True)
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Writes the names in a folder to the disk; without this a new name may be lost."""
-    if os.name == "nt":  # a folder cannot be opened there
-        return
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def read_tensor_file(path: Path, form: str, what: str, writer: str

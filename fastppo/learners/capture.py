@@ -3,6 +3,8 @@
 Source: PyTorch's notes on CUDA semantics, "Whole-network capture".
 """
 
+import gc
+import warnings
 from typing import Callable
 
 import torch
@@ -11,7 +13,8 @@ from fastppo.errors import Error
 
 WARM_UP = 3  # steps before the capture, in which libraries choose their kernels
 
-# Why the first capture of this process failed. Torch's allocator then refuses every other one.
+# Why the first capture of this process failed. Torch's allocator then refuses every other one, and
+# torch 2.11 random numbers on the GPU; so what waits for the GPU is refused before a capture.
 failures: list[str] = []
 
 
@@ -25,13 +28,18 @@ def captured(step: Callable[[], None], repeat: Callable[[], None] = lambda: None
     if failures:
         raise Error(f"an earlier capture in this process has failed: {failures[0]}")
     graph, side, own = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.current_stream()
-    begun = False
+    begun, mode, collects = False, torch.cuda.get_sync_debug_mode(), gc.isenabled()
+    gc.disable()  # a capture in which an older graph is destroyed fails
     try:
         side.wait_stream(own)
         with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
+            for left in reversed(range(WARM_UP)):
+                if not left:
+                    with warnings.catch_warnings(action="ignore"):  # that this is a prototype
+                        torch.cuda.set_sync_debug_mode("error")
                 step()
                 repeat()
+        torch.cuda.set_sync_debug_mode(mode)
         own.wait_stream(side)
         begun = True
         with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
@@ -42,6 +50,9 @@ def captured(step: Callable[[], None], repeat: Callable[[], None] = lambda: None
         failures.extend([text] * begun)
         raise Error(text) from error
     finally:
+        torch.cuda.set_sync_debug_mode(mode)
+        if collects:
+            gc.enable()
         torch.cuda.set_stream(own)  # where a capture fails it is another one
         own.wait_stream(side)
     return graph.replay

@@ -193,14 +193,15 @@ def pinned(arena: Arena, device: str) -> Iterator[bool]:
         return
     runtime, block = torch.cuda.cudart(), arena.block
     with torch.cuda.device(device):  # any other GPU would get a context, and lose memory to it
-        done = not int(runtime.cudaHostRegister(block.ctypes.data, block.nbytes, 0))
-    if not done:
+        code = int(runtime.cudaHostRegister(block.ctypes.data, block.nbytes, 0))
+    if code:
         with suppress(RuntimeError):  # CUDA tells of the refusal again, at the next launch
             torch.zeros(1, device=device)
-        log.info("the shared memory is not pinned: the limit of locked memory, ulimit -l, is lower")
+        log.warning("the shared memory is not pinned, so copies from it to the GPU are slower:"
+                    " cudaHostRegister answered %d", code)
     try:
-        yield done
+        yield not code
     finally:
-        if done:
+        if not code:
             with torch.cuda.device(device):
                 runtime.cudaHostUnregister(block.ctypes.data)

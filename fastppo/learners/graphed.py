@@ -19,7 +19,6 @@ from fastppo.learner import Learner
 from fastppo.learners.capture import captured
 from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.networks.torch_state import preserved_buffers
-from fastppo.networks.user_distribution import DistributionHead
 from fastppo.policy import Policy
 from fastppo.spaces.leaves import tree_map
 from fastppo.update.batches import Batch
@@ -89,8 +88,6 @@ class GraphedLearner(Learner):
         self.reason = ""
         if policy.memory:
             self._do_without("its network has a memory")
-        elif isinstance(policy.head, DistributionHead):
-            self._do_without("its distribution is of your own")
 
     def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:
         count = self.config.num_minibatches

@@ -1,4 +1,4 @@
-"""Kernels, shared memory, random numbers, cores and memory, installed packages; without torch.
+"""Kernels, shared memory, random numbers, files, cores and memory, packages; without torch.
 
 May import: settings, errors, reference.
 """

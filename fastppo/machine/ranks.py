@@ -168,10 +168,16 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _told_if_one_has_ended() -> Iterator[None]:
-    """Raises RankError for the RuntimeError with which torch tells that a connection is closed."""
+    """Raises RankError for the RuntimeError with which torch tells that a connection is closed.
+
+    What torch says of this process's own device, such as that its memory is full, has other types.
+    """
+    import torch.distributed as dist
     try:
         yield
     except RuntimeError as error:
+        if type(error) is not RuntimeError and not isinstance(error, dist.DistError):
+            raise
         text = str(error).partition("\n")[0]
         reason = "" if re.search("closed by peer|reset by peer", text, re.I) else f": {text}"
         raise RankError(f"another process of this run has ended{reason}",

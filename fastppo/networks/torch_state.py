@@ -1,5 +1,7 @@
 """Context managers for torch's global state: threads, default device, random generator."""
 
+import re
+import warnings
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Iterator
 
@@ -9,6 +11,8 @@ from torch import nn
 from fastppo.machine.global_rng import RNG_LOCK
 
 CPU = torch.device("cpu")
+# That cuDNN copies the weights of a recurrent layer, which are parts of one vector with all others.
+RNN_WARNING = "ignore", re.compile("RNN module weights are not part"), UserWarning, None, 0
 
 
 @contextmanager
@@ -73,15 +77,17 @@ def torch_threads(count: int, tf32: bool | None = None) -> Iterator[None]:
 def gpu_arithmetic(tf32: bool) -> Iterator[None]:
     """A GPU rounds the inputs of products and convolutions to TF32, or does not.
 
-    Convolutions have the same bits each time.
+    Convolutions have the same bits each time. RNN_WARNING is not heard.
     """
     products, layers = torch.backends.cuda.matmul, torch.backends.cudnn
     before = _gpu_settings()
     products.allow_tf32 = layers.allow_tf32 = tf32  # with the new names torch.compile fails
     layers.deterministic = True
+    warnings.filters.insert(0, RNN_WARNING)  # catch_warnings would make the script's heard again
     try:
         yield
     finally:
+        warnings.filters[:] = [x for x in warnings.filters if x is not RNN_WARNING]
         for holder, name, value in before:
             setattr(holder, name, value)
 

@@ -40,7 +40,7 @@ class Checkpointer:
         self.ppo: Callable[[], Any] = lambda: None
         self.copied: tuple[int, dict[str, Tensor]] | None = None
         self.copy_due = 0.0
-        for part in folder.glob(".*.part"):  # of a process that was killed while it wrote
+        for part in folder.glob(".*.part*"):  # of a process that was killed while it wrote
             part.unlink(missing_ok=True)
         self.begins: int | None = -1 if step is None else step  # None: training has begun
 
@@ -64,13 +64,15 @@ class Checkpointer:
         """Writes a checkpoint of the last complete iteration; removes all but the newest two."""
         path = self._path(ppo)
         try:
+            self.lock.hold()
             write_checkpoint(ppo, path)
             self.newest, self.failed = path, False
             for old in checkpoints_in(self.folder)[KEPT:]:
                 old.unlink(missing_ok=True)
         except (CheckpointError, OSError) as error:
             if not self.failed:
-                note(f"{getattr(error, 'what', error)}; training goes on and tries again")
+                why = getattr(error, "what", None) or getattr(error, "strerror", error)
+                note(f"{why}; training goes on and tries again")
             self.failed = True
         self.due = time.monotonic() + self.interval
 

@@ -8,10 +8,11 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import Any, Iterable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 from fastppo.display.notes import note
-from fastppo.files.run_folder import free_path, no_link, write_error
+from fastppo.files.run_folder import free_path, write_error
+from fastppo.machine.file_access import open_regular, write_bytes
 from fastppo.settings import metric_names
 
 MAX_WAITING = 10_000  # iterations that wait for a disk
@@ -27,13 +28,13 @@ class CsvTable:
     a damaged one; a run that is resumed at `step` continues the table after that step. If the disk
     is full, a note is printed once, the run goes on, and the rows are written as soon as there is
     room, those of the last MAX_WAITING iterations. Raises ConfigError if a new file cannot be
-    created.
+    created. `hold` keeps the folder for this run, see FolderLock.
     """
 
     content: str  # in notes
 
-    def __init__(self, path: Path, step: int | None, names: Sequence[str]):
-        self.path, self.step, self.begun, self.names = path, step, False, [*names]
+    def __init__(self, path: Path, step: int | None, names: Sequence[str], hold: Callable):
+        self.path, self.step, self.begun, self.names, self.hold = path, step, False, [*names], hold
         self.waiting: list[tuple[int, Any]] = []  # (step, what _fields makes rows of)
         self.failed = False
         self.older = path.exists()
@@ -91,15 +92,15 @@ class CsvTable:
         self.begun = True
 
     def _write_waiting(self) -> None:
+        self.hold()
         if not self.begun:
             self._begin()
-        if not self.path.exists():  # also where somebody has removed the folder
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self.path.exists():  # somebody has moved or removed it
             self._rewrite([])
         text = io.StringIO(newline="")
         csv.writer(text).writerows(self._fields())
         data = text.getvalue().encode()
-        with open(self.path, "r+b", buffering=0, opener=no_link) as file:
+        with open(self.path, "r+b", buffering=0, opener=open_regular) as file:
             end = file.seek(0, os.SEEK_END)
             if file.write(data) < len(data):
                 file.truncate(end)  # no half rows
@@ -117,7 +118,7 @@ class CsvTable:
 
         It needs no room on the disk. Raises ValueError or csv.Error if it is no table of a run.
         """
-        with open(self.path, "r+b", opener=no_link) as file:
+        with open(self.path, "r+b", opener=open_regular) as file:
             names = next(csv.reader([file.readline().decode()]), [])
             if names[:1] != [metric_names.GLOBAL_STEP]:
                 raise ValueError(f"{self.path} has no column {metric_names.GLOBAL_STEP}")
@@ -133,18 +134,11 @@ class CsvTable:
 
     def _rewrite(self, rows: list[dict]) -> None:
         """Writes the whole table; a reader sees the old one or this one."""
-        partial = self.path.with_name(f".{self.path.name}.part")
-        try:
-            with open(partial, "w", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, self.names)
-                writer.writeheader()
-                writer.writerows(rows)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, self.path)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, self.names)
+        writer.writeheader()
+        writer.writerows(rows)
+        write_bytes(self.path, text.getvalue().encode())
 
 
 class CsvSink(CsvTable):
@@ -152,9 +146,9 @@ class CsvSink(CsvTable):
 
     content = "metrics"
 
-    def __init__(self, path: Path, step: int | None = None):
+    def __init__(self, path: Path, step: int | None = None, hold: Callable = int):
         super().__init__(path, step, [metric_names.GLOBAL_STEP, metric_names.MEAN_RETURN,
-                                      metric_names.MEAN_LENGTH, metric_names.EPISODES])
+                                      metric_names.MEAN_LENGTH, metric_names.EPISODES], hold)
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Writes a row; metrics without a value are empty."""
@@ -167,7 +161,7 @@ class CsvSink(CsvTable):
         return [[row.get(name, "") for name in self.names] for _, row in self.waiting]
 
     def _add_columns(self, names: list[str]) -> None:
-        with open(self.path, newline="", encoding="utf-8") as file:
+        with open(self.path, newline="", encoding="utf-8", opener=open_regular) as file:
             rows = list(csv.DictReader(file))
         known, self.names = self.names, [*self.names, *names]
         try:
@@ -186,8 +180,8 @@ class EpisodeSink(CsvTable):
 
     content = "episodes"
 
-    def __init__(self, path: Path, step: int | None = None):
-        super().__init__(path, step, metric_names.EPISODE_COLUMNS)
+    def __init__(self, path: Path, step: int | None = None, hold: Callable = int):
+        super().__init__(path, step, metric_names.EPISODE_COLUMNS, hold)
         self.due = 0.0
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:

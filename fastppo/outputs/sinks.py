@@ -72,7 +72,8 @@ def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> li
     sinks += [VideoRecorder(config, source)] if config.video_interval else []
     folder, lock = make_run_folder(config)
     if folder:
-        sinks += [CsvSink(folder / METRICS_FILE, step), EpisodeSink(folder / EPISODES_FILE, step)]
+        sinks += [CsvSink(folder / METRICS_FILE, step, lock.hold),
+                  EpisodeSink(folder / EPISODES_FILE, step, lock.hold)]
     sinks += [LOGGER_SINKS[name](config, folder or Path(), step) for name in config.logger or ()]
     sinks += progress_sinks(config.progress)
     if folder:

@@ -1,10 +1,6 @@
 """The sink for TensorBoard."""
 
-import errno
-import io
 import json
-import os
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -15,8 +11,6 @@ from fastppo.files.run_folder import public_config
 from fastppo.outputs.action_metrics import Histogram
 from fastppo.outputs.background_sink import BackgroundSink
 from fastppo.settings.metric_names import GLOBAL_STEP
-
-EVENT_FILE = re.compile(r"events\.out\.tfevents\.(\d+)")  # of our files
 
 
 class TensorBoardSink(BackgroundSink):
@@ -35,37 +29,26 @@ class TensorBoardSink(BackgroundSink):
 
     def start(self) -> "EventFile":
         """A new file, which hides the steps from the first one of this process on."""
-        file = EventFile(self.folder)
-        file.restart_at(self.first)
-        file.log_text("hyperparameters", markdown_table(self.settings), self.first)
-        return file
+        return EventFile(self.folder, self.first, markdown_table(self.settings))
 
 
 class EventFile:
-    """A new file of events; every call writes whole records, or raises OSError.
+    """A new file of events, with a text; hides the points of older files from a `step` on.
 
-    SummaryWriter would write in a thread of its own, which prints a traceback if the disk is full.
+    A fault raises OSError. SummaryWriter would write in a thread of its own, which prints a
+    traceback if the disk is full, into a file that may be a link to another one.
     """
 
-    def __init__(self, folder: Path):
-        from tensorboard.compat.proto.event_pb2 import Event
-        self.event = Event
-        folder.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads files in the order of their names; a time in them may be set back.
-        older = [int(found[1]) for path in folder.iterdir()
-                 if (found := EVENT_FILE.fullmatch(path.name))]
-        self.path = folder / f"events.out.tfevents.{max(older, default=0) + 1:06d}"
-        self._write(file_version="brain.Event:2")
-
-    def restart_at(self, step: int) -> None:
-        """Hides the points of older files from `step` on."""
+    def __init__(self, folder: Path, step: int, settings: str):
         from tensorboard.compat.proto.event_pb2 import SessionLog
-        self._write(step=step, session_log=SessionLog(status=SessionLog.START))
-
-    def log_text(self, tag: str, text: str, step: int) -> None:
-        """Writes a text, in markdown."""
         from torch.utils.tensorboard import summary
-        self._write(step=step, summary=summary.text(tag, text))
+        folder.mkdir(parents=True, exist_ok=True)
+        # TensorBoard reads files in the order of their names; a time alone may be set back.
+        older = len([*folder.glob("events.out.tfevents.*")])
+        self.path = folder / f"events.out.tfevents.{older:06d}.{time.time_ns()}"
+        self._write("xb", file_version="brain.Event:2")
+        self._write(step=step, session_log=SessionLog(status=SessionLog.START))
+        self._write(step=step, summary=summary.text("hyperparameters", settings))
 
     def log(self, row: dict[str, Any], step: int) -> None:
         """Writes a point of every metric, and histograms; a video as an image that moves."""
@@ -77,15 +60,11 @@ class EventFile:
     def finish(self) -> None:
         """Does nothing, because everything is written."""
 
-    def _write(self, **content: Any) -> None:
+    def _write(self, mode: str = "ab", **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
-        record, event = io.BytesIO(), self.event(wall_time=time.time(), **content)
-        RecordWriter(record).write(event.SerializeToString())
-        with open(self.path, "ab", buffering=0) as file:
-            end = file.tell()
-            if file.write(record.getvalue()) < len(record.getvalue()):
-                file.truncate(end)  # a part of a record would hide those after it
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with open(self.path, mode) as file:
+            RecordWriter(file).write(Event(wall_time=time.time(), **content).SerializeToString())
 
 
 def summary_value(value: Any) -> dict[str, Any]:

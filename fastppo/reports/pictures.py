@@ -10,7 +10,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from fastppo.errors import ConfigError
-from fastppo.files.run_folder import replaced
+from fastppo.machine.file_access import replaced
 from fastppo.settings.fixes import Set
 from fastppo.settings.metric_names import EVAL_RETURN, EXPLAINED_VARIANCE, KL, MEAN_RETURN
 

@@ -4,7 +4,6 @@ import csv
 import difflib
 import glob
 import io
-import json
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,11 +13,13 @@ import numpy as np
 from fastppo.display.notes import note
 from fastppo.errors import ConfigError
 from fastppo.files.run_folder import check_output
+from fastppo.machine.file_access import open_regular, read_json, read_text
 from fastppo.settings.file_names import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import Fix, Set
 from fastppo.settings.metric_names import GLOBAL_STEP
 
 LONGEST_ROW = 65_536  # bytes
+LARGEST_TABLE = 1 << 30
 ENDINGS = ".png", ".svg", ".pdf"  # of pictures
 
 
@@ -170,8 +171,8 @@ def read_table(file: Path) -> RunTable:
 def last_row(file: Path) -> dict[str, float]:
     """The numbers in the last complete row of a table; {} if there is none, or no such file."""
     try:
-        with open(file, "rb") as source:
-            head, begin = source.readline(), source.tell()
+        with open(file, "rb", opener=open_regular) as source:
+            head, begin = source.readline(LONGEST_ROW), source.tell()
             source.seek(max(begin, source.seek(0, io.SEEK_END) - LONGEST_ROW))
             ends = source.read().split(b"\n")[-2:-1]
     except OSError:
@@ -184,8 +185,7 @@ def last_row(file: Path) -> dict[str, float]:
 def csv_rows(file: Path) -> list[list[str]]:
     """The fields of each line of `file` up to its last line break; ConfigError if that fails."""
     try:
-        with open(file, newline="", encoding="utf-8-sig") as source:
-            text = source.read()
+        text = read_text(file, LARGEST_TABLE)
         return list(csv.reader(io.StringIO(text[:text.rfind("\n") + 1], newline="")))
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}", run_example()) from error
@@ -207,7 +207,7 @@ def number_in(text: str) -> float:
 def read_object(file: Path) -> dict[str, Any]:
     """The JSON object in `file`, {} if there is no such file; ConfigError if it holds no object."""
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
+        value = read_json(file)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -142,6 +142,26 @@ def test_the_reason_for_torch_is_the_first_setting_that_the_kernels_lack(setting
     assert config.learner == ("torch" if reason else "kernel")
 
 
+VECTOR = Box(-1, 1, (4,), np.float32)
+
+
+@pytest.mark.parametrize("obs_space, settings, device", [
+    (VECTOR, {}, "cpu"), (VECTOR, {"hidden_sizes": (64, 256)}, "cuda"), (IMAGE, {}, "cuda"),
+    (VECTOR, {"model": Own}, "cpu"), (IMAGE, {"model": Own}, "cuda"),
+    (VECTOR, {"rnn": "gru"}, "cpu"), (VECTOR, {"device_ids": (1,)}, "cuda:1"),
+    (IMAGE, {"acting": "local"}, "cpu"), (IMAGE, {"learner": "kernel"}, "cpu"),
+    (VECTOR, {"learner": "graph"}, "cuda"), (IMAGE, {"precision": "tf32"}, "cuda")])
+def test_auto_takes_a_gpu_for_large_networks(monkeypatch, obs_space, settings, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert resolved(obs_space, device="auto", **settings).device == device
+
+
+def test_auto_takes_the_cpu_where_there_is_no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolved(IMAGE, device="auto").device == "cpu"
+
+
 @pytest.mark.parametrize("settings, environ, found", [
     ({"device": "cuda"}, {}, "cuda"), ({"device": "auto"}, {}, "cuda"),
     ({"device": "cuda:1"}, {}, "cuda:1"), ({"device": "cpu:0"}, {}, "cpu"),

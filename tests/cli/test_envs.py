@@ -199,14 +199,13 @@ def test_an_environment_of_ones_own_is_shown_too(command, tmp_path, monkeypatch)
     assert "  observations    Dict('camera': Box(3, 4) float32, 'speed': Discrete(3))" in out
     assert max(map(len, out.splitlines())) <= 80
     code, _, err = command("my_games:Rewarding")
-    assert code == 1 and "the reward is None, not a number\n  fix: return a number as" in err
+    assert code == 1 and "the reward is None, not a number\n  fix: correct what" in err
     code, _, err = command("my_games:Broken")
     assert code == 2 and "has no observation_space" in err
     code, _, err = command("my_games:Missing")
     assert code == 2 and "there is no 'Missing' in my_games" in err
-    for word, fix in (("my_games.py:MyEnv", "main.py envs my_games:MyEnv"),
-                      ("my_games:myenv", "main.py envs my_games:MyEnv; or define it there"),
-                      ("/a/games.py:MyEnv", "in /a: python main.py envs games:MyEnv")):
+    for word, fix in (("my_games:myenv", "main.py envs my_games:MyEnv; or define it there"),
+                      ("/a/games.py:MyEnv", "of that file: python main.py envs games:MyEnv")):
         assert f"{fix}" in command(word)[2]
     code, _, err = command("no_such_module:Env")
     assert code == 2 and "cannot import 'no_such_module'" in err

@@ -263,13 +263,6 @@ def test_no_seed_survives_a_parent_that_is_killed():
     until(lambda: not any(map(is_running, children)), 10.0)
 
 
-@pytest.mark.parametrize("device, said", [("auto", True), ("cpu", False)])
-def test_it_is_said_that_each_seed_measures_the_devices(command, monkeypatch, device, said):
-    monkeypatch.setattr(seeds, "run_seeds", lambda *_: [])
-    code, out, _ = command(*CARTPOLE, "--seeds=1..2", f"--device={device}")
-    assert code == 0 and ("device=auto: each takes its own" in out) is said
-
-
 @pytest.mark.full
 def test_seeds_of_a_name_are_continued(command):
     named = [*CARTPOLE, "--name=mine", "--seeds=7", "--resume=auto"]

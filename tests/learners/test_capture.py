@@ -1,6 +1,7 @@
 """A capture that fails, and what it leaves for others in the process; here with the calls alone."""
 
-from contextlib import contextmanager, nullcontext
+import gc
+from contextlib import contextmanager, nullcontext, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -28,6 +29,7 @@ def calls(monkeypatch):
     made = SimpleNamespace(replay=lambda: found.append("replay"))
     for name, fake in (("CUDAGraph", lambda: made), ("Stream", stream), ("current_stream", stream),
                        ("graph", graph), ("stream", nullcontext),
+                       ("get_sync_debug_mode", lambda: 0), ("set_sync_debug_mode", found.append),
                        ("set_stream", lambda own: found.append("own"))):
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(capture, "failures", [])
@@ -43,9 +45,22 @@ def step_failing_at(calls, number):
     return step
 
 
-def test_a_step_runs_thrice_before_it_is_captured(calls):
+def test_a_step_runs_thrice_before_it_is_captured_and_the_third_time_may_not_wait(calls):
     capture.captured(step_failing_at(calls, 0), lambda: calls.append("undone"))()
-    assert calls == ["step", "undone"] * 3 + ["capture", "step", "own", "replay"]
+    assert calls == ["step", "undone"] * 2 + [
+        "error", "step", "undone", 0, "capture", "step", 0, "own", "replay"]
+
+
+@pytest.mark.parametrize("number", [0, 2, 4])
+def test_no_garbage_is_collected_within_a_capture_but_again_after_it(calls, number):
+    fails, enabled = step_failing_at(calls, number), []
+
+    def step():
+        enabled.append(gc.isenabled())
+        fails()
+    with suppress(Error):
+        capture.captured(step)
+    assert enabled == [False] * (number or 4) and gc.isenabled()
 
 
 def test_after_a_failed_capture_no_other_is_tried_and_its_cause_is_named(calls):

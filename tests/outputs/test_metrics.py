@@ -24,6 +24,7 @@ from fastppo.display import progress_lines
 from fastppo.display.progress_lines import ProgressLines, progress_line
 from fastppo.errors import ConfigError
 from fastppo.files import run_folder, start_files
+from fastppo.machine import file_access
 from fastppo.machine.installation import check_loggers
 from fastppo.machine.ranks import Ranks
 from fastppo.outputs import background_sink, metrics, sinks, wandb_sink
@@ -181,12 +182,35 @@ def test_a_resumed_table_ends_with_the_last_whole_row_up_to_its_step(tmp_path):
 
 
 def test_a_table_whose_folder_was_removed_is_begun_again(tmp_path):
-    (tmp_path / "run").mkdir()
-    sink = CsvSink(tmp_path / "run" / "metrics.csv")
+    sink = CsvSink(tmp_path / "run" / "metrics.csv",
+                   hold=run_folder.FolderLock(tmp_path / "run").hold)
     sink(trainer_at(8), {})
     shutil.rmtree(tmp_path / "run")
     sink(trainer_at(16), {})
     assert [row["global_step"] for row in table(sink.path)] == ["16"]
+
+
+def test_a_folder_that_is_moved_while_it_is_written_into_has_one_writer_where_it_was(
+        trainer, tmp_path, capsys):
+    folder, moved, seen = tmp_path / "run", tmp_path / "moved", []
+
+    def move(ppo, stats):
+        if ppo.step == 2 * 32:
+            folder.rename(moved)
+            seen.append(run_folder.FolderLock(folder))  # another run begins in its place
+        if ppo.step == 5 * 32:
+            seen.pop().close()
+
+    ppo = trainer("CartPole-v1", run_dir=str(folder))
+    ppo.learn(6 * 32, callbacks=move)
+    assert f"another run is writing into {folder}; metrics from step 96 on" in (
+        capsys.readouterr().err)
+    assert [row["global_step"] for row in table(moved / "metrics.csv")] == ["32", "64"]
+    assert [row["global_step"] for row in table(folder / "metrics.csv")] == [
+        "96", "128", "160", "192"]
+    with pytest.raises(ConfigError, match="another run is writing"):
+        run_folder.FolderLock(folder)
+    run_folder.FolderLock(moved).close()
 
 
 # episodes.csv
@@ -244,7 +268,7 @@ def test_numbers_joined_words_and_urls_with_a_user_are_passwords_too(tmp_path):
 
 
 def test_files_of_a_run_are_written_whole_and_through_no_link(tmp_path):
-    for name, write in (("config.json", lambda path: run_folder.write_text(path, "new")),
+    for name, write in (("config.json", lambda path: file_access.write_bytes(path, b"new")),
                         ("command.txt", lambda path: start_files.append_command(path, ["--x"]))):
         (outside := tmp_path / f"outside-{name}").write_text("mine")
         (tmp_path / name).symlink_to(outside)

@@ -781,7 +781,7 @@ def test_a_table_that_cannot_be_written_is_noted_once_and_training_goes_on(
 
 
 def test_a_disk_that_is_really_full_costs_a_run_its_table_alone(capsys, monkeypatch):
-    monkeypatch.setattr("fastppo.outputs.csv_sink.no_link", os.open)  # the disk is /dev/full
+    monkeypatch.setattr("fastppo.outputs.csv_sink.open_regular", os.open)  # the disk is /dev/full
     with PPO(Calm, run_dir="run", **settings()) as ppo:
         fill_disk(ppo.learn(32))
         ppo.learn(96)

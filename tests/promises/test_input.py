@@ -487,7 +487,8 @@ def test_a_name_without_a_module_before_its_colon_is_refused(trainer, name):
             trainer(**{"env": None, "env_name": "CartPole-v1", setting: name})
         module, _, named = name.partition(":")
         plain = module.strip(".").removesuffix(".py") or "my_module"
-        assert fix_text(caught.value.fix, shell=True) == f"--{setting}={plain}:{named}"
+        assert fix_text(caught.value.fix, shell=True) == (
+            f"in the folder of that file: --{setting}={plain}:{named}")
 
 
 def test_an_environment_to_evaluate_in_is_mended_in_the_call_of_evaluate(trainer):
@@ -577,11 +578,12 @@ ZERO = np.zeros(2, np.float32)
 
 
 @pytest.mark.parametrize("make, what, fix", [
-    (lambda: Pair(reset=ZERO), "the info is float32, not a dict", "return (obs, info) from reset"),
+    (lambda: Pair(reset=ZERO), "the info is float32, not a dict",
+     "correct what the environment returns"),
     (lambda: Pair(step=({}, 1.0, False, False, {})), "the observation is dict, not an array",
-     "return observations of the type"),
+     "correct what the environment returns"),
     (lambda: Pair(step=("go", 1.0, False, False, {})), "the observation is str, not an array",
-     "return observations of the type"),
+     "correct what the environment returns"),
     (NoAction, "takes 1 positional argument but 2 were given", "def step(self, action)")])
 def test_an_answer_of_another_type_is_named_with_what_to_return(trainer, make, what, fix):
     with pytest.raises(EnvError) as caught:

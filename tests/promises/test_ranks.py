@@ -18,7 +18,7 @@ from torch.distributed import TCPStore
 
 from fastppo import PPO, Config
 from fastppo.build.check_ranks import check_equal, check_ranks, trained_by
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, RankError
 from fastppo.learners.ranked import merged_moments
 from fastppo.machine import kernels, limits, ranks
 from fastppo.machine.ranks import Ranks
@@ -217,6 +217,14 @@ def test_processes_that_share_a_gpu_are_connected_by_gloo(monkeypatch):
     assert ranks._backends("auto", (0, 0)) == ranks._backends("auto", (3,)) == "gloo"
     with pytest.raises(ConfigError, match="(?s)a GPU for each process.*fix: backend=.gloo"):
         ranks._backends("nccl", (0, 0))
+
+
+def test_a_full_memory_of_ones_own_is_not_told_as_the_end_of_another_process():
+    own = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    for error, told in ((own, torch.OutOfMemoryError), (RuntimeError("reset by peer"), RankError),
+                        (torch.distributed.DistNetworkError("closed"), RankError)):
+        with pytest.raises(told), ranks._told_if_one_has_ended():
+            raise error
 
 
 @pytest.mark.full

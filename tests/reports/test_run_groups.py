@@ -57,7 +57,7 @@ def test_the_interval_of_one_run_is_the_run():
     assert found.low.tolist() == found.mean.tolist() == found.high.tolist() == [3, 5]
 
 
-@pytest.mark.parametrize("freedom", [1, 2, 7, 30, 31, 60, 1000])
+@pytest.mark.parametrize("freedom", [1, 2, 6, 7, 8, 30, 1000])
 def test_the_quantiles_are_scipys(freedom):
     assert t_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=1e-3)
 

@@ -1,5 +1,6 @@
 """What breaks its contract, raises, hangs or dies is one clear error, and leaves nothing behind."""
 
+import ctypes
 import re
 import signal
 import subprocess
@@ -135,9 +136,8 @@ def test_a_wrong_answer_to_reset_names_the_episode_that_did_not_begin(reply, tex
 
 
 @pytest.mark.parametrize("name, fix", [
-    ("reward [1]", "return one number as reward: reward.item()"),
-    ("shape (5,)", "return observations of the shape that observation_space declares"),
-    ("an infinity", "--nan_policy=reset_env"), ("text", "or declare theirs")])
+    ("reward [1]", "correct what the environment returns"),
+    ("an infinity", "--nan_policy=reset_env"), ("text", "or the space that it declares")])
 def test_the_fix_of_a_wrong_answer_says_what_to_return(name, fix):
     assert fix in fix_text(failure(BAD_ANSWERS[name][0], 0).fix, shell=True)
 
@@ -485,6 +485,18 @@ def test_a_hang_is_warned_of_once_then_reported_with_the_workers_stack_and_ends_
                      " not answered", str(error))
     assert f"in {fault.__name__}" in str(error) and "in _step" in str(error)
     assert "--step_timeout=6" in fix_text(error.fix, shell=True)
+
+
+def asleep(env):
+    """Sleeps in native code, until a signal ends that; then its steps go on."""
+    ctypes.CDLL(None).sleep(1000)
+    return Calm.step(env, 0)
+
+
+def test_the_place_of_a_hang_that_a_signal_ends_is_that_of_the_hang(monkeypatch):
+    monkeypatch.setattr(team, "WARN_SECONDS", 0.1)
+    error = failure(asleep, 2, step_timeout=0.6)
+    assert [tuple(place)[::2] for place in error.places] == [(2, 2)]
 
 
 def test_a_hang_in_reset_has_a_timeout_of_its_own():
