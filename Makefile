@@ -28,6 +28,11 @@ PAGES := build/pages
 TOUCH_C := $(addprefix tests/,machine workers learners core/test_rollout.py networks/test_recurrent.py \
     networks/test_normaliser.py networks/test_mlp.py stepping/test_native_vector.py \
     promises/test_interrupts.py)
+# Machines that tests/pretend_machine.py knows, and the tests of what depends on the machine.
+MACHINES := "cores-1 no-bf16 no-terminal" "cores-2 no-compiler" "cores-16 bf16"
+ASK := $(addprefix tests/,build display cli machine/test_arena.py machine/test_installation.py \
+    envs/test_step_time.py envs/test_vector_source.py files/test_system_facts.py \
+    learners/test_shared_minibatches.py networks/test_precision.py workers/test_workers.py)
 
 ifeq ($(TORCH),cpu)
   INSTALL := $(PY) -m uv pip install --quiet --python $(PY) --torch-backend=cpu $(WHAT)
@@ -37,7 +42,7 @@ else
   $(error TORCH=$(TORCH) is unknown; fix: make TORCH=cpu, or leave it out)
 endif
 
-.PHONY: help train test full test-gpu slow test-faults check docs sanitize bench clean
+.PHONY: help train test full test-gpu slow test-faults test-machines check docs sanitize bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -47,6 +52,7 @@ help:
 	@echo "make test-gpu run the tests of a GPU on a pretended one, which the CPU computes"
 	@echo "make slow     run the learning tests and long matrices"
 	@echo "make test-faults  run kills, hangs and damaged files by the hundred"
+	@echo "make test-machines  run the tests of what depends on the machine on three pretended ones"
 	@echo "make check    run the linter, the type checker and the tests of the code's form"
 	@echo "make docs     write the pages as a website into build/site"
 	@echo "make sanitize run the tests of the C under the address and undefined sanitizers"
@@ -75,6 +81,12 @@ slow: $(VENV)/test
 
 test-faults: $(VENV)/test
 	@$(PY) -m pytest -q -n $(JOBS) -m faults $(ARGS)
+
+test-machines: $(VENV)/test
+	@for machine in $(MACHINES); do \
+	    echo "machine   $$machine"; \
+	    PRETEND_MACHINE="$$machine" $(PY) -m pytest -q -n $(JOBS) $(ASK) $(ARGS) || exit 1; \
+	done
 
 check: $(VENV)/test $(VENV)/dev
 	@$(PY) -m ruff check fastppo tests bench docs examples setup.py main.py

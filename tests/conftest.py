@@ -5,8 +5,10 @@ import os
 import signal
 
 import pytest
+from pretend_machine import pretend
 from tiny_settings import TINY
 
+pretend(MACHINE := os.environ.get("PRETEND_MACHINE", ""))
 os.environ["OMP_WAIT_POLICY"] = "passive"  # torch's idle threads sleep: many processes share cores
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job has it so
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -21,6 +23,8 @@ def pytest_collection_modifyitems(items):
     """Of a test marked `some(n)`, n cases, spread evenly, are fast; the others are `full`."""
     cases = collections.defaultdict(list)
     for item in items:
+        if MACHINE and item.get_closest_marker("this_machine"):
+            item.add_marker(pytest.mark.skip(f"another machine is pretended: {MACHINE}"))
         if item.get_closest_marker("some"):
             cases[item.nodeid.partition("[")[0]].append(item)
     for test in cases.values():
@@ -29,6 +33,18 @@ def pytest_collection_modifyitems(items):
         for number, item in enumerate(test):
             if number not in fast:
                 item.add_marker("full")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call():
+    """A test that asks for what only the extension has is skipped where that is pretended away."""
+    from fastppo.errors import ConfigError
+    try:
+        return (yield)
+    except ConfigError as error:
+        if "no-compiler" in MACHINE and "compiled extension" in error.what:
+            pytest.skip(f"needs the compiled extension: {error.what}")
+        raise
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Marks of tests that need a package without wheels for every platform and version of Python."""
+"""Marks of tests that need what not every machine has: some packages, our compiled extension."""
 
 import importlib.util
 
@@ -11,3 +11,4 @@ def needs(package: str):
 
 
 NEEDS_ALE, NEEDS_BOX2D, NEEDS_MUJOCO = map(needs, ("ale_py", "Box2D", "mujoco"))
+NEEDS_EXTENSION = needs("fastppo._kernels")

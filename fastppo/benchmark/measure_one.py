@@ -105,10 +105,10 @@ def measure_update(ppo, job: Measurement) -> dict[str, Any]:
 
 def measure_limit(ppo, job: Measurement) -> dict[str, Any]:
     """The costs of environment and network on one core or the GPU, and the facts of the run."""
-    from fastppo.benchmark import limit as limits
-    from fastppo.machine.limits import usable_cores
+    from fastppo.benchmark import limit
+    from fastppo.machine import limits
     from fastppo.update import arithmetic
-    recorder, start = limits.Recorder(ppo), time.perf_counter()
+    recorder, start = limit.Recorder(ppo), time.perf_counter()
     for _ in range(2):
         rollout = ppo.collect()
         recorder.take(rollout)
@@ -117,8 +117,8 @@ def measure_limit(ppo, job: Measurement) -> dict[str, Any]:
             break
     signal_ready()
     native = ppo.source.vector is not None
-    cost = limits.vector_cost(ppo, recorder, job.seconds, usable_cores()) if native else \
-        limits.env_cost(ppo, recorder, job.seconds)
+    cost = limit.vector_cost(ppo, recorder, job.seconds, limits.usable_cores()) if native else \
+        limit.env_cost(ppo, recorder, job.seconds)
     act, both = arithmetic.flops(ppo.policy)
     return {"cost": cost._asdict(), "act_flops": act, "update_flops": both,
             "peak": arithmetic.peak(ppo.config.device, ppo.config.precision),
@@ -178,11 +178,11 @@ def signal_ready() -> None:
 def measure(job: Measurement) -> dict[str, Any]:
     """The result of `job`."""
     from fastppo.config import default_of
-    from fastppo.machine.limits import keep_freed_memory
+    from fastppo.machine import limits
     from fastppo.ppo import PPO
     with PPO(**{"env_name": default_of("env_name")} | job.settings) as ppo:
         if ppo.config.learner != "kernel":
-            keep_freed_memory()  # as the command that trains does
+            limits.keep_freed_memory()  # as the command that trains does
         return MEASUREMENTS[job.part](ppo, job)
 
 

@@ -20,8 +20,8 @@ from fastppo.benchmark.peers import CHECKED, ENVIRONMENT, PEERS
 from fastppo.config import default_of
 from fastppo.envs.vector_source import check_processes
 from fastppo.errors import ConfigError, Error
+from fastppo.machine import limits
 from fastppo.machine.child_env import THREAD_LIMITS
-from fastppo.machine.limits import usable_cores
 from fastppo.settings.fixes import Set
 from fastppo.update.coefficients import scheduled_value
 from fastppo.workers.count import worker_count
@@ -250,9 +250,9 @@ def measure_round(job: Measurement, options: Bench, name: str,
     bare = job._replace(part="limit", settings=job.settings | {"num_workers": 0})
     limit, = run_jobs([bare])
     facts, parallel, found = limit["facts"], None, {}
-    if usable_cores() > 1 and not facts["native"]:
+    if limits.usable_cores() > 1 and not facts["native"]:
         parallel = sum(limit["cost"]["step"] / one["cost"]["step"]
-                       for one in run_jobs([bare] * usable_cores()))
+                       for one in run_jobs([bare] * limits.usable_cores()))
     for count in sorted(processes(options, job.settings, facts), reverse=True):
         rates = {}
         for part in SESSION_PARTS:
@@ -283,7 +283,7 @@ def processes(options: Bench, settings: dict[str, Any], facts: dict[str, Any]) -
     """
     from fastppo.machine import kernels
     envs = facts["config"]["num_envs"]
-    cores = min(usable_cores(), envs)
+    cores = min(limits.usable_cores(), envs)
     if facts["native"] or not kernels.COMPILED:
         return [0]
     if counts := chosen_counts(options, settings):
@@ -337,16 +337,11 @@ def sizes_of(config: dict[str, Any], job: Measurement) -> dict[str, Any]:
               "reward_scale", "clip_rewards", "gamma", "gae_lambda", "target_kl", "device")
     first = {name: scheduled_value(name, config[name], 1.0) for name in ("lr", "entropy_coef")}
     return {**{name: config[name] for name in copied}, **first, **job.lap, "rows": rows,
-            "env_kwargs": job.settings.get("env_kwargs") or {}, "cores": usable_cores(),
+            "env_kwargs": job.settings.get("env_kwargs") or {}, "cores": limits.usable_cores(),
             "minibatch": rows // config["num_minibatches"]}
 
 
 def machine() -> dict[str, Any]:
     """The processor, its usable cores, and the operating system."""
-    name = platform.processor() or platform.machine()
-    try:
-        pairs = (line.split(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
-        name = next(value[0].strip() for key, *value in pairs if key.startswith("model name"))
-    except (OSError, StopIteration):  # not Linux, or a processor without a name
-        pass
-    return {"processor": name, "usable_cores": usable_cores(), "system": platform.system()}
+    return {"processor": limits.cpu_model(), "usable_cores": limits.usable_cores(),
+            "system": platform.system()}

@@ -6,7 +6,7 @@ from typing import Any, Sequence
 from fastppo.config import Config, default_of
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Omit, Set, format_value, program
-from fastppo.workers.count import needs_workers
+from fastppo.workers.count import can_start_workers, needs_workers
 
 # Settings that the compiled kernels know with their defaults alone: of networks, acting, learning.
 NOT_IN_NETWORK = "rnn layer_norm actor_keys critic_keys"
@@ -77,7 +77,8 @@ def _needs(config: Config):
 
 def _conflicts(config: Config):
     """Rows of (it is one, what is wrong, fix)."""
-    lacks_workers = needs_workers(config) if config.num_workers == 0 else ""
+    possible = can_start_workers()
+    lacks_workers = "" if possible and config.num_workers != 0 else needs_workers(config)
     project = re.sub(r"[/\\#?%:]", "-", config.wandb_project[:128])
     return (
         (config.eval_interval and not config.eval_episodes,
@@ -109,7 +110,7 @@ def _conflicts(config: Config):
          Omit("on_worker_failure")),
         (lacks_workers == "step_timeout",
          f"step_timeout={config.step_timeout:g} ends a worker process that hangs, and there are"
-         " none", (Omit("step_timeout"), Set(num_workers=1))))
+         " none", (Omit("step_timeout"), *[Set(num_workers=1)] * possible)))
 
 
 def unsupported_value(config: Config, **supported: Sequence[str]) -> str:

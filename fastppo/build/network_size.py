@@ -5,7 +5,7 @@ from itertools import pairwise
 from fastppo.build.compiled_support import is_plain_mlp
 from fastppo.config import Config
 from fastppo.errors import ConfigError
-from fastppo.machine.limits import free_memory
+from fastppo.machine import limits
 from fastppo.networks.cnn import dense_weights
 from fastppo.networks.heads import least_outputs
 from fastppo.settings.spelling import IMAGE_MODELS
@@ -26,7 +26,7 @@ def check_network_size(config: Config, seen: ObservationLayout) -> None:
         shapes = [leaf.image_shape for leaf in ObservationEncoding(seen).leaves]
         count += sum(dense_weights(config.model, shape) for shape in shapes
                      if shape and min(shape[1:]) >= IMAGE_MODELS[config.model])
-    if (need := WEIGHT_BYTES * count) > (free := free_memory()):
+    if (need := WEIGHT_BYTES * count) > (free := limits.free_memory()):
         raise ConfigError(f"the network has at least {count:,} parameters and needs"
                           f" {need >> 20:,} MiB to be trained, but {free >> 20:,} MiB are free",
                           "use smaller layers, smaller observations (resize) or fewer actions")

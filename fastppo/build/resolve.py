@@ -21,8 +21,8 @@ from fastppo.build.network_size import least_parameters
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
+from fastppo.machine import limits
 from fastppo.machine.installation import no_cuda
-from fastppo.machine.limits import has_bf16, usable_cores
 from fastppo.machine.ranks import device_number, rank_count
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.spelling import IMAGE_MODELS
@@ -111,7 +111,7 @@ def _update_threads(config: Config, seen: ObservationLayout) -> int:
     Small networks are fastest with one. Convolutions gain from more, and workers sleep meanwhile.
     """
     by_torch = config.learner != "kernel" and config.device == "cpu"
-    cores = usable_cores() if by_torch and _convolves(config, seen) else 1
+    cores = limits.usable_cores() if by_torch and _convolves(config, seen) else 1
     return config.update_threads or config.torch_threads or cores
 
 
@@ -145,14 +145,14 @@ def _precision(config: Config, seen: ObservationLayout) -> str:
             config.learner != "kernel"
         if config.model not in IMAGE_MODELS:
             return "fp32"
-        return "tf32" if not on_cpu else "bf16" if has_bf16() and by_torch else "fp32"
+        return "tf32" if not on_cpu else "bf16" if limits.has_bf16() and by_torch else "fp32"
     if config.precision == "tf32" and on_cpu:
         raise ConfigError("precision is 'tf32', which only GPUs compute in", Set(precision="fp32"))
     if config.precision == "bf16":
         if config.model == "mlp":
             raise ConfigError("precision is 'bf16', but model=mlp has no layer that computes in it:"
                               " it is for convolutional networks and your own", Omit("precision"))
-        if not (has_bf16() if on_cpu else torch.cuda.is_bf16_supported(including_emulation=False)):
+        if not limits.has_bf16(config.device):
             log.warning("precision=bf16 is slow here: this processor converts each number, because"
                         " it computes in fp32\n  fix: precision=fp32")
     return config.precision
@@ -184,16 +184,14 @@ def usable_device(config: Config) -> str:
     """The device with "auto" resolved; ConfigError if torch cannot use it."""
     device = config.device
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        why = (f"this torch ({torch.__version__}) was built without CUDA" if not torch.version.cuda
-               else "no NVIDIA GPU or driver is visible")
+        device = "cuda" if limits.gpus() else "cpu"
+    if device.startswith("cuda") and (why := limits.no_gpu()):
         raise no_cuda(device, why)
     if device.startswith("cpu"):
         return "cpu"  # there is one
     by_rank = device == "cuda" and (rank_count() > 1 or config.device_ids)
     number = device_number(config.device_ids) if by_rank else torch.device(device).index
-    if device.startswith("cuda") and not 0 <= (number or 0) < (count := torch.cuda.device_count()):
+    if device.startswith("cuda") and not 0 <= (number or 0) < (count := limits.gpus()):
         there = Set(device_ids=tuple(range(count))) if by_rank else Set(device=f"cuda:{count - 1}")
         raise ConfigError(f"this process has GPU {number}, but there are {count}, counted from 0",
                           there)

@@ -10,8 +10,9 @@ from typing import Any, Sequence
 from fastppo.arguments import command_line
 from fastppo.benchmark.options import Bench
 from fastppo.cli.interrupts import Interrupts, Stop
-from fastppo.display.status_line import is_redrawn, status_while
+from fastppo.display.status_line import status_while
 from fastppo.errors import ConfigError
+from fastppo.machine import limits
 
 
 def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
@@ -48,7 +49,7 @@ class ProgressPrinter(ExitStack):
     def __call__(self, line: str) -> None:
         """Shows `line` until the next one, or the end of the block."""
         self.close()
-        if is_redrawn(sys.stderr):
+        if limits.is_terminal(sys.stderr):
             self.enter_context(status_while(line))
         else:
             print(line, file=sys.stderr, flush=True)

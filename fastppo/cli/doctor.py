@@ -156,12 +156,11 @@ def machine_lines(machine: dict[str, Any], flags: list[str]) -> list[tuple[str, 
     quota = f"a quota of {machine['quota']:g}" if machine["quota"] else "no quota"
     limit, shm = machine["memory_limit"], machine["dev_shm"]
     group = f", {gib(limit)} in its control group" if limit else ""
-    bf16 = "yes" if any("bf16" in flag for flag in flags) else "no"
     shown = " ".join(name for name in FLAGS_SHOWN if name in flags) or "unknown"
     files = "any number" if machine["open_files"] is None else f"at most {machine['open_files']:,}"
     shared = "no /dev/shm" if shm is None else f"/dev/shm {gib(shm)} free"
     return [("cpu", f"{machine['cpu']}, {machine['cores']} cores by affinity, {quota}"),
-            ("simd", f"{shown}   bf16: {bf16}"),
+            ("simd", f"{shown}   bf16: {'yes' if machine['bf16'] else 'no'}"),
             ("memory", f"{gib(machine['memory'])}{group}, {gib(machine['memory_free'])} free"),
             ("files", f"{files} open; {shared}, which fastppo does not need")]
 

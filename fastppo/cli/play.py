@@ -11,7 +11,7 @@ from fastppo.cli.interrupts import Interrupts, Stop, write_line
 from fastppo.display.status_line import StatusLine, show_status, status_while
 from fastppo.errors import ConfigError, EnvError
 from fastppo.files.run_folder import free_path
-from fastppo.machine.limits import has_display
+from fastppo.machine import limits
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.values import return_text
 
@@ -78,7 +78,7 @@ def parse_play(argv: Sequence[str]) -> tuple[Path, Play]:
 
 def wants_window(options: Play) -> bool:
     """True if there is a display and no option that only a video has."""
-    return has_display() and options.output is None and options.view == "env" \
+    return limits.has_display() and options.output is None and options.view == "env" \
         and options.fps is None
 
 

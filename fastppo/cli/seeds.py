@@ -18,8 +18,8 @@ from fastppo.display.notes import note
 from fastppo.display.status_line import LINE_SECONDS, StatusLine
 from fastppo.errors import ConfigError
 from fastppo.files.choose_folder import check_empty, choose_run, name_of_run, run_folder
+from fastppo.machine import limits
 from fastppo.machine.child_command import ChildCommand
-from fastppo.machine.limits import usable_cores
 from fastppo.machine.ranks import rank_count
 from fastppo.settings.file_names import METRICS_FILE, OUTPUT_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import Omit, Set, program
@@ -56,13 +56,13 @@ def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -
     `argv` are the words of the `request`. Raises SystemExit if a seed has failed, ConfigError for
     options that contradict each other.
     """
-    seeds, cores = chosen_seeds(request), usable_cores()
+    seeds, cores = chosen_seeds(request), limits.usable_cores()
     at_once = min(len(seeds), cores)
     words = [word for name, word in flag_of_each_word(argv) if name not in (
         "seeds", "name", "run_dir")]
     words += settings_of_each(request, cores // at_once)
     interrupts.stop_now = lambda: False  # run_seeds looks at the signal
-    if sys.stderr.isatty():  # a status line may be there
+    if limits.is_terminal(sys.stderr):  # a status line may be there
         interrupts.say = lambda text: write_line(f"\r\033[K{text}")
     print(f"seeds     {len(seeds)}, {at_once} at a time", flush=True)
     runs = run_seeds(request, words, seeds, at_once, interrupts)
@@ -120,11 +120,11 @@ def parse_seeds(text: str) -> list[int]:
 
 def settings_of_each(request: Request, cores: int) -> list[str]:
     """The settings that each seed's command has for its share of the cores, unless given."""
-    from fastppo.workers.count import needs_workers
+    from fastppo.workers.count import can_start_workers, needs_workers
     flags, given = ["--progress=lines"], request.given  # into its output.txt
     if "num_workers" not in given and request.config.vec in ("auto", "workers"):
-        alone = cores == 1 and not needs_workers(request.config)
-        flags.append(f"--num_workers={0 if alone else cores}")
+        some = can_start_workers() and (cores > 1 or needs_workers(request.config))
+        flags.append(f"--num_workers={cores if some else 0}")
     if cores == 1 and not {"update_threads", "torch_threads"} & {*given}:
         flags.append("--update_threads=1")
     return flags
@@ -183,7 +183,7 @@ class SeedsView:
     def __init__(self, request: Request, line: StatusLine):
         self.total, self.progress = request.config.total_steps, request.config.progress
         self.line = line
-        self.in_place = sys.stderr.isatty() and self.progress != "lines"
+        self.in_place = limits.is_terminal(sys.stderr) and self.progress != "lines"
         self.due = time.monotonic() + LOOK_SECONDS
         self.failures: set[str] = set()
 

@@ -29,9 +29,9 @@ from fastppo.files.choose_folder import (
     run_folder,
 )
 from fastppo.files.run_folder import checkpoint_files, checkpoints_in
+from fastppo.machine import limits
 from fastppo.machine.child_env import without_secrets
 from fastppo.machine.file_access import read_json, write_bytes
-from fastppo.machine.limits import keep_freed_memory
 from fastppo.machine.ranks import Ranks, rank_of_process
 from fastppo.settings.file_names import MODEL_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import flag, program
@@ -66,7 +66,7 @@ def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts)
         from fastppo.files.start_files import write_start_files
         from fastppo.outputs.evaluator import evaluator_of
         if ppo.config.learner != "kernel":
-            keep_freed_memory()
+            limits.keep_freed_memory()
         link_latest(folder)
         announce(ppo, *banner(ppo, request, folder, resumed))
         if not ppo.ranks.share(not is_complete(ppo, folder)):

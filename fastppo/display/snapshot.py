@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from fastppo.machine.limits import usable_cores
+from fastppo.machine import limits
 from fastppo.networks.torch_state import preserved_buffers, seeded_rng, torch_threads
 from fastppo.settings.metric_names import ASIDE, EVAL_RETURN, MEAN_RETURN, SPEED
 from fastppo.update.arithmetic import layer_flops, peak
@@ -99,7 +99,7 @@ class RunHistory:
         if self.flops is None:
             self.flops = flops_per_step(ppo) if self.limits else 0.0
             self.threshold = threshold_of(ppo)
-            self.cores = usable_cores()
+            self.cores = limits.usable_cores()
         now = Moment(time.monotonic(), ppo.step, {**ppo.clock.seconds, **ppo.clock.within})
         before = self._keep(now)
         steps, seconds = now.step - before.step, now.time - before.time
@@ -206,10 +206,7 @@ def load_of_others(config: Any, cores: int) -> float:
     0 where it is not known: the load is that of the whole machine, of which a run may have a part.
     """
     own = max(1, config.num_workers, config.torch_threads, config.update_threads)
-    with contextlib.suppress(AttributeError, OSError):  # Windows
-        if cores == os.cpu_count():
-            return max(0.0, (os.getloadavg()[0] - own) / cores)
-    return 0.0
+    return max(0.0, (limits.system_load(cores) - own) / cores)
 
 
 def worker_pids(ppo) -> list[int]:

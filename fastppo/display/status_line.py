@@ -1,12 +1,13 @@
 """A line on stderr that says how far something slow is."""
 
 import contextlib
-import os
 import shutil
 import sys
 import threading
 import time
-from typing import Any, Iterator
+from typing import Iterator
+
+from fastppo.machine import limits
 
 WAIT_SECONDS, AGAIN_SECONDS = 2.0, 0.2  # before the first line; between two lines
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
@@ -18,14 +19,9 @@ def show_status(text: str) -> None:
     What is wider than the terminal is cut: the rest of a broken line could not be removed.
     """
     with contextlib.suppress(OSError):  # a closed terminal
-        if is_redrawn(sys.stderr):
+        if limits.is_terminal(sys.stderr):
             shown = text[:shutil.get_terminal_size().columns - 1]
             print(f"\r\033[K{shown}", end="", file=sys.stderr, flush=True)
-
-
-def is_redrawn(stream: Any) -> bool:
-    """True if a line of `stream` can be replaced: a terminal, and none that knows no codes."""
-    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 @contextlib.contextmanager
@@ -55,7 +51,7 @@ class StatusLine:
     """
 
     def __init__(self):
-        self.in_place, self.shown = is_redrawn(sys.stderr), False
+        self.in_place, self.shown = limits.is_terminal(sys.stderr), False
         self.due = time.monotonic() + (WAIT_SECONDS if self.in_place else LINE_SECONDS)
 
     def __enter__(self) -> "StatusLine":

@@ -11,9 +11,8 @@ from gymnasium.vector.utils import batch_space
 
 from fastppo.envs.masks import MASK_METHOD
 from fastppo.errors import ConfigError
-from fastppo.machine import kernels
+from fastppo.machine import kernels, limits
 from fastppo.machine.kernels import Purpose
-from fastppo.machine.limits import usable_cores
 from fastppo.settings.fixes import Install, Set
 from fastppo.spaces.leaves import MASK
 
@@ -44,7 +43,8 @@ class EnvPoolVector(VectorEnv):
 
     def __init__(self, name: str, num_envs: int, kwargs: dict[str, Any]):
         self.name, self.num_envs = name.rpartition(":")[2], num_envs
-        self.kwargs = {"num_envs": num_envs, "num_threads": min(usable_cores(), num_envs), **kwargs}
+        self.kwargs = {"num_envs": num_envs,
+                       "num_threads": min(limits.usable_cores(), num_envs), **kwargs}
         self.pool, self.seed, self.resets, self.in_step, self.info = None, 0, 0, False, {}
         # EnvPool gives float32 spaces their bounds in float64, and Gymnasium warns.
         with warnings.catch_warnings(action="ignore"):

@@ -13,7 +13,7 @@ from fastppo.errors import ConfigError, UnknownNameError
 from fastppo.evaluation.evaluate import Evaluation, checked_call, evaluate
 from fastppo.evaluation.factories import check_spaces
 from fastppo.files.policy_file import read_policy
-from fastppo.machine.limits import usable_cores
+from fastppo.machine import limits
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Set
@@ -61,7 +61,7 @@ class LoadedPolicy(Policy):
     @property
     def threads(self) -> int:
         """The threads of torch in an evaluation: as many as in the run, if there are the cores."""
-        return min(self.config.torch_threads or 1, usable_cores())
+        return min(self.config.torch_threads or 1, limits.usable_cores())
 
     def seed_of_episodes(self, seed: int | None) -> int:
         """`seed`, or that of the run for None; raises ConfigError for one that no run has."""

@@ -10,7 +10,7 @@ from fastppo.arguments.policy_options import check_episodes
 from fastppo.envs.make import EnvFactory
 from fastppo.evaluation.evaluate import EvaluationEnvs, evaluation_envs
 from fastppo.evaluation.factories import FRAMES, no_render_mode, with_render_mode
-from fastppo.machine.limits import has_display
+from fastppo.machine import limits
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
 
@@ -33,7 +33,7 @@ def watched_env(policy: Policy, factory: EnvFactory, seed: int, mode: str | None
     that render mode.
     """
     make = factory if mode is None else with_render_mode(factory, mode)
-    if mode == FRAMES and not has_display():  # which SDL and GLFW would look for
+    if mode == FRAMES and not limits.has_display():  # which SDL and GLFW would look for
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         os.environ.setdefault("MUJOCO_GL", "egl")
     with torch_threads(1), evaluation_envs(policy, [make], seed) as envs:

@@ -7,8 +7,7 @@ import numpy
 import torch
 
 from fastppo import __version__
-from fastppo.machine import kernels
-from fastppo.machine.limits import cpu_flags
+from fastppo.machine import kernels, limits
 
 
 def fingerprint(torch_threads: int) -> dict[str, str | int]:
@@ -16,7 +15,7 @@ def fingerprint(torch_threads: int) -> dict[str, str | int]:
 
     Two runs of one Config give the same bits if these are equal.
     """
-    flags = cpu_flags()
+    flags = limits.cpu_flags()
     level = f" {vector_level({*flags})}" if kernels.COMPILED else ""
     return {"machine": platform.machine(), "cpu_flags": " ".join(flags),
             "fastppo": __version__, "torch": str(torch.__version__),

@@ -3,11 +3,8 @@
 No environment variable is in them, and ~ stands for the home folder.
 """
 
-import os
 import platform
-import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,8 +15,7 @@ from fastppo.files.fingerprint import fingerprint, vector_level
 from fastppo.machine import installation, kernels, limits
 from fastppo.machine.installation import tilde
 from fastppo.machine.requirements import Package, needed_packages
-
-DRIVER = Path("/proc/driver/nvidia/version")
+from fastppo.workers.count import can_start_workers
 
 
 def system_facts(torch_threads: int) -> dict[str, Any]:
@@ -57,24 +53,20 @@ def python_facts() -> dict[str, Any]:
 
 def torch_facts() -> dict[str, Any]:
     """The build of torch and the number of its devices, which are not opened."""
-    build = torch.version.cuda or torch.version.hip
-    devices = torch.cuda.device_count() if build else 0
-    missing = "this build of torch is for the CPU alone" if not build else \
-        "no NVIDIA driver" if torch.version.cuda and not DRIVER.exists() else \
-        "the driver shows no device to this process"
-    return {"version": str(torch.__version__), "cuda": build, "devices": devices,
-            "no_device": None if devices else missing}
+    return {"version": str(torch.__version__), "cuda": torch.version.cuda or torch.version.hip,
+            "devices": limits.gpus(), "no_device": limits.no_gpu() or None}
 
 
 def machine_facts() -> dict[str, Any]:
     """Cores, CPU, memory in bytes, open files; None where there is no limit, or it is unknown."""
     quota, (total, allowed) = limits.core_quota(), limits.memory_sizes()
     files, _ = limits.descriptors()
-    return {"cpu": cpu_model(), "cores": limits.affinity_cores(),
+    return {"cpu": limits.cpu_model(), "bf16": limits.has_bf16(),
+            "cores": limits.affinity_cores(),
             "quota": None if quota == float("inf") else quota, "usable": limits.usable_cores(),
             "memory": finite(total), "memory_limit": finite(allowed),
             "memory_free": finite(limits.free_memory()), "open_files": finite(files),
-            "dev_shm": free_bytes("/dev/shm")}
+            "dev_shm": limits.free_bytes("/dev/shm")}
 
 
 def finite(size: int) -> int | None:
@@ -82,28 +74,9 @@ def finite(size: int) -> int | None:
     return size if size < 2**60 else None
 
 
-def free_bytes(folder: str) -> int | None:
-    """The free bytes of a folder's file system; None without such a folder."""
-    try:
-        found = os.statvfs(folder)
-    except (OSError, AttributeError):  # AttributeError: Windows
-        return None
-    return found.f_bavail * found.f_frsize
-
-
-def cpu_model() -> str:
-    """The name of the CPU, or of its architecture."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
-    found = re.search(r"(?m)^model name\s*:\s*(.+)$", text)
-    return found[1] if found else platform.processor() or platform.machine()
-
-
 def kernel_facts(flags: list[str]) -> dict[str, Any]:
     """The kernels in use and their vector instructions on a CPU with some flags; workers."""
     file = installation.extension_file()
     return {"backend": kernels.backend(), "file": file and tilde(file),
             "simd": vector_level({*flags}) if file else None,
-            "workers": kernels.COMPILED and os.name != "nt"}
+            "workers": can_start_workers()}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fastppo.errors import ConfigError
-from fastppo.machine.limits import free_memory
+from fastppo.machine import limits
 
 ALIGN = 128  # bytes; two x86 cache lines, so that two arrays never share one
 POISON = 255  # every byte of a new block: NaN, -1, 255 or True, where nothing was written
@@ -86,7 +86,7 @@ def _padded_bytes(dtype: Any, shape: tuple[int, ...]) -> int:
 
 def _allocate(spec: Spec) -> int:
     """The descriptor of a new block; ConfigError if there is not enough memory."""
-    size, free = spec_bytes(spec), free_memory()
+    size, free = spec_bytes(spec), limits.free_memory()
     fd = anonymous_file()
     try:
         if size > free:

@@ -62,7 +62,7 @@ def _kernel(*lines: str, check_first: bool = False) -> Callable:
             return kernel(*args)
 
         if function is None:
-            return _missing_kernel(name)
+            return wraps(declared)(_missing_kernel(name))
         return wraps(declared)(checked_kernel if check_first or not COMPILED else kernel)
     return decorate
 

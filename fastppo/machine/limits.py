@@ -1,4 +1,7 @@
-"""The cores and the memory that this process may use, within its control groups.
+"""What this machine answers: cores, memory, instructions, GPUs, a terminal; asked here alone.
+
+Choices and errors depend on it. Others ask through the module, limits.usable_cores(), so that a
+test that replaces one answer replaces it everywhere.
 
 Control groups nest, and each one may set a limit. Versions 1 and 2 of Linux are read. In a
 container the path in /proc/self/cgroup may be the host's; then only its top folder exists here.
@@ -7,12 +10,14 @@ container the path in /proc/self/cgroup may be the host's; then only its top fol
 import ctypes
 import math
 import os
+import platform
 import re
 import sys
 from pathlib import Path, PurePosixPath
-from typing import Iterator
+from typing import Any, Iterator
 
 ROOT = Path("/")
+DRIVER = Path("/proc/driver/nvidia/version")
 NO_LIMIT = 2**63
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
 VECTORS = re.compile(r"(avx|fma|sse4|ssse3|f16c|amx|asimd|sve|neon)\w*$")
@@ -30,25 +35,59 @@ def affinity_cores() -> int:
     return cores or 1
 
 
+def system_load(cores: int) -> float:
+    """Programs that ran here in the last minute; 0 if unknown, or if the machine has more cores."""
+    try:
+        return os.getloadavg()[0] if cores == os.cpu_count() else 0.0
+    except (AttributeError, OSError):  # Windows
+        return 0.0
+
+
+def is_terminal(stream: Any) -> bool:
+    """True if a line of `stream` can be replaced: a terminal that knows control codes."""
+    return (stream is not None and stream.isatty()
+            and os.environ.get("TERM", "") not in ("", "dumb"))
+
+
 def has_display() -> bool:
     """True if a window can probably be opened."""
     return sys.platform in ("darwin", "win32") or any(
         os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
-def has_bf16() -> bool:
-    """Returns True if this CPU computes products in bf16 (AVX512-BF16, AMX)."""
-    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(cpu_flags())
+def no_gpu() -> str:
+    """The reason for which torch can use no GPU; "" if it can use one."""
+    import torch  # here: the other questions are asked without it
+    if torch.cuda.is_available():
+        return ""
+    if not (torch.version.cuda or torch.version.hip):
+        return f"this torch ({torch.__version__}) was built without CUDA"
+    return "there is no NVIDIA driver" if torch.version.cuda and not DRIVER.exists() else \
+        "the driver shows this process no GPU that torch can use"
+
+
+def gpus() -> int:
+    """The number of GPUs that torch can use."""
+    import torch
+    return 0 if no_gpu() else torch.cuda.device_count()
+
+
+def has_bf16(device: str = "cpu") -> bool:
+    """True if a device computes products in bf16; a CPU by AVX512-BF16 or AMX."""
+    if device == "cpu":
+        return not {"avx512_bf16", "amx_bf16"}.isdisjoint(cpu_flags())
+    import torch
+    return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def cpu_flags() -> list[str]:
     """The vector instructions of this CPU, sorted; none if the system does not list them."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:  # not Linux
-        return []
-    line = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
-    return sorted(filter(VECTORS.match, line[1].split())) if line else []
+    return sorted(filter(VECTORS.match, _cpu_info("flags|Features").split()))
+
+
+def cpu_model() -> str:
+    """The name of the CPU, or of its architecture."""
+    return _cpu_info("model name") or platform.processor() or platform.machine()
 
 
 def core_quota(root: Path = ROOT) -> float:
@@ -96,6 +135,15 @@ def descriptors() -> tuple[int, int]:
         return NO_LIMIT, 0
 
 
+def free_bytes(folder: str) -> int | None:
+    """The free bytes of a folder's file system; None without such a folder."""
+    try:
+        found = os.statvfs(folder)
+    except (OSError, AttributeError):  # AttributeError: Windows
+        return None
+    return found.f_bavail * found.f_frsize
+
+
 def keep_freed_memory() -> bool:
     """Makes glibc keep freed memory of up to 32 MiB a piece, to use it again; False without glibc.
 
@@ -122,6 +170,13 @@ def _control_groups(root: Path) -> Iterator[Path]:
         for name in (controllers, *controllers.split(",")):
             for parent in (group, *group.parents):
                 yield root / "sys/fs/cgroup" / name / parent.relative_to("/")
+
+
+def _cpu_info(name: str) -> str:
+    """The first value in /proc/cpuinfo whose name fits a pattern; "" if there is none."""
+    text = "\n".join(_read_lines(Path("/proc/cpuinfo")))
+    found = re.search(rf"^(?:{name})\s*:(.*)$", text, re.MULTILINE)
+    return found[1].strip() if found else ""
 
 
 def _read_lines(path: Path) -> list[str]:

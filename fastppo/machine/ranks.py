@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any, Iterator, Sequence
 
 from fastppo.errors import ConfigError, RankError
+from fastppo.machine import limits
 from fastppo.settings.fixes import Set
 
 LONGEST_WAIT = timedelta(hours=24)  # while rank 0 evaluates, the others wait
@@ -114,9 +115,8 @@ def _backends(backend: str, device_ids: Sequence[int] | None) -> str:
 
     Raises ConfigError if NCCL is asked for, and missing or for ranks that share a GPU.
     """
-    import torch
     import torch.distributed as dist
-    nccl = torch.cuda.is_available() and dist.is_nccl_available()
+    nccl = limits.gpus() > 0 and dist.is_nccl_available()
     if backend == "nccl" and not nccl:
         raise ConfigError("backend=nccl needs an NVIDIA GPU and a torch with NCCL",
                           Set(backend="gloo"))

@@ -1,6 +1,5 @@
 """The sinks of a run, which receive its metrics."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Any, Callable, Protocol, Sequence
@@ -10,6 +9,7 @@ from fastppo.display.progress_lines import ProgressLines
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
 from fastppo.files.run_folder import make_run_folder
+from fastppo.machine import limits
 from fastppo.machine.installation import check_loggers
 from fastppo.outputs.background_sink import BackgroundSink
 from fastppo.outputs.checkpointer import Checkpointer
@@ -44,16 +44,10 @@ class Sink(Protocol):
 
 def progress_sinks(progress: str) -> list[Sink]:
     """The sink that shows progress: none, lines, or the live view where there is a terminal."""
-    if progress == "live" and can_show_live():
+    if progress == "live" and limits.is_terminal(sys.stdout):
         from fastppo.display.live_view import LiveView
         return [LiveView()]
     return [ProgressLines()] if progress in ("lines", "live") else []
-
-
-def can_show_live() -> bool:
-    """True if the output is a terminal that can move its cursor."""
-    terminal = sys.stdout is not None and sys.stdout.isatty()
-    return terminal and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def shorten_waits(sinks: Sequence[Sink]) -> None:

@@ -6,8 +6,7 @@ from typing import Callable
 
 from fastppo.config import Config, default_of
 from fastppo.errors import ConfigError
-from fastppo.machine import kernels
-from fastppo.machine.limits import usable_cores
+from fastppo.machine import kernels, limits
 from fastppo.machine.ranks import ranks_here
 from fastppo.settings.fixes import Set
 
@@ -20,6 +19,11 @@ MOST_AT_ALL = 16  # for each core: a hundred on two cores take a minute to start
 log = logging.getLogger("fastppo")
 
 
+def can_start_workers() -> bool:
+    """True if worker processes can be started: with the compiled extension, and not on Windows."""
+    return kernels.COMPILED and os.name != "nt"
+
+
 def worker_count(num_workers: int | str | None, num_envs: int, pays: Callable[[int], bool]) -> int:
     """The number of worker processes for `num_envs` environments; 0: only the main process.
 
@@ -27,7 +31,7 @@ def worker_count(num_workers: int | str | None, num_envs: int, pays: Callable[[i
     limited by the environments and the cores, which the log says: the results are the same. Raises
     ConfigError if this machine cannot run workers.
     """
-    if not kernels.COMPILED or os.name == "nt":
+    if not can_start_workers():
         if num_workers and num_workers != "auto":
             raise ConfigError(f"num_workers={num_workers}, but worker processes need the compiled"
                               " extension, which is not available here",
@@ -35,9 +39,9 @@ def worker_count(num_workers: int | str | None, num_envs: int, pays: Callable[[i
                                Set(num_workers=0)))
         return 0
     if num_workers is None or num_workers == "auto":
-        count = min(max(1, usable_cores() // ranks_here()), num_envs)
+        count = min(max(1, limits.usable_cores() // ranks_here()), num_envs)
         return count if num_workers is None or pays(count) else 0
-    cores = usable_cores()
+    cores = limits.usable_cores()
     count = min(num_workers, num_envs, MOST_AT_ALL * cores)
     if num_workers > count:
         most = f"only {num_envs} environments" if count == num_envs else \

@@ -5,8 +5,8 @@ import pickle
 from typing import Any, NamedTuple
 
 from fastppo.errors import ConfigError
+from fastppo.machine import limits
 from fastppo.machine.arena import Arena, Spec
-from fastppo.machine.limits import usable_cores
 from fastppo.settings.fixes import Set
 
 # A command is a method of the object that a worker's job made, called with one integer.
@@ -75,7 +75,7 @@ def spin_times(busy: int, idle_spin: int) -> tuple[int, int]:
 
     Zero if there are more `busy` processes than cores: a spinning one would hold up the others.
     """
-    return (SPIN_NS, idle_spin) if busy <= usable_cores() else (0, 0)
+    return (SPIN_NS, idle_spin) if busy <= limits.usable_cores() else (0, 0)
 
 
 def protocol_spec(workers: int, groups: int) -> Spec:

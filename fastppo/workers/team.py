@@ -14,9 +14,8 @@ from typing import Callable, NamedTuple, Sequence
 from fastppo.envs.faults import CLOSE_SECONDS, episode_text
 from fastppo.envs.make import Factory
 from fastppo.errors import ClosedError, ConfigError, FaultPlace, NonFiniteError, WorkerError
-from fastppo.machine import mujoco_warnings
+from fastppo.machine import limits, mujoco_warnings
 from fastppo.machine.arena import Arena
-from fastppo.machine.limits import descriptors, free_memory, memory_kills
 from fastppo.settings.fixes import Fix, Set
 from fastppo.workers import protocol
 from fastppo.workers.protocol import ControlCells, PostedCommand
@@ -86,7 +85,7 @@ class WorkerTeam:
         self.arena["cells"].fill(0)
         self.posted, self.closed, self.warned = PostedCommand(0, protocol.CLOSE, 0), False, False
         self._check_descriptors()
-        self.memory_kills = memory_kills()
+        self.memory_kills = limits.memory_kills()
         self._finalizer = weakref.finalize(self, kill_workers, self.workers)
         for cell in self.cells.done:
             cell.at(protocol.STARTING, 0)
@@ -181,7 +180,7 @@ class WorkerTeam:
 
     def _check_descriptors(self) -> None:
         """Raises ConfigError if this process may not open as many files as its workers need."""
-        limit, used = descriptors()
+        limit, used = limits.descriptors()
         if limit - used < (needed := self.count * DESCRIPTORS + DESCRIPTORS):
             fitting = max(0, (limit - used) // DESCRIPTORS - 1)
             raise ConfigError(f"{self.count} workers need {needed} file descriptors, but the limit"
@@ -218,12 +217,12 @@ class WorkerTeam:
         if code < 0:
             name = signal.Signals(-code).name
             cause, fix = CAUSES.get(name, ("", ALONE))
-            if name == "SIGKILL" and memory_kills() >= self.memory_kills >= 0:
-                ran_out = memory_kills() > self.memory_kills
+            if name == "SIGKILL" and limits.memory_kills() >= self.memory_kills >= 0:
+                ran_out = limits.memory_kills() > self.memory_kills
                 cause = "because memory ran out" if ran_out else \
                     "but not by the system for lack of memory"
             how = f"was killed by {name}{cause and ', ' + cause}"
-        memory = f" ({free_memory() / 2**30:.1f} GiB are free now)" * (LESS_MEMORY in fix)
+        memory = f" ({limits.free_memory() / 2**30:.1f} GiB are free now)" * (LESS_MEMORY in fix)
         what = f"{self._place(w)} {how}{memory}{worker.last_output()}"
         return Failure(what, fix, self._fault_places(w), "WorkerError")
 

@@ -2,10 +2,9 @@
 
 from typing import NamedTuple
 
-from fastppo.machine import kernels
+from fastppo.machine import kernels, limits
 from fastppo.machine.arena import Arena, Spec
 from fastppo.machine.kernels import UpdateBuffers, UpdateCoefficients, UpdateSamples
-from fastppo.machine.limits import usable_cores
 from fastppo.stepping.actors import PolicyPlan
 from fastppo.workers.protocol import UPDATING
 from fastppo.workers.worker_loop import WorkerSync
@@ -48,7 +47,7 @@ def shared_memory(memory: UpdateBuffers, arena: Arena) -> UpdateBuffers:
 
 def helper_count(workers: int) -> int:
     """How many of `workers` have a core to themselves while the main process computes, too."""
-    return min(workers, usable_cores() - 1)
+    return min(workers, limits.usable_cores() - 1)
 
 
 class UpdateHelper:

@@ -23,7 +23,7 @@ from fastppo.benchmark.options import Bench
 from fastppo.cli import main
 from fastppo.errors import ConfigError, EnvError
 from fastppo.learners.device_actor import ObservationMirror
-from fastppo.machine.limits import usable_cores
+from fastppo.machine import limits
 from fastppo.settings.fixes import Omit, Set, program
 
 SIZES = ["--env_name=CartPole-v1", "--preset=none", "--num_envs=4", "--num_steps=8", "--epochs=2",
@@ -207,7 +207,7 @@ def test_what_it_takes_to_start_workers_is_in_no_figure_of_environments(trainer,
 def test_the_numbers_of_processes_are_all_up_to_the_cores_unless_one_is_asked_for(
         asked, counts, monkeypatch):
     pytest.importorskip("fastppo._cells")
-    monkeypatch.setattr(session, "usable_cores", lambda: 2)
+    monkeypatch.setattr(limits, "usable_cores", lambda: 2)
     facts = {"config": {"num_envs": 4}, "native": False}
     assert session.processes(Bench(), asked, facts) == counts
 
@@ -280,7 +280,7 @@ def test_the_verb_measures_and_says_it_as_a_table_and_as_json(fresh, tmp_path, m
         assert 0 < row["median"] and 0 < row["limit"]
         assert row["share"] == row["median"] / row["limit"]
     assert {"environment", "acting", "update", "peak_flops", "step", "reset"} <= set(found["limit"])
-    assert bool(found["parallel"]) == (usable_cores() > 1)
+    assert bool(found["parallel"]) == (limits.usable_cores() > 1)
     assert found["limit"]["same_episodes"] and math.isfinite(sum(found["above_limit"].values()))
     for word in ("whole loop", "share", "limit", "held back by", "fastest  ", program()):
         assert word in out

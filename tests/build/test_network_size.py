@@ -5,21 +5,21 @@ import pytest
 from envs_for_tests import Chance
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from fastppo.build import network_size
 from fastppo.errors import ConfigError
+from fastppo.machine import limits
 
 
 @pytest.mark.parametrize("settings", [
     {"hidden_sizes": (100_000, 100_000)}, {"hidden_sizes": (3_000_000_000,)},
     {"rnn": "lstm", "rnn_size": 100_000}])
 def test_a_network_that_cannot_fit_is_refused_before_it_is_made(trainer, monkeypatch, settings):
-    monkeypatch.setattr(network_size, "free_memory", lambda: 4 << 30)
+    monkeypatch.setattr(limits, "free_memory", lambda: 4 << 30)
     with pytest.raises(ConfigError, match="(?s)parameters and needs .* are free.*smaller layers"):
         trainer("CartPole-v1", num_workers=0, **settings)
 
 
 def test_a_network_of_large_images_is_refused_before_it_is_built(trainer, monkeypatch):
-    monkeypatch.setattr(network_size, "free_memory", lambda: 1 << 30)
+    monkeypatch.setattr(limits, "free_memory", lambda: 1 << 30)
     with pytest.raises(ConfigError, match=r"(?s)at least 1\d\d,\d{3},\d{3} parameters.*resize"):
         trainer(lambda: Chance(Box(0, 255, (480, 640, 3), np.uint8)), model="cnn")
 
@@ -28,7 +28,7 @@ def test_a_network_of_large_images_is_refused_before_it_is_built(trainer, monkey
     Discrete(10**7), MultiBinary(10**7), Box(-1.0, 1.0, (10**7,), np.float32)], ids=str)
 def test_a_network_of_too_many_actions_is_refused_before_it_is_built(trainer, monkeypatch,
                                                                      act_space):
-    monkeypatch.setattr(network_size, "free_memory", lambda: 1 << 30)
+    monkeypatch.setattr(limits, "free_memory", lambda: 1 << 30)
     with pytest.raises(ConfigError, match=r"at least 80,000,\d{3} parameters") as caught:
         trainer(lambda: Chance(act_space=act_space))
     assert "fewer actions" in caught.value.fix

@@ -5,13 +5,15 @@ import pytest
 import torch
 from envs_for_tests import Chance
 from gymnasium.spaces import Box, Discrete
+from optional_packages import NEEDS_EXTENSION
 
 from fastppo.build import resolve
+from fastppo.build.check_config import check_config
 from fastppo.build.compiled_support import unsupported_in_learner
 from fastppo.build.given_settings import config_for, make_source
 from fastppo.config import Config
 from fastppo.errors import ConfigError
-from fastppo.machine import kernels
+from fastppo.machine import kernels, limits
 from fastppo.settings.fixes import fix_text
 from fastppo.spaces.observations import ObservationLayout
 
@@ -71,14 +73,14 @@ def test_an_mlp_is_explained_only_where_it_was_chosen(caplog, dtype, model, said
     (Box(-1, 1, (4,)), {"learner": "torch"}, (1, 1)), (Box(-1, 1, (4,)), {}, (1, 1))])
 def test_an_update_of_convolutions_or_of_an_own_model_on_images_has_all_cores_unless_it_is_told(
         monkeypatch, space, given, threads):
-    monkeypatch.setattr(resolve, "usable_cores", lambda: 3)
+    monkeypatch.setattr(limits, "usable_cores", lambda: 3)
     config = resolved(space, **given)
     assert (config.torch_threads, config.update_threads) == threads
 
 
 @pytest.mark.parametrize(("given", "threads"), [({}, [1, 2]), ({"torch_threads": 2}, [2, 2])])
 def test_torch_has_these_threads_while_it_acts_and_updates(trainer, monkeypatch, given, threads):
-    monkeypatch.setattr(resolve, "usable_cores", lambda: 2)
+    monkeypatch.setattr(limits, "usable_cores", lambda: 2)
     given = {"acting": "central", "learner": "torch", **given}
     ppo, found = trainer(lambda: Chance(IMAGE), **given), []
     handle = ppo.policy.net.register_forward_hook(
@@ -100,6 +102,7 @@ def test_minibatches_that_a_memory_caps_are_told_once(trainer, caplog, settings,
     assert caplog.text.count("fix: num_minibatches=4") == said
 
 
+@NEEDS_EXTENSION
 @pytest.mark.parametrize("settings", [{"step_timeout": 9.0}, {"on_worker_failure": "restart"}])
 def test_what_only_workers_have_makes_the_run_start_them_or_is_refused(settings):
     few = {"env_name": "CartPole-v1", "total_steps": 512, "num_envs": 2, "num_steps": 8,
@@ -111,6 +114,14 @@ def test_what_only_workers_have_makes_the_run_start_them_or_is_refused(settings)
         resolve.resolve(make_source(None, config_for(
             None, few | settings | {"num_workers": 0})))
     assert "leave --" in fix_text(caught.value.fix, shell=True)
+
+
+@pytest.mark.parametrize("settings", [{"step_timeout": 9.0}, {"on_worker_failure": "restart"}])
+def test_what_only_workers_have_is_refused_where_there_can_be_none(monkeypatch, settings):
+    monkeypatch.setattr(kernels, "COMPILED", False)
+    with pytest.raises(ConfigError, match="and there are none") as caught:
+        check_config(config_for("CartPole-v1", settings))
+    assert fix_text(caught.value.fix, shell=True) == f"leave --{next(iter(settings))} out"
 
 
 class Own(torch.nn.Module):

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from optional_packages import NEEDS_EXTENSION
 
 from fastppo import __version__
 from fastppo.cli import doctor
@@ -94,7 +95,8 @@ def test_every_problem_is_a_line_with_its_fix(command, quick, monkeypatch):
 
 def test_a_machine_in_a_container_is_described_with_its_limits():
     machine = {"cpu": "Some CPU", "cores": 8, "quota": 1.5, "usable": 2, "memory": 2**35,
-               "memory_limit": 2**31, "memory_free": 2**30, "open_files": None, "dev_shm": None}
+               "memory_limit": 2**31, "memory_free": 2**30, "open_files": None, "dev_shm": None,
+               "bf16": True}
     assert dict(doctor.machine_lines(machine, ["avx2", "fma", "amx_bf16"])) == {
         "cpu": "Some CPU, 8 cores by affinity, a quota of 1.5",
         "simd": "avx2 fma amx_bf16   bf16: yes",
@@ -120,6 +122,7 @@ def test_the_self_test_trains_with_and_without_workers_to_the_same_bits():
     assert doctor.self_test(False)["same_bits"] is None
 
 
+@NEEDS_EXTENSION
 def test_the_self_test_sees_bits_that_differ(command, monkeypatch):
     monkeypatch.setattr(doctor, "trained_bits", lambda workers: bytes([workers]))
     code, out, _ = command()

@@ -17,7 +17,7 @@ from fastppo.arguments import command_line
 from fastppo.cli import interrupts, seeds
 from fastppo.errors import ConfigError
 from fastppo.files.choose_folder import new_folder
-from fastppo.machine import child_command
+from fastppo.machine import child_command, kernels
 from fastppo.reports.run_table import last_row, read_table
 
 MAIN = Path(__file__).parents[2] / "main.py"
@@ -89,8 +89,16 @@ def test_wrong_options_are_an_error_with_a_fix_and_nothing_is_started(command, m
     (["--num_workers=1", "--torch_threads=2"], 1, ["--progress=lines"]),
     (["--step_timeout=9"], 1, ["--progress=lines", "--num_workers=1", "--update_threads=1"]),
     (["--vec=envpool"], 4, ["--progress=lines"])])
-def test_each_seed_has_its_share_of_the_cores_unless_workers_are_given(argv, cores, wanted):
+def test_each_seed_has_its_share_of_the_cores_unless_workers_are_given(
+        monkeypatch, argv, cores, wanted):
+    monkeypatch.setattr(kernels, "COMPILED", True)
     assert seeds.settings_of_each(command_line.read(argv), cores) == wanted
+
+
+def test_seeds_get_no_workers_where_there_can_be_none(monkeypatch):
+    monkeypatch.setattr(kernels, "COMPILED", False)
+    request = command_line.read(["--env_name=CartPole-v1", "--seeds=1..2"])
+    assert "--num_workers=0" in seeds.settings_of_each(request, cores=4)
 
 
 def test_a_folder_with_the_output_of_its_run_alone_counts_as_empty(tmp_path):

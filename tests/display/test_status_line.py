@@ -7,19 +7,19 @@ import time
 
 from fastppo.display import status_line
 from fastppo.display.notes import note, printed_warnings
+from fastppo.machine import limits
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+def stderr(monkeypatch, terminal):
+    """A stream in the place of stderr, which is a terminal or not."""
+    monkeypatch.setattr(limits, "is_terminal", lambda stream: terminal)
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    return stream
 
-    def isatty(self):
-        return True
 
-
-def shown(stream, monkeypatch, seconds):
-    """What a StatusLine writes to `stream` if it is called at these seconds."""
-    clock = [0.0]
-    monkeypatch.setattr(sys, "stderr", stream)
+def shown(monkeypatch, terminal, seconds):
+    """What a StatusLine writes if it is called at these seconds."""
+    clock, stream = [0.0], stderr(monkeypatch, terminal)
     monkeypatch.setattr(status_line.time, "monotonic", lambda: clock[0])
     with status_line.StatusLine() as status:
         for clock[0] in seconds:
@@ -28,45 +28,41 @@ def shown(stream, monkeypatch, seconds):
 
 
 def test_on_a_terminal_the_line_is_replaced_and_removed(monkeypatch):
-    assert shown(Terminal(), monkeypatch, [1.0, 2.0, 2.1, 2.3]) == \
+    assert shown(monkeypatch, True, [1.0, 2.0, 2.1, 2.3]) == \
         "\r\033[Kat 2.0\r\033[Kat 2.3\r\033[K"
 
 
 def test_elsewhere_a_line_comes_every_ten_seconds(monkeypatch):
-    assert shown(io.StringIO(), monkeypatch, [3.0, 10.0, 11.0, 19.9, 20.0]) == "at 10.0\nat 20.0\n"
+    assert shown(monkeypatch, False, [3.0, 10.0, 11.0, 19.9, 20.0]) == "at 10.0\nat 20.0\n"
 
 
 def test_what_is_fast_shows_nothing(monkeypatch):
-    assert shown(Terminal(), monkeypatch, [0.5, 1.9]) == ""
+    assert shown(monkeypatch, True, [0.5, 1.9]) == ""
 
 
 def test_a_warning_takes_the_place_of_the_line(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    stream = stderr(monkeypatch, terminal=True)
     status_line.show_status("loading x")
     note("it is old", "warning")
     assert stream.getvalue() == "\r\033[Kloading x\r\033[Kwarning: it is old\n"
 
 
-def test_the_setting_that_a_warning_proposes_is_a_flag(capsys):
+def test_the_setting_that_a_warning_proposes_is_a_flag(monkeypatch, capsys):
+    monkeypatch.setattr(limits, "is_terminal", lambda stream: False)
     with printed_warnings():
         logging.getLogger("fastppo").warning("lr=1 is odd\n  fix: lr=0.001")
     assert capsys.readouterr().err == "warning: lr=1 is odd\n  fix: --lr=0.001\n"
 
 
 def test_a_line_is_cut_at_the_width_of_the_terminal(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    stream = stderr(monkeypatch, terminal=True)
     monkeypatch.setenv("COLUMNS", "20")
     status_line.show_status("loading " + "x" * 30)
     assert stream.getvalue() == "\r\033[Kloading " + "x" * 11
 
 
-def test_a_terminal_without_codes_gets_lines(monkeypatch):
-    monkeypatch.setenv("TERM", "dumb")
-    assert shown(Terminal(), monkeypatch, [3.0, 10.0, 11.0]) == "at 10.0\n"
-
-
 def test_a_text_is_shown_at_once_and_with_its_seconds_until_the_block_ends(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    stream = stderr(monkeypatch, terminal=True)
     with status_line.status_while("starting"):
         assert stream.getvalue() == "\r\033[Kstarting"
         deadline = time.monotonic() + 20

@@ -14,6 +14,7 @@ from envs_for_tests import ONE, Chance, Fenced
 from envs_for_workers import Numbers
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector.utils import batch_space
+from optional_packages import NEEDS_EXTENSION
 from torch.distributions import Categorical
 
 from fastppo import load, make_vec
@@ -102,6 +103,7 @@ def test_the_compiled_policy_and_torch_do_the_same_under_masks(trainer):
     torch.testing.assert_close(local.learner.flat.values, central.learner.flat.values)
 
 
+@NEEDS_EXTENSION
 def test_the_compiled_learner_refuses_masks(trainer):
     with pytest.raises(ConfigError, match="not support action masks\n  fix: learner=.torch"):
         trainer(partial(Fenced, "info"), learner="kernel")

@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from optional_packages import NEEDS_EXTENSION
 
 from fastppo import Config, make_vec
 from fastppo.arguments.command_line import read
@@ -14,7 +15,7 @@ from fastppo.build.given_settings import config_for
 from fastppo.envs import source, step_time
 from fastppo.envs.step_time import MOST_STEPS, step_seconds
 from fastppo.errors import ConfigError, Error
-from fastppo.machine.limits import usable_cores
+from fastppo.machine import limits
 from fastppo.settings.presets import PRESETS
 from fastppo.workers.count import pays
 
@@ -106,7 +107,8 @@ def test_nothing_is_measured_unless_asked_for(trainer):
     assert (Witness.steps, Witness.resets) == (0, 1)  # which shows whether there are masks
 
 
-@pytest.mark.parametrize("seconds, wanted", [(0.0, 0), (math.inf, min(usable_cores(), 4))])
+@pytest.mark.parametrize("seconds, wanted", [
+    (0.0, 0), pytest.param(math.inf, min(limits.usable_cores(), 4), marks=NEEDS_EXTENSION)])
 def test_the_measurement_decides_the_number_of_workers_and_nothing_else(
         trainer, monkeypatch, seconds, wanted):
     monkeypatch.setattr(source, "step_seconds", lambda env: seconds)

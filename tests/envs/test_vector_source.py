@@ -15,7 +15,7 @@ from fastppo import PPO
 from fastppo.cli import main
 from fastppo.envs.envpool import EnvPoolVector
 from fastppo.errors import ConfigError, Error
-from fastppo.machine.limits import usable_cores
+from fastppo.machine import kernels, limits
 from fastppo.settings.fixes import fix_text
 
 MODES = pytest.mark.parametrize("mode", AutoresetMode)
@@ -136,7 +136,8 @@ def test_the_command_takes_it_and_its_banner_says_so(capsys, tmp_path):
               "--num_steps=8", "--epochs=1", "--hidden_sizes=8", "--total_steps=64",
               "--eval_episodes=2", f"--run_dir={tmp_path / 'run'}"])
     said = capsys.readouterr().out
-    assert "acting    local; 4 environments x 8 steps in one vector environment\n" in said
+    acting = "local" if kernels.COMPILED else "central"
+    assert f"acting    {acting}; 4 environments x 8 steps in one vector environment\n" in said
     assert "evaluation return" in said
 
 
@@ -226,7 +227,7 @@ def test_a_pool_is_made_by_a_seeded_reset_alone(pools):
     np.testing.assert_array_equal(first[0], first[1])
     assert (first[0] != first[2]).all() and len(set(first[0][:, 0])) == 3
     vec.reset()
-    assert len(pools) == 3 and pools[0].spec.num_threads == min(usable_cores(), 3)
+    assert len(pools) == 3 and pools[0].spec.num_threads == min(limits.usable_cores(), 3)
     vec.close()
     assert pools[-1].closed and vec.closed
 

@@ -22,6 +22,7 @@ from fastppo.files import tensor_file
 from fastppo.files.checkpoint import find_checkpoint, read_checkpoint
 from fastppo.files.run_folder import checkpoints_in
 from fastppo.files.tensor_file import join_tree, split_tree
+from fastppo.machine import limits
 from fastppo.outputs import checkpointer
 
 TINY = dict(preset="none", seed=1, num_envs=4, num_steps=16, num_minibatches=2, epochs=2,
@@ -450,10 +451,10 @@ def test_what_is_the_same_or_changes_no_weight_may_be_given(folder):
 
 def test_a_resumed_run_keeps_the_device_that_auto_took(tmp_path, monkeypatch):
     path = tmp_path / "c.safetensors"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(limits, "gpus", lambda: 0)
     with PPO(CASES["kernel"][0], **TINY | {"hidden_sizes": (256,), "device": "auto"}) as ppo:
         ppo.checkpoint(path)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(limits, "gpus", lambda: 1)
     for given in ({}, {"device": "auto"}):
         with PPO.resume(path, CASES["kernel"][0], **given) as ppo:
             assert ppo.config.device == "cpu"

@@ -44,6 +44,10 @@ ROWS = """
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 TWINS = {"machine.kernels", "machine.kernels_numba", "reference"}  # the same kernels by design
 SAME_EVERYWHERE = {"log", "main"}  # the package's logger; a script's entry point
+# Questions to the machine; a name of machine.limits that is imported could not be replaced.
+ASKS = re.compile(r"cpu_count|sched_getaffinity|getloadavg|statvfs|getrlimit|isatty|shutil\.which"
+                  r"|/proc/(cpuinfo|meminfo|driver)|/sys/fs|WAYLAND|machine\.limits import"
+                  r"|cuda\.(is_available|device_count|is_bf16_supported)")
 
 
 def row(module: str) -> str:
@@ -212,6 +216,12 @@ def test_imports_point_down(path):
     for name in imported(path):
         if not name.startswith("_") and row(name) != ours and ours != "__init__":
             assert RANK[row(name)] > RANK[ours], f"{room(path)} imports {name}, not below it"
+
+
+def test_one_module_asks_the_machine():
+    """Its answers are replaced in tests/pretend_machine.py. peers runs where fastppo is not."""
+    asking = {room(path) for path in PACKAGE if ASKS.search(path.read_text())}
+    assert asking == {"machine.limits", "benchmark.peers"}
 
 
 def test_no_imports_run_in_a_circle():

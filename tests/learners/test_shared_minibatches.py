@@ -7,20 +7,22 @@ import time
 import pytest
 from envs_for_tests import interrupted
 from fault_envs import guard, holds, nothing_left
+from optional_packages import NEEDS_EXTENSION
 
 from fastppo.errors import WorkerError
 from fastppo.learners.shared_minibatches import SharedMinibatches
-from fastppo.machine import kernels
-from fastppo.workers import update_helper, worker_process
+from fastppo.machine import kernels, limits
+from fastppo.workers import worker_process
 from fastppo.workers.protocol import UPDATING
 
+pytestmark = NEEDS_EXTENSION
 SIZES = dict(num_envs=6, num_steps=48, num_minibatches=2, epochs=2)  # shards: 4 a minibatch
 
 
 @pytest.fixture
 def cores(monkeypatch):
     """As many helpers as asked for, whatever cores this machine has."""
-    return lambda count: monkeypatch.setattr(update_helper, "usable_cores", lambda: count)
+    return lambda count: monkeypatch.setattr(limits, "usable_cores", lambda: count)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fastppo import PPO, make_vec
 from fastppo.errors import ConfigError
-from fastppo.machine import arena
+from fastppo.machine import limits
 from fastppo.machine.arena import ALIGN, Arena, spec_bytes
 
 SPEC = {"f": ("<f4", (3, 5)), "d": ("<f8", (2,)), "i": ("<i8", (7, 1)), "u": ("|u1", (129,)),
@@ -131,15 +131,15 @@ def tried(envs=512, env="CartPole-v1", **settings):
 
 def refusal(free, monkeypatch, make=tried, **settings) -> ConfigError:
     """What `make` is told where `free` bytes are free."""
-    monkeypatch.setattr(arena, "free_memory", lambda: free)
+    monkeypatch.setattr(limits, "free_memory", lambda: free)
     with pytest.raises(ConfigError) as caught:
         make(**settings)
     return caught.value
 
 
 def test_too_much_memory_is_refused_with_the_largest_arrays(monkeypatch):
-    for make in (tried, lambda: make_vec("CartPole-v1", num_envs=4096, num_workers=0)):
-        error = refusal(64 << 10, monkeypatch, make)
+    for make in (tried, lambda: make_vec("CartPole-v1", num_envs=16_384, num_workers=0)):
+        error = refusal(200 << 10, monkeypatch, make)
         assert re.search(r"MiB of shared memory \(\w+ \d+ MiB, .*but 0 MiB are free", error.what)
         assert "num_envs" in error.fix
 

@@ -1,18 +1,23 @@
 """What the machine lets a process have, read from trees of files as kernels and containers show."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
+from pretend_machine import pretend
 
+from fastppo.machine import limits
 from fastppo.machine.limits import (
     NO_LIMIT,
     affinity_cores,
     core_quota,
     free_memory,
+    is_terminal,
     memory_sizes,
     usable_cores,
 )
 
+pytestmark = pytest.mark.this_machine
 GIB = 1 << 30
 V2, V1 = "0::/a/b\n", "4:memory:/a/b\n3:cpu,cpuacct:/a/b\n0::/\n"
 
@@ -101,3 +106,20 @@ def test_usable_cores_are_what_the_tightest_quota_pays_for(tree, monkeypatch, cg
                                                            wanted):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
     assert usable_cores(tree({"proc/self/cgroup": cgroup, **files})) == wanted
+
+
+@pytest.mark.parametrize("tty, term, wanted", [
+    (True, "xterm", True), (False, "xterm", False), (True, "dumb", False), (True, "", False)])
+def test_a_terminal_that_knows_no_codes_is_none(monkeypatch, tty, term, wanted):
+    monkeypatch.setenv("TERM", term)
+    assert is_terminal(SimpleNamespace(isatty=lambda: tty)) is wanted
+    assert not is_terminal(None)  # of a program without a console
+
+
+def test_a_pretended_machine_answers_everywhere(monkeypatch):
+    for name in ("affinity_cores", "core_quota", "cpu_flags", "is_terminal"):
+        monkeypatch.setattr(limits, name, getattr(limits, name))  # it comes back
+    pretend("cores-16 bf16")
+    assert (limits.usable_cores(), limits.has_bf16()) == (16, True)
+    pretend("cores-1 no-bf16 no-terminal")
+    assert (limits.usable_cores(), limits.has_bf16()) == (1, False)

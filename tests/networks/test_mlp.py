@@ -7,11 +7,13 @@ import pytest
 import torch
 from envs_for_tests import Chance
 from gymnasium.spaces import Box, Discrete
+from optional_packages import NEEDS_EXTENSION
 
 from fastppo import PPO
 from fastppo.networks.mlp import MLP
 
 
+@NEEDS_EXTENSION
 @pytest.mark.parametrize("widths", [
     (8,), (2500, 500), (6200, 30), (8,) * 16,
     pytest.param((6200, 3000), marks=pytest.mark.slow)])

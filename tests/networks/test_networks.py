@@ -235,7 +235,7 @@ def test_every_network_of_one_box_is_exported(trainer, tmp_path, name):
     space, settings = NETS[name]
     if not isinstance(space, Box):
         pytest.skip("no graph is made of a Dict")
-    ppo = trainer(seeing(space, TWO), **settings)
+    ppo = trainer(seeing(space, TWO), precision="fp32", **settings)
     export(ppo.policy, tmp_path / "p.pt")
     graph, env = torch.jit.load(tmp_path / "p.pt"), ppo.policy.obs_space
     for size in (1, 5):

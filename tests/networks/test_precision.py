@@ -18,6 +18,7 @@ from fastppo.build import resolve
 from fastppo.config import Config
 from fastppo.display.banner import banner
 from fastppo.errors import ConfigError, ModelError
+from fastppo.machine import limits
 from fastppo.networks.torch_state import torch_threads
 from fastppo.spaces.observations import ObservationLayout
 
@@ -121,7 +122,7 @@ def test_bf16_is_fp32_but_for_its_rounding_and_leaves_heads_alone(trainer, name)
     ({"precision": "fp32"}, True, "fp32", 0)], ids=str)
 def test_auto_is_bf16_for_built_in_convolutions_where_the_processor_computes_in_it(
         trainer, monkeypatch, caplog, given, native, resolved, warned):
-    monkeypatch.setattr(resolve, "has_bf16", lambda: native)
+    monkeypatch.setattr(limits, "has_bf16", lambda *_: native)
     ppo = trainer(seeing(), **{"model": "impoola"} | given)
     assert ppo.config.precision == resolved
     assert caplog.text.count("precision=bf16 is slow here") == warned
@@ -201,13 +202,13 @@ def test_the_banner_names_bf16_and_not_fp32(trainer, precision):
 @pytest.mark.parametrize("first", ["bf16", "auto"])
 def test_a_resumed_run_and_a_loaded_policy_keep_their_precision(
         trainer, tmp_path, monkeypatch, first):
-    monkeypatch.setattr(resolve, "has_bf16", lambda: True)
+    monkeypatch.setattr(limits, "has_bf16", lambda *_: True)
     ppo = trainer(seeing(), model="impoola", precision=first)
     ppo.update(ppo.collect())
     ppo.checkpoint(tmp_path / "c.safetensors")
     ppo.save(tmp_path / "p.safetensors")
     ppo.update(ppo.collect())
-    monkeypatch.setattr(resolve, "has_bf16", lambda: False)
+    monkeypatch.setattr(limits, "has_bf16", lambda *_: False)
     with PPO.resume(tmp_path / "c.safetensors", env=seeing()) as again:
         assert again.config.precision == "bf16"
         again.update(again.collect())

@@ -20,7 +20,7 @@ from fastppo import PPO, Config
 from fastppo.build.check_ranks import check_equal, check_ranks, trained_by
 from fastppo.errors import ConfigError, RankError
 from fastppo.learners.ranked import merged_moments
-from fastppo.machine import kernels, ranks
+from fastppo.machine import kernels, limits, ranks
 from fastppo.machine.ranks import Ranks
 
 HERE = Path(__file__).parent
@@ -209,7 +209,7 @@ def test_a_process_has_the_gpu_of_its_place_on_the_machine(monkeypatch):
 
 
 def test_processes_that_share_a_gpu_are_connected_by_gloo(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(limits, "gpus", lambda: 2)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     for name, text in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, text)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.wrappers import FrameStackObservation
+from optional_packages import NEEDS_EXTENSION
 
 from fastppo import PPO
 from fastppo.errors import KernelError
@@ -72,8 +73,8 @@ def test_a_run_is_the_same_as_with_whole_stacks(settings):
             once.update(rollouts[0])
             whole.update(rollouts[1])
             assert torch.equal(once.learner.flat.values, whole.learner.flat.values)
-        assert once.config.learner == settings.get("learner", "kernel" if not once.policy.memory
-                                                   else "torch")
+        kernel = kernels.COMPILED and not once.policy.memory
+        assert once.config.learner == settings.get("learner", "kernel" if kernel else "torch")
 
 
 @pytest.mark.full
@@ -120,6 +121,7 @@ def test_stacks_are_read_as_their_tensor_is():
             assert (stored_rows(ppo.arena)[:16:5] == want.numpy()[:16:5]).all()
 
 
+@NEEDS_EXTENSION
 def test_stacks_that_do_not_fit_the_frames_are_refused():
     with runs()[0] as ppo:
         ppo.collect()

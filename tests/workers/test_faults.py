@@ -31,6 +31,7 @@ from fault_envs import (
     raising,
     running_workers,
 )
+from optional_packages import NEEDS_EXTENSION
 
 from fastppo import PPO, Error
 from fastppo.errors import ClosedError, ConfigError, EnvError, WorkerError
@@ -38,6 +39,7 @@ from fastppo.settings.fixes import Omit, Set, fix_text
 from fastppo.workers import team
 from fastppo.workers.protocol import FAILED, WARMUP
 
+pytestmark = NEEDS_EXTENSION
 NAN, INF = float("nan"), float("inf")
 SETTINGS = dict(seed=7, num_steps=16, num_minibatches=2, epochs=1, norm_obs=False,
                 hidden_sizes=(4,))

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 from fault_envs import Calm, Faulty, holds, killed_by, nothing_left, paying, raising
+from optional_packages import NEEDS_EXTENSION
 
 from fastppo import PPO
 from fastppo.errors import EnvError, WorkerError
@@ -17,6 +18,7 @@ from fastppo.machine.kernels import Purpose, episode_seed
 from fastppo.stepping.environments import SUBSTITUTE
 from fastppo.workers import restarts
 
+pytestmark = NEEDS_EXTENSION
 SETTINGS = dict(preset="none", seed=7, num_envs=4, num_workers=2, num_steps=16, num_minibatches=2,
                 epochs=2, hidden_sizes=(4,), on_worker_failure="restart", total_steps=4 * 64)
 

@@ -30,15 +30,17 @@ from fault_envs import (
     nothing_left,
     running_workers,
 )
-from optional_packages import NEEDS_BOX2D
+from optional_packages import NEEDS_BOX2D, NEEDS_EXTENSION
 
 from fastppo import PPO
 from fastppo.envs.make import make_envs, make_factory
 from fastppo.errors import ConfigError, WorkerError
+from fastppo.machine import limits
 from fastppo.workers import count, protocol, worker_process
 from fastppo.workers.protocol import WARMUP, worker_slices
 
 # name: longest episode, steps a rollout; so that episodes end in all ways they can within three.
+pytestmark = NEEDS_EXTENSION
 TASKS = {
     "CartPole-v1": (20, 32), "Acrobot-v1": (30, 24), "MountainCarContinuous-v0": (30, 24),
     "Pendulum-v1": (30, 24), "LunarLander-v3": (90, 64), "BipedalWalker-v3": (70, 48),
@@ -109,7 +111,7 @@ def test_slices_cover_every_environment_once(envs, workers, parts):
 @pytest.mark.parametrize("cores, wanted", [(4, (protocol.SPIN_NS, 7)), (3, (protocol.SPIN_NS, 7)),
                                            (2, (0, 0)), (1, (0, 0))])
 def test_workers_that_outnumber_the_cores_sleep_at_once(monkeypatch, cores, wanted):
-    monkeypatch.setattr(protocol, "usable_cores", lambda: cores)
+    monkeypatch.setattr(limits, "usable_cores", lambda: cores)
     assert protocol.spin_times(3, 7) == wanted
 
 
@@ -130,7 +132,7 @@ def test_more_workers_than_environments_are_not_started_and_one_line_says_so(cap
 
 
 def test_far_more_workers_than_cores_are_not_started_and_a_line_says_so(monkeypatch, caplog):
-    monkeypatch.setattr(count, "usable_cores", lambda: 2)
+    monkeypatch.setattr(limits, "usable_cores", lambda: 2)
     assert count.worker_count(1000, 1000, bool) == 32
     assert caplog.messages[0] == ("num_workers=1000, but there are 2 cores, and 16 workers for each"
                                   " are the most: 32 workers are started")
