@@ -53,11 +53,11 @@ def test_an_error_of_a_setting_that_a_preset_decides_is_mended_there(preset, tex
 
 
 def test_the_command_names_the_file_of_a_preset_too(preset, capsys):
-    name = preset("env_kwargs = {xyzzy = 1}")
+    name = preset("resize = 84")
     with pytest.raises(SystemExit):
         main(["--env_name=CartPole-v1", f"--preset={name}"])
     assert f"error: with preset={name}: " in (said := capsys.readouterr().err)
-    assert said.endswith("fix: leave env_kwargs out of the file\n")
+    assert said.endswith("fix: leave resize out of the file\n")
 
 
 def test_a_file_may_have_the_aliases_of_the_command_line(preset):
