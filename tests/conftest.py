@@ -10,8 +10,9 @@ from tiny_settings import TINY
 
 pretend(MACHINE := os.environ.get("PRETEND_MACHINE", ""))
 os.environ["OMP_WAIT_POLICY"] = "passive"  # torch's idle threads sleep: many processes share cores
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job has it so
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:  # in a shell's background job, and after nohup
+        signal.signal(number, usual)
 
 if os.environ.get("PRETEND_GPU") == "1":  # `make test-gpu`
     import pretend_gpu
