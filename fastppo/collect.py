@@ -54,8 +54,10 @@ class Progress(NamedTuple):
 class Collector:
     """The environments of a run, `vec`, and the rollout that they fill, the same tensors always."""
 
-    def __init__(self, arena: Arena, vec, policy: Policy, config: Config, boundaries: Boundaries):
-        self.arena, self.vec, self.policy, self.config = arena, vec, policy, config
+    vec: Any  # a Serial, or what has its methods
+
+    def __init__(self, arena: Arena, policy: Policy, config: Config, boundaries: Boundaries):
+        self.arena, self.policy, self.config = arena, policy, config
         self.boundaries, self.progress = boundaries, Progress()
         self.rollout = as_rollout(arena, policy.observer.layout)
         self.started, self.prepared = False, -1

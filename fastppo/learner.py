@@ -3,12 +3,14 @@
     loss = policy loss - entropy_coef * mean entropy + value_coef * value loss
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor, nn
 
 from fastppo.collect import Rollout
 from fastppo.config import Config
-from fastppo.networks.value_normalisation import modules_with_moments
+from fastppo.networks.normaliser import modules_with_moments
 from fastppo.update.batches import Batch, Fresh, flatten_rollout, normalise_advantages, order_at
 from fastppo.update.coefficients import Coefficients
 from fastppo.update.flat_parameters import FlatParameters
@@ -85,6 +87,10 @@ class Learner:
         """(loss, statistics by name) of a minibatch, a mean over its samples."""
         return total_loss(fresh, batch, coefs)
 
+    def helpers(self, rollout: Rollout, coefs: Coefficients) -> AbstractContextManager[bool]:
+        """A context in which others help with the epochs, and that yields True if they do."""
+        return nullcontext(False)
+
     def update(self, rollout: Rollout, coefs: Coefficients, iteration: int) -> dict[str, float]:
         """Runs the epochs of an iteration, then merges its observations into the moments.
 
@@ -92,28 +98,25 @@ class Learner:
         finite (NonFiniteError), everything is as it was before.
         """
         self.flat.check()
+        samples, epochs = self.flatten(rollout, self.flat.values.device), []
         with restored_on_error(self.stateful):  # check_finite raises it for a gradient
-            stats = loss_report(self._epochs(rollout, coefs, iteration), self.flat.values)
+            with self.helpers(rollout, coefs) as self.helped:
+                for epoch in range(self.config.epochs if len(samples.adv) else 0):
+                    batch, self.optimizer.rates = samples, self.kl_control.rates(coefs)
+                    for transform in self.transforms:
+                        batch = transform(rollout, batch, iteration, epoch)
+                    order = order_at(len(samples.adv), self.config.seed, iteration, epoch,
+                                     samples.adv.device)
+                    epochs.append(self._epoch(batch, order, coefs))
+                    self.kl_control.adapt(epochs[-1]["approx_kl"], coefs, epoch, samples)
+                    if self.kl_control.exceeded(epochs[-1]["approx_kl"]):
+                        break
+            stats = loss_report(epochs, self.flat.values)
             # Rows in time order: the moments of the same rows differ in their last bits in another
             # order, such as that of a recurrent policy's samples.
             self.policy.observer.learn_from(flatten_rollout(rollout).obs)
             self.last_iteration = iteration
         return stats
-
-    def _epochs(self, rollout: Rollout, coefs: Coefficients, iteration: int) -> list[Statistics]:
-        """The mean statistics of each epoch, until the KL stops them."""
-        device, epochs = self.flat.values.device, []
-        samples = self.flatten(rollout, device)
-        for epoch in range(self.config.epochs if len(samples.adv) else 0):
-            batch, self.optimizer.rates = samples, self.kl_control.rates(coefs)
-            for transform in self.transforms:
-                batch = transform(rollout, batch, iteration, epoch)
-            order = order_at(len(samples.adv), self.config.seed, iteration, epoch, device)
-            epochs.append(self._epoch(batch, order, coefs))
-            self.kl_control.adapt(epochs[-1]["approx_kl"], coefs, epoch, samples)
-            if self.kl_control.exceeded(epochs[-1]["approx_kl"]):
-                break
-        return epochs
 
     def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:
         """One pass over the shuffled samples; returns the mean statistics of its minibatches."""
@@ -130,7 +133,9 @@ class Learner:
         for part in batch.split(self.config.num_microbatches):
             weight, fresh = len(part.adv) / len(batch.adv), self.evaluate_actions(part)
             loss, stats = self.loss(fresh, part, coefs)
-            self.flat.add_gradient(loss, weight)
+            params, grads = self.flat.trained()
+            torch._foreach_add_(grads, torch.autograd.grad(
+                loss, params, loss.new_full((), weight), materialize_grads=True))
             stats = stats | ratio_statistics(fresh, part, coefs)
             rows.append(weight * torch.stack([*stats.values()]).detach())
         stats = dict(zip(stats, sum(rows[1:], rows[0]))) | {"grad_norm": self.clip_gradient()}

@@ -1,6 +1,6 @@
 """The policy: normaliser, network and action head as one module, raw observations to actions."""
 
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never
 
 import numpy as np
 import torch
@@ -12,9 +12,11 @@ from fastppo.machine.noise import ActionNoise
 from fastppo.networks import predict_input
 from fastppo.networks.heads import Head, make_head
 from fastppo.networks.normaliser import ObservationNormaliser
-from fastppo.networks.recurrent import SequencePacking, Sequences, unroll_network
 from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.observations import ObservationLayout
+
+if TYPE_CHECKING:
+    from fastppo.networks.recurrent import Sequences
 
 
 class Policy(nn.Module):
@@ -51,10 +53,11 @@ class Policy(nn.Module):
         """The recurrent state f32 [rows s] at the start of an episode."""
         return self.observer.count.new_zeros(rows, self.memory, dtype=torch.float32)
 
-    def evaluate_actions(self, obs: Any, act: Tensor, sequences: Sequences | tuple = ()
+    def evaluate_actions(self, obs: Any, act: Tensor, sequences: "Sequences | tuple" = ()
                          ) -> tuple[Tensor, Tensor, Tensor]:
         """(logp [b] of act, entropy [b], value [b]); `sequences` if the network is recurrent."""
         if sequences:
+            from fastppo.networks.recurrent import SequencePacking, unroll_network
             packing = SequencePacking.of(sequences.first)
             params, val = unroll_network(self.net, self.observer(obs), sequences.state, packing)
             params = self.head.masked(params, self.observer.mask(obs))

@@ -5,18 +5,29 @@
         stats = update(rollout)    epochs of clipped minibatch steps
 """
 
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from fastppo.build.check_rollout import check_rollout
 from fastppo.build.given_settings import one_environment
-from fastppo.collect import Rollout
-from fastppo.evaluation.evaluate import Evaluation, checked_call, evaluate
-from fastppo.evaluation.factories import evaluation_factories
+from fastppo.collect import Collector, Progress, Rollout
+from fastppo.config import Config
+from fastppo.errors import ClosedError, PathError, UnknownNameError
+from fastppo.learner import Learner
 from fastppo.networks.torch_state import torch_threads
-from fastppo.outputs.callbacks import Callbacks, learning, rollout_collected
-from fastppo.outputs.metrics import explained_variance
-from fastppo.outputs.saved_run import SavedRun
+from fastppo.outputs.callbacks import Callbacks, Hooks, learning, learns_already, rollout_collected
+from fastppo.outputs.fault_handler import fault_stats, restarted_on_fault
+from fastppo.outputs.metrics import EpisodeMetrics, PartTimer, explained_variance
+from fastppo.outputs.run import Run
+from fastppo.policy import Policy
 from fastppo.update.coefficients import Coefficients, coefficients_of
 
+if TYPE_CHECKING:
+    from fastppo.evaluation.evaluate import Evaluation
 
-class PPO(SavedRun):
+
+class PPO(Run):
     """Proximal policy optimisation [Schulman 2017, arXiv:1707.06347] on an environment.
 
     `env`: a Gymnasium id, class, callable, list of callables, or a gymnasium VectorEnv; `settings`:
@@ -25,10 +36,21 @@ class PPO(SavedRun):
     Raises subclasses of fastppo.Error; close() it, or use `with`.
     """
 
+    config: Config  # every None and "auto" resolved
+    policy: Policy
+    rollout: Rollout  # of the last collect
+    collector: Collector  # environments, and the rollout that they fill
+    learner: Learner
+    episodes: EpisodeMetrics  # the last finished ones
+    clock: PartTimer  # seconds of each part of training
+    hooks: Hooks  # the callbacks of the `learn` that runs
+    total: int  # the step at which `learn` ends
+    closed: bool
+
     def __init__(self, *env, checkpoint=None, init_from=None, **settings):
         super().__init__(one_environment(env, settings), settings, checkpoint, init_from)
 
-    def learn(self, total_steps: int | None = None, callbacks: Callbacks = (), **others) -> "PPO":
+    def learn(self, total_steps: int | None = None, callbacks: Callbacks = (), **others) -> Self:
         """Trains until `step` reaches `total_steps` (default: the Config's), in whole iterations.
 
         After each iteration `callbacks`, one or several, are called with (ppo, stats); False ends
@@ -37,7 +59,11 @@ class PPO(SavedRun):
         """
         with learning(self, total_steps, callbacks, others) as ended_by:
             while self.step < self.total or self.pending:
-                if ended_by(self._iterate()):
+                rollout = self.rollout if self.pending else self.collect()
+                rollout_collected(self, rollout)
+                stats = self.update(rollout) | {"charts/learning_rate": self.lr}
+                stats |= self.episodes.stats() | self.clock.stats(self.step) | fault_stats(self)
+                if ended_by(stats):
                     break
         return self
 
@@ -45,15 +71,93 @@ class PPO(SavedRun):
         """Takes num_steps steps in every environment; its tensors are good until the next call."""
         self.check_open()
         with self.clock("collect"), torch_threads(self.config.torch_threads, self.tf32):
-            return self.attempt(self.collector.collect)
+            while True:
+                with restarted_on_fault(self):
+                    return self.collector.collect()
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Trains on a rollout; returns the losses as floats, means over minibatches."""
-        self.check_rollout(rollout)
+        self.check_open()
+        if rollout is not self.rollout or self.progress.iteration < 2:
+            check_rollout(rollout, self.policy, self.progress.iteration)
+        stats = None
         with self.clock("update"), torch_threads(self.config.update_threads, self.tf32):
-            stats = self.attempt(lambda: self.learner.update(
-                rollout, self.coefficients, self.progress.iteration - 1))
+            while stats is None:
+                with restarted_on_fault(self):
+                    stats = self.learner.update(
+                        rollout, self.coefficients, self.progress.iteration - 1)
         return stats | {"losses/explained_variance": explained_variance(rollout, self.ranks)}
+
+    def evaluate(self, episodes: int = 100, deterministic: bool = True, env=None, report=None,
+                 **others) -> "Evaluation":
+        """Plays episodes in environments of their own; always the same ones, training is untouched.
+
+        `env`: an id or callable to play in, needed if a VectorEnv was trained on; ConfigError if it
+        has other spaces or masks. `report` is called with the returns of those that have ended;
+        None: where progress is shown, a line says every ten seconds how many these are.
+        """
+        from fastppo.outputs.evaluator import evaluate_trainer
+        with torch_threads(self.config.torch_threads, self.tf32):
+            return evaluate_trainer(self, episodes, deterministic, env, report, others)
+
+    def predict(self, obs: Any = None, *options: Any, **others: Any) -> Any:
+        """The action of the policy as it is for one observation or a batch; see Policy.predict."""
+        return self.policy.predict(obs, *options, **others)
+
+    def value(self, obs: Any) -> Any:
+        """The value of one raw observation or of each of a batch; see Policy.value."""
+        return self.policy.value(obs)
+
+    def save(self, path: str | os.PathLike = "") -> Path:
+        """Writes the policy, with all that `fastppo.load` needs, to a safetensors file; its path.
+
+        A missing folder is made, with a warning. Raises CheckpointError if it cannot be written.
+        """
+        from fastppo.files.policy_file import save_policy
+        return save_policy(self.policy, self.config, path)
+
+    def checkpoint(self, path: str | os.PathLike) -> None:
+        """Writes the state after the last complete iteration to a file, for `resume`.
+
+        A missing folder is made, with a warning. Raises CheckpointError if it cannot be written; an
+        older file is then as it was.
+        """
+        from fastppo.files.checkpoint import write_checkpoint
+        write_checkpoint(self, Path(path))
+
+    @classmethod
+    def resume(cls, path: str | os.PathLike, env: Any = None, **changes: Any) -> Self:
+        """The run that wrote a checkpoint: a file, or the newest valid one in a run's folder.
+
+        Of a folder, it goes on writing there.
+
+        It continues bit for bit on the same machine; the running episodes are replayed. `env` is
+        needed if it was not an id, and every setting that was code, such as model=MyNet. `changes`
+        are settings such as total_steps or num_workers. Raises CheckpointError for a damaged file,
+        ConfigError for settings that would make it another run.
+        """
+        if not path:
+            raise PathError(f"resume takes the folder of a run or a checkpoint, not {path!r}",
+                            'PPO.resume("runs/latest")')
+        return cls(env, checkpoint=path, **changes)
+
+    @classmethod
+    def load(cls, *args: Any, **others: Any) -> NoReturn:
+        """Raises UnknownNameError, which says what is there instead: fastppo.load and resume."""
+        from fastppo.settings.script_names import ATTRIBUTES
+        raise UnknownNameError("PPO has no load", ATTRIBUTES["load"])
+
+    def close(self) -> None:
+        """Stops the workers and closes the sinks; a second call does nothing."""
+        self.closed = True
+        self._made.close()
+
+    def check_open(self) -> None:
+        """Raises ClosedError after close(), and Error for a callback: `learn` is running."""
+        if self.closed:
+            raise ClosedError("this PPO has been closed", "make a new one, or load what you saved")
+        if self.hooks.calling:
+            raise learns_already()
 
     @property
     def coefficients(self) -> Coefficients:
@@ -65,24 +169,22 @@ class PPO(SavedRun):
         """The learning rate of the iteration that began last, adapted to the KL since then."""
         return self.learner.kl_control.rates(self.coefficients)[0]
 
-    @checked_call
-    def evaluate(self, episodes: int = 100, deterministic: bool = True, env=None,
-                 report=None) -> Evaluation:
-        """Plays episodes in environments of their own; always the same ones, training is untouched.
+    @property
+    def progress(self) -> Progress:
+        """Iterations and environment steps collected so far."""
+        return self.collector.progress
 
-        `env`: an id or callable to play in, needed if a VectorEnv was trained on; ConfigError if it
-        has other spaces or masks. `report` is called with the returns of those that have ended;
-        None: where progress is shown, a line says every ten seconds how many these are.
-        """
-        with torch_threads(self.config.torch_threads, self.tf32), \
-                self.reporting(episodes, report) as report:
-            return evaluate(self.policy, evaluation_factories(self.source, env), self.config.seed,
-                            episodes, deterministic, report)
+    @property
+    def step(self) -> int:
+        """Environment steps collected so far."""
+        return self.progress.step
 
-    def _iterate(self) -> dict[str, float]:
-        """Runs one iteration, or finishes an interrupted one; returns its metrics."""
-        self.check_open()
-        rollout = self.rollout if self.pending else self.collect()
-        rollout_collected(self, rollout)
-        stats = self.update(rollout) | {"charts/learning_rate": self.lr}
-        return stats | self.episodes.stats() | self.clock.stats(self.step) | self.fault_stats()
+    @property
+    def complete_steps(self) -> int:
+        """Environment steps of the complete iterations, which updates have used."""
+        return self.progress.begin if self.pending else self.step
+
+    @property
+    def pending(self) -> bool:
+        """True if the last rollout has not been used by an update yet."""
+        return self.learner.last_iteration < self.progress.iteration - 1

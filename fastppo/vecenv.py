@@ -47,8 +47,9 @@ class Serial(Environments):
     def warmup(self, steps: int) -> None:
         """Takes `steps` random steps into obs[0 .. steps]; no statistic counts them."""
         self.begin(episode=WARMUP_EPISODE)
-        actor = RandomActor(self.layout, self.obs, self.views.act, self.seed, self.first)
-        self._run(WARMUP_EPISODE, actor, steps)
+        self.rng_watch.before = ()  # training is watched, from the next `begin` on
+        self.rollout(WARMUP_EPISODE, steps, RandomActor(
+            self.layout, self.obs, self.views.act, self.seed, self.first))
 
     def begin(self, resumed: replay.ResumedEpisodes | None = None, episode: int = 0) -> list[int]:
         """Resets every environment into episode `episode`, or continues the episodes `resumed`.
@@ -64,34 +65,34 @@ class Serial(Environments):
         self.check(self.obs[-1], self.layout)
         return restarted
 
-    def rollout(self, iteration: int) -> None:
-        """Takes T steps in every environment; called again for an iteration, continues it."""
+    def rollout(self, iteration: int, steps: int = 0, actor: Actor | None = None) -> None:
+        """Takes T steps in every environment; called again for an iteration, continues it.
+
+        A warm-up has another number of `steps`, and an `actor` of its own.
+        """
+        actor, steps, recorder = actor or self.actor, steps or len(self.obs) - 1, self.recorder
         with self.rng_watch.rollout(iteration, self.running):
-            self.actor.start(iteration)
-            self._run(iteration, self.actor, len(self.obs) - 1)
+            actor.start(iteration)
+            if self.progress.iteration != iteration:
+                recorder.start_rollout()
+                self.progress = replay.RolloutProgress(iteration)
+            progress = self.progress
+            if progress.stepping is not None:
+                self._restore(actor, progress.stepping)
+            for t in range(progress.t, steps):
+                self.now = recorder.origin + t
+                for group in self.groups:
+                    self._step(actor, t, group)
+                self.check(self.obs[t + 1], self.layout)
+                progress.reach(t + 1, 0)
+            actor.finish(steps)
+            recorder.finish_rollout(steps)
 
     def receive(self, e: int, obs: Any, info: dict, begins=None, ended: bool = False) -> None:
         """Stores the first observation of an episode of environment e."""
         self.writer.slots[e][...] = self.writer.convert(obs)
         if begins:
             self.steps[e] = episode_step(self.envs[e], begins.limit, self.rules, self.layout)
-
-    def _run(self, iteration: int, actor: Actor, steps: int) -> None:
-        recorder = self.recorder
-        if self.progress.iteration != iteration:
-            recorder.start_rollout()
-            self.progress = replay.RolloutProgress(iteration)
-        progress = self.progress
-        if progress.stepping is not None:
-            self._restore(actor, progress.stepping)
-        for t in range(progress.t, steps):
-            self.now = recorder.origin + t
-            for group in self.groups:
-                self._step(actor, t, group)
-            self.check(self.obs[t + 1], self.layout)
-            progress.reach(t + 1, 0)
-        actor.finish(steps)
-        recorder.finish_rollout(steps)
 
     def _step(self, actor: Actor, t: int, group: range) -> None:
         """Takes step t in the environments of `group` that have not taken it."""

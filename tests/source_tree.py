@@ -10,7 +10,7 @@ PACKAGE = sorted((ROOT / "fastppo").rglob("*.py"))
 
 CORE = ("ppo", "learner", "collect", "policy", "vecenv", "reference", "config")
 
-CEILING, LONGEST = 520, 40
+CEILING, LONGEST = 600, 40
 
 
 def room(path: Path) -> str:

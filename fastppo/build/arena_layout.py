@@ -1,16 +1,10 @@
 """The arrays of a run's shared memory."""
 
-import numpy as np
-
-from fastppo.build.user_model import trial_rows
-from fastppo.collect import Rollout, as_rollout
 from fastppo.config import Config
 from fastppo.machine.arena import Arena, Spec
 from fastppo.policy import Policy
 from fastppo.stepping.infos import infos_spec
 from fastppo.update.flat_parameters import trained_parameters
-from fastppo.workers.protocol import protocol_spec
-from fastppo.workers.update_helper import helper_count, shards_spec
 
 
 def make_arena(config: Config, policy: Policy) -> Arena:
@@ -24,13 +18,21 @@ def arena_spec(config: Config, policy: Policy) -> Spec:
     """The arrays of a run: rollout, parameters, snapshot of the moments, cells, shards."""
     moments = ("<f4", (len(policy.observer.shift),))
     params = sum(x.numel() for x in trained_parameters(policy))
-    rows, frames = config.num_envs * config.num_steps, frames_stored_once(config, policy)
+    frames = frames_stored_once(config, policy)
     return {
         **rollout_spec(policy, config.num_steps, config.num_envs, frames),
         "params": ("<f4", (params,)), "mean": moments, "scale": moments,
-        **(shards_spec(params, rows) if shares_update(config, policy) else {}),
         **infos_spec(config.num_workers),
-        **protocol_spec(config.num_workers, len(env_groups(config.num_envs)))}
+        **(workers_spec(config, policy, params) if config.num_workers else {})}
+
+
+def workers_spec(config: Config, policy: Policy, params: int) -> Spec:
+    """The arrays of worker processes: cells, and the shards of a shared update."""
+    from fastppo.workers.protocol import protocol_spec
+    from fastppo.workers.update_helper import shards_spec
+    rows, groups = config.num_envs * config.num_steps, len(env_groups(config.num_envs))
+    return {**(shards_spec(params, rows) if shares_update(config, policy) else {}),
+            **protocol_spec(config.num_workers, groups)}
 
 
 def frames_stored_once(config: Config, policy: Policy) -> int:
@@ -58,25 +60,11 @@ def rollout_spec(policy: Policy, steps: int, envs: int, stacked: int = 0) -> Spe
             "total": ("<f8", te), "length": ("<i8", te), "times": ("<f8", (envs + 1, 3))}
 
 
-def trial_rollout(policy: Policy) -> Rollout:
-    """A made-up rollout of two samples, as the policy acts, to try an update."""
-    arrays = {name: np.zeros(shape, dtype)
-              for name, (dtype, shape) in rollout_spec(policy, 1, 2).items()}
-    rows = trial_rows(policy.observer.layout)
-    noise = np.zeros((2, len(policy.head.noise)), np.float32)
-    state = np.zeros((2, policy.memory), np.float32)
-    arrays["act"][:], arrays["logp"][:], arrays["val"][:], _ = policy.act(rows, noise, state)
-    for name in ("raw", "rew", "adv"):
-        arrays[name][:] = 1.0, -1.0
-    arrays["obs"][:], arrays["valid"][:] = rows, True
-    arrays["ret"][:] = arrays["adv"] + arrays["val"]
-    return as_rollout(arrays, policy.observer.layout)
-
-
 def shares_update(config: Config, policy: Policy) -> bool:
     """True if workers compute shards of the update, which needs observations stored as they are."""
-    return (config.learner == "kernel" and helper_count(config.num_workers) > 0
-            and policy.observer.encoding.identity)
+    from fastppo.workers.update_helper import helper_count
+    return (config.learner == "kernel" and policy.observer.encoding.identity
+            and helper_count(config.num_workers) > 0)
 
 
 def env_groups(envs: int) -> list[range]:

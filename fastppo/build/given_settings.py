@@ -16,7 +16,6 @@ from fastppo.build.check_settings import check_settings
 from fastppo.config import Config, check_names, default_of
 from fastppo.envs.env_hints import check_registered, is_registered
 from fastppo.envs.source import EnvSource, check_agreement, settings_decided_by
-from fastppo.envs.vector_source import VectorEnvSource
 from fastppo.errors import ConfigError, UnknownNameError
 from fastppo.machine.child_env import without_secrets
 from fastppo.settings.aliases import FOREIGN_NAMES, nearest_setting
@@ -65,8 +64,10 @@ def check_assignment(name: str, value: Any) -> None:
 
 def make_source(env: Any, config: Config) -> EnvSource:
     """The environments of a run: `env`'s, or one vector environment if `vec` asks for it."""
-    made = config.vec in ("native", "envpool") and not isinstance(env, VectorEnv)
-    return VectorEnvSource(env, config) if made else EnvSource(env, config)
+    if config.vec not in ("native", "envpool") or isinstance(env, VectorEnv):
+        return EnvSource(env, config)
+    from fastppo.envs.vector_source import VectorEnvSource
+    return VectorEnvSource(env, config)
 
 
 def checked_source(settings: dict[str, Any]) -> EnvSource:

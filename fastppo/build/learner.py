@@ -6,24 +6,17 @@ from typing import Callable
 
 import torch
 
-from fastppo.build.arena_layout import trial_rollout
 from fastppo.build.check_config import is_user_model
 from fastppo.config import Config, default_of
 from fastppo.errors import ConfigError, Error, ModelError, NonFiniteError
 from fastppo.learner import Learner
-from fastppo.learners.compiled import CompiledLearner
-from fastppo.learners.graphed import GraphedLearner
-from fastppo.learners.ranked import ranked_learner
 from fastppo.machine.arena import Arena
 from fastppo.machine.ranks import Ranks
 from fastppo.networks.torch_state import default_torch, preserved_buffers, seeded_rng
 from fastppo.policy import Policy
 from fastppo.update.batches import Batch, Fresh
 from fastppo.update.coefficients import coefficients_at
-from fastppo.update.custom_loss import configured_loss, describe_output
-from fastppo.update.epoch_transforms import make_epoch_transforms
 from fastppo.update.flat_parameters import FlatParameters
-from fastppo.update.sequences import flatten_sequences
 
 log = logging.getLogger("fastppo")
 
@@ -40,16 +33,24 @@ def make_learner(policy: Policy, config: Config, arena: Arena, ranks: Ranks) -> 
                     " environments, so there are %d per epoch\n  fix: num_minibatches=%d",
                     config.num_minibatches, *[config.num_envs] * 2)
     kind = learner_class(config)
-    return with_options(ranked_learner(kind, policy, config, flat, ranks) if ranks.size > 1 else
-                        kind(policy, config, flat))
+    if ranks.size > 1:
+        from fastppo.learners.ranked import ranked_learner
+        return with_options(ranked_learner(kind, policy, config, flat, ranks))
+    return with_options(kind(policy, config, flat))
 
 
 def with_options(learner: Learner) -> Learner:
     """`learner` with the transforms, the loss and the sequences that its Config asks for."""
     config, policy = learner.config, learner.policy
-    learner.transforms += make_epoch_transforms(config, policy)
-    learner.loss = configured_loss(config, policy, learner.loss)
+    if config.norm_values or config.recompute_advantages or config.rpo_alpha \
+            or config.norm_advantages == "rollout":
+        from fastppo.update.epoch_transforms import make_epoch_transforms
+        learner.transforms += make_epoch_transforms(config, policy)
+    if config.norm_values or callable(config.loss):
+        from fastppo.update.custom_loss import configured_loss
+        learner.loss = configured_loss(config, policy, learner.loss)
     if policy.memory:
+        from fastppo.update.sequences import flatten_sequences
         learner.flatten = flatten_sequences
     return learner
 
@@ -59,6 +60,7 @@ def try_update(policy: Policy, config: Config, flat: FlatParameters) -> None:
 
     Raises ModelError if a user's model, optimizer or loss fails in it.
     """
+    from fastppo.build.user_model import trial_rollout
     once, weights = config.replace(epochs=1, num_minibatches=1, num_microbatches=1), flat.state
     once = once.replace(learner="torch") if config.learner == "graph" else once
     try:
@@ -84,6 +86,7 @@ def _checked_fresh(evaluate_actions: Callable, batch: Batch) -> Fresh:
     """What `evaluate_actions` returns; ModelError for other shapes, which would be broadcast."""
     fresh = evaluate_actions(batch)
     if any(x.shape != batch.adv.shape for x in fresh):
+        from fastppo.update.custom_loss import describe_output
         raise ModelError(f"evaluate_actions returned for two samples {describe_output(fresh)}",
                          "return Fresh(logp [b], ent [b], val [b])")
     return fresh
@@ -92,8 +95,10 @@ def _checked_fresh(evaluate_actions: Callable, batch: Batch) -> Fresh:
 def learner_class(config: Config) -> type[Learner]:
     """The class of the learner: compiled, torch's, or a subclass of the user's."""
     if config.learner == "kernel":
+        from fastppo.learners.compiled import CompiledLearner
         return CompiledLearner
     if config.learner == "graph":
+        from fastppo.learners.graphed import GraphedLearner
         return GraphedLearner
     if not isinstance(config.loss, type):
         return Learner

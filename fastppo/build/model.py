@@ -6,7 +6,6 @@ import torch
 from gymnasium.spaces import Space
 from torch import nn
 
-from fastppo.build import user_model
 from fastppo.build.check_config import is_user_model
 from fastppo.build.compiled_support import is_plain_mlp
 from fastppo.build.network_size import check_network_size
@@ -16,10 +15,7 @@ from fastppo.machine.kernels import Purpose
 from fastppo.networks.encoders import make_encoder
 from fastppo.networks.heads import make_head
 from fastppo.networks.mlp import MLP, ActorCritic
-from fastppo.networks.precision import compute_in_bf16
-from fastppo.networks.recurrent import RecurrentActorCritic, RecurrentEncoder
 from fastppo.networks.torch_state import default_torch, seeded_rng, torch_threads
-from fastppo.networks.value_normalisation import PopArt
 from fastppo.policy import Policy
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
@@ -38,6 +34,8 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
     # One thread, so that the weights do not depend on the host's cores; a user's layers draw from
     # torch's global generator.
     with seeded_rng(generator.initial_seed()), torch_threads(1):
+        if own or config.norm_values or config.precision == "bf16":
+            from fastppo.build import user_model
         if own:
             net = user_model.make_user_network(model or config.model, seen.network_space, act_space)
         else:
@@ -51,8 +49,10 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
             policy = user_model.try_network(policy, config)
         policy.observer.channels_last = not own or user_model.takes_channels_last(policy)
         if config.norm_values:
+            from fastppo.networks.value_normalisation import PopArt
             policy.net = PopArt(policy.net, user_model.ends_in_critic(policy))
         if config.precision == "bf16":
+            from fastppo.networks.precision import compute_in_bf16
             user_model.check_bf16_head(policy)
             compute_in_bf16(net, own)
     for part in policy.eval().modules():
@@ -63,10 +63,11 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
 
 def compile_network(policy: Policy) -> None:
     """Compiles the network with torch.compile; a warning says so if that is not possible."""
+    from fastppo.build.user_model import trial_inputs
     policy.net.compile()
     try:
         with torch.no_grad():
-            policy.net(*user_model.trial_inputs(policy))
+            policy.net(*trial_inputs(policy))
     except Exception as error:  # without a C++ compiler, or of a model of the user's
         policy.net._compiled_call_impl = None
         log.warning("compile=True has no effect, because torch.compile failed: %s: %s",
@@ -86,6 +87,7 @@ def make_network(seen: ObservationLayout, config: Config, generator: torch.Gener
         seen, config, generator, config.critic_keys)
     kind = ActorCritic
     if config.rnn != "none":
+        from fastppo.networks.recurrent import RecurrentActorCritic, RecurrentEncoder
         bodies = [RecurrentEncoder(body, config.rnn, config.rnn_size, generator)
                   for body in dict.fromkeys((actor_body, critic_body))]
         kind, actor_body, critic_body = RecurrentActorCritic, bodies[0], bodies[-1]

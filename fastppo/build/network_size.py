@@ -6,7 +6,6 @@ from fastppo.build.compiled_support import is_plain_mlp
 from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.machine import limits
-from fastppo.networks.cnn import dense_weights
 from fastppo.networks.heads import least_outputs
 from fastppo.settings.spelling import IMAGE_MODELS
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
@@ -23,6 +22,7 @@ def check_network_size(config: Config, seen: ObservationLayout) -> None:
     inputs = ObservationEncoding(seen).size if is_plain_mlp(config) else 0
     count = least_parameters(config, inputs, least_outputs(seen.act_space))
     if config.model in IMAGE_MODELS:
+        from fastppo.networks.cnn import dense_weights
         shapes = [leaf.image_shape for leaf in ObservationEncoding(seen).leaves]
         count += sum(dense_weights(config.model, shape) for shape in shapes
                      if shape and min(shape[1:]) >= IMAGE_MODELS[config.model])

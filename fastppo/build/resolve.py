@@ -1,10 +1,8 @@
 """Resolves the settings of a run: its preset, then every None and "auto"."""
 
 import logging
-import math
 import secrets
 from functools import partial
-from numbers import Real
 from typing import Any
 
 import torch
@@ -22,60 +20,15 @@ from fastppo.config import Config
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
 from fastppo.machine import limits
-from fastppo.machine.installation import no_cuda
 from fastppo.machine.ranks import device_number, rank_count
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.spelling import IMAGE_MODELS
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
-from fastppo.update.coefficients import coefficients_at
 from fastppo.workers.count import pays, worker_count
 
 log = logging.getLogger("fastppo")
 
 WIDE_LAYER = 256  # units, from which on products of minibatches keep a GPU busy
-
-
-def check_total_steps(total: Any) -> int:
-    """`total` environment steps as an int; ConfigError if it is not a whole number, 0 or more."""
-    if isinstance(total, bool) or not isinstance(total, Real) or not 0 <= total < math.inf \
-            or total != int(total):
-        raise ConfigError(f"learn was given {total!r} steps, but they must be a whole number, 0 or"
-                          " more", "ppo.learn(1_000_000)")
-    return int(total)
-
-
-def target_steps(ppo: Any, total_steps: int | None) -> int:
-    """The step at which `learn` ends; warns if that is passed, or if the learning rate rises."""
-    ppo.check_open()
-    total = ppo.config.total_steps if total_steps is None else check_total_steps(total_steps)
-    if ppo.step >= total and not ppo.pending:
-        log.warning("%d steps were asked for, but %d are already done: nothing to do\n"
-                    "  fix: ppo.learn(ppo.step + %d)", total, ppo.step, total or 1)
-    elif ppo.step and not ppo.pending:
-        _warn_of_rise(ppo, total)
-    return total
-
-
-def _warn_of_rise(ppo: Any, total: int) -> None:
-    """Warns if a later end than that of the last `learn` makes a scheduled learning rate rise."""
-    last = ppo.learner.optimizer.rates
-    following = ppo.learner.kl_control.rates(
-        coefficients_at(ppo.config, 1.0 - min(ppo.step / total, 1.0), ppo.progress.begin))
-    if any(after > before for before, after in zip(last, following)):
-        log.warning("the learning rate rises, from %.3g to %.3g, because its schedule now ends at"
-                    " step %d\n  fix: nothing, if that is meant; a run that is to be prolonged"
-                    " begins best with its last total_steps, or with anneal_lr=False",
-                    last[0], following[0], total)
-
-
-def warn_of_earlier_end(ppo: Any, before: int) -> None:
-    """Warns if a resumed run, whose total_steps were `before`, has schedules that end earlier."""
-    now, total, begin = ppo.config, ppo.config.total_steps, ppo.progress.begin
-    if ppo.step < total < before and coefficients_at(now, 1 - ppo.step / total, begin) != \
-            coefficients_at(now, 1 - ppo.step / before, begin):
-        log.warning("the schedules, such as the learning rate's, now end at step %d, and no more at"
-                    " %d\n  fix: nothing, if that is meant; else leave total_steps out", total,
-                    before)
 
 
 def resolve(source: EnvSource) -> Config:
@@ -186,6 +139,7 @@ def usable_device(config: Config) -> str:
     if device == "auto":
         device = "cuda" if limits.gpus() else "cpu"
     if device.startswith("cuda") and (why := limits.no_gpu()):
+        from fastppo.machine.installation import no_cuda
         raise no_cuda(device, why)
     if device.startswith("cpu"):
         return "cpu"  # there is one

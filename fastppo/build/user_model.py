@@ -10,6 +10,8 @@ from gymnasium.spaces import Discrete, Space
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 
+from fastppo.build.arena_layout import rollout_spec
+from fastppo.collect import Rollout, as_rollout
 from fastppo.config import Config, default_of
 from fastppo.envs.make import import_callable
 from fastppo.errors import ConfigError, ModelError
@@ -182,6 +184,21 @@ def with_distribution_head(policy: Policy, dist: Distribution, config: Config) -
                              f" is {config.entropy_coef}", Set(entropy_coef=0)) from error
     return Policy(policy.obs_space, policy.act_space, policy.net, config.norm_obs, head,
                   policy.seed, config.obs_limit).eval()
+
+
+def trial_rollout(policy: Policy) -> Rollout:
+    """A made-up rollout of two samples, as the policy acts, to try an update."""
+    arrays = {name: np.zeros(shape, dtype)
+              for name, (dtype, shape) in rollout_spec(policy, 1, 2).items()}
+    rows = trial_rows(policy.observer.layout)
+    noise = np.zeros((2, len(policy.head.noise)), np.float32)
+    state = np.zeros((2, policy.memory), np.float32)
+    arrays["act"][:], arrays["logp"][:], arrays["val"][:], _ = policy.act(rows, noise, state)
+    for name in ("raw", "rew", "adv"):
+        arrays[name][:] = 1.0, -1.0
+    arrays["obs"][:], arrays["valid"][:] = rows, True
+    arrays["ret"][:] = arrays["adv"] + arrays["val"]
+    return as_rollout(arrays, policy.observer.layout)
 
 
 def _check_actions(policy: Policy, head: DistributionHead, dist: Distribution) -> None:

@@ -11,7 +11,6 @@ from gymnasium.vector import VectorEnv
 from fastppo.config import Config, default_of
 from fastppo.envs import faults, masks
 from fastppo.envs.make import WRAPPING, EnvFactory, make_envs, make_factory, spaces_of, wrapping
-from fastppo.envs.step_time import step_seconds
 from fastppo.envs.wrappers import warn_of_doubled
 from fastppo.errors import ConfigError, EnvError, SpaceError
 from fastppo.settings.fixes import Omit, Set
@@ -124,6 +123,7 @@ class EnvSource:
             for factory in factories:
                 factory.masked = self.masked
             if self.config.num_workers == "auto":
+                from fastppo.envs.step_time import step_seconds
                 self.step_seconds = step_seconds(
                     masks.wrap_mask(envs[0]) if self.masked else envs[0])
         finally:

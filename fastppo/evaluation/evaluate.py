@@ -1,24 +1,21 @@
 """Plays episodes with a frozen policy; the same ones every time."""
 
-import functools
-import inspect
 import math
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, NamedTuple, Sequence, TypeVar
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 import numpy as np
 
-from fastppo.arguments.policy_options import check_episodes, evaluation_call
+from fastppo.arguments.policy_options import check_episodes
 from fastppo.envs.make import Factory
 from fastppo.envs.wrappers import step_limit
-from fastppo.errors import ConfigError, EnvError
+from fastppo.errors import EnvError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 from fastppo.machine.noise import ActionNoise
 from fastppo.networks.torch_state import isolated_rng, preserved_buffers
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Set
-from fastppo.settings.script_names import unknown_arguments
 from fastppo.settings.values import return_text
 from fastppo.stepping.environments import Environments, RunningEpisode
 
@@ -41,25 +38,6 @@ class Evaluation(NamedTuple):
         scale = max(abs(self.mean), self.ci95)
         return (f"{return_text(self.mean, scale)} ± {return_text(self.ci95, scale)}"
                 f" ({len(self.returns)} episodes)")
-
-
-Method = TypeVar("Method", bound=Callable[..., Evaluation])
-
-
-def checked_call(method: Method) -> Method:
-    """`method`, an evaluate; with ConfigError for arguments that it lacks, or is given twice."""
-    known = [*inspect.signature(method).parameters][1:]
-
-    @functools.wraps(method)
-    def call(self, *given: Any, **named: Any) -> Evaluation:
-        if others := [name for name in named if name not in known]:
-            raise ConfigError(*unknown_arguments("evaluate", others, " ".join(known)))
-        for name, value in zip(known, given):
-            if name in named:
-                raise ConfigError(f"evaluate was given {name} twice, by position and by name",
-                                  evaluation_call(value, named[name]))
-        return method(self, *given, **named)
-    return call
 
 
 def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: int,

@@ -10,7 +10,7 @@ from fastppo.envs.env_hints import check_registered
 from fastppo.envs.make import EnvFactory
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError, UnknownNameError
-from fastppo.evaluation.evaluate import Evaluation, checked_call, evaluate
+from fastppo.evaluation.evaluate import Evaluation, evaluate
 from fastppo.evaluation.factories import check_spaces
 from fastppo.files.policy_file import read_policy
 from fastppo.machine import limits
@@ -40,10 +40,9 @@ class LoadedPolicy(Policy):
                 raise UnknownNameError(f"a loaded policy has no {name}", POLICY_ATTRIBUTES[name])
             return super().__getattr__(name)
 
-    @checked_call
     def evaluate(self, env: Any = None, episodes: int = 100, deterministic: bool = True,
                  seed: int | None = None, env_kwargs: dict[str, Any] | None = None,
-                 max_episode_steps: int | None = None) -> Evaluation:
+                 max_episode_steps: int | None = None, **others: Never) -> Evaluation:
         """Plays episodes; with the defaults those that `ppo.evaluate` plays after training.
 
         `env`: an id or callable to play in; None: the environment in the file, which must be an id
@@ -51,6 +50,9 @@ class LoadedPolicy(Policy):
         replace those of the run. Raises ConfigError for an environment that the policy cannot play,
         EnvError for one that fails.
         """
+        if others:
+            raise ConfigError(*unknown_arguments(
+                "evaluate", others, "env episodes deterministic seed env_kwargs max_episode_steps"))
         if isinstance(env, Integral):
             raise ConfigError(f"evaluate's first argument is an environment, and not {env!r}",
                               f"policy.evaluate(episodes={env})")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fastppo.build.given_settings import plain, settings_to_continue
+from fastppo.build.given_settings import plain, resumed_settings, settings_to_continue
 from fastppo.collect import Progress
 from fastppo.config import Config
 from fastppo.envs.faults import truncate_text
@@ -30,6 +30,7 @@ from fastppo.settings.fixes import Set
 from fastppo.settings.spelling import MODELS
 from fastppo.spaces.leaves import tree_map
 from fastppo.stepping.boundary import Boundary, boundary_tree
+from fastppo.update.coefficients import coefficients_at
 from fastppo.update.optimizers import Adam
 
 CHECKPOINT_FORMAT = "fastppo checkpoint 2"
@@ -108,6 +109,14 @@ def last_boundary(ppo) -> Boundary:
     return boundaries.last if ppo.pending else boundaries.now(ppo.progress)
 
 
+def checkpoint_to_continue(place: Path, env: Any, changes: dict[str, Any]
+                           ) -> tuple[Checkpoint, dict[str, Any]]:
+    """(checkpoint, settings) of the run in a file or folder, continued with some `changes`."""
+    found = find_checkpoint(place)
+    folder = {"run_dir": str(place)} if place.is_dir() else {}
+    return found, resumed_settings(found.path, found.settings, found.code, env, folder | changes)
+
+
 def find_checkpoint(place: Path) -> Checkpoint:
     """The checkpoint in a file, or the newest valid one in a run's folder.
 
@@ -179,6 +188,7 @@ def restore(ppo, found: Checkpoint) -> None:
         raise CheckpointError(
             f"{found.path} does not fit this run: {truncate_text(str(error), 500)}",
             "give the environment and the model that it was written with") from error
+    warn_of_earlier_end(ppo, found.settings["total_steps"])
 
 
 def _restore_state(ppo, state: dict[str, Any]) -> None:
@@ -218,3 +228,13 @@ def check_form(found: Any, own: Any, name: str) -> None:
                              f" {[*own.shape]}")
     elif type(found) is not type(own) or not math.isfinite(found):
         raise ValueError(f"{name} is {found!r}")
+
+
+def warn_of_earlier_end(ppo: Any, before: int) -> None:
+    """Warns if a resumed run, whose total_steps were `before`, has schedules that end earlier."""
+    now, total, begin = ppo.config, ppo.config.total_steps, ppo.progress.begin
+    if ppo.step < total < before and coefficients_at(now, 1 - ppo.step / total, begin) != \
+            coefficients_at(now, 1 - ppo.step / before, begin):
+        log.warning("the schedules, such as the learning rate's, now end at step %d, and no more at"
+                    " %d\n  fix: nothing, if that is meant; else leave total_steps out", total,
+                    before)

@@ -4,17 +4,20 @@ The seed of the run, the environment and its settings, the actions of the episod
 the text of the error; no observation.
 """
 
+import json
+import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastppo.config import Config, default_of
+from fastppo.envs.env_hints import is_registered
 from fastppo.envs.faults import truncate_text
 from fastppo.envs.make import WRAPPING, Factory
 from fastppo.errors import CheckpointError, FaultPlace
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
-from fastppo.settings.fixes import Set
+from fastppo.settings.fixes import Set, program
 from fastppo.spaces.actions import FORMS
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.environments import Environments, RunningEpisode
@@ -106,3 +109,12 @@ class ReplayEnvs(Environments):
         """Raises ValueError for an observation that training refuses."""
         if found := self.layout.unusable(self.layout.rows([obs])):
             raise found[1]
+
+
+def replay_command(bundle: Path, config: Config) -> str:
+    """The command that replays a bundle."""
+    name, kwargs = config.env_name, public_config(config)["env_kwargs"]
+    named = "" if is_registered(name) else \
+        f" --env_name={name if ':' in name else 'my_module:MyEnv'}"
+    given = f" --env_kwargs={shlex.quote(json.dumps(kwargs))}" if kwargs else ""
+    return f"{program()} replay {bundle}{named}{given}"

@@ -25,8 +25,8 @@ from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import check_init_from, policy_at, public_config
 from fastppo.files.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.networks.heads import least_outputs
+from fastppo.networks.normaliser import modules_with_moments
 from fastppo.networks.torch_state import default_torch
-from fastppo.networks.value_normalisation import modules_with_moments
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.spelling import MODELS

@@ -1,5 +1,8 @@
 """The learner with compiled minibatches, equal to torch's within 1e-5."""
 
+from contextlib import AbstractContextManager
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -7,18 +10,16 @@ from torch import Tensor
 from fastppo.collect import Rollout
 from fastppo.config import Config
 from fastppo.learner import Learner
-from fastppo.learners.shared_minibatches import SharedMinibatches
 from fastppo.machine import kernels
 from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.networks.plan import network_plan
 from fastppo.policy import Policy
 from fastppo.stepping.actors import PolicyPlan
 from fastppo.update.batches import Batch
-from fastppo.update.coefficients import Coefficients, coefficients_at
+from fastppo.update.coefficients import Coefficients
 from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.optimizers import Adam
 from fastppo.update.statistics import LOSSES, Statistics
-from fastppo.workers.update_helper import HelperPlan, shared_memory
 
 
 def policy_plan(policy: Policy, flat: FlatParameters) -> PolicyPlan:
@@ -38,32 +39,25 @@ def update_coefficients(config: Config, coefs: Coefficients) -> kernels.UpdateCo
 
 
 class CompiledLearner(Learner):
-    """A Learner whose minibatches are compiled, on the same vectors: equal to it within 1e-5."""
+    """A Learner whose minibatches are compiled, on the same vectors: equal to it within 1e-5.
+
+    With `shared`, see learners/shared_minibatches.py, idle workers help: the same bits, sooner.
+    """
+
+    shared: Any = None
 
     def __init__(self, policy: Policy, config: Config, flat: FlatParameters):
         super().__init__(policy, config, flat)
-        self.plan, self.shared, self.helped = policy_plan(policy, flat), None, False
+        self.plan = policy_plan(policy, flat)
         self.buffers = kernels.update_memory(
             *self.plan[:2], flat.values.numpy(), self.optimizer.mean.numpy(),
             self.optimizer.square.numpy())
 
-    def share(self, shared: SharedMinibatches) -> None:
-        """Computes minibatches together with idle workers from now on: the same bits, sooner."""
-        self.shared, self.buffers = shared, shared_memory(self.buffers, shared.arena)
-
-    def helper_plan(self) -> HelperPlan:
-        """The description of the update for a worker that helps with it."""
-        first = update_coefficients(self.config, coefficients_at(self.config, 1.0))
-        return HelperPlan(self.plan, first, self.policy.observer.norm)
-
-    def _epochs(self, rollout: Rollout, coefs: Coefficients, iteration: int) -> list[Statistics]:
-        self.helped = False
-        # Workers read all rows of the rollout buffer: they cannot help with any other samples.
-        if self.shared is None or self.transforms or rollout is not self.shared.rollout \
-                or not rollout.valid.all():
-            return super()._epochs(rollout, coefs, iteration)
-        with self.shared.session(coefs) as self.helped:
-            return super()._epochs(rollout, coefs, iteration)
+    def helpers(self, rollout: Rollout, coefs: Coefficients) -> AbstractContextManager[bool]:
+        """Idle workers; they read all rows of the rollout buffer, and cannot help with others."""
+        able = self.shared is not None and not self.transforms \
+            and rollout is self.shared.rollout and rollout.valid.all()
+        return self.shared.session(coefs) if able else super().helpers(rollout, coefs)
 
     def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:
         """One pass over the shuffled samples; returns the mean statistics of its minibatches."""

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastppo.config import Config
 from fastppo.errors import Error
 from fastppo.learners.capture import captured
 from fastppo.machine.arena import Arena
@@ -128,11 +127,15 @@ class GroupStep:
 class DeviceActor(CentralActor):
     """A CentralActor with a mirror of the observations on the device of its policy."""
 
-    def __init__(self, arena: Arena, policy: Policy, groups: Sequence[range], seed: int,
-                 next_step: bool = False):
-        super().__init__(arena, policy, groups, seed, next_step)
+    def __init__(self, arena: Arena, policy: Policy, groups: Sequence[range], seed: int):
+        super().__init__(arena, policy, groups, seed)
         self.mirror = ObservationMirror(arena, policy.observer.layout, policy.observer.count.device)
         self.chosen = {group: GroupStep(policy, self.mirror, group) for group in groups}
+
+    def attach(self, collector: Any) -> None:
+        """Makes the observations of the rollout those on the device."""
+        collector.vec = MirroredEnvs(collector.vec, self.mirror)
+        collector.rollout = collector.rollout._replace(obs=self.mirror.structure())
 
     def choose(self, t: int, group: range, noise: np.ndarray, state: np.ndarray
                ) -> Sequence[np.ndarray]:
@@ -165,13 +168,6 @@ class MirroredEnvs:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.vec, name)
-
-
-def central_actor(arena: Arena, policy: Policy, groups: Sequence[range], config: Config,
-                  next_step: bool = False) -> CentralActor:
-    """The actor of acting=central: with a mirror on a GPU, and for learner=graph."""
-    kind = DeviceActor if config.device != "cpu" or config.learner == "graph" else CentralActor
-    return kind(arena, policy, groups, config.seed, next_step)
 
 
 def fixed_memory(x: Tensor, device: torch.device) -> Tensor:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from fastppo.config import Config
-from fastppo.networks.cnn import IMAGE_NETWORKS, ImageEncoder
 from fastppo.networks.mlp import DenseEncoder
 from fastppo.settings.spelling import IMAGE_MODELS
 from fastppo.spaces.leaves import leaves
@@ -59,6 +58,7 @@ class MixedEncoder(nn.Module):
     def __init__(self, layout: ObservationLayout, places: Sequence[int], config: Config,
                  generator: torch.Generator | None):
         super().__init__()
+        from fastppo.networks.cnn import IMAGE_NETWORKS, ImageEncoder
         kind, stored = IMAGE_NETWORKS[config.model], ObservationEncoding(layout).leaves
         self.leaves = [leaves(layout.network_space)[i] for i in places]
         shapes, smallest = [leaf.image_shape for leaf in stored], IMAGE_MODELS[config.model]

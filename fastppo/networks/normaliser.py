@@ -157,3 +157,8 @@ def channels_last(x: Tensor) -> Tensor:
     kind = x.device.type
     suits = x.ndim == 4 and (kind == "cpu" or torch.is_autocast_enabled(kind))
     return x.contiguous(memory_format=torch.channels_last) if suits else x
+
+
+def modules_with_moments(policy: nn.Module) -> list[nn.Module]:
+    """The modules whose moments an update changes: the normaliser, and PopArt if there is one."""
+    return [part for part in policy.modules() if isinstance(part, RunningMoments)]

@@ -74,11 +74,6 @@ class PopArt(RunningMoments):
         self.spread.copy_(torch.where(self.count > 0, std, 1.0))
 
 
-def modules_with_moments(policy: nn.Module) -> list[nn.Module]:
-    """The modules whose moments an update changes: the normaliser, and PopArt if there is one."""
-    return [policy.observer, *(part for part in policy.modules() if isinstance(part, PopArt))]
-
-
 def normalised_loss(loss: Callable, net: PopArt) -> Callable:
     """The same loss with values, recorded values and targets normalised by `net`."""
     def normalised(fresh, batch, coefs):

@@ -12,25 +12,20 @@ An object has any of these methods; a function is called like on_iteration. Sink
 
 import inspect
 import logging
+import math
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any, Callable, Iterable, Iterator
 
 import numpy as np
 
-from fastppo.build.resolve import target_steps
 from fastppo.collect import Rollout
 from fastppo.errors import ConfigError, Error
-from fastppo.outputs.action_metrics import action_metrics
-from fastppo.outputs.background_sink import error_line
-from fastppo.settings.script_names import unknown_arguments
-from fastppo.settings.spelling import closest
+from fastppo.update.coefficients import coefficients_at
 
 # The methods of a callback, and the number of their arguments.
 EVENTS = {"on_start": 1, "on_collect": 2, "on_iteration": 2, "on_video": 2, "on_end": 1}
 SECOND_ARGUMENT = {"on_collect": "rollout", "on_video": "path"}  # of the others: stats
-SB3_EVENTS = {"on_training_start": "on_start", "on_rollout_start": "on_iteration",
-              "on_step": "on_iteration", "on_rollout_end": "on_collect",
-              "on_training_end": "on_end"}  # Stable-Baselines3's methods
 Callback = Callable[[Any, dict[str, float]], Any] | object
 Callbacks = Callback | Iterable[Callback]
 
@@ -54,6 +49,7 @@ class Hooks:
     def report(self, ppo, stats: dict[str, float]) -> bool:
         """Calls on_iteration of all, if any; returns True if one of them ends training."""
         if any(ppo.ranks.gather(bool(self.iteration))):  # its numbers are of all ranks
+            from fastppo.outputs.action_metrics import action_metrics
             stats = stats | action_metrics(ppo)
         return any([asks_to_stop(answer) for answer in self.call(self.iteration, ppo, stats)])
 
@@ -80,8 +76,10 @@ def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[st
     `others` are arguments that learn does not have: ConfigError. Error if `ppo` learns already.
     """
     if others:
+        from fastppo.settings.script_names import unknown_arguments
         raise ConfigError(*unknown_arguments("learn", others))
     hooks = Hooks([*ppo.sinks, *as_callbacks(callbacks)])
+    ppo.check_open()
     if ppo.hooks is not NO_HOOKS:
         raise learns_already()
     total, started, errors = target_steps(ppo, total_steps), [], []
@@ -99,7 +97,8 @@ def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[st
         ppo.total, ppo.hooks = ppo.config.total_steps, NO_HOOKS
     errors.sort(key=lambda error: isinstance(error, Exception))  # Ctrl-C before all others
     for error in errors[1:]:
-        log.warning("on_end of a callback failed, too: %s", error_line(error))
+        log.warning("on_end of a callback failed, too: %s: %s", type(error).__name__,
+                    error)
     if errors:
         raise errors.pop(0)  # `errors` would keep its frames, and they keep `errors`
 
@@ -155,11 +154,9 @@ def _check_events(callback: Any) -> None:
     wrong = [name for name in dir(callback) if name.startswith("on_") and name not in EVENTS
              and callable(getattr(callback, name, None))]
     if wrong:
-        ours = [SB3_EVENTS.get(name) or closest(name, EVENTS) for name in wrong]
-        renamed = ", ".join(f"{name} to {our}" for name, our in zip(wrong, ours) if our)
         raise ConfigError(f"the callback {callback!r} has {', '.join(wrong)}, but learn calls only"
-                          f" {', '.join(EVENTS)}", f"rename {renamed}" if renamed else
-                          "give it another name")
+                          f" {', '.join(EVENTS)}", "rename it; docs/coming_from.md has the events"
+                          " of Stable-Baselines3")
 
 
 def _check_arguments(callback: Any) -> None:
@@ -167,7 +164,6 @@ def _check_arguments(callback: Any) -> None:
     for event, count in EVENTS.items():
         if (method := _method(callback, event)) is None:
             continue
-        _check_runs(callback, event, method)
         try:
             inspect.signature(method).bind(*range(count))
         except ValueError:  # it is written in C and has no signature
@@ -176,15 +172,6 @@ def _check_arguments(callback: Any) -> None:
             given = "(ppo)" if count == 1 else f"(ppo, {SECOND_ARGUMENT.get(event, 'stats')})"
             raise ConfigError(f"{event} of the callback {callback!r} is called with {given}, but:"
                               f" {error}", f"give it the parameters {given}") from error
-
-
-def _check_runs(callback: Any, event: str, method: Callable) -> None:
-    """Raises ConfigError for a generator or a coroutine, of which a call runs nothing."""
-    if any(lazy(one) for one in (method, type(method).__call__) for lazy in (
-            inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)):
-        raise ConfigError(f"{event} of the callback {callback!r} has async or yield: it would be"
-                          " called, and nothing in it would run",
-                          "make it a plain function, without async and yield")
 
 
 def _methods(callback: Any) -> list[Callable]:
@@ -197,3 +184,35 @@ def _method(callback: Any, event: str) -> Callable | None:
     if method is None and event == "on_iteration" and callable(callback):
         return callback
     return method if callable(method) else None
+
+
+def check_total_steps(total: Any) -> int:
+    """`total` environment steps as an int; ConfigError if it is not a whole number, 0 or more."""
+    if isinstance(total, bool) or not isinstance(total, Real) or not 0 <= total < math.inf \
+            or total != int(total):
+        raise ConfigError(f"learn was given {total!r} steps, but they must be a whole number, 0 or"
+                          " more", "ppo.learn(1_000_000)")
+    return int(total)
+
+
+def target_steps(ppo: Any, total_steps: int | None) -> int:
+    """The step at which `learn` ends; warns if that is passed, or if the learning rate rises."""
+    total = ppo.config.total_steps if total_steps is None else check_total_steps(total_steps)
+    if ppo.step >= total and not ppo.pending:
+        log.warning("%d steps were asked for, but %d are already done: nothing to do\n"
+                    "  fix: ppo.learn(ppo.step + %d)", total, ppo.step, total or 1)
+    elif ppo.step and not ppo.pending:
+        _warn_of_rise(ppo, total)
+    return total
+
+
+def _warn_of_rise(ppo: Any, total: int) -> None:
+    """Warns if a later end than that of the last `learn` makes a scheduled learning rate rise."""
+    last = ppo.learner.optimizer.rates
+    following = ppo.learner.kl_control.rates(
+        coefficients_at(ppo.config, 1.0 - min(ppo.step / total, 1.0), ppo.progress.begin))
+    if any(after > before for before, after in zip(last, following)):
+        log.warning("the learning rate rises, from %.3g to %.3g, because its schedule now ends at"
+                    " step %d\n  fix: nothing, if that is meant; a run that is to be prolonged"
+                    " begins best with its last total_steps, or with anneal_lr=False",
+                    last[0], following[0], total)

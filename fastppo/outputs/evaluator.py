@@ -4,17 +4,19 @@ It is the first of the sinks, so that the others receive its metrics. It does no
 training: it has its own environments, episodes and seeds, and only reads the policy.
 """
 
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 from fastppo.config import Config
-from fastppo.display.notes import note
+from fastppo.display.notes import episode_status, note
 from fastppo.envs.source import EnvSource
-from fastppo.errors import CheckpointError, EnvError
-from fastppo.evaluation.evaluate import Evaluation
+from fastppo.errors import CheckpointError, ConfigError, EnvError
+from fastppo.evaluation.evaluate import Evaluation, evaluate
 from fastppo.evaluation.factories import evaluation_factories
 from fastppo.settings.file_names import BEST_FILE
 from fastppo.settings.metric_names import EVAL_RETURN, EVALUATION
+from fastppo.settings.script_names import unknown_arguments
 
 
 class Best(NamedTuple):
@@ -105,3 +107,20 @@ def evaluation_metrics(found: Evaluation) -> dict[str, float]:
 def evaluator_of(sinks: Sequence[Any]) -> Evaluator | None:
     """The evaluator among a trainer's sinks; None if there is none."""
     return next((sink for sink in sinks if isinstance(sink, Evaluator)), None)
+
+
+def evaluate_trainer(ppo, episodes: int, deterministic: bool, env: Any,
+                     report: Callable[[Any], None] | None, others: dict[str, Any]) -> Evaluation:
+    """See PPO.evaluate; `others` are arguments that it does not have: ConfigError.
+
+    The episodes are shown if that is asked for, but not while `learn` runs, which shows the part
+    that it is in.
+    """
+    if others:
+        raise ConfigError(*unknown_arguments(
+            "evaluate", others, "episodes deterministic env report"))
+    shows = ppo.config.progress in ("live", "lines") and not ppo.hooks.iteration
+    with episode_status(episodes) if report is None and shows else nullcontext(
+            report or (lambda returns: None)) as report:
+        return evaluate(ppo.policy, evaluation_factories(ppo.source, env), ppo.config.seed,
+                        episodes, deterministic, report)

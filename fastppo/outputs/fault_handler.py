@@ -1,46 +1,38 @@
 """What follows a fault: a file that shows it, and workers that start again."""
 
-import json
 import logging
-import shlex
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable, TypeVar
+from typing import Iterator
 
 import torch
 
-from fastppo.config import Config
-from fastppo.envs.env_hints import is_registered
 from fastppo.errors import EnvError, Error, FaultPlace, WorkerError
-from fastppo.files.crash_bundle import bundle_name, write_bundle
-from fastppo.files.run_folder import public_config
-from fastppo.settings.fixes import Set, program
-from fastppo.workers.restarts import RESTARTS, SECONDS
-
-Result = TypeVar("Result")
+from fastppo.settings.fixes import Set
 
 log = logging.getLogger("fastppo")
 
 
-def attempt(ppo, part: Callable[[], Result]) -> Result:
-    """The result of `part` of an iteration, which is called again in new workers after a fault.
+@contextmanager
+def restarted_on_fault(ppo) -> Iterator[None]:
+    """A part of an iteration, which is to run again if the block has ended without a result.
 
-    Only with on_worker_failure=restart, and as often as its budget allows. A fault of an
-    environment leaves a bundle in the run's folder, if there is one.
+    It then runs in new workers: after a fault, with on_worker_failure=restart, as often as its
+    budget allows. A fault of an environment leaves a bundle in the run's folder, if there is one.
     """
-    while True:
-        try:
-            return part()
-        except EnvError as error:
-            text = error.what
-            for place in error.places:
-                _write(ppo, error, text, place)
-            if not _restarted(ppo, error):
-                raise
-        except torch.OutOfMemoryError as error:
-            parts, envs = ppo.config.num_microbatches, ppo.config.num_envs
-            what = f"{ppo.config.device} has run out of memory: {str(error).splitlines()[0]}"
-            raise Error(what, (Set(num_microbatches=2 * parts), Set(num_envs=max(1, envs // 2)))
-                        ) from error
+    try:
+        yield
+    except EnvError as error:
+        text = error.what
+        for place in error.places:
+            _write(ppo, error, text, place)
+        if not _restarted(ppo, error):
+            raise
+    except torch.OutOfMemoryError as error:
+        parts, envs = ppo.config.num_microbatches, ppo.config.num_envs
+        what = f"{ppo.config.device} has run out of memory: {str(error).splitlines()[0]}"
+        raise Error(what, (Set(num_microbatches=2 * parts), Set(num_envs=max(1, envs // 2)))
+                    ) from error
 
 
 def fault_stats(ppo) -> dict[str, float]:
@@ -55,6 +47,7 @@ def _restarted(ppo, error: EnvError) -> bool:
     restarts = getattr(ppo.collector.vec, "restarts", None)
     if restarts is None or not isinstance(error, WorkerError):
         return False
+    from fastppo.workers.restarts import RESTARTS, SECONDS
     ppo.collector.rewind()
     before = len(restarts.cuts)
     if not restarts.restart(error.places):
@@ -71,6 +64,7 @@ def _write(ppo, error: EnvError, text: str, place: FaultPlace) -> None:
     """Writes the bundle of a fault into the run's folder, and names it in the error."""
     if ppo.config.run_dir is None:
         return
+    from fastppo.files.crash_bundle import bundle_name, replay_command, write_bundle
     path = Path(ppo.config.run_dir) / bundle_name(place)
     try:
         write_bundle(ppo, text, place, path)
@@ -79,12 +73,3 @@ def _write(ppo, error: EnvError, text: str, place: FaultPlace) -> None:
         return
     if "\nto see it again: " not in error.what:  # one of several is enough
         error.what += f"\nto see it again: {replay_command(path, ppo.config)}"
-
-
-def replay_command(bundle: Path, config: Config) -> str:
-    """The command that replays a bundle."""
-    name, kwargs = config.env_name, public_config(config)["env_kwargs"]
-    named = "" if is_registered(name) else \
-        f" --env_name={name if ':' in name else 'my_module:MyEnv'}"
-    given = f" --env_kwargs={shlex.quote(json.dumps(kwargs))}" if kwargs else ""
-    return f"{program()} replay {bundle}{named}{given}"

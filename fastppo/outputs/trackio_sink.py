@@ -18,7 +18,7 @@ class TrackioSink(BackgroundSink):
 
     name = "trackio"
 
-    def __init__(self, config: Config, folder: Path):
+    def __init__(self, config: Config, folder: Path, step: int | None = None):
         super().__init__()
         self.config = config
         self.state = f"{folder.absolute().name}-{secrets.token_hex(2)}"

@@ -27,7 +27,7 @@ class WandbSink(BackgroundSink):
 
     name = "wandb"
 
-    def __init__(self, config: Config, folder: Path):
+    def __init__(self, config: Config, folder: Path, step: int | None = None):
         super().__init__()
         self.config, self.folder, self.state = config, folder, secrets.token_hex(4)
 

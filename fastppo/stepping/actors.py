@@ -27,6 +27,7 @@ class Actor:
     """Chooses the actions of a rollout. A call repeated after an interrupt changes nothing."""
 
     to_env: Callable[[np.ndarray], list]  # stored actions [n ...] to n actions of the environment
+    next_step = False  # the autoreset mode is NEXT_STEP: a final observation has a row of its own
 
     def start(self, iteration: int) -> None:
         """Begins or continues the rollout of `iteration`."""
@@ -137,14 +138,10 @@ class LocalActor(TimedActor):
 
 
 class CentralActor(TimedActor):
-    """A policy that infers for one group of environments at once, always for the same groups.
+    """A policy that infers for one group of environments at once, always for the same groups."""
 
-    `next_step`: the autoreset mode is NEXT_STEP, so a final observation has a row of its own.
-    """
-
-    def __init__(self, arena: Arena, policy: Any, groups: Sequence[range], seed: int,
-                 next_step: bool = False):
-        self.arena, self.policy, self.groups, self.next_step = arena, policy, groups, next_step
+    def __init__(self, arena: Arena, policy: Any, groups: Sequence[range], seed: int):
+        self.arena, self.policy, self.groups = arena, policy, groups
         self.steps, self.checked = len(arena["raw"]), _checked_rows(arena)
         self.obs = rows_by_step(arena["obs"], self.steps)
         self.to_env = policy.actions.to_env()
@@ -188,6 +185,9 @@ class CentralActor(TimedActor):
             value = self.values(t, group)
             nxt[part] = np.where((term | trunc)[part], nxt[part], value)
         super().finish(t)
+
+    def attach(self, collector: Any) -> None:
+        """Changes the rollout of a Collector whose environments it acts in: not here."""
 
     def choose(self, t: int, group: range, noise: np.ndarray, state: np.ndarray
                ) -> Sequence[np.ndarray]:

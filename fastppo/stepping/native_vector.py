@@ -50,6 +50,7 @@ class NativeVector:
         self.env, self.arena, self.actor, self.seed = env, arena, actor, seed
         self.views = RolloutViews.of(arena, 0, env.num_envs)
         self.obs, self.count, self.mode = list(self.views.obs), env.num_envs, autoreset_mode(env)
+        actor.next_step = self.mode is AutoresetMode.NEXT_STEP
         self.actions = ActionMapping(env.single_action_space)
         self.layout = ObservationLayout(env.single_observation_space, env.single_action_space)
         single = env.single_action_space.shape

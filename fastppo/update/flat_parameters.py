@@ -1,6 +1,7 @@
 """All trained parameters of a network as views of one vector, gradients as views of another."""
 
 import itertools
+from typing import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +29,9 @@ class FlatParameters:
             param.data, param.grad = own.view_as(param), grad.view_as(param)
             self.pairs.append((param, param.grad))
 
-    def add_gradient(self, loss: Tensor, weight: float) -> None:
-        """Adds the gradient of weight * loss [] to `grad`, of all parameters in one operation."""
-        params, grads = zip(*(pair for pair in self.pairs if pair[0].requires_grad))
-        torch._foreach_add_(grads, torch.autograd.grad(
-            loss, params, loss.new_full((), weight), materialize_grads=True))
+    def trained(self) -> Iterator[tuple[Tensor, ...]]:
+        """(parameters, their places in `grad`) of those that are not frozen."""
+        return zip(*(pair for pair in self.pairs if pair[0].requires_grad))
 
     @property
     def state(self) -> Tensor:

@@ -24,6 +24,7 @@ from fastppo.files.run_folder import checkpoints_in
 from fastppo.files.tensor_file import join_tree, split_tree
 from fastppo.machine import limits
 from fastppo.outputs import checkpointer
+from fastppo.outputs.callbacks import rollout_collected
 
 TINY = dict(preset="none", seed=1, num_envs=4, num_steps=16, num_minibatches=2, epochs=2,
             hidden_sizes=(8,), num_workers=0, total_steps=4000)
@@ -86,7 +87,9 @@ def result(ppo):
 
 def iterations(ppo, count):
     for _ in range(count):
-        ppo._iterate()
+        rollout = ppo.rollout if ppo.pending else ppo.collect()
+        rollout_collected(ppo, rollout)
+        ppo.update(rollout)
     return result(ppo)
 
 
@@ -546,17 +549,14 @@ def test_a_checkpoint_is_due_after_the_interval_and_at_the_end(tmp_path, monkeyp
     monkeypatch.setattr(checkpointer, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     written = []
     monkeypatch.setattr(checkpointer, "write_checkpoint", lambda ppo, path: written.append(path))
+
+    def later(ppo, rollout):
+        now[0] += 4.0
     for interval, wanted in ((10.0, [3, 6]), (0.0, [6])):
         written.clear()
         with PPO(CASES["kernel"][0], **TINY, run_dir=str(tmp_path),
                  checkpoint_interval=interval) as ppo:
-            def later(ppo, stats):
-                now[0] += 4.0
-            sink = ppo.sinks[-1]
-            for _ in range(6):
-                ppo.total = 6 * 64
-                later(ppo, {})
-                sink(ppo, ppo._iterate())
+            ppo.learn(6 * 64, callbacks=[types.SimpleNamespace(on_collect=later)])
         assert [int(path.name[11:23]) // 64 for path in written] == wanted
 
 

@@ -12,7 +12,7 @@ from fastppo import Config
 from fastppo.collect import Rollout
 from fastppo.errors import Error, KernelError
 from fastppo.learner import Learner, ratio_statistics, total_loss
-from fastppo.learners.compiled import CompiledLearner, policy_plan
+from fastppo.learners.compiled import CompiledLearner, policy_plan, update_coefficients
 from fastppo.machine import kernels
 from fastppo.networks.heads import make_head
 from fastppo.networks.mlp import MLP
@@ -25,6 +25,12 @@ from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.statistics import LOSSES
 
 pytestmark = pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built here")
+
+
+def first_terms(learner):
+    """The coefficients of a learner's first update, as the kernel takes them."""
+    return update_coefficients(learner.config, coefficients_at(learner.config, 1.0))
+
 
 HIDDEN = [(1,), (8,), (16, 16), (64, 64), (20, 33), (7, 18, 40), (9, 9, 9, 9), (100,), (257, 5), (),
           (6,) * 16]
@@ -185,7 +191,7 @@ def samples_of(learner, rollout):
 def update_of(learner, samples, order):
     """A kernel's update in the learner's memory."""
     return kernels.MinibatchUpdate(*learner.plan, learner.buffers, samples, order,
-                                   learner.helper_plan().terms)
+                                   first_terms(learner))
 
 
 def gradient(case, rows, shards=None):
@@ -241,7 +247,7 @@ def test_who_computes_which_shard_does_not_change_a_bit():
     samples, order = samples_of(learner, rollout_of(learner.policy, BIG))
     other = learner.buffers._replace(work=np.full_like(learner.buffers.work, np.nan))
     updates = [kernels.MinibatchUpdate(*learner.plan, memory, samples, order,
-                                       learner.helper_plan().terms)
+                                       first_terms(learner))
                for memory in (learner.buffers, other)]
     assert [update.begin(0, 300) for update in updates] == [8, 8]
     for shard in range(8):
@@ -417,7 +423,7 @@ def test_an_array_that_does_not_fit_is_named_with_what_was_wanted(space):
                 wrong = given | {which: arrays._replace(**{name: bad})}
                 with pytest.raises(KernelError, match="update: "):
                     kernels.MinibatchUpdate(*learner.plan, **wrong, order=order,
-                                            terms=learner.helper_plan().terms)
+                                            terms=first_terms(learner))
     with pytest.raises(KernelError, match=r"val is float16 \(360,\), wanted a C-contiguous fl"):
         update_of(learner, samples._replace(val=samples.val.astype("f2")), order)
 
@@ -431,7 +437,7 @@ def test_memory_that_may_not_be_written_is_refused():
         memory = learner.buffers._replace(**{name: locked})
         with pytest.raises(KernelError, match=f"{name} is read-only"):
             kernels.MinibatchUpdate(*learner.plan, memory, samples, order,
-                                    learner.helper_plan().terms)
+                                    first_terms(learner))
 
 
 def test_places_outside_the_samples_and_calls_out_of_turn_are_refused():

@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tiny_settings import TINY
 
 from fastppo import PPO
+from fastppo.build import collector
 from fastppo.learners import device_actor
 from fastppo.learners.device_actor import DeviceActor, pinned
 from fastppo.machine.arena import Arena
@@ -38,10 +39,8 @@ CUDA = pytest.param("cuda", marks=[pytest.mark.cuda, pytest.mark.skipif(
 
 def collected(env, monkeypatch, kind, **settings):
     """Copies of two rollouts with an update between them, of an actor of a `kind`."""
-    monkeypatch.setattr(device_actor, "central_actor", None)
-    from fastppo.build import run
-    monkeypatch.setattr(run, "central_actor", lambda arena, policy, groups, config, next_step: kind(
-        arena, policy, groups, config.seed, next_step))
+    monkeypatch.setattr(collector, "central_actor", lambda arena, policy, groups, config: kind(
+        arena, policy, groups, config.seed))
     with PPO(env(), **TINY | dict(acting="central", learner="torch", norm_rewards=True)
              | settings) as ppo:
         found = []

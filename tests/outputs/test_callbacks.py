@@ -1,6 +1,5 @@
 """Callbacks: functions and objects that learn calls."""
 
-from functools import partial
 from threading import Thread
 
 import numpy as np
@@ -167,30 +166,6 @@ def test_a_second_thread_cannot_learn_at_the_same_time(trainer):
     assert len(told) == 2
 
 
-async def waits(ppo, stats):
-    """A coroutine."""
-
-
-class Waits:
-    """Its call is a coroutine."""
-
-    async def __call__(self, ppo, stats):
-        """Runs nothing."""
-
-
-def yields(self, ppo, stats=None):
-    """A generator."""
-    yield
-
-
-@pytest.mark.parametrize("callback, event", [
-    (waits, "on_iteration"), (Waits(), "on_iteration"), (partial(waits), "on_iteration"),
-    *((type("Yields", (), {event: yields})(), event) for event in ("on_start", "on_collect"))])
-def test_a_callback_that_would_run_nothing_is_refused(trainer, callback, event):
-    with pytest.raises(ConfigError, match=rf"{event} of the callback .* has async or yield"):
-        trainer(Constant).learn(callbacks=callback)
-
-
 def test_what_on_collect_changes_in_a_rollout_is_what_the_update_sees(trainer):
     class NoReward:
         def on_collect(self, ppo, rollout):
@@ -202,21 +177,14 @@ def test_what_on_collect_changes_in_a_rollout_is_what_the_update_sees(trainer):
     assert all(x.equal(before[name]) for name, x in ppo.policy.named_parameters())
 
 
-@pytest.mark.parametrize("name, fix", [
-    ("on_iterations", "rename on_iterations to on_iteration"),
-    ("on_step", "rename on_step to on_iteration"),
-    ("on_rollout_end", "rename on_rollout_end to on_collect"),
-    ("on_training_start", "rename on_training_start to on_start"),
-    ("on_training_end", "rename on_training_end to on_end"),
-    ("on_xyzzy", "give it another name")])
+@pytest.mark.parametrize("name", ["on_iterations", "on_step", "on_xyzzy"])
 @pytest.mark.parametrize("beside", ["", "on_end", "__call__"])
-def test_a_method_that_learn_never_calls_is_refused_with_the_nearest(trainer, name, fix, beside):
+def test_a_method_that_learn_never_calls_is_refused(trainer, name, beside):
     kind = type("Callback", (), dict.fromkeys({name, beside} - {""}, lambda *_: None))
     ppo = trainer(Constant)
-    with pytest.raises(ConfigError, match=f"has {name}, but learn calls only on_start, on_coll") \
-            as caught:
+    with pytest.raises(ConfigError, match=f"has {name}, but learn calls only on_start, on_coll"):
         ppo.learn(callbacks=[kind()])
-    assert ppo.step == 0 and str(caught.value).endswith(f"fix: {fix}")
+    assert ppo.step == 0
 
 
 def test_what_is_no_method_may_have_any_name(trainer):

@@ -859,13 +859,6 @@ def test_an_environment_in_the_place_of_the_episodes_is_answered_with_the_call(t
 
 
 @pytest.mark.parametrize(("call", "what", "fix"), [
-    (lambda ppo, policy: ppo.evaluate("CartPole-v1", episodes=2),
-     "evaluate was given episodes twice, by position and by name",
-     'evaluate(env="CartPole-v1", episodes=2)'),
-    (lambda ppo, policy: policy.evaluate(2, env="CartPole-v1"),
-     "evaluate was given env twice, by position and by name",
-     'evaluate(env="CartPole-v1", episodes=2)'),
-    (lambda ppo, policy: ppo.evaluate(2, episodes=3), "given episodes twice", "episodes=100"),
     (lambda ppo, policy: policy.save("a"), "a loaded policy has no save",
      "copy the file that it is from; fastppo.export(policy, path) writes other formats"),
     (lambda ppo, policy: policy.learn(64), "a loaded policy has no learn",

@@ -10,6 +10,7 @@ from optional_packages import NEEDS_EXTENSION
 
 from fastppo import PPO
 from fastppo.errors import KernelError
+from fastppo.learners.compiled import update_coefficients
 from fastppo.machine import kernels
 from fastppo.networks.frame_stacks import FrameStacks, stored_rows
 from fastppo.workers.update_helper import arena_samples
@@ -83,12 +84,12 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path, workers):
     straight, path = runs(num_workers=workers)[0], tmp_path / "c.safetensors"
     with straight:
         for iteration in range(4):
-            straight._iterate()
+            straight.update(straight.collect())
             if iteration == 1:
                 straight.checkpoint(path)
         with PPO.resume(path, Random, num_workers=workers) as again:
-            again._iterate()
-            again._iterate()
+            again.update(again.collect())
+            again.update(again.collect())
             assert torch.equal(again.rollout.obs.tensor(), straight.rollout.obs.tensor())
             assert torch.equal(again.learner.flat.values, straight.learner.flat.values)
 
@@ -125,7 +126,8 @@ def test_stacks_are_read_as_their_tensor_is():
 def test_stacks_that_do_not_fit_the_frames_are_refused():
     with runs()[0] as ppo:
         ppo.collect()
-        recipe, terms, obs = ppo.learner.plan, ppo.learner.helper_plan().terms, ppo.rollout.obs
+        recipe, obs = ppo.learner.plan, ppo.rollout.obs
+        terms = update_coefficients(ppo.config, ppo.coefficients)
         samples = arena_samples(ppo.arena, False)
         stacks, order = samples.stacks, np.arange(4)
         for wrong in (stacks[:-1], stacks[:, :2], stacks.astype("i4"), stacks + len(obs.frames),

@@ -15,6 +15,7 @@ from fastppo import PPO
 from fastppo.errors import EnvError, WorkerError
 from fastppo.files.crash_bundle import read_bundle
 from fastppo.machine.kernels import Purpose, episode_seed
+from fastppo.outputs.fault_handler import fault_stats
 from fastppo.stepping.environments import SUBSTITUTE
 from fastppo.workers import restarts
 
@@ -203,7 +204,7 @@ def test_an_episode_that_fails_twice_at_a_step_is_truncated_before_it(acting):
         assert first.trunc[6, 2] and not first.term[6, 2]
         assert first.valid.all() and first.nxt[6, 2].isfinite()
         ppo.update(first)
-        assert ppo.fault_stats() == {"faults/restarts": 2.0, "faults/truncated": 1.0}
+        assert fault_stats(ppo) == {"faults/restarts": 2.0, "faults/truncated": 1.0}
         ppo.learn()
         assert ppo.collector.vec.restarts.count == 2
 

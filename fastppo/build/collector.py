@@ -1,0 +1,63 @@
+"""Builds the Collector of a run: its environments, and the actor that chooses their actions."""
+
+from typing import Sequence
+
+from fastppo.build.arena_layout import env_groups
+from fastppo.collect import Collector
+from fastppo.config import Config
+from fastppo.envs.source import EnvSource
+from fastppo.learner import Learner
+from fastppo.learners.compiled import policy_plan
+from fastppo.machine.arena import Arena
+from fastppo.machine.ranks import Ranks
+from fastppo.policy import Policy
+from fastppo.stepping.actors import CentralActor, LocalActor
+from fastppo.stepping.boundary import Boundaries
+from fastppo.stepping.environments import EpisodeRules
+from fastppo.stepping.episodes import RolloutViews
+from fastppo.stepping.replay import EpisodeLog
+from fastppo.stepping.rewards import ReturnScaling
+from fastppo.vecenv import Serial
+
+
+def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,
+                   config: Config, ranks: Ranks) -> Collector:
+    """The Collector of a run: its environments, and the actor that chooses their actions."""
+    vector, views = source.vector, RolloutViews.of(arena, 0, config.num_envs)
+    log = EpisodeLog(views, config.replay_limit if vector is None else 0)
+    rules = EpisodeRules(config.replay_timeout, config.nan_policy == "reset_env", {})
+    boundaries = Boundaries(arena, ReturnScaling(config.num_envs), log)
+    collector = Collector(arena, policy, config, boundaries)
+    groups = groups_of(config, ranks) if vector is None else [range(config.num_envs)]
+    plan = policy_plan(policy, learner.flat) if config.acting == "local" else None
+    central = central_actor(arena, policy, groups, config) if plan is None else None
+    if config.num_workers:
+        from fastppo.build.worker_collector import start_workers
+        start_workers(collector, source, learner, ranks, groups, plan, central, rules)
+        return collector
+    actor = central or LocalActor(arena, 0, config.num_envs, plan, policy.observer.layout,
+                                  policy.actions, config.seed)
+    if vector is not None:
+        from fastppo.build.vector_collector import attach_vector
+        attach_vector(collector, vector, actor)
+        return collector
+    collector.vec = Serial(source.factories, views, actor, config.seed,
+                           groups=groups if central else (), rules=rules, log=log)
+    if central:
+        central.attach(collector)
+    return collector
+
+
+def groups_of(config: Config, ranks: Ranks) -> list[range]:
+    """The groups of the environments of a rank, see env_groups."""
+    first, last = (end(config.num_envs) for end in (ranks.first, ranks.last))
+    return [range(first + group.start, first + group.stop) for group in env_groups(last - first)]
+
+
+def central_actor(arena: Arena, policy: Policy, groups: Sequence[range], config: Config
+                  ) -> CentralActor:
+    """The actor of acting=central: with a mirror on a GPU, and for learner=graph."""
+    if config.device == "cpu" and config.learner != "graph":
+        return CentralActor(arena, policy, groups, config.seed)
+    from fastppo.learners.device_actor import DeviceActor
+    return DeviceActor(arena, policy, groups, config.seed)

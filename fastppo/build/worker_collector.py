@@ -1,0 +1,63 @@
+"""A Collector whose environments are in worker processes, which may share the update."""
+
+from functools import partial
+from typing import Any, Sequence
+
+from fastppo.build.arena_layout import shares_update
+from fastppo.collect import Collector
+from fastppo.envs.source import EnvSource
+from fastppo.learner import Learner
+from fastppo.learners.compiled import update_coefficients
+from fastppo.learners.shared_minibatches import SharedMinibatches
+from fastppo.machine import kernels
+from fastppo.machine.ranks import Ranks
+from fastppo.stepping.actors import CentralActor, PolicyPlan
+from fastppo.stepping.environments import WARMUP_EPISODE, EpisodeRules
+from fastppo.stepping.replay import EpisodeLog
+from fastppo.update.coefficients import coefficients_at
+from fastppo.workers.protocol import START, WARMUP
+from fastppo.workers.restarts import WorkerRestarts
+from fastppo.workers.team import WorkerTeam
+from fastppo.workers.update_helper import HelperPlan, helper_count, shared_memory
+from fastppo.workers.worker_envs import WorkerVecEnv, make_worker_serial
+
+
+def start_workers(collector: Collector, source: EnvSource, learner: Learner, ranks: Ranks,
+                  groups: Sequence[range], plan: PolicyPlan | None, central: CentralActor | None,
+                  rules: EpisodeRules) -> None:
+    """Makes worker processes step the environments of `collector`, and share updates if they can.
+
+    They act by `plan`, or `central` acts in this process.
+    """
+    arena, policy, config = collector.arena, collector.policy, collector.config
+    helper, first = None, ranks.first(config.num_envs)
+    if shares_update(config, policy) and ranks.size == 1:
+        terms = update_coefficients(config, coefficients_at(config, 1.0))
+        helper = HelperPlan(learner.plan, terms, policy.observer.norm)
+    make = partial(make_worker_serial, groups, plan, policy.observer.layout, policy.actions,
+                   config.seed, rules, helper, helper_count(config.num_workers))
+    team = WorkerTeam(make, source.factories[first:ranks.last(config.num_envs)],
+                      config.num_workers, arena, len(groups), config.step_timeout,
+                      config.reset_timeout, main_computes=central is not None,
+                      allowed=config.worker_env or (), first=first)
+    team.episode_of = partial(_running_episode, team, collector.boundaries.log, config.seed)
+    restarts = WorkerRestarts(team, rules.cuts) if config.on_worker_failure == "restart" else None
+    vec: Any = WorkerVecEnv(team, config.num_steps, central, restarts)
+    if ranks.size > 1:
+        from fastppo.workers.rank_envs import RankEnvs
+        vec = RankEnvs(vec, arena, ranks)
+    collector.vec = vec
+    if helper:
+        learner.shared = SharedMinibatches(team, arena, collector.rollout)
+        learner.buffers = shared_memory(learner.buffers, arena)
+    if central:
+        central.attach(collector)
+
+
+def _running_episode(team: WorkerTeam, log: EpisodeLog, seed: int, env: int) -> tuple[int, int]:
+    """(seed, number) of the running episode of an environment."""
+    number = int(log.state.episodes[env, 0]) if team.posted.command == START else \
+        log.running_now(env)[0]
+    if team.posted.command == WARMUP:
+        number = WARMUP_EPISODE - number
+    return kernels.episode_seed(seed, kernels.Purpose.ENV_SEED, env, number), number
