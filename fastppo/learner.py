@@ -12,11 +12,9 @@ from fastppo.collect import Rollout
 from fastppo.config import Config
 from fastppo.networks.normaliser import modules_with_moments
 from fastppo.update.batches import Batch, Fresh, flatten_rollout, normalise_advantages, order_at
-from fastppo.update.coefficients import Coefficients
-from fastppo.update.flat_parameters import FlatParameters
-from fastppo.update.kl_control import KLControl
+from fastppo.update.coefficients import Coefficients, KLControl
+from fastppo.update.flat_parameters import FlatParameters, restored_on_error
 from fastppo.update.optimizers import make_clipping, make_optimizer
-from fastppo.update.rollback import restored_on_error
 from fastppo.update.statistics import LOSSES, Statistics, average, check_finite, loss_report
 
 

@@ -13,7 +13,7 @@ from fastppo.build.check_rollout import check_rollout
 from fastppo.build.given_settings import one_environment
 from fastppo.collect import Collector, Progress, Rollout
 from fastppo.config import Config
-from fastppo.errors import ClosedError, PathError, UnknownNameError
+from fastppo.errors import ClosedError, UnknownNameError
 from fastppo.learner import Learner
 from fastppo.networks.torch_state import torch_threads
 from fastppo.outputs.callbacks import Callbacks, Hooks, learning, learns_already, rollout_collected
@@ -136,10 +136,7 @@ class PPO(Run):
         are settings such as total_steps or num_workers. Raises CheckpointError for a damaged file,
         ConfigError for settings that would make it another run.
         """
-        if not path:
-            raise PathError(f"resume takes the folder of a run or a checkpoint, not {path!r}",
-                            'PPO.resume("runs/latest")')
-        return cls(env, checkpoint=path, **changes)
+        return cls(env, checkpoint=path or "", **changes)
 
     @classmethod
     def load(cls, *args: Any, **others: Any) -> NoReturn:

@@ -20,10 +20,8 @@ from fastppo.machine.global_rng import GlobalRngWatch
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping import replay
 from fastppo.stepping.actors import Actor, RandomActor
-from fastppo.stepping.checks import REWARD_MAX, checked_flag, checked_reward
-from fastppo.stepping.environments import NO_RULES, WARMUP_EPISODE, Environments
-from fastppo.stepping.episodes import RolloutRecorder, RolloutViews
-from fastppo.stepping.nonfinite import discard_or_raise, episode_step
+from fastppo.stepping.environments import NO_RULES, REWARD_MAX, WARMUP_EPISODE, Environments
+from fastppo.stepping.episodes import RolloutRecorder, RolloutViews, discard_or_raise
 from fastppo.stepping.observation_buffer import ObservationWriter
 
 
@@ -92,7 +90,7 @@ class Serial(Environments):
         """Stores the first observation of an episode of environment e."""
         self.writer.slots[e][...] = self.writer.convert(obs)
         if begins:
-            self.steps[e] = episode_step(self.envs[e], begins.limit, self.rules, self.layout)
+            self.steps[e] = self.episode_step(e, begins.limit, self.layout)
 
     def _step(self, actor: Actor, t: int, group: range) -> None:
         """Takes step t in the environments of `group` that have not taken it."""
@@ -109,7 +107,7 @@ class Serial(Environments):
                 if not (isinstance(rew, float) and abs(rew) <= REWARD_MAX
                         and term is False and trunc is False and type(obs) is np.ndarray
                         and obs.shape == writer.shape and obs.dtype == writer.dtype):
-                    rew, term, trunc = checked_reward(rew), checked_flag(term), checked_flag(trunc)
+                    rew, term, trunc = self.checked(rew, term, trunc)
                     obs = writer.convert(obs)
                 rewards[e], slots[e][...] = rew, obs
             except BaseException as error:

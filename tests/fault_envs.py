@@ -177,7 +177,7 @@ def make_workers(factories, workers: int, steps: int = 8, **timeouts):
     from fastppo.spaces.actions import ActionMapping
     from fastppo.spaces.observations import ObservationLayout
     from fastppo.stepping.environments import NO_RULES
-    from fastppo.stepping.infos import infos_spec
+    from fastppo.stepping.episodes import infos_spec
     from fastppo.workers.protocol import protocol_spec
     from fastppo.workers.team import WorkerTeam
     from fastppo.workers.worker_envs import WorkerVecEnv, make_worker_serial

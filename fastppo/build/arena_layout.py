@@ -3,7 +3,7 @@
 from fastppo.config import Config
 from fastppo.machine.arena import Arena, Spec
 from fastppo.policy import Policy
-from fastppo.stepping.infos import infos_spec
+from fastppo.stepping.episodes import infos_spec
 from fastppo.update.flat_parameters import trained_parameters
 
 

@@ -1,7 +1,7 @@
 """A Collector whose environments are in worker processes, which may share the update."""
 
 from functools import partial
-from typing import Any, Sequence
+from typing import Sequence
 
 from fastppo.build.arena_layout import shares_update
 from fastppo.collect import Collector
@@ -42,11 +42,10 @@ def start_workers(collector: Collector, source: EnvSource, learner: Learner, ran
                       allowed=config.worker_env or (), first=first)
     team.episode_of = partial(_running_episode, team, collector.boundaries.log, config.seed)
     restarts = WorkerRestarts(team, rules.cuts) if config.on_worker_failure == "restart" else None
-    vec: Any = WorkerVecEnv(team, config.num_steps, central, restarts)
+    collector.vec = WorkerVecEnv(team, config.num_steps, central, restarts)
     if ranks.size > 1:
         from fastppo.workers.rank_envs import RankEnvs
-        vec = RankEnvs(vec, arena, ranks)
-    collector.vec = vec
+        collector.vec = RankEnvs(collector.vec, arena, ranks)
     if helper:
         learner.shared = SharedMinibatches(team, arena, collector.rollout)
         learner.buffers = shared_memory(learner.buffers, arena)

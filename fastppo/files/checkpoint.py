@@ -10,6 +10,7 @@ An environment itself is not saved: the actions of its running episode are, and 
 import logging
 import math
 import operator
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from fastppo.build.given_settings import plain, resumed_settings, settings_to_co
 from fastppo.collect import Progress
 from fastppo.config import Config
 from fastppo.envs.faults import truncate_text
-from fastppo.errors import CheckpointError
+from fastppo.errors import CheckpointError, PathError
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import checkpoint_files, public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
@@ -109,9 +110,13 @@ def last_boundary(ppo) -> Boundary:
     return boundaries.last if ppo.pending else boundaries.now(ppo.progress)
 
 
-def checkpoint_to_continue(place: Path, env: Any, changes: dict[str, Any]
+def checkpoint_to_continue(path: str | os.PathLike, env: Any, changes: dict[str, Any]
                            ) -> tuple[Checkpoint, dict[str, Any]]:
     """(checkpoint, settings) of the run in a file or folder, continued with some `changes`."""
+    if not path:
+        raise PathError("the folder of a run or a checkpoint is needed, and an empty path given",
+                        'PPO.resume("runs/latest")')
+    place = Path(path)
     found = find_checkpoint(place)
     folder = {"run_dir": str(place)} if place.is_dir() else {}
     return found, resumed_settings(found.path, found.settings, found.code, env, folder | changes)

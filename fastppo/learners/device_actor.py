@@ -22,7 +22,7 @@ from fastppo.policy import Policy
 from fastppo.spaces.leaves import leaf_arrays
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.actors import CentralActor
-from fastppo.stepping.frame_store import rows_by_step
+from fastppo.stepping.episodes import rows_by_step
 
 log = logging.getLogger("fastppo")
 

@@ -23,8 +23,7 @@ from fastppo.policy import Policy
 from fastppo.spaces.leaves import tree_map
 from fastppo.update.batches import Batch
 from fastppo.update.coefficients import Coefficients
-from fastppo.update.flat_parameters import FlatParameters
-from fastppo.update.rollback import restored_at_end
+from fastppo.update.flat_parameters import FlatParameters, restored_at_end
 from fastppo.update.statistics import Statistics
 
 IN_LOSS = "clip_range", "clip_range_vf", "entropy_coef"  # coefficients of the loss

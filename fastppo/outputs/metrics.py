@@ -12,7 +12,7 @@ from fastppo.envs.atari import GAME_LENGTH, GAME_RETURN
 from fastppo.machine.arena import Arena
 from fastppo.machine.ranks import Ranks
 from fastppo.settings import metric_names
-from fastppo.stepping.infos import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep, read_infos
+from fastppo.stepping.episodes import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep, read_infos
 
 log = logging.getLogger("fastppo")
 

@@ -5,7 +5,6 @@ import logging
 import os
 from contextlib import ExitStack, closing
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from fastppo.arguments.preset_files import naming_preset
@@ -56,7 +55,7 @@ class Run:
         self.closed, found = False, None
         if checkpoint is not None:
             from fastppo.files.checkpoint import checkpoint_to_continue
-            found, settings = checkpoint_to_continue(Path(checkpoint), env, settings)
+            found, settings = checkpoint_to_continue(checkpoint, env, settings)
         with ExitStack() as made:
             self._make(env, settings, found and found.step, made)
             self.clock.times, self.total = self.arena["times"], self.config.total_steps

@@ -20,7 +20,7 @@ from fastppo.machine.noise import ActionNoise
 from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.leaves import MASKED_LOGIT, leaf_arrays
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
-from fastppo.stepping.frame_store import rows_by_step
+from fastppo.stepping.episodes import rows_by_step
 
 
 class Actor:

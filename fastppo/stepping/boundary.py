@@ -10,7 +10,7 @@ import numpy as np
 
 from fastppo.machine.arena import Arena
 from fastppo.spaces.leaves import leaf_arrays
-from fastppo.stepping.frame_store import rows_by_step
+from fastppo.stepping.episodes import rows_by_step
 from fastppo.stepping.replay import EpisodeHistory, EpisodeLog, LogState, ResumedEpisodes
 from fastppo.stepping.rewards import ReturnScaling
 

@@ -16,7 +16,7 @@ from fastppo.spaces.actions import ActionMapping, bounds_of
 from fastppo.spaces.leaves import CHOICES, choice_starts
 from fastppo.spaces.observations import NonFiniteValue
 from fastppo.stepping.environments import WARMUP_EPISODE
-from fastppo.stepping.infos import EpisodeInfos
+from fastppo.stepping.episodes import EpisodeInfos
 from fastppo.stepping.replay import ResumedEpisodes
 from fastppo.stepping.simulator import Simulator
 

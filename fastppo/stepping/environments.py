@@ -2,17 +2,21 @@
 
 import math
 import weakref
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
 from fastppo.envs import faults
+from fastppo.envs.faults import NonFiniteValue
 from fastppo.envs.make import Factory, make_envs
+from fastppo.envs.wrappers import unchecked_step
 from fastppo.errors import EnvError, FaultPlace
 from fastppo.machine import kernels
 from fastppo.spaces.observations import ObservationLayout
-from fastppo.stepping import checks
 
+REWARD_MAX = float(np.finfo(np.float32).max)
+# A reward of one of these types is checked faster.
+SCALAR_TYPES = frozenset({int, float, np.float32, np.float64, np.int32, np.int64})
 WARMUP_EPISODE = -1  # training's episodes are 0, 1, 2, ...; the warm-up's are -1, -2, -3, ...
 SUBSTITUTE = 1 << 31  # added to the number of an episode whose own seed cannot be used
 
@@ -82,7 +86,7 @@ class Environments:
             try:
                 self.receive(e, obs, info, episode)
             except ValueError:
-                checks.check_info(info)  # of an observation alone, taken for a pair
+                check_info(info)  # of an observation alone, taken for a pair
                 raise
         except BaseException as error:
             raise self.fault(e, "reset()", error, episode) from error
@@ -94,17 +98,27 @@ class Environments:
         number = self.running[e].number
         self.begin_episode(e, self.new_episode(e, number + 1 if number >= 0 else number - 1))
 
+    def episode_step(self, e: int, limit: float, layout: ObservationLayout
+                     ) -> tuple[Callable[[Any], tuple], float]:
+        """(step, limit) of an episode of environment e, see unchecked_step.
+
+        It is truncated after `limit` at the latest. With reset_on_nan, the step raises
+        NonFiniteValue.
+        """
+        step, longest = unchecked_step(self.envs[e])
+        return finite_step(step, layout) if self.rules.reset_on_nan else step, min(limit, longest)
+
+    def checked(self, rew: Any, term: Any, trunc: Any) -> tuple[float, bool, bool]:
+        """(reward, terminated, truncated) of a step; raises ValueError for what is none."""
+        return checked_reward(rew), *map(checked_flag, (term, trunc), ("terminated", "truncated"))
+
     def take_step(self, e: int, action: Any) -> tuple[float, bool, bool, dict]:
         """(reward, terminated, truncated, info) of a step of environment e, checked."""
         if self.note is not None:
             self.note(self.now - self.running[e].start, e)
         try:
             obs, rew, term, trunc, info = self.envs[e].step(action)
-            if not isinstance(rew, float) or not abs(rew) <= checks.REWARD_MAX:
-                rew = checks.checked_reward(rew)
-            if term is not False or trunc is not False:
-                term = checks.checked_flag(term, "terminated")
-                trunc = checks.checked_flag(trunc, "truncated")
+            rew, term, trunc = self.checked(rew, term, trunc)
             self.receive(e, obs, info, ended=term or trunc)
         except BaseException as error:
             raise self.fault(e, "step()", error) from error
@@ -139,3 +153,44 @@ class Environments:
         """Closes the environments; an error of one of them is printed."""
         OPEN.discard(self)
         faults.close_all(self.envs)
+
+
+def checked_reward(rew) -> float:
+    """`rew` as a float; raises ValueError unless it is one real number, finite in float32."""
+    if type(rew) in SCALAR_TYPES and abs(rew) <= REWARD_MAX:
+        return float(rew)
+    kind = getattr(getattr(rew, "dtype", None), "kind", "f")  # torch's dtypes have none
+    try:
+        if isinstance(rew, (str, bytes)) or kind in "cSUmM" or np.ndim(rew):
+            raise TypeError
+        value = float(rew)
+    except (TypeError, ValueError, RuntimeError):  # numpy and torch raise different ones
+        raise ValueError(f"the reward is {rew!r}, not a number") from None
+    if not abs(value) <= REWARD_MAX:
+        raise NonFiniteValue(f"the reward is {value}, not finite in float32")
+    return value
+
+
+def check_info(info: object) -> None:
+    """Raises ValueError unless `info` is a mapping, as dicts are."""
+    if not isinstance(info, Mapping):
+        raise ValueError(f"the info is {type(info).__name__}, not a dict")
+
+
+def checked_flag(value, name: str = "a flag") -> bool:
+    """`value` as a bool; raises ValueError for other values, such as None."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if value is None or isinstance(value, (str, bytes)) or np.ndim(value) or value not in (0, 1):
+        raise ValueError(f"{name} is {value!r}, not True or False")
+    return bool(value)
+
+
+def finite_step(step: Callable[[Any], tuple], layout: ObservationLayout) -> Callable[[Any], tuple]:
+    """`step`, but it raises NonFiniteValue for a reward or an observation that is not finite."""
+    def checked(action: Any) -> tuple:
+        obs, rew, *rest = step(action)
+        checked_reward(rew)
+        layout.rows([obs])
+        return obs, rew, *rest
+    return checked

@@ -1,14 +1,24 @@
 """Records a rollout: its rewards, and the returns, lengths and infos of episodes that end in it."""
 
-from typing import NamedTuple
+import json
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
 from fastppo.envs.atari import continues_game
 from fastppo.machine import kernels
-from fastppo.machine.arena import Arena
-from fastppo.stepping.frame_store import carry_frames, rows_by_step
-from fastppo.stepping.infos import EpisodeInfos, finite_scalars
+from fastppo.machine.arena import Arena, Spec
+from fastppo.spaces.observations import NonFiniteValue
+from fastppo.stepping.environments import Environments, RunningEpisode
+
+MOST_DISCARDED = 100  # steps in a row, of an environment whose numbers are not finite
+EPISODE_WINDOW = 100  # finished episodes that charts/episodic_return and env/<name> are means of
+MAX_INFO_KEYS = 32  # numbers of an episode, and names of a run
+MAX_KEY_LENGTH = 40  # characters of a name
+INFO_BYTES = 262_144  # of one process: as many numbers and names as these limits allow
+
+Scalars = dict[str, float]
+InfosByStep = dict[tuple[int, int], Scalars]  # (t, e) of an episode's last step -> its numbers
 
 
 class RolloutViews(NamedTuple):
@@ -28,7 +38,7 @@ class RolloutViews(NamedTuple):
     same_game: np.ndarray  # bool [t e] the episode that begins after it continues its game
     fin: np.ndarray  # [e ...] the last final observation
     frames: np.ndarray  # [e f ...] see FrameStore
-    infos: np.ndarray  # u1 [bytes] see infos.py
+    infos: np.ndarray  # u1 [bytes] see EpisodeInfos
     drawn: np.ndarray  # bool [3] see GlobalRngWatch
 
     @classmethod
@@ -76,3 +86,160 @@ class RolloutRecorder:
         views.raw[:steps], views.total[:steps] = rewards, total
         self.infos.write(views.infos)
         self.next_rollout = self.origin + steps, returns
+
+
+def finite_scalars(info: Any) -> Scalars:
+    """The first MAX_INFO_KEYS finite real scalars of an info, by name; flags are 0 and 1."""
+    scalars = {}
+    for name, value in dict.items(info) if isinstance(info, dict) else ():
+        number = _finite_number(value)
+        shown = isinstance(name, str) and len(name) <= MAX_KEY_LENGTH and name.isprintable()
+        if number is not None and shown and len(scalars) < MAX_INFO_KEYS:
+            scalars[name] = number
+    return scalars
+
+
+def finite_scalars_of(info: dict, e: int) -> Scalars:
+    """The same for environment `e` of a vector environment, from the arrays [e] of its info.
+
+    If the environment has already been reset, they are those of "final_info". A mask "_name" has
+    the environments that reported `name`.
+    """
+    info = info.get("final_info", info)
+    if not isinstance(info, dict):
+        return finite_scalars(info[e])
+    return finite_scalars({name: column[e] for name, column in info.items()
+                           if _has_reported(e, info, name)})
+
+
+def _has_reported(e: int, info: dict, name: Any) -> bool:
+    if isinstance(name, str) and name[:1] == "_" and name[1:] in info:
+        return False  # a mask
+    mask, column = info.get(f"_{name}"), info[name]
+    return np.ndim(column) > 0 and len(column) > e and (mask is None or bool(mask[e]))
+
+
+def _finite_number(value: Any) -> float | None:
+    scalar = isinstance(value, (bool, int, float, np.generic, np.ndarray)) and np.ndim(value) == 0
+    if not scalar or np.asarray(value).dtype.kind not in "bifu":
+        return None
+    number = float(value)
+    return number if np.isfinite(number) else None
+
+
+class EpisodeInfos:
+    """The numbers of the last EPISODE_WINDOW episodes that ended in a rollout and reported any.
+
+    `first` is the number of the process's first environment in the run.
+    """
+
+    def __init__(self, first: int = 0):
+        self.first, self.scalars = first, {}
+
+    def clear(self) -> None:
+        """Begins a rollout."""
+        self.scalars = {}
+
+    def add(self, t: int, e: int, scalars: Scalars) -> None:
+        """Adds the numbers of an episode of environment e that ended in step t."""
+        if scalars:
+            self.scalars[t, self.first + e] = scalars
+            if len(self.scalars) > EPISODE_WINDOW:
+                del self.scalars[next(iter(self.scalars))]
+
+    def write(self, slot: np.ndarray) -> None:
+        """Writes them to `slot`, u1 [bytes], which the main process reads."""
+        rows = [[t, e, scalars] for (t, e), scalars in self.scalars.items()]
+        text = json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) > len(slot) - 4:
+            text = b"[]"
+        slot[:4] = np.frombuffer(len(text).to_bytes(4, "little"), np.uint8)
+        slot[4:4 + len(text)] = np.frombuffer(text, np.uint8)
+
+
+def infos_spec(workers: int) -> Spec:
+    """The arrays in which `workers` processes, or the main one, report infos and global draws."""
+    slots = max(1, workers)
+    return {"infos": ("u1", (slots, INFO_BYTES)), "drawn": ("|b1", (slots, 3))}
+
+
+def read_infos(arena: Arena) -> InfosByStep:
+    """The numbers that all processes have written for a rollout, in the order of (t, e)."""
+    infos = {}
+    for slot in arena["infos"]:
+        size = int.from_bytes(slot[:4].tobytes(), "little")
+        for t, e, scalars in json.loads(slot[4:4 + size].tobytes()):
+            infos[t, e] = scalars
+    return dict(sorted(infos.items()))
+
+
+class FrameStore:
+    """The frames of the observations of environments [first, first + n), and which are in a stack.
+
+    frames [n f ...] has the f = T + k frames of a rollout of T steps; the newest one of step t is
+    frame t + k - 1. stacks i64 [t+1 n k] are the frames of an observation, counted over all
+    environments. Those of step t are frame t or later ones.
+
+    The observations themselves have two rows, for even and for odd steps: one is read while the
+    next one is written.
+    """
+
+    def __init__(self, frames: np.ndarray, stacks: np.ndarray, first: int):
+        self.frames, self.stacks, self.depth = frames, stacks, stacks.shape[2]
+        self.base = np.arange(first, first + len(frames)) * frames.shape[1]
+
+    def store_whole(self, rows: np.ndarray) -> None:
+        """Stores all frames of observations [n k ...], those before the first step of a rollout."""
+        last = len(self.stacks) - 1
+        self.frames[:, last:] = rows
+        self.stacks[last] = self.base[:, None] + last + np.arange(self.depth)
+
+    def store(self, t: int, rows: np.ndarray, group: range, running: Sequence[RunningEpisode],
+              now: int) -> None:
+        """Stores the newest frames of the observations [n k ...] of row t for a `group`.
+
+        Where the `running` [n] episode begins after step `now`, a stack is this frame alone.
+        """
+        part, newest = slice(group.start, group.stop), t + self.depth - 1
+        self.frames[part, newest] = rows[part, -1]
+        self.stacks[t, part, :-1] = self.stacks[t - 1, part, 1:]
+        self.stacks[t, part, -1] = self.base[part] + newest
+        for e in group:
+            if running[e].start > now:
+                self.stacks[t, e] = self.base[e] + newest
+
+
+def carry_frames(frames: np.ndarray, stacks: np.ndarray) -> None:
+    """Makes the last observations of a rollout the first ones of the next, see FrameStore."""
+    if frames.size:
+        depth, steps = stacks.shape[2], len(stacks) - 1
+        frames[:, :depth] = frames[:, steps:]
+        stacks[0] = stacks[steps] - steps
+
+
+def rows_by_step(obs: np.ndarray, steps: int) -> list[np.ndarray]:
+    """The row of the observations of each step, 0 to `steps`, in obs [t+1 e ...] or [2 e ...]."""
+    return [obs[t % len(obs)] for t in range(steps + 1)]
+
+
+def discard_or_raise(envs: Environments, recorder: RolloutRecorder, t: int, e: int,
+                     error: BaseException) -> None:
+    """Raises the EnvError for a step that failed, or discards it if a number is not finite.
+
+    Then row t of environment e becomes no step and ends the episode, which is truncated with the
+    observation before it. The value of that one is known, because it was acted on. Raises the
+    EnvError, too, after MOST_DISCARDED steps in a row: such an environment gives no samples.
+    """
+    if not (envs.rules.reset_on_nan and isinstance(error, NonFiniteValue)):
+        raise envs.fault(e, "step()", error) from error
+    last, count = envs.discarded[e]
+    envs.discarded[e] = envs.now, count + 1 if last == envs.now - 1 else 1
+    if envs.discarded[e][1] >= MOST_DISCARDED:
+        error = NonFiniteValue(f"{error}, like those of {MOST_DISCARDED - 1} steps before it")
+        raise envs.fault(e, "step()", error)
+    views = recorder.views
+    views.valid[t, e], recorder.rewards[t, e] = False, 0.0
+    if t and not (views.term[t - 1, e] or views.trunc[t - 1, e]):
+        views.trunc[t - 1, e], views.nxt[t - 1, e] = True, views.val[t, e]
+    recorder.end(t, e, envs.running[e].start, False, True, {})
+    envs.begin_next(e)

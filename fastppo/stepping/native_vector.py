@@ -21,11 +21,9 @@ from fastppo.machine.arena import Arena
 from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.leaves import fitting_array
 from fastppo.spaces.observations import ObservationLayout
-from fastppo.stepping import checks
 from fastppo.stepping.actors import Actor, RandomActor
-from fastppo.stepping.environments import WARMUP_EPISODE
-from fastppo.stepping.episodes import RolloutRecorder, RolloutViews
-from fastppo.stepping.infos import finite_scalars_of
+from fastppo.stepping.environments import REWARD_MAX, WARMUP_EPISODE, checked_reward
+from fastppo.stepping.episodes import RolloutRecorder, RolloutViews, finite_scalars_of
 from fastppo.stepping.replay import ResumedEpisodes
 
 
@@ -204,10 +202,10 @@ class NativeVector:
     def _rewards(self, rew: Any, resetting: np.ndarray) -> np.ndarray:
         """Rewards as f64 [e], 0 where the step was only a reset."""
         rew = np.where(resetting, 0.0, self._per_env(rew, "its rewards", np.float64))
-        if not (good := np.abs(rew) <= checks.REWARD_MAX).all():
+        if not (good := np.abs(rew) <= REWARD_MAX).all():
             e = int(good.argmin())
             with self._fault_in(f"the reward of environment {e}"):
-                checks.checked_reward(rew[e])
+                checked_reward(rew[e])
         return rew
 
     def _per_env(self, values: Any, field: str, dtype: type | None = None) -> np.ndarray:

@@ -7,8 +7,7 @@ import numpy as np
 from fastppo.spaces.leaves import fitting_array, leaf_arrays
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.environments import RunningEpisode
-from fastppo.stepping.episodes import RolloutViews
-from fastppo.stepping.frame_store import FrameStore, rows_by_step
+from fastppo.stepping.episodes import FrameStore, RolloutViews, rows_by_step
 
 
 class LeafSlot:

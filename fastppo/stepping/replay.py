@@ -15,8 +15,7 @@ import numpy as np
 from fastppo.errors import EnvError
 from fastppo.settings.fixes import Set
 from fastppo.spaces.leaves import leaf_arrays
-from fastppo.stepping.checks import checked_reward
-from fastppo.stepping.environments import Environments, RunningEpisode
+from fastppo.stepping.environments import Environments, RunningEpisode, checked_reward
 from fastppo.stepping.episodes import RolloutViews
 
 MOST_NAMED = 16  # environments whose episodes could not be replayed

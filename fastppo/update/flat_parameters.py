@@ -1,7 +1,8 @@
 """All trained parameters of a network as views of one vector, gradients as views of another."""
 
 import itertools
-from typing import Iterator
+from contextlib import contextmanager
+from typing import Any, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -78,3 +79,26 @@ def trained_parameters(net: nn.Module) -> list[nn.Parameter]:
             raise ModelError(f"the model has a parameter of {param.dtype}, not torch.float32",
                              "call model.float(), or freeze it with requires_grad_(False)")
     return params
+
+
+@contextmanager
+def restored_on_error(parts: Sequence[Any]) -> Iterator[None]:
+    """Restores the `state` of all parts if the block raises anything, an interrupt included."""
+    before = [part.state for part in parts]
+    try:
+        yield
+    except BaseException:
+        for part, state in zip(parts, before):
+            part.restore(state)
+        raise
+
+
+@contextmanager
+def restored_at_end(parts: Sequence[Any]) -> Iterator[None]:
+    """Restores the `state` of all parts, however the block ends."""
+    before = [part.state for part in parts]
+    try:
+        yield
+    finally:
+        for part, state in zip(parts, before):
+            part.restore(state)

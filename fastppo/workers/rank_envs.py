@@ -10,8 +10,7 @@ import numpy as np
 
 from fastppo.machine.arena import Arena
 from fastppo.machine.ranks import Ranks
-from fastppo.stepping.frame_store import rows_by_step
-from fastppo.stepping.infos import EPISODE_WINDOW, EpisodeInfos, read_infos
+from fastppo.stepping.episodes import EPISODE_WINDOW, EpisodeInfos, read_infos, rows_by_step
 from fastppo.stepping.replay import ResumedEpisodes
 
 # Arrays [t e ...] that every rank has completely after a rollout.

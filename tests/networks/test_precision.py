@@ -178,7 +178,8 @@ def test_tf32_of_a_script_that_uses_torchs_new_names_is_left_as_it_was(monkeypat
 def test_an_evaluation_has_the_precision_of_the_run(trainer, monkeypatch):
     ppo, found = trainer(seeing(), model="impoola", precision="fp32"), []
     ppo.tf32 = False  # as on a GPU
-    monkeypatch.setattr("fastppo.outputs.evaluator.evaluate", lambda *args, **others: found.append(gpu_state()))
+    monkeypatch.setattr("fastppo.outputs.evaluator.evaluate",
+                        lambda *args, **others: found.append(gpu_state()))
     ppo.evaluate(1)
     assert found == [(False, False, True)]
 

@@ -34,7 +34,7 @@ from fastppo.settings import script_names
 from fastppo.settings.fixes import Set, fix_text
 from fastppo.settings.presets import preset_of
 from fastppo.spaces.leaves import action_storage, observation_storage
-from fastppo.stepping import checks
+from fastppo.stepping import environments as checks
 
 BYTES = Box(0, 255, (3,), np.uint8)
 WIDE = Box(-9.0, 9.0, (2, 3), np.float64)

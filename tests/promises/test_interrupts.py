@@ -29,7 +29,7 @@ WAYS = [(0, "local"), (0, "central"), (2, "local"), (2, "central")]
 
 ROLLOUT = ("vecenv collect workers/worker_envs workers/team workers/protocol stepping/actors"
            " stepping/environments stepping/episodes stepping/replay stepping/observation_buffer"
-           " stepping/checks envs/faults spaces/observations machine/global_rng")
+           " envs/faults spaces/observations machine/global_rng")
 UPDATE = "learner update/flat_parameters update/optimizers policy collect"
 
 

@@ -14,7 +14,7 @@ from envs_for_workers import Late, Shared
 
 from fastppo import PPO
 from fastppo.errors import ConfigError, EnvError, SpaceError
-from fastppo.stepping import checks
+from fastppo.stepping import environments as checks
 
 SIZES = dict(num_envs=2, num_steps=8, num_minibatches=1, epochs=1, num_workers=0, preset="none")
 

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from fastppo import PPO, make_vec
 from fastppo.outputs.metrics import EpisodeMetrics
-from fastppo.stepping.infos import (
+from fastppo.stepping.episodes import (
     EPISODE_WINDOW,
     INFO_BYTES,
     MAX_INFO_KEYS,

@@ -16,9 +16,15 @@ from fastppo import PPO, Config, load
 from fastppo.arguments import command_line
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import fix_text
-from fastppo.update.coefficients import coefficients_at, coefficients_of, scheduled_value
+from fastppo.update.coefficients import (
+    FASTEST,
+    SLOWEST,
+    KLControl,
+    coefficients_at,
+    coefficients_of,
+    scheduled_value,
+)
 from fastppo.update.flat_parameters import is_critic
-from fastppo.update.kl_control import FASTEST, SLOWEST, KLControl
 
 FOUR = SimpleNamespace(units=4)  # samples
 NAMES = ["lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef"]
