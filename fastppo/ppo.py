@@ -6,6 +6,7 @@
 """
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -45,7 +46,9 @@ class PPO(Run):
     clock: PartTimer  # seconds of each part of training
     hooks: Hooks  # the callbacks of the `learn` that runs
     total: int  # the step at which `learn` ends
-    closed: bool
+    ranks: Any  # machine.ranks.Ranks: the processes that torchrun has started
+    tf32: bool | None  # products of a GPU; None on the CPU
+    _made: ExitStack  # what close() closes
 
     def __init__(self, *env, checkpoint=None, init_from=None, **settings):
         super().__init__(one_environment(env, settings), settings, checkpoint, init_from)
@@ -81,11 +84,10 @@ class PPO(Run):
         if rollout is not self.rollout or self.progress.iteration < 2:
             check_rollout(rollout, self.policy, self.progress.iteration)
         stats = None
-        with self.clock("update"), torch_threads(self.config.update_threads, self.tf32):
-            while stats is None:
-                with restarted_on_fault(self):
-                    stats = self.learner.update(
-                        rollout, self.coefficients, self.progress.iteration - 1)
+        while stats is None:
+            with self.clock("update"), restarted_on_fault(self), torch_threads(
+                    self.config.update_threads, self.tf32):
+                stats = self.learner.update(rollout, self.coefficients, self.progress.iteration - 1)
         return stats | {"losses/explained_variance": explained_variance(rollout, self.ranks)}
 
     def evaluate(self, episodes: int = 100, deterministic: bool = True, env=None, report=None,

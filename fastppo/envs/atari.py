@@ -234,12 +234,6 @@ def silence_emulator() -> None:
     ALEInterface.setLoggerMode(LoggerMode.Error)
 
 
-def continues_game(info: Any) -> bool:
-    """True for the info of an episode's end or a reset, any object, after which a game goes on."""
-    again = info.get(SAME_GAME) if isinstance(info, dict) else None
-    return isinstance(again, (bool, float)) and bool(again)
-
-
 def has_noop(env: gym.Env) -> bool:
     """Returns True for games whose first action is to do nothing."""
     return env.unwrapped.get_action_meanings()[NOOP] == "NOOP"

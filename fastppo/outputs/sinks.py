@@ -1,9 +1,12 @@
-"""The sinks of a run, which receive its metrics; each is imported only if a setting asks for it."""
+"""The sinks of a run: callbacks that receive its metrics, and that it closes.
+
+Each is imported only if a setting asks for it.
+"""
 
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, Sequence
+from typing import Any, Sequence
 
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
@@ -19,17 +22,7 @@ LOGGER_SINKS = {"tensorboard": "tensorboard_sink.TensorBoardSink",
 STOP_SECONDS = 2.0  # after a signal, which promises an end within five
 
 
-class Sink(Protocol):
-    """A callback that belongs to a run: it gets the metrics of every iteration, and is closed."""
-
-    def __call__(self, ppo, stats: dict[str, float]) -> None:
-        """Receives the metrics of one iteration."""
-
-    def close(self) -> None:
-        """Writes what is left; no more metrics follow."""
-
-
-def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> list[Sink]:
+def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> list[Any]:
     """The sinks of a Config; those that play are first, because the others receive what they add.
 
     The checkpoints are last: what the others write for an iteration is written before. `step` is
@@ -37,7 +30,7 @@ def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> li
     """
     if config.logger:
         check_log(config)
-    sinks: list[Sink] = []
+    sinks: list[Any] = []
     if config.eval_interval is not None or config.eval_env is not None:
         from fastppo.outputs.evaluator import Evaluator
         sinks.append(Evaluator(config, source))
@@ -65,14 +58,14 @@ def check_log(config: Config) -> None:
                           " None", Set(run_dir="runs/my_run"))
 
 
-def loggers(config: Config, folder: Path, step: int | None) -> list[Sink]:
+def loggers(config: Config, folder: Path, step: int | None) -> list[Any]:
     """The sinks of the setting `logger`; `step` is that of a run that is resumed."""
     places = [LOGGER_SINKS[name].split(".") for name in config.logger or ()]
     return [getattr(import_module(f"fastppo.outputs.{module}"), kind)(config, folder, step)
             for module, kind in places]
 
 
-def progress_sinks(progress: str) -> list[Sink]:
+def progress_sinks(progress: str) -> list[Any]:
     """The sink that shows progress: none, lines, or the live view where there is a terminal."""
     if progress == "live" and limits.is_terminal(sys.stdout):
         from fastppo.display.live_view import LiveView

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
-from fastppo.envs.atari import continues_game
+from fastppo.envs.atari import SAME_GAME
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena, Spec
 from fastppo.spaces.observations import NonFiniteValue
@@ -86,6 +86,12 @@ class RolloutRecorder:
         views.raw[:steps], views.total[:steps] = rewards, total
         self.infos.write(views.infos)
         self.next_rollout = self.origin + steps, returns
+
+
+def continues_game(info: Any) -> bool:
+    """True for the info of an episode's end or a reset, any object, after which a game goes on."""
+    again = info.get(SAME_GAME) if isinstance(info, dict) else None
+    return isinstance(again, (bool, float)) and bool(again)
 
 
 def finite_scalars(info: Any) -> Scalars:

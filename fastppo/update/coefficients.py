@@ -46,7 +46,8 @@ def coefficients_at(config: Config, remaining: float, step: float = math.inf) ->
 
     def value(name: str) -> float | None:
         setting = getattr(config, name)
-        return None if setting is None else scheduled_value(name, setting, remaining)
+        constant = setting is None or isinstance(setting, (int, float))
+        return setting if constant else scheduled_value(name, setting, remaining)
 
     def rate(name: str) -> float:
         constant = isinstance(getattr(config, name), (int, float))

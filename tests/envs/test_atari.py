@@ -28,7 +28,6 @@ from fastppo.envs.atari import (
     EpisodicLives,
     FireOnReset,
     WholeGame,
-    continues_game,
     needs_fire,
     preprocess_atari,
 )
@@ -38,6 +37,7 @@ from fastppo.envs.vector_source import VectorEnvSource
 from fastppo.errors import ConfigError
 from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.settings.presets import PRESETS
+from fastppo.stepping.episodes import continues_game
 
 ATARI = dict(preprocessing="atari", end_on_life_loss=True, frame_stack=4)
 SMALL = {**ATARI, "frame_stack": 1, "model": "mlp", "num_steps": 30}
