@@ -13,7 +13,6 @@ from fastppo.cli.interrupts import Interrupts
 from fastppo.cli.train import opened_run
 from fastppo.display.banner import banner
 from fastppo.errors import ConfigError
-from fastppo.files.run_folder import check_no_runs_in
 from fastppo.machine.file_access import read_text
 from fastppo.settings import file_names
 from fastppo.settings.fixes import Set, flag, program
@@ -67,7 +66,6 @@ def parse_reproduce(argv: Sequence[str]) -> tuple[Path, Reproduce]:
 def stored_settings(folder: Path) -> dict[str, Any]:
     """The settings in the config.json of a run; ConfigError if there is none."""
     if not (folder / file_names.CONFIG_FILE).is_file():
-        check_no_runs_in(folder, lambda run: f"{program()} reproduce {run}")
         raise ConfigError(f"{folder} is not the folder of a run: it has no config.json",
                           f"{program()} reproduce runs/latest")
     return read_settings(folder / file_names.CONFIG_FILE)

@@ -22,7 +22,7 @@ from fastppo.envs.faults import truncate_text
 from fastppo.envs.make import import_callable
 from fastppo.errors import CheckpointError, ModelError, PathError
 from fastppo.files.fingerprint import fingerprint
-from fastppo.files.run_folder import check_init_from, policy_at, public_config
+from fastppo.files.run_folder import policy_at, public_config
 from fastppo.files.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.networks.heads import least_outputs
 from fastppo.networks.torch_state import default_torch
@@ -103,7 +103,7 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
 
     The log says what such a file does not have. Raises CheckpointError if it does not fit.
     """
-    check_init_from(_path(path, "init_from"), ppo.config.env_name)
+    path = _path(path, "init_from")
     own = ppo.config.model if is_user_model(ppo.config.model) else None
     found, config = read_policy(path, own)
     pairs = (found.obs_space, ppo.policy.obs_space), (found.act_space, ppo.policy.act_space)

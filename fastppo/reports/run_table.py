@@ -87,7 +87,7 @@ def read_runs(text: str) -> list[RunTable]:
 
 def check_picture_path(path: Path) -> None:
     """Raises ConfigError unless a picture can be written to `path`, by its ending and folder."""
-    check_output(path, "plot.png", ENDINGS)
+    check_output(path, ENDINGS)
     if not path.parent.is_dir():
         raise ConfigError(f"there is no folder {path.parent}", Set(output=path.name))
 

