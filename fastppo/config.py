@@ -10,11 +10,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Mapping, get_origin
 
 from fastppo.errors import ConfigError
+from fastppo.settings.aliases import unknown_names
 from fastppo.settings.fixes import Set
 from fastppo.settings.presets import preset_of
 from fastppo.settings.schedules import EXAMPLES, Scheduled, is_finite_number, is_schedule
-from fastppo.settings.script_names import unknown_settings
-from fastppo.settings.spelling import MODELS, fix_of_value
+from fastppo.settings.spelling import MODELS
 from fastppo.settings.values import LOGGERS, are_names, image_size, is_path, plain_value
 
 
@@ -302,8 +302,8 @@ class Config:
         for name, is_valid, wanted in RULES:
             value, default = getattr(self, name), default_of(name)
             if not (value is default is None or is_valid(value)):
-                fix = fix_of_value(name, value, is_valid, wanted, defaults.get(name, default))
-                raise ConfigError(f"{name} is {value!r}, but must be {wanted}", fix)
+                raise ConfigError(f"{name} is {value!r}, but must be {wanted}",
+                                  Set(**{name: defaults.get(name, default)}))
         if self.num_minibatches > (rows := self.num_envs * self.num_steps):
             raise ConfigError(f"num_minibatches {self.num_minibatches} is more than the {rows} rows"
                               f" of num_envs {self.num_envs} x num_steps {self.num_steps}",
@@ -318,8 +318,8 @@ class Config:
 
 def check_names(given: Mapping[str, Any]) -> None:
     """Raises ConfigError for all names that are no fields of Config, with ours for each."""
-    if wrong := {name: given[name] for name in given if name not in Config.__match_args__}:
-        raise ConfigError(*unknown_settings(wrong, Config.__match_args__))
+    if wrong := [name for name in given if name not in Config.__match_args__]:
+        raise ConfigError(*unknown_names("there is no setting", wrong, Config.__match_args__, ""))
 
 
 def default_of(name: str) -> Any:

@@ -55,9 +55,7 @@ class PolicyOptions:
 def check_episodes(episodes: Any) -> None:
     """Raises ConfigError unless `episodes` is a whole number, 1 or more."""
     if not isinstance(episodes, Integral) or isinstance(episodes, bool) or episodes < 1:
-        is_number = isinstance(episodes, str) and episodes.isdecimal()
         raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
-                          Set(episodes=int(episodes) or 100) if is_number else
                           evaluation_call(episodes, 100))
 
 

@@ -14,11 +14,8 @@ from typing import Any, Callable, Literal, NamedTuple, Union, get_args, get_orig
 
 from fastppo.config import Config
 from fastppo.errors import ConfigError
-from fastppo.settings.aliases import VALUE_ALIASES
-from fastppo.settings.fixes import Fix, Omit, Set
 from fastppo.settings.presets import BY_PRESET
 from fastppo.settings.schedules import Scheduled, parse_schedule
-from fastppo.settings.spelling import closest, closest_of_each, spellings
 from fastppo.settings.values import SWITCHES, parse_int, parse_sizes, split_names
 
 # The first field of each group of Config.
@@ -72,23 +69,6 @@ class Setting(NamedTuple):
         """The text that its flag stands for if no value follows; None if a value must follow."""
         return "True" if self.kind is bool else BARE_VALUES.get(self.name)
 
-    def fix(self, text: str) -> Fix:
-        """The value that `text`, which cannot be read, is near to; else the default."""
-        if self.kind == dict[str, Any]:
-            return ("put single quotes around it, and double quotes around names:"
-                    f""" --{self.name}='{{"name": 1}}'""")
-        if (meant := VALUE_ALIASES.get(text)) in self.choices:
-            return Set(**{self.name: meant})
-        if self.kind is bool and (near := closest(text, SWITCHES)):
-            return Set(**{self.name: SWITCHES[near]})
-        for spelled in spellings(text):
-            if text and self.parsed(spelled) is not None:
-                return Set(**{self.name: spelled})
-        near = closest_of_each(split_names(text), self.choices) if self.has_several \
-            else closest(text, self.choices)
-        value = near or self.default
-        return Omit(self.name) if value is None else Set(**{self.name: value})
-
     @property
     def reader(self) -> tuple[str, Callable[[str], Any]]:
         """The values in words, and the function from a text to one of them."""
@@ -113,11 +93,7 @@ class Setting(NamedTuple):
         if (value := self.parsed(text)) is None:
             # The text of an object may hold a key.
             shown = f'"{text}"' if self.kind != dict[str, Any] else "no JSON object"
-            if self.has_several and self.choices:  # the wrong ones alone
-                wrong = (word for word in split_names(text) if word not in self.choices)
-                shown = f'"{", ".join(wrong)}"'
-            raise ConfigError(f'{self.name} is {shown}, but must be {self.reader[0]}',
-                              self.fix(text))
+            raise ConfigError(f"{self.name} is {shown}, but must be {self.reader[0]}")
         return value
 
 

@@ -19,10 +19,9 @@ from fastppo.envs.source import EnvSource, check_agreement, settings_decided_by
 from fastppo.envs.vector_source import VectorEnvSource
 from fastppo.errors import ConfigError, UnknownNameError
 from fastppo.machine.child_env import without_secrets
-from fastppo.settings.aliases import FOREIGN_NAMES, nearest_setting
-from fastppo.settings.fixes import Omit, Set, Within
+from fastppo.settings.aliases import FOREIGN_NAMES, NEW_TRAINER
+from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.presets import BY_PRESET
-from fastppo.settings.script_names import NEW_TRAINER
 from fastppo.settings.spelling import MODELS
 from fastppo.spaces.observations import ObservationLayout
 
@@ -52,15 +51,12 @@ def one_environment(given: Sequence[Any], settings: dict[str, Any]) -> Any:
     return env
 
 
-def check_assignment(name: str, value: Any) -> None:
+def check_assignment(name: str) -> None:
     """Raises UnknownNameError if `name`, which a script sets on a trainer, is that of a setting."""
     if name in FOREIGN_NAMES or name in Config.__match_args__:
-        fix = nearest_setting(name, Config.__match_args__, value=value)
         raise UnknownNameError(f"{name} of a trainer cannot be set: settings are for a whole run,"
                                " in which lr, clip_range and entropy_coef may follow a schedule",
-                               Within('ppo.save("model.safetensors"), then PPO(env, {},'
-                                      ' init_from="model.safetensors")', fix)
-                               if isinstance(fix, Set) else NEW_TRAINER)
+                               NEW_TRAINER)
 
 
 def make_source(env: Any, config: Config) -> EnvSource:

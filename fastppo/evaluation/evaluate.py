@@ -17,8 +17,8 @@ from fastppo.machine.kernels import Purpose
 from fastppo.machine.noise import ActionNoise
 from fastppo.networks.torch_state import isolated_rng, preserved_buffers
 from fastppo.policy import Policy
+from fastppo.settings.aliases import unknown_names
 from fastppo.settings.fixes import Set
-from fastppo.settings.script_names import unknown_arguments
 from fastppo.settings.values import return_text
 from fastppo.stepping.environments import Environments, RunningEpisode
 
@@ -53,7 +53,7 @@ def checked_call(method: Method) -> Method:
     @functools.wraps(method)
     def call(self, *given: Any, **named: Any) -> Evaluation:
         if others := [name for name in named if name not in known]:
-            raise ConfigError(*unknown_arguments("evaluate", others, " ".join(known)))
+            raise ConfigError(*unknown_names("evaluate has no argument", others, known))
         for name, value in zip(known, given):
             if name in named:
                 raise ConfigError(f"evaluate was given {name} twice, by position and by name",

@@ -2,22 +2,22 @@
 
 import os
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Never
+from typing import Any, Never
 
 from fastppo.build.resolve import usable_device
 from fastppo.config import Config
 from fastppo.envs.env_hints import check_registered
 from fastppo.envs.make import EnvFactory
 from fastppo.envs.source import EnvSource
-from fastppo.errors import ConfigError, UnknownNameError
+from fastppo.errors import ConfigError
 from fastppo.evaluation.evaluate import Evaluation, checked_call, evaluate
 from fastppo.evaluation.factories import check_spaces
 from fastppo.files.policy_file import read_policy
 from fastppo.machine import limits
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
+from fastppo.settings.aliases import unknown_names
 from fastppo.settings.fixes import Set
-from fastppo.settings.script_names import POLICY_ATTRIBUTES, unknown_arguments
 
 
 class LoadedPolicy(Policy):
@@ -33,12 +33,6 @@ class LoadedPolicy(Policy):
         config = self.config
         model = getattr(config.model, "__name__", config.model)
         return f"<policy for {config.env_name}: {model}, of a run of {config.total_steps:,} steps>"
-
-    if not TYPE_CHECKING:  # which reports unknown names itself
-        def __getattr__(self, name: str) -> Any:
-            if name in POLICY_ATTRIBUTES:
-                raise UnknownNameError(f"a loaded policy has no {name}", POLICY_ATTRIBUTES[name])
-            return super().__getattr__(name)
 
     @checked_call
     def evaluate(self, env: Any = None, episodes: int = 100, deterministic: bool = True,
@@ -77,7 +71,8 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None, **others: Nev
     policy.
     """
     if others:
-        raise ConfigError(*unknown_arguments("load", others))
+        raise ConfigError(*unknown_names("load has no argument", others, (
+            "path", "device", "model")))
     place = usable_device(Config(device=str(device)))
     return LoadedPolicy(*read_policy(path, model)).to(place)
 

@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium.spaces import Dict, Space, Tuple
 
 from fastppo.errors import InputError, NonFiniteError
-from fastppo.settings.script_names import unknown_arguments
+from fastppo.settings.aliases import unknown_names
 from fastppo.spaces.leaves import MASK, brief_text, subspaces
 from fastppo.spaces.observations import ObservationLayout, parse_mask, with_mask
 
@@ -19,7 +19,8 @@ def stored_batch(obs, layout: ObservationLayout, mask=None, **others) -> tuple[n
     predict does not have.
     """
     if others:
-        raise InputError(*unknown_arguments("predict", others))
+        raise InputError(*unknown_names("predict has no argument", others, (
+            "obs", "deterministic", "state", "action_mask")))
     if layout.mask is None and mask is not None and mask is not True:
         raise InputError("an action mask was given, but the policy has learnt without one",
                          "leave action_mask out")

@@ -22,7 +22,7 @@ from fastppo.collect import Rollout
 from fastppo.errors import ConfigError, Error
 from fastppo.outputs.action_metrics import action_metrics
 from fastppo.outputs.background_sink import error_line
-from fastppo.settings.script_names import unknown_arguments
+from fastppo.settings.aliases import unknown_names
 from fastppo.settings.spelling import closest
 
 # The methods of a callback, and the number of their arguments.
@@ -80,7 +80,8 @@ def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[st
     `others` are arguments that learn does not have: ConfigError. Error if `ppo` learns already.
     """
     if others:
-        raise ConfigError(*unknown_arguments("learn", others))
+        raise ConfigError(*unknown_names("learn has no argument", others, (
+            "total_steps", "callbacks")))
     hooks = Hooks([*ppo.sinks, *as_callbacks(callbacks)])
     if ppo.hooks is not NO_HOOKS:
         raise learns_already()

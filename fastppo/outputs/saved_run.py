@@ -20,7 +20,7 @@ from fastppo.outputs.callbacks import NO_HOOKS, learns_already
 from fastppo.outputs.fault_handler import Result, attempt, fault_stats
 from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
 from fastppo.outputs.sinks import make_sinks
-from fastppo.settings.script_names import ATTRIBUTES
+from fastppo.settings.aliases import FOREIGN_NAMES, unknown_names
 
 
 def settings_signature() -> inspect.Signature:
@@ -65,19 +65,19 @@ class SavedRun(Run):
 
     if not TYPE_CHECKING:  # which reports unknown names itself
         def __getattr__(self, name: str) -> Any:
-            if name in ATTRIBUTES:
-                raise UnknownNameError(f"a trainer has no {name}", ATTRIBUTES[name])
+            if name in FOREIGN_NAMES:
+                raise UnknownNameError(*unknown_names("a trainer has no", [name], dir(type(self))))
             return self.__getattribute__(name)  # it raises the error of before
 
         def __setattr__(self, name: str, value: Any) -> None:
             if name not in vars(self) and "total" in vars(self):  # it is made
-                check_assignment(name, value)
+                check_assignment(name)
             super().__setattr__(name, value)
 
     @classmethod
     def load(cls, *args: Any, **others: Any) -> NoReturn:
         """Raises UnknownNameError, which says what is there instead: fastppo.load and resume."""
-        raise UnknownNameError("PPO has no load", ATTRIBUTES["load"])
+        raise UnknownNameError(*unknown_names("PPO has no", ["load"], ()))
 
     @classmethod
     def resume(cls, path: str | os.PathLike, env: Any = None, **changes: Any) -> Self:

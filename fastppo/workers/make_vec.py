@@ -9,7 +9,6 @@ import weakref
 from functools import partial
 from typing import Any, Callable, Sequence
 
-import gymnasium as gym
 import gymnasium.error as gym_errors
 import numpy as np
 from gymnasium import logger
@@ -20,8 +19,7 @@ from fastppo.config import Config, default_of
 from fastppo.envs.source import EnvSource, check_agreement
 from fastppo.errors import ConfigError, EnvError, InputError
 from fastppo.machine.arena import Arena
-from fastppo.settings.aliases import nearest_setting
-from fastppo.settings.fixes import DidYouMean, Omit, Set
+from fastppo.settings.aliases import unknown_names
 from fastppo.spaces.leaves import build_structure, leaves
 from fastppo.stepping.native_vector import parse_autoreset_mode
 from fastppo.workers import vector_stepper
@@ -80,14 +78,9 @@ def _check_call(env: Any, unknown: dict[str, Any]) -> None:
         name = unknown.get("env_name", "CartPole-v1")
         raise ConfigError("make_vec was given no environment, its first argument",
                           f'make_vec("{name}")' if isinstance(name, str) else "make_vec(MyEnv)")
-    for name in unknown:
-        known = inspect.signature(make_vec).parameters
-        fix = nearest_setting(name, known, value=unknown[name])
-        if not (isinstance(fix, Set) or isinstance(fix, DidYouMean) and fix.names):
-            fix = Omit(name), Set(env_kwargs={name: unknown[name]})
-            if name in inspect.signature(gym.make_vec).parameters:  # no argument of an environment
-                fix = Omit(name)
-        raise ConfigError(f"make_vec knows no {name!r}, only {', '.join([*known][:-1])}", fix)
+    if unknown:
+        known = [*inspect.signature(make_vec).parameters][:-1]
+        raise ConfigError(*unknown_names("make_vec has no argument", unknown, known))
     if isinstance(env, VectorEnv):
         raise ConfigError("this is a VectorEnv already", "use it as it is")
 

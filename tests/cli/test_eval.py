@@ -131,7 +131,7 @@ def test_wrong_words_are_refused_with_a_fix(run, capsys):
     (run / "best.safetensors").unlink()
     assert "has no best.safetensors" in refused(capsys, run, "--best")
     assert "--episodes=100" in refused(capsys, run, "--episodes=0")
-    assert "fix: --episodes=3" in refused(capsys, run, "--episode=3")
+    assert "did you mean --episodes?" in refused(capsys, run, "--episode=3")
     assert "python main.py eval --help lists them" in refused(capsys, run, "--num_envs=3")
     assert "takes 1 word beside its options, not 2" in refused(capsys, run, "5")
     assert "seed is -1" in refused(capsys, run, "--seed=-1")
