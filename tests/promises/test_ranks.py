@@ -234,7 +234,7 @@ def test_a_fault_of_one_process_before_it_is_connected_is_told_and_the_others_en
             "main(['--env_name=CartPole-v1', '--num_workers=1', *wrong])")
     first, other = run_of(tmp_path, 2, ["-c", code])
     try:
-        assert other.wait(timeout=60) == 2 and 'no setting "xyzzy"' in other.stderr.read()
+        assert other.wait(timeout=60) == 2 and "no setting --xyzzy" in other.stderr.read()
         time.sleep(3.0)  # it waits for the other one
         assert first.poll() is None
         first.terminate()
@@ -308,7 +308,7 @@ def test_a_script_may_train_twice(tmp_path):
 def test_an_error_that_rank_0_has_too_is_told_once(tmp_path):
     both = run_of(tmp_path, 2, [str(ROOT / "main.py"), "--xyzzy=1"])
     try:
-        assert both[0].wait(timeout=60) == 2 and 'no setting "xyzzy"' in both[0].stderr.read()
+        assert both[0].wait(timeout=60) == 2 and "no setting --xyzzy" in both[0].stderr.read()
         both[1].terminate()  # as torchrun does
         both[1].wait(timeout=5)
         assert "error" not in both[1].stderr.read()
