@@ -408,9 +408,9 @@ os.fsync = interrupted
 """
     code, _, err = finished("--num_workers=0", "--checkpoint_interval=1e-9", patch=patch)
     assert (code, len(err.splitlines())) == (130, 1)
-    assert [*Path("run").glob(".*.part")]
+    assert [*Path("run").glob(".*.part*")]
     assert command("--resume=auto", "--total_steps=96", "--num_workers=0") == 0
-    assert summary()["steps"] == 96 and not [*Path("run").glob(".*.part")]
+    assert summary()["steps"] == 96 and not [*Path("run").glob(".*.part*")]
     assert [row["global_step"] for row in table("run/metrics.csv")] == ["32", "64", "96"]
 
 
@@ -425,7 +425,7 @@ def test_two_signals_at_once_are_one_stop(number, apart):
         out, err = process.communicate()
     assert process.returncode == 128 + number and err.count("stopping; another signal") == 1
     assert Path("run/model.safetensors").is_file() and resumed_steps() == summary()["steps"]
-    assert not [*Path("run").glob(".*.part")]
+    assert not [*Path("run").glob(".*.part*")]
 
 
 @pytest.mark.full
