@@ -34,6 +34,7 @@ def make_learner(policy: Policy, config: Config, arena: Arena, ranks: Ranks) -> 
     coefficients_at(config, 1.0)  # a schedule of the user's that fails is an error now, not later
     flat = make_flat_parameters(policy, arena)
     if is_user_model(config.model) or callable(config.optimizer) or callable(config.loss):
+        flat.alone = False
         try_update(policy, config, flat)
     if policy.memory and default_of("num_minibatches") != config.num_minibatches > config.num_envs:
         log.warning("num_minibatches=%d, but minibatches of a network with memory are whole"

@@ -23,7 +23,7 @@ from fastppo.files.run_folder import (
     header_texts,
     write_error,
 )
-from fastppo.machine.file_access import read_json, read_text
+from fastppo.machine.file_access import CONTROL_CHARACTERS, read_json, read_text
 from fastppo.machine.installation import check_cuda_build, check_loggers
 from fastppo.settings import file_names
 from fastppo.settings.fixes import Omit, Set, flag
@@ -69,6 +69,9 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
         folder = place if place.is_dir() else place.parent
         check_resumed(options, folder, given or folder)
         given = folder
+    if given and str(given) != str(given).translate(CONTROL_CHARACTERS):
+        raise ConfigError(f"the run's folder {str(given)!r} has control characters in its name",
+                          "rename it")
     check_loggers(config.logger or ())
     seed = drawn if seed is None else seed
     return ChosenRun(place, given, name_of_run(config.env_name, options.name, seed), seed)

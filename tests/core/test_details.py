@@ -10,6 +10,8 @@ import pytest
 import torch
 from envs_for_tests import Chance, Counting, interrupted
 from gymnasium.spaces import Box, Discrete
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from fastppo import PPO, learner, load, reference
 from fastppo.errors import ConfigError, Error, ModelError
@@ -107,6 +109,44 @@ def test_a_subclass_may_say_what_the_policy_says(trainer):
     plain, bold = (updated(trainer(BOX, loss=loss, **settings), 1)[1] for loss in ("ppo", Bold))
     assert bold["losses/entropy"] == pytest.approx(2 * plain["losses/entropy"])
     assert isinstance(trainer(BOX, loss=Bold).learner, Bold)
+
+
+class Checkpointed(nn.Module):
+    """A model whose first layer gets its gradients by a backward within the backward."""
+
+    def __init__(self, obs_space, act_space):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 8), nn.Linear(8, 4)
+
+    def forward(self, obs):
+        grad = torch.is_grad_enabled()
+        out = self.last(checkpoint(self.first, obs.clone().requires_grad_(), use_reentrant=True)
+                        if grad else self.first(obs))
+        return out[:, :3], out[:, 3]
+
+
+def test_gradients_beside_those_of_the_loss_are_not_lost(trainer):
+    weight = torch.ones((), requires_grad=True)
+    ppo = trainer(partial(Chance, Box(-9, 9, (3,), np.float32), Discrete(3)), model=Checkpointed,
+                  loss=lambda *given: (total_loss(*given)[0] + weight ** 2, {}))
+    for drops in (False, True):
+        before = ppo.policy.net.first.weight.detach().clone()
+        if drops:
+            ppo.policy.zero_grad()
+        ppo.update(ppo.collect())
+        assert weight.grad is not None and (ppo.policy.net.first.weight != before).any()
+
+
+def test_statistics_of_a_loss_are_added_by_name_over_microbatches(trainer):
+    calls = []
+
+    def loss(*given):
+        calls.append({"one": 1.0, "two": 2.0})
+        names = sorted(calls[-1], reverse=len(calls) % 2 == 0)
+        return total_loss(*given)[0], {name: calls[-1][name] for name in names}
+    ppo = trainer(BOX, loss=loss, num_microbatches=2)
+    stats = ppo.update(ppo.collect())
+    assert (stats["losses/one"], stats["losses/two"]) == (1.0, 2.0)
 
 
 def test_a_loss_is_given_samples_coefficients_and_what_is_fresh(trainer):

@@ -378,7 +378,7 @@ def test_an_environment_that_training_steps_is_not_evaluated_in(trainer):
     for make in (lambda: env, lambda: gym.wrappers.TimeLimit(env, 3)):
         ppo = trainer(make, num_envs=1, num_steps=6)
         before = ppo.collect().obs.clone()
-        with pytest.raises(EnvError, match="returned the one that training steps"):
+        with pytest.raises(ConfigError, match="returned the one that training steps"):
             ppo.evaluate(episodes=1)
         ppo.update(ppo.rollout)
         assert ppo.collect().obs[0, 0] == before[-1, 0]  # its running episode goes on
