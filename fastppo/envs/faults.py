@@ -8,7 +8,7 @@ import traceback
 from contextlib import contextmanager
 from typing import Any, Iterator
 
-from fastppo.errors import EnvError, FaultPlace
+from fastppo.errors import EnvError, FaultPlace, exception_text
 from fastppo.settings.fixes import Fix, Set, Within
 from fastppo.spaces.observations import NonFiniteValue
 
@@ -18,7 +18,6 @@ NO_OPENGL = ("MuJoCo cannot draw on a screen, or with the library that the envir
 IN_MAIN = Within("correct the environment; with {} a breakpoint() in it works", Set(num_workers=0))
 HANGS = "mend what hangs, or give it more time by reset_timeout"
 CLOSE_SECONDS = 2.0  # for the close() of all environments together
-MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 
 log = logging.getLogger("fastppo")
 
@@ -87,14 +86,11 @@ def env_error(where: str, field: str, error: BaseException, fix: Fix = IN_MAIN) 
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         raise error
     fix = HANGS if isinstance(error, OutOfTime) else fix
-    # Unlike str(error), this cannot raise.
-    message = truncate_text("".join(traceback.format_exception_only(error)), MESSAGE_MAX)
-    cannot_draw = "OpenGL platform" in message or "'glGetError'" in message
+    cannot_draw = any(text in exception_text(error) for text in ("OpenGL platform", "'glGetError'"))
     # Its traceback has lines of fastppo, or of MuJoCo, alone.
     wrong = NO_OPENGL if cannot_draw else _result_fix(field, error)
-    trace = "" if wrong else "".join(traceback.format_exception(error))
-    what = f"{where} failed in {field}: {message}{truncate_text(trace, TRACE_MAX)}"
-    return EnvError(what.rstrip().encode(errors="backslashreplace").decode(), wrong or fix)
+    what = f"{where} failed in {field}: {exception_text(error, trace=not wrong)}"
+    return EnvError(what, wrong or fix)
 
 
 def _result_fix(field: str, error: BaseException) -> Fix:
@@ -117,13 +113,6 @@ def _result_fix(field: str, error: BaseException) -> Fix:
         reset = (Set(nan_policy="reset_env"),) if field == "step()" else ()
         return "look for divisions by 0 and overflows in it", *reset
     return "correct what the environment returns, or the space that it declares"
-
-
-def truncate_text(text: str, limit: int) -> str:
-    """`text`; only its beginning and end if it is longer than `limit` characters."""
-    if len(text) <= limit:
-        return text
-    return f"{text[:limit // 2]}\n[{len(text) - limit} characters left out]\n{text[-(limit // 2):]}"
 
 
 def close_all(envs: list) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastppo.config import Config, default_of
-from fastppo.envs.faults import truncate_text
 from fastppo.envs.make import WRAPPING, Factory
-from fastppo.errors import CheckpointError, FaultPlace
+from fastppo.errors import CheckpointError, FaultPlace, truncate_text
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file

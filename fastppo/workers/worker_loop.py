@@ -7,7 +7,7 @@ import sys
 import time
 
 from fastppo.envs import faults
-from fastppo.errors import Error
+from fastppo.errors import Error, truncate_text
 from fastppo.machine.arena import Arena
 from fastppo.settings.fixes import fix_text
 from fastppo.workers import protocol
@@ -56,10 +56,10 @@ def end_first_lines() -> None:
 
 def error_message(error: Error) -> bytes:
     """An error as the fields of a Failure, pickled; long texts are cut, a long fix is a text."""
-    what, fix = faults.truncate_text(error.what, ERROR_CHARS), error.fix
+    what, fix = truncate_text(error.what, ERROR_CHARS), error.fix
     text = fix_text(fix, shell=False)
     if len(text) > ERROR_CHARS:
-        fix = faults.truncate_text(text, ERROR_CHARS)
+        fix = truncate_text(text, ERROR_CHARS)
     return pickle.dumps((what, fix, getattr(error, "places", ()), type(error).__name__))
 
 

@@ -159,16 +159,15 @@ def net(answer):
     (lambda out: (out[:, :3], out[:, 3].bfloat16()), r"float32 \[2, 3\], bfloat16 \[2\]"),
     (lambda out: (out[:, :3].double(), out[:, 3]), r"float64 \[2, 3\], float32 \[2\]"),
     (lambda out: (out[:, :3].long(), out[:, 3]), r"returned \(int64 \[2, 3\], float32 \[2\]\)"),
-    (lambda out: 1 / 0, "failed in .*: ZeroDivisionError"),
-    (lambda out: out @ out, "failed in .*: Runtime")])
+    (lambda out: 1 / 0, "failed: ZeroDivisionError"),
+    (lambda out: out @ out, "failed: RuntimeError")])
 def test_a_model_whose_forward_is_wrong_is_told_what_to_return(trainer, answer, said):
-    fix = ".*accept these arguments, and " * said.startswith("failed") + r"return \(action"
-    with pytest.raises(ModelError, match=rf"{said}[^\n]*\n  fix: {fix}"):
+    with pytest.raises(ModelError, match=rf"{said}[\s\S]*\n  fix: return \(action"):
         trainer(Chance, model=net(answer))
 
 
-def test_what_a_model_raises_is_named_with_its_line(trainer):
-    with pytest.raises(ModelError, match=r"failed in test_input.py, line \d+: ZeroDivisionError"):
+def test_what_a_model_raises_has_its_traceback(trainer):
+    with pytest.raises(ModelError, match=r'failed: ZeroDiv[\s\S]*test_input.py", line \d+, in <la'):
         trainer(Chance, model=net(lambda out: 1 / 0))
     with pytest.raises(ModelError, match=r"failed: TypeError: .*positional argument"):
         trainer(Chance, model=type("Two", (net(None),), {"forward": lambda self: None}))
@@ -180,11 +179,11 @@ def test_a_model_that_cannot_learn_is_refused_before_the_first_step(trainer):
             super().__init__()
             self.requires_grad_(False)
 
-    with pytest.raises(ModelError, match=r"without a gradient\n  fix: .*requires_grad_"):
+    with pytest.raises(ModelError, match="has no parameters to train"):
         trainer(Chance, model=Frozen)
     for wrong in (lambda out: (out[:, :3].detach(), out[:, 3].detach()),
                   lambda out: (Categorical(logits=out[:, :3].detach()), out[:, 3].detach())):
-        with pytest.raises(ModelError, match=r"without a gradient\n  fix: leave out detach"):
+        with pytest.raises(ModelError, match="failed: .*does not require grad"):
             trainer(Chance, model=net(wrong))
     trainer(Chance, model=net(lambda out: (Categorical(logits=out[:, :3]), out[:, 3].detach())))
 
@@ -216,15 +215,13 @@ class LateSuper(torch.nn.Module):
         super().__init__()
 
 
-@pytest.mark.parametrize(("model", "fix"), [
-    (lambda: None, "give a torch.nn.Module subclass"),
-    (lambda *spaces: 1 / 0, "correct it there"),
-    (NoSuper, "begin its __init__ with super"), (LateSuper, "begin its __init__ with super"),
-    (lambda *spaces: None, "give a torch.nn.Module subclass")])
-def test_a_model_that_cannot_be_made_is_refused(trainer, model, fix):
-    with pytest.raises(ModelError, match=f"\n  fix: {fix}") as caught:
+@pytest.mark.parametrize(("model", "said"), [
+    (lambda: None, "takes 0 positional"), (lambda *spaces: 1 / 0, "ZeroDivisionError"),
+    (NoSuper, "no attribute '_parameters'"), (LateSuper, r"before Module.__init__\(\)"),
+    (lambda *spaces: None, "returned NoneType")])
+def test_a_model_that_cannot_be_made_is_refused(trainer, model, said):
+    with pytest.raises(ModelError, match=rf"failed: .*{said}[\s\S]*fix: give a torch.nn.Module"):
         trainer(Chance, model=model)
-    assert "in test_input.py, line" in caught.value.what or fix != "correct it there"
 
 
 INSTANCE = torch.nn.Linear(2, 3)
