@@ -63,7 +63,7 @@ def exception_text(error: BaseException, trace: bool = True) -> str:
     text = truncate_text("".join(traceback.format_exception_only(error)), MESSAGE_MAX)
     if trace:
         text += truncate_text("".join(traceback.format_exception(error)), TRACE_MAX)
-    return text.rstrip().encode(errors="backslashreplace").decode()
+    return text.strip().encode(errors="backslashreplace").decode()
 
 
 @contextmanager
