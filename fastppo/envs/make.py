@@ -134,8 +134,8 @@ def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None,
         name, constructor = getattr(env, "__qualname__", type(env).__name__), env
     else:
         name = PYTHON_NAMES.get(setting, setting)  # no command can give it
-        raise ConfigError(f"{name} is {env!r}, but must be an id, a class or a callable",
-                          "give a function that makes the environment: lambda: MyEnv()")
+        raise ConfigError(f"{name} is {env!r}, but must be an id, a class or a callable that makes"
+                          " an environment, or a simulator without wrappers")
     if isinstance(constructor, EnvSpec):  # preprocessing sets what a game's id says
         given = {**({} if games else constructor.kwargs), **(kwargs or {})}
         if given.get("frameskip", 1) != 1 and (games.skip if games else images.frame_skip) > 1:

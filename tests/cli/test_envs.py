@@ -198,7 +198,7 @@ def test_an_environment_of_ones_own_is_shown_too(command, tmp_path, monkeypatch)
     assert "  observations    Dict('camera': Box(3, 4) float32, 'speed': Discrete(3))" in out
     assert max(map(len, out.splitlines())) <= 80
     code, _, err = command("my_games:Rewarding")
-    assert code == 1 and "the reward is None, not a number\n  fix: correct what" in err
+    assert code == 1 and "the reward is None, not a number\n  fix: step() must" in err
     code, _, err = command("my_games:Broken")
     assert code == 2 and "has no observation_space" in err
     code, _, err = command("my_games:Missing")

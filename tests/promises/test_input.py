@@ -515,11 +515,11 @@ OLD = [{"step": lambda obs, rew, term, trunc, info: (obs, rew, term, info)},
 
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("says", OLD)
-def test_answers_of_the_old_api_are_recognised(trainer, says, wrapped):
+def test_answers_of_the_old_api_are_told_todays(trainer, says, wrapped):
     name = next(iter(says))
     ppo = trainer(lambda: Says(**says), max_episode_steps=9 if wrapped else None)
     for ask in (ppo.collect, lambda: ppo.evaluate(1)):
-        with pytest.raises(EnvError, match=rf"{name}\(\) must return .*(old API of gym|`return`)"):
+        with pytest.raises(EnvError, match=rf"unpack(.|\n)*{name}\(\) must return "):
             ask()
 
 
@@ -528,7 +528,7 @@ def test_an_unpacking_error_of_the_environments_own_is_not_taken_for_the_old_api
         first, second = answer
     with pytest.raises(EnvError, match="to unpack") as caught:
         trainer(lambda: Says(step=broken)).collect()
-    assert "old API" not in str(caught.value)
+    assert "must return" not in str(caught.value)
 
 
 class Pair(gym.Env):
@@ -558,12 +558,12 @@ ZERO = np.zeros(2, np.float32)
 
 @pytest.mark.parametrize("make, what, fix", [
     (lambda: Pair(reset=ZERO), "the info is float32, not a dict",
-     "correct what the environment returns"),
+     " must return "),
     (lambda: Pair(step=({}, 1.0, False, False, {})), "the observation is dict, not an array",
-     "correct what the environment returns"),
+     " must return "),
     (lambda: Pair(step=("go", 1.0, False, False, {})), "the observation is str, not an array",
-     "correct what the environment returns"),
-    (NoAction, "takes 1 positional argument but 2 were given", "def step(self, action)")])
+     " must return "),
+    (NoAction, "takes 1 positional argument but 2 were given", "step() must return")])
 def test_an_answer_of_another_type_is_named_with_what_to_return(trainer, make, what, fix):
     with pytest.raises(EnvError) as caught:
         trainer(make).collect()
@@ -576,7 +576,7 @@ def test_a_vector_environment_of_the_old_api_is_recognised(trainer, vector):
     env = gym.vector.SyncVectorEnv([lambda: Odd()] * 2)
     step = env.step
     env.step = lambda actions: step(actions)[:4] if vector else None
-    with pytest.raises(EnvError, match=r"step\(\) must return .*(old API of gym|`return`)"):
+    with pytest.raises(EnvError, match=r"unpack(.|\n)*step\(\) must return"):
         trainer(env, num_envs=2).collect()
 
 
@@ -812,7 +812,7 @@ def test_an_environment_that_is_made_already_is_refused_by_the_name_of_its_setti
     for name, ask in (("env", lambda: trainer(env)),
                       ("env", lambda: trainer(Chance).evaluate(env=env)),
                       ("eval_env", lambda: trainer("CartPole-v1", eval_env=env))):
-        with pytest.raises(ConfigError, match=f"^{name} is .*Chance.*\n  fix: give a function"):
+        with pytest.raises(ConfigError, match=f"^{name} is .*Chance.* a callable that makes"):
             ask()
 
 
