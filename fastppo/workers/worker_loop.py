@@ -1,9 +1,7 @@
 """The loop of a worker process: wait for a command, run it, report its end."""
 
-import contextlib
 import os
 import pickle
-import sys
 import time
 
 from fastppo.envs import faults
@@ -25,7 +23,6 @@ def worker_loop(job: bytes, mailbox_fd: int, arena_fd: int, parent: int) -> None
     stamps, name, generation = arena["stamps"][index], "its start", 0
     try:
         made = pickle.loads(make)(arena, sync)
-        end_first_lines()
         while True:
             done.at(protocol.IDLE, 0)
             done.post(generation)
@@ -45,13 +42,6 @@ def worker_loop(job: bytes, mailbox_fd: int, arena_fd: int, parent: int) -> None
         done.state = protocol.FAILED
         cells.hint.hint(protocol.ALARM)
         os._exit(1)
-
-
-def end_first_lines() -> None:
-    """Marks in the output that what follows is not of the start."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or None
-        sys.stdout.flush()
-        os.write(1, protocol.STARTED)
 
 
 def error_message(error: Error) -> bytes:

@@ -395,7 +395,7 @@ def test_a_seed_that_fits_no_environments_is_refused(seed):
 
 
 def test_no_environment_is_none():
-    with pytest.raises(ConfigError, match="make_vec was given no environment, .*\n  fix: make_vec"):
+    with pytest.raises(ConfigError, match="make_vec was given None, not an id"):
         make_vec(None)
 
 
@@ -452,9 +452,6 @@ def test_a_name_without_a_colon_is_an_id_and_imports_nothing(tmp_path, monkeypat
 
 
 CALLS = [
-    (lambda: make_vec(), 'make_vec("CartPole-v1")'),
-    (lambda: make_vec(env_name="Acrobot-v1"), 'make_vec("Acrobot-v1")'),
-    (lambda: make_vec(env_name=Chance), "make_vec(MyEnv)"),
     (lambda: PPO("CartPole-v1", progress=True), 'progress="lines"'),
 ]
 
