@@ -21,7 +21,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing
 
 from fastppo.config import default_of
-from fastppo.envs.env_hints import is_atari_id
+from fastppo.envs.families import is_atari_id
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.values import image_size

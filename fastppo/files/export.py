@@ -24,9 +24,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from fastppo import __version__
-from fastppo.envs import faults
 from fastppo.envs.make import make_factory
-from fastppo.errors import ConfigError, ExportError
+from fastppo.errors import ConfigError, ExportError, truncate_text
 from fastppo.files.export_formats import format_of
 from fastppo.files.export_graph import Graph, inputs_of, outputs_of
 from fastppo.files.export_samples import Recording, play_episodes, predict_step, sample_episodes
@@ -81,7 +80,7 @@ def write_graph(policy: Policy, path: Path, to: str, steps: Recording, env_name:
             data = make(graph, example, json.dumps(graph_metadata(policy, env_name)))
         except Exception as error:  # the network may do anything that a graph cannot
             raise ExportError(f"the network cannot be made a graph for {to}:"
-                              f" {type(error).__name__}: {faults.truncate_text(str(error), 500)}",
+                              f" {type(error).__name__}: {truncate_text(str(error), 500)}",
                               FORWARD_ADVICE) from error
         check_graph(policy, run(data), steps, to)
     write_file(path, data)

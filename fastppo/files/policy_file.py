@@ -18,9 +18,8 @@ from fastppo.build.compiled_support import is_plain_mlp
 from fastppo.build.model import build_policy
 from fastppo.build.network_size import least_parameters
 from fastppo.config import Config
-from fastppo.envs.faults import truncate_text
 from fastppo.envs.make import import_callable
-from fastppo.errors import CheckpointError, ModelError, PathError
+from fastppo.errors import CheckpointError, ModelError, PathError, truncate_text
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import check_init_from, policy_at, public_config
 from fastppo.files.tensor_file import read_tensor_file, write_tensor_file

@@ -26,12 +26,6 @@ def closest(text: str, choices: Iterable[str], least: float = 0.6) -> str | None
     return next(iter(difflib.get_close_matches(first, choices, 1, least)), None)
 
 
-def closest_few(text: str, choices: Iterable[str], count: int = 3) -> list[str]:
-    """Up to `count` of `choices` that `text` resembles most, in either case of both."""
-    known = {choice.lower(): choice for choice in choices}
-    return [known[near] for near in difflib.get_close_matches(text.lower(), known, count, 0.5)]
-
-
 def spellings(text: str) -> tuple[str, ...]:
     """`text`, then what it may be meant to be: 1_000 for 1,000, 0.1 for 0,1, cosine:1 for cos:1."""
     thousands = re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", text)
