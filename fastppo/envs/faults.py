@@ -13,8 +13,10 @@ from fastppo.settings.fixes import Fix, Set, Within
 from fastppo.spaces.observations import NonFiniteValue
 
 CONTRACT = {
-    "step()": "step() must return (obs, reward, terminated, truncated, info), and take the action",
-    "reset()": "reset() must return (obs, info), and take seed and options by name"}
+    "step()": "step() must take the action, and return (obs, reward, terminated, truncated, info)"
+              " as its spaces declare",
+    "reset()": "reset() must take seed and options by name, and return (obs, info) as its spaces"
+               " declare"}
 IN_MAIN = Within("correct the environment; with {} a breakpoint() in it works", Set(num_workers=0))
 HANGS = "mend what hangs, or give it more time by reset_timeout"
 CLOSE_SECONDS = 2.0  # for the close() of all environments together
@@ -101,7 +103,7 @@ def _result_fix(field: str, error: BaseException) -> Fix:
     if isinstance(error, NonFiniteValue) and field in CONTRACT:
         reset = (Set(nan_policy="reset_env"),) if field == "step()" else ()
         return "look for divisions by 0 and overflows in it", *reset
-    return f"{CONTRACT.get(field, 'correct what the environment returns')}, of the declared spaces"
+    return CONTRACT.get(field, "correct what the environment returns, or the space it declares")
 
 
 def close_all(envs: list) -> None:

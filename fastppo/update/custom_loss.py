@@ -52,8 +52,6 @@ def describe_output(out: Any) -> str:
     """Type and shape of a network's or a function's output, such as (float32 [2, 3], int)."""
     if isinstance(out, (tuple, list)):
         return f"({', '.join(map(describe_output, out))})"
-    if isinstance(out, dict):
-        return f"{{{', '.join(f'{name!r}: {describe_output(x)}' for name, x in out.items())}}}"
     if isinstance(out, Distribution):
         return f"{type(out).__name__} {list(out.batch_shape + out.event_shape)}"
     if isinstance(out, Tensor):

@@ -355,7 +355,7 @@ def wrapped_pong():
 @pytest.mark.parametrize("settings, what", [
     ({"frame_skip": 4}, "but wrapped_pong skips 4 frames itself\n"
      "  fix: leave --frame_skip out"),
-    ({"preset": "atari"}, "is made with preprocessing of its own\n"
+    ({"preset": "atari"}, "and the action space Discrete(6)\n"
      "  fix: --preprocessing=none --end_on_life_loss=False")])
 def test_a_game_with_preprocessing_of_its_own_is_not_preprocessed_again(trainer, settings, what):
     pytest.importorskip("cv2")
@@ -390,7 +390,7 @@ def test_the_fix_for_observations_of_the_emulators_memory_trains(trainer):
     ram = {"obs_type": "ram"}
     with pytest.raises(ConfigError) as caught:
         trainer("ALE/Pong-v5", env_kwargs=ram, preset="auto")
-    assert caught.value.shell.endswith("fix: leave --env_kwargs out; or --preset=none")
+    assert caught.value.shell.endswith("fix: --preprocessing=none --end_on_life_loss=False")
     assert trainer("ALE/Pong-v5", env_kwargs=ram, preset="none").collect().obs.shape[2:] == (128,)
 
 
@@ -407,7 +407,7 @@ def test_stacked_observations_of_another_dtype_are_refused_without_a_traceback(t
     with pytest.raises(EnvError, match="Cannot cast array data") as caught:
         trainer(Fractions, frame_stack=4).collect()
     assert "Traceback" not in str(caught.value)
-    assert str(caught.value).endswith("or the space that it declares")
+    assert str(caught.value).endswith("as its spaces declare")
 
 
 @NEEDS_ALE

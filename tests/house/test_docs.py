@@ -24,7 +24,6 @@ from fastppo.build.arena_layout import rollout_spec
 from fastppo.build.model import build_policy
 from fastppo.cli import compare, envs, eval, export, main, play, plot, replay, reproduce
 from fastppo.machine.arena import Arena
-from fastppo.outputs import callbacks
 from fastppo.settings import script_names
 from fastppo.settings.aliases import LIBRARY_NAMES
 from fastppo.settings.fixes import Set
@@ -231,6 +230,6 @@ def test_the_page_for_users_of_other_libraries_has_the_names_that_are_answered()
             assert all(f"`{one}" in ours[name] for one in answer.on.settings), name
     for name, right in ours.items():
         assert right != "the same names" or name in settings(), name
-    theirs = {*script_names.ATTRIBUTES, *script_names.PUBLIC_NAMES, *callbacks.SB3_EVENTS,
+    theirs = {*script_names.ATTRIBUTES, *script_names.PUBLIC_NAMES,
               *script_names.ARGUMENTS["learn"][1], *script_names.ARGUMENTS["predict"][1]}
     assert [name for name in theirs if not re.search(rf"\b{name}\b", page)] == []

@@ -731,7 +731,7 @@ def test_a_limit_of_processes_is_one_error_and_leaves_nobody(monkeypatch):
     real, calls = subprocess.Popen, itertools.count()
 
     def limited(*args, **kwargs):
-        if next(calls) > 1:  # the first is the shell of exit_message, the second is worker 0
+        if next(calls):  # the first is worker 0
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         return real(*args, **kwargs)
     monkeypatch.setattr(subprocess, "Popen", limited)

@@ -516,7 +516,7 @@ def test_answers_of_the_old_api_are_told_todays(trainer, says, wrapped):
     name = next(iter(says))
     ppo = trainer(lambda: Says(**says), max_episode_steps=9 if wrapped else None)
     for ask in (ppo.collect, lambda: ppo.evaluate(1)):
-        with pytest.raises(EnvError, match=rf"unpack(.|\n)*{name}\(\) must return "):
+        with pytest.raises(EnvError, match=rf"unpack(.|\n)*{name}\(\) must take .*return "):
             ask()
 
 
@@ -525,7 +525,7 @@ def test_an_unpacking_error_of_the_environments_own_is_not_taken_for_the_old_api
         first, second = answer
     with pytest.raises(EnvError, match="to unpack") as caught:
         trainer(lambda: Says(step=broken)).collect()
-    assert "must return" not in str(caught.value)
+    assert "must take" not in str(caught.value)
 
 
 class Pair(gym.Env):
@@ -555,12 +555,12 @@ ZERO = np.zeros(2, np.float32)
 
 @pytest.mark.parametrize("make, what, fix", [
     (lambda: Pair(reset=ZERO), "the info is float32, not a dict",
-     " must return "),
+     " must take "),
     (lambda: Pair(step=({}, 1.0, False, False, {})), "the observation is dict, not an array",
-     " must return "),
+     " must take "),
     (lambda: Pair(step=("go", 1.0, False, False, {})), "the observation is str, not an array",
-     " must return "),
-    (NoAction, "takes 1 positional argument but 2 were given", "step() must return")])
+     " must take "),
+    (NoAction, "takes 1 positional argument but 2 were given", "step() must take the action")])
 def test_an_answer_of_another_type_is_named_with_what_to_return(trainer, make, what, fix):
     with pytest.raises(EnvError) as caught:
         trainer(make).collect()
@@ -573,7 +573,7 @@ def test_a_vector_environment_of_the_old_api_is_recognised(trainer, vector):
     env = gym.vector.SyncVectorEnv([lambda: Odd()] * 2)
     step = env.step
     env.step = lambda actions: step(actions)[:4] if vector else None
-    with pytest.raises(EnvError, match=r"unpack(.|\n)*step\(\) must return"):
+    with pytest.raises(EnvError, match=r"unpack(.|\n)*step\(\) must take"):
         trainer(env, num_envs=2).collect()
 
 

@@ -315,7 +315,7 @@ def test_a_checkpoint_goes_on_with_new_episodes(trainer, tmp_path, caplog):
     (lambda obs, *rest: (obs.to("meta"), *rest), EnvError, "on meta, not"),
     (lambda obs, *rest: (obs * torch.nan, *rest), EnvError, "observation of environment 0, step 1"),
     (lambda obs, rew, *rest: (obs, rew / 0, *rest), EnvError, "rewards of environment 0, step 0"),
-    (lambda *found: found[:4], EnvError, "must return")])
+    (lambda *found: found[:4], EnvError, "must take the action")])
 def test_a_simulators_fault_is_named(trainer, change, error, text):
     ppo = trainer(Changed(change), num_steps=STEPS)
     with pytest.raises(error, match=text):

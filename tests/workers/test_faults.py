@@ -92,10 +92,10 @@ BAD_ANSWERS = {
     "reward 1j": (paying(1j), "reward is 1j"),
     "reward object": (paying(object()), "reward"),
     "four parts": (lambda env: (np.zeros(2, np.float32), 0.0, False, {}),
-                   r"(?s)expected 5, got 4.*step\(\) must return \(obs, reward, termin"),
+                   r"(?s)expected 5, got 4.*step\(\) must take .*return \(obs, reward, termin"),
     "six parts": (lambda env: (np.zeros(2, np.float32), 0.0, False, False, {}, 1),
-                  r"(?s)too many values.*step\(\) must return"),
-    "no parts": (lambda env: None, r"(?s)NoneType.*step\(\) must return"),
+                  r"(?s)too many values.*step\(\) must take"),
+    "no parts": (lambda env: None, r"(?s)NoneType.*step\(\) must take"),
     "term None": (lambda env: (np.zeros(2, np.float32), 0.0, None, None, {}), "truncated is None"),
     "trunc dict": (lambda env: (np.zeros(2, np.float32), 0.0, False, {}, {}), "truncated is {}"),
     "term text": (lambda env: (np.zeros(2, np.float32), 0.0, "", False, {}), "truncated is ''"),
@@ -125,8 +125,8 @@ def test_a_wrong_answer_in_a_worker_is_the_same_error_with_the_workers_number(na
 @pytest.mark.parametrize("reply, text", [
     ((np.zeros(3, np.float32), {}), r"observation has shape \(3,\)"),
     ((np.array([NAN, 0], np.float32), {}), r"observation\[0\] is nan"),
-    (np.zeros(3, np.float32), r"(?s)unpack.*reset\(\) must return \(obs, info\)"),
-    (None, r"(?s)NoneType.*reset\(\) must return"),
+    (np.zeros(3, np.float32), r"(?s)unpack.*reset\(\) must take .*return \(obs, info\)"),
+    (None, r"(?s)NoneType.*reset\(\) must take"),
 ])
 def test_a_wrong_answer_to_reset_names_the_episode_that_did_not_begin(reply, text):
     error = failure(lambda env: reply, 0, at=-1)
@@ -136,8 +136,8 @@ def test_a_wrong_answer_to_reset_names_the_episode_that_did_not_begin(reply, tex
 
 
 @pytest.mark.parametrize("name, fix", [
-    ("reward [1]", "must return (obs, reward,"),
-    ("an infinity", "--nan_policy=reset_env"), ("text", "of the declared spaces")])
+    ("reward [1]", "return (obs, reward,"),
+    ("an infinity", "--nan_policy=reset_env"), ("text", "as its spaces declare")])
 def test_the_fix_of_a_wrong_answer_says_what_to_return(name, fix):
     assert fix in fix_text(failure(BAD_ANSWERS[name][0], 0).fix, shell=True)
 
