@@ -1,32 +1,28 @@
 """Rules about settings that exclude or need each other, whatever the environment; no torch here."""
 
 import re
-from typing import Any, Sequence
+from typing import Any, Iterable, Sequence
 
-from fastppo.config import Config, default_of
+from fastppo.config import Config, default_of, having
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Omit, Set, format_value, program
 from fastppo.workers.count import can_start_workers, needs_workers
-
-# Settings that the compiled kernels know with their defaults alone: of networks, acting, learning.
-NOT_IN_NETWORK = "rnn layer_norm actor_keys critic_keys"
-NOT_IN_ACTING = "std final_tanh norm_values compile"
-NOT_IN_LEARNER = "critic_lr grad_clipping optimizer loss"
 
 
 def check_config(config: Config) -> None:
     """Raises ConfigError for settings that contradict each other in every environment."""
     check_env_kwargs(config)
-    for satisfied, needed, names in _needs(config):
-        if not satisfied and (name := first_changed(config, names)):
+    for name, (other, *values) in having("needs").items():
+        needed = Set(**{other: values[0]})
+        if effective(config, other) not in values and first_changed(config, [name]):
             raise ConfigError(f"{name} is {getattr(config, name)}, but does nothing without"
                               f" {needed.text(shell=False)}", (needed, Omit(name)))
     for wrong, what, fix in _conflicts(config):
         if wrong:
             raise ConfigError(what, fix)
     for name, compiled, general, settings in (
-            ("acting", "local", "central", f"{NOT_IN_NETWORK} {NOT_IN_ACTING}"),
-            ("learner", "kernel", "torch", f"{NOT_IN_NETWORK} {NOT_IN_ACTING} {NOT_IN_LEARNER}")):
+            ("acting", "local", "central", needing_torch("network", "acting")),
+            ("learner", "kernel", "torch", having("needs_torch"))):
         reason = (unsupported_value(config, precision=("auto", "fp32"))
                   or changed_setting(config, settings))
         if getattr(config, name) == compiled and reason:
@@ -47,9 +43,14 @@ def unsupported(name: str, compiled: str, reason: str, general: str) -> ConfigEr
     return ConfigError(f"{name}={compiled} does not support {reason}", Set(**{name: general}))
 
 
-def first_changed(config: Config, names: str) -> str:
+def needing_torch(*parts: str) -> list[str]:
+    """The settings that compiled kernels know with their defaults alone, in these `parts`."""
+    return [name for name, part in having("needs_torch").items() if part in parts]
+
+
+def first_changed(config: Config, names: Iterable[str]) -> str:
     """The first of some settings that does not have its default; "" if all do."""
-    return next((name for name in names.split() if getattr(config, name) != default_of(name)), "")
+    return next((name for name in names if getattr(config, name) != default_of(name)), "")
 
 
 def is_user_model(model: Any) -> bool:
@@ -63,16 +64,9 @@ def normalises_rewards(config: Config) -> bool:
     return config.reward_scale == 1 and not config.clip_rewards if chosen is None else chosen
 
 
-def _needs(config: Config):
-    """Rows of (it is satisfied, what is needed, settings that have no effect without it)."""
-    return (
-        (config.distribution == "state_gaussian", Set(distribution="state_gaussian"),
-         "min_std std_scale"),
-        (config.sde, Set(sde=True), "sde_sample_freq"),
-        (config.rnn != "none", Set(rnn="gru"), "rnn_size"),
-        (config.norm_obs, Set(norm_obs=True), "obs_limit"),
-        (normalises_rewards(config), Set(norm_rewards=True), "reward_limit"),
-        (config.optimizer == "adam", Set(optimizer="adam"), "adam_eps"))
+def effective(config: Config, name: str) -> Any:
+    """The value of a setting, with that of norm_rewards resolved."""
+    return normalises_rewards(config) if name == "norm_rewards" else getattr(config, name)
 
 
 def _conflicts(config: Config):
@@ -95,9 +89,6 @@ def _conflicts(config: Config):
         (config.shared_critic and config.actor_keys != config.critic_keys,
          "actor and critic cannot share layers, because actor_keys and critic_keys differ",
          Set(shared_critic=False)),
-        (isinstance(config.worker_env, str),
-         f"worker_env is {config.worker_env!r}, but must be names", Set(worker_env=(
-             config.worker_env,))),
         (config.vec in ("native", "envpool") and config.nan_policy == "reset_env",
          "nan_policy=reset_env resets one environment, which a vector environment cannot",
          Omit("nan_policy")),
@@ -119,7 +110,7 @@ def unsupported_value(config: Config, **supported: Sequence[str]) -> str:
     return next((f"{name}={getattr(config, name)}" for name in others), "")
 
 
-def changed_setting(config: Config, names: str) -> str:
+def changed_setting(config: Config, names: Iterable[str]) -> str:
     """The first of some settings without its default, as name=value; "" if all have it."""
     name = first_changed(config, names)
     value = getattr(config, name, None)

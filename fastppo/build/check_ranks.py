@@ -3,14 +3,9 @@
 from typing import Any, Sequence
 
 from fastppo.build.check_config import first_changed
-from fastppo.config import Config
+from fastppo.config import Config, having
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Omit, Set
-
-# Settings that may differ between the ranks of a run.
-OF_A_RANK = {"device", "device_ids", "num_workers", "torch_threads", "update_threads", "seed",
-             "run_dir", "progress", "logger"}
-OF_ONE_PROCESS = "rnn recompute_advantages rpo_alpha on_worker_failure"  # for one process
 
 
 def check_ranks(config: Config, count: int) -> None:
@@ -20,7 +15,7 @@ def check_ranks(config: Config, count: int) -> None:
         raise ConfigError(f"num_envs is {config.num_envs}, but each of the {count} processes has as"
                           " many environments", Set(num_envs=fitting))
     why = "is for a run of one process, and torchrun has started " + str(count)
-    if name := first_changed(config, OF_ONE_PROCESS):
+    if name := first_changed(config, having("one_process")):
         raise ConfigError(f"{name}={getattr(config, name)} {why}", Omit(name))
     if config.vec != "workers":
         raise ConfigError(f"vec={config.vec}, as that of a VectorEnv, {why}", (
@@ -35,7 +30,8 @@ def check_ranks(config: Config, count: int) -> None:
 
 def trained_by(config: Config) -> dict[str, str]:
     """The settings that must be the same on all ranks, as texts."""
-    return {name: repr(value) for name, value in vars(config).items() if name not in OF_A_RANK}
+    own = having("of_rank")
+    return {name: repr(value) for name, value in vars(config).items() if name not in own}
 
 
 def check_equal(settings: Sequence[dict[str, Any]]) -> None:

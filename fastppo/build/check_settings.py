@@ -19,7 +19,7 @@ def check_settings(config: Config, seen: ObservationLayout) -> None:
     action_storage(seen.act_space)  # it raises SpaceError
     boxes = [leaf.space for leaf in leaves(seen.act_space) if isinstance(leaf.space, Box)]
     for applies, why, names in _exclusions(config, seen.act_space, boxes):
-        if applies and (name := first_changed(config, names)):
+        if applies and (name := first_changed(config, names.split())):
             raise ConfigError(f"{name} is {getattr(config, name)!r}, but {why}", Omit(name))
     check_config(config)
     _check_keys(config, seen)

@@ -1,11 +1,9 @@
 """The settings and spaces that the compiled kernels, or CUDA graphs, do not support."""
 
 from fastppo.build.check_config import (
-    NOT_IN_ACTING,
-    NOT_IN_LEARNER,
-    NOT_IN_NETWORK,
     changed_setting,
     is_user_model,
+    needing_torch,
     unsupported_value,
 )
 from fastppo.config import Config
@@ -29,14 +27,14 @@ def unsupported_in_acting(config: Config, seen: ObservationLayout) -> str:
     if not kernels.COMPILED:
         return "an installation without the compiled extension"
     return (unsupported_value(config, device=("cpu",), precision=("auto", "fp32"))
-            or _unsupported_network(config) or changed_setting(config, NOT_IN_ACTING)
+            or _unsupported_network(config) or changed_setting(config, needing_torch("acting"))
             or _unsupported_spaces(config, seen))
 
 
 def unsupported_in_learner(config: Config, seen: ObservationLayout) -> str:
     """The first reason for which the compiled learner cannot learn; "" for none."""
     return (unsupported_in_acting(config, seen) or "action masks" * (seen.mask is not None)
-            or changed_setting(config, NOT_IN_LEARNER))
+            or changed_setting(config, needing_torch("learner")))
 
 
 def unsupported_in_graph(config: Config) -> str:
@@ -44,8 +42,8 @@ def unsupported_in_graph(config: Config) -> str:
     rows = config.num_envs * config.num_steps
     uneven = f"num_minibatches={config.num_minibatches} with {rows} samples" * bool(
         rows % config.num_minibatches)
-    return (unsupported_value(config, rnn=("none",)) or changed_setting(config, "optimizer loss")
-            or uneven)
+    return (unsupported_value(config, rnn=("none",))
+            or changed_setting(config, ("optimizer", "loss")) or uneven)
 
 
 def is_plain_mlp(config: Config) -> bool:
@@ -58,7 +56,7 @@ def _unsupported_network(config: Config) -> str:
     if is_user_model(config.model):
         return "your own model"
     return (unsupported_value(config, model=COMPILED_MODELS, activation=COMPILED_ACTIVATIONS)
-            or changed_setting(config, NOT_IN_NETWORK))
+            or changed_setting(config, needing_torch("network")))
 
 
 def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
@@ -67,7 +65,8 @@ def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
         return f"{size:,} actions (at most {kernels.MAX_CHOICES:,})"
     head = make_head(seen.act_space, config, 1)
     if type(head) not in COMPILED_HEADS:
-        return changed_setting(config, "distribution sde") or f"the action space {seen.act_space}"
+        return (changed_setting(config, ("distribution", "sde"))
+                or f"the action space {seen.act_space}")
     if config.model == "cnn":
         if not (seen.is_box and seen.leaves[0].like_image):
             return f"model=cnn with the observation space {seen.space}"

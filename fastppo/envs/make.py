@@ -12,7 +12,7 @@ from typing import Any, Callable, Mapping, Sequence
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from fastppo.config import default_of
+from fastppo.config import default_of, having
 from fastppo.envs import atari, env_hints, faults, masks
 from fastppo.envs.families import is_retired
 from fastppo.envs.images import UNCHANGED, ImageOptions, ImagePreprocessing, image_options
@@ -25,9 +25,7 @@ from fastppo.settings.fixes import PYTHON_NAMES, Fix, Omit, Set, Within, program
 from fastppo.settings.spelling import closest_few
 
 Factory = Callable[[], gym.Env]
-# The settings of the wrappers around an environment.
-WRAPPING = ("frame_stack", "preprocessing", "end_on_life_loss", "noop_max", "fire_on_reset",
-            *ImageOptions._fields)
+WRAPPING = having("wrapper")  # the settings of the wrappers around an environment
 # Entry points of ids, and of the classes that give the same answers in less time.
 FASTER = {"gymnasium.envs.box2d.car_racing:CarRacing": "fastppo.envs.car_racing:CarRacing"}
 
