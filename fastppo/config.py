@@ -177,7 +177,7 @@ class Config:
     """When a worker process raises, dies or hangs: raise (end the run with an error) or restart
     (start the workers again and replay the running episodes, three times in ten minutes at most; an
     episode that fails twice at the same step is truncated before it)"""
-    nan_policy: Literal["raise", "reset_env"] = setting("raise", "resumable")
+    nan_policy: Literal["raise", "reset_env"] = setting("raise", "resumable one_process")
     """When a reward or an observation is not finite: raise (a fault of the environment) or
     reset_env (discard the step and truncate the episode before it)"""
     replay_limit: int = setting(100_000, "resumable")

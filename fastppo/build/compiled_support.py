@@ -1,15 +1,13 @@
 """The settings and spaces that the compiled kernels, or CUDA graphs, do not support."""
 
-from fastppo.build.check_config import (
-    changed_setting,
-    is_user_model,
-    needing_torch,
-    unsupported_value,
-)
-from fastppo.config import Config
+from typing import Iterable, Sequence
+
+from fastppo.build.rules import first_changed, is_user_model
+from fastppo.config import Config, having
 from fastppo.machine import kernels
 from fastppo.networks.heads import COMPILED_HEADS, least_outputs, make_head
 from fastppo.networks.mlp import COMPILED_ACTIVATIONS
+from fastppo.settings.fixes import format_value
 from fastppo.spaces.observations import (
     ObservationEncoding,
     ObservationLayout,
@@ -80,3 +78,21 @@ def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
                 f" {kernels.MAX_WIDTH:,} units")
     return "" if clamps_normalised_only(seen, config.norm_obs, config.obs_limit) \
         else f"obs_limit={config.obs_limit:g}"
+
+
+def unsupported_value(config: Config, **supported: Sequence[str]) -> str:
+    """The first setting with a value that is not `supported`, as name=value; "" for none."""
+    others = (name for name, values in supported.items() if getattr(config, name) not in values)
+    return next((f"{name}={getattr(config, name)}" for name in others), "")
+
+
+def needing_torch(part: str) -> list[str]:
+    """The settings that compiled kernels know with their defaults alone, in the `part`."""
+    return [name for name, place in having("needs_torch").items() if place == part]
+
+
+def changed_setting(config: Config, names: Iterable[str]) -> str:
+    """The first of some settings without its default, as name=value; "" if all have it."""
+    name = first_changed(config, names)
+    value = getattr(config, name, None)
+    return f"your own {name}" if callable(value) else f"{name}={format_value(value)}" * bool(name)

@@ -11,8 +11,7 @@ from typing import Any, Sequence
 from gymnasium.vector import VectorEnv
 
 from fastppo.arguments.preset_files import config_over_preset, is_preset_file, preset_settings
-from fastppo.build.check_config import check_env_kwargs
-from fastppo.build.check_settings import check_settings
+from fastppo.build.rules import check_settings
 from fastppo.config import Config, check_names, default_of, having
 from fastppo.envs.env_hints import check_registered, is_registered
 from fastppo.envs.source import EnvSource, check_agreement, settings_decided_by
@@ -59,9 +58,12 @@ def make_source(env: Any, config: Config) -> EnvSource:
     return VectorEnvSource(env, config) if made else EnvSource(env, config)
 
 
-def checked_source(settings: dict[str, Any]) -> EnvSource:
-    """The environments that `settings` name, whose spaces the other settings fit."""
-    source = make_source(None, config_for(None, settings))
+def checked_source(env: Any, settings: dict[str, Any]) -> EnvSource:
+    """The environments of a run in `env`, or those that `settings` name; all of them fit.
+
+    Raises ConfigError or SpaceError if they do not. The one place that asks for rules.py.
+    """
+    source = make_source(env, config_for(env, settings))
     try:
         check_settings(source.config, ObservationLayout(source.obs_space, source.act_space))
     except BaseException:
@@ -87,7 +89,10 @@ def config_for(env: Any, given: dict[str, Any]) -> Config:
                           " them can be trained on", Omit("env_name"))
     config = config_over_preset(preset_settings(str(name), given.get("preset", "auto")),
                                 given | {"env_name": name})
-    check_env_kwargs(config)
+    if (config.env_kwargs or {}).get("render_mode"):  # it would open a window
+        raise ConfigError("env_kwargs has a render_mode, but environments are not rendered in"
+                          " training", "leave render_mode out; to watch a policy: the verb play, or"
+                          " evaluate(1, env=...) with an environment that draws itself")
     return config
 
 

@@ -88,10 +88,8 @@ def check_resumed(options: Train, folder: Path, given: Path) -> None:
 
 def check_new_run(options: Train, config: Config) -> None:
     """Raises ConfigError if the environment, model or first policy of a new run is wrong."""
-    from fastppo.build.check_config import check_config
     from fastppo.envs.make import import_callable
     from fastppo.envs.vector_source import check_environment
-    check_config(config)
     check_cuda_build(config.device)
     check_environment(config)
     import_callable(config.model, "model")
