@@ -14,6 +14,7 @@ from fastppo.arguments.preset_files import config_over_preset, is_preset_file, p
 from fastppo.build.rules import check_settings
 from fastppo.config import Config, check_names, default_of, having
 from fastppo.envs.env_hints import check_registered, is_registered
+from fastppo.envs.make import make_factory
 from fastppo.envs.source import EnvSource, check_agreement, settings_decided_by
 from fastppo.envs.vector_source import VectorEnvSource
 from fastppo.errors import ConfigError, UnknownNameError
@@ -65,6 +66,8 @@ def checked_source(env: Any, settings: dict[str, Any]) -> EnvSource:
     """
     source = make_source(env, config_for(env, settings))
     try:
+        if source.config.eval_env is not None:
+            make_factory(source.config.eval_env, setting="eval_env")
         check_settings(source.config, ObservationLayout(source.obs_space, source.act_space))
     except BaseException:
         source.close()

@@ -165,19 +165,6 @@ def _two_skips(name: str, own: Any, games: atari.AtariOptions | None) -> ConfigE
                        f" frameskip is {own}", fix)
 
 
-def check_arguments(factory: EnvFactory) -> None:
-    """Makes an environment if its signature does not take its arguments; see make_envs for errors.
-
-    A signature may be wrong, such as that of a decorated function.
-    """
-    try:
-        fits = not env_hints.wrong_keywords(factory.name, factory.constructor, factory.kwargs)
-    except Exception:  # the class of an id cannot be imported
-        fits = False
-    if not fits:
-        faults.close_all(make_envs([factory]))
-
-
 def make_envs(factories: Sequence[Factory], first: int = 0, name: str = "") -> list[gym.Env]:
     """The environments of `factories`, numbered from `first`; in the worker `name` if it has one.
 

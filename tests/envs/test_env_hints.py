@@ -5,7 +5,6 @@ import pytest
 from optional_packages import NEEDS_ALE
 
 from fastppo.envs.env_hints import nearest_id
-from fastppo.envs.families import check_package
 from fastppo.envs.make import make_factory
 from fastppo.errors import ConfigError
 from fastppo.settings.atari_games import GAMES, full_game_id
@@ -24,13 +23,6 @@ from fastppo.settings.atari_games import GAMES, full_game_id
     *(pytest.param(f"ALE/{name}-v5", None, marks=NEEDS_ALE) for name in ("Quake", "Mario", "Foo"))])
 def test_the_same_name_is_nearest_then_one_that_differs_in_a_letter_or_two(name, ours):
     assert nearest_id(name) == ours
-
-
-def test_a_family_without_its_package_names_it_and_imports_nothing(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r'HalfCheetah-v5 needs mujoco.*\n.*fastppo\[mujoco\]"'):
-        check_package(gym.spec("HalfCheetah-v5"))
-    check_package(gym.spec("CartPole-v1"))
 
 
 def test_an_old_id_of_a_game_without_ale_py_names_the_package(monkeypatch):
