@@ -343,7 +343,8 @@ def sizes_of(config: dict[str, Any], job: Measurement) -> dict[str, Any]:
     rows = config["num_envs"] * config["num_steps"]
     copied = (*having("wrapper"), "env_name", "max_episode_steps", "num_envs", "num_steps",
               "epochs", "model", "hidden_sizes", "activation", "shared_critic", "norm_obs",
-              "norm_rewards", "reward_scale", "clip_rewards", "gamma", "gae_lambda", "target_kl", "device")
+              "norm_rewards", "reward_scale", "clip_rewards", "gamma", "gae_lambda", "target_kl",
+              "device")
     first = {name: scheduled_value(name, config[name], 1.0) for name in ("lr", "entropy_coef")}
     return {**{name: config[name] for name in copied}, **first, **job.lap, "rows": rows,
             "env_kwargs": job.settings.get("env_kwargs") or {}, "cores": limits.usable_cores(),
