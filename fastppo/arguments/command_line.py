@@ -15,11 +15,11 @@ from typing import Any, Mapping, NamedTuple, Sequence
 from fastppo.arguments import help_page
 from fastppo.arguments.preset_files import config_over_preset, is_preset_file, preset_settings
 from fastppo.arguments.setting_types import ALIASES, Setting, settings
-from fastppo.config import Config
+from fastppo.config import Config, having
 from fastppo.errors import ConfigError
 from fastppo.settings.aliases import MINIBATCH_SIZE, in_one, nearest_setting, unknown_setting
 from fastppo.settings.fixes import Fix, Omit, Set, Within, program
-from fastppo.settings.presets import BY_PRESET, PRESETS
+from fastppo.settings.presets import PRESETS
 from fastppo.settings.values import DASHES, SWITCHES
 
 # Flags that are no settings, and the setting that is computed from each.
@@ -90,7 +90,7 @@ def read(argv: Sequence[str], options: type = Train) -> Request:
              for name, one in known.items()}
     texts = {name: flag_text(flag, known[name]) for name, flag in flags.items()}
     texts = {name: text for name, text in texts.items()
-             if name not in BY_PRESET or text.lower() != "auto"}
+             if name not in having("by_preset") or text.lower() != "auto"}
     if topic is not None:
         about = _intro(options, texts, preset, changes)
         print(help_page.training_page(about, own, topic, preset, changes))
@@ -285,7 +285,7 @@ def rows_of_flags(flags: Sequence[Flag]) -> int:
     try:
         changes = preset_for(texts)[1]
         return math.prod(settings()[name].read(texts[name]) if name in texts else
-                         changes.get(name, getattr(Config, name)) for name in BY_PRESET)
+                         changes.get(name, getattr(Config, name)) for name in having("by_preset"))
     except ConfigError:
         return 0
 

@@ -13,6 +13,7 @@ from typing import Any, Iterable, Mapping, Sequence
 
 from fastppo.arguments.setting_types import SECTIONS, Setting, settings
 from fastppo.arguments.verbs import VERBS
+from fastppo.config import having
 from fastppo.errors import ConfigError
 from fastppo.settings.aliases import FOREIGN_NAMES
 from fastppo.settings.fixes import format_value, program
@@ -21,8 +22,6 @@ from fastppo.settings.spelling import closest
 MEANING_COLUMN, WIDEST = 30, 110
 ALL = "all"
 HELP_FLAGS = "-h", "--help", "--help-all", "--help_all"
-FIRST = ("env_name", "total_steps", "seed", "model", "num_envs", "num_workers", "lr", "gamma",
-         "device", "eval_interval", "logger", "progress", "run_dir")
 SCHEDULES = """\
   SCHEDULE  linear:3e-4 or cosine:3e-4 (falls to 0), linear:3e-4:1e-5 (to 1e-5),
             constant:3e-4"""
@@ -66,10 +65,10 @@ def training_page(about: str, own: Mapping[str, Setting], topic: str, preset: st
     if topic == ALL:
         return help_page(f"{about}\n\n{VALUES}", known.values(), preset, changes)
     if not topic:
-        first = [*own.values(), *(known[name]._replace(section="settings") for name in FIRST)]
+        basic = (known[name]._replace(section="settings") for name in having("basic"))
         more = (f"More: --help SECTION, one of {', '.join(SECTIONS.values())};"
                 " --help SETTING; --help-all")
-        page = help_page(about, map(first_clause, first), preset, changes)
+        page = help_page(about, map(first_clause, [*own.values(), *basic]), preset, changes)
         return f"{page}\n\n{filled(more, '', '')}"
     if plain in known:
         form = SCHEDULES if "SCHEDULE" in known[plain].type else ""

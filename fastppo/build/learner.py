@@ -7,7 +7,7 @@ from typing import Callable
 import torch
 
 from fastppo.build.arena_layout import trial_rollout
-from fastppo.build.check_config import is_user_model
+from fastppo.build.rules import is_user_model
 from fastppo.config import Config, default_of
 from fastppo.errors import ConfigError, ModelError, NonFiniteError, user_code
 from fastppo.learner import Learner

@@ -10,9 +10,8 @@ from typing import Iterable, NamedTuple
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from fastppo.errors import ConfigError
 from fastppo.settings.atari_games import full_game_id
-from fastppo.settings.fixes import Fix, Install, Set
+from fastppo.settings.fixes import Fix, Install
 
 
 class Family(NamedTuple):
@@ -97,17 +96,6 @@ def entry_module(spec: EnvSpec) -> str:
     entry = spec.entry_point
     return entry.partition(":")[0] if isinstance(entry, str) else str(
         getattr(entry, "__module__", ""))
-
-
-def check_package(spec: EnvSpec) -> None:
-    """Raises ConfigError if the package that an id's family needs is missing; imports nothing."""
-    family = family_of(spec)
-    if family in FAMILIES_KNOWN and not is_installed(family) and not is_retired(spec):
-        raise ConfigError(f"{spec.id} needs {family.package}, which is not installed", family.fix)
-    if lacks_files(spec):
-        raise ConfigError(f"{spec.id} needs pictures that are missing from MiniGrid's package",
-                          (Set(env_name="MiniGrid-MultiRoom-N6-v0"),
-                           "pip install git+https://github.com/Farama-Foundation/Minigrid"))
 
 
 def lacks_files(spec: EnvSpec) -> bool:

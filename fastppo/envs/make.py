@@ -11,7 +11,7 @@ from typing import Any, Callable, Mapping, Sequence
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from fastppo.config import default_of
+from fastppo.config import default_of, having
 from fastppo.envs import atari, faults, masks
 from fastppo.envs.families import FAMILIES_KNOWN, family_of, is_installed, registering_package
 from fastppo.envs.images import UNCHANGED, ImageOptions, ImagePreprocessing, image_options
@@ -23,9 +23,7 @@ from fastppo.settings.atari_games import full_game_id
 from fastppo.settings.fixes import PYTHON_NAMES, Omit, program
 
 Factory = Callable[[], gym.Env]
-# The settings of the wrappers around an environment.
-WRAPPING = ("frame_stack", "preprocessing", "end_on_life_loss", "noop_max", "fire_on_reset",
-            *ImageOptions._fields)
+WRAPPING = having("wrapper")  # the settings of the wrappers around an environment
 # Entry points of ids, and of the classes that give the same answers in less time.
 FASTER = {"gymnasium.envs.box2d.car_racing:CarRacing": "fastppo.envs.car_racing:CarRacing"}
 
@@ -145,17 +143,6 @@ def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None,
     return EnvFactory(constructor, name, limit, kwargs or {}, stack, games, images)
 
 
-def check_arguments(factory: EnvFactory) -> None:
-    """Makes an environment if its signature does not take its arguments; see make_envs for errors.
-
-    A signature may be wrong, such as that of a decorated function.
-    """
-    try:
-        fits = not wrong_keywords(factory)
-    except Exception:  # the class of an id cannot be imported
-        fits = False
-    if not fits:
-        faults.close_all(make_envs([factory]))
 
 
 def make_envs(factories: Sequence[Factory], first: int = 0, name: str = "") -> list[gym.Env]:

@@ -90,13 +90,9 @@ def check_resumed(options: Train, folder: Path, given: Path) -> None:
 
 
 def check_new_run(options: Train, config: Config) -> None:
-    """Raises ConfigError if the environment, model or first policy of a new run is wrong."""
-    from fastppo.build.check_config import check_config
+    """Raises ConfigError if the device, model or first policy of a new run is wrong."""
     from fastppo.envs.make import import_callable
-    from fastppo.envs.vector_source import check_environment
-    check_config(config)
     check_cuda_build(config.device)
-    check_environment(config)
     import_callable(config.model, "model")
     if options.init_from is not None:
         check_init_from(Path(options.init_from), config.env_name)

@@ -28,6 +28,7 @@ from fastppo import PPO, Config, __version__, load
 from fastppo.arguments import command_line
 from fastppo.arguments.setting_types import settings
 from fastppo.arguments.verbs import VERBS
+from fastppo.build import given_settings
 from fastppo.cli import interrupts, main, play, train
 from fastppo.collect import Collector
 from fastppo.display import banner
@@ -540,6 +541,14 @@ def test_help_on_a_section_or_a_setting_shows_that_alone(command):
     assert "--clip_range" not in command("--help", "--seed=1")[1]  # a flag is no topic
     code, _, err = command("--help", "netwrk")
     assert code == 2 and 'no section and no setting "netwrk"' in err and "--help network" in err
+
+
+def test_the_rules_of_settings_are_asked_once_on_the_way_of_a_command(command, monkeypatch):
+    asked, ask = [], given_settings.check_settings
+    monkeypatch.setattr(given_settings, "check_settings",
+                        lambda *given: asked.append(given) or ask(*given))
+    assert command(*CARTPOLE, "--total_steps=32", "--eval_episodes=0")[0] == 0
+    assert len(asked) == 1
 
 
 def test_all_unknown_flags_are_said_at_once(command):

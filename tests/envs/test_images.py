@@ -285,7 +285,7 @@ def test_what_cannot_be_preprocessed_is_refused_with_a_fix(trainer, space, setti
 
 def test_images_that_are_too_small_for_a_network_can_be_made_larger(trainer):
     with pytest.raises(ConfigError, match=r"36x36 or larger, and the largest here is 21x14\n"
-                       "  fix: resize=84; or model=\"impala\""):
+                       "  fix: model=\"impala\""):
         trainer(Picture, model="cnn")
     assert trainer(Picture, model="cnn", resize=36).config.model == "cnn"
 

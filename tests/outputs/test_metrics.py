@@ -18,7 +18,7 @@ from asked_of_runs import table, weights
 from source_tree import PACKAGE
 
 from fastppo import PPO, Config
-from fastppo.build.check_config import check_config
+from fastppo.build.rules import check, conflicts
 from fastppo.display import progress_lines
 from fastppo.display.progress_lines import ProgressLines, progress_line
 from fastppo.errors import ConfigError
@@ -447,11 +447,11 @@ def test_wandbs_own_mode_is_respected(wandb, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("project, fix", [
     ("a/b:c", "a-b-c"), ("#?%\\", "----"), ("x" * 129, "x" * 128)], ids=["few", "all", "long"])
 def test_a_project_that_wandb_refuses_is_an_error_at_once(project, fix):
-    check_config(Config(wandb_project=project, logger="trackio"))
+    check(conflicts(Config(wandb_project=project, logger="trackio")))
     with pytest.raises(ConfigError, match="but wandb takes") as caught:
-        check_config(Config(wandb_project=project, logger="wandb"))
+        check(conflicts(Config(wandb_project=project, logger="wandb")))
     assert fix_text(caught.value.fix, shell=True) == f"--wandb_project={fix}"
-    check_config(Config(logger="wandb", **caught.value.fix.settings))
+    check(conflicts(Config(logger="wandb", **caught.value.fix.settings)))
 
 
 def test_wandb_that_cannot_be_reached_goes_on_offline(wandb, tmp_path, capsys):

@@ -33,6 +33,7 @@ from fastppo.errors import (
 from fastppo.settings import script_names
 from fastppo.settings.fixes import Set, fix_text
 from fastppo.settings.presets import preset_of
+from fastppo.settings.value_rules import ANYTHING
 from fastppo.spaces.leaves import action_storage, observation_storage
 from fastppo.stepping import checks
 
@@ -303,7 +304,9 @@ def test_numbers_of_numpy_and_lists_are_settings_as_pythons_own_are():
 
 def test_the_fix_of_every_rule_works_on_the_command_line():
     fixes = {}
-    for name, *_ in config.RULES:
+    for name, rule in config.RULES.items():
+        if rule == ANYTHING:
+            continue
         with pytest.raises(ConfigError) as caught:
             Config(**{name: [object]})
         fixes[name] = fix_text(caught.value.fix, shell=True)
