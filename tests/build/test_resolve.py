@@ -124,9 +124,8 @@ def test_what_only_workers_have_is_refused_where_there_can_be_none(monkeypatch, 
 
 
 def test_an_eval_env_is_looked_up_before_a_run_begins():
-    with pytest.raises(ConfigError, match="no environment 'CartPol-v1'") as caught:
+    with pytest.raises(ConfigError, match="no environment 'CartPol-v1'"):
         checked_source("CartPole-v1", {"eval_env": "CartPol-v1"})
-    assert fix_text(caught.value.fix, shell=True) == "--eval_env=CartPole-v1"
 
 
 class Own(torch.nn.Module):
