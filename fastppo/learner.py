@@ -126,14 +126,14 @@ class Learner:
         if self.config.norm_advantages == "minibatch":
             batch = batch._replace(adv=normalise_advantages(batch.adv))
         self.flat.grad.zero_()
-        rows = []
+        parts, weights = [], []
         for part in batch.split(self.config.num_microbatches):
             weight, fresh = len(part.adv) / len(batch.adv), self.evaluate_actions(part)
-            loss, stats = self.loss(fresh, part, coefs)
+            loss, losses = self.loss(fresh, part, coefs)
             self.flat.add_gradient(loss, weight)
-            stats = stats | ratio_statistics(fresh, part, coefs)
-            rows.append(weight * torch.stack([*stats.values()]).detach())
-        stats = dict(zip(stats, sum(rows[1:], rows[0]))) | {"grad_norm": self.clip_gradient()}
+            parts.append(losses | ratio_statistics(fresh, part, coefs))
+            weights.append(weight)
+        stats = average(parts, weights) | {"grad_norm": self.clip_gradient()}
         check_finite(stats | {"loss": loss.detach()})
         self.optimizer.step()
         return stats

@@ -14,11 +14,11 @@ from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 from fastppo.arguments import help_page
 from fastppo.arguments.preset_files import config_over_preset, is_preset_file, preset_settings
 from fastppo.arguments.setting_types import ALIASES, Setting, settings
-from fastppo.config import Config
+from fastppo.config import Config, having
 from fastppo.errors import ConfigError
 from fastppo.settings.aliases import unknown_names
 from fastppo.settings.fixes import Omit, program
-from fastppo.settings.presets import BY_PRESET, PRESETS
+from fastppo.settings.presets import PRESETS
 from fastppo.settings.values import SWITCHES
 
 # Flags that are no settings, and the setting that is computed from each.
@@ -86,7 +86,7 @@ def read(argv: Sequence[str], options: type = Train) -> Request:
         raise ConfigError(f'"{words[0]}" is neither a command nor a setting: --env_name=CartPole-v1'
                           " is one", f"{program()} --help lists them")
     values = {name: known[name].read(text) for name, text in texts.items()
-              if name not in BY_PRESET or text.lower() != "auto"}
+              if name not in having("by_preset") or text.lower() != "auto"}
     preset, changes = preset_for(values)
     if topic is not None:
         print(help_page.training_page(_intro(options, values, preset, changes), own, topic, preset,

@@ -14,14 +14,13 @@ from typing import Any, Iterable, Mapping, NoReturn
 
 from fastppo.arguments.setting_types import SECTIONS, Setting, settings
 from fastppo.arguments.verbs import VERBS
+from fastppo.config import having
 from fastppo.errors import ConfigError
 from fastppo.settings.aliases import name_fix
 from fastppo.settings.fixes import format_value, program
 
 MEANING_COLUMN, WIDEST = 30, 110
 ALL = "all"
-FIRST = ("env_name", "total_steps", "seed", "model", "num_envs", "num_workers", "lr", "gamma",
-         "device", "eval_interval", "logger", "progress", "run_dir")
 SCHEDULES = """\
   SCHEDULE  linear:3e-4 or cosine:3e-4 (falls to 0), linear:3e-4:1e-5 (to 1e-5),
             constant:3e-4"""
@@ -91,8 +90,8 @@ def training_page(about: str, own: Mapping[str, Setting], topic: str, preset: st
     if topic == ALL:
         shown, text["end"] = [*known.values()], VALUES
     elif not topic:
-        first = [*own.values(), *(known[name]._replace(section="settings") for name in FIRST)]
-        shown = [first_clause(one) for one in first]
+        basic = (known[name]._replace(section="settings") for name in having("basic"))
+        shown = [first_clause(one) for one in (*own.values(), *basic)]
         text["end"] = (f"More: --help SECTION, one of {', '.join(SECTIONS.values())};"
                        " --help SETTING; --help-all")
     elif plain in known:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Iterator, Mapping
 
 from fastppo.arguments.setting_types import ALIASES
-from fastppo.config import Config, default_of
+from fastppo.config import Config, default_of, having
 from fastppo.errors import USAGE_ERRORS, ConfigError
 from fastppo.machine.file_access import read_json, read_text
 from fastppo.settings.aliases import unknown_names
@@ -25,10 +25,7 @@ from fastppo.settings.presets import PRESETS, preset_of
 from fastppo.settings.spelling import closest
 
 FILE_ENDINGS = ".toml", ".json"
-# Settings of one run, which a run's config.json has, and a preset does not decide.
-OF_A_RUN = "preset", "run_dir", "device"
-# Settings whose automatic value depends on the machine, and not on the environment.
-OF_A_MACHINE = ("num_workers", "acting", "learner", "precision", "torch_threads", "update_threads")
+OF_A_RUN = having("of_run")  # which a run's config.json has, and a preset does not decide
 RESOLVED = "resolved"  # the source of a setting that was none or auto
 
 
@@ -123,7 +120,7 @@ def settings_text(config: Config, sources: Mapping[str, str]) -> str:
     """
     return "\n".join(
         setting_line(name, default_of(name), f"{value} on this machine")
-        if name in OF_A_MACHINE and sources.get(name) == RESOLVED else
+        if name in having("of_machine") and sources.get(name) == RESOLVED else
         setting_line(name, value, sources.get(name, "")) for name, value in vars(config).items())
 
 

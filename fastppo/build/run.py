@@ -9,13 +9,13 @@ from gymnasium.vector import AutoresetMode
 
 from fastppo.arguments.preset_files import naming_preset
 from fastppo.build.arena_layout import env_groups, make_arena, shares_update
-from fastppo.build.check_ranks import check_equal, check_ranks, trained_by
 from fastppo.build.check_rollout import check_rollout
 from fastppo.build.compiled_support import unsupported_in_learner
-from fastppo.build.given_settings import config_for, env_label, make_source
+from fastppo.build.given_settings import checked_source, env_label
 from fastppo.build.learner import make_learner
 from fastppo.build.model import build_policy, compile_network
 from fastppo.build.resolve import resolve
+from fastppo.build.rules import check, differing, not_for_ranks, trained_by
 from fastppo.collect import Collector, Progress, Rollout
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
@@ -63,8 +63,7 @@ class Run:
         env = as_simulator(env)
         name = str(settings.get("env_name") or env_label(env))
         with ExitStack() as resources, naming_preset(name, settings):
-            self.source = env if isinstance(env, EnvSource) else make_source(
-                env, config_for(env, settings))
+            self.source = env if isinstance(env, EnvSource) else checked_source(env, settings)
             resources.callback(self.source.close)
             config = resolve(self.source)
             self.ranks = join_ranks(config)
@@ -208,9 +207,9 @@ def groups_of(config: Config, ranks: Ranks) -> list[range]:
 def join_ranks(config: Config) -> Ranks:
     """The processes of a run; ConfigError if torchrun has started several that do not fit it."""
     if rank_count() > 1:
-        check_ranks(config, rank_count())
+        check(not_for_ranks(config, rank_count()))
     ranks = Ranks(config.backend, config.device_ids)
-    check_equal(ranks.gather(trained_by(config)))
+    check(differing(ranks.gather(trained_by(config))))
     return ranks
 
 

@@ -76,6 +76,7 @@ def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -
 
 def chosen_seeds(request: Request) -> list[int]:
     """The seeds that a command asks for; ConfigError if other options contradict them."""
+    from fastppo.build.given_settings import checked_source
     if rank_count() > 1:
         raise ConfigError("--seeds starts processes itself, and torchrun has started this one",
                           (Omit("seeds"), "run it without torchrun"))
@@ -84,9 +85,11 @@ def chosen_seeds(request: Request) -> list[int]:
     if request.options["resume"] not in (None, "auto"):
         raise ConfigError("--resume continues one run, and --seeds are several",
                           (Omit("seeds"), "--resume=auto with the --name or --run_dir of the runs"))
+    # What a single run would refuse.
+    choose_run(Train(**request.options), request.config, 0)
+    checked_source(None, {"env_name": request.config.env_name} | request.given).close()
     if os.name == "nt":
         raise ConfigError("--seeds needs Linux or macOS", "give a command for each --seed")
-    choose_run(Train(**request.options), request.config, 0)  # it raises what a single run would
     seeds, folder = parse_seeds(request.options["seeds"]), request.config.run_dir
     if folder and request.options["resume"] is None:
         for seed in seeds:

@@ -84,7 +84,7 @@ def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts)
 def shown_config(request: Request) -> str:
     """All settings of a new run as TOML, those that are resolved for this machine included."""
     from fastppo.build.given_settings import checked_source
-    source = checked_source({"env_name": request.config.env_name} | request.given)
+    source = checked_source(None, {"env_name": request.config.env_name} | request.given)
     from fastppo.build.resolve import resolve
     try:
         config = resolve(source)
@@ -133,7 +133,7 @@ def resumed_run(place: Path, settings: dict[str, Any]):
 def new_run(settings: dict[str, Any], init_from: str | None):
     """The trainer of a new run. Settings that do not fit the spaces are refused without torch."""
     from fastppo.build.given_settings import checked_source
-    source = checked_source(settings)
+    source = checked_source(None, settings)
     from fastppo.ppo import PPO
     return PPO(source, init_from=init_from)
 

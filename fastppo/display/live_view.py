@@ -2,7 +2,6 @@
 
 import math
 import os
-import sys
 import time
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
@@ -74,9 +73,8 @@ class LiveView:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The lines as they are now."""
         doing = self.message or self._doing()
-        unicode = (console.encoding or sys.getdefaultencoding()).lower().startswith("utf")
         lines = [line("now", [doing or "starting"], options.max_width)] if self.now is None else \
-            panel(self.now, doing, options.max_width, unicode)
+            panel(self.now, doing, options.max_width)
         self.widths = [len(text) for text in lines]
         yield Text("\n").join(lines)
 

@@ -19,8 +19,7 @@ from torch import Tensor
 from fastppo.build.given_settings import plain, settings_to_continue
 from fastppo.collect import Progress
 from fastppo.config import Config
-from fastppo.envs.faults import truncate_text
-from fastppo.errors import CheckpointError
+from fastppo.errors import CheckpointError, truncate_text
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import checkpoint_files, public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file

@@ -22,7 +22,7 @@ from fastppo.files.run_folder import (
     policy_at,
     write_error,
 )
-from fastppo.machine.file_access import read_json, read_text
+from fastppo.machine.file_access import CONTROL_CHARACTERS, read_json, read_text
 from fastppo.machine.installation import check_cuda_build, check_loggers
 from fastppo.settings import file_names
 from fastppo.settings.fixes import Omit, Set
@@ -68,6 +68,9 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
         folder = place if place.is_dir() else place.parent
         check_resumed(options, folder, given or folder)
         given = folder
+    if given and str(given) != str(given).translate(CONTROL_CHARACTERS):
+        raise ConfigError(f"the run's folder {str(given)!r} has control characters in its name",
+                          "rename it")
     check_loggers(config.logger or ())
     seed = drawn if seed is None else seed
     return ChosenRun(place, given, name_of_run(config.env_name, options.name, seed), seed)
@@ -86,13 +89,9 @@ def check_resumed(options: Train, folder: Path, given: Path) -> None:
 
 
 def check_new_run(options: Train, config: Config) -> None:
-    """Raises ConfigError if the environment, model or first policy of a new run is wrong."""
-    from fastppo.build.check_config import check_config
+    """Raises ConfigError if the device, model or first policy of a new run is wrong."""
     from fastppo.envs.make import import_callable
-    from fastppo.envs.vector_source import check_environment
-    check_config(config)
     check_cuda_build(config.device)
-    check_environment(config)
     import_callable(config.model, "model")
     if options.init_from is not None:
         check_file(policy_at(Path(options.init_from)), "policy")

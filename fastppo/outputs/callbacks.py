@@ -23,14 +23,9 @@ from fastppo.errors import ConfigError, Error
 from fastppo.outputs.action_metrics import action_metrics
 from fastppo.outputs.background_sink import error_line
 from fastppo.settings.aliases import unknown_names
-from fastppo.settings.spelling import closest
 
-# The methods of a callback, and the number of their arguments.
+# The methods of a callback, and the number of their arguments, of which `ppo` is the first.
 EVENTS = {"on_start": 1, "on_collect": 2, "on_iteration": 2, "on_video": 2, "on_end": 1}
-SECOND_ARGUMENT = {"on_collect": "rollout", "on_video": "path"}  # of the others: stats
-SB3_EVENTS = {"on_training_start": "on_start", "on_rollout_start": "on_iteration",
-              "on_step": "on_iteration", "on_rollout_end": "on_collect",
-              "on_training_end": "on_end"}  # Stable-Baselines3's methods
 Callback = Callable[[Any, dict[str, float]], Any] | object
 Callbacks = Callback | Iterable[Callback]
 
@@ -134,15 +129,17 @@ def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:
     several = isinstance(callbacks, Iterable) and not one
     found = tuple(callbacks) if several else (callbacks,)
     for callback in found:
-        _check_events(callback)
+        wrong = [name for name in dir(callback) if name.startswith("on_") and name not in EVENTS
+                 and callable(getattr(callback, name, None))]
+        if wrong:
+            raise ConfigError(f"the callback {callback!r} has {', '.join(wrong)}, but learn calls"
+                              f" only {', '.join(EVENTS)}")
         if isinstance(callback, type) or not _methods(callback):
-            example = f"{callback.__name__}()" if isinstance(callback, type) and _methods(
-                callback) else "lambda ppo, stats: print(stats)"
-            what = "is a class" if isinstance(callback, type) else "is no function"
-            raise ConfigError(f"learn was given the callback {callback!r}, which {what} and no"
+            what = "a class" if isinstance(callback, type) else "no function"
+            raise ConfigError(f"learn was given the callback {callback!r}, which is {what} and no"
                               f" object with any of {', '.join(EVENTS)}",
-                              f"ppo.learn(callbacks=[{example}])")
-        _check_arguments(callback)
+                              "ppo.learn(callbacks=[lambda ppo, stats: print(stats)])")
+        _check_methods(callback)
     return found
 
 
@@ -151,41 +148,24 @@ def asks_to_stop(answer: Any) -> bool:
     return isinstance(answer, (bool, np.bool_)) and not answer
 
 
-def _check_events(callback: Any) -> None:
-    """Raises ConfigError for methods on_... that learn does not call."""
-    wrong = [name for name in dir(callback) if name.startswith("on_") and name not in EVENTS
-             and callable(getattr(callback, name, None))]
-    if wrong:
-        ours = [SB3_EVENTS.get(name) or closest(name, EVENTS) for name in wrong]
-        renamed = ", ".join(f"{name} to {our}" for name, our in zip(wrong, ours) if our)
-        raise ConfigError(f"the callback {callback!r} has {', '.join(wrong)}, but learn calls only"
-                          f" {', '.join(EVENTS)}", f"rename {renamed}" if renamed else
-                          "give it another name")
-
-
-def _check_arguments(callback: Any) -> None:
-    """Raises ConfigError for a method that cannot be called with its arguments."""
+def _check_methods(callback: Any) -> None:
+    """Raises ConfigError for a method of other parameters, and for one whose call runs nothing."""
     for event, count in EVENTS.items():
         if (method := _method(callback, event)) is None:
             continue
-        _check_runs(callback, event, method)
+        if any(lazy(one) for one in (method, type(method).__call__) for lazy in (
+                inspect.isgeneratorfunction, inspect.iscoroutinefunction,
+                inspect.isasyncgenfunction)):
+            raise ConfigError(f"{event} of the callback {callback!r} has async or yield: it would"
+                              " be called, and nothing in it would run",
+                              "make it a plain function, without async and yield")
         try:
             inspect.signature(method).bind(*range(count))
         except ValueError:  # it is written in C and has no signature
             continue
         except TypeError as error:
-            given = "(ppo)" if count == 1 else f"(ppo, {SECOND_ARGUMENT.get(event, 'stats')})"
-            raise ConfigError(f"{event} of the callback {callback!r} is called with {given}, but:"
-                              f" {error}", f"give it the parameters {given}") from error
-
-
-def _check_runs(callback: Any, event: str, method: Callable) -> None:
-    """Raises ConfigError for a generator or a coroutine, of which a call runs nothing."""
-    if any(lazy(one) for one in (method, type(method).__call__) for lazy in (
-            inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)):
-        raise ConfigError(f"{event} of the callback {callback!r} has async or yield: it would be"
-                          " called, and nothing in it would run",
-                          "make it a plain function, without async and yield")
+            raise ConfigError(f"{event} of the callback {callback!r} does not take {count}"
+                              f" arguments, of which ppo is the first: {error}") from error
 
 
 def _methods(callback: Any) -> list[Callable]:

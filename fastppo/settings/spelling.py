@@ -16,7 +16,3 @@ def closest(text: str, choices: Iterable[str], least: float = 0.6) -> str | None
     return next(iter(difflib.get_close_matches(first, choices, 1, least)), None)
 
 
-def closest_few(text: str, choices: Iterable[str], count: int = 3) -> list[str]:
-    """Up to `count` of `choices` that `text` resembles most, in either case of both."""
-    known = {choice.lower(): choice for choice in choices}
-    return [known[near] for near in difflib.get_close_matches(text.lower(), known, count, 0.5)]

@@ -14,8 +14,11 @@ class FlatParameters:
     """The vector `values` f32 [q], its gradient `grad`, and `offsets`: id(parameter) -> its place.
 
     `place` may be memory of the caller's to put the values into (the arena's); the order is that of
-    named_parameters. Raises ModelError for a parameter that is not float32.
+    named_parameters. A user's model or loss may have gradients beside this one, or look at it while
+    it is computed: then it is not `alone`. Raises ModelError for a parameter that is not float32.
     """
+
+    alone = True
 
     def __init__(self, net: nn.Module, place: Tensor | None = None):
         self.net, params, self.pairs = net, trained_parameters(net), []
@@ -29,10 +32,16 @@ class FlatParameters:
             self.pairs.append((param, param.grad))
 
     def add_gradient(self, loss: Tensor, weight: float) -> None:
-        """Adds the gradient of weight * loss [] to `grad`, of all parameters in one operation."""
+        """Adds the gradient of weight * loss [] to `grad`, in one operation where it is `alone`."""
+        factor = loss.new_full((), weight)
+        if not self.alone:
+            for param, own in self.pairs:
+                param.grad = own  # a script may have dropped it
+            loss.backward(factor)
+            return
         params, grads = zip(*(pair for pair in self.pairs if pair[0].requires_grad))
-        torch._foreach_add_(grads, torch.autograd.grad(
-            loss, params, loss.new_full((), weight), materialize_grads=True))
+        torch._foreach_add_(grads, torch.autograd.grad(loss, params, factor,
+                                                       materialize_grads=True))
 
     @property
     def state(self) -> Tensor:

@@ -195,13 +195,19 @@ def test_a_seed_that_fails_is_said_and_the_others_go_on(command):
 
 
 def test_an_error_of_all_seeds_ends_with_its_code(command):
-    code, out, err = command("--env_name=CartPole-v1", "--std=0.5", "--seeds=1..2")
-    assert code == 2 and "std is 0.5, but it is for Box actions" in err and "seed   " not in out
+    code, out, err = command("--env_name=CartPole-v1", "--precision=tf32", "--seeds=1..2")
+    assert code == 2 and "which only GPUs compute in" in err and "seed   " not in out
 
 
 def test_an_error_that_needs_no_torch_comes_before_any_seed_begins(command):
     code, out, err = command("--env_name=CartPol-v1", "--seeds=1..2")
     assert (code, out) == (2, "") and "no environment 'CartPol-v1'" in err
+    assert not Path("runs").exists()
+
+
+def test_settings_that_do_not_fit_the_spaces_are_refused_before_any_seed_begins(command):
+    code, out, err = command("--env_name=CartPole-v1", "--std=0.5", "--seeds=1..2")
+    assert (code, out) == (2, "") and "std is 0.5, but it is for Box actions" in err
     assert not Path("runs").exists()
 
 

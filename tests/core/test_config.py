@@ -13,7 +13,7 @@ from fastppo.arguments.command_line import COMPUTED, Train
 from fastppo.arguments.setting_types import ALIASES, BARE_VALUES, SECTIONS, settings
 from fastppo.benchmark.options import Bench
 from fastppo.build.given_settings import config_for
-from fastppo.config import check_names
+from fastppo.config import check_names, having, setting
 from fastppo.display.banner import preset_line
 from fastppo.errors import ConfigError, EnvError
 from fastppo.settings.aliases import FOREIGN_NAMES
@@ -78,6 +78,20 @@ def test_loggers_are_one_or_several_names_or_none(given, held):
     assert Config(logger=given).logger == held
 
 
+def test_a_name_alone_is_a_tuple_of_names():
+    assert Config(worker_env="MY_TOKEN").worker_env == ("MY_TOKEN",)
+    with pytest.raises(ConfigError, match="worker_env is 3, but must be names"):
+        Config(worker_env=3)
+
+
+def test_a_fact_of_a_setting_is_asked_of_its_field():
+    assert "num_workers" in having("resumable") and "lr" not in having("resumable")
+    assert having("alias")["gae_lambda"] == "lam"
+    words = re.findall(r"^        (\w+)  ", setting.__doc__, re.MULTILINE)
+    known = {fact for field in dataclasses.fields(Config) for fact in field.metadata}
+    assert known == {*words}
+
+
 def test_more_minibatches_than_rows_are_refused_with_the_arithmetic():
     assert Config(num_envs=2, num_steps=3, num_minibatches=6).num_minibatches == 6
     with pytest.raises(ConfigError, match=r"7 is more than the 6 rows .*num_envs 2 x num_steps 3"):
@@ -137,9 +151,9 @@ def test_an_unknown_preset_is_refused():
 
 
 def test_every_field_says_what_it_means_in_a_known_section():
-    for name, setting in settings().items():
-        assert setting.text and setting.text[0].isupper() and setting.section, name
-        assert not setting.text.endswith("."), name
+    for name, one in settings().items():
+        assert one.text and one.text[0].isupper() and one.section, name
+        assert not one.text.endswith("."), name
     assert list(settings()) == NAMES
 
 

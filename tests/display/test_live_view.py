@@ -37,8 +37,8 @@ NOW = Snapshot("LunarLander-v3", 52_000, 100_000, 24.0, STATS, ((0, -180.0), (52
                 "other": 0.02}, 600_000_000, 1e-3, 2, 2)
 
 
-def text_of(now, columns=100, unicode=True, doing="collecting"):
-    return [line.plain for line in panel.panel(now, doing, columns, unicode)]
+def text_of(now, columns=100, doing="collecting"):
+    return [line.plain for line in panel.panel(now, doing, columns)]
 
 
 # ---- lines ---------------------------------------------------------------------------------------
@@ -76,11 +76,6 @@ def test_no_line_is_wider_than_the_terminal_and_none_is_cut_inside_a_number(colu
 def test_the_limit_is_beside_the_speed_in_a_narrow_terminal():
     fast = NOW._replace(speed=912_000.0, limit=2_000_000.0)
     assert text_of(fast, 60)[3] == "speed     912,000 steps/s   limit 2,000,000 of 2 cores"
-
-
-def test_a_terminal_without_these_characters_gets_plain_ones():
-    step, _, curve, *_ = text_of(NOW, unicode=False)
-    assert "##--" in step and step.isascii() and curve.isascii()
 
 
 @pytest.mark.parametrize("mean, words", [(199.9, "199.9   best"),

@@ -24,7 +24,6 @@ from fastppo.build.arena_layout import rollout_spec
 from fastppo.build.model import build_policy
 from fastppo.cli import compare, envs, eval, export, main, play, plot, replay, reproduce
 from fastppo.machine.arena import Arena
-from fastppo.outputs import callbacks
 from fastppo.settings.aliases import FOREIGN_NAMES
 from fastppo.workers.protocol import ControlCells, protocol_spec
 from fastppo.workers.update_helper import shards_spec
@@ -227,5 +226,3 @@ def test_the_page_for_users_of_other_libraries_has_the_names_that_are_answered()
             assert part in ours[name], name
     for name, right in ours.items():
         assert right != "the same names" or name in settings(), name
-    theirs = {*callbacks.SB3_EVENTS}
-    assert [name for name in theirs if not re.search(rf"\b{name}\b", page)] == []

