@@ -5,7 +5,6 @@ and changes nothing global.
 """
 
 import importlib
-import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,13 +29,6 @@ _MODULES = {"PPO": "ppo", "Config": "config", "load": "evaluation.loaded_policy"
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
-        from fastppo.errors import UnknownNameError
-        from fastppo.settings.script_names import PUBLIC_NAMES
-        if name in PUBLIC_NAMES:
-            error = UnknownNameError(f"fastppo has no {name}", PUBLIC_NAMES[name])
-            # `from fastppo import` would drop the text of an AttributeError.
-            by_from = sys._getframe(1).f_code.co_name == "_handle_fromlist"
-            raise ImportError(str(error)) if by_from else error
         raise AttributeError(f"module 'fastppo' has no attribute {name!r}")
     return getattr(importlib.import_module(f"fastppo.{_MODULES[name]}"), name)
 

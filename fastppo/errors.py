@@ -25,6 +25,7 @@ from typing import Iterator, NamedTuple
 
 from fastppo.settings.fixes import Fix, fix_text
 
+MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 PATH_ERRORS = errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP
 
 
@@ -48,6 +49,33 @@ class Error(Exception):
 
     def _text(self, shell: bool) -> str:
         return f"{self.what}\n  fix: {fix_text(self.fix, shell)}" if self.fix else self.what
+
+
+def truncate_text(text: str, limit: int) -> str:
+    """`text`; only its beginning and end if it is longer than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit // 2]}\n[{len(text) - limit} characters left out]\n{text[-(limit // 2):]}"
+
+
+def exception_text(error: BaseException, trace: bool = True) -> str:
+    """The type and text of an exception, and its traceback; unlike str(error), it cannot raise."""
+    text = truncate_text("".join(traceback.format_exception_only(error)), MESSAGE_MAX)
+    if trace:
+        text += truncate_text("".join(traceback.format_exception(error)), TRACE_MAX)
+    return text.strip().encode(errors="backslashreplace").decode()
+
+
+@contextmanager
+def user_code(kind: type[Error], what: str, fix: Fix) -> Iterator[None]:
+    """Raises `kind` if code of the user's fails inside the block, with its traceback as text."""
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as error:  # it may raise anything
+        error.__traceback__ = error.__traceback__.tb_next  # without this generator
+        raise kind(f"{what} failed: {exception_text(error)}", fix) from error
 
 
 class ConfigError(Error, ValueError):

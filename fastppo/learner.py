@@ -127,16 +127,18 @@ class Learner:
         if self.config.norm_advantages == "minibatch":
             batch = batch._replace(adv=normalise_advantages(batch.adv))
         self.flat.grad.zero_()
-        rows = []
+        parts = []
         for part in batch.split(self.config.num_microbatches):
-            weight, fresh = len(part.adv) / len(batch.adv), self.evaluate_actions(part)
-            loss, stats = self.loss(fresh, part, coefs)
-            params, grads = self.flat.trained()
-            torch._foreach_add_(grads, torch.autograd.grad(
-                loss, params, loss.new_full((), weight), materialize_grads=True))
-            stats = stats | ratio_statistics(fresh, part, coefs)
-            rows.append(weight * torch.stack([*stats.values()]).detach())
-        stats = dict(zip(stats, sum(rows[1:], rows[0]))) | {"grad_norm": self.clip_gradient()}
+            weight = batch.adv.new_full((), len(part.adv) / len(batch.adv))
+            fresh, (params, sums) = self.evaluate_actions(part), self.flat.trained()
+            loss, losses = self.loss(fresh, part, coefs)
+            if self.flat.alone:
+                grads = torch.autograd.grad(loss, params, weight, materialize_grads=True)
+                torch._foreach_add_(sums, grads)
+            else:
+                (weight * loss).backward()
+            parts.append((losses | ratio_statistics(fresh, part, coefs), weight))
+        stats = average(*zip(*parts)) | {"grad_norm": self.clip_gradient()}
         check_finite(stats | {"loss": loss.detach()})
         self.optimizer.step()
         return stats

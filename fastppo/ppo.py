@@ -6,7 +6,6 @@
 """
 
 import os
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -48,7 +47,6 @@ class PPO(Run):
     total: int  # the step at which `learn` ends
     ranks: Any  # machine.ranks.Ranks: the processes that torchrun has started
     tf32: bool | None  # products of a GPU; None on the CPU
-    _made: ExitStack  # what close() closes
 
     def __init__(self, *env, checkpoint=None, init_from=None, **settings):
         super().__init__(one_environment(env, settings), settings, checkpoint, init_from)
@@ -143,13 +141,13 @@ class PPO(Run):
     @classmethod
     def load(cls, *args: Any, **others: Any) -> NoReturn:
         """Raises UnknownNameError, which says what is there instead: fastppo.load and resume."""
-        from fastppo.settings.script_names import ATTRIBUTES
-        raise UnknownNameError("PPO has no load", ATTRIBUTES["load"])
+        from fastppo.settings.aliases import unknown_names
+        raise UnknownNameError(*unknown_names("PPO has no", ["load"], ()))
 
     def close(self) -> None:
         """Stops the workers and closes the sinks; a second call does nothing."""
         self.closed = True
-        self._made.close()
+        super().close()
 
     def check_open(self) -> None:
         """Raises ClosedError after close(), and Error for a callback: `learn` is running."""

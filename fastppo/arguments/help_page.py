@@ -1,4 +1,4 @@
-"""The pages that --help prints.
+"""The parser of flags, and the pages that --help prints.
 
     --help             the verbs, and the settings that people change first
     --help SECTION     the settings of a section, such as network
@@ -6,23 +6,21 @@
     --help-all         everything
 """
 
+import argparse
 import inspect
 import shutil
 import textwrap
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Iterable, Mapping, NoReturn
 
 from fastppo.arguments.setting_types import SECTIONS, Setting, settings
 from fastppo.arguments.verbs import VERBS
+from fastppo.config import having
 from fastppo.errors import ConfigError
-from fastppo.settings.aliases import FOREIGN_NAMES
+from fastppo.settings.aliases import name_fix
 from fastppo.settings.fixes import format_value, program
-from fastppo.settings.spelling import closest
 
 MEANING_COLUMN, WIDEST = 30, 110
 ALL = "all"
-HELP_FLAGS = "-h", "--help", "--help-all", "--help_all"
-FIRST = ("env_name", "total_steps", "seed", "model", "num_envs", "num_workers", "lr", "gamma",
-         "device", "eval_interval", "logger", "progress", "run_dir")
 SCHEDULES = """\
   SCHEDULE  linear:3e-4 or cosine:3e-4 (falls to 0), linear:3e-4:1e-5 (to 1e-5),
             constant:3e-4"""
@@ -37,20 +35,46 @@ Values and names:
             --value_loss_coef"""
 
 
-def split_help(argv: Sequence[str]) -> tuple[str | None, list[str]]:
-    """(the topic of --help, the other words); None if no help is asked for, "" without a topic."""
-    words, topic = [], None
-    for word in argv:
-        flag, equals, value = word.partition("=")
-        words += [flag, value] if equals and flag in HELP_FLAGS else [word]
-    for flag in HELP_FLAGS:
-        if flag in words:
-            at = words.index(flag)
-            follows = words[at + 1:at + 2]
-            has_topic = flag[-4:] == "help" and follows and not follows[0].startswith("-")
-            topic = ALL if flag.endswith("all") else follows[0] if has_topic else ""
-            del words[at:at + 1 + bool(has_topic)]
-    return topic, words
+class PageFormatter(argparse.HelpFormatter):
+    """Breaks paragraphs and meanings to the width of the terminal; indented lines stay."""
+
+    def __init__(self, prog: str):
+        columns = min(shutil.get_terminal_size().columns, WIDEST)
+        super().__init__(prog, max_help_position=MEANING_COLUMN, width=max(columns, 60))
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(part if part.startswith(" ") else textwrap.fill(
+            part, width, break_on_hyphens=False) for part in text.split("\n\n"))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        return str(action.metavar)
+
+
+class FlagParser(argparse.ArgumentParser):
+    """A parser with a flag for each setting, whose values stay texts; it raises ConfigError."""
+
+    def __init__(self, known: Iterable[Setting], about: str = "", usage: str = "", end: str = "",
+                 preset: str = "none", changes: Mapping[str, Any] | None = None):
+        super().__init__(program(), usage, about, end, formatter_class=PageFormatter,
+                         add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+        groups: dict[str, Any] = {}
+        for one in known:
+            if one.section not in groups:
+                groups[one.section] = self.add_argument_group(one.section)
+            default = format_value(one.default)
+            if one.name in (changes or {}):
+                default = f"{format_value(changes[one.name])} by preset {preset}, else {default}"
+            nargs = "+" if one.has_several else "?" if one.bare else None
+            groups[one.section].add_argument(
+                f"--{one.name}", nargs=nargs, const=one.bare, metavar=one.type,
+                help=f"{one.text} (default: {default})".replace("%", "%%"))
+
+    def error(self, message: str) -> NoReturn:
+        """Raises ConfigError with argparse's own text."""
+        raise ConfigError(message)
 
 
 def training_page(about: str, own: Mapping[str, Setting], topic: str, preset: str,
@@ -60,26 +84,25 @@ def training_page(about: str, own: Mapping[str, Setting], topic: str, preset: st
     The defaults are those of a `preset`, which changes `changes`. Raises ConfigError for an unknown
     topic.
     """
-    known = {**own, **settings()}
-    sections = [*dict.fromkeys(setting.section for setting in known.values())]
-    plain = topic.lstrip("-").replace("-", "_")
+    known, plain = {**own, **settings()}, topic.lstrip("-").replace("-", "_")
+    usage, about = about.split("\n\n", 1)
+    text = {"about": about, "usage": usage}
     if topic == ALL:
-        return help_page(f"{about}\n\n{VALUES}", known.values(), preset, changes)
-    if not topic:
-        first = [*own.values(), *(known[name]._replace(section="settings") for name in FIRST)]
-        more = (f"More: --help SECTION, one of {', '.join(SECTIONS.values())};"
-                " --help SETTING; --help-all")
-        page = help_page(about, map(first_clause, first), preset, changes)
-        return f"{page}\n\n{filled(more, '', '')}"
-    if plain in known:
-        form = SCHEDULES if "SCHEDULE" in known[plain].type else ""
-        return help_page(form, [known[plain]], preset, changes).lstrip("\n")
-    if plain not in sections:
-        ours = FOREIGN_NAMES.get(plain)
-        near = ours.split()[0] if isinstance(ours, str) else closest(plain, [*sections, *known])
+        shown, text["end"] = [*known.values()], VALUES
+    elif not topic:
+        basic = (known[name]._replace(section="settings") for name in having("basic"))
+        shown = [first_clause(one) for one in (*own.values(), *basic)]
+        text["end"] = (f"More: --help SECTION, one of {', '.join(SECTIONS.values())};"
+                       " --help SETTING; --help-all")
+    elif plain in known:
+        shown = [known[plain]]
+        text = {"end": SCHEDULES * ("SCHEDULE" in known[plain].type), "usage": usage}
+    else:
+        shown, text = [one for one in known.values() if one.section == plain], {"usage": usage}
+    if not shown:
         raise ConfigError(f'there is no section and no setting "{topic}"; the sections are '
-                          + ", ".join(sections), f"{program()} --help {near or ALL}")
-    return help_page(VALUES, [x for x in known.values() if x.section == plain], preset, changes)
+                          + ", ".join(SECTIONS.values()), name_fix(plain, known) or "")
+    return FlagParser(shown, **text, preset=preset, changes=changes).format_help().strip()
 
 
 def first_clause(setting: Setting) -> Setting:
@@ -102,46 +125,4 @@ def verb_page(options: type, operands: str) -> str:
     about = (inspect.getdoc(options) or "").format(program())
     words = (program(), options.__name__.lower(), operands, "[--option=value ...]")
     usage = " ".join(filter(None, words))
-    return help_page(f"usage: {usage}\n\n{about}", settings(options).values())
-
-
-def asks_for_help(argv: Sequence[str]) -> bool:
-    """True if --help is one of the words."""
-    return any(word in HELP_FLAGS for word in argv)
-
-
-def help_page(intro: str, shown: Iterable[Setting], preset: str = "none",
-              changes: Mapping[str, Any] | None = None) -> str:
-    """`intro`, then settings by section: type, meaning and default.
-
-    The defaults are those of a `preset`, which changes `changes`.
-    """
-    lines, section, changes = [reflowed(intro)], "", changes or {}
-    for setting in shown:
-        if setting.section != section:
-            section = setting.section
-            lines += ["", f"{section}:"]
-        flag = f"  --{setting.name} {setting.type}"
-        if len(flag) >= MEANING_COLUMN:
-            lines.append(flag)
-            flag = ""
-        default = format_value(setting.default)
-        if setting.name in changes:
-            default = f"{format_value(changes[setting.name])} by preset {preset}, else {default}"
-        lines.append(filled(f"{setting.text} (default: {default})", f"{flag:{MEANING_COLUMN}}",
-                            " " * MEANING_COLUMN))
-    return "\n".join(lines)
-
-
-def reflowed(text: str) -> str:
-    """`text` with its paragraphs broken to the width of the terminal; indented lines stay."""
-    parts = text.split("\n\n")
-    return "\n\n".join(part if part.startswith(" ") or not part else
-                       filled(part.replace("\n", " "), "", "") for part in parts)
-
-
-def filled(text: str, first: str, indent: str) -> str:
-    """`text` broken to the width of the terminal, after `first`, later lines after `indent`."""
-    width = max(min(shutil.get_terminal_size().columns, WIDEST), 2 * MEANING_COLUMN)
-    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=indent,
-                         break_on_hyphens=False, break_long_words=False)
+    return FlagParser(settings(options).values(), about, usage).format_help().strip()

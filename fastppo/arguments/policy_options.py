@@ -46,29 +46,16 @@ class PolicyOptions:
         path = place / (BEST_FILE if self.best else MODEL_FILE) if place.is_dir() else place
         if self.best and not place.is_dir():
             raise ConfigError(f"best is for the folder of a run, and {place} is none", Omit("best"))
-        if path.is_file():
-            return path
-        if place.is_dir() and self.best:
-            raise ConfigError(f"{place} has no {BEST_FILE}, which a run with eval_interval writes",
-                              Omit("best"))
-        if place.is_dir():
-            inside = sorted(place.glob(f"*/{MODEL_FILE}"), key=lambda file: file.stat().st_mtime)
-            others = [file.parent for file in inside if not file.parent.is_symlink()]
-            raise ConfigError(
-                f"{place} is not the folder of a run, but has {len(others)} of them" if others else
-                f"{place.resolve() if place.is_symlink() else place} has no {MODEL_FILE}: the run"
-                " has not ended, has failed early, or this is not the folder of a run",
-                f"give the folder of a run, such as {others[-1]}" if others else
-                "give the folder of a run that has ended well")
-        raise ConfigError(f"there is no file or folder {place}", POLICY_FIX)
+        if not path.is_file():
+            raise ConfigError(f"{place} has no {path.name}" if place.is_dir() else
+                              f"there is no file or folder {place}", POLICY_FIX)
+        return path
 
 
 def check_episodes(episodes: Any) -> None:
     """Raises ConfigError unless `episodes` is a whole number, 1 or more."""
     if not isinstance(episodes, Integral) or isinstance(episodes, bool) or episodes < 1:
-        is_number = isinstance(episodes, str) and episodes.isdecimal()
         raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
-                          Set(episodes=int(episodes) or 100) if is_number else
                           evaluation_call(episodes, 100))
 
 

@@ -8,7 +8,6 @@ A run's config.json and the text of --show_config are such files.
 """
 
 import json
-import os
 import re
 import tomllib
 from contextlib import contextmanager
@@ -16,21 +15,17 @@ from pathlib import Path
 from typing import Any, Iterator, Mapping
 
 from fastppo.arguments.setting_types import ALIASES
-from fastppo.config import Config, default_of
+from fastppo.config import Config, default_of, having
 from fastppo.errors import USAGE_ERRORS, ConfigError
 from fastppo.machine.file_access import read_json, read_text
-from fastppo.settings.aliases import in_one, unknown_setting
+from fastppo.settings.aliases import unknown_names
 from fastppo.settings.file_names import CONFIG_FILE
-from fastppo.settings.fixes import DidYouMean, Each, Fix, Omit, Set, Within, fix_text
+from fastppo.settings.fixes import Fix, Omit, Set, fix_text
 from fastppo.settings.presets import PRESETS, preset_of
 from fastppo.settings.spelling import closest
 
 FILE_ENDINGS = ".toml", ".json"
-# Settings of one run, which a run's config.json has, and a preset does not decide.
-OF_A_RUN = "preset", "run_dir", "device"
-OPTIONS = "name", "resume", "seeds", "video", "init_from", "show_config"  # of the command
-# Settings whose automatic value depends on the machine, and not on the environment.
-OF_A_MACHINE = ("num_workers", "acting", "learner", "precision", "torch_threads", "update_threads")
+OF_A_RUN = having("of_run")  # which a run's config.json has, and a preset does not decide
 RESOLVED = "resolved"  # the source of a setting that was none or auto
 
 
@@ -46,55 +41,26 @@ def preset_settings(env_name: str, preset: str) -> dict[str, Any]:
     settings.
     """
     if not is_preset_file(preset):
-        text = preset if isinstance(preset, str) else ""  # in Python it may be anything
-        if "." in text:
-            raise ConfigError(f"the preset {preset} is a file that does not end with .toml or"
-                              " .json", "write its settings in TOML, num_envs = 16, a line for"
-                              f" each: --preset={text.rpartition('.')[0] or 'mine'}.toml")
         if preset not in ("auto", "none", *PRESETS):
-            if os.path.isfile(text):  # a long text is no name of a file
-                raise ConfigError(f"the preset {preset} is a file that does not end with .toml or"
-                                  " .json", f"mv {preset} {preset}.toml")
+            near = closest(str(preset), PRESETS)
             raise ConfigError(f"there is no preset {preset!r}, only files (.toml, .json), auto,"
-                              f" none, {', '.join(PRESETS)}",
-                              Set(preset=closest(text, PRESETS) or "auto"))
+                              f" none, {', '.join(PRESETS)}", Set(preset=near) if near else "")
         return preset_of(env_name, preset)
     found = read_settings(Path(preset))
-    known = Config.__match_args__
-    if wrong := [unknown_setting(name, name, value, not value, [*known, *OPTIONS])
-                 for name, value in found.items() if name not in known]:
-        what, fix = in_one(wrong, "names are no settings of fastppo")
-        raise ConfigError(f"in {preset}: {what}", fix_in_file(fix))
+    if wrong := [name for name in found if name not in Config.__match_args__]:
+        what, fix = unknown_names("there is no setting", wrong, Config.__match_args__, "")
+        raise ConfigError(f"in {preset}: {what}", fix_text(fix, shell=False))
     for name in OF_A_RUN if Path(preset).name != CONFIG_FILE else ():
         if found.get(name) not in (None, default_of(name)):
-            raise ConfigError(f"in {preset}: {name} is a setting of one run, not of a preset",
-                              fix_in_file(Set(**{name: found[name]})))
+            raise ConfigError(f"in {preset}: {name} is a setting of one run, not of a preset")
     return {name: value for name, value in found.items() if name not in OF_A_RUN}
-
-
-def fix_in_file(fix: Fix) -> Fix:
-    """The fix of a wrong name in a file of settings, in words for TOML and JSON."""
-    if isinstance(fix, Each):
-        return Each(*((what, fix_in_file(one)) for what, one in fix.errors))
-    if isinstance(fix, tuple):
-        return tuple(map(fix_in_file, fix))
-    if isinstance(fix, Omit):
-        return f"{fix.text(shell=False)} of the file"
-    if isinstance(fix, Set):
-        if "preset" in fix.settings or None in fix.settings.values():  # TOML has no null
-            return "leave it out of the file"
-        if {*OF_A_RUN, *OPTIONS} & {*fix.settings}:
-            return Within("leave it out of the file, and give {}", fix)
-        return "set " + " and ".join(f"{name} to {json.dumps(value)}"
-                                     for name, value in fix.settings.items())
-    return fix if isinstance(fix, DidYouMean) and not fix.names else fix_text(fix, shell=False)
 
 
 @contextmanager
 def naming_preset(env_name: str, given: Mapping[str, Any]) -> Iterator[None]:
     """Names the preset that was chosen in an error of a setting that it decides, not one `given`.
 
-    What cannot be left out on a command line is then left out of its file, or another one chosen.
+    What it decides cannot be left out.
     """
     preset = given.get("preset", "auto")
     ours = set() if preset == "auto" else {*preset_settings(env_name, preset)} - {*given}
@@ -103,11 +69,9 @@ def naming_preset(env_name: str, given: Mapping[str, Any]) -> Iterator[None]:
     except USAGE_ERRORS as error:
         if ours & flags_in(error.fix):
             error.what = f"with preset={preset}: {error.what}"
-            if is_preset_file(preset):
-                parts = error.fix if isinstance(error.fix, tuple) else (error.fix,)
-                error.fix = tuple(fix_in_file(x) if ours & flags_in(x) else x for x in parts)
-            elif isinstance(error.fix, Omit):
-                error.fix = Set(preset="auto")
+            parts = error.fix if isinstance(error.fix, tuple) else (error.fix,)
+            error.fix = tuple(part for part in parts if not (
+                isinstance(part, Omit) and ours & {*part.names})) or "give another preset"
         raise
 
 
@@ -126,25 +90,20 @@ def config_over_preset(changes: Mapping[str, Any], given: Mapping[str, Any]) -> 
     except ConfigError as error:
         if is_preset_file(given.get("preset")):
             Config(**given)
-            raise ConfigError(f"in {given['preset']}: {error.what}",
-                              fix_in_file(error.fix)) from error
+            raise ConfigError(f"in {given['preset']}: {error.what}", error.fix) from error
         raise
 
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a file, by our names, lists as tuples; ConfigError if it cannot be read."""
-    example = '{"num_envs": 16}' if path.suffix == ".json" else "num_envs = 16, a line for each"
-    example = f"correct it; its form is {example}"
     try:
         found = read_json(path) if path.suffix == ".json" else tomllib.loads(read_text(path))
     except OSError as error:
-        raise ConfigError(f"the preset {path} cannot be read: {error.strerror}",
-                          "give a file that is there, or the name of a preset") from error
+        raise ConfigError(f"the preset {path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # also of bytes that are no UTF-8
-        raise ConfigError(f"the preset {path} is no {path.suffix[1:].upper()}: {error}",
-                          example) from error
+        raise ConfigError(f"the preset {path} is no {path.suffix[1:].upper()}: {error}") from error
     if not isinstance(found, dict):
-        raise ConfigError(f"the preset {path} is no object of settings", example)
+        raise ConfigError(f"the preset {path} is no object of settings")
     for name in {*ALIASES} & {*found}:
         if ALIASES[name] in found:
             raise ConfigError(f"in {path}: {name} and {ALIASES[name]} are two names of one setting",
@@ -161,7 +120,7 @@ def settings_text(config: Config, sources: Mapping[str, str]) -> str:
     """
     return "\n".join(
         setting_line(name, default_of(name), f"{value} on this machine")
-        if name in OF_A_MACHINE and sources.get(name) == RESOLVED else
+        if name in having("of_machine") and sources.get(name) == RESOLVED else
         setting_line(name, value, sources.get(name, "")) for name, value in vars(config).items())
 
 

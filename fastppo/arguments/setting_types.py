@@ -12,28 +12,19 @@ from dataclasses import fields
 from types import UnionType
 from typing import Any, Callable, Literal, NamedTuple, Union, get_args, get_origin
 
-from fastppo.config import Config
+from fastppo.config import Config, having
 from fastppo.errors import ConfigError
-from fastppo.settings.aliases import VALUE_ALIASES
-from fastppo.settings.fixes import Fix, Omit, Set
-from fastppo.settings.presets import BY_PRESET
 from fastppo.settings.schedules import Scheduled, parse_schedule
-from fastppo.settings.spelling import closest, closest_of_each, spellings
 from fastppo.settings.values import SWITCHES, parse_int, parse_sizes, split_names
 
-# The first field of each group of Config.
-SECTIONS = {"env_name": "environment", "model": "network", "num_envs": "rollout",
-            "gamma": "returns", "epochs": "update", "device": "machine", "eval_episodes": "output"}
-
+SECTIONS = having("section")  # by the first setting of each
 # Other names that settings may be given under, on a command line and in a file.
-ALIASES = {"env": "env_name", "lam": "gae_lambda", "epsilon": "clip_range", "ppo_epochs": "epochs",
-           "num_batches": "num_minibatches", "value_loss_coef": "value_coef"}
+ALIASES = {alias: name for name, alias in having("alias").items()}
 
 TYPE_NAMES = {int: "INT", float: "FLOAT", Scheduled: "FLOAT|SCHEDULE", bool: "BOOL", str: "TEXT",
               Any: "TEXT", tuple[int, ...]: "INT,...", tuple[str, ...]: "NAME,...",
               dict[str, Any]: "JSON"}
-AUTO = *BY_PRESET, "num_workers"  # numbers that can be left to a rule or to measurement
-FORMS_OF_TEXT = {"std": "FLOAT%", "resize": "HxW"}  # numbers for which a text may stand
+FORMS_OF_TEXT = having("form")  # of numbers for which a text may stand
 BARE_VALUES = {"json": "-"}  # texts that a flag stands for if no value follows it
 
 
@@ -54,7 +45,7 @@ class Setting(NamedTuple):
         plain = "|".join(self.choices) + ",..." * self.has_several if self.choices \
             else TYPE_NAMES[self.kind]
         text = f"|{FORMS_OF_TEXT[self.name]}" if self.name in FORMS_OF_TEXT else ""
-        return plain + text + "|auto" * (self.name in AUTO) + "|none" * self.optional
+        return plain + text + "|none" * self.optional
 
     @property
     def has_several(self) -> bool:
@@ -72,23 +63,6 @@ class Setting(NamedTuple):
         """The text that its flag stands for if no value follows; None if a value must follow."""
         return "True" if self.kind is bool else BARE_VALUES.get(self.name)
 
-    def fix(self, text: str) -> Fix:
-        """The value that `text`, which cannot be read, is near to; else the default."""
-        if self.kind == dict[str, Any]:
-            return ("put single quotes around it, and double quotes around names:"
-                    f""" --{self.name}='{{"name": 1}}'""")
-        if (meant := VALUE_ALIASES.get(text)) in self.choices:
-            return Set(**{self.name: meant})
-        if self.kind is bool and (near := closest(text, SWITCHES)):
-            return Set(**{self.name: SWITCHES[near]})
-        for spelled in spellings(text):
-            if text and self.parsed(spelled) is not None:
-                return Set(**{self.name: spelled})
-        near = closest_of_each(split_names(text), self.choices) if self.has_several \
-            else closest(text, self.choices)
-        value = near or self.default
-        return Omit(self.name) if value is None else Set(**{self.name: value})
-
     @property
     def reader(self) -> tuple[str, Callable[[str], Any]]:
         """The values in words, and the function from a text to one of them."""
@@ -97,12 +71,13 @@ class Setting(NamedTuple):
 
     def parsed(self, text: str) -> Any:
         """The value that `text` stands for; None if there is none."""
-        if self.name in AUTO and text.lower() == "auto":
+        form = FORMS_OF_TEXT.get(self.name)
+        if form == text.lower() == "auto":
             return "auto"
         try:
             value = self.reader[1](text)
         except (ValueError, LookupError, ArithmeticError):
-            return text if self.name in FORMS_OF_TEXT else None  # Config checks it
+            return text if form not in (None, "auto") else None  # Config checks it
         words = value if self.has_several else (value,)
         return None if self.choices and not {*words} <= {*self.choices} else value
 
@@ -113,11 +88,7 @@ class Setting(NamedTuple):
         if (value := self.parsed(text)) is None:
             # The text of an object may hold a key.
             shown = f'"{text}"' if self.kind != dict[str, Any] else "no JSON object"
-            if self.has_several and self.choices:  # the wrong ones alone
-                wrong = (word for word in split_names(text) if word not in self.choices)
-                shown = f'"{", ".join(wrong)}"'
-            raise ConfigError(f'{self.name} is {shown}, but must be {self.reader[0]}',
-                              self.fix(text))
+            raise ConfigError(f"{self.name} is {shown}, but must be {self.reader[0]}")
         return value
 
 

@@ -31,17 +31,9 @@ class Peer(NamedTuple):
     modules: list  # modules that it imports
     packages: str  # packages that contain them, for pip
     part: str  # the part of fastppo that it is compared with
-    takes: dict  # supported values of settings in CHECKED, beside their defaults; None: any
+    takes: dict  # supported values of the settings that a session checks; None: any
     games: dict = {}  # the same, for Atari games only
 
-
-# Settings that change the cost of a step, and that not all systems support beside their defaults.
-ENVIRONMENT = ("frame_stack", "frame_skip", "grayscale", "resize", "preprocessing",
-               "end_on_life_loss", "noop_max", "fire_on_reset")
-CHECKED = {"environments": ENVIRONMENT,
-           "loop": (*ENVIRONMENT, "clip_rewards", "model", "activation", "layer_norm", "rnn",
-                    "distribution", "sde", "actor_keys", "critic_keys", "norm_values",
-                    "recompute_advantages", "target_kl", "device")}
 
 PEERS = {
     "sb3": Peer("Stable-Baselines3", ["stable_baselines3"], "stable-baselines3", "loop", {

@@ -16,8 +16,8 @@ from typing import Any, Callable, Iterator, NamedTuple, Sequence
 from fastppo import errors
 from fastppo.benchmark.measure_one import Measurement
 from fastppo.benchmark.options import Bench
-from fastppo.benchmark.peers import CHECKED, ENVIRONMENT, PEERS
-from fastppo.config import default_of
+from fastppo.benchmark.peers import PEERS
+from fastppo.config import default_of, having
 from fastppo.envs.vector_source import check_processes
 from fastppo.errors import ConfigError, Error
 from fastppo.machine import limits
@@ -32,7 +32,11 @@ PEER_TIMEOUT = 300.0  # seconds for another system's start and one small iterati
 ROUNDS = 3
 SESSION_SECONDS = 120.0  # after which there are fewer rounds, unless their number is given
 PACKAGE = str(Path(__file__).parent.parent.parent)
-NO_OUTPUT = {"run_dir": None, "logger": "none", "progress": "none"}
+# Settings that change the cost of an iteration, and that not all systems support beside their
+# defaults: these and the wrappers of environments.
+CHECKED = ("model", "activation", "layer_norm", "rnn", "distribution", "sde", "actor_keys",
+           "critic_keys", "norm_values", "clip_rewards", "recompute_advantages", "target_kl",
+           "device")
 
 
 class Key(NamedTuple):
@@ -155,7 +159,7 @@ def check_takes(name: str, config: dict[str, Any]) -> None:
     """Raises ConfigError for settings of a resolved `config` that system `name` does not have."""
     system, defaults = PEERS[name], {}
     takes = system.takes | (system.games if config["preprocessing"] == "atari" else {})
-    for setting in CHECKED[system.part]:
+    for setting in (*having("wrapper"), *CHECKED * (system.part == "loop")):
         default = "mlp" if setting == "model" else default_of(setting)
         values = takes.get(setting, [])
         if config[setting] != default and values is not None and config[setting] not in values:
@@ -164,6 +168,11 @@ def check_takes(name: str, config: dict[str, Any]) -> None:
         given = ", ".join(f"{setting}={config[setting]}" for setting in defaults)
         raise ConfigError(f"{system.title} does not support {given}",
                           (_without(name), Set(**defaults)))
+
+
+def without_output(settings: dict[str, Any]) -> dict[str, Any]:
+    """`settings` with a seed, for runs that write and show nothing."""
+    return {"seed": 1, **settings, "run_dir": None, "logger": "none", "progress": "none"}
 
 
 def _without(name: str) -> str:
@@ -193,7 +202,7 @@ def run_session(settings: dict[str, Any], options: Bench,
     measured, see measure_rounds.
     """
     check_counts(options, settings)
-    settings = {"seed": 1, **settings, **NO_OUTPUT}
+    settings = without_output(settings)
     if settings.get("device") == "auto":  # which other systems do not know
         facts, = run_jobs([Measurement("facts", settings, options.seconds, options.iterations)])
         settings["device"] = facts["config"]["device"]
@@ -271,7 +280,7 @@ def measure_round(job: Measurement, options: Bench, name: str,
 
 def profile_trace(settings: dict[str, Any], options: Bench) -> dict[str, Any]:
     """The trace of some iterations, with the number of workers of the settings."""
-    settings = {"seed": 1, **settings, **NO_OUTPUT}
+    settings = without_output(settings)
     job = Measurement("profile", settings, options.seconds, options.iterations)
     return run_jobs([job])[0]["trace"]
 
@@ -332,9 +341,10 @@ def sizes_of(config: dict[str, Any], job: Measurement) -> dict[str, Any]:
     `config` is a public one, without passwords; the environment's own arguments are in the job.
     """
     rows = config["num_envs"] * config["num_steps"]
-    copied = (*ENVIRONMENT, "env_name", "max_episode_steps", "num_envs", "num_steps", "epochs",
-              "model", "hidden_sizes", "activation", "shared_critic", "norm_obs", "norm_rewards",
-              "reward_scale", "clip_rewards", "gamma", "gae_lambda", "target_kl", "device")
+    copied = (*having("wrapper"), "env_name", "max_episode_steps", "num_envs", "num_steps",
+              "epochs", "model", "hidden_sizes", "activation", "shared_critic", "norm_obs",
+              "norm_rewards", "reward_scale", "clip_rewards", "gamma", "gae_lambda", "target_kl",
+              "device")
     first = {name: scheduled_value(name, config[name], 1.0) for name in ("lr", "entropy_coef")}
     return {**{name: config[name] for name in copied}, **first, **job.lap, "rows": rows,
             "env_kwargs": job.settings.get("env_kwargs") or {}, "cores": limits.usable_cores(),

@@ -1,17 +1,13 @@
 """The settings and spaces that the compiled kernels, or CUDA graphs, do not support."""
 
-from fastppo.build.check_config import (
-    NOT_IN_ACTING,
-    NOT_IN_LEARNER,
-    NOT_IN_NETWORK,
-    changed_setting,
-    is_user_model,
-    unsupported_value,
-)
-from fastppo.config import Config
+from typing import Iterable, Sequence
+
+from fastppo.build.rules import first_changed, is_user_model
+from fastppo.config import Config, having
 from fastppo.machine import kernels
 from fastppo.networks.heads import COMPILED_HEADS, least_outputs, make_head
 from fastppo.networks.mlp import COMPILED_ACTIVATIONS
+from fastppo.settings.fixes import format_value
 from fastppo.spaces.observations import (
     ObservationEncoding,
     ObservationLayout,
@@ -29,14 +25,14 @@ def unsupported_in_acting(config: Config, seen: ObservationLayout) -> str:
     if not kernels.COMPILED:
         return "an installation without the compiled extension"
     return (unsupported_value(config, device=("cpu",), precision=("auto", "fp32"))
-            or _unsupported_network(config) or changed_setting(config, NOT_IN_ACTING)
+            or _unsupported_network(config) or changed_setting(config, needing_torch("acting"))
             or _unsupported_spaces(config, seen))
 
 
 def unsupported_in_learner(config: Config, seen: ObservationLayout) -> str:
     """The first reason for which the compiled learner cannot learn; "" for none."""
     return (unsupported_in_acting(config, seen) or "action masks" * (seen.mask is not None)
-            or changed_setting(config, NOT_IN_LEARNER))
+            or changed_setting(config, needing_torch("learner")))
 
 
 def unsupported_in_graph(config: Config) -> str:
@@ -44,8 +40,8 @@ def unsupported_in_graph(config: Config) -> str:
     rows = config.num_envs * config.num_steps
     uneven = f"num_minibatches={config.num_minibatches} with {rows} samples" * bool(
         rows % config.num_minibatches)
-    return (unsupported_value(config, rnn=("none",)) or changed_setting(config, "optimizer loss")
-            or uneven)
+    return (unsupported_value(config, rnn=("none",))
+            or changed_setting(config, ("optimizer", "loss")) or uneven)
 
 
 def is_plain_mlp(config: Config) -> bool:
@@ -58,7 +54,7 @@ def _unsupported_network(config: Config) -> str:
     if is_user_model(config.model):
         return "your own model"
     return (unsupported_value(config, model=COMPILED_MODELS, activation=COMPILED_ACTIVATIONS)
-            or changed_setting(config, NOT_IN_NETWORK))
+            or changed_setting(config, needing_torch("network")))
 
 
 def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
@@ -67,7 +63,8 @@ def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
         return f"{size:,} actions (at most {kernels.MAX_CHOICES:,})"
     head = make_head(seen.act_space, config, 1)
     if type(head) not in COMPILED_HEADS:
-        return changed_setting(config, "distribution sde") or f"the action space {seen.act_space}"
+        return (changed_setting(config, ("distribution", "sde"))
+                or f"the action space {seen.act_space}")
     if config.model == "cnn":
         if not (seen.is_box and seen.leaves[0].like_image):
             return f"model=cnn with the observation space {seen.space}"
@@ -81,3 +78,21 @@ def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
                 f" {kernels.MAX_WIDTH:,} units")
     return "" if clamps_normalised_only(seen, config.norm_obs, config.obs_limit) \
         else f"obs_limit={config.obs_limit:g}"
+
+
+def unsupported_value(config: Config, **supported: Sequence[str]) -> str:
+    """The first setting with a value that is not `supported`, as name=value; "" for none."""
+    others = (name for name, values in supported.items() if getattr(config, name) not in values)
+    return next((f"{name}={getattr(config, name)}" for name in others), "")
+
+
+def needing_torch(part: str) -> list[str]:
+    """The settings that compiled kernels know with their defaults alone, in the `part`."""
+    return [name for name, place in having("needs_torch").items() if place == part]
+
+
+def changed_setting(config: Config, names: Iterable[str]) -> str:
+    """The first of some settings without its default, as name=value; "" if all have it."""
+    name = first_changed(config, names)
+    value = getattr(config, name, None)
+    return f"your own {name}" if callable(value) else f"{name}={format_value(value)}" * bool(name)

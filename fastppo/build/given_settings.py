@@ -11,28 +11,17 @@ from typing import Any, Sequence
 from gymnasium.vector import VectorEnv
 
 from fastppo.arguments.preset_files import config_over_preset, is_preset_file, preset_settings
-from fastppo.build.check_config import check_env_kwargs
-from fastppo.build.check_settings import check_settings
-from fastppo.config import Config, check_names, default_of
+from fastppo.build.rules import check_settings
+from fastppo.config import Config, check_names, default_of, having
 from fastppo.envs.env_hints import check_registered, is_registered
+from fastppo.envs.make import make_factory
 from fastppo.envs.source import EnvSource, check_agreement, settings_decided_by
 from fastppo.errors import ConfigError, UnknownNameError
 from fastppo.machine.child_env import without_secrets
-from fastppo.settings.aliases import FOREIGN_NAMES, nearest_setting
-from fastppo.settings.fixes import Omit, Set, Within
-from fastppo.settings.presets import BY_PRESET
-from fastppo.settings.script_names import NEW_TRAINER
+from fastppo.settings.aliases import FOREIGN_NAMES, NEW_TRAINER
+from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.spelling import MODELS
 from fastppo.spaces.observations import ObservationLayout
-
-# Settings that a resumed run may change: they do not change what is learnt, or extend it.
-CHANGEABLE = {"num_workers", "total_steps", "device", "learner", "acting", "torch_threads",
-              "update_threads", "step_timeout", "reset_timeout", "eval_episodes", "eval_interval",
-              "eval_env", "video_interval", "checkpoint_interval", "logger", "wandb_project",
-              "wandb_entity", "wandb_group", "wandb_tags", "progress", "run_dir",
-              "on_worker_failure", "nan_policy", "replay_limit", "replay_timeout", "worker_env"}
-# Settings that a file never decides: what is read or written, and what workers may see.
-NOT_STORED = {"run_dir", "worker_env"}
 
 
 def one_environment(given: Sequence[Any], settings: dict[str, Any]) -> Any:
@@ -51,15 +40,12 @@ def one_environment(given: Sequence[Any], settings: dict[str, Any]) -> Any:
     return env
 
 
-def check_assignment(name: str, value: Any) -> None:
+def check_assignment(name: str) -> None:
     """Raises UnknownNameError if `name`, which a script sets on a trainer, is that of a setting."""
     if name in FOREIGN_NAMES or name in Config.__match_args__:
-        fix = nearest_setting(name, Config.__match_args__, value=value)
         raise UnknownNameError(f"{name} of a trainer cannot be set: settings are for a whole run,"
                                " in which lr, clip_range and entropy_coef may follow a schedule",
-                               Within('ppo.save("model.safetensors"), then PPO(env, {},'
-                                      ' init_from="model.safetensors")', fix)
-                               if isinstance(fix, Set) else NEW_TRAINER)
+                               NEW_TRAINER)
 
 
 def make_source(env: Any, config: Config) -> EnvSource:
@@ -70,10 +56,15 @@ def make_source(env: Any, config: Config) -> EnvSource:
     return VectorEnvSource(env, config)
 
 
-def checked_source(settings: dict[str, Any]) -> EnvSource:
-    """The environments that `settings` name, whose spaces the other settings fit."""
-    source = make_source(None, config_for(None, settings))
+def checked_source(env: Any, settings: dict[str, Any]) -> EnvSource:
+    """The environments of a run in `env`, or those that `settings` name; all of them fit.
+
+    Raises ConfigError or SpaceError if they do not. The one place that asks for rules.py.
+    """
+    source = make_source(env, config_for(env, settings))
     try:
+        if source.config.eval_env is not None:
+            make_factory(source.config.eval_env, setting="eval_env")
         check_settings(source.config, ObservationLayout(source.obs_space, source.act_space))
     except BaseException:
         source.close()
@@ -85,7 +76,7 @@ def config_for(env: Any, given: dict[str, Any]) -> Config:
     """The Config for `env`: the settings `given`, then its preset's, then the defaults."""
     check_names(given)
     given = {name: value for name, value in given.items()
-             if name not in BY_PRESET or value != "auto"}
+             if name not in having("by_preset") or value != "auto"}
     if given.get("device") is not None:
         given["device"] = str(given["device"])  # of a torch.device, too
     check_agreement(env, given)
@@ -98,7 +89,10 @@ def config_for(env: Any, given: dict[str, Any]) -> Config:
                           " them can be trained on", Omit("env_name"))
     config = config_over_preset(preset_settings(str(name), given.get("preset", "auto")),
                                 given | {"env_name": name})
-    check_env_kwargs(config)
+    if (config.env_kwargs or {}).get("render_mode"):  # it would open a window
+        raise ConfigError("env_kwargs has a render_mode, but environments are not rendered in"
+                          " training", "leave render_mode out; to watch a policy: the verb play, or"
+                          " evaluate(1, env=...) with an environment that draws itself")
     return config
 
 
@@ -118,7 +112,7 @@ def settings_to_continue(config: dict[str, Any]) -> dict[str, Any]:
     config = {"precision": "fp32"} | config  # files of earlier versions lack it
     if is_preset_file(config.get("preset")):
         config["preset"] = "none"  # its settings are stored
-    return {name: value for name, value in config.items() if name not in NOT_STORED}
+    return {name: value for name, value in config.items() if name not in having("not_stored")}
 
 
 def resumed_settings(path: Path, stored: dict[str, Any], code: list[str], env: Any,
@@ -129,8 +123,9 @@ def resumed_settings(path: Path, stored: dict[str, Any], code: list[str], env: A
     it stays where it was.
     Raises ConfigError for a change that would make it another run, and for code that is missing.
     """
+    free = having("resumable")
     changes = {name: value for name, value in changes.items()
-               if value not in (None, "auto") or name in CHANGEABLE - {"device"}}
+               if value not in (None, "auto") or name in free and name != "device"}
     if is_preset_file(changes.get("preset")):
         del changes["preset"]
     known = {field.name for field in fields(Config)}
@@ -141,7 +136,7 @@ def resumed_settings(path: Path, stored: dict[str, Any], code: list[str], env: A
     code = [*code, *code_named_in(stored)]
     given = env_label(env) if env is not None else changes.get("env_name", name)
     for setting, value in {**changes, "env_name": given}.items():
-        if setting not in CHANGEABLE | {*code} and plain(value) != plain(stored.get(setting)):
+        if setting not in {*free, *code} and plain(value) != plain(stored.get(setting)):
             ours, theirs = without_secrets(value), without_secrets(stored.get(setting))
             raise ConfigError(f"{setting} is {ours!r}, but the run that is resumed has {theirs!r}",
                               Omit(setting))

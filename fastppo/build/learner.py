@@ -6,9 +6,9 @@ from typing import Callable
 
 import torch
 
-from fastppo.build.check_config import is_user_model
+from fastppo.build.rules import is_user_model
 from fastppo.config import Config, default_of
-from fastppo.errors import ConfigError, Error, ModelError, NonFiniteError
+from fastppo.errors import ConfigError, ModelError, NonFiniteError, user_code
 from fastppo.learner import Learner
 from fastppo.machine.arena import Arena
 from fastppo.machine.ranks import Ranks
@@ -27,6 +27,7 @@ def make_learner(policy: Policy, config: Config, arena: Arena, ranks: Ranks) -> 
     coefficients_at(config, 1.0)  # a schedule of the user's that fails is an error now, not later
     flat = make_flat_parameters(policy, arena)
     if is_user_model(config.model) or callable(config.optimizer) or callable(config.loss):
+        flat.alone = False
         try_update(policy, config, flat)
     if policy.memory and default_of("num_minibatches") != config.num_minibatches > config.num_envs:
         log.warning("num_minibatches=%d, but minibatches of a network with memory are whole"
@@ -63,21 +64,16 @@ def try_update(policy: Policy, config: Config, flat: FlatParameters) -> None:
     from fastppo.build.user_model import trial_rollout
     once, weights = config.replace(epochs=1, num_minibatches=1, num_microbatches=1), flat.state
     once = once.replace(learner="torch") if config.learner == "graph" else once
+    given = ", ".join(f"{x}={getattr(config, x)!r}" for x in ("model", "optimizer", "loss"))
     try:
-        with preserved_buffers(policy), seeded_rng(config.seed):
+        with preserved_buffers(policy), seeded_rng(config.seed), user_code(
+                ModelError, f"an update of two made-up samples with {given}", "correct the model,"
+                " optimizer or loss of your own where its traceback ends"):
             learner = with_options(learner_class(once)(policy, once, flat))
             learner.evaluate_actions = partial(_checked_fresh, learner.evaluate_actions)
             learner.update(trial_rollout(policy), coefficients_at(config, 1.0), 0)
     except NonFiniteError:
         pass  # of made-up samples it says nothing
-    except Error:
-        raise
-    except Exception as error:  # a user's code may raise anything
-        given = ", ".join(f"{name}={getattr(config, name)!r}"
-                          for name in ("model", "optimizer", "loss"))
-        raise ModelError(f"an update of two made-up samples with {given} failed:"
-                         f" {type(error).__name__}: {error}", "correct the model, optimizer or"
-                         " loss of your own where the exception above was raised") from error
     finally:
         flat.restore(weights)
 

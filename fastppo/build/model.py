@@ -6,9 +6,9 @@ import torch
 from gymnasium.spaces import Space
 from torch import nn
 
-from fastppo.build.check_config import is_user_model
 from fastppo.build.compiled_support import is_plain_mlp
 from fastppo.build.network_size import check_network_size
+from fastppo.build.rules import is_user_model
 from fastppo.config import Config
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose

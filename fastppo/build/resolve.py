@@ -8,14 +8,13 @@ from typing import Any
 import torch
 from gymnasium.vector.utils import batch_space
 
-from fastppo.build.check_config import is_user_model, normalises_rewards, unsupported
-from fastppo.build.check_settings import check_settings, largest_image, models_for
 from fastppo.build.compiled_support import (
     unsupported_in_acting,
     unsupported_in_graph,
     unsupported_in_learner,
 )
 from fastppo.build.network_size import least_parameters
+from fastppo.build.rules import is_user_model, largest_image, models_for, normalises_rewards
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
@@ -34,11 +33,11 @@ WIDE_LAYER = 256  # units, from which on products of minibatches keep a GPU busy
 def resolve(source: EnvSource) -> Config:
     """The Config of `source` with every None and "auto" resolved.
 
-    Raises ConfigError or SpaceError for settings and spaces that are not supported.
+    Its settings fit its spaces, see rules.py. Raises ConfigError for what this machine, or the
+    compiled kernels that a setting asks for, do not support.
     """
     config, obs_space = source.config, source.obs_space
     seen = ObservationLayout(obs_space, source.act_space)
-    check_settings(config, seen)
     config = config.replace(
         norm_rewards=normalises_rewards(config), model=_model(config, seen),
         seed=secrets.randbits(31) if config.seed is None else config.seed,
@@ -164,5 +163,5 @@ def _compiled_unless(reason: str, config: Config, name: str, compiled: str, gene
     """The choice `name` resolved: `compiled`, unless there is a `reason` for which it cannot be."""
     choice = getattr(config, name)
     if choice == compiled and reason:
-        raise unsupported(name, compiled, reason, general)
+        raise ConfigError(f"{name}={compiled} does not support {reason}", Set(**{name: general}))
     return compiled if choice in ("auto", compiled) and not reason else general

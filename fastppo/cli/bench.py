@@ -24,8 +24,8 @@ def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     options = Bench(**request.options)
     for path in filter(None, (options.json, options.profile)):
         check_writable(path)
-    from fastppo.envs.vector_source import check_environment
-    check_environment(request.config)
+    from fastppo.build.given_settings import checked_source
+    checked_source(None, {"env_name": request.config.env_name} | request.given).close()
     from fastppo.benchmark import figures, session, table
     with ProgressPrinter() as progress:
         report = figures.session_report(session.run_session(request.given, options, progress))

@@ -3,17 +3,15 @@
 import json
 import time
 from dataclasses import dataclass
-from typing import Any, Iterable, Sequence
+from typing import Any, Sequence
 
 from fastppo.arguments.command_line import words_and_options
 from fastppo.cli.envs import filled_at
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import Error
-from fastppo.settings.fixes import program
 
-SUBJECT_COLUMN, EXTRA_COLUMN = 11, 24
-FLAGS_SHOWN = "sse4_2", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve"
-GIB = 2**30
+SUBJECT_COLUMN, GIB = 15, 2**30
+NOT_LISTED = "extras", "fingerprint", "problems"  # subjects that the report has in another form
 
 
 @dataclass(frozen=True)
@@ -25,6 +23,7 @@ class Doctor:
 
     It trains for about a second, with and without workers, and compares the
     bits. What is wrong is a line with its fix. No environment variable is shown.
+    In brackets are the extras: pip install "fastppo[NAME]" adds what is "none".
     It ends with 1 if the self-test fails.
     """
 
@@ -78,15 +77,11 @@ def problems(machine: dict[str, Any]) -> list[Any]:
             f"the control group allows {machine['quota']:g} of a core: everything is slower",
             "give it more: docker run --cpus=2, or resources.limits.cpu of Kubernetes"))
     for extra, packages in needed_packages().items():
-        found += [Problem(f"{x.name} {x.version or 'is not installed'}, but {wanted_by(extra)}"
-                          f" {x.wanted}", f'pip install "{x.name}{x.wanted}"')
+        by = f"the extra {extra}" if extra else "fastppo"
+        found += [Problem(f"{x.name} {x.version or 'is not installed'}, but {by} needs {x.wanted}",
+                          f'pip install "{x.name}{x.wanted}"')
                   for x in packages if not x.fits and (x.version or not extra)]
     return [*dict.fromkeys(found)]
-
-
-def wanted_by(extra: str) -> str:
-    """The beginning of a sentence about the versions that are needed."""
-    return f"the extra {extra} needs" if extra else "fastppo needs"
 
 
 def self_test(workers_possible: bool) -> dict[str, Any]:
@@ -125,82 +120,29 @@ def test_text(test: dict[str, Any]) -> str:
 
 
 def report(facts: dict[str, Any]) -> list[str]:
-    """The facts, a line or more for each subject."""
-    own, python, kernels = facts["fastppo"], facts["python"], facts["kernels"]
-    commit = f"   commit {own['commit']}" if own["commit"] else ""
-    file = f", {kernels['simd']}   {kernels['file']}" if kernels["file"] else ""
-    lines = [line for subject, text in [
-        ("fastppo", f"{own['version']}{commit}   {own['folder']}"),
-        ("python", f"{python['version']} {python['implementation']}   {python['executable']}"),
-        ("platform", python["platform"]),
-        ("torch", torch_text(facts["torch"])),
-        ("packages", listed(facts["packages"])),
-        *machine_lines(facts["machine"], facts["fingerprint"]["cpu_flags"].split()),
-        ("kernels", kernels["backend"] + file),
-        ("workers", f"possible; up to {facts['machine']['usable']} by default"
-         if kernels["workers"] else "not possible without the compiled extension"),
-        ("envs", envs_text(facts["environments"])),
-    ] for line in filled_at(SUBJECT_COLUMN, subject, text)]
-    return lines + extra_lines(facts["extras"], facts["packages"])
+    """The facts that are known, a line or more for each subject; an extra is one."""
+    extras = {f"[{extra}]": packages for extra, packages in facts["extras"].items()}
+    subjects = {name: found for name, found in facts.items() if name not in NOT_LISTED} | extras
+    return [line for subject, found in subjects.items()
+            for line in filled_at(SUBJECT_COLUMN, subject, listed(found))]
 
 
-def torch_text(torch: dict[str, Any]) -> str:
-    """The build of torch and its devices."""
-    build = f"CUDA {torch['cuda']}" if torch["cuda"] else "CPU"
-    names = ", ".join(f"cuda:{i} {name}" for i, name in enumerate(torch["names"]))
-    return f"{torch['version']} ({build})   {names or 'no CUDA device: ' + torch['no_device']}"
+def listed(found: dict[str, Any]) -> str:
+    """Names with their values, none of which is broken at the end of a line."""
+    return ", ".join(f"{name}\N{NO-BREAK SPACE}{shown(value)}" for name, value in found.items())
 
 
-def machine_lines(machine: dict[str, Any], flags: list[str]) -> list[tuple[str, str]]:
-    """The cores, the memory and the limits."""
-    quota = f"a quota of {machine['quota']:g}" if machine["quota"] else "no quota"
-    limit, shm = machine["memory_limit"], machine["dev_shm"]
-    group = f", {gib(limit)} in its control group" if limit else ""
-    shown = " ".join(name for name in FLAGS_SHOWN if name in flags) or "unknown"
-    files = "any number" if machine["open_files"] is None else f"at most {machine['open_files']:,}"
-    shared = "no /dev/shm" if shm is None else f"/dev/shm {gib(shm)} free"
-    return [("cpu", f"{machine['cpu']}, {machine['cores']} cores by affinity, {quota}"),
-            ("simd", f"{shown}   bf16: {'yes' if machine['bf16'] else 'no'}"),
-            ("memory", f"{gib(machine['memory'])}{group}, {gib(machine['memory_free'])} free"),
-            ("files", f"{files} open; {shared}, which fastppo does not need")]
-
-
-def gib(size: int | None) -> str:
-    """Bytes in GiB."""
-    return "unknown" if size is None else f"{size / GIB:.1f} GiB"
-
-
-def envs_text(families: dict[str, bool]) -> str:
-    """The families of environments that are installed, and those that are not."""
-    here, missing = ([name for name, found in families.items() if found is wanted]
-                     for wanted in (True, False))
-    more = f"; missing: {', '.join(missing)} ({program()} envs says how to get them)"
-    return ", ".join(here) + more * bool(missing)
-
-
-def extra_lines(extras: dict[str, dict[str, str | None]], core: Iterable[str]) -> list[str]:
-    """The installed extras with their versions, and how to get the others."""
-    lines, core = [], {*core}
-    for extra, packages in extras.items():
-        missing = [name for name, version in packages.items() if version is None]
-        own = {name: version for name, version in packages.items() if name not in core}
-        text = f'missing {", ".join(missing)}: pip install "fastppo[{extra}]"' if missing else \
-            listed(own) or "not needed here"
-        subject = f"{'' if lines else 'extras':{SUBJECT_COLUMN}}{extra}"
-        lines += filled_at(EXTRA_COLUMN, subject, text)
-    return lines
-
-
-def listed(packages: dict[str, str | None]) -> str:
-    """Names with their versions, of which none is broken at the end of a line."""
-    return ", ".join(f"{name}\N{NO-BREAK SPACE}{version or 'missing'}"
-                     for name, version in packages.items())
+def shown(value: Any) -> str:
+    """A value in words, sizes in GiB."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and value > GIB:
+        return f"{value / GIB:.1f}\N{NO-BREAK SPACE}GiB"
+    return ", ".join(value) if isinstance(value, list) and value else str(value or "none")
 
 
 def problem_lines(found: list[dict[str, str]]) -> list[str]:
     """The problems, each with its fix; or that there are none."""
-    if not found:
-        return filled_at(SUBJECT_COLUMN, "problems", "none")
     return [line for problem in found for line in [
         *filled_at(SUBJECT_COLUMN, "problem", problem["what"]),
-        *filled_at(SUBJECT_COLUMN, "  fix", problem["fix"])]]
+        *filled_at(SUBJECT_COLUMN, "  fix", problem["fix"])]] or ["problems       none"]

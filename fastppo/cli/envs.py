@@ -11,7 +11,6 @@ from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, Error
 from fastppo.settings.fixes import Set, fix_text, program
 from fastppo.settings.presets import preset_name
-from fastppo.settings.spelling import closest_few
 
 FEW = 8  # environments that are made, to show their spaces
 NAME_COLUMN, PRESET_COLUMN, LIST_WIDTH = 18, 26, 80
@@ -52,7 +51,7 @@ def envs_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     found = matching(found, pattern)
     ids = [spec.id for specs in found.values() for spec in specs]
     if not ids:
-        raise no_match(pattern, [spec.id for specs in every.values() for spec in specs])
+        raise no_match(pattern)
     if pattern and len(ids) <= FEW:
         print("\n\n".join("\n".join(description(name)) for name in ids), flush=True)
     else:
@@ -72,19 +71,14 @@ def matching(found: dict, pattern: str) -> dict:
             for family, specs in found.items()}
 
 
-def no_match(pattern: str, ids: Iterable[str]) -> ConfigError:
-    """The error for a pattern that no id matches, with the nearest ids."""
+def no_match(pattern: str) -> ConfigError:
+    """The error for a pattern that no id matches."""
     from fastppo.envs.families import missing_family
     if family := missing_family(pattern):
         raise ConfigError(f'no environment matches "{pattern}": {family.name} is not installed',
                           family.fix)
-    from fastppo.envs.env_hints import nearest_id
-    meant = nearest_id(pattern)
-    near = [meant, *(x for x in closest_few(pattern, ids) if x != meant)][:3] if meant else []
-    return ConfigError(f'no environment matches "{pattern}"'
-                       + f"; near it: {', '.join(near)}" * bool(near),
-                       (f"{program()} envs {near[0]}" if near else f"{program()} envs lists all",
-                        Set(env_name="my_module:MyEnv")))
+    return ConfigError(f'no environment matches "{pattern}"',
+                       (f"{program()} envs lists all", Set(env_name="my_module:MyEnv")))
 
 
 def overview(found: dict, missing: bool) -> list[str]:

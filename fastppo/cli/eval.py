@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from fastppo.arguments.command_line import file_and_options
-from fastppo.arguments.policy_options import POLICY_FIX, PolicyOptions, check_episodes
+from fastppo.arguments.policy_options import PolicyOptions, check_episodes
 from fastppo.cli.interrupts import Interrupts
 from fastppo.display.notes import episode_status
 from fastppo.display.status_line import status_while
-from fastppo.files.run_folder import check_file, stored_env
+from fastppo.files.run_folder import check_file
 from fastppo.machine.child_env import without_secrets
 from fastppo.settings.fixes import format_value
 from fastppo.settings.values import return_text
@@ -66,15 +66,12 @@ def parse_eval(argv: Sequence[str]) -> tuple[Path, Eval]:
 def policy_file(place: Path, options: PolicyOptions) -> Path:
     """The file of the policy that a command names.
 
-    Raises ConfigError or PathError, without torch, if there is none, or no environment
-    of that name, or if it must be named.
+    Raises ConfigError or PathError, without torch, if there is none, or no environment of that
+    name.
     """
     path = options.file(place)
-    check_file(path, POLICY_FIX, "policy")
-    if options.env_name is None:
-        from fastppo.envs.env_hints import check_registered
-        check_registered(stored_env(path), path)
-    else:
+    check_file(path, "policy")
+    if options.env_name is not None:
         from fastppo.envs.make import make_factory
         make_factory(options.env_name)  # for its errors
     return path

@@ -1,20 +1,18 @@
 """The verb: fastppo export MODEL [--to=onnx|torchscript] [--output=FILE]."""
 
 import contextlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Sequence
+from typing import Literal, Sequence
 
 from fastppo.arguments.command_line import file_and_options
-from fastppo.arguments.policy_options import POLICY_FIX
 from fastppo.cli.interrupts import Interrupts
 from fastppo.display.status_line import status_while
 from fastppo.errors import ConfigError, Error
 from fastppo.files.export_formats import FORMATS, format_of
-from fastppo.files.run_folder import check_file, check_output, example_model, header_texts
+from fastppo.files.run_folder import check_file, check_output
 from fastppo.settings.file_names import MODEL_FILE
-from fastppo.settings.fixes import Omit, program
+from fastppo.settings.fixes import Omit
 
 
 @dataclass(frozen=True)
@@ -42,13 +40,9 @@ class Export:
 def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Exports the policy that `argv` names; prints the check, and what goes in and comes out."""
     model, options = parse_options(argv)
-    others = [word for word in argv if Path(word) not in (model, model.parent)]
-    near = example_model()
-    check_file(model, " ".join([program(), "export", str(near), *others]) if near else POLICY_FIX,
-               "policy")
-    usual = model.with_suffix(FORMATS[options.to or "onnx"])
-    path = Path(options.output or usual)
-    check_output(path, usual.name)
+    check_file(model, "policy")
+    path = Path(options.output or model.with_suffix(FORMATS[options.to or "onnx"]))
+    check_output(path)
     if path.absolute() == model.absolute():
         raise ConfigError(f"{path} is the policy itself", Omit("output"))
     to = format_of(path, options.to)
@@ -56,24 +50,25 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         from fastppo.evaluation.loaded_policy import load
         from fastppo.files.export import write_graph
         from fastppo.files.export_graph import inputs_of, outputs_of
-        policy, trained = load(model, model=options.model), trained_on(model)
-        steps, what = steps_to_check(policy, options.env_name, *trained)
-        write_graph(policy, path, to, steps, options.env_name or trained[0])
+        policy = load(model, model=options.model)
+        steps, what = steps_to_check(policy, options.env_name)
+        write_graph(policy, path, to, steps, options.env_name or policy.config.env_name)
     print(f"exported  {path}   acts as the policy does on {len(steps.first)} {what}")
     for name, ports in (("inputs", inputs_of(policy)), ("outputs", outputs_of(policy))):
         print(f"{name:9}", ", ".join(map(str, ports)))
 
 
-def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[str, Any],
-                   wrapped: dict[str, Any]):
+def steps_to_check(policy, env_name: str | None):
     """(recorded steps to check a graph on, a description of them); see Export.
 
-    `env_name` is the environment that the user names; the rest is of the policy's file.
+    `env_name` is the environment that the user names, if any.
     """
     from fastppo.envs.env_hints import is_registered
-    from fastppo.envs.make import make_factory
+    from fastppo.envs.make import make_factory, wrapping
     from fastppo.evaluation.loaded_policy import stored_arguments
     from fastppo.files.export_samples import play_episodes, sample_episodes
+    stored_name, kwargs = policy.config.env_name, policy.config.env_kwargs or {}
+    wrapped = wrapping(vars(policy.config))
     if env_name:
         factory = make_factory(env_name, None, stored_arguments(stored_name, kwargs), **wrapped)
         return play_episodes(policy, factory), f"steps of {env_name}"
@@ -87,13 +82,5 @@ def steps_to_check(policy, env_name: str | None, stored_name: str, kwargs: dict[
 
 def parse_options(argv: Sequence[str]) -> tuple[Path, Export]:
     """(file of the policy, options) of a command line; ConfigError for a wrong word."""
-    model, options = file_and_options(argv, Export, "MODEL", "the file of a policy",
-                                      str(example_model() or "runs/latest"))
+    model, options = file_and_options(argv, Export, "MODEL", "the file of a policy")
     return model / MODEL_FILE if model.is_dir() else model, options
-
-
-def trained_on(model: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """(name of the environment, its arguments, those of make.wrapping) in a policy's file."""
-    from fastppo.envs.make import wrapping
-    config = json.loads(header_texts(model)["config"])
-    return config["env_name"], config["env_kwargs"] or {}, wrapping(config)

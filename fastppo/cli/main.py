@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Callable, Sequence
 
 from fastppo import __version__
-from fastppo.arguments.command_line import Train
-from fastppo.arguments.setting_types import settings
 from fastppo.arguments.verbs import VERBS
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.display.notes import note, printed_warnings
@@ -22,7 +20,7 @@ from fastppo.errors import USAGE_ERRORS, ConfigError, Error, RankError, path_err
 from fastppo.machine import child_env
 from fastppo.machine.installation import missing_packages_fix
 from fastppo.machine.ranks import is_first_to_tell, rank_count, rank_of_process
-from fastppo.settings.fixes import Set, program
+from fastppo.settings.fixes import program
 from fastppo.settings.spelling import closest
 
 NEEDED_PACKAGES = ("numpy", "torch", "gymnasium", "safetensors", "cloudpickle", "packaging",
@@ -93,7 +91,7 @@ def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:
     """(function of the verb that `argv` begins with, the words after it); without a verb: train.
 
     The function of a verb is that of its module, such as fastppo.cli.train.train_verb.
-    Raises ConfigError for a word that is nearly a verb, looks like one, or is a setting.
+    Raises ConfigError for a first word that is neither a verb nor a flag.
     """
     first, rest = (argv[0], list(argv[1:])) if argv else ("", [])
     if first in ("--version", "version"):
@@ -102,17 +100,11 @@ def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:
         return choose_verb([rest[0], "--help"])
     if first == "help":  # of a section or a setting
         return choose_verb(["--help", *rest])
+    if first and not first.startswith("-") and first not in VERBS:
+        near = closest(first, VERBS)
+        raise ConfigError(f'there is no command "{first}", only {", ".join(VERBS)}; and settings'
+                          " begin with --, such as --env_name=CartPole-v1",
+                          " ".join([program(), near, *rest]) if near else f"{program()} --help")
     if first not in VERBS:
-        if first.replace("-", "_") in settings(Train) | settings():
-            if rest and rest[0] in ("--help", "-h"):
-                return choose_verb(["--help", first])
-            raise ConfigError(f'"{first}" is a setting, and settings begin with --',
-                              Set(**{first.replace("-", "_"): " ".join(rest) or "..."}))
-        near = None if first.startswith("-") else closest(first, VERBS)
-        if near or first.isalpha() and first.islower():
-            raise ConfigError(f'there is no command "{first}", only {", ".join(VERBS)}; and'
-                              " settings begin with --",
-                              " ".join([program(), near, *rest]) if near else
-                              f"{program()} --help")
         first, rest = "train", list(argv)
     return getattr(importlib.import_module(f"fastppo.cli.{first}"), f"{first}_verb"), rest

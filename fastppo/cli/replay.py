@@ -3,7 +3,6 @@
 import bdb
 import faulthandler
 import pdb
-import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,7 @@ from fastppo.cli.interrupts import Interrupts
 from fastppo.display.notes import note
 from fastppo.display.status_line import status_while
 from fastppo.errors import ConfigError, EnvError
-from fastppo.files.run_folder import check_file, stored_env
-from fastppo.settings.fixes import program
+from fastppo.files.run_folder import check_file
 
 
 @dataclass(frozen=True)
@@ -46,22 +44,12 @@ def replay_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 
 def parse_replay(argv: Sequence[str]) -> tuple[Path, Replay]:
     """(file of the bundle, options) of a command line; ConfigError for a wrong word."""
-    return file_and_options(argv, Replay, "BUNDLE", "the bundle of a fault", example_bundle())
-
-
-def example_bundle(folder: Path = Path()) -> str:
-    """The newest bundle in `folder`, else under runs/, as it is typed."""
-    found = [*folder.glob("fault-*.bundle")] or [*Path("runs").glob("*/fault-*.bundle")]
-    return shlex.quote(str(max(found, key=lambda path: path.stat().st_mtime,
-                               default="runs/RUN/fault-env0-episode3-step12.bundle")))
+    return file_and_options(argv, Replay, "BUNDLE", "the bundle of a fault")
 
 
 def replay(path: Path, options: Replay) -> None:
     """Replays the bundle in a file, and prints what happens."""
-    check_file(path, f"{program()} replay {example_bundle(path)}", "bundle")
-    from fastppo.envs.env_hints import check_registered
-    if options.env_name is None:  # read_bundle imports torch
-        check_registered(stored_env(path), path)
+    check_file(path, "bundle")
     with status_while(f"loading {path}"):
         from fastppo.files.crash_bundle import read_bundle
         bundle = read_bundle(path)

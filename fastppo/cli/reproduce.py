@@ -13,7 +13,6 @@ from fastppo.cli.interrupts import Interrupts
 from fastppo.cli.train import opened_run
 from fastppo.display.banner import banner
 from fastppo.errors import ConfigError
-from fastppo.files.run_folder import check_no_runs_in
 from fastppo.machine.file_access import read_text
 from fastppo.settings import file_names
 from fastppo.settings.fixes import Set, flag, program
@@ -67,7 +66,6 @@ def parse_reproduce(argv: Sequence[str]) -> tuple[Path, Reproduce]:
 def stored_settings(folder: Path) -> dict[str, Any]:
     """The settings in the config.json of a run; ConfigError if there is none."""
     if not (folder / file_names.CONFIG_FILE).is_file():
-        check_no_runs_in(folder, lambda run: f"{program()} reproduce {run}")
         raise ConfigError(f"{folder} is not the folder of a run: it has no config.json",
                           f"{program()} reproduce runs/latest")
     return read_settings(folder / file_names.CONFIG_FILE)
@@ -77,25 +75,18 @@ def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> N
     """Raises ConfigError if a setting is code or a password, and is not given again."""
     from fastppo.build.given_settings import code_named_in
     from fastppo.envs.env_hints import is_registered
-    env_name = settings.get("env_name")
-    if not isinstance(env_name, str):
-        raise ConfigError(f"{folder / file_names.CONFIG_FILE} names no environment",
-                          "give the folder of another run")
     needed = {name: settings[name] for name in code_named_in(settings)}
-    if not is_registered(env_name):
-        needed["env_name"] = env_name
+    if not is_registered(str(settings.get("env_name"))):
+        needed["env_name"] = settings.get("env_name") or "module:MyEnv"
     if HIDDEN in json.dumps(settings.get("env_kwargs")):
         needed["env_kwargs"] = settings["env_kwargs"]
     started = folder / file_names.COMMAND_FILE
     if started.is_file() and (found := re.search(r"--init[-_]from[ =](\S+)",
                                                  read_text(started, errors="replace"))):
         needed["init_from"] = found[1]
-    python = [name for name in ("optimizer", "loss") if settings.get(name) not in
-              (None, "adam", "ppo")]
-    python += [name for name, value in {**settings, **needed}.items() if str(value)[:1] == "<"]
+    python = [name for name, value in settings.items() if str(value)[:1] == "<"]
     if python:
-        raise ConfigError(f"{' and '.join(python)} of {folder} can be given only in Python",
-                          "train it again there, with PPO(...)")
+        raise ConfigError(f"{' and '.join(python)} of {folder} can be given only in Python")
     missing = {name: value for name, value in needed.items() if getattr(options, name) is None}
     if missing:
         raise ConfigError(f"the run in {folder} had {' and '.join(missing)} of its own, which"
@@ -105,17 +96,13 @@ def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> N
 
 
 def steps_to_train(folder: Path, options: Reproduce) -> int:
-    """The step at which the new run stops; ConfigError if RUN has not come as far."""
+    """The step at which the new run stops: the last one of RUN at most; ConfigError without one."""
     from fastppo.reports.run_table import last_row
     from fastppo.settings.metric_names import GLOBAL_STEP
     last = int(last_row(folder / file_names.METRICS_FILE).get(GLOBAL_STEP, 0))
     if not last:
-        raise ConfigError(f"{folder / file_names.METRICS_FILE} has no complete row to compare with",
-                          "give a run of at least one iteration")
-    if options.total_steps is not None and not 0 < options.total_steps <= last:
-        raise ConfigError(f"total_steps is {options.total_steps:,}, but {folder} has the metrics of"
-                          f" {last:,} steps", Set(total_steps=last))
-    return options.total_steps or last
+        raise ConfigError(f"{folder / file_names.METRICS_FILE} has no complete row to compare with")
+    return min(options.total_steps or last, last)
 
 
 def command_again(folder: Path, settings: dict[str, Any], options: Reproduce) -> list[str]:
@@ -145,53 +132,26 @@ def train_again(words: Sequence[str], steps: int) -> tuple[Path, int]:
 
 def report_bits(old: Path, new: Path, reached: int) -> bool:
     """Prints which bits of two runs agree up to a step, and likely causes; True if all do."""
-    from fastppo.reports.run_table import read_object
-    from fastppo.reports.same_bits import compare_metrics
-    metrics = compare_metrics(old, new, reached)
-    summary = read_object(old / file_names.SUMMARY_FILE)
-    model, same_model = model_text(old, new, summary.get("steps") == reached)
-    equal = not metrics.differing and same_model
-    if equal:
-        print(f"equal     metrics: {metrics.rows:,} rows; model: {model}", flush=True)
-        return True
-    rows = f"all {metrics.rows:,} rows are equal" if not metrics.differing else (
-        f"{metrics.differing:,} of {metrics.rows:,} rows, from step {int(metrics.step):,} on;"
-        f" there {metrics.names[0]} was {metrics.values[0] or 'absent'}, is"
-        f" {metrics.values[1] or 'absent'}"
-        + f", and {len(metrics.names) - 1} more" * (len(metrics.names) > 1))
-    print(f"differs   metrics: {rows}", f"          model: {model}", sep="\n")
-    print(*(f"cause     {text}" for text in cause_texts(old, new, summary)), sep="\n", flush=True)
-    return False
-
-
-def model_text(old: Path, new: Path, same_step: bool) -> tuple[str, bool]:
-    """(the comparison of two final policies in words, False if it has found a difference)."""
-    from fastppo.reports.same_bits import compare_models
-    if not same_step or not (old / file_names.MODEL_FILE).is_file():
-        return "not compared, because the run has none of this step", True
-    found = compare_models(policy_parts(old)[0], policy_parts(new)[0])
-    if not found.differing:
-        return f"{found.numbers:,} numbers, all bits", True
-    return (f"{found.differing:,} of {found.numbers:,} numbers, by at most {found.largest:.3g},"
-            f" in {found.name}"), False
-
-
-def policy_parts(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(tensors, texts) of the final policy in a run's folder."""
     from fastppo.files.policy_file import POLICY_FORMAT
     from fastppo.files.tensor_file import read_tensor_file
-    model = folder / file_names.MODEL_FILE
-    return read_tensor_file(model, POLICY_FORMAT, "a policy", "the command")
-
-
-def cause_texts(old: Path, new: Path, summary: dict[str, Any]) -> list[str]:
-    """Likely causes of a difference, at least one line."""
     from fastppo.reports.run_table import read_object
-    from fastppo.reports.same_bits import likely_causes
-    before, now = (read_object(folder / file_names.SYSTEM_FILE) for folder in (old, new))
-    causes = likely_causes({"fingerprint": summary.get("fingerprint", {})} | before, now)
+    from fastppo.reports.same_bits import likely_causes, metrics_text, model_text
+    metrics, same = metrics_text(old, new, reached)
+    summary = read_object(old / file_names.SUMMARY_FILE)
+    model, same_model = "not compared, because the run has none of this step", True
+    if summary.get("steps") == reached and (old / file_names.MODEL_FILE).is_file():
+        model, same_model = model_text(*(
+            read_tensor_file(folder / file_names.MODEL_FILE, POLICY_FORMAT, "a policy",
+                             "the command")[0] for folder in (old, new)))
+    same &= same_model
+    print(f"{'equal' if same else 'differs':9} metrics: {metrics}; model: {model}", flush=True)
+    causes = likely_causes(*(read_object(folder / file_names.SYSTEM_FILE)
+                             for folder in (old, new)))
     if summary.get("resumed_at"):
         causes.append(f"the run was resumed at step {summary['resumed_at']:,}, perhaps with other"
                       " settings: see its command.txt")
-    return causes or ["not known: versions and CPU are the same. Perhaps the environment is no"
-                      " function of its seed and actions"]
+    if not same:
+        print(*(f"cause     {text}" for text in causes or [
+            "not known: versions and CPU are the same. Perhaps the environment is no function of"
+            " its seed and actions"]), sep="\n", flush=True)
+    return same

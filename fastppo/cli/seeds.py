@@ -1,10 +1,8 @@
 """The option --seeds of training: several seeds side by side, then a table and a picture."""
 
-import glob
 import os
 import re
 import shlex
-import shutil
 import signal
 import sys
 import time
@@ -13,21 +11,21 @@ from pathlib import Path
 from typing import Any, Iterator, NamedTuple, Sequence
 
 from fastppo.arguments.command_line import Request, Train, flag_of_each_word
-from fastppo.cli.interrupts import Interrupts, Stop, write_line
+from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.display.notes import note
-from fastppo.display.status_line import LINE_SECONDS, StatusLine
+from fastppo.display.status_line import StatusLine
 from fastppo.errors import ConfigError
-from fastppo.files.choose_folder import check_empty, choose_run, name_of_run, run_folder
+from fastppo.files.choose_folder import check_empty, choose_run, run_folder
 from fastppo.machine import limits
 from fastppo.machine.child_command import ChildCommand
 from fastppo.machine.ranks import rank_count
 from fastppo.settings.file_names import METRICS_FILE, OUTPUT_FILE, SUMMARY_FILE
-from fastppo.settings.fixes import Omit, Set, program
+from fastppo.settings.fixes import Omit, program
 from fastppo.settings.metric_names import GLOBAL_STEP, MEAN_RETURN
-from fastppo.settings.values import digits_of, return_text
+from fastppo.settings.values import return_text
 
 MOST_SEEDS = 1_000
-POLL_SECONDS, LOOK_SECONDS = 0.1, 2.0  # between looks at the processes, and at their metrics
+POLL_SECONDS = 0.1  # between looks at the processes
 LAST_LINES = 12  # of a failed run's output
 
 
@@ -62,8 +60,6 @@ def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -
         "seeds", "name", "run_dir")]
     words += settings_of_each(request, cores // at_once)
     interrupts.stop_now = lambda: False  # run_seeds looks at the signal
-    if limits.is_terminal(sys.stderr):  # a status line may be there
-        interrupts.say = lambda text: write_line(f"\r\033[K{text}")
     print(f"seeds     {len(seeds)}, {at_once} at a time", flush=True)
     runs = run_seeds(request, words, seeds, at_once, interrupts)
     trained = [run for run in runs if run.child.code == 0]
@@ -71,8 +67,6 @@ def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -
         print("\n".join(table_lines(trained)), flush=True)
     if interrupts.signum:
         print_resume_lines(runs)
-        if never := [str(seed) for seed in seeds if seed not in {run.seed for run in runs}]:
-            note(f"not started: the seed{'s' * (len(never) > 1)} {','.join(never)}")
         raise Stop
     if trained:
         draw_seeds(request, trained)
@@ -82,6 +76,7 @@ def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -
 
 def chosen_seeds(request: Request) -> list[int]:
     """The seeds that a command asks for; ConfigError if other options contradict them."""
+    from fastppo.build.given_settings import checked_source
     if rank_count() > 1:
         raise ConfigError("--seeds starts processes itself, and torchrun has started this one",
                           (Omit("seeds"), "run it without torchrun"))
@@ -90,7 +85,9 @@ def chosen_seeds(request: Request) -> list[int]:
     if request.options["resume"] not in (None, "auto"):
         raise ConfigError("--resume continues one run, and --seeds are several",
                           (Omit("seeds"), "--resume=auto with the --name or --run_dir of the runs"))
-    choose_run(Train(**request.options), request.config, 0)  # it raises what a single run would
+    # What a single run would refuse.
+    choose_run(Train(**request.options), request.config, 0)
+    checked_source(None, {"env_name": request.config.env_name} | request.given).close()
     if os.name == "nt":
         raise ConfigError("--seeds needs Linux or macOS", "give a command for each --seed")
     seeds, folder = parse_seeds(request.options["seeds"]), request.config.run_dir
@@ -105,16 +102,11 @@ def parse_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in re.split(r"[,\s]+", text.strip()):
         found = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18}))?", part)
-        if not found:
-            raise ConfigError(f'seeds is "{text}", but must be numbers, such as 1,2,7 or 1..5',
-                              Set(seeds="1..5"))
-        first, last = int(found[1]), int(found[2] or found[1])
-        if first > last:
-            raise ConfigError(f"seeds has {part}, whose first number is the larger one",
-                              Set(seeds=f"{last}..{first}"))
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         seeds += range(first, min(last, first + MOST_SEEDS) + 1)
-        if len(seeds) > MOST_SEEDS:
-            raise ConfigError(f"{text} are more than {MOST_SEEDS:,} seeds", Set(seeds="1..10"))
+        if first > last or len(seeds) > MOST_SEEDS:
+            raise ConfigError(f'seeds is "{text}", but must be at most {MOST_SEEDS:,} numbers, such'
+                              " as 1,2,7 or 1..5")
     return [*dict.fromkeys(seeds)]
 
 
@@ -138,7 +130,6 @@ def run_seeds(request: Request, words: Sequence[str], seeds: Sequence[int], at_o
     """
     waiting, running, runs, sent = [*seeds], [], [], 0
     with ExitStack() as folders, StatusLine() as line:
-        view = SeedsView(request, line)
         try:
             while running or waiting and not interrupts.signum:
                 while waiting and len(running) < at_once and not interrupts.signum:
@@ -151,11 +142,23 @@ def run_seeds(request: Request, words: Sequence[str], seeds: Sequence[int], at_o
                 for run in [run for run in running if run.child.code is not None]:
                     running.remove(run)
                     run.child.close()
-                    view.end(run, stopped=sent > 0)
-                view.show(running)
+                    line.clear()
+                    print_seed_end(run)
+                if line.is_due and request.config.progress != "none":
+                    line("   |   ".join(state_text(one, request.config.total_steps)
+                                        for one in running))
         finally:
             send_to_all(running, signal.SIGTERM)
     return runs
+
+
+def print_seed_end(run: SeedRun) -> None:
+    """Prints that a run is done, or has failed, with the last lines of its output."""
+    if not run.child.code:
+        print(f"seed {run.seed}   done, {time.monotonic() - run.begun:.0f} s", flush=True)
+    else:
+        print(f"seed {run.seed} failed with exit code {run.child.code}: {run.output}; the end of"
+              " its output:", *last_lines(run.output), sep="\n  ", file=sys.stderr, flush=True)
 
 
 def send_to_all(runs: Sequence[SeedRun], signum: int) -> None:
@@ -177,57 +180,14 @@ def started(request: Request, words: Sequence[str], seed: int) -> Iterator[SeedR
             yield SeedRun(seed, folder, child, time.monotonic())
 
 
-class SeedsView:
-    """Shows the state of the seeds that run: one line in place on a terminal, else a line each."""
-
-    def __init__(self, request: Request, line: StatusLine):
-        self.total, self.progress = request.config.total_steps, request.config.progress
-        self.line = line
-        self.in_place = limits.is_terminal(sys.stderr) and self.progress != "lines"
-        self.due = time.monotonic() + LOOK_SECONDS
-        self.failures: set[str] = set()
-
-    def show(self, running: Sequence[SeedRun]) -> None:
-        """Shows the state of some runs, if that is due."""
-        if self.progress == "none" or time.monotonic() < self.due:
-            return
-        self.due = time.monotonic() + (LOOK_SECONDS if self.in_place else LINE_SECONDS)
-        texts = [state_text(run, self.total) for run in running]
-        if self.in_place:
-            self.line("   |   ".join(texts)[:shutil.get_terminal_size().columns - 1])
-        elif texts:
-            print(*texts, sep="\n", flush=True)
-
-    def end(self, run: SeedRun, stopped: bool) -> None:
-        """Says that a run is done, or failed, with its last lines unless another had the same."""
-        if run.child.code and stopped:
-            return
-        self.line.clear()
-        if not run.child.code:
-            if self.progress != "none":
-                print(f"seed {run.seed}   done, {time.monotonic() - run.begun:.0f} s", flush=True)
-            return
-        lines = "\n".join(f"  {line}" for line in last_lines(run.output))
-        code = run.child.code or 0
-        how = "in the same way" if lines in self.failures else \
-            f"with exit code {code}" if code > 0 else f"by signal {-code}"
-        shown = "" if lines in self.failures else f"; the end of its output:\n{lines}"
-        self.failures.add(lines)
-        print(f"seed {run.seed} failed {how}: {run.output}{shown}", file=sys.stderr, flush=True)
-
-
 def state_text(run: SeedRun, total: int) -> str:
     """The seed, share of the steps and return of a run: seed 3   42 %   return 148.3."""
     from fastppo.reports.run_table import last_row
     row, seconds = last_row(run.folder / METRICS_FILE), time.monotonic() - run.begun
     if not row:
         return f"seed {run.seed}   starting, {seconds:.0f} s"
-    share = min(1.0, row[GLOBAL_STEP] / total)
-    if share == 1.0:
-        told = [line for line in last_lines(run.output)[-1:] if line.startswith("played ")]
-        return f"seed {run.seed}   {(*told, f'evaluating, {seconds:.0f} s in all')[0]}"
     shown = f"return {return_text(row[MEAN_RETURN])}" if MEAN_RETURN in row else "no episode yet"
-    return f"seed {run.seed}   {100 * share:.0f} %   {shown}"
+    return f"seed {run.seed}   {100 * row[GLOBAL_STEP] / total:.0f} %   {shown}"
 
 
 def last_lines(output: Path) -> list[str]:
@@ -245,43 +205,22 @@ def print_resume_lines(runs: Sequence[SeedRun]) -> None:
 
 def table_lines(runs: Sequence[SeedRun]) -> list[str]:
     """A table with the score of each run, and the mean over them with its 95 % interval."""
-    from fastppo.reports.comparison import FEW_RUNS
     from fastppo.reports.run_groups import mean_and_half
     found = [run.summary() for run in runs]
     evaluated = all(one.get("evaluation") for one in found)
     scores = [one["evaluation"]["mean"] if evaluated else one.get("episodic_return")
               for one in found]
     known = [score for score in scores if score is not None]
-    digits = digits_of(max(map(abs, known), default=0.0))
-    widths = [one["evaluation"]["ci95"] if evaluated else None for one in found]
-    rows = [("seed", "evaluation" if evaluated else "last return", "training s", "folder"), *(
-        (str(run.seed), score_text(score, width, digits), f"{one.get('seconds', 0.0):,.1f}",
-         str(run.folder)) for run, one, score, width in zip(runs, found, scores, widths))]
-    sizes = [max(map(len, column)) for column in zip(*rows)]
-    lines = ["  ".join([*(f"{cell:>{size}}" for cell, size in zip(row[:3], sizes)), f" {row[3]}"])
-             for row in rows]
+    scale = max(map(abs, known), default=0.0)
+    lines = [f"seed {'evaluation' if evaluated else 'last return':>12} {'training s':>11}  folder"]
+    for run, one, score in zip(runs, found, scores):
+        text = "-" if score is None else return_text(score, scale)
+        lines.append(f"{run.seed:>4} {text:>12} {one.get('seconds', 0.0):>11,.1f}  {run.folder}")
     if len(known) > 1:
         mean, half = mean_and_half(known)
-        lines.append(f"mean      {score_text(mean, half, digits)}, with the 95 % interval of the"
-                     f" mean over {len(known)} seeds")
-    if 1 < len(known) < FEW_RUNS:
-        lines.append(f"warning: {len(known)} seeds are few, and the interval may reach scores that"
-                     f" are impossible; use {FEW_RUNS} or more")
+        lines.append(f"mean      {return_text(mean, scale)} ± {return_text(half, scale)}, with the"
+                     f" 95 % interval of the mean over {len(known)} seeds")
     return lines
-
-
-def score_text(score: float | None, width: float | None, digits: int) -> str:
-    """A score with half of its interval: 148.3 ± 2.1."""
-    if score is None:
-        return "-"
-    return f"{score:z,.{digits}f}" + (f" ± {width:,.{digits}f}" if width is not None else "")
-
-
-def name_of_all(request: Request, runs: Sequence[SeedRun]) -> str:
-    """The name of the runs for plot and compare: their folder, a pattern, or all their names."""
-    config, folders = request.config, [str(run.folder) for run in runs]
-    pattern = f"runs/{name_of_run(config.env_name, request.options['name'], '*')}__*"
-    return config.run_dir or (pattern if {*folders} == {*glob.glob(pattern)} else ",".join(folders))
 
 
 def draw_seeds(request: Request, runs: Sequence[SeedRun]) -> None:
@@ -296,7 +235,7 @@ def draw_seeds(request: Request, runs: Sequence[SeedRun]) -> None:
         picture = save_curves(group_runs([tables], None), MEAN_RETURN,
                               first.with_name(f"seeds{stamp}.png"))
         print(f"curves    {picture}", flush=True)
-        print(f"next      {program()} plot {shlex.quote(name_of_all(request, runs))}"
-              " --kind=density", flush=True)
+        names = request.config.run_dir or ",".join(str(run.folder) for run in runs)
+        print(f"next      {program()} plot {shlex.quote(names)} --kind=density", flush=True)
     except ConfigError as error:  # such as no episode that has ended
         note(f"the curves are not drawn: {error.what}")

@@ -21,14 +21,8 @@ from fastppo.cli.seeds import train_seeds
 from fastppo.display.banner import banner, folded
 from fastppo.display.notes import note
 from fastppo.display.status_line import show_status, status_while
-from fastppo.files.choose_folder import (
-    check_changes,
-    choose_run,
-    link_latest,
-    run_elsewhere,
-    run_folder,
-)
-from fastppo.files.run_folder import checkpoint_files, checkpoints_in
+from fastppo.files.choose_folder import choose_run, link_latest, run_folder
+from fastppo.files.run_folder import checkpoints_in
 from fastppo.machine import limits
 from fastppo.machine.child_env import without_secrets
 from fastppo.machine.file_access import read_json, write_bytes
@@ -57,8 +51,6 @@ def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts)
         choose_run(Train(**request.options), request.config, 0)  # for its errors
         print(shown_config(request))
         return
-    if text := run_elsewhere(Train(**request.options), request.config):
-        note(text)
     if request.options["seeds"] is not None:
         train_seeds(argv, request, interrupts)
         return
@@ -92,7 +84,7 @@ def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts)
 def shown_config(request: Request) -> str:
     """All settings of a new run as TOML, those that are resolved for this machine included."""
     from fastppo.build.given_settings import checked_source
-    source = checked_source({"env_name": request.config.env_name} | request.given)
+    source = checked_source(None, {"env_name": request.config.env_name} | request.given)
     from fastppo.build.resolve import resolve
     try:
         config = resolve(source)
@@ -116,8 +108,6 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
     drawn, opened, ranks = secrets.randbits(31), False, None
     while not opened:
         run = choose_run(options, config, drawn)
-        if run.place is not None:
-            check_changes(checkpoint_files(run.place)[0], request.given)
         with run_folder(run, options.resume == "auto") as folder:
             start = request.given | {"progress": progress, "run_dir": str(folder)}
             known = checkpoints_in(folder)
@@ -143,7 +133,7 @@ def resumed_run(place: Path, settings: dict[str, Any]):
 def new_run(settings: dict[str, Any], init_from: str | None):
     """The trainer of a new run. Settings that do not fit the spaces are refused without torch."""
     from fastppo.build.given_settings import checked_source
-    source = checked_source(settings)
+    source = checked_source(None, settings)
     from fastppo.ppo import PPO
     return PPO(source, init_from=init_from)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastppo import __version__
 from fastppo.arguments.command_line import Request
+from fastppo.machine.child_env import without_secrets
 from fastppo.settings.fixes import format_value
 from fastppo.settings.spelling import MODELS
 
@@ -51,7 +52,8 @@ def banner(ppo, request: Request, folder: Path, resumed: bool) -> list[str]:
 
 def preset_line(request: Request) -> str:
     """The preset and what it changes."""
-    changed = " ".join(f"{name}={format_value(value)}" for name, value in request.changes.items())
+    changed = " ".join(f"{name}={format_value(without_secrets(value))}"
+                       for name, value in request.changes.items())
     return f"preset    {request.preset}: {changed}"
 
 

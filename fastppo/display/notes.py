@@ -8,10 +8,9 @@ import time
 from typing import Any, Callable, Iterator
 
 from fastppo.display.status_line import StatusLine, show_status
+from fastppo.machine.file_access import CONTROL_CHARACTERS
 from fastppo.settings.values import return_text
 
-# What a terminal would obey: a name from a file may hold it.
-CONTROL_CHARACTERS = dict.fromkeys({*range(32), *range(127, 160)} - {9, 10}, "?")
 MUST_END = "; --max_episode_steps=1_000 would end them"
 
 

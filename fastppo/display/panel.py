@@ -13,18 +13,18 @@ from fastppo.settings.values import return_text
 
 LABEL = 10  # columns of the first word of a line
 PANEL_WIDTH = 100  # at most
-BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
+BLOCKS = "▁▂▃▄▅▆▇█"
 SOLVED = "green"
 Part = str | tuple[str, str]  # text, or (text, style)
 
 
-def panel(now: Snapshot, doing: str, columns: int, unicode: bool = True) -> list[Text]:
+def panel(now: Snapshot, doing: str, columns: int) -> list[Text]:
     """The lines of a run in a terminal of so many `columns`; `doing` is the current part."""
     width = min(columns, PANEL_WIDTH)
     return [
-        progress_bar(now, width, unicode),
+        progress_bar(now, width),
         line("return", return_parts(now), width),
-        *sparkline_of_returns(now, width, unicode),
+        *sparkline_of_returns(now, width),
         line("speed", speed_parts(now), width),
         *[line("time", [(f"{part} {share:.0%}", "bold" if share > 0.5 else "")
                         for part, share in now.shares.items()], width)] * bool(now.shares),
@@ -46,7 +46,7 @@ def line(label: str, parts: Sequence[Part], width: int) -> Text:
     return text
 
 
-def progress_bar(now: Snapshot, width: int, unicode: bool) -> Text:
+def progress_bar(now: Snapshot, width: int) -> Text:
     """A bar, the share of the steps, the steps, and the time left."""
     share = min(1.0, now.step / now.total) if now.total else 1.0
     parts = [f"{share:4.0%}", f"{now.step:,} / {now.total:,}"]
@@ -56,9 +56,9 @@ def progress_bar(now: Snapshot, width: int, unicode: bool) -> Text:
     room = width - LABEL - len(after) - 1
     if room < 8:
         return line("step", parts, width)
-    done, (full, empty) = round(share * room), ("━", "─") if unicode else ("#", "-")
-    return Text.assemble((f"{'step':{LABEL}}", "dim"), (full * done, "cyan"),
-                         (empty * (room - done), "dim"), f" {after}", no_wrap=True, end="")
+    done = round(share * room)
+    return Text.assemble((f"{'step':{LABEL}}", "dim"), ("━" * done, "cyan"),
+                         ("─" * (room - done), "dim"), f" {after}", no_wrap=True, end="")
 
 
 def return_parts(now: Snapshot) -> list[Part]:
@@ -76,7 +76,7 @@ def return_parts(now: Snapshot) -> list[Part]:
             "mean of the last 100" if episodes > 100 else "mean of all"]
 
 
-def sparkline_of_returns(now: Snapshot, width: int, unicode: bool) -> list[Text]:
+def sparkline_of_returns(now: Snapshot, width: int) -> list[Text]:
     """A line with the mean return over the steps so far, from its lowest to its highest."""
     if len(now.returns) < 2:
         return []
@@ -85,18 +85,17 @@ def sparkline_of_returns(now: Snapshot, width: int, unicode: bool) -> list[Text]
     room = width - LABEL - len(low) - len(high)
     if room < 8:
         return []
-    bars = sparkline(now.returns, room, BLOCKS if unicode else ASCII_BLOCKS)
     return [Text(f"{'':{LABEL}}", no_wrap=True, end="").append(low, "dim").append(
-        bars, "cyan").append(high, "dim")]
+        sparkline(now.returns, room), "cyan").append(high, "dim")]
 
 
-def sparkline(points: Sequence[tuple[int, float]], width: int, blocks: str = BLOCKS) -> str:
+def sparkline(points: Sequence[tuple[int, float]], width: int) -> str:
     """`points` (step, value) as `width` blocks, whose heights go from the lowest to the highest."""
     steps, values = np.array(points, float).T
     grid = np.interp(np.linspace(steps[0], steps[-1], width), steps, values)
     low, high = values.min(), values.max()
-    heights = (grid - low) / ((high - low) or 1.0) * (len(blocks) - 1)
-    return "".join(blocks[round(height)] for height in heights)
+    heights = (grid - low) / ((high - low) or 1.0) * (len(BLOCKS) - 1)
+    return "".join(BLOCKS[round(height)] for height in heights)
 
 
 def speed_parts(now: Snapshot) -> list[Part]:

@@ -62,14 +62,20 @@ class StatusLine:
 
     def __call__(self, text: str) -> None:
         """Shows `text`, unless a line was shown a moment ago."""
-        if (now := time.monotonic()) < self.due:
+        if not self.is_due:
             return
-        self.due, self.shown = now + (AGAIN_SECONDS if self.in_place else LINE_SECONDS), True
+        self.due = time.monotonic() + (AGAIN_SECONDS if self.in_place else LINE_SECONDS)
+        self.shown = True
         if self.in_place:
             show_status(text)
         else:
             with contextlib.suppress(OSError, ValueError):  # closed
                 print(text, file=sys.stderr, flush=True)
+
+    @property
+    def is_due(self) -> bool:
+        """True unless a line was shown a moment ago."""
+        return time.monotonic() >= self.due
 
     def clear(self) -> None:
         """Removes the line, so that something else can be printed."""

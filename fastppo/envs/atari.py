@@ -21,7 +21,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing
 
 from fastppo.config import default_of
-from fastppo.envs.env_hints import is_atari_id
+from fastppo.envs.families import is_atari_id
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Omit, Set
 from fastppo.settings.values import image_size
@@ -270,18 +270,15 @@ def check_game(env: gym.Env, games: AtariOptions) -> None:
     game = env.unwrapped
     space, actions = (getattr(env, f"{kind}_space", None) for kind in ("observation", "action"))
     name = game.spec.id if game.spec else type(game).__name__
-    frames = isinstance(space, gym.spaces.Box) and len(space.shape) > 1
-    discrete = isinstance(actions, gym.spaces.Discrete)
-    lives = {"end_on_life_loss": False} if games.lives else {}
-    if frames_of_wrappers(env):
-        raise ConfigError(f"preprocessing=atari is for a plain game, but {name} is made with"
-                          " preprocessing of its own", Set(preprocessing="none", **lives))
-    if not (frames and discrete and hasattr(game, "ale")):
+    plain = isinstance(space, gym.spaces.Box) and len(space.shape) > 1 and \
+        isinstance(actions, gym.spaces.Discrete) and hasattr(game, "ale")
+    if not plain or frames_of_wrappers(env):
         raise ConfigError("preprocessing=atari is for games of the Arcade Learning Environment,"
-                          f" which have frames and Discrete actions; but {name} has the observation"
-                          f" space {brief_text(space)} and the action space {brief_text(actions)}",
-                          (Omit("env_kwargs"), Set(preset="none")) if hasattr(game, "ale") else
-                          Set(preprocessing="none", **lives))
+                          " which have frames and Discrete actions and no preprocessing of their"
+                          f" own; but {name} has the observation space {brief_text(space)} and the"
+                          f" action space {brief_text(actions)}",
+                          Set(preprocessing="none", **{"end_on_life_loss": False} if games.lives
+                              else {}))
     if (skips := getattr(game, "_frameskip", None)) != 1:
         raise ConfigError(f"preprocessing=atari repeats an action for {games.skip} frames, but"
                           f" {name} skips frames itself: its frameskip is {skips}",

@@ -3,15 +3,14 @@
 import contextlib
 import importlib
 import importlib.util
-from pathlib import Path
+from fnmatch import fnmatchcase
 from typing import Iterable, NamedTuple
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from fastppo.envs.env_hints import PACKAGES, is_atari_id, registering_package
-from fastppo.errors import ConfigError
-from fastppo.settings.fixes import Fix, Install, Set
+from fastppo.settings.atari_games import full_game_id
+from fastppo.settings.fixes import Fix, Install
 
 
 class Family(NamedTuple):
@@ -22,27 +21,41 @@ class Family(NamedTuple):
     module: str  # in which the entry points of their ids begin
     package: str = ""  # that they need beside Gymnasium
     fix: Fix = ""  # to get it
-    registers: bool = False  # the ids are those that the import of the package registers
+    ids: tuple[str, ...] = ()  # patterns of the ids that the import of the package registers
 
 
+JAX = "jax", 'pip install "gymnasium[jax]"'
 FAMILIES_KNOWN = (
     Family("classic control", "vectors", "gymnasium.envs.classic_control"),
     Family("Box2D", "vectors; CarRacing: images", "gymnasium.envs.box2d", "Box2D",
-           PACKAGES["box2d"]),
+           ("pip install Box2D", Install("box2d-source"))),  # the latter where there is no wheel
     Family("toy text", "integers, discrete actions", "gymnasium.envs.toy_text"),
     Family("MuJoCo", "vectors, continuous actions", "gymnasium.envs.mujoco", "mujoco",
-           PACKAGES["mujoco"]),
-    Family("Atari", "images, discrete actions", "ale_py", "ale_py", PACKAGES["ale_py"], True),
+           Install("mujoco")),
+    Family("Atari", "images, discrete actions", "ale_py", "ale_py", Install("atari"),
+           ("ALE/*", "*NoFrameskip*", "*Deterministic-v?", "*-ram-v?")),
     Family("MiniGrid", "dictionaries, discrete actions", "minigrid", "minigrid",
-           Install("minigrid"), True),
-    Family("JAX phys2d", "vectors", "gymnasium.envs.phys2d", "jax", PACKAGES["jax"]),
-    Family("JAX tabular", "integers", "gymnasium.envs.tabular", "jax", PACKAGES["jax"]),
+           Install("minigrid"), ("MiniGrid-*", "BabyAI-*")),
+    Family("JAX phys2d", "vectors", "gymnasium.envs.phys2d", *JAX),
+    Family("JAX tabular", "integers", "gymnasium.envs.tabular", *JAX),
 )
 
 
 def is_installed(family: Family) -> bool:
     """True if the package that a family needs is there; it is not imported."""
     return not family.package or importlib.util.find_spec(family.package) is not None
+
+
+def registering_package(env_name: str) -> str | None:
+    """The package whose import registers such an id; None for other names."""
+    env_id = full_game_id(env_name)
+    return next((family.package for family in FAMILIES_KNOWN
+                 if any(fnmatchcase(env_id, pattern) for pattern in family.ids)), None)
+
+
+def is_atari_id(env_name: str) -> bool:
+    """Returns True for an id that ale-py registers."""
+    return registering_package(env_name) == "ale_py"
 
 
 def missing_family(pattern: str) -> Family | None:
@@ -56,15 +69,15 @@ def registered_families() -> dict[Family, list[EnvSpec]]:
     """The specs of the ids that Gymnasium knows, by family, in the order of their names.
 
     It imports the packages that register ids. A family of Gymnasium's own has its ids also if its
-    package is missing; ids that Gymnasium has retired, or that lack files, are left out.
+    package is missing; ids that Gymnasium has retired are left out.
     """
     for family in filter(is_installed, FAMILIES_KNOWN):
-        if family.registers:
+        if family.ids:
             with contextlib.suppress(ImportError):  # a part of it is missing
                 importlib.import_module(family.package)
     found: dict[Family, list[EnvSpec]] = {family: [] for family in FAMILIES_KNOWN}
     for spec in sorted(gym.registry.values(), key=lambda spec: spec.id):
-        if not is_retired(spec) and not lacks_files(spec):
+        if not is_retired(spec):
             found.setdefault(family_of(spec), []).append(spec)
     return found
 
@@ -82,26 +95,6 @@ def entry_module(spec: EnvSpec) -> str:
     entry = spec.entry_point
     return entry.partition(":")[0] if isinstance(entry, str) else str(
         getattr(entry, "__module__", ""))
-
-
-def check_package(spec: EnvSpec) -> None:
-    """Raises ConfigError if the package that an id's family needs is missing; imports nothing."""
-    family = family_of(spec)
-    if family in FAMILIES_KNOWN and not is_installed(family) and not is_retired(spec):
-        raise ConfigError(f"{spec.id} needs {family.package}, which is not installed", family.fix)
-    if lacks_files(spec):
-        raise ConfigError(f"{spec.id} needs pictures that are missing from MiniGrid's package",
-                          (Set(env_name="MiniGrid-MultiRoom-N6-v0"),
-                           "pip install git+https://github.com/Farama-Foundation/Minigrid"))
-
-
-def lacks_files(spec: EnvSpec) -> bool:
-    """True for the ids of MiniGrid whose pictures its package for pip lacks."""
-    if not spec.id.startswith("MiniGrid-WFC-"):
-        return False
-    found = importlib.util.find_spec("minigrid")
-    places = found and found.submodule_search_locations or ()
-    return not any((Path(place) / "envs" / "wfc" / "patterns").is_dir() for place in places)
 
 
 def is_retired(spec: EnvSpec) -> bool:

@@ -8,17 +8,18 @@ import traceback
 from contextlib import contextmanager
 from typing import Any, Iterator
 
-from fastppo.errors import EnvError, FaultPlace
+from fastppo.errors import EnvError, FaultPlace, exception_text
 from fastppo.settings.fixes import Fix, Set, Within
 from fastppo.spaces.observations import NonFiniteValue
 
-RESULTS = {"step()": "(obs, reward, terminated, truncated, info)", "reset()": "(obs, info)"}
-NO_OPENGL = ("MuJoCo cannot draw on a screen, or with the library that the environment variable"
-             " MUJOCO_GL names: set it to egl")
+CONTRACT = {
+    "step()": "step() must take the action, and return (obs, reward, terminated, truncated, info)"
+              " as its spaces declare",
+    "reset()": "reset() must take seed and options by name, and return (obs, info) as its spaces"
+               " declare"}
 IN_MAIN = Within("correct the environment; with {} a breakpoint() in it works", Set(num_workers=0))
 HANGS = "mend what hangs, or give it more time by reset_timeout"
 CLOSE_SECONDS = 2.0  # for the close() of all environments together
-MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 
 log = logging.getLogger("fastppo")
 
@@ -87,14 +88,9 @@ def env_error(where: str, field: str, error: BaseException, fix: Fix = IN_MAIN) 
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         raise error
     fix = HANGS if isinstance(error, OutOfTime) else fix
-    # Unlike str(error), this cannot raise.
-    message = truncate_text("".join(traceback.format_exception_only(error)), MESSAGE_MAX)
-    cannot_draw = "OpenGL platform" in message or "'glGetError'" in message
-    # Its traceback has lines of fastppo, or of MuJoCo, alone.
-    wrong = NO_OPENGL if cannot_draw else _result_fix(field, error)
-    trace = "" if wrong else "".join(traceback.format_exception(error))
-    what = f"{where} failed in {field}: {message}{truncate_text(trace, TRACE_MAX)}"
-    return EnvError(what.rstrip().encode(errors="backslashreplace").decode(), wrong or fix)
+    wrong = _result_fix(field, error)  # then the traceback has lines of fastppo alone
+    what = f"{where} failed in {field}: {exception_text(error, trace=not wrong)}"
+    return EnvError(what, wrong or fix)
 
 
 def _result_fix(field: str, error: BaseException) -> Fix:
@@ -104,26 +100,10 @@ def _result_fix(field: str, error: BaseException) -> Fix:
     place = next((name for name in reversed(modules) if not name.startswith("numpy")), "fastppo")
     if not (isinstance(error, (ValueError, TypeError)) and place.startswith(("fastppo", "gymnas"))):
         return ""
-    if "unpack" in str(error) and field in RESULTS:
-        return f"{field} must return {RESULTS[field]}" + (
-            ": a function without `return` gives None" if "NoneType" in str(error) else
-            "; for the old API of gym, before 0.26, there is"
-            " shimmy.GymV21CompatibilityV0(env=env)")
-    if "positional argument" in str(error) and field == "step()":
-        return "step must take the action: def step(self, action)"
-    if "unexpected keyword" in str(error):
-        return "reset must take seed and options: def reset(self, *, seed=None, options=None)"
-    if isinstance(error, NonFiniteValue) and field in RESULTS:
+    if isinstance(error, NonFiniteValue) and field in CONTRACT:
         reset = (Set(nan_policy="reset_env"),) if field == "step()" else ()
         return "look for divisions by 0 and overflows in it", *reset
-    return "correct what the environment returns, or the space that it declares"
-
-
-def truncate_text(text: str, limit: int) -> str:
-    """`text`; only its beginning and end if it is longer than `limit` characters."""
-    if len(text) <= limit:
-        return text
-    return f"{text[:limit // 2]}\n[{len(text) - limit} characters left out]\n{text[-(limit // 2):]}"
+    return CONTRACT.get(field, "correct what the environment returns, or the space it declares")
 
 
 def close_all(envs: list) -> None:

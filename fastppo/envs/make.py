@@ -3,31 +3,27 @@
 import dataclasses
 import functools
 import importlib
-import os
+import inspect
 import sys
-import traceback
-from pathlib import Path
+from types import ModuleType
 from typing import Any, Callable, Mapping, Sequence
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from fastppo.config import default_of
-from fastppo.envs import atari, env_hints, faults, masks
-from fastppo.envs.families import is_retired
+from fastppo.config import default_of, having
+from fastppo.envs import atari, faults, masks
+from fastppo.envs.families import FAMILIES_KNOWN, family_of, is_installed, registering_package
 from fastppo.envs.images import UNCHANGED, ImageOptions, ImagePreprocessing, image_options
 from fastppo.envs.wrappers import make_deterministic, read_mission, stack_frames
-from fastppo.errors import ConfigError, EnvError, Error, SpaceError
+from fastppo.errors import ConfigError, EnvError, Error, SpaceError, user_code
 from fastppo.machine.child_env import add_folders, without_secrets
 from fastppo.machine.mujoco_warnings import mujoco_warnings_once
 from fastppo.settings.atari_games import full_game_id
-from fastppo.settings.fixes import PYTHON_NAMES, Fix, Omit, Set, Within, program
-from fastppo.settings.spelling import closest_few
+from fastppo.settings.fixes import PYTHON_NAMES, Omit, program
 
 Factory = Callable[[], gym.Env]
-# The settings of the wrappers around an environment.
-WRAPPING = ("frame_stack", "preprocessing", "end_on_life_loss", "noop_max", "fire_on_reset",
-            *ImageOptions._fields)
+WRAPPING = having("wrapper")  # the settings of the wrappers around an environment
 # Entry points of ids, and of the classes that give the same answers in less time.
 FASTER = {"gymnasium.envs.box2d.car_racing:CarRacing": "fastppo.envs.car_racing:CarRacing"}
 
@@ -59,8 +55,8 @@ class EnvFactory:
         if games:
             env = atari.preprocess_atari(env, self.limit, games)
         elif images.frame_skip > 1 and (skipped := atari.own_skips(env)):
-            raise ConfigError(f"frame_skip repeats an action, but {self.name} does so already, for"
-                              f" {skipped.pop()} frames", Omit("frame_skip"))
+            raise ConfigError(f"frame_skip repeats an action, but {self.name} skips {skipped.pop()}"
+                              " frames itself", Omit("frame_skip"))
         else:
             env = env if images == UNCHANGED else ImagePreprocessing(env, images)
             env = gym.wrappers.TimeLimit(env, self.limit) if self.limit else env
@@ -135,49 +131,18 @@ def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None,
     elif callable(env):
         name, constructor = getattr(env, "__qualname__", type(env).__name__), env
     else:
-        several = {"num_envs": env.num_envs} if hasattr(env, "num_envs") else {}  # another VecEnv
-        fix = fix_of_instance(env, setting) if isinstance(env, gym.Env) else \
-            Set(**{setting: "CartPole-v1"}, **several)
         name = PYTHON_NAMES.get(setting, setting)  # no command can give it
-        raise ConfigError(f"{name} is {env!r}, but must be an id, a class or a callable", fix)
+        raise ConfigError(f"{name} is {env!r}, but must be an id, a class or a callable that makes"
+                          " an environment, or a simulator without wrappers")
     if isinstance(constructor, EnvSpec):  # preprocessing sets what a game's id says
         given = {**({} if games else constructor.kwargs), **(kwargs or {})}
         if given.get("frameskip", 1) != 1 and (games.skip if games else images.frame_skip) > 1:
-            raise _two_skips(name, given["frameskip"], games)
+            raise ConfigError(f"frame_skip repeats an action, but {name} skips {given['frameskip']}"
+                              " frames itself", "leave frameskip out of env_kwargs" if games else
+                              Omit("frame_skip"))
     return EnvFactory(constructor, name, limit, kwargs or {}, stack, games, images)
 
 
-def fix_of_instance(env: gym.Env, setting: str) -> Fix:
-    """The fix for an environment in place of its id: the id, or a function that makes it."""
-    if all(hasattr(env.unwrapped, name) for name in ("device", "num_envs")):
-        return "give the simulator without Gymnasium's wrappers: env.unwrapped"
-    if env.spec is None:
-        return f"give a function that makes it: lambda: {type(env.unwrapped).__name__}()"
-    plain = getattr(gym.registry.get(env.spec.id), "kwargs", None) == {
-        name: value for name, value in env.spec.kwargs.items() if name != "render_mode"}
-    return Set(**{setting: env.spec.id}) if plain and not env.spec.additional_wrappers else \
-        "give a function that makes it: lambda spec=env.spec: gymnasium.make(spec)"
-
-
-def _two_skips(name: str, own: Any, games: atari.AtariOptions | None) -> ConfigError:
-    """The error for an environment that repeats actions itself, beside frame_skip."""
-    fix = "leave frameskip out of env_kwargs: frame_skip is that of preprocessing=atari" \
-        if games else (Omit("frame_skip"), Set(env_kwargs={"frameskip": 1}))
-    return ConfigError(f"frame_skip repeats an action, but {name} skips frames itself: its"
-                       f" frameskip is {own}", fix)
-
-
-def check_arguments(factory: EnvFactory) -> None:
-    """Makes an environment if its signature does not take its arguments; see make_envs for errors.
-
-    A signature may be wrong, such as that of a decorated function.
-    """
-    try:
-        fits = not env_hints.wrong_keywords(factory.name, factory.constructor, factory.kwargs)
-    except Exception:  # the class of an id cannot be imported
-        fits = False
-    if not fits:
-        faults.close_all(make_envs([factory]))
 
 
 def make_envs(factories: Sequence[Factory], first: int = 0, name: str = "") -> list[gym.Env]:
@@ -215,34 +180,36 @@ def _make_env(factory: Factory, where: str) -> gym.Env:
 
 
 def _settings_error(factory: EnvFactory, error: BaseException) -> ConfigError | None:
-    """The ConfigError if the constructor failed for a setting or a package; None otherwise."""
-    if isinstance(error, gym.error.DependencyNotInstalled):
-        missing = str(error).partition(", ")[0]  # without Gymnasium's own advice
-        return ConfigError(f"the environment needs a package that is not installed: {missing}",
-                           env_hints.missing_package(f"{factory.constructor} {error}"))
-    if isinstance(error, ImportError) and isinstance(factory.constructor, EnvSpec):
-        newer = is_retired(factory.constructor) and env_hints.nearest_id(factory.name)
-        return ConfigError(f"{factory.name} cannot be imported: {error}",
-                           env_hints.missing_package(f"{error.name}", *(
-                               [Set(env_name=newer)] if newer else [])))
-    if isinstance(error, gym.error.NamespaceNotFound) and not \
-            isinstance(factory.constructor, EnvSpec):
-        return ConfigError(f"{factory.name} cannot make its environment: {error}", "import the"
-                           " package that registers it inside the function, such as ale_py")
-    if isinstance(error, TypeError) and (wrong := env_hints.wrong_keywords(
-            factory.name, factory.constructor, factory.kwargs)):
+    """The ConfigError for wrong arguments, and for a package that is missing; None otherwise."""
+    if isinstance(error, TypeError) and (wrong := wrong_keywords(factory)):
         return wrong
-    why = str(error).partition("\n")[0]
-    if _is_known(factory.constructor) and factory.kwargs:  # of one's own the traceback is wanted
+    family = family_of(factory.constructor) if isinstance(factory.constructor, EnvSpec) else None
+    if isinstance(error, gym.error.DependencyNotInstalled) or \
+            family and isinstance(error, ImportError):
+        return ConfigError(f"{factory.name} cannot be made: {error}",
+                           family.fix if family and not is_installed(family) else "")
+    if family in FAMILIES_KNOWN and factory.kwargs:  # of one's own the traceback is wanted
         return ConfigError(f"{factory.name} cannot be made with the env_kwargs"
-                           f" {without_secrets(factory.kwargs)}: {why}", Omit("env_kwargs"))
+                           f" {without_secrets(factory.kwargs)}: {error}", Omit("env_kwargs"))
     return None
 
 
-def _is_known(constructor: EnvSpec | Callable) -> bool:
-    """True for an id of Gymnasium, ale-py or MiniGrid."""
-    return isinstance(constructor, EnvSpec) and f"{constructor.entry_point}".startswith(
-        ("gymnasium.", "ale_py.", "minigrid."))
+def wrong_keywords(factory: EnvFactory) -> ConfigError | None:
+    """The error for a class, function or id that cannot be called with its arguments, or None."""
+    made, arguments = factory.constructor, factory.kwargs
+    if isinstance(made, EnvSpec):
+        arguments, entry = {**made.kwargs, **arguments}, made.entry_point
+        made = load_env_creator(entry) if isinstance(entry, str) else entry
+    try:
+        signature = inspect.signature(made)
+        signature.bind(**arguments)
+    except ValueError:  # it is written in C and has no signature
+        return None
+    except TypeError as error:
+        return ConfigError(f"{factory.name} takes {signature}, and env_kwargs is"
+                           f" {without_secrets(factory.kwargs)}: {error}",
+                           "give what it takes by env_kwargs, or a function without arguments")
+    return None
 
 
 def import_callable(name: str, setting: str = "env_name") -> Callable | None:
@@ -254,81 +221,38 @@ def import_callable(name: str, setting: str = "env_name") -> Callable | None:
     module, colon, attribute = name.partition(":")
     if not colon or not attribute.replace(".", "").isidentifier():
         return None
-    there = _import_module(name, setting)
-    *outer, last = attribute.split(".")
-    holder = functools.reduce(lambda x, part: getattr(x, part, None), outer, there)
-    found = getattr(holder, last, None)
-    if callable(found) or attribute in gym.registry:
-        return found if callable(found) else None
-    fix = f"give the name of a class or function of {module}"
-    if found is None:
-        names = getattr(holder, "__dict__", {})
-        near = closest_few(last, (x for x in names if callable(getattr(holder, x))), 1)
-        raise ConfigError(f"there is no {attribute!r} in {module}",
-                          (*(Set(**{setting: f"{module}:{'.'.join((*outer, x))}"}) for x in near),
-                           f"define it there, or {fix}"))
-    raise ConfigError(f"{setting} is {name!r}, an instance of {type(found).__name__}, but must be a"
-                      " class or a function", fix)
+    found = functools.reduce(lambda x, part: getattr(x, part, None), attribute.split("."),
+                             _import_module(module, f"{setting} is {name!r}"))
+    if callable(found):
+        return found
+    if attribute in gym.registry:
+        return None
+    raise ConfigError(f"{setting} is {name!r}, but there is no {attribute!r} in {module} that is a"
+                      " class or a function", "define it there, or give the name of another one")
 
 
-def _import_module(name: str, setting: str, module: str = ""):
-    """`module`, by default that before the colon of `name`; ConfigError if it fails.
-
-    `name` is the value of a setting.
-    """
-    if not module:
+def _import_module(module: str, what: str) -> ModuleType:
+    """The module of that name; ConfigError if importing it fails, `what` it is needed for."""
+    fix = next((family.fix for family in FAMILIES_KNOWN if family.package == module), None)
+    if fix is None:
         add_folders(sys.path)
-    module = module or name.partition(":")[0]
-    if not module or module.startswith(".") or module.endswith(".py"):
-        plain = Path(module).stem.lstrip(".") or "my_module"
-        raise ConfigError(f"{setting} is {name!r}, but {module!r} is no module's name, such as"
-                          " package.module", Within("in the folder of that file: {}", Set(
-                              **{setting: f"{plain}:{name.rpartition(':')[2] or 'MyClass'}"})))
-    try:
-        return importlib.import_module(module)
-    except Exception as error:  # a user's module may raise anything
-        known = name.rpartition(":")[2]
-        if isinstance(error, ModuleNotFoundError) and known in gym.registry:  # gym:CartPole-v1
-            raise ConfigError(f"{setting} is {name!r}, but there is no package {module!r}, and the"
-                              " id is known without one", Set(**{setting: known})) from error
-        raise _import_error(f"{setting} is {name!r}: cannot import {module!r}", module, error
-                            ) from error
-
-
-def _import_error(what: str, module: str, error: Exception) -> ConfigError:
-    """The error for a module that is not there, needs one that is not, or raises `error`."""
-    missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    if missing and f"{module}.".startswith(f"{missing}."):
-        return ConfigError(f"{what} ({error})", env_hints.missing_package(
-            module, f"run it in the folder of {module}.py, or install {module}"))
-    if missing:
-        return ConfigError(f"{what}, which imports {missing!r}, and that is not installed",
-                           env_hints.missing_package(missing, f"pip install {missing}"))
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    where = "" if isinstance(error, SyntaxError) else \
-        f" in {os.path.basename(place.filename)}, line {place.lineno}"
-    return ConfigError(f"{what}: {type(error).__name__}{where}: {error}", "correct it there")
+        fix = f"run it in the folder of {module}.py, or install {module}"
+    with user_code(ConfigError, f"{what}, but importing {module!r}", ""):
+        try:
+            return importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"{what}: cannot import {module!r} ({error})",
+                              fix if error.name == module else "") from error
 
 
 def _find_spec(name: str, setting: str) -> EnvSpec:
     """The EnvSpec of an id or `package:Id-v0`; ConfigError if it is not registered."""
-    if ":" in name:
-        _import_module(name, setting)
-    elif name not in gym.registry and (package := env_hints.registering_package(name)):
-        _import_module(name, setting, package)
+    package = name.partition(":")[0] if ":" in name else registering_package(name)
+    if package is not None and name not in gym.registry:
+        _import_module(package, f"{setting} is {name!r}")
     try:
         return gym.spec(name if name in gym.registry else full_game_id(name.rpartition(":")[2]))
     except gym.error.Error as error:
-        near = env_hints.nearest_id(name)
-        where = f"{setting} is {name!r}: " if setting == "eval_env" else ""
-        of_ram = "-ram" in name and env_hints.is_atari_id(name)  # it had ids of its own
-        ram = dict(preset="none", model="mlp", env_kwargs={"obs_type": "ram"}) if of_ram else {}
-        if near is None and env_hints.is_game_without_ale(name):
-            raise ConfigError(f"{where}{name!r} is a game, and ale-py is not installed",
-                              env_hints.PACKAGES["ale_py"]) from error
-        raise ConfigError(f"{where}there is no environment {name!r}",
-                          Set(**{setting: near}, **ram) if near else
-                          f"{program()} envs lists them; " + (
-                              f"a class or function stands after {name.partition(':')[0]}:"
-                              if ":" in name else "for one of your own give its module, too:"
-                              " module:MyEnv or package:Id-v0")) from error
+        raise ConfigError(f"there is no environment {name!r}: {error}", f"{program()} envs lists"
+                          " them; for one of your own give its module, too: module:MyEnv or"
+                          " package:Id-v0") from error

@@ -1,9 +1,7 @@
 """The environments that a run was given: factories, spaces, and the settings they decide."""
 
-import subprocess
-from contextlib import contextmanager
 from functools import partial
-from typing import Any, Iterator, Sequence
+from typing import Any, Sequence
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
@@ -12,35 +10,11 @@ from fastppo.config import Config, default_of
 from fastppo.envs import faults, masks
 from fastppo.envs.make import WRAPPING, EnvFactory, make_envs, make_factory, spaces_of, wrapping
 from fastppo.envs.wrappers import warn_of_doubled
-from fastppo.errors import ConfigError, EnvError, SpaceError
+from fastppo.errors import ConfigError, SpaceError
 from fastppo.settings.fixes import Omit, Set
 from fastppo.spaces.leaves import mask_leaf, masked_space
 
 MOST_ENVS = 1_000_000
-ENDED = EnvError("the process has ended inside an environment that it had made to read its spaces:"
-                 " by os._exit, by exit() in native code, or by a signal that cannot be caught",
-                 "run the environment alone, in python")
-
-# The shell's pipe closes with this process, however that ends: then there is no line to read.
-WAITING = 'read -r line || printf "%s\\n" "$0" >&2'
-
-
-@contextmanager
-def exit_message(text: str) -> Iterator[None]:
-    """Prints `text` to stderr if this process ends inside the block: os._exit, exit() in C, a kill.
-
-    A shell waits for that, so a system without /bin/sh prints nothing.
-    """
-    try:
-        shell = subprocess.Popen(["/bin/sh", "-c", WAITING, text], stdin=subprocess.PIPE,
-                                 stdout=subprocess.DEVNULL)
-    except OSError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        shell.communicate(b"\n")
 
 
 class EnvSource:
@@ -101,7 +75,6 @@ class EnvSource:
         self.obs_space, self.act_space = spaces_of(self.vector, "single_")
         self.metadata = env.metadata
 
-    @exit_message(f"error: {ENDED}")
     def _inspect(self, factories: Sequence[EnvFactory], show_masks: bool) -> None:
         """Takes spaces, metadata, masks and the time of a step from environments made for this."""
         limit = partial(faults.time_limit, self.config.reset_timeout, self.config.env_name)

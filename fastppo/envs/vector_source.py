@@ -11,16 +11,8 @@ from gymnasium.vector import VectorEnv
 
 from fastppo.config import Config, default_of
 from fastppo.envs import atari, faults
-from fastppo.envs.envpool import EnvPoolVector, import_envpool
-from fastppo.envs.families import check_package
-from fastppo.envs.make import (
-    WRAPPING,
-    check_arguments,
-    make_envs,
-    make_factory,
-    spaces_of,
-    wrapping,
-)
+from fastppo.envs.envpool import EnvPoolVector
+from fastppo.envs.make import WRAPPING, make_envs, make_factory, spaces_of, wrapping
 from fastppo.envs.masks import MASK_METHOD
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError, Error
@@ -71,26 +63,6 @@ class VectorEnvSource(EnvSource):
             return
         factory.masked = self.masked
         self.factories = [factory] * self.config.num_envs
-
-
-def check_environment(config: Config) -> None:
-    """Raises ConfigError for an environment that is unknown, or does not take env_kwargs.
-
-    It is quick: torch is not imported, and an environment that takes them is not made.
-    """
-    if config.vec == "envpool":  # which has ids of its own
-        import_envpool()
-    else:
-        if config.vec == "native" and config.preprocessing != "atari":
-            vector_spec(config.env_name)
-            check_unwrapped(config)
-        factory = make_factory(config.env_name, kwargs=config.env_kwargs, **wrapping(vars(config)))
-        if isinstance(factory.constructor, EnvSpec):
-            check_package(factory.constructor)
-        if config.vec != "native" and (config.env_kwargs or callable(factory.constructor)):
-            check_arguments(factory)
-    if config.eval_env is not None:
-        make_factory(config.eval_env, setting="eval_env")
 
 
 def _check_engine_settings(env: Any, config: Config) -> None:

@@ -2,22 +2,22 @@
 
 import os
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Never
+from typing import Any, Never
 
 from fastppo.build.resolve import usable_device
 from fastppo.config import Config
 from fastppo.envs.env_hints import check_registered
 from fastppo.envs.make import EnvFactory
 from fastppo.envs.source import EnvSource
-from fastppo.errors import ConfigError, UnknownNameError
+from fastppo.errors import ConfigError
 from fastppo.evaluation.evaluate import Evaluation, evaluate
 from fastppo.evaluation.factories import check_spaces
 from fastppo.files.policy_file import read_policy
 from fastppo.machine import limits
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
+from fastppo.settings.aliases import unknown_names
 from fastppo.settings.fixes import Set
-from fastppo.settings.script_names import POLICY_ATTRIBUTES, unknown_arguments
 
 
 class LoadedPolicy(Policy):
@@ -34,12 +34,6 @@ class LoadedPolicy(Policy):
         model = getattr(config.model, "__name__", config.model)
         return f"<policy for {config.env_name}: {model}, of a run of {config.total_steps:,} steps>"
 
-    if not TYPE_CHECKING:  # which reports unknown names itself
-        def __getattr__(self, name: str) -> Any:
-            if name in POLICY_ATTRIBUTES:
-                raise UnknownNameError(f"a loaded policy has no {name}", POLICY_ATTRIBUTES[name])
-            return super().__getattr__(name)
-
     def evaluate(self, env: Any = None, episodes: int = 100, deterministic: bool = True,
                  seed: int | None = None, env_kwargs: dict[str, Any] | None = None,
                  max_episode_steps: int | None = None, **others: Never) -> Evaluation:
@@ -51,8 +45,8 @@ class LoadedPolicy(Policy):
         EnvError for one that fails.
         """
         if others:
-            raise ConfigError(*unknown_arguments(
-                "evaluate", others, "env episodes deterministic seed env_kwargs max_episode_steps"))
+            raise ConfigError(*unknown_names("evaluate has no argument", others, (
+                "env", "episodes", "deterministic", "seed", "env_kwargs", "max_episode_steps")))
         if isinstance(env, Integral):
             raise ConfigError(f"evaluate's first argument is an environment, and not {env!r}",
                               f"policy.evaluate(episodes={env})")
@@ -79,7 +73,8 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None, **others: Nev
     policy.
     """
     if others:
-        raise ConfigError(*unknown_arguments("load", others))
+        raise ConfigError(*unknown_names("load has no argument", others, (
+            "path", "device", "model")))
     place = usable_device(Config(device=str(device)))
     return LoadedPolicy(*read_policy(path, model)).to(place)
 

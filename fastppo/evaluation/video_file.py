@@ -34,7 +34,7 @@ def best_format() -> str:
 
 def check_video_path(path: Path) -> None:
     """Raises ConfigError if no video can be written to `path`."""
-    check_output(path, f"video{best_format()}", (*VIDEO_FORMATS, STILL_FORMAT))
+    check_output(path, (*VIDEO_FORMATS, STILL_FORMAT))
     if path.suffix.lower() == ".mp4" and best_format() != ".mp4":
         raise ConfigError("mp4 files need imageio-ffmpeg, which is not installed",
                           (Install("video"), Set(output=str(path.with_suffix(best_format())))))

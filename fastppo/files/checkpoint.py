@@ -20,8 +20,7 @@ from torch import Tensor
 from fastppo.build.given_settings import plain, resumed_settings, settings_to_continue
 from fastppo.collect import Progress
 from fastppo.config import Config
-from fastppo.envs.faults import truncate_text
-from fastppo.errors import CheckpointError, PathError
+from fastppo.errors import CheckpointError, PathError, truncate_text
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import checkpoint_files, public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file

@@ -3,7 +3,6 @@
 A new one is runs/ENVIRONMENT__NAME__SEED__TIME.
 """
 
-import json
 import os
 import re
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
@@ -17,16 +16,16 @@ from fastppo.errors import ConfigError, Error
 from fastppo.files.run_folder import (
     CHECKPOINTS,
     FolderLock,
-    check_init_from,
+    check_file,
     checkpoint_files,
     free_path,
-    header_texts,
+    policy_at,
     write_error,
 )
-from fastppo.machine.file_access import read_json, read_text
+from fastppo.machine.file_access import CONTROL_CHARACTERS, read_json, read_text
 from fastppo.machine.installation import check_cuda_build, check_loggers
 from fastppo.settings import file_names
-from fastppo.settings.fixes import Omit, Set, flag
+from fastppo.settings.fixes import Omit, Set
 
 LATEST = "latest"  # in runs/: a link to the folder of the last run that was started
 
@@ -69,6 +68,9 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
         folder = place if place.is_dir() else place.parent
         check_resumed(options, folder, given or folder)
         given = folder
+    if given and str(given) != str(given).translate(CONTROL_CHARACTERS):
+        raise ConfigError(f"the run's folder {str(given)!r} has control characters in its name",
+                          "rename it")
     check_loggers(config.logger or ())
     seed = drawn if seed is None else seed
     return ChosenRun(place, given, name_of_run(config.env_name, options.name, seed), seed)
@@ -81,38 +83,18 @@ def check_resumed(options: Train, folder: Path, given: Path) -> None:
     """
     new = {"name": options.name and options.resume != "auto", "show_config": options.show_config,
            "run_dir": given.resolve() != folder.resolve()}
-    for name in filter(new.get, new):
-        raise ConfigError(f"--{name} is for a new run, and --resume continues the one in {folder},"
-                          f" with the settings in its {file_names.CONFIG_FILE}", Omit(name))
+    if wrong := [*filter(new.get, new)]:
+        raise ConfigError(f"--{wrong[0]} is for a new run, and --resume continues the one in"
+                          f" {folder}", Omit(wrong[0]))
 
 
 def check_new_run(options: Train, config: Config) -> None:
-    """Raises ConfigError if the environment, model or first policy of a new run is wrong."""
-    from fastppo.build.check_config import check_config
+    """Raises ConfigError if the device, model or first policy of a new run is wrong."""
     from fastppo.envs.make import import_callable
-    from fastppo.envs.vector_source import check_environment
-    check_config(config)
     check_cuda_build(config.device)
-    check_environment(config)
     import_callable(config.model, "model")
     if options.init_from is not None:
-        check_init_from(Path(options.init_from), config.env_name)
-
-
-def check_changes(checkpoint: Path, changes: dict[str, Any]) -> None:
-    """Raises ConfigError for settings with which the run of a checkpoint cannot be resumed.
-
-    It reads the file's header alone, without torch; what is wrong there is found with the rest.
-    """
-    from fastppo.build.given_settings import resumed_settings, settings_to_continue
-    texts = header_texts(checkpoint)
-    try:
-        stored = settings_to_continue(json.loads(texts["config"]))
-        code = [*map(str, json.loads(texts["code"]))]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return
-    if isinstance(stored.get("env_name"), str):
-        resumed_settings(checkpoint, stored, code, None, changes)
+        check_file(policy_at(Path(options.init_from)), "policy")
 
 
 def name_of_run(env_name: str, name: str | None, seed: int | str) -> str:
@@ -131,25 +113,6 @@ def last_run(env_name: str, name: str | None, seed: int | None) -> Path | None:
                           Set(name="my_run"))
     found = Path("runs").glob(f"{name_of_run(env_name, name, '*' if seed is None else seed)}__*")
     return max(found, key=lambda folder: folder.name.rpartition("__")[2], default=None)
-
-
-def run_elsewhere(options: Train, config: Config) -> str:
-    """A sentence on the run of another environment that has the name which resume=auto looks for.
-
-    "" if there is none, and if this environment has one, which is then resumed.
-    """
-    if options.resume != "auto" or options.name is None or config.run_dir or last_run(
-            config.env_name, options.name, config.seed):
-        return ""
-    seed = "*" if config.seed is None else config.seed
-    folders = Path("runs").glob(f"*{name_of_run('x', options.name, seed)[1:]}__*")
-    found = [(folder, env) for folder in folders if isinstance(
-        env := stored_setting(folder, "env_name"), str)]
-    if not found:
-        return ""
-    folder, env = max(found, key=lambda one: one[0].name.rpartition("__")[2])
-    return (f"{folder} is a run of this name, but of {env}: a new run begins, and"
-            f" {flag('env_name', env)} would continue that one")
 
 
 def stored_setting(run_dir: Path | None, name: str) -> Any:

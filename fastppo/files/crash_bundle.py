@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 from fastppo.config import Config, default_of
 from fastppo.envs.env_hints import is_registered
-from fastppo.envs.faults import truncate_text
 from fastppo.envs.make import WRAPPING, Factory
-from fastppo.errors import CheckpointError, FaultPlace
+from fastppo.errors import CheckpointError, FaultPlace, truncate_text
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
 from fastppo.settings.fixes import Set, program
-from fastppo.spaces.actions import FORMS
+from fastppo.spaces.actions import BOUNDS_MAPS
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.environments import Environments, RunningEpisode
 from fastppo.stepping.replay import EpisodeHistory
@@ -88,7 +87,7 @@ def read_bundle(path: Path) -> CrashBundle:
 def _check_bundle(found: CrashBundle) -> None:
     """Raises ValueError for numbers and settings that no run writes."""
     Config(seed=found.seed, **found.settings)
-    if found.form not in FORMS or found.settings["frame_stack"] > MOST_FRAMES:
+    if found.form not in BOUNDS_MAPS or found.settings["frame_stack"] > MOST_FRAMES:
         raise ValueError(f"form is {found.form!r}, frame_stack {found.settings['frame_stack']}")
     number, start, first_number, first_start, actions, _ = found.history
     if len(actions) != start - first_start + found.place.step + 1 or found.place.step < -1:

@@ -24,9 +24,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from fastppo import __version__
-from fastppo.envs import faults
 from fastppo.envs.make import make_factory
-from fastppo.errors import ConfigError, ExportError
+from fastppo.errors import ConfigError, ExportError, truncate_text, user_code
 from fastppo.files.export_formats import format_of
 from fastppo.files.export_graph import Graph, inputs_of, outputs_of
 from fastppo.files.export_samples import Recording, play_episodes, predict_step, sample_episodes
@@ -81,7 +80,7 @@ def write_graph(policy: Policy, path: Path, to: str, steps: Recording, env_name:
             data = make(graph, example, json.dumps(graph_metadata(policy, env_name)))
         except Exception as error:  # the network may do anything that a graph cannot
             raise ExportError(f"the network cannot be made a graph for {to}:"
-                              f" {type(error).__name__}: {faults.truncate_text(str(error), 500)}",
+                              f" {type(error).__name__}: {truncate_text(str(error), 500)}",
                               FORWARD_ADVICE) from error
         check_graph(policy, run(data), steps, to)
     write_file(path, data)
@@ -202,27 +201,19 @@ def compare_outputs(policy: Policy, run: Runner, steps: Recording, tolerance: Se
 
     Raises ExportError if they are not the policy's.
     """
-    batch = f"batch of {len(steps.first)}"
-    try:
+    with user_code(ExportError, f"a comparison of the graph for {to} with its policy, on a batch of"
+                   f" {len(steps.first)},", FORWARD_ADVICE):
         found = run(graph_inputs(policy, own or steps))
-    except Exception as error:  # the runtimes have no common base
-        last = str(error).strip().rpartition("\n")[2]  # below the runtime's own traceback
-        raise ExportError(f"the graph for {to} fails on a {batch}: {last}",
-                          FORWARD_ADVICE) from error
-    for port, *pair in zip(outputs_of(policy), found, expected_outputs(policy, steps), tolerance):
-        if difference := describe_difference(*pair):
-            raise ExportError(f"the graph for {to} does not act as the policy does: {port.name} is"
-                              f" {difference} ({batch}); nothing was written", FORWARD_ADVICE)
+        for ours, wanted, allowed in zip(found, expected_outputs(policy, steps), tolerance):
+            assert_alike(ours, wanted, allowed)
     return found
 
 
-def describe_difference(found: np.ndarray, wanted: np.ndarray, tolerance: float) -> str:
-    """The first row [n ...] that differs by more than `tolerance`, in words; "" if none does."""
-    if found.shape != wanted.shape or found.dtype != wanted.dtype:
-        return f"{found.dtype} {list(found.shape)}, not {wanted.dtype} {list(wanted.shape)}"
-    gap = abs(found.astype("f8") - wanted.astype("f8")).max(axis=tuple(range(1, wanted.ndim)))
-    far = np.flatnonzero(~(gap <= tolerance))  # NaN too
-    return f"{found[far[0]]} for {wanted[far[0]]} in row {far[0]}" if len(far) else ""
+def assert_alike(found: np.ndarray, wanted: np.ndarray, tolerance: float) -> None:
+    """Raises AssertionError for another dtype or shape, and for numbers that differ by more."""
+    np.testing.assert_equal((found.dtype, found.shape), (wanted.dtype, wanted.shape))
+    np.testing.assert_allclose(found.astype("f8"), wanted.astype("f8"), 0, tolerance,
+                               equal_nan=False)
 
 
 def graph_metadata(policy: Policy, env_name: str | None) -> dict[str, Any]:

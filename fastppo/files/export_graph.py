@@ -11,21 +11,16 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Space
 from torch import Tensor, nn
 
 from fastppo.errors import ExportError
 from fastppo.policy import Policy
-from fastppo.spaces.actions import ActionMapping, bounds_of
-from fastppo.spaces.leaves import CHOICES, MASK, choice_starts, leaves
+from fastppo.spaces.actions import ActionMapping
+from fastppo.spaces.leaves import MASK, leaves
 from fastppo.spaces.observations import StoredLeaf
+from fastppo.spaces.tensor_actions import TensorFunction, tensor_to_env, torch_dtype
 
-Function = Callable[[Tensor], Tensor]
 TENSOR_DTYPES = "?Bbhilqefd"  # that all formats have, as numpy's characters
-# actions.FORMS in torch: from a stored component to its share of the range, 0 to 1.
-SHARES_OF_RANGE: dict[str, Function | None] = {
-    "clip": None, "scale": lambda act: (act.clamp(-1, 1) + 1) / 2,
-    "tanh": lambda act: (act.tanh() + 1) / 2, "unit": lambda act: act.clamp(0, 1)}
 
 
 class Port(NamedTuple):
@@ -96,7 +91,7 @@ def input_dtype(column: StoredLeaf) -> str:
     return "float32" if column.counts is None else "int64"
 
 
-def storage_function(column: StoredLeaf) -> Function:
+def storage_function(column: StoredLeaf) -> TensorFunction:
     """The function from raw observations of a leaf [b ...] to stored ones, in torch."""
     dtype = torch_dtype(column.dtype)
     if column.counts is None or not column.start.any():
@@ -108,39 +103,12 @@ def storage_function(column: StoredLeaf) -> Function:
 def env_action_function(actions: ActionMapping) -> Callable[[Tensor], list[Tensor]]:
     """The function from stored actions [b ...] to those of the environment, in torch."""
     spaces = [leaf.space for leaf in leaves(actions.space)]
-    functions = [_choice_to_env(space) if isinstance(space, CHOICES)
-                 else _box_function(space, actions.form) for space in spaces]
+    functions = [tensor_to_env(space, actions.form) for space in spaces]
     widths = [int(np.prod(space.shape)) for space in spaces]
 
     def to_env(act: Tensor) -> list[Tensor]:
         flat = act.reshape(act.shape[0], sum(widths))
         return [function(part) for function, part in zip(functions, flat.split(widths, -1))]
-    return to_env
-
-
-def torch_dtype(dtype: np.dtype) -> torch.dtype:
-    """The dtype of torch for a dtype of numpy."""
-    return torch.from_numpy(np.zeros(0, np.dtype(dtype).newbyteorder("="))).dtype
-
-
-def _choice_to_env(space: Space) -> Function:
-    dtype = torch_dtype(space.dtype)
-    start = torch.from_numpy(choice_starts(space).reshape(-1).copy())
-    return lambda act: (act.long() + start).to(dtype).reshape(act.shape[0], *space.shape)
-
-
-def _box_function(space: Box, form: str) -> Function:
-    dtype = torch_dtype(space.dtype)
-    wide = torch.promote_types(torch.float32, dtype) if dtype.is_floating_point else torch.float64
-    low, high = (torch.from_numpy(bound.astype("f8")).to(wide) for bound in bounds_of(space))
-    share = SHARES_OF_RANGE[form]
-
-    def to_env(act: Tensor) -> Tensor:
-        # The share is rounded to float32, as in ActionMapping.
-        act = act.to(wide) if share is None else low + share(act).to(wide) * (high - low)
-        if not dtype.is_floating_point:
-            act = torch.round(act)
-        return act.clamp(low, high).to(dtype).reshape(act.shape[0], *space.shape)
     return to_env
 
 

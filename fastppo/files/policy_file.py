@@ -4,7 +4,6 @@ import logging
 import math
 import os
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Mapping
 
@@ -13,16 +12,15 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from torch import Tensor
 
-from fastppo.build.check_config import is_user_model
 from fastppo.build.compiled_support import is_plain_mlp
 from fastppo.build.model import build_policy
 from fastppo.build.network_size import least_parameters
-from fastppo.config import Config
-from fastppo.envs.faults import truncate_text
+from fastppo.build.rules import is_user_model
+from fastppo.config import Config, having
 from fastppo.envs.make import import_callable
-from fastppo.errors import CheckpointError, ModelError, PathError
+from fastppo.errors import CheckpointError, ModelError, PathError, truncate_text
 from fastppo.files.fingerprint import fingerprint
-from fastppo.files.run_folder import check_init_from, policy_at, public_config
+from fastppo.files.run_folder import policy_at, public_config
 from fastppo.files.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.networks.heads import least_outputs
 from fastppo.networks.normaliser import modules_with_moments
@@ -36,12 +34,6 @@ from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
 MAX_LEAVES = 1_000  # parts of a space in a file
 POLICY_FORMAT = "fastppo policy 1"
-# Settings of training that may be functions or classes; a policy does not need them.
-CALLABLE_SETTINGS = ("lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef", "optimizer",
-                     "loss")
-NETWORK_SETTINGS = ("model", "hidden_sizes", "activation", "layer_norm", "shared_critic", "rnn",
-                    "rnn_size", "distribution", "std", "sde", "final_tanh", "norm_values",
-                    "actor_keys", "critic_keys", "norm_obs")
 
 log = logging.getLogger("fastppo")
 
@@ -103,7 +95,7 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
 
     The log says what such a file does not have. Raises CheckpointError if it does not fit.
     """
-    check_init_from(_path(path, "init_from"), ppo.config.env_name)
+    path = _path(path, "init_from")
     own = ppo.config.model if is_user_model(ppo.config.model) else None
     found, config = read_policy(path, own)
     pairs = (found.obs_space, ppo.policy.obs_space), (found.act_space, ppo.policy.act_space)
@@ -116,7 +108,7 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
     try:
         ppo.policy.load_state_dict(found.state_dict())
     except RuntimeError as error:
-        other = {name: getattr(config, name) for name in NETWORK_SETTINGS
+        other = {name: getattr(config, name) for name in having("of_network")
                  if getattr(config, name) != getattr(ppo.config, name)}
         raise PathError(f"the policy in {path} has another network than this run",
                         Set(**other) if other else "give the model that it was trained with"
@@ -142,8 +134,8 @@ def _stored_config(stored: dict[str, Any], model: Any, path: Path) -> Config:
                         " is never imported",
                         Set(model=name if ":" in name else "my_module:MyNet"))
     stored["model"] = model or stored["model"]
-    return Config(**{field.name: stored[field.name] for field in fields(Config)
-                     if field.name in stored and field.name not in CALLABLE_SETTINGS})
+    return Config(**{name: stored[name] for name in Config.__match_args__
+                     if name in stored and name not in having("not_in_policy")})
 
 
 def describe_space(space: Space, name: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:

@@ -5,25 +5,19 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, Callable, Sequence
-from zipfile import is_zipfile
+from typing import Any, Sequence
 
-from fastppo.arguments.policy_options import POLICY_FIX
 from fastppo.config import Config
 from fastppo.errors import ConfigError, PathError, path_errors
 from fastppo.machine.child_env import without_secrets
 from fastppo.machine.file_access import open_regular, write_bytes
 from fastppo.settings.file_names import CONFIG_FILE, MODEL_FILE
-from fastppo.settings.fixes import Fix, Set
+from fastppo.settings.fixes import Set
 
 CHECKPOINTS = "checkpoint-*.safetensors"  # the files of a run's checkpoints; * is the step
 NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
 HEADER_BYTES = 4 << 20  # longest header that is read: names, shapes and texts
 
-# What a file of another kind is for.
-OTHER_KINDS: dict[str, Fix] = {
-    "checkpoint": ("continue the run of a checkpoint, by resume", "give model.safetensors"),
-    "bundle": "fastppo replay shows the fault of a bundle"}
 RUN_FIX = "give the folder of a run, such as runs/latest, or a checkpoint in it"
 
 
@@ -31,22 +25,6 @@ def public_config(config: Config) -> dict[str, Any]:
     """A Config as plain JSON values; what may be a password in env_kwargs becomes ***."""
     plain = json.loads(json.dumps(vars(config), default=repr))
     return plain | {"env_kwargs": without_secrets(plain["env_kwargs"])}
-
-
-@path_errors()
-def example_model(folder: Path = Path(), env_name: str | None = None) -> Path | None:
-    """The newest policy in `folder`, else under runs/; None if there is none.
-
-    With `env_name` only of those that name this environment.
-    """
-    own = folder.glob("[!.]*.safetensors") if folder.is_dir() else ()
-    for paths in (own, Path("runs").glob("*/[!.]*.safetensors")):
-        found = [path for path in paths if not NAME.fullmatch(path.name)
-                 and header_texts(path).get("format", "").startswith("fastppo policy")
-                 and env_name in (None, stored_env(path))]
-        if found:
-            return max(found, key=lambda path: path.stat().st_mtime)
-    return None
 
 
 def has_header(path: Path) -> bool:
@@ -70,19 +48,6 @@ def header_texts(path: Path) -> dict[str, str]:
         return {}
 
 
-def stored_env(path: Path) -> str:
-    """The environment that a file of a run names, unchecked; of a policy, where it was evaluated.
-
-    It is "CartPole-v1" for a file that names none: reading the whole file says what is wrong.
-    """
-    texts = header_texts(path)
-    try:
-        stored = json.loads(texts.get("config") or texts["settings"])
-        return str(stored.get("eval_env") or stored["env_name"])
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return Config.env_name
-
-
 def free_path(path: Path, first: int = 2) -> Path:
     """The first of video-2.mp4, video-3.mp4, ... for video.mp4, or of run-2, ... that is new.
 
@@ -95,48 +60,27 @@ def free_path(path: Path, first: int = 2) -> Path:
     return next(one for one in numbered if not one.exists())
 
 
-def check_output(path: Path, example: str, endings: Sequence[str] = ()) -> None:
+def check_output(path: Path, endings: Sequence[str] = ()) -> None:
     """Raises ConfigError if an output is no file, or has none of the `endings`, if there are any.
-
-    `example` is the name of a file that it might be.
     """
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder, and the output is a file",
-                          Set(output=str(path / example)))
     if path.exists() and not path.is_file():
-        raise ConfigError(f"{path} is a device or pipe, and the output is a file",
-                          Set(output=example))
+        what = "a folder" if path.is_dir() else "a device or pipe"
+        raise ConfigError(f"{path} is {what}, and the output is a file")
     if endings and path.suffix.lower() not in endings:
-        near = path.with_name(example) if path.name.startswith(".") else \
-            path.with_suffix(Path(example).suffix)
-        raise ConfigError(f"{path} is no name that ends with {' or '.join(endings)}",
-                          Set(output=str(near)))
+        raise ConfigError(f"{path} is no name that ends with {' or '.join(endings)}")
 
 
 @path_errors()
-def check_file(path: Path, fix: Fix, kind: str | None = None) -> None:
-    """Raises PathError with a `fix` unless `path` is a file that begins as those of safetensors.
-
-    A file of another `kind` of ours, one of OTHER_KINDS, has a fix of its own.
-    """
+def check_file(path: Path, kind: str) -> None:
+    """Raises PathError unless `path` is a file of ours of a `kind`, as far as its header says."""
     if not path.is_file():
-        raise PathError(f"{path} is a folder" if path.is_dir() else f"there is no file {path}", fix)
+        raise PathError(f"{path} is a folder" if path.is_dir() else f"there is no file {path}",
+                        f"give the file of a {kind}")
     if os.access(path, os.R_OK) and not has_header(path):
-        why = ": it is a zip, as torch.save and Stable-Baselines3 write them" * is_zipfile(path)
-        raise PathError(f"{path} is not a safetensors file{why}", fix)
+        raise PathError(f"{path} is not a safetensors file", f"give the file of a {kind}")
     stored = header_texts(path).get("format", "").split()[1:2]
-    if kind and stored and stored != [kind]:
-        beside = [Set(resume=str(path.parent))] * bool(checkpoints_in(path.parent))
-        kinds = OTHER_KINDS | {"policy": (*beside, Set(init_from=str(path)))}
-        raise PathError(f"{path} is a {stored[0]}, not a {kind}",
-                        fix if kind == "bundle" else kinds.get(stored[0], fix))
-
-
-def check_init_from(path: Path, env_name: str) -> None:
-    """Raises PathError unless a new run can start from `path`: a policy's file or a run's folder.
-    """
-    near = example_model(path, env_name)
-    check_file(policy_at(path), Set(init_from=str(near)) if near else POLICY_FIX, "policy")
+    if stored and stored != [kind]:
+        raise PathError(f"{path} is a {stored[0]}, not a {kind}", f"give the file of a {kind}")
 
 
 @path_errors()
@@ -145,30 +89,16 @@ def policy_at(path: Path) -> Path:
     return path / MODEL_FILE if (path / MODEL_FILE).is_file() else path
 
 
-def check_no_runs_in(folder: Path, fix: Callable[[str], Fix]) -> None:
-    """Raises PathError if a folder, which is none of a run, has folders of runs, such as of seeds.
-
-    The fix is that for the newest one.
-    """
-    found = [file.parent for file in folder.glob(f"*/{CONFIG_FILE}")]
-    runs = sorted((one for one in found if not one.is_symlink()), key=lambda x: x.stat().st_mtime)
-    if runs:
-        raise PathError(f"{folder} is not the folder of a run, but has {len(runs)} of them",
-                        fix(str(runs[-1])))
-
-
 @path_errors()
 def checkpoint_files(place: Path) -> list[Path]:
     """The checkpoint at `place`, or those in the folder of a run; PathError if there is none."""
     if not place.exists():
         raise PathError(f"there is no run and no checkpoint {place}", RUN_FIX)
     if place.is_file():
-        check_file(place, RUN_FIX, "checkpoint")
+        check_file(place, "checkpoint")
     found = checkpoints_in(place) if place.is_dir() else [place]
     if not found:
-        check_no_runs_in(place, lambda run: Set(resume=run))
-        raise PathError(f"there is no checkpoint in {place}", (
-            "start the run again, if it ended before its first checkpoint", RUN_FIX))
+        raise PathError(f"there is no checkpoint in {place}", RUN_FIX)
     return found
 
 

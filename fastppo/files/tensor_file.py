@@ -19,7 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fastppo.errors import CheckpointError
-from fastppo.files.run_folder import HEADER_BYTES, check_file, example_model
+from fastppo.files.run_folder import HEADER_BYTES, check_file
 from fastppo.machine.file_access import write_bytes
 
 log = logging.getLogger("fastppo")
@@ -64,9 +64,7 @@ def read_tensor_file(path: Path, form: str, what: str, writer: str
     it is missing, damaged or of another format.
     """
     fix = f"give a file that {writer} wrote, or another copy of it"
-    kind = form.split()[1]
-    near = example_model(path) if kind == "policy" else None
-    check_file(path, f'load("{near}")' if near else fix, kind)
+    check_file(path, form.split()[1])
     try:
         with open(path, "rb") as file:
             if int.from_bytes(file.read(8), "little") > HEADER_BYTES:

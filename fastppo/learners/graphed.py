@@ -13,7 +13,7 @@ from typing import Callable
 import torch
 from torch import Tensor
 
-from fastppo.config import Config
+from fastppo.config import Config, having
 from fastppo.errors import Error
 from fastppo.learner import Learner
 from fastppo.learners.capture import captured
@@ -26,8 +26,6 @@ from fastppo.update.coefficients import Coefficients
 from fastppo.update.flat_parameters import FlatParameters, restored_at_end
 from fastppo.update.statistics import Statistics
 
-IN_LOSS = "clip_range", "clip_range_vf", "entropy_coef"  # coefficients of the loss
-
 log = logging.getLogger("fastppo")
 
 
@@ -39,8 +37,9 @@ class StaticEpoch:
         self.order = order.clone().view(count, -1)  # i64 [minibatches rows]
         # See DeviceAdam.planned; these, of a trial, change no weight.
         self.rates = torch.tensor([[0.0, 0.0, 1.0]] * count, device=order.device)
-        self.coefs = coefs._replace(**{name: torch.zeros((), device=order.device)
-                                       for name in IN_LOSS if getattr(coefs, name) is not None})
+        scheduled = (name for name in having("in_loss") if getattr(coefs, name) is not None)
+        self.coefs = coefs._replace(**{name: order.new_zeros((), dtype=torch.float32)
+                                       for name in scheduled})
         self.at = order.new_zeros(1)  # the number of the next minibatch
         self.names: list[str] = []
         self.rows: Tensor | None = None  # f32 [minibatches names]
@@ -51,7 +50,7 @@ class StaticEpoch:
             own.copy_(given)
         self.order.copy_(order.view_as(self.order))
         self.rates.copy_(rates, non_blocking=True)
-        for name in IN_LOSS:
+        for name in having("in_loss"):
             if (number := getattr(self.coefs, name)) is not None:
                 number.fill_(getattr(coefs, name))
         self.at.zero_()

@@ -7,12 +7,13 @@ from typing import Callable, Iterator
 import numpy as np
 
 from fastppo.collect import Rollout
+from fastppo.config import having
 from fastppo.machine.arena import Arena
 from fastppo.machine.kernels import MinibatchUpdate
 from fastppo.update.coefficients import Coefficients
 from fastppo.workers.protocol import SLICE_NS, SPIN_NS, UPDATE
 from fastppo.workers.team import WorkerTeam
-from fastppo.workers.update_helper import OVER, PAUSE, SCHEDULED, helper_count
+from fastppo.workers.update_helper import OVER, PAUSE, helper_count
 
 
 class SharedMinibatches:
@@ -35,7 +36,7 @@ class SharedMinibatches:
         """Keeps the helpers at work on one update; yields False if they cannot be called."""
         self._dismiss()  # helpers that an interrupt has left at work
         self.arena["weights"][:] = [-1 if x is None else x for x in (
-            getattr(coefs, name) for name in SCHEDULED)]
+            getattr(coefs, name) for name in having("in_loss"))]
         called = self.team.is_idle()  # not after an interrupted rollout or a fault
         if called:
             self.calls += 1

@@ -15,6 +15,8 @@ from typing import Any, Iterator
 
 LARGEST_TEXT = 16 << 20  # bytes of a small file, such as config.json
 DEEPEST = 50  # lists in lists of a JSON file
+# What a terminal would obey: a name from a file may hold it. And its escapes in JSON.
+CONTROL_CHARACTERS = dict.fromkeys({*range(32), *range(127, 160)} - {9, 10}, "?")
 CONTROLS = re.compile(r"\\u00(0[0-8bcefBCEF]|1.|7[fF]|[89].)|[\x7f-\x9f]")
 
 

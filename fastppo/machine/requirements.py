@@ -1,13 +1,10 @@
 """The packages that fastppo and its extras need, and the versions that are installed."""
 
 import re
-import tomllib
 from importlib import metadata
-from typing import NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from packaging.requirements import Requirement
-
-from fastppo.machine.installation import source_folder
 
 
 class Package(NamedTuple):
@@ -27,58 +24,21 @@ class Package(NamedTuple):
 def needed_packages() -> dict[str, list[Package]]:
     """The packages by extra, "" for those that fastppo itself needs, on this platform.
 
-    Of a clone they are those of its pyproject.toml, else those of the installed distribution; empty
-    without both.
+    They are those of the installed distribution; empty without one.
     """
-    return {extra: [package for text in texts for package in packages_of(Requirement(text))]
-            for extra, texts in requirement_texts().items()}
+    found: dict[str, list[Package]] = {}
+    for text in _metadata_of("fastppo", metadata.requires) or []:
+        wanted = Requirement(text)
+        extra = "".join(re.findall(r"extra == .([\w-]+)", str(wanted.marker)))
+        if wanted.marker is None or wanted.marker.evaluate({"extra": extra}):
+            found.setdefault(extra, []).append(Package(
+                wanted.name, str(wanted.specifier), _metadata_of(wanted.name, metadata.version)))
+    return found
 
 
-def requirement_texts() -> dict[str, list[str]]:
-    """The requirements by extra, "" for those of fastppo itself, as they are written."""
-    source = source_folder()
-    if source:
-        project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        return {"": project["dependencies"], **project["optional-dependencies"]}
+def _metadata_of(name: str, question: Callable[[str], Any]) -> Any:
+    """What importlib.metadata answers for a distribution; None if it is not installed."""
     try:
-        names = metadata.metadata("fastppo").get_all("Provides-Extra") or []
-    except metadata.PackageNotFoundError:
-        return {}
-    own = texts_of("fastppo", "")
-    return {"": own, **{name: [text for text in texts_of("fastppo", name) if text not in own]
-                           for name in names}}
-
-
-def texts_of(name: str, extra: str) -> list[str]:
-    """The requirements of an installed package with one of its extras, on this platform."""
-    texts = metadata.requires(name) or []
-    return [text for text in texts if _applies(Requirement(text), extra)]
-
-
-def packages_of(wanted: Requirement) -> list[Package]:
-    """The package of a requirement, and those of its extras; none if it is for other platforms."""
-    if wanted.marker and "extra" not in str(wanted.marker) and not _applies(wanted):
-        return []
-    version = installed_version(wanted.name)
-    own = {*texts_of(wanted.name, "")} if wanted.extras and version else set()
-    further = [package for extra in sorted(wanted.extras) if version
-               for text in texts_of(wanted.name, extra) if text not in own
-               for package in packages_of(Requirement(text))]
-    return [Package(wanted.name, str(wanted.specifier), version), *further]
-
-
-def installed_version(name: str) -> str | None:
-    """The version of a distribution; None if it is not installed.
-
-    metadata.version would parse the whole description, which takes some milliseconds.
-    """
-    try:
-        text = metadata.distribution(name).read_text("METADATA") or ""
+        return question(name)
     except metadata.PackageNotFoundError:
         return None
-    found = re.search(r"(?m)^Version: *(\S+)", text)
-    return found[1] if found else metadata.version(name)
-
-
-def _applies(wanted: Requirement, extra: str = "") -> bool:
-    return wanted.marker is None or wanted.marker.evaluate({"extra": extra})

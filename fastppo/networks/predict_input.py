@@ -1,13 +1,10 @@
 """Checks the arguments of `predict` and `value`, and stores observations as training does."""
 
-from typing import Any, Mapping
-
 import numpy as np
-from gymnasium.spaces import Dict, Space, Tuple
 
 from fastppo.errors import InputError, NonFiniteError
-from fastppo.settings.script_names import unknown_arguments
-from fastppo.spaces.leaves import MASK, brief_text, subspaces
+from fastppo.settings.aliases import unknown_names
+from fastppo.spaces.leaves import MASK, brief_text
 from fastppo.spaces.observations import ObservationLayout, parse_mask, with_mask
 
 
@@ -19,7 +16,8 @@ def stored_batch(obs, layout: ObservationLayout, mask=None, **others) -> tuple[n
     predict does not have.
     """
     if others:
-        raise InputError(*unknown_arguments("predict", others))
+        raise InputError(*unknown_names("predict has no argument", others, (
+            "obs", "deterministic", "state", "action_mask")))
     if layout.mask is None and mask is not None and mask is not True:
         raise InputError("an action mask was given, but the policy has learnt without one",
                          "leave action_mask out")
@@ -29,43 +27,18 @@ def stored_batch(obs, layout: ObservationLayout, mask=None, **others) -> tuple[n
     try:
         if mask is not None and layout.mask is not None:
             obs = with_mask(obs, mask)
-        _check_dict_keys(obs, layout.space)
         if layout.mask is not None:
             obs = _with_parsed_mask(obs, layout, mask)
         shape = layout.batch_shape(obs)
         rows = layout.batch(obs, *shape) if shape else layout.rows([obs])
     except Exception as error:  # an object of the user's may raise anything
-        shape = f" of shape {layout.store.shape}" * layout.is_box
-        why = f"it is {obs!r}" if obs is None or isinstance(obs, str) else error
-        if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict):
-            why = "it is a pair with an info, as env.reset() returns"
-        space = brief_text(layout.space)
-        raise InputError(f"the observation does not fit the space {space}: {why}",
-                         f"give an element{shape} of this space, which env.reset() and env.step()"
-                         " return first, or a batch of them") from error
+        raise InputError(f"the observation does not fit the space {brief_text(layout.space)}:"
+                         f" {type(error).__name__}: {error}", "give an element of this space, which"
+                         " env.reset() and env.step() return first, or a batch of them") from error
     if found := layout.unusable(rows):
         raise InputError(f"{found[1]}, in row {found[0]}",
                          "give the mask of an observation with which an episode goes on")
     return rows, not shape
-
-
-def _check_dict_keys(obs: Any, space: Space, name: str = "observation") -> None:
-    """Raises ValueError for a dict in an observation, or a batch, that lacks keys of its space.
-
-    Other keys are ignored, as in training; they are named beside those that are missing.
-    """
-    if isinstance(space, Dict):
-        if not isinstance(obs, Mapping):
-            raise ValueError(f"the {name} is {type(obs).__name__}, not a dict")
-        missing = [repr(key) for key in space.spaces if key not in obs]
-        unknown = [repr(key) for key in obs if key not in space.spaces]
-        if missing:
-            has = f" and has {', '.join(unknown)}, unknown to the space" if unknown else ""
-            raise ValueError(f"the {name} lacks {', '.join(missing)}{has}")
-    elif isinstance(space, Tuple) and (not hasattr(obs, "__len__") or len(obs) != len(space)):
-        raise ValueError(f"the {name} is not {len(space)} values")
-    for key, part in subspaces(space):
-        _check_dict_keys(obs[key], part, f"{name}[{key!r}]")
 
 
 def _with_parsed_mask(obs, layout: ObservationLayout, mask) -> dict:

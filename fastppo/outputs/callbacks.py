@@ -21,11 +21,11 @@ import numpy as np
 
 from fastppo.collect import Rollout
 from fastppo.errors import ConfigError, Error
+from fastppo.settings.aliases import unknown_names
 from fastppo.update.coefficients import coefficients_at
 
-# The methods of a callback, and the number of their arguments.
+# The methods of a callback, and the number of their arguments, of which `ppo` is the first.
 EVENTS = {"on_start": 1, "on_collect": 2, "on_iteration": 2, "on_video": 2, "on_end": 1}
-SECOND_ARGUMENT = {"on_collect": "rollout", "on_video": "path"}  # of the others: stats
 Callback = Callable[[Any, dict[str, float]], Any] | object
 Callbacks = Callback | Iterable[Callback]
 
@@ -76,8 +76,8 @@ def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[st
     `others` are arguments that learn does not have: ConfigError. Error if `ppo` learns already.
     """
     if others:
-        from fastppo.settings.script_names import unknown_arguments
-        raise ConfigError(*unknown_arguments("learn", others))
+        raise ConfigError(*unknown_names("learn has no argument", others, (
+            "total_steps", "callbacks")))
     hooks = Hooks([*ppo.sinks, *as_callbacks(callbacks)])
     ppo.check_open()
     if ppo.hooks is not NO_HOOKS:
@@ -132,15 +132,17 @@ def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:
     several = isinstance(callbacks, Iterable) and not one
     found = tuple(callbacks) if several else (callbacks,)
     for callback in found:
-        _check_events(callback)
+        wrong = [name for name in dir(callback) if name.startswith("on_") and name not in EVENTS
+                 and callable(getattr(callback, name, None))]
+        if wrong:
+            raise ConfigError(f"the callback {callback!r} has {', '.join(wrong)}, but learn calls"
+                              f" only {', '.join(EVENTS)}")
         if isinstance(callback, type) or not _methods(callback):
-            example = f"{callback.__name__}()" if isinstance(callback, type) and _methods(
-                callback) else "lambda ppo, stats: print(stats)"
-            what = "is a class" if isinstance(callback, type) else "is no function"
-            raise ConfigError(f"learn was given the callback {callback!r}, which {what} and no"
+            what = "a class" if isinstance(callback, type) else "no function"
+            raise ConfigError(f"learn was given the callback {callback!r}, which is {what} and no"
                               f" object with any of {', '.join(EVENTS)}",
-                              f"ppo.learn(callbacks=[{example}])")
-        _check_arguments(callback)
+                              "ppo.learn(callbacks=[lambda ppo, stats: print(stats)])")
+        _check_methods(callback)
     return found
 
 
@@ -149,29 +151,24 @@ def asks_to_stop(answer: Any) -> bool:
     return isinstance(answer, (bool, np.bool_)) and not answer
 
 
-def _check_events(callback: Any) -> None:
-    """Raises ConfigError for methods on_... that learn does not call."""
-    wrong = [name for name in dir(callback) if name.startswith("on_") and name not in EVENTS
-             and callable(getattr(callback, name, None))]
-    if wrong:
-        raise ConfigError(f"the callback {callback!r} has {', '.join(wrong)}, but learn calls only"
-                          f" {', '.join(EVENTS)}", "rename it; docs/coming_from.md has the events"
-                          " of Stable-Baselines3")
-
-
-def _check_arguments(callback: Any) -> None:
-    """Raises ConfigError for a method that cannot be called with its arguments."""
+def _check_methods(callback: Any) -> None:
+    """Raises ConfigError for a method of other parameters, and for one whose call runs nothing."""
     for event, count in EVENTS.items():
         if (method := _method(callback, event)) is None:
             continue
+        if any(lazy(one) for one in (method, type(method).__call__) for lazy in (
+                inspect.isgeneratorfunction, inspect.iscoroutinefunction,
+                inspect.isasyncgenfunction)):
+            raise ConfigError(f"{event} of the callback {callback!r} has async or yield: it would"
+                              " be called, and nothing in it would run",
+                              "make it a plain function, without async and yield")
         try:
             inspect.signature(method).bind(*range(count))
         except ValueError:  # it is written in C and has no signature
             continue
         except TypeError as error:
-            given = "(ppo)" if count == 1 else f"(ppo, {SECOND_ARGUMENT.get(event, 'stats')})"
-            raise ConfigError(f"{event} of the callback {callback!r} is called with {given}, but:"
-                              f" {error}", f"give it the parameters {given}") from error
+            raise ConfigError(f"{event} of the callback {callback!r} does not take {count}"
+                              f" arguments, of which ppo is the first: {error}") from error
 
 
 def _methods(callback: Any) -> list[Callable]:

@@ -14,9 +14,9 @@ from fastppo.envs.source import EnvSource
 from fastppo.errors import CheckpointError, ConfigError, EnvError
 from fastppo.evaluation.evaluate import Evaluation, evaluate
 from fastppo.evaluation.factories import evaluation_factories
+from fastppo.settings.aliases import unknown_names
 from fastppo.settings.file_names import BEST_FILE
 from fastppo.settings.metric_names import EVAL_RETURN, EVALUATION
-from fastppo.settings.script_names import unknown_arguments
 
 
 class Best(NamedTuple):
@@ -117,8 +117,8 @@ def evaluate_trainer(ppo, episodes: int, deterministic: bool, env: Any,
     that it is in.
     """
     if others:
-        raise ConfigError(*unknown_arguments(
-            "evaluate", others, "episodes deterministic env report"))
+        raise ConfigError(*unknown_names("evaluate has no argument", others, (
+            "episodes", "deterministic", "env", "report")))
     shows = ppo.config.progress in ("live", "lines") and not ppo.hooks.iteration
     with episode_status(episodes) if report is None and shows else nullcontext(
             report or (lambda returns: None)) as report:

@@ -11,7 +11,7 @@ from fastppo.arguments.preset_files import naming_preset
 from fastppo.build.arena_layout import make_arena
 from fastppo.build.collector import make_collector
 from fastppo.build.compiled_support import unsupported_in_learner
-from fastppo.build.given_settings import check_assignment, config_for, env_label, make_source
+from fastppo.build.given_settings import check_assignment, checked_source, env_label
 from fastppo.build.learner import make_learner
 from fastppo.build.model import build_policy
 from fastppo.build.resolve import resolve
@@ -73,8 +73,7 @@ class Run:
             from fastppo.stepping.simulator import as_simulator
             env = as_simulator(env)
         with naming_preset(str(settings.get("env_name") or env_label(env)), settings):
-            self.source = env if isinstance(env, EnvSource) else make_source(
-                env, config_for(env, settings))
+            self.source = env if isinstance(env, EnvSource) else checked_source(env, settings)
             made.callback(self.source.close)
             config = resolve(self.source)
             self.ranks = made.enter_context(closing(join_ranks(config)))
@@ -110,6 +109,10 @@ class Run:
             compile_network(self.policy)
         self.learner = make_learner(self.policy, config, self.arena, self.ranks)
 
+    def close(self) -> None:
+        """Closes the parts, the last first."""
+        self._made.close()
+
     def __repr__(self) -> str:
         closed = ", closed" if self.closed else ""
         return (f"<{type(self).__name__} on {self.config.env_name}: step {self.step:,} of"
@@ -123,14 +126,14 @@ class Run:
 
     if not TYPE_CHECKING:  # which reports unknown names itself
         def __getattr__(self, name: str) -> Any:
-            from fastppo.settings.script_names import ATTRIBUTES
-            if name in ATTRIBUTES:
-                raise UnknownNameError(f"a trainer has no {name}", ATTRIBUTES[name])
+            from fastppo.settings.aliases import FOREIGN_NAMES, unknown_names
+            if name in FOREIGN_NAMES:
+                raise UnknownNameError(*unknown_names("a trainer has no", [name], dir(type(self))))
             return self.__getattribute__(name)  # it raises the error of before
 
         def __setattr__(self, name: str, value: Any) -> None:
             if name not in vars(self) and "total" in vars(self):  # it is made
-                check_assignment(name, value)
+                check_assignment(name)
             super().__setattr__(name, value)
 
     def __enter__(self) -> Self:
@@ -152,8 +155,8 @@ def join_ranks(config: Config) -> Ranks:
     """The processes of a run; ConfigError if torchrun has started several that do not fit it."""
     if rank_count() == 1:
         return Ranks()
-    from fastppo.build.check_ranks import check_equal, check_ranks, trained_by
-    check_ranks(config, rank_count())
+    from fastppo.build.rules import check, differing, not_for_ranks, trained_by
+    check(not_for_ranks(config, rank_count()))
     ranks = Ranks(config.backend, config.device_ids)
-    check_equal(ranks.gather(trained_by(config)))
+    check(differing(ranks.gather(trained_by(config))))
     return ranks

@@ -66,8 +66,9 @@ def loggers(config: Config, folder: Path, step: int | None) -> list[Any]:
 
 
 def progress_sinks(progress: str) -> list[Any]:
-    """The sink that shows progress: none, lines, or the live view where there is a terminal."""
-    if progress == "live" and limits.is_terminal(sys.stdout):
+    """The sink that shows progress: none, lines, or the live view in a terminal with Unicode."""
+    if progress == "live" and limits.is_terminal(sys.stdout) and \
+            str(sys.stdout.encoding).lower().startswith("utf"):
         from fastppo.display.live_view import LiveView
         return [LiveView()]
     if progress in ("lines", "live"):

@@ -2,20 +2,13 @@
 
 import os
 import secrets
-import socket
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from fastppo.config import Config
 from fastppo.display.notes import note
-from fastppo.errors import ConfigError
 from fastppo.files.run_folder import public_config
 from fastppo.outputs.background_sink import BackgroundSink, error_line, with_media
-
-CONNECT_SECONDS = 1.5
-MODES = "online", "offline", "shared", "disabled", "dryrun", "run"  # of WANDB_MODE
 
 
 class WandbSink(BackgroundSink):
@@ -64,19 +57,16 @@ class WandbRun:
 
 
 def start_run(wandb, folder: Path, arguments: dict[str, Any]) -> Any:
-    """The run that wandb.init makes of `arguments`; notes say where it is."""
-    chosen = os.environ.get("WANDB_MODE")
-    if chosen and chosen not in MODES:  # wandb would read it again where it is told offline
-        raise ConfigError(f"WANDB_MODE is {chosen!r}, but must be one of {', '.join(MODES)}")
-    mode = chosen or ("online" if _is_logged_in(wandb) else "offline")
-    if mode == "online" and not chosen and (missing := unreachable_server()):
-        mode = "offline"
-        note(f"wandb: {missing} cannot be reached; going on offline (later: wandb sync"
+    """The run that wandb.init makes of `arguments`: in WANDB_MODE, else offline without an account.
+
+    Notes say where it is.
+    """
+    wandb.setup(wandb.Settings(silent=True))
+    mode = os.environ.get("WANDB_MODE") or (
+        "online" if wandb.login(prompt=False, verify=False) else "offline")
+    if mode == "offline":
+        note(f"wandb: offline, writing to {folder}/wandb (later: wandb login && wandb sync"
              f" {folder}/wandb/offline-run-*)")
-    elif mode == "offline":
-        later = "wandb login && " * (not chosen) + f"wandb sync {folder}/wandb/offline-run-*"
-        note(f"wandb: {'WANDB_MODE is offline' if chosen else 'not logged in'}; writing to"
-             f" {folder}/wandb (later: {later})")
     try:
         run = wandb.init(mode=mode, **arguments)
     except Exception as error:  # no network, a wrong key, a full disk
@@ -87,27 +77,3 @@ def start_run(wandb, folder: Path, arguments: dict[str, Any]) -> Any:
     if mode == "online" and getattr(run, "url", None):
         note(f"wandb: {run.url}")
     return run
-
-
-def unreachable_server() -> str:
-    """The host of wandb's server if it takes no connection; "" if it does, or behind a proxy.
-
-    wandb itself would try for a minute, and could not start offline after that.
-    """
-    url = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
-    host, port = url.hostname or "", url.port or (80 if url.scheme == "http" else 443)
-    if getproxies():
-        return ""
-    try:
-        socket.create_connection((host, port), CONNECT_SECONDS).close()
-    except OSError:
-        return host
-    return ""
-
-
-def _is_logged_in(wandb) -> bool:
-    wandb.setup(wandb.Settings(silent=True))
-    try:
-        return bool(wandb.login(prompt=False, verify=False))
-    except TypeError:  # an older version, whose login would ask on the terminal
-        return bool(wandb.api.api_key)

@@ -2,25 +2,19 @@
 
 import math
 import re
-from dataclasses import fields
-from itertools import takewhile
 from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
-from fastppo.config import Config
+from fastppo.config import Config, having
 from fastppo.display.notes import note
 from fastppo.errors import ConfigError
 from fastppo.reports.run_table import RunTable
 from fastppo.settings.fixes import Set, format_value
 
-# Settings that say who trains and for how long. Those of the machine and of outputs begin with
-# device in Config.
-NOT_LEARNT = {"env_name", "seed", "preset", "total_steps", "num_workers", "vec", "acting",
-              "step_timeout", "reset_timeout", "on_worker_failure", "nan_policy", "replay_limit",
-              "replay_timeout", "worker_env"}
-LABELLED = [field.name for field in takewhile(lambda field: field.name != "device", fields(Config))
-            if field.name not in NOT_LEARNT]  # in labels, where they differ
+# In labels, where they differ: settings that change what is learnt.
+LABELLED = [name for name in Config.__match_args__
+            if name not in having("resumable") | having("not_learnt")]
 
 # 97.5 % quantiles of Student's t with 1, 2, ..., 6 degrees of freedom.
 T_QUANTILES = 12.706, 4.303, 3.182, 2.776, 2.571, 2.447

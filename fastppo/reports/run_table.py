@@ -1,7 +1,6 @@
 """Reads the folders of runs: their metrics, settings and summaries; without torch."""
 
 import csv
-import difflib
 import glob
 import io
 import os
@@ -15,11 +14,12 @@ from fastppo.errors import ConfigError
 from fastppo.files.run_folder import check_output
 from fastppo.machine.file_access import open_regular, read_json, read_text
 from fastppo.settings.file_names import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE
-from fastppo.settings.fixes import Fix, Set
+from fastppo.settings.fixes import Set
 from fastppo.settings.metric_names import GLOBAL_STEP
 
 LONGEST_ROW = 65_536  # bytes
 LARGEST_TABLE = 1 << 30
+RUN_EXAMPLE = "give the folder of a run, such as runs/latest, or a folder with several runs in it"
 ENDINGS = ".png", ".svg", ".pdf"  # of pictures
 
 
@@ -55,7 +55,7 @@ class RunTable(NamedTuple):
         """
         if metric not in self.columns:
             raise ConfigError(f'{self.file} has no metric "{metric}"',
-                              nearest_metrics(metric, [*self.columns]))
+                              f"choose one of {', '.join(self.columns)}")
         steps, values = self.columns[GLOBAL_STEP], self.columns[metric]
         known = np.isfinite(values)
         if not known.any():
@@ -79,7 +79,7 @@ def read_runs(text: str) -> list[RunTable]:
     empty = [table.file for table in tables if not len(table.columns[GLOBAL_STEP])]
     if len(empty) == len(tables):
         raise ConfigError(f"{empty[0]} has no complete row: its run has failed or been stopped in"
-                          " the first iteration, or is still in it", run_example())
+                          " the first iteration, or is still in it", RUN_EXAMPLE)
     for file in empty:
         note(f"{file} has no complete row and is left out")
     return [table for table in tables if table.file not in empty]
@@ -87,17 +87,9 @@ def read_runs(text: str) -> list[RunTable]:
 
 def check_picture_path(path: Path) -> None:
     """Raises ConfigError unless a picture can be written to `path`, by its ending and folder."""
-    check_output(path, "plot.png", ENDINGS)
+    check_output(path, ENDINGS)
     if not path.parent.is_dir():
         raise ConfigError(f"there is no folder {path.parent}", Set(output=path.name))
-
-
-def run_example() -> str:
-    """The fix that names the folder of the newest run here, or what that is called."""
-    found = [*Path().glob(f"runs/*/{METRICS_FILE}"), *Path().glob(f"runs/*/*/{METRICS_FILE}")]
-    found = [file for file in found if last_row(file)]
-    newest = max(found, key=lambda file: file.stat().st_mtime).parent if found else "runs/latest"
-    return f"give the folder of a run, such as {newest}, or a folder with several runs in it"
 
 
 def expand(text: str) -> list[Path]:
@@ -111,12 +103,12 @@ def expand(text: str) -> list[Path]:
             continue
         found = sorted(map(Path, glob.glob(part)))
         if not found:
-            raise ConfigError(f'nothing fits the pattern "{part}"', run_example())
+            raise ConfigError(f'nothing fits the pattern "{part}"', RUN_EXAMPLE)
         paths += [path for path in found if path.suffix == ".csv" or tables_under(path)]
         for folder in (path for path in found if path.is_dir() and path not in paths):
             note(f"{folder} is no run and is left out")
     if not paths:
-        raise ConfigError(f'"{text}" names no run', run_example())
+        raise ConfigError(f'"{text}" names no run', RUN_EXAMPLE)
     return paths
 
 
@@ -125,13 +117,11 @@ def tables_in(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        named = f"{path.parent}/*__{path.name}__*"
-        raise ConfigError(f"there is no folder {path}", run_example() if not glob.glob(named) else
-                          f"give '{named}', the runs with --name={path.name}")
+        raise ConfigError(f"there is no folder {path}", RUN_EXAMPLE)
     found = tables_under(path)
     if not found:
         raise ConfigError(f"neither {path} nor a folder in it has a file {METRICS_FILE}",
-                          run_example())
+                          RUN_EXAMPLE)
     return found
 
 
@@ -152,7 +142,7 @@ def read_table(file: Path) -> RunTable:
     names, *rows = csv_rows(file) or [[]]
     if GLOBAL_STEP not in names:
         raise ConfigError(f"{file} is no table of metrics: it has no column {GLOBAL_STEP}",
-                          run_example())
+                          RUN_EXAMPLE)
     place = names.index(GLOBAL_STEP)
     rows = [row for row in rows if len(row) == len(names) and number_in(row[place]) >= 0]
     columns = {name: np.array([number_in(row[i]) for row in rows]) for i, name in enumerate(names)}
@@ -188,12 +178,10 @@ def csv_rows(file: Path) -> list[list[str]]:
         text = read_text(file, LARGEST_TABLE)
         return list(csv.reader(io.StringIO(text[:text.rfind("\n") + 1], newline="")))
     except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}", run_example()) from error
+        raise ConfigError(f"cannot read {file}: {error.strerror}", RUN_EXAMPLE) from error
     except (UnicodeDecodeError, csv.Error) as error:
-        folder = file.parent if (file.parent / METRICS_FILE).exists() else None
         raise ConfigError(f"{file} is no table of metrics, but another kind of file",
-                          f"give the folder of its run, {folder}" if folder else run_example()
-                          ) from error
+                          RUN_EXAMPLE) from error
 
 
 def number_in(text: str) -> float:
@@ -216,13 +204,3 @@ def read_object(file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{file} holds no JSON object", "delete it, or leave its run out")
     return value
-
-
-def nearest_metrics(text: str, names: list[str]) -> Fix:
-    """Up to three of `names` that `text` may stand for, as fixes; all names if none is near."""
-    near = [name for name in names if text.lower() in name.lower()] or [
-        name for name in names if difflib.get_close_matches(
-            text.lower(), [name.lower(), name.lower().rpartition("/")[2]], 1)]
-    if near:
-        return tuple(Set(metric=name) for name in near[:3])
-    return f"choose one of {', '.join(names)}"

@@ -55,9 +55,6 @@ PRESETS: dict[str, dict[str, Any]] = {
                   total_steps=10_000_000, eval_episodes=10),
 }
 
-# Settings whose "auto" is the preset's value, else the default.
-BY_PRESET = "num_envs", "num_steps"
-
 FAMILIES: dict[str, str] = {
     "LunarLander": "lunarlander", "LunarLanderContinuous": "lunarlandercontinuous",
     "CartPole": "cartpole", "Acrobot": "acrobot", "Pendulum": "pendulum",

@@ -6,7 +6,6 @@ from decimal import Decimal
 from typing import Any, get_args, get_origin
 
 LOGGERS = "tensorboard", "trackio", "wandb"  # packages that metrics can be sent to
-DASHES = "-‐-―−"  # the hyphen, and what a text processor puts in its place; within [] of a pattern
 POWERS = {"k": 3, "m": 6, "g": 9}
 SWITCHES = {"true": True, "yes": True, "on": True, "1": True,
             "false": False, "no": False, "off": False, "0": False}

@@ -30,13 +30,21 @@ from fastppo.spaces.leaves import (
     subspaces,
 )
 
-# (function from a stored component to its place between the bounds, 0 to 1; its inverse)
-FORMS: dict[str, tuple[Callable, Callable] | None] = {
+
+class BoundsMap(NamedTuple):
+    """A form: from stored components, an array or a tensor, to places between the bounds."""
+
+    place: Callable  # from 0, the low bound, to 1, the high one
+    stored: Callable  # its inverse, of arrays
+
+
+BOUNDS_MAPS: dict[str, BoundsMap | None] = {
     "clip": None,
-    "scale": (lambda act: (np.clip(act, -1, 1) + 1) / 2, lambda place: 2 * place - 1),
-    "tanh": (lambda act: (np.tanh(act) + 1) / 2,
-             lambda place: np.arctanh(np.clip(2 * place - 1, -1 + 1e-6, 1 - 1e-6))),
-    "unit": (lambda act: np.clip(act, 0, 1), lambda place: place),
+    "scale": BoundsMap(lambda act: (act.clip(-1, 1) + 1) / 2, lambda place: 2 * place - 1),
+    "tanh": BoundsMap(
+        lambda act: ((np.tanh(act) if isinstance(act, np.ndarray) else act.tanh()) + 1) / 2,
+        lambda place: np.arctanh(np.clip(2 * place - 1, -1 + 1e-6, 1 - 1e-6))),
+    "unit": BoundsMap(lambda act: act.clip(0, 1), lambda place: place),
 }
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -136,11 +144,11 @@ def _leaf_function(space: Space, form: str) -> Callable[[np.ndarray], list[Any]]
 
 def _box_to_env(space: Box, form: str) -> Callable[[np.ndarray], np.ndarray]:
     low, high = bounds_of(space)
-    to_place = FORMS[form] and FORMS[form][0]
+    bounds_map = BOUNDS_MAPS[form]
 
     def box_actions(act: np.ndarray) -> np.ndarray:
-        if to_place:
-            act = low + to_place(act) * (high - low)
+        if bounds_map:
+            act = low + bounds_map.place(act) * (high - low)
         if space.dtype.kind != "f":
             act = np.rint(act)
         return np.clip(act, low, high)
@@ -161,8 +169,8 @@ def _random_choices(space: Space, u: np.ndarray, mask: np.ndarray | None) -> np.
 
 def _random_numbers(space: Box, form: str, u: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Random components [n k] of a Box, in the form in which they are stored."""
-    if FORMS[form] is not None:
-        return FORMS[form][1](u.astype("f8"))
+    if bounds_map := BOUNDS_MAPS[form]:
+        return bounds_map.stored(u.astype("f8"))
     low, high = space.low.reshape(-1).astype("f8"), space.high.reshape(-1).astype("f8")
     above_low, below_high = np.isfinite(low), np.isfinite(high)
     # Actions are stored as float32.

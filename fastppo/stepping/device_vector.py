@@ -1,10 +1,9 @@
 """Collects rollouts from a simulator on a device; observations and actions never leave it."""
 
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box
 from torch import Tensor
 
 from fastppo.errors import ConfigError, NonFiniteError, SpaceError
@@ -12,19 +11,14 @@ from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
 from fastppo.machine.kernels import Purpose
 from fastppo.settings.fixes import Set
-from fastppo.spaces.actions import ActionMapping, bounds_of
-from fastppo.spaces.leaves import CHOICES, choice_starts
+from fastppo.spaces.leaves import subspaces
 from fastppo.spaces.observations import NonFiniteValue
+from fastppo.spaces.tensor_actions import tensor_to_env, torch_dtype
 from fastppo.stepping.environments import WARMUP_EPISODE
 from fastppo.stepping.episodes import EpisodeInfos
 from fastppo.stepping.replay import ResumedEpisodes
 from fastppo.stepping.simulator import Simulator
 
-# The place of a stored component between the bounds, 0 to 1, as spaces/actions.py has them.
-PLACES: dict[str, Callable[[Tensor], Tensor]] = {
-    "scale": lambda act: (act.clamp(-1, 1) + 1) / 2,
-    "tanh": lambda act: (act.tanh() + 1) / 2,
-    "unit": lambda act: act.clamp(0, 1)}
 COPIED = "logp", "val", "raw", "term", "trunc", "length", "total"
 
 
@@ -48,8 +42,7 @@ class Columns(NamedTuple):
         steps, envs = arena["raw"].shape
 
         def empty(like: np.ndarray, *shape: int) -> Tensor:
-            return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, like.dtype)).dtype,
-                               device=device)
+            return torch.empty(shape, dtype=torch_dtype(like.dtype), device=device)
         stored = [(np.empty(0, leaf.dtype), leaf.shape) for leaf in policy.observer.layout.leaves]
         obs, final = ([empty(dtype, rows, envs, *shape) for dtype, shape in stored]
                       for rows in (steps + 1, steps))
@@ -74,7 +67,11 @@ class DeviceVector:
                               Set(rnn="none"))
         self.columns = Columns.like(arena, policy, env.device)
         self.steps, self.count = arena["raw"].shape
-        self.to_env = tensor_actions(policy.actions, env.device)
+        if subspaces(env.single_action_space):
+            raise SpaceError(f"a simulator has actions of the space {env.single_action_space},"
+                             " which are several arrays",
+                             "give it actions of one Box, Discrete or MultiDiscrete space")
+        self.to_env = tensor_to_env(env.single_action_space, policy.actions.form, env.device)
         self.generator = torch.Generator(env.device)
         letters = [letter == "n" for letter in policy.head.noise]
         self.normal = torch.tensor(letters, dtype=torch.bool, device=env.device)
@@ -219,24 +216,3 @@ def write(places: list[Tensor], t: int, rows: list[Tensor]) -> None:
     """Writes rows [e ...] of each leaf to row t of its place."""
     for place, row in zip(places, rows, strict=True):
         place[t] = row
-
-
-def tensor_actions(actions: ActionMapping, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """`ActionMapping.to_env` for tensors; SpaceError for actions that are several arrays."""
-    space = actions.space
-    if not isinstance(space, (Box, *CHOICES)):
-        raise SpaceError(f"a simulator has actions of the space {space}, which are several arrays",
-                         "give it actions of one Box, Discrete or MultiDiscrete space")
-    dtype = torch.from_numpy(np.empty(0, space.dtype)).dtype
-    if not isinstance(space, Box):
-        start = torch.as_tensor(choice_starts(space), device=device)
-        return lambda act: (act + start).to(dtype)
-    place = PLACES.get(actions.form)
-    low, high = (torch.from_numpy(x).to(device) for x in bounds_of(space))
-
-    def box_actions(act: Tensor) -> Tensor:
-        act = act.reshape(len(act), -1)
-        act = act if place is None else low + place(act) * (high - low)
-        act = act if dtype.is_floating_point else act.round()
-        return act.clamp(low, high).to(dtype).reshape(len(act), *space.shape)
-    return box_actions

@@ -10,7 +10,7 @@ from fastppo.envs import faults
 from fastppo.envs.faults import NonFiniteValue
 from fastppo.envs.make import Factory, make_envs
 from fastppo.envs.wrappers import unchecked_step
-from fastppo.errors import EnvError, FaultPlace
+from fastppo.errors import ConfigError, EnvError, FaultPlace
 from fastppo.machine import kernels
 from fastppo.spaces.observations import ObservationLayout
 
@@ -142,12 +142,12 @@ class Environments:
         return faults.env_error_at(place, self.name, seed, field, error)
 
     def check_apart(self) -> None:
-        """Raises EnvError for an environment in which others of this process take steps, too."""
+        """Raises ConfigError for an environment in which others of this process take steps, too."""
         others = {id(env.unwrapped) for one in OPEN if one is not self for env in one.envs}
         if others & {id(env.unwrapped) for env in self.envs}:
             OPEN.discard(self)
-            raise EnvError("for an evaluation the factory returned the one that training steps",
-                           "make a new environment in every call: PPO(lambda: MyEnv())")
+            raise ConfigError("for an evaluation the factory returned the one that training steps",
+                              "make a new environment in every call: PPO(lambda: MyEnv())")
 
     def close(self) -> None:
         """Closes the environments; an error of one of them is printed."""

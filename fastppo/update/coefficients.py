@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fastppo.config import Config
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, user_code
 from fastppo.settings.schedules import Scheduled, schedule_function
 from fastppo.update.batches import Batch
 
@@ -68,16 +68,12 @@ def scheduled_value(name: str, setting: Scheduled, remaining: float) -> float:
 
     Raises ConfigError if a function fails, or returns no finite number of 0 or more.
     """
-    try:
+    with user_code(ConfigError, f"the function given as {name}, called with the remaining progress"
+                   f" {remaining:g},", "return a finite number, 0 or more"):
         number = float(schedule_function(setting)(remaining))
         if not 0 <= number < math.inf:
             raise ValueError(f"it returned {number}")
-    except Exception as error:  # a user's function may raise anything
-        raise ConfigError(f"the function given as {name} gave no finite number, 0 or more, for the"
-                          f" remaining progress {remaining:g}: {type(error).__name__}: {error}",
-                          f"{name}=lambda remaining: {0.2 if 'clip' in name else 3e-4} * remaining"
-                          ) from error
-    return number
+        return number
 
 
 class KLControl:

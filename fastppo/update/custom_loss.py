@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from fastppo.config import Config
-from fastppo.errors import ModelError
+from fastppo.errors import ModelError, user_code
 from fastppo.networks.value_normalisation import PopArt, normalised_loss
 from fastppo.update.batches import Batch, Fresh
 from fastppo.update.coefficients import Coefficients
@@ -37,33 +37,21 @@ def configured_loss(config: Config, policy: nn.Module, loss: Loss) -> Loss:
 
 def _user_loss(function: Callable, fresh: Fresh, batch: Batch, coefs: Coefficients) -> Weighed:
     """The loss and statistics that the user's `function` returns; ModelError for anything else."""
-    called = f"the loss {function!r}, called with (fresh, batch, coefficients),"
-    try:
-        result = function(fresh, batch, coefs)
-    except Exception as error:  # a user's function may raise anything
-        raise ModelError(f"{called} failed: {type(error).__name__}: {error}",
-                         f"accept these arguments, and {LOSS_FIX}") from error
-    try:
-        loss, stats = result
-        stats = {name: torch.as_tensor(x, dtype=loss.dtype, device=loss.device).reshape(())
-                 for name, x in stats.items()}
+    with user_code(ModelError, f"the loss {function!r}, called with (fresh, batch, coefficients),",
+                   LOSS_FIX):
+        loss, stats = function(fresh, batch, coefs)
+        if not isinstance(loss, Tensor) or loss.shape or not loss.requires_grad:
+            raise TypeError(f"the loss is {describe_output(loss)}, not one number with a gradient")
         if taken := MEASURED & stats.keys():
             raise ValueError(f"{min(taken)!r} is the name of a statistic of every loss")
-    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise ModelError(f"{called} returned {describe_output(result)}: {error}",
-                         LOSS_FIX) from error
-    if not isinstance(loss, Tensor) or loss.shape or not loss.requires_grad:
-        raise ModelError(f"{called} returned {describe_output(loss)} as the loss, not one number"
-                         " with a gradient", LOSS_FIX)
-    return loss, stats
+        return loss, {name: torch.as_tensor(x, dtype=loss.dtype, device=loss.device).reshape(())
+                      for name, x in stats.items()}
 
 
 def describe_output(out: Any) -> str:
     """Type and shape of a network's or a function's output, such as (float32 [2, 3], int)."""
     if isinstance(out, (tuple, list)):
         return f"({', '.join(map(describe_output, out))})"
-    if isinstance(out, dict):
-        return f"{{{', '.join(f'{name!r}: {describe_output(x)}' for name, x in out.items())}}}"
     if isinstance(out, Distribution):
         return f"{type(out).__name__} {list(out.batch_shape + out.event_shape)}"
     if isinstance(out, Tensor):

@@ -16,8 +16,11 @@ class FlatParameters:
     """The vector `values` f32 [q], its gradient `grad`, and `offsets`: id(parameter) -> its place.
 
     `place` may be memory of the caller's to put the values into (the arena's); the order is that of
-    named_parameters. Raises ModelError for a parameter that is not float32.
+    named_parameters. A user's model or loss may have gradients beside this one, or look at it while
+    it is computed: then it is not `alone`. Raises ModelError for a parameter that is not float32.
     """
+
+    alone = True
 
     def __init__(self, net: nn.Module, place: Tensor | None = None):
         self.net, params, self.pairs = net, trained_parameters(net), []
@@ -32,6 +35,8 @@ class FlatParameters:
 
     def trained(self) -> Iterator[tuple[Tensor, ...]]:
         """(parameters, their places in `grad`) of those that are not frozen."""
+        for param, own in self.pairs:
+            param.grad = own  # a script may have dropped it
         return zip(*(pair for pair in self.pairs if pair[0].requires_grad))
 
     @property

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fastppo.config import Config
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, user_code
 from fastppo.settings.fixes import Omit, Set
 from fastppo.update.flat_parameters import FlatParameters, is_critic, trained_parameters
 
@@ -104,32 +104,23 @@ class TorchOptimizer:
             names = [name for name, param in flat.net.named_parameters() if param.requires_grad]
             params = [{"params": [param for name, param in zip(names, params)
                                   if is_critic(name) == critic]} for critic in (False, True)]
-        try:
+        with user_code(ConfigError, f"the optimizer {make!r}, called with the parameters,",
+                       OPTIMIZER_FIX):
             self.optimizer, self.rates, self.apart = make(params), (0.0, 0.0), apart
-        except Exception as error:  # a user's callable may raise anything
-            raise ConfigError(f"the optimizer {make!r} failed when called with the parameters:"
-                              f" {type(error).__name__}: {error}", OPTIMIZER_FIX) from error
-        if not isinstance(self.optimizer, torch.optim.Optimizer):
-            raise ConfigError(f"the optimizer {make!r} returned {type(self.optimizer).__name__},"
-                              " not a torch.optim.Optimizer", OPTIMIZER_FIX)
-        held = {id(x) for group in self.optimizer.param_groups for x in group["params"]}
-        if held.isdisjoint(flat.offsets):
-            raise ConfigError(f"the optimizer {make!r} holds none of the network's parameters",
-                              OPTIMIZER_FIX)
+            held = {id(x) for group in self.optimizer.param_groups for x in group["params"]}
+            if held.isdisjoint(flat.offsets):
+                raise ValueError("it holds none of the network's parameters")
 
     def step(self) -> None:
         """One step of the optimizer at the `rates`."""
         groups = self.optimizer.param_groups
         rates = self.rates if self.apart else self.rates[:1] * len(groups)
-        try:
+        with user_code(ConfigError, f"step() of {type(self.optimizer).__name__}, called without a"
+                       f" closure, with dense gradients and {len(rates)} learning rates for"
+                       f" {len(groups)} param_groups,", OPTIMIZER_FIX):
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate
             self.optimizer.step()
-        except Exception as error:  # a user's optimizer may raise anything
-            raise ConfigError(f"step() of {type(self.optimizer).__name__} failed, called without a"
-                              f" closure, with dense gradients and {len(rates)} learning rates for"
-                              f" {len(groups)} param_groups: {type(error).__name__}: {error}",
-                              OPTIMIZER_FIX) from error
 
     @property
     def state(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Statistics of an update: means over minibatches and epochs, and their report."""
 
 import math
+import operator
 from typing import Sequence
 
 import torch
@@ -18,14 +19,17 @@ STAGES = (("entropy", "the logits, which actions are drawn from, are"),
           ("policy_loss", "the loss is"), ("loss", "the loss is"), ("grad_norm", "the gradient is"))
 
 
-def average(statistics: Sequence[Statistics]) -> Statistics:
-    """The mean of each statistic; all have the same names."""
+def average(statistics: Sequence[Statistics], weights: Sequence[float] | None = None) -> Statistics:
+    """The mean of each statistic, or its sum with `weights`; all have the same names."""
     names = [*statistics[0]]
     if any(one.keys() != {*names} for one in statistics):
         raise ModelError("the loss returned other statistics than in an earlier minibatch",
                          "return numbers by the same names in every minibatch")
-    rows = torch.stack([torch.stack([one[name] for name in names]) for one in statistics])
-    return dict(zip(names, rows.mean(0)))
+    rows = [torch.stack([one[name] for name in names]).detach() for one in statistics]
+    if weights is None:
+        return dict(zip(names, torch.stack(rows).mean(0)))
+    first, *rest = map(operator.mul, rows, weights)
+    return dict(zip(names, sum(rest, first)))
 
 
 def check_finite(stats: Statistics) -> None:

@@ -3,13 +3,11 @@
 Call order, spaces, seeds, autoreset modes, masks and infos are Gymnasium's (vector_env.py, 1.4).
 """
 
-import inspect
 import operator
 import weakref
 from functools import partial
 from typing import Any, Callable, Sequence
 
-import gymnasium as gym
 import gymnasium.error as gym_errors
 import numpy as np
 from gymnasium import logger
@@ -20,8 +18,6 @@ from fastppo.config import Config, default_of
 from fastppo.envs.source import EnvSource, check_agreement
 from fastppo.errors import ConfigError, EnvError, InputError
 from fastppo.machine.arena import Arena
-from fastppo.settings.aliases import nearest_setting
-from fastppo.settings.fixes import DidYouMean, Omit, Set
 from fastppo.spaces.leaves import build_structure, leaves
 from fastppo.stepping.native_vector import parse_autoreset_mode
 from fastppo.workers import vector_stepper
@@ -31,12 +27,12 @@ from fastppo.workers.vector_messages import LocalBackend, WorkerBackend, message
 from fastppo.workers.vector_stepper import StepInfos, VectorSpec
 
 
-def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | str | None = None,
+def make_vec(env: Any, num_envs: int | None = None, num_workers: int | str | None = None,
              seed: int | None = None, autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
              copy: bool = True, max_episode_steps: int | None = None,
              env_kwargs: dict | None = None,
              step_timeout: float = default_of("step_timeout"),
-             reset_timeout: float = default_of("reset_timeout"), **unknown) -> "SharedVectorEnv":
+             reset_timeout: float = default_of("reset_timeout")) -> "SharedVectorEnv":
     """A gymnasium VectorEnv of `env`: an id, class or callable, or a list of callables.
 
     `num_workers`: processes that step environments. None: one per core; 0: this process; "auto":
@@ -46,7 +42,8 @@ def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | st
     `env_kwargs={"render_mode": "rgb_array"}` makes frames for `render()`.
     Raises fastppo.Error for settings that are impossible.
     """
-    _check_call(env, unknown)
+    if env is None or isinstance(env, VectorEnv):
+        raise ConfigError(f"make_vec was given {env!r}, not an id, a class or a callable")
     if num_envs is None:
         num_envs = len(env) if isinstance(env, (list, tuple)) else 1
     settings = {"num_envs": num_envs, "num_workers": num_workers, "seed": seed,
@@ -64,32 +61,6 @@ def make_vec(env: Any = None, num_envs: int | None = None, num_workers: int | st
     else:
         backend = LocalBackend(source.factories, plan, arena)
     return SharedVectorEnv(backend, plan, arena, source.metadata, source.render_mode, copy)
-
-
-class MaskError(ConfigError, TypeError):
-    """A wrong reset mask; Gymnasium raises ValueError for some faults and TypeError for others."""
-
-
-class ActionsError(InputError, TypeError, gym_errors.InvalidAction):
-    """Actions that are no element of the action space; Gymnasium raises any of these."""
-
-
-def _check_call(env: Any, unknown: dict[str, Any]) -> None:
-    """Raises ConfigError for unknown keyword arguments, and if there is no environment."""
-    if env is None:
-        name = unknown.get("env_name", "CartPole-v1")
-        raise ConfigError("make_vec was given no environment, its first argument",
-                          f'make_vec("{name}")' if isinstance(name, str) else "make_vec(MyEnv)")
-    for name in unknown:
-        known = inspect.signature(make_vec).parameters
-        fix = nearest_setting(name, known, value=unknown[name])
-        if not (isinstance(fix, Set) or isinstance(fix, DidYouMean) and fix.names):
-            fix = Omit(name), Set(env_kwargs={name: unknown[name]})
-            if name in inspect.signature(gym.make_vec).parameters:  # no argument of an environment
-                fix = Omit(name)
-        raise ConfigError(f"make_vec knows no {name!r}, only {', '.join([*known][:-1])}", fix)
-    if isinstance(env, VectorEnv):
-        raise ConfigError("this is a VectorEnv already", "use it as it is")
 
 
 class SharedVectorEnv(VectorEnv):
@@ -305,10 +276,10 @@ class SharedVectorEnv(VectorEnv):
             return np.ones(self.num_envs, bool), options
         rest = dict(options)
         mask = rest.pop("reset_mask")
-        wrong = _mask_error(mask, self.num_envs)
-        if wrong:
-            raise MaskError(f"`options['reset_mask']` must {wrong}", "give a numpy array of"
-                            f" {self.num_envs} booleans, at least one of them True")
+        if getattr(mask, "dtype", None) != np.bool_ or mask.shape != (self.num_envs,) or \
+                not mask.any():
+            raise InputError(f"options['reset_mask'] is {mask!r}", "give a numpy array of"
+                             f" {self.num_envs} booleans, at least one of them True")
         return mask.copy(), rest
 
     def _write_actions(self, actions) -> None:
@@ -320,10 +291,10 @@ class SharedVectorEnv(VectorEnv):
                     raise ValueError(f"shape {value.shape}, wanted {rows.shape}")
                 np.copyto(rows, value, casting="same_kind")
         except (TypeError, ValueError, LookupError) as error:
-            raise ActionsError(f"these actions are no element of {self.action_space}:"
-                               f" {type(error).__name__}: {error}",
-                               "give one action for each environment, as action_space.sample() does"
-                               ) from error
+            raise InputError(f"these actions are no element of {self.action_space}:"
+                             f" {type(error).__name__}: {error}",
+                             "give one action for each environment, as action_space.sample() does"
+                             ) from error
 
     def _observations(self) -> Any:
         arrays = [rows.copy() for rows in self._obs] if self.copy else self._obs
@@ -346,18 +317,6 @@ class SharedVectorEnv(VectorEnv):
         rows = (vector_stepper.elements(leaf, rows[e:e + 1])[0]
                 for leaf, rows in zip(self._obs_leaves, self._fin))
         return build_structure(self.single_observation_space, rows)
-
-
-def _mask_error(mask: Any, envs: int) -> str:
-    """The property that `mask` lacks as a reset mask, in Gymnasium's words; "" if none."""
-    if not isinstance(mask, np.ndarray):
-        return f"be a numpy array, got {type(mask)}"
-    if mask.shape != (envs,):
-        return f"have shape `({envs},)`, got {mask.shape}"
-    if mask.dtype != np.bool_:
-        return f"have `dtype=np.bool_`, got {mask.dtype}"
-    return "" if mask.any() else \
-        f"contain a boolean array with at least one True value, got reset_mask={mask}"
 
 
 def _results(replies: list[tuple[list, str]]) -> tuple:

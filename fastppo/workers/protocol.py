@@ -15,7 +15,6 @@ CLOSE, START, WARMUP, ROLLOUT, UPDATE, STEP, ASK = range(len(COMMANDS))
 IDLE, UPDATING, STARTING, RESET = -4, -3, -2, -1  # in a `done` cell, in place of a step's number
 FAILED = 1  # the state of a `done` cell whose worker has written its error into its mailbox
 ALARM = 1 << 24  # added to `hint` by a worker that fails: more than the main process waits for
-STARTED = b"\0started\n"  # a worker's output ends with it when its environments are made
 STAMPS = 64  # commands whose times are kept: (command, begin, end) in time.monotonic_ns
 SLICE_NS = 50_000_000  # longest sleep between two checks for signals, deaths and timeouts
 SPIN_NS = 50_000  # spinning before sleeping, where every worker has a core of its own

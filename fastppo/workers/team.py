@@ -1,6 +1,5 @@
 """The worker processes of a run: commands, waiting, failures, timeouts, closing."""
 
-import logging
 import math
 import multiprocessing
 import os
@@ -13,8 +12,8 @@ from typing import Callable, NamedTuple, Sequence
 
 from fastppo.envs.faults import CLOSE_SECONDS, episode_text
 from fastppo.envs.make import Factory
-from fastppo.errors import ClosedError, ConfigError, FaultPlace, NonFiniteError, WorkerError
-from fastppo.machine import limits, mujoco_warnings
+from fastppo.errors import ClosedError, FaultPlace, NonFiniteError, WorkerError
+from fastppo.machine import limits
 from fastppo.machine.arena import Arena
 from fastppo.settings.fixes import Fix, Set
 from fastppo.workers import protocol
@@ -25,23 +24,12 @@ ACTIVITIES = {protocol.IDLE: "while it had nothing to do",
               protocol.UPDATING: "while computing its share of the update",
               protocol.STARTING: "starting", protocol.RESET: "reset"}
 ALONE = "run the environment alone to find out why it ends its process"
-NATIVE = "run the environment alone to find the native code that crashes"
-FREE = "free space on the disk and in shared memory"
-LESS_MEMORY = "lower num_envs or num_workers if the machine has run out of memory"
-# The likely causes of some signals, and what to do.
-CAUSES = {
-    "SIGKILL": ("which the system sends when memory runs out", (LESS_MEMORY, ALONE)),
-    "SIGBUS": ("because a disk or the shared memory is full, or a file in use was cut",
-                    (FREE, LESS_MEMORY, ALONE)),
-    "SIGSEGV": ("a crash in native code", NATIVE)}
-DESCRIPTORS = 3  # of this process for each worker: mailbox, lifeline, output
+SIGNAL_FIXES: dict[str, Fix] = {
+    "SIGKILL": ("lower num_envs or num_workers if the machine has run out of memory", ALONE),
+    "SIGBUS": ("free space on the disk and in shared memory", ALONE),
+    "SIGSEGV": "run the environment alone to find the native code that crashes"}
 COLLECT_SECONDS = 0.05  # failures of several workers within this time are one error
-WARN_SECONDS = 30.0
 LOOKS_APART = 1.0  # seconds between two looks, usually 0.05, after which the waiting begins anew
-MOST_ALIKE = 5  # environments that failed as another one did
-
-log = logging.getLogger("fastppo")
-
 
 class Failure(NamedTuple):
     """How a worker failed: the text and the fix of the error, and what is known beside."""
@@ -75,7 +63,6 @@ class WorkerTeam:
         # (seed, number) of an environment's running episode, if there is one; for texts of errors
         self.episode_of: Callable[[int], tuple[int, int] | None] = lambda env: None
         self.workers: list[WorkerProcess] = []
-        self.first_lines = {f"warning: {line}\n" for line in mujoco_warnings.logged}
         self.start()
 
     def start(self) -> None:
@@ -83,8 +70,7 @@ class WorkerTeam:
         kill_workers(self.workers)
         self.workers.clear()
         self.arena["cells"].fill(0)
-        self.posted, self.closed, self.warned = PostedCommand(0, protocol.CLOSE, 0), False, False
-        self._check_descriptors()
+        self.posted, self.closed = PostedCommand(0, protocol.CLOSE, 0), False
         self.memory_kills = limits.memory_kills()
         self._finalizer = weakref.finalize(self, kill_workers, self.workers)
         for cell in self.cells.done:
@@ -99,7 +85,7 @@ class WorkerTeam:
                     "the environment's factory")
                 job = pickle.dumps((self.arena.spec, w, groups, self.spinning, made))
                 self.workers.append(WorkerProcess(self.arena.fd, w, self.first + first, job,
-                                                  self.allowed, self.first_lines))
+                                                  self.allowed))
         except BaseException:
             self._finalizer()
             raise
@@ -178,15 +164,6 @@ class WorkerTeam:
         for w in late:
             self._check_timeout(w)
 
-    def _check_descriptors(self) -> None:
-        """Raises ConfigError if this process may not open as many files as its workers need."""
-        limit, used = limits.descriptors()
-        if limit - used < (needed := self.count * DESCRIPTORS + DESCRIPTORS):
-            fitting = max(0, (limit - used) // DESCRIPTORS - 1)
-            raise ConfigError(f"{self.count} workers need {needed} file descriptors, but the limit"
-                              f" of this process is {limit}, and {used} are in use",
-                              (Set(num_workers=fitting), f"ulimit -n {used + 2 * needed}"))
-
     def _check_open(self) -> None:
         if self.closed or os.getpid() != self.pid:
             raise ClosedError("the worker processes are closed, or serve the parent of this fork",
@@ -213,18 +190,14 @@ class WorkerTeam:
         code = worker.process.poll()
         if code is None:
             return None
-        how, fix = f"exited with code {code}", ALONE
-        if code < 0:
-            name = signal.Signals(-code).name
-            cause, fix = CAUSES.get(name, ("", ALONE))
-            if name == "SIGKILL" and limits.memory_kills() >= self.memory_kills >= 0:
-                ran_out = limits.memory_kills() > self.memory_kills
-                cause = "because memory ran out" if ran_out else \
-                    "but not by the system for lack of memory"
-            how = f"was killed by {name}{cause and ', ' + cause}"
-        memory = f" ({limits.free_memory() / 2**30:.1f} GiB are free now)" * (LESS_MEMORY in fix)
-        what = f"{self._place(w)} {how}{memory}{worker.last_output()}"
-        return Failure(what, fix, self._fault_places(w), "WorkerError")
+        name = signal.Signals(-code).name if code < 0 else ""
+        how = f"was killed by {name}" if name else f"exited with code {code}"
+        if name == "SIGKILL" and limits.memory_kills() >= self.memory_kills >= 0:
+            how += ", because memory ran out" if limits.memory_kills() > self.memory_kills else \
+                ", but not by the system for lack of memory"
+            how += f" ({limits.free_memory() / 2**30:.1f} GiB are free now)"
+        return Failure(f"{self._place(w)} {how}{worker.last_output()}",
+                       SIGNAL_FIXES.get(name, ALONE), self._fault_places(w), "WorkerError")
 
     def _check_timeout(self, w: int) -> None:
         """Raises WorkerError if worker `w` has been at the same environment step for too long."""
@@ -238,9 +211,6 @@ class WorkerTeam:
         name = "reset_timeout" if resetting else "step_timeout"
         limit, waited, place = getattr(self, name), now - since, self._place(w)
         faults = self._fault_places(w)  # before the stack is asked for: the signal ends a sleep
-        if waited > WARN_SECONDS and not self.warned:
-            self.warned = True
-            log.warning("still waiting for %s after %.0f s", place, waited)
         if 0 < limit < waited:
             self.workers[w].dump_stack()
             what = (f"{place} has not answered for {waited:.1f} s ({name}={limit:g}; 0: no limit)"
@@ -281,18 +251,9 @@ class WorkerTeam:
 
 
 def joined_texts(texts: Sequence[str]) -> str:
-    """The texts of failures below each other; of several with the same reason the first one.
-
-    The others are named in a line below it.
-    """
-    alike: dict[str, list[str]] = {}
+    """The texts of failures below each other; of several with the same reason the first one."""
+    firsts: dict[str, str] = {}
     for text in texts:
-        alike.setdefault(text.partition(" failed in ")[2] or text, []).append(text)
-    lines = []
-    for first, *others in alike.values():
-        lines.append(first)
-        if others and " failed in " in first:
-            named = ", ".join(text.partition(" (")[0] for text in others[:MOST_ALIKE])
-            more = len(others) - MOST_ALIKE
-            lines.append(f"the same in {named}" + f" and {more} more" * (more > 0))
-    return "\n".join(lines)
+        firsts.setdefault(text.partition(" failed in ")[2] or text, text)
+    others = [text.partition(" (")[0] for text in texts if text not in firsts.values()]
+    return "\n".join([*firsts.values(), *[f"the same in {', '.join(others)}"] * bool(others)])

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from fastppo.config import having
 from fastppo.machine import kernels, limits
 from fastppo.machine.arena import Arena, Spec
 from fastppo.machine.kernels import UpdateBuffers, UpdateCoefficients, UpdateSamples
@@ -10,8 +11,6 @@ from fastppo.workers.protocol import UPDATING
 from fastppo.workers.worker_loop import WorkerSync
 
 PAUSE, OVER = 0, 1  # rounds without pieces: another one follows; there is none any more
-
-SCHEDULED = "clip_range", "clip_range_vf", "entropy_coef"  # what other iterations may have else
 
 
 class HelperPlan(NamedTuple):
@@ -70,7 +69,7 @@ class UpdateHelper:
     def update(self, call: int) -> None:
         """Computes what can be claimed, until that is all or another command is given."""
         weights = (None if x < 0 else x for x in self.weights.tolist())
-        self.shards.set_coefficients(self.terms._replace(**dict(zip(SCHEDULED, weights))))
+        self.shards.set_coefficients(self.terms._replace(**dict(zip(having("in_loss"), weights))))
         self.done.at(UPDATING, 0)
         go, cell = self.cells.go.value(), self.cells.round
         while (value := cell.value()) != OVER and self.cells.go.value() == go:

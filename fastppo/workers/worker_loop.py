@@ -1,13 +1,11 @@
 """The loop of a worker process: wait for a command, run it, report its end."""
 
-import contextlib
 import os
 import pickle
-import sys
 import time
 
 from fastppo.envs import faults
-from fastppo.errors import Error
+from fastppo.errors import Error, truncate_text
 from fastppo.machine.arena import Arena
 from fastppo.settings.fixes import fix_text
 from fastppo.workers import protocol
@@ -25,7 +23,6 @@ def worker_loop(job: bytes, mailbox_fd: int, arena_fd: int, parent: int) -> None
     stamps, name, generation = arena["stamps"][index], "its start", 0
     try:
         made = pickle.loads(make)(arena, sync)
-        end_first_lines()
         while True:
             done.at(protocol.IDLE, 0)
             done.post(generation)
@@ -47,19 +44,12 @@ def worker_loop(job: bytes, mailbox_fd: int, arena_fd: int, parent: int) -> None
         os._exit(1)
 
 
-def end_first_lines() -> None:
-    """Marks in the output that what follows is not of the start."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or None
-        sys.stdout.flush()
-        os.write(1, protocol.STARTED)
-
-
 def error_message(error: Error) -> bytes:
     """An error as the fields of a Failure, pickled; long texts are cut, a long fix is a text."""
-    what, fix = faults.truncate_text(error.what, ERROR_CHARS), error.fix
+    what, fix = truncate_text(error.what, ERROR_CHARS), error.fix
     text = fix_text(fix, shell=False)
     if len(text) > ERROR_CHARS:
-        fix = faults.truncate_text(text, ERROR_CHARS)
+        fix = truncate_text(text, ERROR_CHARS)
     return pickle.dumps((what, fix, getattr(error, "places", ()), type(error).__name__))
 
 

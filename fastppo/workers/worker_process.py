@@ -17,7 +17,7 @@ from fastppo.errors import ConfigError
 from fastppo.machine.arena import above_stdio, anonymous_file
 from fastppo.machine.child_env import import_path, worker_environment
 from fastppo.settings.fixes import Set
-from fastppo.workers.protocol import STARTED, Mailbox
+from fastppo.workers.protocol import Mailbox
 
 BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 # A terminal or a scheduler sends these to a whole group; the main process handles them.
@@ -32,14 +32,12 @@ class WorkerProcess:
     """A worker process, and the main process's ends of its mailbox, lifeline and output.
 
     The lifeline is a pipe without data. When the main process ends, it closes and Linux kills the
-    worker. `allowed`: see worker_environment. `first_lines` are those that workers have printed
-    while they started: what a library says when it is imported is shown once, not by every worker.
+    worker. `allowed`: see worker_environment.
     """
 
     def __init__(self, arena_fd: int, index: int, first_env: int, job: bytes,
-                 allowed: Sequence[str], first_lines: set[str]):
+                 allowed: Sequence[str]):
         self.first_env, self.output, self.echo = first_env, "", True
-        self.first_lines, self.started = first_lines, False
         with ExitStack() as undo:
             try:
                 self.mailbox = Mailbox(anonymous_file())
@@ -132,24 +130,11 @@ def _copy_output(worker: WorkerProcess) -> None:
     """Copies whole lines of a worker's output to stderr, and keeps the end of it."""
     with worker.process.stdout as stream:
         for line in iter(lambda: stream.readline(TAIL_CHARS), b""):
-            if line.endswith(STARTED):
-                worker.started, line = True, line.removesuffix(STARTED)
-                if not line:
-                    continue
             text = line.decode(errors="replace").rstrip("\n") + "\n"
             worker.output = (worker.output + text)[-TAIL_CHARS:]
             worker.echo = worker.echo and not text.startswith(CRASH)
-            if not worker.echo or _repeats(worker, text):
+            if not worker.echo:
                 continue
             with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr closed or None
                 sys.stderr.write(text)  # in one call: lines of two workers must not mix
                 sys.stderr.flush()
-
-
-def _repeats(worker: WorkerProcess, line: str) -> bool:
-    """True if a worker that starts prints what it or another one has printed while it started."""
-    if worker.started:
-        return False
-    known = line in worker.first_lines
-    worker.first_lines.add(line)
-    return known

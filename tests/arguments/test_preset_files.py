@@ -36,11 +36,11 @@ def test_a_mark_of_the_byte_order_is_no_part_of_a_file(preset):
 
 
 @pytest.mark.parametrize("text, given, decides, fix", [
-    ("resize = 84", {}, True, "leave resize out of the file"),
-    ("std = 0.5\nnum_envs = 4", {}, True, "leave std out of the file"),
-    ("vec = 'native'", {"frame_stack": 4}, True, 'set vec to "workers"; or --frame_stack=1'),
+    ("resize = 84", {}, True, "give another preset"),
+    ("std = 0.5\nnum_envs = 4", {}, True, "give another preset"),
+    ("vec = 'native'", {"frame_stack": 4}, True, '--vec=workers; or --frame_stack=1'),
     ("num_envs = 4", {"std": 0.5}, False, "leave --std out"),
-    ("carracing", {}, True, "--preset=auto"),
+    ("carracing", {}, True, "give another preset"),
     ("atari", {}, True, "--preprocessing=none --end_on_life_loss=False"),
     ("carracing", {"grayscale": True, "resize": None}, False, "leave --grayscale out")])
 def test_an_error_of_a_setting_that_a_preset_decides_is_mended_there(preset, text, given, decides,
@@ -57,7 +57,7 @@ def test_the_command_names_the_file_of_a_preset_too(preset, capsys):
     with pytest.raises(SystemExit):
         main(["--env_name=CartPole-v1", f"--preset={name}"])
     assert f"error: with preset={name}: " in (said := capsys.readouterr().err)
-    assert said.endswith("fix: leave resize out of the file\n")
+    assert said.endswith("fix: give another preset\n")
 
 
 def test_a_file_may_have_the_aliases_of_the_command_line(preset):
@@ -82,15 +82,15 @@ def test_python_takes_a_file_too(preset):
 
 @pytest.mark.parametrize("value", [None, 3, 0.5, True, ["a"], Path("mine")])
 def test_a_preset_that_is_no_text_is_refused_in_python(value):
-    with pytest.raises(ConfigError, match="^there is no preset .*\n  fix: preset=\"auto\"$"):
+    with pytest.raises(ConfigError, match="^there is no preset .*auto"):
         PPO("CartPole-v1", preset=value)
 
 
 @pytest.mark.parametrize("text, name, words", [
     ("num_envs = ", "a.toml", "no TOML"), ("{", "a.json", "no JSON"),
-    ("[1]", "a.json", "no object"), ("num_env = 3", "a.toml", 'no setting "num_env"'),
+    ("[1]", "a.json", "no object"), ("num_env = 3", "a.toml", "no setting num_env"),
     ("num_envs = -1", "a.toml", "num_envs is -1"),
-    ('device = "cuda"', "a.toml", "device is a setting of one run.*give device=.cuda"),
+    ('device = "cuda"', "a.toml", "device is a setting of one run"),
     ('{"run_dir": "x"}', "a.json", "run_dir is a setting of one run"),
     (None, "a.toml", "cannot be read")])
 def test_a_file_that_is_no_preset_is_one_error(preset, tmp_path, text, name, words):
@@ -104,32 +104,8 @@ def test_an_error_of_a_file_names_it_and_all_its_unknown_names(preset):
     with pytest.raises(ConfigError) as refused:
         command_line.read([f"--preset={path}"])
     assert refused.value.shell == (
-        f"in {path}: 2 names are no settings of fastppo\n"
-        '  fix: there is no setting "num_env": set num_envs to 3\n'
-        "       learning_rate is a name of CleanRL's and Stable-Baselines3's, not of fastppo:"
-        " set lr to 0.001")
-
-
-@pytest.mark.parametrize("text, name, fix", [
-    ("xyzzy = 3", "a.toml", "--help-all lists them"),
-    ('{"xyzzy": 3}', "a.json", "--help-all lists them"),
-    ("normalize = true", "a.toml", "set norm_obs to true and norm_rewards to true"),
-    ('{"net_arch": [8, 8]}', "a.json", "set hidden_sizes to [8, 8]"),
-    ('name = "x"', "a.toml", "leave it out of the file, and give --name=x"),
-    ('exp_name = "x"', "a.toml", "leave it out of the file, and give --name=x"),
-    ('{"log_dir": "x"}', "a.json", "leave it out of the file, and give --run_dir=x"),
-    ('seeds = "1..5"', "a.toml", "leave it out of the file, and give --seeds=1..5"),
-    ("save_model = true", "a.toml",
-     "leave it out: the command always saves the model, in the folder of the run"),
-    ('preset = "atari"', "a.toml", "leave it out of the file"),
-    ("clip_vloss = false", "a.toml", "leave it out of the file"),
-    ("target_kl = 0", "a.toml", "leave it out of the file"),
-    ('{"num_envs": 4', "a.json", 'correct it; its form is {"num_envs": 16}'),
-    ("lr = 1\nlr = 2", "a.toml", "correct it; its form is num_envs = 16, a line for each")])
-def test_a_mistake_in_a_file_is_mended_in_the_notation_of_the_file(preset, text, name, fix):
-    with pytest.raises(ConfigError) as refused:
-        command_line.read([f"--preset={preset(text, name)}"])
-    assert refused.value.shell.partition("fix: ")[2].endswith(fix)
+        f"in {path}: there is no setting num_env, learning_rate\n"
+        "  fix: num_env: did you mean num_envs?\n       learning_rate: did you mean lr?")
 
 
 def test_an_error_of_a_value_names_the_file_unless_another_value_is_wrong(preset):

@@ -361,8 +361,8 @@ def test_an_error_of_the_environments_ends_the_measurement_with_its_text():
     (["--against=sb4"], 'fix: --against=sb3'),
     (["--against=sb3", "--against_python=sb3"], "--against_python=sb3=venv/bin/python"),
     (["--against=sb3", "--against_python=rl_games=python"], "fix: --against=rl_games"),
-    (["--round=3"], "--rounds=3"),
-    (["--num_env=3"], "--num_envs=3"),
+    (["--round=3"], "--rounds?"),
+    (["--num_env=3"], "--num_envs?"),
     (["--rounds=0"], "leave --rounds out"),
     (["--processes=-1"], "--processes=1,2"),
     (["--json=no/such/folder/x.json"], "a folder that exists"),
@@ -603,10 +603,10 @@ def test_a_verb_has_help_of_its_own_and_training_stays_the_default(capsys):
     assert "fastppo bench" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main.main(["resume", "runs/a"])
-    assert "fix: --resume=runs/a" in capsys.readouterr().err
+    assert "settings begin with --" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main.main(["runs/a"])
-    assert "neither a command nor a setting" in capsys.readouterr().err
+    assert "there is no command" in capsys.readouterr().err
 
 
 def test_the_verbs_own_settings_are_no_settings_of_training():

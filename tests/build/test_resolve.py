@@ -8,9 +8,9 @@ from gymnasium.spaces import Box, Discrete
 from optional_packages import NEEDS_EXTENSION
 
 from fastppo.build import resolve
-from fastppo.build.check_config import check_config
 from fastppo.build.compiled_support import unsupported_in_learner
-from fastppo.build.given_settings import config_for, make_source
+from fastppo.build.given_settings import checked_source, config_for
+from fastppo.build.rules import check, conflicts
 from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels, limits
@@ -25,7 +25,7 @@ def resolved(obs_space, **settings):
     def env():
         return Chance(obs_space, Discrete(3))
     with_defaults = {"preset": "none", "num_workers": 0, **settings}
-    return resolve.resolve(make_source(env, config_for(env, with_defaults)))
+    return resolve.resolve(checked_source(env, with_defaults))
 
 
 @pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built here")
@@ -108,11 +108,10 @@ def test_what_only_workers_have_makes_the_run_start_them_or_is_refused(settings)
     few = {"env_name": "CartPole-v1", "total_steps": 512, "num_envs": 2, "num_steps": 8,
            "num_minibatches": 1, "num_workers": "auto"}
     for given in {}, settings:
-        config = resolve.resolve(make_source(None, config_for(None, few | given)))
+        config = resolve.resolve(checked_source(None, few | given))
         assert bool(config.num_workers) == bool(given)
     with pytest.raises(ConfigError, match=next(iter(settings))) as caught:
-        resolve.resolve(make_source(None, config_for(
-            None, few | settings | {"num_workers": 0})))
+        checked_source(None, few | settings | {"num_workers": 0})
     assert "leave --" in fix_text(caught.value.fix, shell=True)
 
 
@@ -120,8 +119,13 @@ def test_what_only_workers_have_makes_the_run_start_them_or_is_refused(settings)
 def test_what_only_workers_have_is_refused_where_there_can_be_none(monkeypatch, settings):
     monkeypatch.setattr(kernels, "COMPILED", False)
     with pytest.raises(ConfigError, match="and there are none") as caught:
-        check_config(config_for("CartPole-v1", settings))
+        check(conflicts(config_for("CartPole-v1", settings)))
     assert fix_text(caught.value.fix, shell=True) == f"leave --{next(iter(settings))} out"
+
+
+def test_an_eval_env_is_looked_up_before_a_run_begins():
+    with pytest.raises(ConfigError, match="no environment 'CartPol-v1'"):
+        checked_source("CartPole-v1", {"eval_env": "CartPol-v1"})
 
 
 class Own(torch.nn.Module):
@@ -135,7 +139,7 @@ class Own(torch.nn.Module):
     ({"hidden_sizes": (4,) * 17}, "networks of this size"), ({}, "")])
 @pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built here")
 def test_the_reason_for_torch_is_the_first_setting_that_the_kernels_lack(settings, reason):
-    source = make_source(None, config_for("CartPole-v1", settings))
+    source = checked_source("CartPole-v1", settings)
     config = resolve.resolve(source)
     found = unsupported_in_learner(config, ObservationLayout(source.obs_space, source.act_space))
     assert found.startswith(reason) and bool(found) == bool(reason)

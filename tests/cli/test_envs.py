@@ -14,7 +14,6 @@ from fastppo.cli import envs
 from fastppo.envs import families
 from fastppo.envs.families import family_of, is_retired, newest, registered_families
 from fastppo.settings.presets import PRESETS, preset_name, preset_of
-from fastppo.settings.spelling import closest_few
 
 MAIN = Path(__file__).parents[2] / "main.py"
 
@@ -187,7 +186,7 @@ def test_an_environment_that_cannot_be_made_is_shown_with_what_to_install(comman
     if importlib.util.find_spec("jax"):
         pytest.skip("jax is installed")
     code, out, _ = command("phys2d/Pendulum")
-    assert code == 0 and "  not here        phys2d/Pendulum-v0 cannot be imported" in out
+    assert code == 0 and "  not here        phys2d/Pendulum-v0 cannot be made" in out
     assert '  fix             pip install "gymnasium[jax]"\n' in out
 
 
@@ -199,25 +198,20 @@ def test_an_environment_of_ones_own_is_shown_too(command, tmp_path, monkeypatch)
     assert "  observations    Dict('camera': Box(3, 4) float32, 'speed': Discrete(3))" in out
     assert max(map(len, out.splitlines())) <= 80
     code, _, err = command("my_games:Rewarding")
-    assert code == 1 and "the reward is None, not a number\n  fix: correct what" in err
+    assert code == 1 and "the reward is None, not a number\n  fix: step() must" in err
     code, _, err = command("my_games:Broken")
     assert code == 2 and "has no observation_space" in err
     code, _, err = command("my_games:Missing")
     assert code == 2 and "there is no 'Missing' in my_games" in err
-    for word, fix in (("my_games:myenv", "main.py envs my_games:MyEnv; or define it there"),
-                      ("/a/games.py:MyEnv", "of that file: python main.py envs games:MyEnv")):
-        assert f"{fix}" in command(word)[2]
     code, _, err = command("no_such_module:Env")
     assert code == 2 and "cannot import 'no_such_module'" in err
 
 
 @pytest.mark.parametrize("argv, what, fix", [
     (["nosuch-v0"], 'matches "nosuch-v0"\n', "main.py envs lists all"),
-    (["lunarlandr"], 'matches "lunarlandr"; near it: LunarLander-v3,', "envs LunarLander-v3"),
     (["xyzzyq"], 'no environment matches "xyzzyq"\n', "main.py envs lists all"),
-    (["CartPole", "Pendulum"], "1 word beside its options, not 2", "main.py envs CartPole;"),
-    (["--al"], "envs has no option --al", "did you mean --all?"),
-    (["--all=maybe"], "must be True or False", "--all=False")])
+    (["CartPole", "Pendulum"], "1 word beside its options, not 2", "main.py envs --help"),
+    (["--al"], "envs has no option --al", "did you mean --all?")])
 def test_a_wrong_word_is_one_error_with_a_fix(command, argv, what, fix):
     code, out, err = command(*argv)
     assert (code, out) == (2, "") and what in err and fix in err.splitlines()[1]
@@ -233,11 +227,6 @@ def test_a_pattern_of_a_family_that_is_missing_brings_its_package(command, witho
     code, out, err = command(pattern)
     assert (code, out) == (2, "") and err == (
         f'error: no environment matches "{pattern}": {family} is not installed\n  fix: {fix}\n')
-
-
-def test_the_nearest_names_are_found_in_either_case():
-    assert closest_few("cartpol", ["Acrobot-v1", "CartPole-v1"]) == ["CartPole-v1"]
-    assert closest_few("zzz", ["CartPole-v1"]) == []
 
 
 def test_the_list_needs_no_torch_and_its_help_no_gymnasium():

@@ -1,7 +1,6 @@
 """The verb play: the window or the video that it makes, and what it refuses."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -152,14 +151,13 @@ def test_a_signal_ends_the_video_with_the_frames_so_far(run, monkeypatch, capsys
 def test_wrong_words_are_refused_with_a_fix(run, capsys):
     assert "play needs the file of a policy" in refused(capsys)
     assert "there is no file or folder" in refused(capsys, "missing")
-    assert "--output=a.mp4" in re.sub("webp", "mp4", refused(capsys, "run", "--output=a.avi"))
-    assert "--output=./video" not in (told := refused(capsys, "run", "--output=."))
-    assert ". is a folder" in told and "--output=video." in told
-    assert "--output=video." in refused(capsys, "run", "--output=.webp")
+    assert "ends with" in refused(capsys, "run", "--output=a.avi")
+    assert ". is a folder" in refused(capsys, "run", "--output=.")
+    assert "ends with" in refused(capsys, "run", "--output=.webp")
     assert "in a folder that exists" in refused(capsys, "run", "--output=none/a.webp")
     assert "leave --fps out" in refused(capsys, "run", "--fps=0")
-    assert "--view=both" in refused(capsys, "run", "--view=bot")
-    assert "--max_episode_steps=9" in refused(capsys, "run", "--max_steps=9")
+    assert "env, network, both" in refused(capsys, "run", "--view=bot")
+    assert "did you mean --max_episode_steps?" in refused(capsys, "run", "--max_steps=9")
     assert "--episodes=100" in refused(capsys, "run", "--episodes=0")
     assert sorted(path.name for path in run.iterdir()) == ["model.safetensors"]
 

@@ -66,20 +66,18 @@ def test_other_texts_are_no_seeds(text):
 
 
 @pytest.mark.parametrize("argv, says", [
-    (["--seeds=5..1"], "fix: --seeds=1..5"),
-    (["--seeds=7,9..3"], "9..3, whose first number is the larger one"),
+    (["--seeds=5..1"], 'seeds is "5..1"'), (["--seeds=7,9..3"], 'seeds is "7,9..3"'),
     (["--seeds"], "--seeds takes one value"),
-    (["--seeds=1..2000"], "more than 1,000 seeds"),
-    (["--seeds=1..999999999999999999"], "more than 1,000 seeds"),
+    (["--seeds=1..2000"], "at most 1,000 numbers"),
+    (["--seeds=1..999999999999999999"], "at most 1,000 numbers"),
     (["--seeds=1..2", "--seed=3"], "leave --seed out"),
     (["--seeds=1..2", "--resume=runs/latest"], "leave --seeds out"),
     (["--seeds=1..2", "--resume=auto"], "--name=my_run"),
 ])
-def test_wrong_options_are_an_error_with_a_fix_and_nothing_is_started(command, monkeypatch, argv,
-                                                                      says):
+def test_wrong_options_are_an_error_and_nothing_is_started(command, monkeypatch, argv, says):
     monkeypatch.setattr(seeds, "ChildCommand", None)
     code, out, err = command(*CARTPOLE, *argv)
-    assert (code, out) == (2, "") and says in err and "fix:" in err and "Traceback" not in err
+    assert (code, out) == (2, "") and says in err and "Traceback" not in err
     assert os.listdir() == []
 
 
@@ -125,11 +123,6 @@ def test_the_state_of_a_run_is_its_share_of_the_steps_and_its_return(tmp_path):
     with open(folder / "metrics.csv", "a") as file:
         file.write("50,2")  # a row that is being written
     assert seeds.state_text(run, 100) == "seed 3   42 %   return 148.3"
-    run.output.write_text("trained   42 steps\n")
-    assert seeds.state_text(run, 42) == "seed 3   evaluating, 10 s in all"
-    told = "played 4 of 100 episodes in 10 s, with a mean return of 9.50"
-    run.output.write_text(f"trained   42 steps\n{told}\n")
-    assert seeds.state_text(run, 42) == f"seed 3   {told}"
     (folder / "metrics.csv").write_text("global_step\n")
     assert seeds.state_text(run, 100) == "seed 3   starting, 10 s"
 
@@ -147,11 +140,10 @@ def test_the_table_has_the_mean_over_the_seeds_with_students_t(tmp_path):
         (folder / "summary.json").write_text(json.dumps(
             {"evaluation": {"mean": mean, "ci95": 1.5}, "seconds": 2.0, "episodic_return": 1.0}))
         runs.append(seeds.SeedRun(seed, folder, Child()))
-    *_, last_seed, mean, warning = seeds.table_lines(runs)
-    assert re.match(r" +2  60.00 ± 1.50 +2.0 ", last_seed)
+    *_, last_seed, mean = seeds.table_lines(runs)
+    assert re.match(r" +2 +60.0 +2.0 ", last_seed)
     # mean 30, s = sqrt((400 + 100 + 900) / 2), t = 4.303 with two degrees of freedom
-    assert mean.startswith("mean      30.00 ± 65.73, ")
-    assert warning.startswith("warning: 3 seeds are few, and the interval may reach")
+    assert mean.startswith("mean      30.0 ± 65.7, ")
 
 
 # whole runs
@@ -159,15 +151,15 @@ def test_the_table_has_the_mean_over_the_seeds_with_students_t(tmp_path):
 @pytest.mark.full
 def test_seeds_have_the_results_of_single_runs_in_folders_of_their_own(command):
     code, out, err = command(*CARTPOLE, "--total_steps=96", "--seeds=1,2")
-    assert (code, err) == (0, "")
-    assert [re.split(r"  +", line.strip())[0] for line in out.splitlines()[-7:-3]] == [
+    assert code == 0 and "failed" not in err
+    assert [re.split(r"  +", line.strip())[0] for line in out.splitlines()[-6:-2]] == [
         "seed", "1", "2", "mean"]
     assert sorted(re.findall(r"(?m)^seed (\d)   done, \d+ s$", out)) == ["1", "2"]
     assert re.search(r"^   2 .*  runs/CartPole-v1__ppo__2__\d{8}-\d{6}$", out, re.M)
     picture, again = re.search(r"curves    (runs/seeds-\d{8}-\d{6}.png)\nnext .* main.py (.*)$",
                                out, re.S).groups()
     assert Path(picture).stat().st_size > 10_000
-    assert again == "plot 'runs/CartPole-v1__ppo__*__*' --kind=density\n"
+    assert again == f"plot {folders(1)[0]},{folders(2)[0]} --kind=density\n"
     assert command(*shlex.split(again))[0] == 0
     output = (folders(2)[0] / "output.txt").read_text()
     assert "seed 2" in output and "evaluation return" in output
@@ -202,15 +194,20 @@ def test_a_seed_that_fails_is_said_and_the_others_go_on(command):
     assert re.findall(r"(?m)^   (\d)  ", out) == ["3"]
 
 
-def test_an_error_of_all_seeds_is_shown_once(command):
-    code, out, err = command("--env_name=CartPole-v1", "--std=0.5", "--seeds=1..2")
-    assert code == 2 and err.count("std is 0.5, but it is for Box actions") == 1
-    assert "failed in the same way" in err and "seed   " not in out
+def test_an_error_of_all_seeds_ends_with_its_code(command):
+    code, out, err = command("--env_name=CartPole-v1", "--precision=tf32", "--seeds=1..2")
+    assert code == 2 and "which only GPUs compute in" in err and "seed   " not in out
 
 
 def test_an_error_that_needs_no_torch_comes_before_any_seed_begins(command):
     code, out, err = command("--env_name=CartPol-v1", "--seeds=1..2")
     assert (code, out) == (2, "") and "no environment 'CartPol-v1'" in err
+    assert not Path("runs").exists()
+
+
+def test_settings_that_do_not_fit_the_spaces_are_refused_before_any_seed_begins(command):
+    code, out, err = command("--env_name=CartPole-v1", "--std=0.5", "--seeds=1..2")
+    assert (code, out) == (2, "") and "std is 0.5, but it is for Box actions" in err
     assert not Path("runs").exists()
 
 

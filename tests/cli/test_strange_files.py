@@ -47,6 +47,25 @@ def test_a_strange_file_of_a_run_is_one_error_or_passed_over(name, kind, command
         assert "Traceback" not in err and (code == 2) <= err.count("error:") <= 1, (argv, err)
 
 
+def test_a_folder_whose_name_a_terminal_would_obey_is_refused(command):
+    Path("runs").mkdir()
+    write_run(Path("runs", "CartPole-v1__x__1__2026\x1b[2J"), [1.0])
+    Path("runs", "latest").symlink_to("CartPole-v1__x__1__2026\x1b[2J")
+    for argv in (("train", "--resume=auto", "--name=x", *SHORT),
+                 ("train", "--resume=runs/latest")):
+        code, *texts = command(*argv, "--env_name=CartPole-v1")
+        assert code and "\x1b" not in "".join(texts)
+
+
+def test_a_password_of_a_preset_is_not_printed(command):
+    Path("own.json").write_text(json.dumps({"env_kwargs": {"password": "hunter2"}}))
+    Path("guarded.py").write_text("import gymnasium as gym\n"
+                               "def env(password):\n    return gym.make('CartPole-v1')\n")
+    code, *texts = command("train", "--preset=own.json", "--env_name=guarded:env", "--run_dir=r",
+                           *[word for word in SHORT if "progress" not in word])
+    assert code == 0 and "preset    own.json" in texts[0] and "hunter2" not in "".join(texts)
+
+
 def test_a_setting_of_another_type_is_one_error(command):
     write_run(Path("run"), [1.0, 2.0], settings={"num_workers": "a"})
     code, _, err = command("reproduce", "run")

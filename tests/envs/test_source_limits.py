@@ -1,8 +1,6 @@
 """Limits on environments that the main process makes to read their spaces."""
 
 import signal
-import subprocess
-import sys
 import time
 
 import gymnasium as gym
@@ -12,7 +10,6 @@ from gymnasium.spaces import Box, Discrete
 
 from fastppo import PPO
 from fastppo.envs import faults
-from fastppo.envs.source import exit_message
 from fastppo.errors import EnvError
 
 
@@ -60,37 +57,3 @@ def test_a_limit_puts_the_handler_and_the_timer_of_the_host_back():
 def test_no_limit_is_no_timer():
     with faults.time_limit(0.0, "Slow", "reset()"):
         assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
-
-
-LEAVES = """
-import os, sys
-import gymnasium as gym
-from gymnasium.spaces import Box, Discrete
-from fastppo import PPO
-class Leaves(gym.Env):
-    observation_space, action_space = Box(-1, 1, (2,)), Discrete(2)
-    def reset(self, seed=None, options=None):
-        os._exit(3)
-    if sys.argv[1] == "constructor":
-        def __init__(self):
-            os._exit(3)
-PPO(Leaves, num_workers=2)
-"""
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("where", ["constructor", "reset"])
-def test_an_environment_that_ends_the_main_process_before_training_is_told_of(where):
-    ended = subprocess.run([sys.executable, "-c", LEAVES, where], capture_output=True, text=True,
-                           timeout=60, check=False)
-    assert ended.returncode == 3
-    assert ended.stderr.startswith("error: the process has ended inside an environment")
-    assert ended.stderr.count("\n  fix: ") == 1
-
-
-def test_a_message_for_the_end_of_the_process_is_not_printed_after_its_block(capfd):
-    with pytest.raises(KeyError), exit_message("ended"):
-        raise KeyError
-    with exit_message("ended"):
-        pass
-    assert capfd.readouterr() == ("", "")

@@ -253,16 +253,6 @@ def test_an_environment_that_fails_to_render_is_named_and_closed(policy, tmp_pat
         (f"a.{ending}", "of before")]
 
 
-@pytest.mark.parametrize("error", [
-    RuntimeError("an OpenGL platform library has not been loaded into this process"),
-    AttributeError("'NoneType' object has no attribute 'glGetError'")])  # no OSMesa
-def test_mujoco_that_cannot_draw_is_told_the_variable_to_set(policy, tmp_path, error):
-    def no_display(frame):
-        raise error
-    with pytest.raises(EnvError, match=r"fix: .* variable MUJOCO_GL names: set it to egl"):
-        record_video(policy, shown(bend=no_display), tmp_path / "a.webp")
-
-
 @pytest.mark.parametrize("ending", ["mp4", "webp"])
 def test_an_interrupt_closes_the_environment_and_leaves_no_file(policy, tmp_path, ending):
     if ending == "mp4":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fastppo.machine import installation, requirements
+from fastppo.machine import installation
 from fastppo.machine.installation import (
     Problem,
     clone_problems,
@@ -19,7 +19,7 @@ from fastppo.machine.installation import (
     source_folder,
     tilde,
 )
-from fastppo.machine.requirements import Package, needed_packages, packages_of
+from fastppo.machine.requirements import Package, needed_packages
 
 ROOT = Path(__file__).parents[2]
 
@@ -121,31 +121,20 @@ def test_the_home_folder_is_a_tilde(monkeypatch):
 
 # requirements
 
-def test_the_packages_of_a_clone_are_those_of_its_pyproject():
-    needed = needed_packages()
-    assert {"torch", "numpy", "gymnasium"} <= {package.name for package in needed[""]}
-    assert all(package.fits for package in needed[""])
-    assert [package.name for package in needed["tensorboard"]] == ["tensorboard"]
-
-
-def test_without_a_clone_they_are_those_of_the_installed_distribution(monkeypatch):
+def test_the_packages_are_those_of_the_installed_distribution(monkeypatch):
     texts = ["torch>=2.6", "numpy>=1.26", 'wandb>=0.19; extra == "wandb"',
              'swig; extra == "far" and sys_platform == "nowhere"']
-    monkeypatch.setattr(requirements, "source_folder", lambda: None)
     monkeypatch.setattr(metadata, "requires", lambda name: texts)
-    monkeypatch.setattr(metadata, "metadata", lambda name: type(
-        "Fields", (), {"get_all": staticmethod(lambda field: ["wandb", "far"])}))
-    monkeypatch.setattr(requirements, "installed_version", lambda name: "2.7")
+    monkeypatch.setattr(metadata, "version", lambda name: "2.7")
     assert needed_packages() == {
         "": [Package("torch", ">=2.6", "2.7"), Package("numpy", ">=1.26", "2.7")],
-        "wandb": [Package("wandb", ">=0.19", "2.7")], "far": []}
+        "wandb": [Package("wandb", ">=0.19", "2.7")]}
 
 
 def test_without_any_installation_nothing_is_known_to_be_needed(monkeypatch):
     def missing(name):
         raise metadata.PackageNotFoundError(name)
-    monkeypatch.setattr(requirements, "source_folder", lambda: None)
-    monkeypatch.setattr(metadata, "metadata", missing)
+    monkeypatch.setattr(metadata, "requires", missing)
     assert needed_packages() == {}
 
 
@@ -155,16 +144,3 @@ def test_without_any_installation_nothing_is_known_to_be_needed(monkeypatch):
     (">=2.6", "2.7.0.dev1", True)])
 def test_a_version_fits_if_the_requirement_has_it(wanted, version, fits):
     assert Package("x", wanted, version).fits is fits
-
-
-def test_a_requirement_of_another_platform_needs_nothing():
-    wanted = requirements.Requirement
-    assert packages_of(wanted("Box2D; python_version < '3'")) == []
-    assert packages_of(wanted("no-such-package-xyz>=1; python_version > '3'")) == [
-        Package("no-such-package-xyz", ">=1", None)]
-
-
-def test_the_packages_of_a_requirements_own_extras_count():
-    names = [package.name for package in packages_of(requirements.Requirement("gymnasium[mujoco]"))]
-    assert names[0] == "gymnasium" and {"mujoco", "imageio"} <= {*names}
-    assert "numpy" not in names  # Gymnasium needs it without the extra

@@ -49,7 +49,7 @@ def test_an_object_with_one_of_the_methods_is_a_callback_and_a_class_is_none(tra
     one, ppo = End(), trainer(Constant)
     ppo.learn(32, callbacks=[one])
     assert one.ended == 1
-    with pytest.raises(ConfigError, match=r"(?s)is a class.*callbacks=\[End\(\)\]"):
+    with pytest.raises(ConfigError, match=r"(?s)is a class and no object.*callbacks="):
         ppo.learn(64, callbacks=End)
 
 
@@ -203,7 +203,7 @@ def test_what_is_no_method_may_have_any_name(trainer):
     (lambda stats: None, "on_iteration"), (lambda: None, "on_iteration")])
 def test_a_callback_of_other_parameters_is_refused_before_training(trainer, callback, event):
     ppo = trainer(Constant)
-    with pytest.raises(ConfigError, match=rf"{event} of the callback .* \(ppo, stats\), but"):
+    with pytest.raises(ConfigError, match=rf"{event} of the callback .* does not take 2 arg"):
         ppo.learn(callbacks=[callback])
     assert ppo.step == 0
 
@@ -213,7 +213,7 @@ def test_a_method_of_other_parameters_is_refused_before_training(trainer):
         def on_collect(self, rollout):
             pass
 
-    with pytest.raises(ConfigError, match=r"on_collect of the callback .*\(ppo, rollout\), but"):
+    with pytest.raises(ConfigError, match="on_collect of the callback .* does not take 2 arg"):
         trainer(Constant).learn(callbacks=Wrong())
 
 
@@ -222,17 +222,17 @@ def test_a_method_for_videos_of_other_parameters_is_refused_too(trainer):
         def on_video(self, ppo, path, step):
             pass
 
-    with pytest.raises(ConfigError, match=r"on_video of the callback .*\(ppo, path\), but"):
+    with pytest.raises(ConfigError, match="on_video of the callback .* does not take 2 arg"):
         trainer(Constant).learn(callbacks=Wrong())
 
 
 @pytest.mark.parametrize("argument, fix", [
-    ("total_timesteps", "ppo.learn(total_steps=...)"), ("callback", "ppo.learn(callbacks=...)"),
-    ("total_step", "call it total_steps"), ("xyz", "it takes total_steps, callbacks"),
+    ("total_timesteps", "did you mean total_steps?"), ("callback", "did you mean callbacks?"),
+    ("total_step", "did you mean total_steps?"), ("xyz", "it has total_steps, callbacks"),
     ("progress_bar", 'PPO(env, progress="live")'), ("log_interval", 'PPO(env, progress="lines")'),
     ("tb_log_name", 'PPO(env, logger="tensorboard", run_dir="runs/first")'),
     ("reset_num_timesteps", "leave it out")])
 def test_arguments_of_other_libraries_are_answered_with_ours(trainer, argument, fix):
-    with pytest.raises(ConfigError, match=f"learn has no argument '{argument}'") as caught:
+    with pytest.raises(ConfigError, match=f"learn has no argument {argument}\n") as caught:
         trainer(Constant).learn(**{argument: 10})
     assert fix in str(caught.value)

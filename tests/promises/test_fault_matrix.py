@@ -408,9 +408,9 @@ os.fsync = interrupted
 """
     code, _, err = finished("--num_workers=0", "--checkpoint_interval=1e-9", patch=patch)
     assert (code, len(err.splitlines())) == (130, 1)
-    assert [*Path("run").glob(".*.part")]
+    assert [*Path("run").glob(".*.part*")]
     assert command("--resume=auto", "--total_steps=96", "--num_workers=0") == 0
-    assert summary()["steps"] == 96 and not [*Path("run").glob(".*.part")]
+    assert summary()["steps"] == 96 and not [*Path("run").glob(".*.part*")]
     assert [row["global_step"] for row in table("run/metrics.csv")] == ["32", "64", "96"]
 
 
@@ -425,7 +425,7 @@ def test_two_signals_at_once_are_one_stop(number, apart):
         out, err = process.communicate()
     assert process.returncode == 128 + number and err.count("stopping; another signal") == 1
     assert Path("run/model.safetensors").is_file() and resumed_steps() == summary()["steps"]
-    assert not [*Path("run").glob(".*.part")]
+    assert not [*Path("run").glob(".*.part*")]
 
 
 @pytest.mark.full
@@ -723,16 +723,15 @@ def test_too_few_descriptors_are_one_error_with_a_fix_and_leave_nobody():
     code, out, err = finished(*MANY_WORKERS, **FEW_FILES)
     assert (code, out) == (2, "")
     assert err.startswith("warning: 30 workers share")
-    assert re.fullmatch(r"error: 30 workers need \d+ file descriptors, but the limit of this"
-                        r" process is 64, and \d+ are in use\n"
-                        r"  fix: --num_workers=\d+; or ulimit -n \d+\n", err[err.index("error:"):])
+    assert re.fullmatch(r"error: cannot start worker \d+: .* Too many open files.*\n"
+                        r"  fix: --num_workers=0; or use fewer workers\n", err.partition("\n")[2])
 
 
 def test_a_limit_of_processes_is_one_error_and_leaves_nobody(monkeypatch):
     real, calls = subprocess.Popen, itertools.count()
 
     def limited(*args, **kwargs):
-        if next(calls) > 1:  # the first is the shell of exit_message, the second is worker 0
+        if next(calls):  # the first is worker 0
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         return real(*args, **kwargs)
     monkeypatch.setattr(subprocess, "Popen", limited)

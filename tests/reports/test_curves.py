@@ -151,9 +151,8 @@ def test_a_picture_is_large_enough_for_a_screen_with_small_dots(tmp_path):
 
 
 @pytest.mark.parametrize("path, says", [
-    ("a.jpg", "no name that ends with .png or .svg or .pdf\n  fix: output=\"a.png\""),
-    ("a", "\"a.png\""), (".svg", "\"plot.png\""), (".", "is a folder.*\n.*\"plot.png\""),
-    ("..", "is a folder.*\n.*\"../plot.png\""), ("/", "is a folder.*\n.*\"/plot.png\""),
+    ("a.jpg", "no name that ends with .png or .svg or .pdf"), ("a", "no name that ends"),
+    (".svg", "no name that ends"), (".", "is a folder"), ("/", "is a folder"),
     ("gone/a.png", "no folder gone")])
 def test_a_file_that_cannot_be_is_refused(path, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

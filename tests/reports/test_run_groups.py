@@ -5,7 +5,7 @@ import pytest
 from run_folders import RETURN, write_run, write_runs
 from scipy import stats
 
-from fastppo.build.given_settings import CHANGEABLE
+from fastppo.config import having
 from fastppo.errors import ConfigError
 from fastppo.reports.run_groups import (
     LABELLED,
@@ -94,7 +94,7 @@ def test_the_address_of_a_function_is_no_difference(tmp_path):
 
 def test_only_settings_that_change_what_is_learnt_are_in_labels():
     assert {"lr", "hidden_sizes", "num_envs", "env_kwargs", "gamma"} <= {*LABELLED}
-    assert not {*LABELLED} & (CHANGEABLE | {"seed", "preset", "env_name"})
+    assert not {*LABELLED} & ({*having("resumable")} | {"seed", "preset", "env_name"})
 
 
 def test_tables_without_a_config_are_not_taken_for_one_group(tmp_path):

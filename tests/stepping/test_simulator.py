@@ -16,7 +16,7 @@ from fastppo import reference
 from fastppo.errors import ConfigError, EnvError, NonFiniteError, SpaceError
 from fastppo.networks.normaliser import RunningMoments
 from fastppo.spaces.actions import ActionMapping
-from fastppo.stepping.device_vector import tensor_actions
+from fastppo.spaces.tensor_actions import tensor_to_env
 
 ENVS, STEPS = 3, 12
 @pytest.fixture
@@ -195,10 +195,12 @@ def test_actions_are_those_of_workers(space, form):
     count = (50, *actions.store.shape)
     stored = random.integers(0, 2, count) if actions.store.dtype == "<i8" else \
         random.normal(0, 1, count).astype(actions.store.dtype)
-    ours = tensor_actions(actions, torch.device("cpu"))(torch.from_numpy(stored))
+    ours = tensor_to_env(space, form)(torch.from_numpy(stored))
     wanted = np.stack(actions.to_env()(stored))
     assert ours.numpy().dtype == wanted.dtype and ours.shape == wanted.shape
     np.testing.assert_allclose(ours, wanted, rtol=1e-6, atol=1e-6)
+    with pytest.raises(KeyError, match="unknown"):
+        tensor_to_env(space, "unknown")
 
 
 @pytest.mark.cuda
@@ -274,7 +276,7 @@ def test_lists_are_no_tensors(trainer):
 def test_a_simulator_in_wrappers_of_gymnasium_is_to_be_given_without_them(trainer):
     class Plain(gym.Env):
         device, num_envs, action_space, observation_space = "cpu", 2, Discrete(2), NUMBERS
-    with pytest.raises(ConfigError, match="without Gymnasium's wrappers: env.unwrapped"):
+    with pytest.raises(ConfigError, match="or a simulator without wrappers"):
         trainer(gym.wrappers.OrderEnforcing(Plain()))
 
 
@@ -313,7 +315,7 @@ def test_a_checkpoint_goes_on_with_new_episodes(trainer, tmp_path, caplog):
     (lambda obs, *rest: (obs.to("meta"), *rest), EnvError, "on meta, not"),
     (lambda obs, *rest: (obs * torch.nan, *rest), EnvError, "observation of environment 0, step 1"),
     (lambda obs, rew, *rest: (obs, rew / 0, *rest), EnvError, "rewards of environment 0, step 0"),
-    (lambda *found: found[:4], EnvError, "must return")])
+    (lambda *found: found[:4], EnvError, "must take the action")])
 def test_a_simulators_fault_is_named(trainer, change, error, text):
     ppo = trainer(Changed(change), num_steps=STEPS)
     with pytest.raises(error, match=text):

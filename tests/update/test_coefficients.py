@@ -132,16 +132,14 @@ def test_the_compiled_learner_follows_schedules_as_torch_does(trainer):
 @pytest.mark.parametrize("bad, shown", [
     (math.nan, "nan"), (-1.0, "-1.0"), (math.inf, "inf"), (None, "NoneType"), ("fast", "'fast'")])
 def test_a_function_that_returns_no_value_is_an_error_before_the_first_step(bad, shown):
-    with pytest.raises(ConfigError, match="given as clip_range gave no finite number, 0 or more,"
-                       f" .* progress 1: .*{shown}"):
+    with pytest.raises(ConfigError, match=f"given as clip_range, .* progress 1, failed: .*{shown}"):
         PPO(Constant, num_workers=0, clip_range=lambda remaining: bad)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_function_that_fails_is_refused_before_the_first_step(name):
-    with pytest.raises(ConfigError, match=f"given as {name} gave no .* progress 1: TypeError") as e:
+    with pytest.raises(ConfigError, match=f"given as {name}, .* progress 1, failed: TypeError"):
         PPO(Constant, num_workers=0, **{name: lambda: 1})
-    assert e.value.fix.startswith(f"{name}=lambda remaining: ")
 
 
 def test_schedules_are_typed_as_texts():

@@ -92,10 +92,10 @@ BAD_ANSWERS = {
     "reward 1j": (paying(1j), "reward is 1j"),
     "reward object": (paying(object()), "reward"),
     "four parts": (lambda env: (np.zeros(2, np.float32), 0.0, False, {}),
-                   r"(?s)expected 5, got 4.*step\(\) must return \(obs, reward, termin.*old API"),
+                   r"(?s)expected 5, got 4.*step\(\) must take .*return \(obs, reward, termin"),
     "six parts": (lambda env: (np.zeros(2, np.float32), 0.0, False, False, {}, 1),
-                  r"(?s)too many values.*step\(\) must return"),
-    "no parts": (lambda env: None, r"(?s)NoneType.*step\(\) must return"),
+                  r"(?s)too many values.*step\(\) must take"),
+    "no parts": (lambda env: None, r"(?s)NoneType.*step\(\) must take"),
     "term None": (lambda env: (np.zeros(2, np.float32), 0.0, None, None, {}), "terminated is None"),
     "trunc dict": (lambda env: (np.zeros(2, np.float32), 0.0, False, {}, {}), "truncated is {}"),
     "term text": (lambda env: (np.zeros(2, np.float32), 0.0, "", False, {}), "terminated is ''"),
@@ -125,8 +125,8 @@ def test_a_wrong_answer_in_a_worker_is_the_same_error_with_the_workers_number(na
 @pytest.mark.parametrize("reply, text", [
     ((np.zeros(3, np.float32), {}), r"observation has shape \(3,\)"),
     ((np.array([NAN, 0], np.float32), {}), r"observation\[0\] is nan"),
-    (np.zeros(3, np.float32), r"(?s)unpack.*reset\(\) must return \(obs, info\)"),
-    (None, r"(?s)NoneType.*reset\(\) must return"),
+    (np.zeros(3, np.float32), r"(?s)unpack.*reset\(\) must take .*return \(obs, info\)"),
+    (None, r"(?s)NoneType.*reset\(\) must take"),
 ])
 def test_a_wrong_answer_to_reset_names_the_episode_that_did_not_begin(reply, text):
     error = failure(lambda env: reply, 0, at=-1)
@@ -136,8 +136,8 @@ def test_a_wrong_answer_to_reset_names_the_episode_that_did_not_begin(reply, tex
 
 
 @pytest.mark.parametrize("name, fix", [
-    ("reward [1]", "correct what the environment returns"),
-    ("an infinity", "--nan_policy=reset_env"), ("text", "or the space that it declares")])
+    ("reward [1]", "return (obs, reward,"),
+    ("an infinity", "--nan_policy=reset_env"), ("text", "as its spaces declare")])
 def test_the_fix_of_a_wrong_answer_says_what_to_return(name, fix):
     assert fix in fix_text(failure(BAD_ANSWERS[name][0], 0).fix, shell=True)
 
@@ -473,12 +473,9 @@ def test_two_workers_that_die_at_once_are_both_named():
 
 
 @pytest.mark.parametrize("fault", [hanging, hanging_with_the_gil])
-def test_a_hang_is_warned_of_once_then_reported_with_the_workers_stack_and_ends_by_force(
-        fault, monkeypatch, caplog, capfd):
-    monkeypatch.setattr(team, "WARN_SECONDS", 0.1)  # looked at every 50 ms
+def test_a_hang_is_reported_with_the_workers_stack_and_ends_by_force(fault, capfd):
     error = failure(fault, 2, step_timeout=0.6)
     assert isinstance(error, WorkerError)
-    assert caplog.text.count("still waiting for worker") == 1
     assert str(error).count(f"in {fault.__name__}") == 1
     assert fault.__name__ not in capfd.readouterr().err  # the stack is in the error alone
     assert re.search(r"worker 1 \(environment 2, seed \d+, episode 1, step 2 of its episode\) has"
@@ -493,8 +490,7 @@ def asleep(env):
     return Calm.step(env, 0)
 
 
-def test_the_place_of_a_hang_that_a_signal_ends_is_that_of_the_hang(monkeypatch):
-    monkeypatch.setattr(team, "WARN_SECONDS", 0.1)
+def test_the_place_of_a_hang_that_a_signal_ends_is_that_of_the_hang():
     error = failure(asleep, 2, step_timeout=0.6)
     assert [tuple(place)[::2] for place in error.places] == [(2, 2)]
 
@@ -601,11 +597,7 @@ def test_workers_that_fail_alike_are_told_of_once_with_their_places():
                      for e in (0, 1))
     other = "environment 2 (worker 2) failed in reset(): KeyError: 3"
     assert team.joined_texts([first, second, other]) == "\n".join([
-        first, "the same in environment 1", other])
-    several = team.joined_texts([first.replace("environment 0", f"environment {e}")
-                                 for e in range(9)])
-    assert several.endswith("\nthe same in environment 1, environment 2, environment 3,"
-                            " environment 4, environment 5 and 3 more")
+        first, other, "the same in environment 1"])
     assert team.joined_texts([first]) == first
 
 

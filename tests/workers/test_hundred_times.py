@@ -69,7 +69,7 @@ ANYWHERE = {
     "SIGSEGV": (killed_by(signal.SIGSEGV), "killed by SIGSEGV"),
     "SIGBUS": (killed_by(signal.SIGBUS), "killed by SIGBUS"),
     "_exit": (leaving, "exited with code 3"),
-    "nothing": (lambda env: None, "must return (obs, "),
+    "nothing": (lambda env: None, "return (obs, "),
 }
 IN_STEP = {
     "shape": (observing(np.zeros(3, np.float32)), "observation has shape (3,)"),

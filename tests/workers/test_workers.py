@@ -322,27 +322,6 @@ def test_of_what_a_worker_wrote_the_last_64_kb_are_kept_for_an_error():
         assert worker.output == kept
 
 
-class Greeting(Counted):
-    """Prints the same at every construction, and at every reset."""
-
-    def __init__(self):
-        super().__init__()
-        print("welcome", flush=True)
-
-    def reset(self, **kwargs):
-        print("reset", flush=True)
-        return super().reset(**kwargs)
-
-
-@pytest.mark.full
-def test_a_line_that_every_worker_prints_while_it_starts_is_shown_once(capfd):
-    with running_workers([Greeting] * 4, 2, steps=3) as vec:
-        vec.warmup(3)
-        vec.warmup(3)
-    lines = capfd.readouterr().err.splitlines()
-    assert lines.count("welcome") == 1 and lines.count("reset") == 4
-
-
 def test_a_closed_stderr_stops_no_worker(monkeypatch):
     with open(os.devnull, "w") as closed:
         pass
