@@ -23,7 +23,7 @@ class Stamps:
     def __init__(self, ppo):
         import os
         self.team = getattr(ppo.collector.vec, "team", None)
-        self.stamps = ppo.arena["stamps"]
+        self.arena = ppo.arena
         workers = self.team.workers if self.team else []
         self.pids = [os.getpid(), *(worker.process.pid for worker in workers)]
         self.last = self._last_command
@@ -38,7 +38,7 @@ class Stamps:
         return [Span(w, COMMANDS[command], start, end)
                 for generation in range(first + 1, self.last + 1)
                 for w, (command, start, end) in enumerate(
-                    self.stamps[:, generation % STAMPS].tolist())]
+                    self.arena["stamps"][:, generation % STAMPS].tolist())]
 
 
 def events(spans: Sequence[Span], pids: Sequence[int]) -> dict[str, Any]:

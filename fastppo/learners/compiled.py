@@ -48,7 +48,7 @@ class CompiledLearner(Learner):
 
     def __init__(self, policy: Policy, config: Config, flat: FlatParameters):
         super().__init__(policy, config, flat)
-        self.plan = policy_plan(policy, flat)
+        self.plan, self.helped = policy_plan(policy, flat), False
         self.buffers = kernels.update_memory(
             *self.plan[:2], flat.values.numpy(), self.optimizer.mean.numpy(),
             self.optimizer.square.numpy())

@@ -12,7 +12,7 @@ from optional_packages import NEEDS_EXTENSION
 from fastppo import Config, make_vec
 from fastppo.arguments.command_line import read
 from fastppo.build.given_settings import config_for
-from fastppo.envs import source, step_time
+from fastppo.envs import step_time
 from fastppo.envs.step_time import MOST_STEPS, step_seconds
 from fastppo.errors import ConfigError, Error
 from fastppo.machine import limits
@@ -111,7 +111,7 @@ def test_nothing_is_measured_unless_asked_for(trainer):
     (0.0, 0), pytest.param(math.inf, min(limits.usable_cores(), 4), marks=NEEDS_EXTENSION)])
 def test_the_measurement_decides_the_number_of_workers_and_nothing_else(
         trainer, monkeypatch, seconds, wanted):
-    monkeypatch.setattr(source, "step_seconds", lambda env: seconds)
+    monkeypatch.setattr(step_time, "step_seconds", lambda env: seconds)
     wanted = wanted if wanted > 1 else 0
     ppo, plain = trainer("CartPole-v1", num_workers="auto"), trainer("CartPole-v1")
     assert ppo.config == plain.config.replace(num_workers=wanted)
@@ -121,7 +121,7 @@ def test_the_measurement_decides_the_number_of_workers_and_nothing_else(
 
 
 def test_a_vector_environment_chooses_its_workers_too(monkeypatch):
-    monkeypatch.setattr(source, "step_seconds", lambda env: 0.0)
+    monkeypatch.setattr(step_time, "step_seconds", lambda env: 0.0)
     env = make_vec("CartPole-v1", num_envs=2, num_workers="auto", seed=1)
     assert len(env.slices) == 1
     env.close()
