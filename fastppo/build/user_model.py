@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Space
+from gymnasium.spaces import Discrete, Space
 from torch import nn
 from torch.distributions import Categorical, Distribution
 
@@ -136,7 +136,8 @@ def with_distribution_head(policy: Policy, dist: Distribution, config: Config) -
         for action in policy.actions.to_env()(rows.numpy()):
             if not space.contains(action):
                 raise ValueError(f"it gave {action}, but the actions are {space}")
-        if isinstance(dist, Categorical) and dist.logits.shape[-1] != getattr(space, "n", None):
+        if isinstance(dist, Categorical) and isinstance(space, Discrete) \
+                and dist.logits.shape[-1] < space.n:
             raise ValueError(f"it has {dist.logits.shape[-1]} choices, the actions are {space}")
     try:
         dist.entropy()

@@ -1,13 +1,9 @@
 """The live view: a block of lines at the end of the terminal, redrawn in place."""
 
-import math
-import os
 import time
 
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
-from rich.control import Control
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
-from rich.segment import ControlType
 from rich.text import Text
 
 from fastppo.display.banner import folded
@@ -16,7 +12,6 @@ from fastppo.display.panel import line, panel
 from fastppo.display.snapshot import REDRAWS, RunHistory, Snapshot, current_part
 from fastppo.settings.metric_names import EVAL_RETURN
 
-STOPPED_SECONDS = 2.5  # without a redraw: the process was stopped
 SHOWN_AFTER = 2.0  # seconds after which the time in the current part is shown
 
 
@@ -33,14 +28,14 @@ class LiveView:
         self.history, self.hints = RunHistory(), Hints()
         self.live: Live | None = None
         self.now: Snapshot | None = None
-        self.message, self.widths = "", []  # of the lines that were drawn last
+        self.message = ""
         self.clock, self.due = None, 0.0
 
     def on_start(self, ppo) -> None:
         """Begins to draw."""
         self.clock = ppo.clock
         self.history.begin(ppo)
-        self.live = ReflowedLive(self, console=self.console, refresh_per_second=REDRAWS)
+        self.live = Live(self, console=self.console, refresh_per_second=REDRAWS)
         self.live.start()
         self.console.show_cursor(True)  # a process that is killed cannot show it again
 
@@ -75,7 +70,6 @@ class LiveView:
         doing = self.message or self._doing()
         lines = [line("now", [doing or "starting"], options.max_width)] if self.now is None else \
             panel(self.now, doing, options.max_width)
-        self.widths = [len(text) for text in lines]
         yield Text("\n").join(lines)
 
     def _doing(self) -> str:
@@ -84,24 +78,3 @@ class LiveView:
             return ""
         name, seconds = current_part(self.clock)
         return f"{name} {seconds:.0f} s" if name and seconds > SHOWN_AFTER else name
-
-
-class ReflowedLive(Live):
-    """A Live of a LiveView that also erases lines that a narrower terminal has broken into several.
-
-    Most terminals break them; xterm cuts them off. After Ctrl-Z and fg it is drawn anew below what
-    the shell has written.
-    """
-
-    drawn = math.inf  # monotonic, the last time
-
-    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """`renderables` after the control codes that erase what was drawn before."""
-        widths = self.get_renderable().widths
-        before, self.drawn = self.drawn, time.monotonic()
-        stopped = self.drawn - before > STOPPED_SECONDS
-        below = Text("\n" * stopped * (len(widths) - 1), end="")  # lines of its own to erase
-        cuts = "XTERM_VERSION" in os.environ and "TMUX" not in os.environ
-        more = 0 if cuts else sum((width - 1) // self.console.width for width in widths if width)
-        up = (ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)
-        return [below, *super().process_renderables([Control(*up * more), *renderables])]

@@ -4,7 +4,6 @@ import contextlib
 import importlib
 import importlib.util
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Iterable, NamedTuple
 
 import gymnasium as gym
@@ -70,7 +69,7 @@ def registered_families() -> dict[Family, list[EnvSpec]]:
     """The specs of the ids that Gymnasium knows, by family, in the order of their names.
 
     It imports the packages that register ids. A family of Gymnasium's own has its ids also if its
-    package is missing; ids that Gymnasium has retired, or that lack files, are left out.
+    package is missing; ids that Gymnasium has retired are left out.
     """
     for family in filter(is_installed, FAMILIES_KNOWN):
         if family.ids:
@@ -78,7 +77,7 @@ def registered_families() -> dict[Family, list[EnvSpec]]:
                 importlib.import_module(family.package)
     found: dict[Family, list[EnvSpec]] = {family: [] for family in FAMILIES_KNOWN}
     for spec in sorted(gym.registry.values(), key=lambda spec: spec.id):
-        if not is_retired(spec) and not lacks_files(spec):
+        if not is_retired(spec):
             found.setdefault(family_of(spec), []).append(spec)
     return found
 
@@ -96,15 +95,6 @@ def entry_module(spec: EnvSpec) -> str:
     entry = spec.entry_point
     return entry.partition(":")[0] if isinstance(entry, str) else str(
         getattr(entry, "__module__", ""))
-
-
-def lacks_files(spec: EnvSpec) -> bool:
-    """True for the ids of MiniGrid whose pictures its package for pip lacks."""
-    if not spec.id.startswith("MiniGrid-WFC-"):
-        return False
-    found = importlib.util.find_spec("minigrid")
-    places = found and found.submodule_search_locations or ()
-    return not any((Path(place) / "envs" / "wfc" / "patterns").is_dir() for place in places)
 
 
 def is_retired(spec: EnvSpec) -> bool:

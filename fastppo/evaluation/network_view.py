@@ -1,6 +1,5 @@
 """What a policy sees of an observation, and what it answers, as data."""
 
-import functools
 from typing import Any, NamedTuple, Sequence
 
 import numpy as np
@@ -10,7 +9,6 @@ from torch import distributions as td
 from torch.nn import functional as F
 
 from fastppo.networks import heads
-from fastppo.networks.user_distribution import DistributionHead
 from fastppo.policy import Policy
 from fastppo.spaces.leaves import channels_are_last, leaf_arrays, leaves
 from fastppo.spaces.observations import ObservationEncoding
@@ -93,53 +91,27 @@ def image_frames(array: np.ndarray) -> list[np.ndarray]:
     return [*array]
 
 
-@functools.singledispatch
 def action_view(head: nn.Module, params: Any) -> list[Choices | Normals]:
     """The distributions of actions that a head makes of parameters [1 p]; [] if it is unknown."""
-    return []
-
-
-@action_view.register
-def _categorical(head: heads.Categorical, logits: Tensor) -> list[Choices | Normals]:
-    return [_choices(logits.softmax(-1))]
-
-
-@action_view.register
-def _factors(head: heads.MultiCategorical, logits: Tensor) -> list[Choices | Normals]:
-    sizes = (~head.padding).sum(1).tolist()
-    return [_choices(part.softmax(-1)) for part in logits.split(sizes, -1)]
-
-
-@action_view.register
-def _bits(head: heads.Bernoulli, odds: Tensor) -> list[Choices | Normals]:
-    return [_choices(odds.sigmoid())]
-
-
-@action_view.register
-def _normals(head: heads.Normal, params: Tensor) -> list[Choices | Normals]:
-    return [_moments(*head.normal(params))]
-
-
-@action_view.register
-def _betas(head: heads.Beta, params: Tensor) -> list[Choices | Normals]:
-    alpha, beta = (1 + F.softplus(params)).chunk(2, -1)
-    found = td.Beta(alpha, beta)
-    return [_moments(found.mean, found.stddev)]
-
-
-@action_view.register
-def _composite(head: heads.CompositeHead, params: Tensor) -> list[Choices | Normals]:
-    each = params.split([part.size for part in head.parts], -1)
-    return [view for part, x in zip(head.parts, each) for view in action_view(part, x)]
-
-
-@action_view.register
-def _own(head: DistributionHead, params: td.Distribution) -> list[Choices | Normals]:
+    if isinstance(head, heads.CompositeHead):
+        each = params.split([part.size for part in head.parts], -1)
+        return [view for part, x in zip(head.parts, each) for view in action_view(part, x)]
+    if isinstance(head, heads.Categorical):
+        return [_choices(params.softmax(-1))]
+    if isinstance(head, heads.MultiCategorical):
+        sizes = (~head.padding).sum(1).tolist()
+        return [_choices(part.softmax(-1)) for part in params.split(sizes, -1)]
+    if isinstance(head, heads.Bernoulli):
+        return [_choices(params.sigmoid())]
+    if isinstance(head, heads.Normal):
+        return [_moments(*head.normal(params))]
+    if isinstance(head, heads.Beta):
+        params = td.Beta(*(1 + F.softplus(params)).chunk(2, -1))
     if isinstance(params, td.Categorical):
         return [_choices(params.probs)]
     try:
         return [_moments(params.mean, params.stddev)]
-    except NotImplementedError:
+    except (AttributeError, NotImplementedError):  # an unknown head, or distribution
         return []
 
 

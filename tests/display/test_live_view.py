@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fastppo.display import hints, panel
 from fastppo.display.hints import Hints
-from fastppo.display.live_view import LiveView, ReflowedLive
+from fastppo.display.live_view import LiveView
 from fastppo.display.snapshot import (
     Moment,
     RunHistory,
@@ -274,40 +274,6 @@ def test_a_hint_that_is_folded_stands_below_its_beginning(trainer, monkeypatch):
     monkeypatch.setattr(view.hints, "take", lambda now: ["more workers cannot help here " * 2])
     view(trainer("CartPole-v1"), STATS)
     assert out.getvalue().splitlines()[1].strip("\x1b[0m3;") == " " * 10 + "help here"
-
-
-@pytest.mark.parametrize("terminal", ["tmux", "xterm"])
-def test_lines_that_a_narrower_terminal_has_broken_are_erased(monkeypatch, terminal):
-    monkeypatch.delenv("TMUX", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("XTERM_VERSION", raising=False)
-    if terminal == "xterm":
-        monkeypatch.setenv("XTERM_VERSION", "XTerm(390)")
-    view, out = view_on(100)
-    view.now = NOW
-    view.live = ReflowedLive(view, console=view.console, auto_refresh=False)
-    view.live.start(refresh=True)
-    longer = sum(width > 60 for width in view.widths)
-    view.console.width = 60
-    out.truncate(0)
-    view.live.refresh()
-    assert out.getvalue().count("\x1b[1A") == len(view.widths) - 1 + longer * (terminal == "tmux")
-    assert longer and view.close() is None
-
-
-def test_a_process_that_was_stopped_is_drawn_below_what_the_shell_has_written(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("fastppo.display.live_view.time.monotonic", lambda: now[0])
-    view, out = view_on()
-    view.now = NOW
-    view.live = ReflowedLive(view, console=view.console, auto_refresh=False)
-    view.live.start(refresh=True)
-    for now[0], lines in ((1.0, 0), (60.0, len(view.widths) - 1)):
-        out.truncate(0)
-        view.live.refresh()
-        head = out.getvalue().partition("\r")[0].strip("\0")
-        assert head == "\n" * lines
-    view.close()
 
 
 def test_a_run_that_fails_ends_the_view(trainer):

@@ -420,6 +420,7 @@ GIVEN = {
     "beta": (Box(0, 1, (2,)), lambda x: Independent(Beta(x[:, :2].exp(), x[:, 2:].exp()), 1)),
     "bits": (MultiBinary((2, 2)), lambda x: Independent(Bernoulli(logits=x), 1)),
     "multi": (MultiDiscrete([[2, 2]], start=[[1, -1]]), lambda x: pairs(x, 2)),
+    "choices": (MultiDiscrete([2, 2]), lambda x: Categorical(logits=x.reshape(len(x), 2, 2))),
     "unequal": (MultiDiscrete([2, 1]),
                 lambda x: pairs(x + torch.tensor([0, 0, 0, MASKED_LOGIT]), 2)),
 }

@@ -32,6 +32,5 @@ def test_an_id_trains_without_a_setting_or_says_what_is_missing(family, name):
             assert all(torch.isfinite(part).all() for part in ppo.policy.state_dict().values())
     except Error as error:
         assert expected in str(error) and (expected or not is_installed(family)), error
-        assert "\n  fix: " in str(error)
     else:
         assert not expected
