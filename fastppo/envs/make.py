@@ -253,6 +253,6 @@ def _find_spec(name: str, setting: str) -> EnvSpec:
     try:
         return gym.spec(name if name in gym.registry else full_game_id(name.rpartition(":")[2]))
     except gym.error.Error as error:
-        raise ConfigError(f"there is no environment {name!r}: {error}", f"{program()} envs lists"
-                          " them; for one of your own give its module, too: module:MyEnv or"
-                          " package:Id-v0") from error
+        what = f"{setting} is {name!r}: " * (setting == "eval_env") + "there is no environment"
+        raise ConfigError(f"{what} {name!r}: {error}", f"{program()} envs lists them; for your own"
+                          " give its module, too: module:MyEnv or package:Id-v0") from error

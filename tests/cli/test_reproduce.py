@@ -79,7 +79,7 @@ def test_a_difference_without_a_cause_suspects_the_environment(command, trained)
     ({"loss": "<function mine at 0x7f>"}, [], "loss of old can be given only in Python"),
     ({"lr": "<function mine at 0x7f>"}, [], "lr of old can be given only in Python"),
     ({"xyzzy": 1}, [], "xyzzy"), ({"env_name": None}, [], "had env_name of its own"),
-    ({}, ["--total_step=96"], "--total_steps=96"),
+    ({}, ["--total_step=96"], "did you mean --total_steps?"),
 ])
 def test_what_cannot_be_reproduced_is_an_error(command, changes, argv, says):
     write_run(Path("old"), [1.0], steps=[96])
@@ -90,7 +90,7 @@ def test_what_cannot_be_reproduced_is_an_error(command, changes, argv, says):
 
 
 @pytest.mark.parametrize("argv, says", [
-    ([], "fix: python main.py reproduce runs/latest"),
+    ([], "fix: python main.py reproduce RUN"),
     (["gone"], "gone is not the folder of a run"),
     (["empty"], "has no complete row"),
 ])

@@ -67,7 +67,7 @@ def test_other_texts_are_no_seeds(text):
 
 @pytest.mark.parametrize("argv, says", [
     (["--seeds=5..1"], 'seeds is "5..1"'), (["--seeds=7,9..3"], 'seeds is "7,9..3"'),
-    (["--seeds"], "--seeds takes one value"),
+    (["--seeds"], "--seeds: expected one argument"),
     (["--seeds=1..2000"], "at most 1,000 numbers"),
     (["--seeds=1..999999999999999999"], "at most 1,000 numbers"),
     (["--seeds=1..2", "--seed=3"], "leave --seed out"),

@@ -546,9 +546,9 @@ def test_a_model_is_named_as_module_and_class_also_on_the_command_line(monkeypat
 
 @pytest.mark.parametrize(("space", "settings", "said"), [
     (VECTOR, {"model": "cnn"}, 'for images.*fix: model="mlp"'),
-    (SMALL, {"model": "cnn"}, '36x36 or larger.*12x10.*fix: resize=84; or model="impala"'),
+    (SMALL, {"model": "cnn"}, '36x36 or larger.*12x10.*fix: model="impala"'),
     (Box(0, 255, (4, 4, 3), np.uint8), {"model": "impala"},
-     '8x8 or larger.*fix: resize=84; or model="mlp"'),
+     '8x8 or larger.*fix: model="mlp"'),
     (VECTOR, {"model": Own, "layer_norm": True}, "is your own.*leave"),
     (VECTOR, {"actor_keys": ("own",)}, "parts of a Dict.*leave"),
     (PARTS, {"actor_keys": ("own", "else")},
