@@ -88,8 +88,8 @@ def test_a_step_is_a_valid_row(trainer):
     ppo = trainer(Chance)
     real = ppo.collector.vec.rollout
 
-    def rollout(iteration):
-        real(iteration)
+    def rollout(*given):
+        real(*given)
         ppo.arena["valid"][2:4, 0] = False
 
     ppo.collector.vec.rollout = rollout
