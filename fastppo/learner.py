@@ -134,7 +134,7 @@ class Learner:
             loss, losses = self.loss(fresh, part, coefs)
             if self.flat.alone:
                 grads = torch.autograd.grad(loss, params, weight, materialize_grads=True)
-                torch._foreach_add_(sums, grads)
+                torch._foreach_add_(sums, grads)  # pyright: ignore[reportPrivateImportUsage]
             else:
                 (weight * loss).backward()
             parts.append((losses | ratio_statistics(fresh, part, coefs), weight))
