@@ -1387,8 +1387,6 @@ main()
     ("--env_name=CartPole-v1 --clip_rewards --reward_limit=3", "fix: --norm_rewards=True; or"),
     ("--env_name=CartPole-v1 --name=x --run_dir=y", "fix: leave --name out; or"),
     ("--env_name=CartPole-v1 --model=cnn", "fix: --model=mlp"),
-    ("--env_name=CartPole-v1 --learner=kernel --rnn=lstm", "fix: --learner=torch"),
-    ("--env_name=CartPole-v1 --acting=local --layer_norm", "fix: --acting=central"),
     ("--total_steps=1,000,000", "total_steps is"),
     ("--env_name=CartPole-v1 --sde", "fix: leave --sde out"),
     ("--env_name=CartPole-v1 --sde --vec=native", "fix: leave --sde out"),

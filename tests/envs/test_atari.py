@@ -380,7 +380,7 @@ def test_a_real_game_is_trained_on_saved_and_played_whole(trainer, opencv, tmp_p
     ppo.save(tmp_path / "model.safetensors")
     path = tmp_path / "model.safetensors"
     policy, env = load(path), ppo.source.factories[0]()
-    _, what = export.steps_to_check(policy, None, *export.trained_on(path))
+    _, what = export.steps_to_check(policy, None)
     assert what == "steps of ALE/Breakout-v5"
     obs, _ = env.reset(seed=1)
     assert obs.shape == (4, 84, 84) and policy.predict(obs) in env.action_space
