@@ -146,7 +146,7 @@ def test_a_setting_knows_itself():
               if path.stem not in ("config", "presets") and getattr(node, "value", None)
               for name in defined(node)[:1]
               if name.isupper() and len(named_settings(node.value)) > 1]
-    assert len(tables) <= 11, tables
+    assert len(tables) <= 7, tables
 
 
 def named_settings(value: ast.expr) -> set[str]:
