@@ -24,7 +24,7 @@ from fastppo.settings.fixes import program
 from fastppo.settings.spelling import closest
 
 NEEDED_PACKAGES = ("numpy", "torch", "gymnasium", "safetensors", "cloudpickle", "packaging",
-                   "matplotlib")
+                   "matplotlib", "PIL")
 DEBUG = "--debug"
 OTHERS_SECONDS = 3.0
 Verb = Callable[[Sequence[str], Interrupts], None]
