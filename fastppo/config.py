@@ -19,6 +19,9 @@ from fastppo.settings.presets import preset_of
 from fastppo.settings.schedules import Scheduled
 from fastppo.settings.values import LOGGERS, plain_value
 
+IMAGE_MODELS = {"cnn": 36, "impala": 8, "impoola": 8}  # the smallest side of an image for each
+MODELS = "auto", "mlp", *IMAGE_MODELS  # networks that the setting `model` can name
+
 
 def setting(default: Any, facts: str = "", **more: Any) -> Any:
     """A field of Config with its default, and what is unusual about it: words, and named facts.
@@ -40,6 +43,8 @@ def setting(default: Any, facts: str = "", **more: Any) -> Any:
         rule            the Rule of its values, if its type has another one or none
         needs           (setting, values ...): it has no effect without one of them
         needs_torch     compiled kernels know its default alone: in the network, acting or learner
+        bounded         its values that map actions to their bounds
+        excludes        settings that must have their defaults, by its values
         alias           another name for it
         form            the form of a text that may stand for a number
         section         it is the first one of a section of docs/config.md
@@ -94,7 +99,7 @@ class Config:
     """Environment steps (after frame skip) at which training ends
     [CleanRL ppo_continuous_action]"""
 
-    model: Any = setting("auto", "basic of_network", section="network", rule=rules.MODEL)
+    model: Any = setting("auto", "basic of_network", section="network", rule=rules.code_or(MODELS))
     """Network: auto (cnn for images, else mlp), mlp, cnn [Mnih 2015], impala [Espeholt 2018],
     impoola (impala with average pooling [Trumpp 2025]), or your own class as `module:Class` (in
     Python also the class itself), called with (observation space, action space)"""
@@ -122,7 +127,9 @@ class Config:
     rnn_size: int = setting(128, "of_network", needs=("rnn", "gru", "lstm"))
     """Features of the recurrent layer [37 details]"""
     distribution: Literal["gaussian", "state_gaussian", "squashed", "beta"] = setting(
-        "gaussian", "of_network")
+        "gaussian", "of_network", bounded=("squashed", "beta"), excludes={
+            "state_gaussian": "std", "squashed": "action_scaling final_tanh",
+            "beta": "std action_scaling final_tanh"})
     """Distribution of Box actions: gaussian (state-independent standard deviation), state_gaussian
     (the network returns the standard deviation too), squashed (tanh of a gaussian), beta (between
     the bounds) [Schulman 2017, section 6.1]"""
@@ -314,8 +321,8 @@ class Config:
     video_interval: int | None = setting(None, "resumable")
     """Environment steps between videos of an episode during training, of at most 1,000 frames, in
     the folder videos/ of the run; none: no videos"""
-    logger: tuple[Literal["tensorboard", "trackio", "wandb"], ...] | str | None = setting(
-        None, "basic resumable of_rank", rule=rules.names(LOGGERS))
+    logger: tuple[Literal[*LOGGERS], ...] | str | None = setting(  # pyright: ignore
+        None, "basic resumable of_rank", rule=rules.names((*LOGGERS,)))
     """Programs that metrics are sent to, one or several, beside the CSV file of the command;
     tensorboard needs run_dir, which the command always has"""
     wandb_project: str = setting("fastppo", "resumable")

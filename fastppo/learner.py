@@ -15,7 +15,7 @@ from fastppo.update.batches import Batch, Fresh, flatten_rollout, normalise_adva
 from fastppo.update.coefficients import Coefficients, KLControl
 from fastppo.update.flat_parameters import FlatParameters, restored_on_error
 from fastppo.update.optimizers import make_clipping, make_optimizer
-from fastppo.update.statistics import LOSSES, Statistics, average, check_finite, loss_report
+from fastppo.update.statistics import Statistics, average, check_finite, loss_report, ratio_stats
 
 
 def policy_loss(log_ratio: Tensor, adv: Tensor, clip_range: float, dual_clip: float | None = None
@@ -47,18 +47,6 @@ def total_loss(fresh: Fresh, batch: Batch, coefs: Coefficients) -> tuple[Tensor,
     value = value_loss(fresh.val, batch, coefs.clip_range_vf)
     loss = policy - coefs.entropy_coef * fresh.ent.mean() + coefs.value_coef * value
     return loss, {"policy_loss": policy, "value_loss": value}
-
-
-@torch.no_grad()
-def ratio_statistics(fresh: Fresh, batch: Batch, coefs: Coefficients) -> Statistics:
-    """Mean entropy, two estimates of the KL, and the share of ratios out of the clip range.
-
-    approx_kl = mean(ratio - 1 - log ratio), old_approx_kl = mean(-log ratio).
-    """
-    fall = batch.logp - fresh.logp
-    change = (-fall).expm1()  # ratio - 1
-    rows = fresh.ent, change + fall, fall, (change.abs() > coefs.clip_range).to(fall.dtype)
-    return dict(zip(LOSSES[2:6], torch.stack(rows).mean(1)))
 
 
 class Learner:
@@ -137,7 +125,7 @@ class Learner:
                 torch._foreach_add_(sums, grads)  # pyright: ignore[reportPrivateImportUsage]
             else:
                 (weight * loss).backward()
-            parts.append((losses | ratio_statistics(fresh, part, coefs), weight))
+            parts.append((losses | ratio_stats(fresh, part, coefs), weight))
         stats = average(*zip(*parts)) | {"grad_norm": self.clip_gradient()}
         check_finite(stats | {"loss": loss.detach()})
         self.optimizer.step()

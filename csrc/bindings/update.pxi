@@ -6,7 +6,7 @@ from libc.math cimport INFINITY
 from fastppo.errors import KernelError
 
 cdef extern from "update/update.h" nogil:
-    enum: MAX_SHARDS, SUMS, STATS
+    cpdef enum: MAX_SHARDS, SUMS, STATS
     ctypedef struct Network:
         int64_t inputs, outputs, params, log_std, floats
         Image image
@@ -229,7 +229,7 @@ cdef class Update:
     def minibatch(self, int64_t first, int64_t last, int64_t step, double lr, stats):
         """One Adam step, its number `step` counted from 1, on the samples order[first:last].
 
-        Fills stats f32 [7] in the order of statistics.LOSSES; the norm is that before clipping.
+        Fills stats f32 [STATS] in the order of statistics.LOSSES; the norm is that before clipping.
         """
         cdef int64_t shard
         for shard in range(self.begin(first, last)):

@@ -20,7 +20,8 @@ enum { MAX_LAYERS = 64, MAX_SHARDS = 8, SHARD_ROWS = 32 };
  * written in columns, which takes 1.25 times as long in shared memory, whose pages are small. */
 enum { MANY_PARAMS = 1 << 19 };
 
-/* Means over a minibatch, in the order of learner.STATS; then the norm of the gradient. */
+/* Means over a minibatch, in the order of statistics.LOSSES; then the norm of the
+ * gradient. */
 enum { GAIN, ERROR, ENTROPY, KL, OLD_KL, CLIPPED, SUMS, STATS = SUMS + 1 };
 
 /* A layer of the plan, with its places in the workspace. */

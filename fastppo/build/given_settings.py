@@ -12,7 +12,7 @@ from gymnasium.vector import VectorEnv
 
 from fastppo.arguments.preset_files import config_over_preset, is_preset_file, preset_settings
 from fastppo.build.rules import check_settings
-from fastppo.config import Config, check_names, default_of, having
+from fastppo.config import MODELS, Config, check_names, default_of, having
 from fastppo.envs.env_hints import check_registered, is_registered
 from fastppo.envs.make import make_factory
 from fastppo.envs.source import EnvSource, check_agreement, settings_decided_by
@@ -20,7 +20,6 @@ from fastppo.errors import ConfigError, UnknownNameError
 from fastppo.machine.child_env import without_secrets
 from fastppo.settings.aliases import FOREIGN_NAMES, NEW_TRAINER
 from fastppo.settings.fixes import Omit, Set
-from fastppo.settings.spelling import MODELS
 from fastppo.spaces.observations import ObservationLayout
 
 

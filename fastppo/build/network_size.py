@@ -3,11 +3,10 @@
 from itertools import pairwise
 
 from fastppo.build.compiled_support import is_plain_mlp
-from fastppo.config import Config
+from fastppo.config import IMAGE_MODELS, Config
 from fastppo.errors import ConfigError
 from fastppo.machine import limits
 from fastppo.networks.heads import least_outputs
-from fastppo.settings.spelling import IMAGE_MODELS
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
 # Bytes of a weight: itself, its gradient and Adam's two moments, in float32.

@@ -15,13 +15,12 @@ from fastppo.build.compiled_support import (
 )
 from fastppo.build.network_size import least_parameters
 from fastppo.build.rules import is_user_model, largest_image, models_for, normalises_rewards
-from fastppo.config import Config
+from fastppo.config import IMAGE_MODELS, Config
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
 from fastppo.machine import limits
 from fastppo.machine.ranks import device_number, rank_count
 from fastppo.settings.fixes import Omit, Set
-from fastppo.settings.spelling import IMAGE_MODELS
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 from fastppo.workers.count import pays, worker_count
 

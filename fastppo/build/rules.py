@@ -10,10 +10,9 @@ from typing import Any, Iterable, Iterator, Sequence
 
 from gymnasium.spaces import Box
 
-from fastppo.config import Config, default_of, having
+from fastppo.config import IMAGE_MODELS, Config, default_of, having
 from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Fix, Omit, Set
-from fastppo.settings.spelling import IMAGE_MODELS
 from fastppo.spaces.actions import check_bounds
 from fastppo.spaces.leaves import action_storage, brief_text, leaves, subspaces
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
@@ -34,8 +33,9 @@ def check_settings(config: Config, seen: ObservationLayout) -> None:
     action_storage(seen.act_space)  # it raises SpaceError
     check(excluded(config, seen), without_effect(config), conflicts(config),
           unknown_keys(config, seen), too_small_images(config, seen))
+    bounded = having("bounded")["distribution"]
     for setting, given in (("action_scaling", config.action_scaling),
-                           ("distribution", config.distribution in ("squashed", "beta")),
+                           ("distribution", config.distribution in bounded),
                            ("std", isinstance(config.std, str) and not config.action_scaling)):
         if given:
             check_bounds(seen.act_space, setting)
@@ -69,13 +69,9 @@ def excluded(config: Config, seen: ObservationLayout) -> Iterator:
             (is_user_model(config.model), "it is for built-in networks, and the model is your own",
              "layer_norm final_tanh shared_critic actor_keys critic_keys rnn rnn_size hidden_sizes"
              " activation sde"),
-            (config.distribution == "beta", "a beta distribution has no mean or std, and lies"
-             " between the bounds", "std action_scaling final_tanh sde"),
-            (config.distribution == "squashed", "a squashed distribution lies between the bounds",
-             "action_scaling final_tanh sde"),
-            (config.distribution == "state_gaussian", "the network returns the std of"
-             " state_gaussian", "std sde"),
-            (config.sde, "sde explores with a gaussian of its own", "std")):
+            (True, f"distribution={config.distribution} has no use for it",
+             having("excludes")["distribution"].get(config.distribution, "")),
+            (config.sde, "sde explores with a gaussian of its own", "std distribution")):
         if name := first_changed(config, names.split()):
             yield applies, f"{name} is {getattr(config, name)!r}, but {why}", Omit(name)
 

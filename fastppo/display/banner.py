@@ -8,9 +8,9 @@ from typing import Any
 
 from fastppo import __version__
 from fastppo.arguments.command_line import Request
+from fastppo.config import MODELS
 from fastppo.machine.child_env import without_secrets
 from fastppo.settings.fixes import format_value
-from fastppo.settings.spelling import MODELS
 
 INDENT, WIDEST_LINE = 10, 120
 HARD = "\N{NO-BREAK SPACE}"  # where no line is broken

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fastppo.build.given_settings import plain, resumed_settings, settings_to_continue
 from fastppo.collect import Progress
-from fastppo.config import Config
+from fastppo.config import MODELS, Config
 from fastppo.errors import CheckpointError, PathError, truncate_text
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import checkpoint_files, public_config
@@ -27,7 +27,6 @@ from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, w
 from fastppo.policy import Policy
 from fastppo.settings.file_names import MODEL_FILE
 from fastppo.settings.fixes import Set
-from fastppo.settings.spelling import MODELS
 from fastppo.spaces.leaves import tree_map
 from fastppo.stepping.boundary import Boundary, boundary_tree
 from fastppo.update.coefficients import coefficients_at

@@ -16,7 +16,7 @@ from fastppo.build.compiled_support import is_plain_mlp
 from fastppo.build.model import build_policy
 from fastppo.build.network_size import least_parameters
 from fastppo.build.rules import is_user_model
-from fastppo.config import Config, having
+from fastppo.config import MODELS, Config, having
 from fastppo.envs.make import import_callable
 from fastppo.errors import CheckpointError, ModelError, PathError, truncate_text
 from fastppo.files.fingerprint import fingerprint
@@ -27,7 +27,6 @@ from fastppo.networks.normaliser import modules_with_moments
 from fastppo.networks.torch_state import default_torch
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Omit, Set
-from fastppo.settings.spelling import MODELS
 from fastppo.spaces.actions import check_bounds
 from fastppo.spaces.leaves import MASK, MAX_DISCRETE, OBS_KEY, MaskedDict, brief_text, subspaces
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout

@@ -24,7 +24,8 @@ except ModuleNotFoundError:  # a broken extension is an ImportError, and must be
 
     COMPILED = False
 
-MAX_SHARDS = 8  # of a minibatch, as csrc/update/update.h has it
+# Most shards of a minibatch, and statistics of each (csrc/update/update.h).
+MAX_SHARDS, SUMS = getattr(_twin, "MAX_SHARDS", 0), getattr(_twin, "SUMS", 0)
 MAX_CHOICES, MAX_HIDDEN = 6144, 16  # of a categorical (csrc/network/heads.h); layers of a network
 MAX_WIDTH = 1 << 20  # inputs and units of a layer (csrc/network/layers.h)
 CONVOLUTION, FLATTEN, IMAGE = 1, 2, 3  # kinds of a plan's rows (csrc/network/layers.h)
@@ -257,7 +258,7 @@ class UpdateBuffers(NamedTuple):
     exp_avg: np.ndarray  # f32 [q] Adam's first moments
     exp_avg_sq: np.ndarray  # f32 [q] Adam's second moments
     grads: np.ndarray  # f32 [8 s] gradients of shards, s >= q; row 0: that of the last minibatch
-    sums: np.ndarray  # f64 [8 6] statistics of shards
+    sums: np.ndarray  # f64 [8 SUMS] statistics of shards
     work: np.ndarray  # f32 [w] scratch
 
 
@@ -291,9 +292,9 @@ class UpdateCoefficients(NamedTuple):
 
 _UPDATE_ARRAYS = array_specs(
     "plan: int64 l 12", "params: *float32 q", "exp_avg exp_avg_sq: ?*float32 q",
-    "grads: *float32 8 s", "sums: *float64 8 6", "work: *float32 w", "obs: float32|uint8 f o",
-    "logp val adv ret: float32 n", "mean scale: ?float32 o", "stacks: ?int64 n k", "order: int64 m",
-    "stats: *float32 7")
+    f"grads: *float32 {MAX_SHARDS} s", f"sums: *float64 {MAX_SHARDS} {SUMS}", "work: *float32 w",
+    "obs: float32|uint8 f o", "logp val adv ret: float32 n", "mean scale: ?float32 o",
+    "stacks: ?int64 n k", "order: int64 m")
 
 
 def update_memory(plan, log_std, params, exp_avg, exp_avg_sq):
@@ -305,7 +306,7 @@ def update_memory(plan, log_std, params, exp_avg, exp_avg_sq):
     count, floats = update_sizes(plan, log_std)
     row = -(-count // 16) * 16
     grads, work = _aligned(MAX_SHARDS * row).reshape(MAX_SHARDS, row), _aligned(floats)
-    return UpdateBuffers(params, exp_avg, exp_avg_sq, grads, np.zeros((MAX_SHARDS, 6)), work)
+    return UpdateBuffers(params, exp_avg, exp_avg_sq, grads, np.zeros((MAX_SHARDS, SUMS)), work)
 
 
 def _aligned(size):

@@ -1,7 +1,7 @@
 """The built-in encoders by name, and the parts of an observation that each one takes.
 
     mlp                    hidden layers on all columns
-    cnn, impala, impoola   convolutions for each image (cnn.IMAGE_NETWORKS), then hidden layers on
+    cnn, impala ...        convolutions for each image (cnn.IMAGE_NETWORKS), then hidden layers on
                            their features and on the columns of everything else
 """
 
@@ -10,9 +10,8 @@ from typing import Any, Sequence
 import torch
 from torch import Tensor, nn
 
-from fastppo.config import Config
+from fastppo.config import IMAGE_MODELS, Config
 from fastppo.networks.mlp import DenseEncoder
-from fastppo.settings.spelling import IMAGE_MODELS
 from fastppo.spaces.leaves import leaves
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 

@@ -14,10 +14,7 @@ from fastppo.errors import ConfigError
 from fastppo.machine import limits
 from fastppo.settings.file_names import EPISODES_FILE, METRICS_FILE
 from fastppo.settings.fixes import Set
-
-# The sink of each logger, which is made from (Config, the run's folder, the step of a resumed run).
-LOGGER_SINKS = {"tensorboard": "tensorboard_sink.TensorBoardSink",
-                "trackio": "trackio_sink.TrackioSink", "wandb": "wandb_sink.WandbSink"}
+from fastppo.settings.values import LOGGERS
 
 STOP_SECONDS = 2.0  # after a signal, which promises an end within five
 
@@ -60,7 +57,7 @@ def check_log(config: Config) -> None:
 
 def loggers(config: Config, folder: Path, step: int | None) -> list[Any]:
     """The sinks of the setting `logger`; `step` is that of a run that is resumed."""
-    places = [LOGGER_SINKS[name].split(".") for name in config.logger or ()]
+    places = [LOGGERS[name].split(".") for name in config.logger or ()]
     return [getattr(import_module(f"fastppo.outputs.{module}"), kind)(config, folder, step)
             for module, kind in places]
 

@@ -1,10 +1,7 @@
-"""Networks that a setting can name, and texts near a mistyped one."""
+"""Texts near a mistyped one."""
 
 import difflib
 from typing import Iterable
-
-IMAGE_MODELS = {"cnn": 36, "impala": 8, "impoola": 8}  # the smallest side of an image for each
-MODELS = "auto", "mlp", *IMAGE_MODELS  # networks that a setting can name
 
 
 def closest(text: str, choices: Iterable[str], least: float = 0.6) -> str | None:

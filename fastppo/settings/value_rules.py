@@ -5,7 +5,6 @@ from dataclasses import Field
 from typing import Any, Callable, Literal, NamedTuple, get_args, get_origin
 
 from fastppo.settings.schedules import EXAMPLES, Scheduled, is_finite_number, is_schedule
-from fastppo.settings.spelling import MODELS
 from fastppo.settings.values import are_names, image_size, is_path
 
 
@@ -40,6 +39,11 @@ def names(known: tuple[str, ...] = ()) -> Rule:
     return Rule(lambda x: are_names(x, known), one_of(known)[1] if known else "names, such as A,B")
 
 
+def code_or(known: tuple[str, ...]) -> Rule:
+    """Callables, texts that name one as `module:Name`, and `known` names."""
+    return Rule(lambda x: callable(x) or ":" in str(x) or x in known, one_of(known)[1])
+
+
 def numbers_from(low: int) -> Rule:
     """Tuples of whole numbers."""
     return Rule(lambda x: isinstance(x, tuple) and all(map(whole(low)[0], x)), "such as 64,64")
@@ -62,7 +66,6 @@ STD = Rule(lambda x: re.fullmatch(r"\d+(\.\d+)?%", str(x)) or between(1e-17, 1e1
            "a number from 1e-17 to 1e17, or a percentage such as 10%")
 DEVICE = Rule(lambda x: isinstance(x, str) and re.fullmatch(r"auto|(cpu|cuda)(:\d+)?", x),
               "one of auto, cpu, cuda, cuda:1")
-MODEL = Rule(lambda x: callable(x) or ":" in str(x) or x in MODELS, one_of(MODELS)[1])
 OPTIMIZER = Rule(lambda x: callable(x) or x == "adam", "adam, or in Python torch.optim.SGD")
 LOSS = Rule(lambda x: callable(x) or x == "ppo", "ppo, or in Python a function")
 BY_TYPE = {int: whole(1), float: AT_LEAST_0, Scheduled: SCHEDULE, str: PRINTABLE,

@@ -5,7 +5,10 @@ import re
 from decimal import Decimal
 from typing import Any, get_args, get_origin
 
-LOGGERS = "tensorboard", "trackio", "wandb"  # packages that metrics can be sent to
+# The sink of each logger in outputs/, by the package that metrics are sent to; it is made from
+# (Config, the run's folder, the step of a resumed run).
+LOGGERS = {"tensorboard": "tensorboard_sink.TensorBoardSink",
+           "trackio": "trackio_sink.TrackioSink", "wandb": "wandb_sink.WandbSink"}
 POWERS = {"k": 3, "m": 6, "g": 9}
 SWITCHES = {"true": True, "yes": True, "on": True, "1": True,
             "false": False, "no": False, "off": False, "0": False}

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from fastppo.errors import ModelError, NonFiniteError
+from fastppo.update.batches import Batch, Fresh
+from fastppo.update.coefficients import Coefficients
 
 Statistics = dict[str, Tensor]  # scalars by name
 LOSSES = ("policy_loss", "value_loss", "entropy", "approx_kl", "old_approx_kl", "clipfrac",
@@ -17,6 +19,18 @@ STAGES = (("entropy", "the logits, which actions are drawn from, are"),
           ("approx_kl", "the log-probabilities of actions are"),
           ("value_loss", "the values, or the returns, are"),
           ("policy_loss", "the loss is"), ("loss", "the loss is"), ("grad_norm", "the gradient is"))
+
+
+@torch.no_grad()
+def ratio_stats(fresh: Fresh, batch: Batch, coefs: Coefficients) -> Statistics:
+    """Mean entropy, two estimates of the KL, and the share of ratios out of the clip range.
+
+    approx_kl = mean(ratio - 1 - log ratio), old_approx_kl = mean(-log ratio).
+    """
+    fall = batch.logp - fresh.logp
+    change = (-fall).expm1()  # ratio - 1
+    rows = fresh.ent, change + fall, fall, (change.abs() > coefs.clip_range).to(fall.dtype)
+    return dict(zip(LOSSES[2:-1], torch.stack(rows).mean(1)))
 
 
 def average(statistics: Sequence[Statistics], weights: Sequence[float] | None = None) -> Statistics:

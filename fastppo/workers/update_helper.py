@@ -24,7 +24,8 @@ class HelperPlan(NamedTuple):
 def shards_spec(params: int, samples: int) -> Spec:
     """The arrays through which processes share the minibatches of a rollout of `samples`."""
     row = -(-params // 32) * 32  # whole 128 bytes: no two shards write into one cache line
-    return {"grads": ("<f4", (kernels.MAX_SHARDS, row)), "sums": ("<f8", (kernels.MAX_SHARDS, 6)),
+    shards = kernels.MAX_SHARDS
+    return {"grads": ("<f4", (shards, row)), "sums": ("<f8", (shards, kernels.SUMS)),
             "order": ("<i8", (samples,)), "minibatch": ("<i8", (2,)), "weights": ("<f8", (3,))}
 
 

@@ -14,12 +14,12 @@ from gymnasium.spaces import Box, Discrete
 from fastppo import Config, Error, learner, reference
 from fastppo.build.model import build_policy
 from fastppo.errors import NonFiniteError
-from fastppo.learner import policy_loss, ratio_statistics, total_loss, value_loss
+from fastppo.learner import policy_loss, total_loss, value_loss
 from fastppo.spaces.leaves import action_storage
 from fastppo.update.batches import Batch, Fresh, normalise_advantages
 from fastppo.update.coefficients import coefficients_at
 from fastppo.update.flat_parameters import FlatParameters
-from fastppo.update.statistics import LOSSES
+from fastppo.update.statistics import LOSSES, ratio_stats
 
 LEARNER = "torch"  # the definition; test_update.py holds the compiled one to it
 FIELDS = Batch._fields[:6]  # those of a network without memory
@@ -327,7 +327,7 @@ def test_the_two_kl_estimates_and_the_clip_fraction_are_their_formulas():
     log_ratio = np.log([0.5, 1.1, 1.3])
     fresh = Fresh(*map(torch.tensor, ([1.0, 2.0, 3.0], [1.0] * 3, [0.0] * 3)))
     batch = samples(logp=([1.0, 2.0, 3.0] - log_ratio).astype(np.float32).tolist())
-    stats = ratio_statistics(fresh, batch, now(clip_range=0.2))
+    stats = ratio_stats(fresh, batch, now(clip_range=0.2))
     assert stats["approx_kl"] == pytest.approx(np.mean(np.exp(log_ratio) - 1 - log_ratio), rel=1e-5)
     assert stats["old_approx_kl"] == pytest.approx(-log_ratio.mean(), rel=1e-5)
     assert stats["clipfrac"] == pytest.approx(2 / 3)

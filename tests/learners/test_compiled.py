@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 from fastppo import Config
 from fastppo.collect import Rollout
 from fastppo.errors import Error, KernelError
-from fastppo.learner import Learner, ratio_statistics, total_loss
+from fastppo.learner import Learner, total_loss
 from fastppo.learners.compiled import CompiledLearner, policy_plan, update_coefficients
 from fastppo.machine import kernels
 from fastppo.networks.heads import make_head
@@ -22,7 +22,7 @@ from fastppo.policy import Policy
 from fastppo.update.batches import Batch, flatten_rollout, normalise_advantages
 from fastppo.update.coefficients import coefficients_at
 from fastppo.update.flat_parameters import FlatParameters
-from fastppo.update.statistics import LOSSES
+from fastppo.update.statistics import LOSSES, ratio_stats
 
 pytestmark = pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built here")
 
@@ -218,7 +218,7 @@ def test_gradients_equal_autograds(seed, rows):
         batch = batch._replace(adv=normalise_advantages(batch.adv))
     fresh = learner.evaluate_actions(batch)
     loss, parts = total_loss(fresh, batch, coefficients_at(learner.config, 1.0))
-    stats = [x.item() for x in (parts | ratio_statistics(
+    stats = [x.item() for x in (parts | ratio_stats(
         fresh, batch, coefficients_at(learner.config, 1.0))).values()]
     loss.backward()
     got, means = gradient(case, rows)
