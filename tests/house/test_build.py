@@ -35,12 +35,12 @@ for name in ("CartPole-v1", "Pendulum-v1"):
 """
 
 
-def built(folder: Path, **variables: str) -> Path:
+def built(folder: Path, root: Path = ROOT, **variables: str) -> Path:
     """The package as setup.py builds it under environment variables; skips where it cannot."""
     pytest.importorskip("Cython")
     base, lib = folder / "base", folder / "lib"
     subprocess.run([sys.executable, "setup.py", "-q", "build", "--build-base", base,
-                    "--build-lib", lib], cwd=ROOT, env={**os.environ, **variables}, check=True,
+                    "--build-lib", lib], cwd=root, env={**os.environ, **variables}, check=True,
                    capture_output=True)
     if not list(lib.glob("fastppo/_kernels.*")):
         pytest.skip("no compiler that can build this")
