@@ -310,7 +310,7 @@ def test_means_of_boxes_and_nothing_else_end_in_a_tanh(trainer, space, settings,
 
 @pytest.mark.parametrize("name", ["squashed", "beta"])
 def test_actions_without_a_mean_to_end_in_a_tanh_refuse_it(trainer, name):
-    with pytest.raises(ConfigError, match=f"a {name} distribution .*\n  fix: leave final_tanh out"):
+    with pytest.raises(ConfigError, match=f"distribution={name} .*\n  fix: leave final_tanh out"):
         trainer(partial(Chance, act_space=BOX), final_tanh=True, distribution=name)
 
 
