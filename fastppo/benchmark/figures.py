@@ -150,18 +150,6 @@ def gaps(session: dict[str, Any], processes: int) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def parallel_speedup(session: dict[str, Any], loop: float, least: Costs) -> dict[str, float]:
-    """Speedup of bare environments on all cores over one core, and the whole loop's share of it.
-
-    The limit assumes a speedup equal to the number of cores. It is lower where cores share caches
-    or memory, or are two threads of one core. Empty on one core. `loop`: the whole loop's steps
-    per second; `least`: the costs of its steps.
-    """
-    times = session["parallel_steps"]
-    return {"median": median(times), "low": min(times), "high": max(times),
-            "share": loop * shared(session, least, median(times)).whole} if times else {}
-
-
 def fastest_command(session: dict[str, Any]) -> str:
     """The command line of the fastest number of workers; results do not depend on it."""
     given = {name: value for name, value in session["settings"].items()
@@ -189,7 +177,6 @@ def session_report(session: dict[str, Any]) -> dict[str, Any]:
                   "resets": median(one["resets"] for one in rounds),
                   "same_episodes": all(one["cost"]["same"] for one in limits)},
         "least": shared(session, least, cores(session, loop.processes))._asdict(),
-        "parallel": parallel_speedup(session, loop.median, least),
         "figures": [one._asdict() for one in figures(session)],
         "peers": [one._asdict() for one in peers(session)],
         "above_limit": gaps(session, loop.processes), "best": loop._asdict(),

@@ -11,7 +11,21 @@ import sys
 import time
 from typing import Any, Callable, NamedTuple
 
+import gymnasium
 import numpy as np
+import torch
+
+from fastppo.benchmark import limit
+from fastppo.benchmark.peers import Laps
+from fastppo.benchmark.trace import Stamps, events
+from fastppo.config import default_of
+from fastppo.display.banner import network_text
+from fastppo.errors import Error
+from fastppo.files.run_folder import public_config
+from fastppo.learners.device_actor import MirroredEnvs
+from fastppo.machine import kernels, limits
+from fastppo.ppo import PPO
+from fastppo.update import arithmetic
 
 
 class Measurement(NamedTuple):
@@ -30,8 +44,6 @@ class Measurement(NamedTuple):
 
 def measure_loop(ppo, job: Measurement) -> dict[str, Any]:
     """Steps per second of the whole training, and seconds per step of its parts."""
-    from fastppo.benchmark.peers import Laps
-    from fastppo.benchmark.trace import Stamps
     laps, marks, stamps = Laps(job.lap), [], Stamps(ppo)
 
     def mark(ppo, stats) -> bool:
@@ -51,8 +63,6 @@ def measure_loop(ppo, job: Measurement) -> dict[str, Any]:
 
 def measure_environments(ppo, job: Measurement) -> dict[str, Any]:
     """Steps per second of the environments under random actions, in their processes."""
-    from fastppo.benchmark.peers import Laps
-    from fastppo.learners.device_actor import MirroredEnvs
     laps, vec = Laps(job.lap), ppo.collector.vec
     vec = vec.vec if isinstance(vec, MirroredEnvs) else vec  # without copies to a device
     length, valid, steps, resets = ppo.arena["length"], ppo.arena["valid"], 0, 0
@@ -73,7 +83,6 @@ def measure_environments(ppo, job: Measurement) -> dict[str, Any]:
 
 def measure_acting(ppo, job: Measurement) -> dict[str, Any]:
     """Actions per second on recorded observations, in this process."""
-    from fastppo.benchmark.peers import Laps
     ppo.collect()
     vec = ppo.collector.vec
     actor = getattr(vec, "actor", None) or vec.central
@@ -91,23 +100,17 @@ def measure_acting(ppo, job: Measurement) -> dict[str, Any]:
 
 def measure_update(ppo, job: Measurement) -> dict[str, Any]:
     """Steps per second of updates on one recorded rollout."""
-    from fastppo.benchmark.peers import Laps
     rollout, laps, steps, epochs = ppo.collect(), Laps(job.lap), 0, []
     signal_ready()
-    over = False
-    while not over:
+    while not epochs or not laps.over(steps):
         stats = ppo.update(rollout)
         epochs.append(stats.get("losses/epochs", ppo.config.epochs))
         steps += int(rollout.valid.sum())
-        over = laps.over(steps)
     return {"rate": laps.rate(), "epochs": float(np.mean(epochs[1:]))}
 
 
 def measure_limit(ppo, job: Measurement) -> dict[str, Any]:
     """The costs of environment and network on one core or the GPU, and the facts of the run."""
-    from fastppo.benchmark import limit
-    from fastppo.machine import limits
-    from fastppo.update import arithmetic
     recorder, start = limit.Recorder(ppo), time.perf_counter()
     for _ in range(2):
         rollout = ppo.collect()
@@ -127,12 +130,6 @@ def measure_limit(ppo, job: Measurement) -> dict[str, Any]:
 
 def run_facts(ppo) -> dict[str, Any]:
     """The resolved settings, the network, and the versions."""
-    import gymnasium
-    import torch
-
-    from fastppo.display.banner import network_text
-    from fastppo.files.run_folder import public_config
-    from fastppo.machine import kernels
     policy = ppo.policy
     return {"config": public_config(ppo.config), "network": network_text(policy, ppo.config),
             "parameters": sum(param.numel() for param in policy.parameters()),
@@ -143,8 +140,6 @@ def run_facts(ppo) -> dict[str, Any]:
 
 def measure_profile(ppo, job: Measurement) -> dict[str, Any]:
     """A trace of some iterations after the first one."""
-    from fastppo.benchmark.peers import Laps
-    from fastppo.benchmark.trace import Stamps, events
     laps, stamps, spans, over = Laps(job.lap), Stamps(ppo), [], False
     signal_ready()
     while not over:
@@ -177,9 +172,6 @@ def signal_ready() -> None:
 
 def measure(job: Measurement) -> dict[str, Any]:
     """The result of `job`."""
-    from fastppo.config import default_of
-    from fastppo.machine import limits
-    from fastppo.ppo import PPO
     with PPO(**{"env_name": default_of("env_name")} | job.settings) as ppo:
         if ppo.config.learner != "kernel":
             limits.keep_freed_memory()  # as the command that trains does
@@ -188,13 +180,12 @@ def measure(job: Measurement) -> dict[str, Any]:
 
 def main() -> None:
     """Runs the job from stdin; prints its result, or the error of fastppo that ended it."""
-    from fastppo.errors import Error
     job = pickle.loads(bytes.fromhex(sys.stdin.readline()))
     sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv
     try:
         found = measure(job)
     except Error as error:
-        found = {"error": [type(error).__name__, error.what, pickle.dumps(error.fix).hex()]}
+        found = {"error": pickle.dumps(error).hex()}
     print(json.dumps(found), flush=True)
 
 

@@ -62,15 +62,6 @@ def head(found: dict[str, Any]) -> list[str]:
         *([] if limit["same_episodes"] else [NOT_REPLAYED])]
 
 
-def parallel_row(found: dict[str, Any]) -> list[str]:
-    """The speedup of bare environments on all cores, without fastppo."""
-    one, cores = found["parallel"], found["machine"]["usable_cores"]
-    return [f"together  {cores} processes, each stepping bare environments, make"
-            f" {one['median']:.2f} ({one['low']:.2f} to {one['high']:.2f}) times the steps of one;",
-            f"          of what the limit would be with {one['median']:.2f} cores the whole loop"
-            f" has {one['share']:.0%}"] if one else []
-
-
 def rows(found: dict[str, Any]) -> list[str]:
     """The table: fastppo's figures, then the other systems'."""
     rounds = found["rounds"]
@@ -106,8 +97,7 @@ def ending(found: dict[str, Any]) -> list[str]:
     others = ", ".join(f"{WHY[name]} {micro(value)}" for name, value in rest)
     return [f"held back by {WHY[first]}: {micro(most)} of the {micro(over)} us that a step takes"
             f" above its limit of {micro(1 / loop['limit'])} us;",
-            f"          then {others}",
-            *parallel_row(found)]
+            f"          then {others}"]
 
 
 def micro(seconds: float) -> str:
