@@ -1,4 +1,4 @@
-"""Computes figures from measurements: medians, limits, shares, and the time above the limit.
+"""Computes figures from measurements: medians, limits, shares, and the parts of a step's time.
 
     limit = cores / (environment + acting + update), each in core seconds per step
     on a GPU: 1 / (environment / cores + acting + update)
@@ -127,24 +127,19 @@ def peer_figure(name: str, rounds: Sequence[dict[str, Any]], ours: float, env_na
                       "" if other_env == env_name else other_env, len(failures), reason)
 
 
-def gaps(session: dict[str, Any], processes: int) -> dict[str, float]:
-    """The parts of a step's time above its limit, in seconds, largest first.
+def parts_of_step(session: dict[str, Any], processes: int) -> dict[str, float]:
+    """The parts of a step's time in the whole loop, in seconds, largest first.
 
-    Their sum is all of it. All are from the round of the median rate (of an even number, the upper
-    one). stepping: the loop around the environments, and their slowdown while several processes
-    run; waiting: collecting minus the workers' own time, which is starting, ending, and waiting for
-    the slowest worker.
+    All are from the round of the median rate (of an even number, the upper one). waiting:
+    collecting minus the workers' own time, which is starting, ending, and waiting for the slowest
+    worker.
     """
     rounds = {one["part"]: one["rounds"] for one in session["measured"]
               if one["processes"] == processes}
     ordered = sorted(rounds["loop"], key=lambda one: one["rate"])
     loop = ordered[len(ordered) // 2]
-    least = shared(session, costs(session, loop["resets"], loop["epochs"]),
-                   cores(session, processes))
-    act = 1 / median(one["rate"] for one in rounds["acting"])
-    found = {"update": loop["update"] - least.update,
-             "acting": act - least.acting,
-             "stepping": loop["busy"] - act - least.environment,
+    acting = 1 / median(one["rate"] for one in rounds["acting"])
+    found = {"update": loop["update"], "acting": acting, "stepping": loop["busy"] - acting,
              "waiting": loop["collect"] - loop["busy"],
              "reports": 1 / loop["rate"] - loop["collect"] - loop["update"]}
     return dict(sorted(found.items(), key=lambda item: -item[1]))
@@ -176,8 +171,7 @@ def session_report(session: dict[str, Any]) -> dict[str, Any]:
                   "reset": median(one["cost"]["reset"] for one in limits),
                   "resets": median(one["resets"] for one in rounds),
                   "same_episodes": all(one["cost"]["same"] for one in limits)},
-        "least": shared(session, least, cores(session, loop.processes))._asdict(),
         "figures": [one._asdict() for one in figures(session)],
         "peers": [one._asdict() for one in peers(session)],
-        "above_limit": gaps(session, loop.processes), "best": loop._asdict(),
+        "seconds": parts_of_step(session, loop.processes), "best": loop._asdict(),
         "command": fastest_command(session), "measured": session["measured"]}

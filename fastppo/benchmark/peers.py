@@ -32,23 +32,21 @@ class Peer(NamedTuple):
     packages: str  # for pip
     part: str  # the part of fastppo that it is compared with
     takes: dict  # supported values of the settings that a session checks; None: any
-    games: dict = {}  # the same, for Atari games only
 
 
 PEERS = {
     "sb3": Peer("Stable-Baselines3", "stable-baselines3", "loop", {
-        "frame_stack": None, "preprocessing": ["atari"], "end_on_life_loss": None,
-        "clip_rewards": None, "model": ["cnn"], "activation": None,
+        "frame_stack": None, "clip_rewards": None, "model": ["cnn"], "activation": None,
         "target_kl": None, "device": None}),
     "rl_games": Peer("rl_games on EnvPool", "rl-games envpool", "loop", {
-        "preprocessing": ["atari"], "activation": ["relu", "elu", "silu", "gelu"]}, {
-        "frame_stack": None, "end_on_life_loss": None, "clip_rewards": None, "model": ["cnn"]}),
+        "activation": ["relu", "elu", "silu", "gelu"]}),
     "sample_factory": Peer("Sample Factory", "sample-factory", "loop", {
-        "preprocessing": ["atari"], "clip_rewards": None, "activation": ["relu", "elu"]}, {
-        "frame_stack": None, "end_on_life_loss": None, "model": ["cnn"]}),
-    "envpool": Peer("EnvPool", "envpool", "environments", {
-        "preprocessing": ["atari"]}, {"frame_stack": None, "end_on_life_loss": None}),
+        "clip_rewards": None, "activation": ["relu", "elu"]}),
+    "envpool": Peer("EnvPool", "envpool", "environments", {}),
 }
+# The same of all systems for Atari games.
+GAMES = {"preprocessing": ["atari"], "frame_stack": None, "end_on_life_loss": None,
+         "clip_rewards": None, "model": ["cnn"]}
 
 
 class Laps:

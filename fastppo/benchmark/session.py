@@ -15,7 +15,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 from fastppo.benchmark.measure_one import Measurement
 from fastppo.benchmark.options import Bench
-from fastppo.benchmark.peers import PEERS
+from fastppo.benchmark.peers import GAMES, PEERS
 from fastppo.config import default_of, having
 from fastppo.errors import ConfigError, Error
 from fastppo.machine import kernels, limits
@@ -150,7 +150,7 @@ def check_peers(peers: dict[str, str | None], job: Measurement) -> None:
 def check_takes(name: str, config: dict[str, Any]) -> None:
     """Raises ConfigError for settings of a resolved `config` that system `name` does not have."""
     system, defaults = PEERS[name], {}
-    takes = system.takes | (system.games if config["preprocessing"] == "atari" else {})
+    takes = system.takes | (GAMES if config["preprocessing"] == "atari" else {})
     for setting in (*having("wrapper"), *CHECKED * (system.part == "loop")):
         default = "mlp" if setting == "model" else default_of(setting)
         values = takes.get(setting, [])

@@ -16,22 +16,18 @@ NOT_REPLAYED = ("          (the environment is not deterministic, so the limit i
 
 def text(found: dict[str, Any]) -> str:
     """The report of figures.session_report as the lines that the command prints."""
-    return "\n".join([*answer(found), "", *head(found), "", *rows(found), "", *ending(found)])
+    return "\n".join([*answer(found), "", *head(found), "", *rows(found)])
 
 
 def answer(found: dict[str, Any]) -> list[str]:
-    """The speed of the fastest whole loop, and the largest part of its time, in two lines."""
-    loop, least, over = found["best"], found["least"], found["above_limit"]
-    parts = {"stepping": least["environment"], "acting": least["acting"],
-             "update": least["update"], "waiting": 0.0, "reports": 0.0}
-    seconds = {name: over[name] + value for name, value in parts.items()}
-    slowest = max(seconds, key=lambda name: seconds[name])
-    count = loop["processes"]
+    """The speed of the fastest whole loop, its command, and the parts of its time."""
+    loop, seconds = found["best"], found["seconds"]
+    count, whole = loop["processes"], sum(seconds.values())
     place = f"{count} worker process{'es' * (count > 1)}" if count else "the main process alone"
-    share = seconds[slowest] / sum(seconds.values())
-    return [f"fastest   {loop['median']:,.0f} steps per second, with {place};"
-            f" {share:.0%} of the time is {WHY[slowest]}",
-            f"          {found['command']}"]
+    parts = [f"{value / whole:.0%} {WHY[name]}" for name, value in seconds.items()]
+    return [f"fastest   {loop['median']:,.0f} steps per second, with {place}",
+            f"          {found['command']}",
+            f"time      {', '.join(parts)}"]
 
 
 def head(found: dict[str, Any]) -> list[str]:
@@ -87,17 +83,6 @@ def peer_rows(one: dict[str, Any], rounds: int) -> list[str]:
     lines = [] if one["median"] is None else [
         f"{title:39}{_spread(one):36}{part:>10}{one['ratio']:>7.2f}x"]
     return lines + [f"{title} failed{rounds_failed}: {one['failed']}"[:WIDTH]] * bool(one["failed"])
-
-
-def ending(found: dict[str, Any]) -> list[str]:
-    """The parts of the time above the limit."""
-    loop, gaps = found["best"], found["above_limit"]
-    over = sum(gaps.values())
-    (first, most), *rest = gaps.items()
-    others = ", ".join(f"{WHY[name]} {micro(value)}" for name, value in rest)
-    return [f"held back by {WHY[first]}: {micro(most)} of the {micro(over)} us that a step takes"
-            f" above its limit of {micro(1 / loop['limit'])} us;",
-            f"          then {others}"]
 
 
 def micro(seconds: float) -> str:
