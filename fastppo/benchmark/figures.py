@@ -4,43 +4,13 @@
     on a GPU: 1 / (environment / cores + acting + update)
 """
 
-import shlex
 from statistics import median
 from typing import Any, NamedTuple, Sequence
 
 from fastppo.benchmark.peers import PEERS
-from fastppo.settings.fixes import format_value, program
 
 TITLES = {"environments": "environments alone", "acting": "acting alone", "update": "update alone",
           "loop": "whole loop"}
-
-
-class Figure(NamedTuple):
-    """Steps per second of one part of training, with a number of worker processes."""
-
-    part: str
-    processes: int
-    median: float
-    low: float
-    high: float
-    limit: float
-    share: float  # median / limit
-
-
-class PeerFigure(NamedTuple):
-    """Another system's steps per second; None where it failed in every round."""
-
-    name: str
-    title: str
-    version: str | None
-    median: float | None
-    low: float | None
-    high: float | None
-    part: str  # the part of fastppo that it is compared with
-    ratio: float | None  # fastppo's median / median
-    env_name: str  # the environment it ran, "" where it is the same
-    failures: int  # rounds that failed
-    failed: str  # the reason of the last failure
 
 
 class Costs(NamedTuple):
@@ -66,28 +36,36 @@ def costs(session: dict[str, Any], resets: float, epochs: float) -> Costs:
     return Costs(env, acting, limits[0]["update_flops"] * epochs / peak)
 
 
-def figure(session: dict[str, Any], measured: dict[str, Any]) -> Figure:
-    """The figure of one measured part, with its limit."""
+def figure(session: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
+    """Steps per second of one measured part, with a number of processes, and its limit."""
     part, count, rounds = measured["part"], measured["processes"], measured["rounds"]
-    rates = [one["rate"] for one in rounds]
     config = session["facts"]["config"]
     least = costs(session, median(one.get("resets", 0.0) for one in rounds),
                   median(one.get("epochs", config["epochs"]) for one in rounds))
     least = shared(session, least, cores(session, count))
     limit = 1 / {"environments": least.environment, "acting": least.acting, "update": least.update,
                  "loop": least.whole}[part]
-    return Figure(part, count, median(rates), min(rates), max(rates), limit, median(rates) / limit)
+    rates = spread(rounds)
+    return {"part": part, "processes": count, **rates, "limit": limit,
+            "share": rates["median"] / limit}
 
 
-def figures(session: dict[str, Any]) -> list[Figure]:
+def spread(rounds: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The median, lowest and highest rate of some rounds."""
+    rates = [one["rate"] for one in rounds]
+    return {"median": median(rates), "low": min(rates), "high": max(rates)}
+
+
+def figures(session: dict[str, Any]) -> list[dict[str, Any]]:
     """All of fastppo's figures, sorted by part."""
     found = [figure(session, one) for one in session["measured"] if one["part"] in TITLES]
-    return sorted(found, key=lambda one: (list(TITLES).index(one.part), one.processes))
+    return sorted(found, key=lambda one: (list(TITLES).index(one["part"]), one["processes"]))
 
 
-def best(session: dict[str, Any]) -> Figure:
+def best(session: dict[str, Any]) -> dict[str, Any]:
     """The figure of the fastest whole loop."""
-    return max((one for one in figures(session) if one.part == "loop"), key=lambda one: one.median)
+    return max((one for one in figures(session) if one["part"] == "loop"),
+               key=lambda one: one["median"])
 
 
 def shared(session: dict[str, Any], least: Costs, count: float) -> Costs:
@@ -102,29 +80,30 @@ def cores(session: dict[str, Any], processes: int) -> int:
     return usable if session["facts"]["native"] else min(max(1, processes), usable)
 
 
-def peers(session: dict[str, Any]) -> list[PeerFigure]:
+def peers(session: dict[str, Any]) -> list[dict[str, Any]]:
     """The other systems' figures, each compared with the best of ours."""
-    ours = {part: max((one.median for one in figures(session) if one.part == part), default=0.0)
-            for part in TITLES}
-    env_name = session["facts"]["config"]["env_name"]
-    return [peer_figure(one["part"], one["rounds"], ours[PEERS[one["part"]].part], env_name)
+    ours = {part: max((one["median"] for one in figures(session) if one["part"] == part),
+                      default=0.0) for part in TITLES}
+    return [peer_figure(one["part"], one["rounds"], ours[PEERS[one["part"]].part],
+                        session["facts"]["config"]["env_name"])
             for one in session["measured"] if one["part"] in PEERS]
 
 
 def peer_figure(name: str, rounds: Sequence[dict[str, Any]], ours: float, env_name: str
-                ) -> PeerFigure:
-    """The figure of system `name` from the rounds in which it did not fail."""
-    peer = PEERS[name]
+                ) -> dict[str, Any]:
+    """The figure of system `name` from the rounds in which it did not fail.
+
+    `ratio` is fastppo's median / its median, None as this where it failed in every round.
+    """
     worked = [one for one in rounds if "rate" in one]
     failures = [one["failed"] for one in rounds if "failed" in one]
-    reason = failures[-1] if failures else ""
-    if not worked:
-        return PeerFigure(name, peer.title, None, None, None, None, peer.part, None, "",
-                          len(failures), reason)
-    rates, other_env = [one["rate"] for one in worked], worked[0].get("env_name", env_name)
-    return PeerFigure(name, peer.title, worked[0].get("version"), median(rates), min(rates),
-                      max(rates), peer.part, ours / median(rates),
-                      "" if other_env == env_name else other_env, len(failures), reason)
+    rates = spread(worked) if worked else dict.fromkeys(("median", "low", "high"))
+    first = worked[0] if worked else {}
+    other_env = first.get("env_name", env_name)
+    return {"name": name, "title": PEERS[name].title, "version": first.get("version"), **rates,
+            "part": PEERS[name].part, "ratio": ours / rates["median"] if worked else None,
+            "env_name": "" if other_env == env_name else other_env,
+            "failures": len(failures), "failed": failures[-1] if failures else ""}
 
 
 def parts_of_step(session: dict[str, Any], processes: int) -> dict[str, float]:
@@ -145,20 +124,11 @@ def parts_of_step(session: dict[str, Any], processes: int) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def fastest_command(session: dict[str, Any]) -> str:
-    """The command line of the fastest number of workers; results do not depend on it."""
-    given = {name: value for name, value in session["settings"].items()
-             if name not in ("run_dir", "logger", "progress", "num_workers", "seed")}
-    given = {"env_name": session["facts"]["config"]["env_name"], **given}
-    flags = [f"--{name}={format_value(value)}" for name, value in given.items()]
-    return f"{program()} {shlex.join([*flags, f'--num_workers={best(session).processes}'])}"
-
-
 def session_report(session: dict[str, Any]) -> dict[str, Any]:
     """The whole session as it is written to JSON: figures in steps per second, costs in seconds."""
     loop = best(session)
     rounds = next(one for one in session["measured"]
-                if one["part"] == "loop" and one["processes"] == loop.processes)["rounds"]
+                if one["part"] == "loop" and one["processes"] == loop["processes"])["rounds"]
     least = costs(session, median(one["resets"] for one in rounds),
                   median(one["epochs"] for one in rounds))
     limits = session["limits"]
@@ -171,7 +141,5 @@ def session_report(session: dict[str, Any]) -> dict[str, Any]:
                   "reset": median(one["cost"]["reset"] for one in limits),
                   "resets": median(one["resets"] for one in rounds),
                   "same_episodes": all(one["cost"]["same"] for one in limits)},
-        "figures": [one._asdict() for one in figures(session)],
-        "peers": [one._asdict() for one in peers(session)],
-        "seconds": parts_of_step(session, loop.processes), "best": loop._asdict(),
-        "command": fastest_command(session), "measured": session["measured"]}
+        "figures": figures(session), "peers": peers(session), "best": loop,
+        "seconds": parts_of_step(session, loop["processes"]), "measured": session["measured"]}

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, Sequence
 
 from fastppo.benchmark.measure_one import Measurement
 from fastppo.benchmark.options import Bench
@@ -24,6 +24,7 @@ from fastppo.settings.fixes import Set
 from fastppo.update.coefficients import scheduled_value
 from fastppo.workers.count import worker_count
 
+Round = dict[tuple[str, int], dict[str, Any]]  # results by part and number of processes
 SESSION_PARTS = "environments", "acting", "update", "loop"
 SCRIPT = str(Path(__file__).with_name("peers.py"))
 PEER_TIMEOUT = 300.0  # seconds for another system's start and one small iteration
@@ -37,20 +38,6 @@ CHECKED = ("model", "activation", "layer_norm", "rnn", "distribution", "sde", "a
            "device")
 
 
-class Key(NamedTuple):
-    """The part and the number of processes of a figure."""
-
-    part: str  # one of SESSION_PARTS, or a peer's name
-    processes: int
-
-
-class Round(NamedTuple):
-    """Everything measured once."""
-
-    limit: dict[str, Any]
-    found: dict[Key, dict[str, Any]]
-
-
 class Child:
     """A fresh process that measures one thing."""
 
@@ -62,10 +49,6 @@ class Child:
             text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.process.stdin.write(pickle.dumps(job).hex() + "\n")
         self.process.stdin.flush()
-
-    def ready(self) -> None:
-        """Waits until it is warm, or has failed."""
-        self.last = self.process.stdout.readline()
 
     def result(self) -> dict[str, Any]:
         """Starts the measurement and waits for its result; raises the error that ended it."""
@@ -87,7 +70,7 @@ def run_jobs(jobs: Sequence[Measurement]) -> list[dict[str, Any]]:
         for job in jobs:
             children.append(Child(job))
         for child in children:
-            child.ready()
+            child.last = child.process.stdout.readline()  # when it is warm, or has failed
         for child in children[:-1]:
             child.process.stdin.write("go\n")
             child.process.stdin.flush()
@@ -182,10 +165,11 @@ def run_session(settings: dict[str, Any], options: Bench,
         report_progress("the other systems")
         check_peers(options.peers, job._replace(settings=settings | {"num_workers": 0}))
     rounds = measure_rounds(job, options, report_progress)
-    return {"rounds": len(rounds), "machine": machine(), "facts": rounds[0].limit["facts"],
-            "settings": settings, "limits": [one.limit for one in rounds],
-            "measured": [{**key._asdict(), "rounds": [one.found[key] for one in rounds]}
-                         for key in rounds[0].found]}
+    return {"rounds": len(rounds), "machine": machine(), "facts": rounds[0]["limit", 0]["facts"],
+            "limits": [one.pop(("limit", 0)) for one in rounds],
+            "measured": [{"part": part, "processes": count,
+                          "rounds": [one[part, count] for one in rounds]}
+                         for part, count in rounds[0]]}
 
 
 def measure_rounds(job: Measurement, options: Bench, report_progress: Callable[[str], None]
@@ -215,19 +199,19 @@ def measure_round(job: Measurement, options: Bench, name: str,
     """Measures everything once, in the round `name`."""
     report_progress(f"{name}: the limit")
     limit, = run_jobs([job._replace(part="limit", settings=job.settings | {"num_workers": 0})])
-    facts, found = limit["facts"], {}
+    facts, found = limit["facts"], {("limit", 0): limit}
     for count in processes(options, job.settings, facts):
         where = f"{count} process{'es' * (count != 1)}" if count else "the main process"
         for part in SESSION_PARTS:
             report_progress(f"{name}: {part}, {where}")
             rates = run_jobs(plan_jobs(job, part, count, facts))
-            found[Key(part, count)] = {**rates[0], "rate": sum(one["rate"] for one in rates)}
+            found[part, count] = {**rates[0], "rate": sum(one["rate"] for one in rates)}
     for system, python in options.peers.items():
         report_progress(f"{name}: {PEERS[system].title}")
-        found[Key(system, -1)] = peer(
+        found[system, -1] = peer(
             system, python, json.dumps(sizes_of(facts["config"], job)),
             None if options.iterations else PEER_TIMEOUT + 100 * options.seconds)
-    return Round(limit, found)
+    return found
 
 
 def profile_trace(settings: dict[str, Any], options: Bench) -> dict[str, Any]:

@@ -20,13 +20,12 @@ def text(found: dict[str, Any]) -> str:
 
 
 def answer(found: dict[str, Any]) -> list[str]:
-    """The speed of the fastest whole loop, its command, and the parts of its time."""
+    """The speed of the fastest whole loop, and the parts of its time."""
     loop, seconds = found["best"], found["seconds"]
     count, whole = loop["processes"], sum(seconds.values())
     place = f"{count} worker process{'es' * (count > 1)}" if count else "the main process alone"
     parts = [f"{value / whole:.0%} {WHY[name]}" for name, value in seconds.items()]
     return [f"fastest   {loop['median']:,.0f} steps per second, with {place}",
-            f"          {found['command']}",
             f"time      {', '.join(parts)}"]
 
 
