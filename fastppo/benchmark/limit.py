@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Sequence
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
 
 from fastppo.envs.make import make_envs
 from fastppo.machine import kernels
@@ -22,7 +21,6 @@ from fastppo.machine.kernels import Purpose
 from fastppo.networks.frame_stacks import stored_rows
 from fastppo.spaces.leaves import leaf_arrays
 from fastppo.spaces.observations import ObservationLayout
-from fastppo.stepping.native_vector import autoreset_mode
 
 WRAPPERS = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker)
 
@@ -127,7 +125,10 @@ def env_cost(ppo, recorder: Recorder, seconds: float) -> Cost:
 
 
 def vector_cost(ppo, recorder: Recorder, seconds: float, cores: int) -> Cost:
-    """The median cost of a native vector environment, which steps on all `cores` and autoresets."""
+    """The median cost of a native vector environment, which steps on all `cores` and autoresets.
+
+    A row in which an environment begins its next episode counts as a step.
+    """
     env, (act, _, _, valid) = ppo.source.vector, recorder.rollouts[-1]
     act[~valid] = act[valid][0]  # these steps are resets, but their actions must be legal, too
     stacked = ppo.policy.actions.stacked
@@ -135,20 +136,8 @@ def vector_cost(ppo, recorder: Recorder, seconds: float, cores: int) -> Cost:
     env.reset(seed=ppo.config.seed)
     while not costs or time.perf_counter() < end:
         start = time.perf_counter()
-        steps = step_vector(env, rows)
+        for row in rows:
+            env.step(row)
         end = end or time.perf_counter() + seconds
-        costs.append((time.perf_counter() - start) * cores / steps)
+        costs.append((time.perf_counter() - start) * cores / (len(rows) * env.num_envs))
     return Cost(float(np.median(costs)), 0.0, True)
-
-
-def step_vector(env: VectorEnv, rows: Sequence[np.ndarray]) -> int:
-    """Steps a vector environment by `rows` of actions; returns the steps that were no resets."""
-    mode, ends = autoreset_mode(env), [0]
-    for row in rows:
-        _, _, term, trunc, _ = env.step(row)
-        if mode == AutoresetMode.SAME_STEP:
-            continue
-        ends.append(int((ended := term | trunc).sum()))
-        if mode == AutoresetMode.DISABLED and ends[-1]:
-            env.reset(options={"reset_mask": ended})
-    return len(rows) * env.num_envs - sum(ends[:-1]) * (mode == AutoresetMode.NEXT_STEP)

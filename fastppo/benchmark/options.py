@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fastppo.errors import ConfigError
-from fastppo.machine.ranks import rank_count
 from fastppo.settings.fixes import Omit, Set
 
 
@@ -46,9 +45,6 @@ class Bench:
                 raise ConfigError(f"{name} is {value}, but must be above 0", Omit(name))
         if self.processes is not None and (not self.processes or min(self.processes) < 0):
             raise ConfigError("processes must be whole numbers, 0 or more", Set(processes=(1, 2)))
-        if rank_count() > 1:
-            raise ConfigError("bench measures one process, and torchrun has started"
-                              f" {rank_count()}", "run it without torchrun")
         for text in self.against_python or ():
             name, _, python = text.partition("=")
             if name not in (self.against or ()) or not shutil.which(python):

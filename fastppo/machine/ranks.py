@@ -107,17 +107,12 @@ def _backends(backend: str, device_ids: Sequence[int] | None) -> str:
     Raises ConfigError if NCCL is asked for, and missing or for ranks that share a GPU.
     """
     import torch.distributed as dist
-    nccl = limits.gpus() > 0 and dist.is_nccl_available()
-    if backend == "nccl" and not nccl:
-        raise ConfigError("backend=nccl needs an NVIDIA GPU and a torch with NCCL",
-                          Set(backend="gloo"))
     numbers = [device_ids[i % len(device_ids)] for i in range(ranks_here())] if device_ids else []
-    shared = len({*numbers}) < len(numbers)
-    if backend == "nccl" and shared:
-        raise ConfigError(f"backend=nccl needs a GPU for each process, and device_ids are"
-                          f" {', '.join(map(str, device_ids or ()))} for {ranks_here()} of them",
+    nccl = limits.gpus() > 0 and dist.is_nccl_available() and len({*numbers}) == len(numbers)
+    if backend == "nccl" and not nccl:
+        raise ConfigError("backend=nccl needs a GPU for each process, and a torch with NCCL",
                           Set(backend="gloo"))
-    return "cpu:gloo,cuda:nccl" if nccl and backend != "gloo" and not shared else "gloo"
+    return "cpu:gloo,cuda:nccl" if nccl and backend != "gloo" else "gloo"
 
 
 def rank_of_process() -> int:

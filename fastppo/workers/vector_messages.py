@@ -35,16 +35,12 @@ class LocalBackend(VectorStepper):
         """The infos of the step."""
         return self.infos
 
-    def ask(self, method: str, arguments: Sequence[tuple]) -> list:
-        """The reply of a method of the stepper, as a list."""
-        return [getattr(self, method)(*arguments[0])]
-
     def tell(self, method: str, arguments: Sequence[tuple]) -> None:
         """Calls a method of the stepper."""
-        self.replies = self.ask(method, arguments)
+        self.replies = [getattr(self, method)(*arguments[0])]
 
     def hear(self, timeout: float | None = None) -> list:
-        """The reply of the method."""
+        """The reply of the method, as a list."""
         return self.replies
 
 
@@ -70,13 +66,8 @@ class WorkerBackend:
             infos.update(reply)
         return infos
 
-    def ask(self, method: str, arguments: Sequence[tuple]) -> list:
-        """Calls a method of every worker's stepper with its own arguments; returns the replies."""
-        self.tell(method, arguments)
-        return self.hear()
-
     def tell(self, method: str, arguments: Sequence[tuple]) -> None:
-        """Makes every worker call a method of its stepper."""
+        """Makes every worker call a method of its stepper with its own arguments."""
         messages = [protocol.pickled_by_value((method, each), "this value") for each in arguments]
         self.team.finish_last()  # after an interrupt, a command may still run
         for worker, message in zip(self.team.workers, messages):

@@ -12,10 +12,8 @@ from pathlib import Path
 from unittest import mock
 
 import gymnasium as gym
-import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode
 
 from fastppo.arguments import command_line
 from fastppo.benchmark import figures, limit, measure_one, peers, session, table, trace
@@ -78,16 +76,6 @@ def test_an_environments_own_wrappers_stay_in_the_limit():
 
     env = limit.without_wrappers(gym.wrappers.TimeLimit(Twice(gym.make("CartPole-v1")), 5))
     assert type(env) is Twice
-
-
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_a_reset_that_takes_a_row_of_a_vector_environment_is_no_step_of_its_limit(mode):
-    env = gym.make_vec("CartPole-v1", 2, "sync", vector_kwargs={"autoreset_mode": mode},
-                       max_episode_steps=4)
-    env.reset(seed=1)
-    found = limit.step_vector(env, [np.array([0, 1])] * 11)  # ends at steps 4 and 9, or 4 and 8
-    assert found == 22 - 4 * (mode == AutoresetMode.NEXT_STEP)
-    env.close()
 
 
 def test_a_limit_is_the_cores_over_what_a_step_costs_one_of_them():
