@@ -20,11 +20,6 @@ class Costs(NamedTuple):
     acting: float
     update: float
 
-    @property
-    def whole(self) -> float:
-        """The sum of all parts."""
-        return sum(self)
-
 
 def costs(session: dict[str, Any], resets: float, epochs: float) -> Costs:
     """The least costs of a step, for this number of resets per step and of epochs."""
@@ -44,7 +39,7 @@ def figure(session: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
                   median(one.get("epochs", config["epochs"]) for one in rounds))
     least = shared(session, least, cores(session, count))
     limit = 1 / {"environments": least.environment, "acting": least.acting, "update": least.update,
-                 "loop": least.whole}[part]
+                 "loop": sum(least)}[part]
     rates = spread(rounds)
     return {"part": part, "processes": count, **rates, "limit": limit,
             "share": rates["median"] / limit}

@@ -36,15 +36,10 @@ class Measurement(NamedTuple):
     seconds: float
     iterations: int | None  # instead of seconds
 
-    @property
-    def lap(self) -> dict[str, Any]:
-        """The length, as peers.Laps takes it."""
-        return {"seconds": self.seconds, "iterations": self.iterations}
-
 
 def measure_loop(ppo, job: Measurement) -> dict[str, Any]:
     """Steps per second of the whole training, and seconds per step of its parts."""
-    laps, marks, stamps = Laps(job.lap), [], Stamps(ppo)
+    laps, marks, stamps = Laps(job._asdict()), [], Stamps(ppo)
 
     def mark(ppo, stats) -> bool:
         rollouts = [end - start for _, name, start, end in stamps.new() if name == "rollout"]
@@ -63,7 +58,7 @@ def measure_loop(ppo, job: Measurement) -> dict[str, Any]:
 
 def measure_environments(ppo, job: Measurement) -> dict[str, Any]:
     """Steps per second of the environments under random actions, in their processes."""
-    laps, vec = Laps(job.lap), ppo.collector.vec
+    laps, vec = Laps(job._asdict()), ppo.collector.vec
     vec = vec.vec if isinstance(vec, MirroredEnvs) else vec  # without copies to a device
     length, valid, steps, resets = ppo.arena["length"], ppo.arena["valid"], 0, 0
 
@@ -89,7 +84,7 @@ def measure_acting(ppo, job: Measurement) -> dict[str, Any]:
     groups = getattr(vec, "groups", [range(ppo.config.num_envs)])  # a native vector has one group
     actor.start(0)
     signal_ready()
-    laps, steps = Laps(job.lap), 0
+    laps, steps = Laps(job._asdict()), 0
     while not laps.over(steps):
         for t in range(ppo.config.num_steps):
             for group in groups:
@@ -100,7 +95,7 @@ def measure_acting(ppo, job: Measurement) -> dict[str, Any]:
 
 def measure_update(ppo, job: Measurement) -> dict[str, Any]:
     """Steps per second of updates on one recorded rollout."""
-    rollout, laps, steps, epochs = ppo.collect(), Laps(job.lap), 0, []
+    rollout, laps, steps, epochs = ppo.collect(), Laps(job._asdict()), 0, []
     signal_ready()
     while not epochs or not laps.over(steps):
         stats = ppo.update(rollout)
@@ -140,7 +135,7 @@ def run_facts(ppo) -> dict[str, Any]:
 
 def measure_profile(ppo, job: Measurement) -> dict[str, Any]:
     """A trace of some iterations after the first one."""
-    laps, stamps, spans, over = Laps(job.lap), Stamps(ppo), [], False
+    laps, stamps, spans, over = Laps(job._asdict()), Stamps(ppo), [], False
     signal_ready()
     while not over:
         start = time.monotonic_ns()

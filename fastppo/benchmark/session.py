@@ -156,14 +156,10 @@ def run_session(settings: dict[str, Any], options: Bench,
     Returns the session that figures.session_report takes; after a KeyboardInterrupt that of the
     rounds that are complete.
     """
-    settings = without_output(settings)
-    if settings.get("device") == "auto":  # which other systems do not know
-        facts, = run_jobs([Measurement("facts", settings, options.seconds, options.iterations)])
-        settings["device"] = facts["config"]["device"]
-    job = Measurement("", settings, options.seconds, options.iterations)
+    job = Measurement("", without_output(settings), options.seconds, options.iterations)
     if options.peers:
         report_progress("the other systems")
-        check_peers(options.peers, job._replace(settings=settings | {"num_workers": 0}))
+        check_peers(options.peers, job._replace(settings=job.settings | {"num_workers": 0}))
     rounds = measure_rounds(job, options, report_progress)
     return {"rounds": len(rounds), "machine": machine(), "facts": rounds[0]["limit", 0]["facts"],
             "limits": [one.pop(("limit", 0)) for one in rounds],
@@ -258,7 +254,7 @@ def sizes_of(config: dict[str, Any], job: Measurement) -> dict[str, Any]:
     """
     rows = config["num_envs"] * config["num_steps"]
     first = {name: scheduled_value(name, config[name], 1.0) for name in ("lr", "entropy_coef")}
-    return {**config, **first, **job.lap, "rows": rows,
+    return {**config, **first, "seconds": job.seconds, "iterations": job.iterations, "rows": rows,
             "env_kwargs": job.settings.get("env_kwargs") or {}, "cores": limits.usable_cores(),
             "minibatch": rows // config["num_minibatches"]}
 

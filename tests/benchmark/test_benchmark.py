@@ -324,23 +324,6 @@ def test_what_cannot_be_measured_is_said_with_a_fix(argv, words, monkeypatch, ca
     assert words in capsys.readouterr().err
 
 
-def test_all_parts_of_a_session_are_on_the_device_that_was_chosen_once(monkeypatch):
-    asked = []
-
-    def run(jobs):
-        asked.extend((job.part, job.settings["device"]) for job in jobs)
-        return [{"config": {"device": "cuda"}}]
-
-    def rounds(job, options, report_progress):
-        assert job.settings["device"] == "cuda" and job.settings["run_dir"] is None
-        raise KeyboardInterrupt
-    monkeypatch.setattr(session, "run_jobs", run)
-    monkeypatch.setattr(session, "measure_rounds", rounds)
-    with pytest.raises(KeyboardInterrupt):
-        session.run_session({"env_name": "CartPole-v1", "device": "auto"}, Bench())
-    assert asked == [("facts", "auto")]
-
-
 def test_a_system_that_is_not_installed_is_an_error_with_the_line_that_installs_it(
         trainer, monkeypatch):
     facts = measure_one.run_facts(trainer("CartPole-v1"))
@@ -581,5 +564,5 @@ def test_the_table_says_how_many_cores_a_limit_is_of(native, words):
     held["facts"]["native"] = native
     found = figures.session_report(held)
     assert words in table.text(found)
-    costs = figures.costs(held, 0.1, 2.0).whole
+    costs = sum(figures.costs(held, 0.1, 2.0))
     assert found["best"]["limit"] == pytest.approx((2 if native else 1) / costs)
