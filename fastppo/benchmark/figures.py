@@ -134,7 +134,6 @@ def session_report(session: dict[str, Any]) -> dict[str, Any]:
                   "peak_flops": max(one["peak"] for one in limits),
                   "step": median(one["cost"]["step"] for one in limits),
                   "reset": median(one["cost"]["reset"] for one in limits),
-                  "resets": median(one["resets"] for one in rounds),
-                  "same_episodes": all(one["cost"]["same"] for one in limits)},
+                  "resets": median(one["resets"] for one in rounds)},
         "figures": figures(session), "peers": peers(session), "best": loop,
         "seconds": parts_of_step(session, loop["processes"]), "measured": session["measured"]}

@@ -10,9 +10,6 @@ WHY = {"update": "the update", "acting": "acting", "stepping": "stepping the env
 
 WIDTH = 120  # longest line of another system's error
 
-NOT_REPLAYED = ("          (the environment is not deterministic, so the limit is timed on other"
-                " episodes than the recorded ones)")
-
 
 def text(found: dict[str, Any]) -> str:
     """The report of figures.session_report as the lines that the command prints."""
@@ -53,8 +50,7 @@ def head(found: dict[str, Any]) -> list[str]:
         f"          environment {micro(limit['environment'])} (step {micro(limit['step'])}{reset})",
         f"          acting      {micro(limit['acting'])} ({limit['act_flops']:,} FLOP at"
         f" {peak:.0f} GFLOP/s, the peak of {config['precision']} GEMM here)",
-        f"          update      {micro(limit['update'])} ({limit['update_flops']:,} FLOP an epoch)",
-        *([] if limit["same_episodes"] else [NOT_REPLAYED])]
+        f"          update      {micro(limit['update'])} ({limit['update_flops']:,} FLOP an epoch)"]
 
 
 def rows(found: dict[str, Any]) -> list[str]:

@@ -36,7 +36,7 @@ def measure(ppo, part, iterations=2, monkeypatch=None):
 
 def made(rates, count=2, **loop):
     """A session as session.run returns it, of steps that cost 3 us, 2 us of them environment."""
-    limits = [{"cost": {"step": 1.5e-6, "reset": 5e-6, "same": True}, "act_flops": 100,
+    limits = [{"cost": {"step": 1.5e-6, "reset": 5e-6}, "act_flops": 100,
                "update_flops": 225, "peak": 1e9, "facts": {}}]
     config = {"env_name": "CartPole-v1", "num_envs": 4, "num_steps": 1, "epochs": 2,
               "num_minibatches": 1, "hidden_sizes": (8,), "model": "mlp", "acting": "local",
@@ -65,8 +65,10 @@ def test_the_limit_plays_the_recorded_episodes_again_without_gymnasiums_wrappers
         assert type(bare) is type(bare.unwrapped)
         episodes = recorder.episodes(e)
         assert sum(len(one.actions) for one in episodes) == 80 and len(episodes) > 4
-        assert limit.replays_exactly(bare, episodes)
-        assert not limit.replays_exactly(bare, [episodes[1]._replace(seed=episodes[0].seed)])
+        for episode in episodes[:-1]:  # the last one is unfinished
+            bare.reset(seed=episode.seed)
+            ends = [any(bare.step(action)[2:4]) for action in episode.actions]
+            assert not any(ends[:-1]) and (ends[-1] or len(ends) == 15)  # without the TimeLimit
 
 
 def test_an_environments_own_wrappers_stay_in_the_limit():
@@ -248,7 +250,7 @@ def test_the_verb_measures_and_says_it_as_a_table_and_as_json(fresh, tmp_path, m
         assert 0 < row["median"] and 0 < row["limit"]
         assert row["share"] == row["median"] / row["limit"]
     assert {"environment", "acting", "update", "peak_flops", "step", "reset"} <= set(found["limit"])
-    assert found["limit"]["same_episodes"] and math.isfinite(sum(found["seconds"].values()))
+    assert math.isfinite(sum(found["seconds"].values()))
     for word in ("whole loop", "share", "limit", "time   ", "fastest  "):
         assert word in out
     assert list(tmp_path.iterdir()) == [tmp_path / "found.json"]
