@@ -45,8 +45,8 @@ PEERS = {
     "envpool": Peer("EnvPool", "envpool", "environments", {}),
 }
 # The same of all systems for Atari games.
-GAMES = {"preprocessing": ["atari"], "frame_stack": None, "end_on_life_loss": None,
-         "clip_rewards": None, "model": ["cnn"]}
+ATARI_TAKES = {"preprocessing": ["atari"], "frame_stack": None, "end_on_life_loss": None,
+               "clip_rewards": None, "model": ["cnn"]}
 
 
 class Laps:

@@ -15,7 +15,7 @@ from typing import Any, Callable, Sequence
 
 from fastppo.benchmark.measure_one import Measurement
 from fastppo.benchmark.options import Bench
-from fastppo.benchmark.peers import GAMES, PEERS
+from fastppo.benchmark.peers import ATARI_TAKES, PEERS
 from fastppo.config import default_of, having
 from fastppo.errors import ConfigError, Error
 from fastppo.machine import kernels, limits
@@ -91,8 +91,11 @@ def peer(name: str, python: str | None, arguments: str, limit: float | None = PE
     env = {**os.environ, **dict.fromkeys(THREAD_LIMITS, "1")}
     command = [python or sys.executable, "-W", "ignore", SCRIPT, name, arguments]
     with tempfile.TemporaryFile("w+", errors="replace") as out:
-        process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out,
-                                   stderr=subprocess.STDOUT, process_group=0)
+        try:
+            process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out,
+                                       stderr=subprocess.STDOUT, process_group=0)
+        except OSError as error:
+            return {"failed": str(error)}
         try:
             process.wait(limit)
         except subprocess.TimeoutExpired:
@@ -133,7 +136,7 @@ def check_peers(peers: dict[str, str | None], job: Measurement) -> None:
 def check_takes(name: str, config: dict[str, Any]) -> None:
     """Raises ConfigError for settings of a resolved `config` that system `name` does not have."""
     system, defaults = PEERS[name], {}
-    takes = system.takes | (GAMES if config["preprocessing"] == "atari" else {})
+    takes = system.takes | (ATARI_TAKES if config["preprocessing"] == "atari" else {})
     for setting in (*having("wrapper"), *CHECKED * (system.part == "loop")):
         default = "mlp" if setting == "model" else default_of(setting)
         values = takes.get(setting, [])

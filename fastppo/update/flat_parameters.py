@@ -89,7 +89,9 @@ def trained_parameters(net: nn.Module) -> list[nn.Parameter]:
 @contextmanager
 def restored_on_error(parts: Sequence[Any]) -> Iterator[None]:
     """Restores the `state` of all parts if the block raises anything, an interrupt included."""
-    with restored_at_end(parts) as undo:
+    with ExitStack() as undo:
+        for part in parts:
+            undo.callback(part.restore, part.state)
         yield
         undo.pop_all()
 

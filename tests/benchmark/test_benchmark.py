@@ -316,7 +316,6 @@ def test_an_error_of_the_environments_ends_the_measurement_with_its_text():
     (["--json=."], "cannot write . (a folder)"),
     (["--profile=."], "cannot write . (a folder)"),
     (["--vec=native", "--num_workers=2"], "leave --num_workers out"),
-    (["--against=sb3", "--against_python=sb3=/no/such/python"], "sb3=/no/such/python"),
 ])
 def test_what_cannot_be_measured_is_said_with_a_fix(argv, words, monkeypatch, capsys):
     monkeypatch.setattr(session, "run_jobs", None)  # nothing is measured before
@@ -412,6 +411,7 @@ def test_a_system_that_raises_or_dies_says_so_in_a_line(tmp_path, monkeypatch):
     sizes = json.dumps({"env_name": "nowhere:Env"})
     if importlib.util.find_spec("stable_baselines3"):
         assert session.peer("sb3", None, sizes[1:])["failed"].startswith("JSONDecodeError: ")
+    assert "No such file" in session.peer("sb3", "/no/such/python", sizes)["failed"]
     dying = tmp_path / "python"
     dying.write_text("#!/bin/sh\necho 'their last words'\nexit 3\n")
     dying.chmod(0o755)
