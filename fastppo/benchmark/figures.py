@@ -5,7 +5,7 @@
 """
 
 from statistics import median
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Sequence
 
 from fastppo.benchmark.peers import PEERS
 
@@ -13,36 +13,33 @@ TITLES = {"environments": "environments alone", "acting": "acting alone", "updat
           "loop": "whole loop"}
 
 
-class Costs(NamedTuple):
-    """The least time that a step takes, in seconds: of one core, or of the GPU."""
+def costs(session: dict[str, Any], resets: float, epochs: float) -> dict[str, float]:
+    """The least seconds of a core, or of the GPU, for the parts of a step.
 
-    environment: float
-    acting: float
-    update: float
-
-
-def costs(session: dict[str, Any], resets: float, epochs: float) -> Costs:
-    """The least costs of a step, for this number of resets per step and of epochs."""
+    For this number of resets per step and of epochs.
+    """
     limits, config = session["limits"], session["facts"]["config"]
     peak = max(one["peak"] for one in limits)
     env = median(one["cost"]["step"] for one in limits) + resets * median(
         one["cost"]["reset"] for one in limits)
     acting = limits[0]["act_flops"] * (1 + 1 / config["num_steps"]) / peak
-    return Costs(env, acting, limits[0]["update_flops"] * epochs / peak)
+    return {"environment": env, "acting": acting,
+            "update": limits[0]["update_flops"] * epochs / peak}
 
 
 def figure(session: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
     """Steps per second of one measured part, with a number of processes, and its limit."""
     part, count, rounds = measured["part"], measured["processes"], measured["rounds"]
-    config = session["facts"]["config"]
-    least = costs(session, median(one.get("resets", 0.0) for one in rounds),
-                  median(one.get("epochs", config["epochs"]) for one in rounds))
-    least = shared(session, least, cores(session, count))
-    limit = 1 / {"environments": least.environment, "acting": least.acting, "update": least.update,
-                 "loop": sum(least)}[part]
-    rates = spread(rounds)
+    config, rates, used = session["facts"]["config"], spread(rounds), cores(session, count)
+    resets = median(one.get("resets", 0.0) for one in rounds)
+    least = costs(session, resets, median(one.get("epochs", config["epochs"]) for one in rounds))
+    network = used if config["device"] == "cpu" else 1  # a GPU is one device
+    env, acting, update = (least["environment"] / used, least["acting"] / network,
+                           least["update"] / network)
+    limit = 1 / {"environments": env, "acting": acting, "update": update,
+                 "loop": env + acting + update}[part]
     return {"part": part, "processes": count, **rates, "limit": limit,
-            "share": rates["median"] / limit}
+            "share": rates["median"] / limit, "costs": least, "resets": resets}
 
 
 def spread(rounds: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -61,12 +58,6 @@ def best(session: dict[str, Any]) -> dict[str, Any]:
     """The figure of the fastest whole loop."""
     return max((one for one in figures(session) if one["part"] == "loop"),
                key=lambda one: one["median"])
-
-
-def shared(session: dict[str, Any], least: Costs, count: float) -> Costs:
-    """The costs of a step that `count` cores share; a GPU is one device, whatever they are."""
-    of_network = count if session["facts"]["config"]["device"] == "cpu" else 1
-    return Costs(least.environment / count, least.acting / of_network, least.update / of_network)
 
 
 def cores(session: dict[str, Any], processes: int) -> int:
@@ -121,19 +112,14 @@ def parts_of_step(session: dict[str, Any], processes: int) -> dict[str, float]:
 
 def session_report(session: dict[str, Any]) -> dict[str, Any]:
     """The whole session as it is written to JSON: figures in steps per second, costs in seconds."""
-    loop = best(session)
-    rounds = next(one for one in session["measured"]
-                if one["part"] == "loop" and one["processes"] == loop["processes"])["rounds"]
-    least = costs(session, median(one["resets"] for one in rounds),
-                  median(one["epochs"] for one in rounds))
-    limits = session["limits"]
+    loop, limits = best(session), session["limits"]
     return {
         "machine": session["machine"], **session["facts"], "rounds": session["rounds"],
-        "limit": {**least._asdict(), "act_flops": limits[0]["act_flops"],
+        "limit": {**loop["costs"], "act_flops": limits[0]["act_flops"],
                   "update_flops": limits[0]["update_flops"],
                   "peak_flops": max(one["peak"] for one in limits),
                   "step": median(one["cost"]["step"] for one in limits),
                   "reset": median(one["cost"]["reset"] for one in limits),
-                  "resets": median(one["resets"] for one in rounds)},
+                  "resets": loop["resets"]},
         "figures": figures(session), "peers": peers(session), "best": loop,
         "seconds": parts_of_step(session, loop["processes"]), "measured": session["measured"]}

@@ -29,13 +29,6 @@ class Episode(NamedTuple):
     actions: list[Any]
 
 
-class Cost(NamedTuple):
-    """The time that one core spends on an environment, in seconds."""
-
-    step: float
-    reset: float
-
-
 class Recorder:
     """The episodes of a run by environment, from its rollouts in order."""
 
@@ -82,8 +75,8 @@ def time_episodes(env: gym.Env, episodes: Sequence[Episode]) -> tuple[float, flo
     return step_seconds / steps, reset_seconds / len(episodes)
 
 
-def env_cost(ppo, recorder: Recorder, seconds: float) -> Cost:
-    """The median cost of replaying the recorded episodes, one environment after another."""
+def env_cost(ppo, recorder: Recorder, seconds: float) -> dict[str, float]:
+    """The median seconds of a core for a step and a reset of the recorded episodes, replayed."""
     envs = [without_wrappers(env) for env in make_envs(ppo.source.factories)]
     costs, end = [], time.perf_counter() + seconds
     while not costs or time.perf_counter() < end:
@@ -92,10 +85,10 @@ def env_cost(ppo, recorder: Recorder, seconds: float) -> Cost:
     for env in envs:
         env.close()
     step, reset = np.median(costs, axis=0)
-    return Cost(float(step), float(reset))
+    return {"step": float(step), "reset": float(reset)}
 
 
-def vector_cost(ppo, recorder: Recorder, seconds: float, cores: int) -> Cost:
+def vector_cost(ppo, recorder: Recorder, seconds: float, cores: int) -> dict[str, float]:
     """The median cost of a native vector environment, which steps on all `cores` and autoresets.
 
     A row in which an environment begins its next episode counts as a step.
@@ -111,4 +104,4 @@ def vector_cost(ppo, recorder: Recorder, seconds: float, cores: int) -> Cost:
             env.step(row)
         end = end or time.perf_counter() + seconds
         costs.append((time.perf_counter() - start) * cores / (len(rows) * env.num_envs))
-    return Cost(float(np.median(costs)), 0.0)
+    return {"step": float(np.median(costs)), "reset": 0.0}

@@ -118,7 +118,7 @@ def measure_limit(ppo, job: Measurement) -> dict[str, Any]:
     cost = limit.vector_cost(ppo, recorder, job.seconds, limits.usable_cores()) if native else \
         limit.env_cost(ppo, recorder, job.seconds)
     act, both = arithmetic.flops(ppo.policy)
-    return {"cost": cost._asdict(), "act_flops": act, "update_flops": both,
+    return {"cost": cost, "act_flops": act, "update_flops": both,
             "peak": arithmetic.peak(ppo.config.device, ppo.config.precision),
             "facts": run_facts(ppo)}
 

@@ -22,7 +22,6 @@ from fastppo.machine import kernels, limits
 from fastppo.machine.child_env import THREAD_LIMITS
 from fastppo.settings.fixes import Set
 from fastppo.update.coefficients import scheduled_value
-from fastppo.workers.count import worker_count
 
 Round = dict[tuple[str, int], dict[str, Any]]  # results by part and number of processes
 SESSION_PARTS = "environments", "acting", "update", "loop"
@@ -229,7 +228,7 @@ def processes(options: Bench, settings: dict[str, Any], facts: dict[str, Any]) -
     if facts["native"] or not kernels.COMPILED:
         return [0]
     if options.processes or workers not in (None, "auto"):
-        return sorted({worker_count(count, envs, bool) for count in options.processes or [workers]})
+        return sorted({min(count, envs) for count in options.processes or [workers]})
     cores = min(limits.usable_cores(), envs)
     return sorted({*(1 << i for i in range(cores.bit_length())), cores})
 

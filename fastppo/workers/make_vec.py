@@ -136,11 +136,11 @@ class SharedVectorEnv(VectorEnv):
         Raises multiprocessing.TimeoutError after `timeout` seconds; None: never.
         """
         self._check_pending("step")
-        step_infos = self._call_backend(self.backend.wait, timeout)
+        replies = self._call_backend(self.backend.hear, timeout)
         if self.plan.mode is AutoresetMode.DISABLED:
             np.logical_or(self._term, self._trunc, out=self._needs_reset)
         result = (self._observations(), self._rew.copy(), self._term.copy(), self._trunc.copy(),
-                  self._merged(step_infos))
+                  self._merged(replies))
         self._pending = ""  # last: until here, an interrupted call can be repeated
         return result
 
@@ -302,9 +302,10 @@ class SharedVectorEnv(VectorEnv):
         arrays = [rows.copy() for rows in self._obs] if self.copy else self._obs
         return build_structure(self.single_observation_space, iter(arrays))
 
-    def _merged(self, step_infos: StepInfos) -> dict[str, Any]:
+    def _merged(self, replies: list[StepInfos]) -> dict[str, Any]:
         """The infos of all environments as one dict of arrays and masks, as in Gymnasium."""
         infos, ended = {}, ()
+        step_infos = {e: found for reply in replies for e, found in reply.items()}
         if self.plan.mode is AutoresetMode.SAME_STEP:
             ended = np.flatnonzero(self._term | self._trunc).tolist()
         for e in sorted({*step_infos, *ended}):

@@ -13,7 +13,7 @@ from fastppo.envs.make import Factory
 from fastppo.machine.arena import Arena, Spec
 from fastppo.workers import protocol
 from fastppo.workers.team import WorkerTeam
-from fastppo.workers.vector_stepper import StepInfos, VectorSpec, VectorStepper
+from fastppo.workers.vector_stepper import VectorSpec, VectorStepper
 from fastppo.workers.worker_loop import WorkerSync
 
 IDLE_SPIN_NS = 300_000  # a small policy's time between two steps
@@ -29,18 +29,14 @@ class LocalBackend(VectorStepper):
 
     def post(self) -> None:
         """Takes a step."""
-        self.infos = self.step()
-
-    def wait(self, timeout: float | None = None) -> StepInfos:
-        """The infos of the step."""
-        return self.infos
+        self.replies = [self.step()]
 
     def tell(self, method: str, arguments: Sequence[tuple]) -> None:
         """Calls a method of the stepper."""
         self.replies = [getattr(self, method)(*arguments[0])]
 
     def hear(self, timeout: float | None = None) -> list:
-        """The reply of the method, as a list."""
+        """The infos of the step, or the reply of the method, as a list."""
         return self.replies
 
 
@@ -58,14 +54,6 @@ class WorkerBackend:
         self.number += 1
         self.team.post(protocol.STEP, self.number)
 
-    def wait(self, timeout: float | None = None) -> StepInfos:
-        """Waits for the end of the step; can be repeated after an interrupt or a timeout."""
-        self.team.finish_last(timeout)
-        infos = {}
-        for reply in self._replies():
-            infos.update(reply)
-        return infos
-
     def tell(self, method: str, arguments: Sequence[tuple]) -> None:
         """Makes every worker call a method of its stepper with its own arguments."""
         messages = [protocol.pickled_by_value((method, each), "this value") for each in arguments]
@@ -76,18 +64,14 @@ class WorkerBackend:
         self.team.post(protocol.ASK, self.number)
 
     def hear(self, timeout: float | None = None) -> list:
-        """Waits for the replies; can be repeated after an interrupt or a timeout."""
+        """The replies of those that reply; can be repeated after an interrupt or a timeout."""
         self.team.finish_last(timeout)
-        return self._replies()
+        return [worker.mailbox.read()
+                for worker, replied in zip(self.team.workers, self.replied) if replied]
 
     def close(self) -> None:
         """Stops the processes."""
         self.team.close()
-
-    def _replies(self) -> list:
-        """The messages of the workers that have replied."""
-        return [worker.mailbox.read()
-                for worker, replied in zip(self.team.workers, self.replied) if replied]
 
 
 class WorkerEndpoint:

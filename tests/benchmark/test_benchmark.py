@@ -566,5 +566,5 @@ def test_the_table_says_how_many_cores_a_limit_is_of(native, words):
     held["facts"]["native"] = native
     found = figures.session_report(held)
     assert words in table.text(found)
-    costs = sum(figures.costs(held, 0.1, 2.0))
+    costs = sum(figures.costs(held, 0.1, 2.0).values())
     assert found["best"]["limit"] == pytest.approx((2 if native else 1) / costs)
