@@ -14,15 +14,10 @@ from typing import Any, NamedTuple, Sequence
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
 
 from fastppo.envs.make import make_envs
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
-from fastppo.networks.frame_stacks import stored_rows
-from fastppo.spaces.leaves import leaf_arrays
-from fastppo.spaces.observations import ObservationLayout
-from fastppo.stepping.native_vector import autoreset_mode
 
 WRAPPERS = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker)
 
@@ -32,39 +27,28 @@ class Episode(NamedTuple):
 
     seed: int
     actions: list[Any]
-    obs: np.ndarray  # [k ...] the observation after each action but the last one
-
-
-class Cost(NamedTuple):
-    """The time that one core spends on an environment, in seconds."""
-
-    step: float
-    reset: float
-    same: bool  # the replayed episodes equalled the recorded ones
 
 
 class Recorder:
     """The episodes of a run by environment, from its rollouts in order."""
 
     def __init__(self, ppo):
-        self.config, self.arena, self.to_env = ppo.config, ppo.arena, ppo.policy.actions.to_env()
+        self.config, self.to_env = ppo.config, ppo.policy.actions.to_env()
         self.rollouts: list[tuple[np.ndarray, ...]] = []
 
     def take(self, rollout) -> None:
         """Adds a rollout, before the next one overwrites it."""
         ended = (rollout.term | rollout.trunc).numpy()
-        self.rollouts.append((rollout.act.numpy().copy(), stored_rows(self.arena), ended,
-                              rollout.valid.numpy().copy()))
+        self.rollouts.append((rollout.act.numpy().copy(), ended, rollout.valid.numpy().copy()))
 
     def episodes(self, e: int) -> list[Episode]:
         """All episodes of environment `e`."""
-        act, ended = (np.concatenate([one[i][:, e] for one in self.rollouts]) for i in (0, 2))
-        obs = np.concatenate([one[1][1:, e] for one in self.rollouts])
+        act, ended = (np.concatenate([one[i][:, e] for one in self.rollouts]) for i in (0, 1))
         actions, episodes, first = self.to_env(act), [], 0
         for last in [*(np.flatnonzero(ended) + 1), len(actions)]:
             if last > first:
                 seed = kernels.episode_seed(self.config.seed, Purpose.ENV_SEED, e, len(episodes))
-                episodes.append(Episode(seed, actions[first:last], obs[first:last - 1]))
+                episodes.append(Episode(seed, actions[first:last]))
             first = last
         return episodes
 
@@ -76,79 +60,48 @@ def without_wrappers(env: gym.Env) -> gym.Env:
     return env
 
 
-def replays_exactly(env: gym.Env, episodes: Sequence[Episode]) -> bool:
-    """Replays `episodes`; returns True if every observation equals the recorded one."""
-    layout = ObservationLayout(env.observation_space, env.action_space)
-    for episode in episodes:
-        env.reset(seed=episode.seed)
-        for action, obs in zip(episode.actions, [*episode.obs, None]):
-            seen = layout.to_arrays(env.step(action)[0])
-            if obs is not None and not all(
-                    np.array_equal(x, was[0]) for x, was in zip(seen, leaf_arrays(obs[None]))):
-                return False
-    return True
-
-
-def time_episodes(env: gym.Env, episodes: Sequence[Episode], same: bool) -> tuple[float, float]:
-    """Mean seconds of one step and of one reset over `episodes`.
-
-    Where the replay is not the `same`, an episode may end early: the time of a step then includes
-    that reset.
-    """
-    def step_and_reset(action) -> None:
-        if any(env.step(action)[2:4]):
-            env.reset()
-
-    step, step_seconds, reset_seconds = env.step if same else step_and_reset, 0.0, 0.0
+def time_episodes(env: gym.Env, episodes: Sequence[Episode]) -> tuple[float, float]:
+    """Mean seconds of one step and of one reset over `episodes`."""
+    step_seconds, reset_seconds = 0.0, 0.0
     for episode in episodes:
         start = time.perf_counter()
         env.reset(seed=episode.seed)
         begin = time.perf_counter()
         for action in episode.actions:
-            step(action)
+            env.step(action)
         step_seconds += time.perf_counter() - begin
         reset_seconds += begin - start
     steps = sum(len(episode.actions) for episode in episodes)
     return step_seconds / steps, reset_seconds / len(episodes)
 
 
-def env_cost(ppo, recorder: Recorder, seconds: float) -> Cost:
-    """The median cost of replaying the recorded episodes, one environment after another."""
+def env_cost(ppo, recorder: Recorder, seconds: float) -> dict[str, float]:
+    """The median seconds of a core for a step and a reset of the recorded episodes, replayed."""
     envs = [without_wrappers(env) for env in make_envs(ppo.source.factories)]
-    same = replays_exactly(envs[0], recorder.episodes(0))
     costs, end = [], time.perf_counter() + seconds
     while not costs or time.perf_counter() < end:
         e = len(costs) % len(envs)
-        costs.append(time_episodes(envs[e], recorder.episodes(e), same))
+        costs.append(time_episodes(envs[e], recorder.episodes(e)))
     for env in envs:
         env.close()
     step, reset = np.median(costs, axis=0)
-    return Cost(float(step), float(reset), same)
+    return {"step": float(step), "reset": float(reset)}
 
 
-def vector_cost(ppo, recorder: Recorder, seconds: float, cores: int) -> Cost:
-    """The median cost of a native vector environment, which steps on all `cores` and autoresets."""
-    env, (act, _, _, valid) = ppo.source.vector, recorder.rollouts[-1]
+def vector_cost(ppo, recorder: Recorder, seconds: float, cores: int) -> dict[str, float]:
+    """The median cost of a native vector environment, which steps on all `cores` and autoresets.
+
+    A row in which an environment begins its next episode counts as a step.
+    """
+    env, (act, _, valid) = ppo.source.vector, recorder.rollouts[-1]
     act[~valid] = act[valid][0]  # these steps are resets, but their actions must be legal, too
     stacked = ppo.policy.actions.stacked
     rows, costs, end = [stacked(recorder.to_env(row)) for row in act], [], 0.0
     env.reset(seed=ppo.config.seed)
     while not costs or time.perf_counter() < end:
         start = time.perf_counter()
-        steps = step_vector(env, rows)
+        for row in rows:
+            env.step(row)
         end = end or time.perf_counter() + seconds
-        costs.append((time.perf_counter() - start) * cores / steps)
-    return Cost(float(np.median(costs)), 0.0, True)
-
-
-def step_vector(env: VectorEnv, rows: Sequence[np.ndarray]) -> int:
-    """Steps a vector environment by `rows` of actions; returns the steps that were no resets."""
-    mode, ends = autoreset_mode(env), [0]
-    for row in rows:
-        _, _, term, trunc, _ = env.step(row)
-        if mode == AutoresetMode.SAME_STEP:
-            continue
-        ends.append(int((ended := term | trunc).sum()))
-        if mode == AutoresetMode.DISABLED and ends[-1]:
-            env.reset(options={"reset_mask": ended})
-    return len(rows) * env.num_envs - sum(ends[:-1]) * (mode == AutoresetMode.NEXT_STEP)
+        costs.append((time.perf_counter() - start) * cores / (len(rows) * env.num_envs))
+    return {"step": float(np.median(costs)), "reset": 0.0}

@@ -11,7 +11,21 @@ import sys
 import time
 from typing import Any, Callable, NamedTuple
 
+import gymnasium
 import numpy as np
+import torch
+
+from fastppo.benchmark import limit
+from fastppo.benchmark.peers import Laps
+from fastppo.benchmark.trace import Stamps, events
+from fastppo.config import default_of
+from fastppo.display.banner import network_text
+from fastppo.errors import Error
+from fastppo.files.run_folder import public_config
+from fastppo.learners.device_actor import MirroredEnvs
+from fastppo.machine import kernels, limits
+from fastppo.ppo import PPO
+from fastppo.update import arithmetic
 
 
 class Measurement(NamedTuple):
@@ -22,17 +36,10 @@ class Measurement(NamedTuple):
     seconds: float
     iterations: int | None  # instead of seconds
 
-    @property
-    def lap(self) -> dict[str, Any]:
-        """The length, as peers.Laps takes it."""
-        return {"seconds": self.seconds, "iterations": self.iterations}
-
 
 def measure_loop(ppo, job: Measurement) -> dict[str, Any]:
     """Steps per second of the whole training, and seconds per step of its parts."""
-    from fastppo.benchmark.peers import Laps
-    from fastppo.benchmark.trace import Stamps
-    laps, marks, stamps = Laps(job.lap), [], Stamps(ppo)
+    laps, marks, stamps = Laps(job._asdict()), [], Stamps(ppo)
 
     def mark(ppo, stats) -> bool:
         rollouts = [end - start for _, name, start, end in stamps.new() if name == "rollout"]
@@ -51,9 +58,7 @@ def measure_loop(ppo, job: Measurement) -> dict[str, Any]:
 
 def measure_environments(ppo, job: Measurement) -> dict[str, Any]:
     """Steps per second of the environments under random actions, in their processes."""
-    from fastppo.benchmark.peers import Laps
-    from fastppo.learners.device_actor import MirroredEnvs
-    laps, vec = Laps(job.lap), ppo.collector.vec
+    laps, vec = Laps(job._asdict()), ppo.collector.vec
     vec = vec.vec if isinstance(vec, MirroredEnvs) else vec  # without copies to a device
     length, valid, steps, resets = ppo.arena["length"], ppo.arena["valid"], 0, 0
 
@@ -73,14 +78,13 @@ def measure_environments(ppo, job: Measurement) -> dict[str, Any]:
 
 def measure_acting(ppo, job: Measurement) -> dict[str, Any]:
     """Actions per second on recorded observations, in this process."""
-    from fastppo.benchmark.peers import Laps
     ppo.collect()
     vec = ppo.collector.vec
     actor = getattr(vec, "actor", None) or vec.central
     groups = getattr(vec, "groups", [range(ppo.config.num_envs)])  # a native vector has one group
     actor.start(0)
     signal_ready()
-    laps, steps = Laps(job.lap), 0
+    laps, steps = Laps(job._asdict()), 0
     while not laps.over(steps):
         for t in range(ppo.config.num_steps):
             for group in groups:
@@ -91,23 +95,17 @@ def measure_acting(ppo, job: Measurement) -> dict[str, Any]:
 
 def measure_update(ppo, job: Measurement) -> dict[str, Any]:
     """Steps per second of updates on one recorded rollout."""
-    from fastppo.benchmark.peers import Laps
-    rollout, laps, steps, epochs = ppo.collect(), Laps(job.lap), 0, []
+    rollout, laps, steps, epochs = ppo.collect(), Laps(job._asdict()), 0, []
     signal_ready()
-    over = False
-    while not over:
+    while not epochs or not laps.over(steps):
         stats = ppo.update(rollout)
         epochs.append(stats.get("losses/epochs", ppo.config.epochs))
         steps += int(rollout.valid.sum())
-        over = laps.over(steps)
     return {"rate": laps.rate(), "epochs": float(np.mean(epochs[1:]))}
 
 
 def measure_limit(ppo, job: Measurement) -> dict[str, Any]:
     """The costs of environment and network on one core or the GPU, and the facts of the run."""
-    from fastppo.benchmark import limit
-    from fastppo.machine import limits
-    from fastppo.update import arithmetic
     recorder, start = limit.Recorder(ppo), time.perf_counter()
     for _ in range(2):
         rollout = ppo.collect()
@@ -120,19 +118,13 @@ def measure_limit(ppo, job: Measurement) -> dict[str, Any]:
     cost = limit.vector_cost(ppo, recorder, job.seconds, limits.usable_cores()) if native else \
         limit.env_cost(ppo, recorder, job.seconds)
     act, both = arithmetic.flops(ppo.policy)
-    return {"cost": cost._asdict(), "act_flops": act, "update_flops": both,
+    return {"cost": cost, "act_flops": act, "update_flops": both,
             "peak": arithmetic.peak(ppo.config.device, ppo.config.precision),
             "facts": run_facts(ppo)}
 
 
 def run_facts(ppo) -> dict[str, Any]:
     """The resolved settings, the network, and the versions."""
-    import gymnasium
-    import torch
-
-    from fastppo.display.banner import network_text
-    from fastppo.files.run_folder import public_config
-    from fastppo.machine import kernels
     policy = ppo.policy
     return {"config": public_config(ppo.config), "network": network_text(policy, ppo.config),
             "parameters": sum(param.numel() for param in policy.parameters()),
@@ -143,9 +135,7 @@ def run_facts(ppo) -> dict[str, Any]:
 
 def measure_profile(ppo, job: Measurement) -> dict[str, Any]:
     """A trace of some iterations after the first one."""
-    from fastppo.benchmark.peers import Laps
-    from fastppo.benchmark.trace import Stamps, events
-    laps, stamps, spans, over = Laps(job.lap), Stamps(ppo), [], False
+    laps, stamps, spans, over = Laps(job._asdict()), Stamps(ppo), [], False
     signal_ready()
     while not over:
         start = time.monotonic_ns()
@@ -177,9 +167,6 @@ def signal_ready() -> None:
 
 def measure(job: Measurement) -> dict[str, Any]:
     """The result of `job`."""
-    from fastppo.config import default_of
-    from fastppo.machine import limits
-    from fastppo.ppo import PPO
     with PPO(**{"env_name": default_of("env_name")} | job.settings) as ppo:
         if ppo.config.learner != "kernel":
             limits.keep_freed_memory()  # as the command that trains does
@@ -188,13 +175,12 @@ def measure(job: Measurement) -> dict[str, Any]:
 
 def main() -> None:
     """Runs the job from stdin; prints its result, or the error of fastppo that ended it."""
-    from fastppo.errors import Error
     job = pickle.loads(bytes.fromhex(sys.stdin.readline()))
     sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv
     try:
         found = measure(job)
     except Error as error:
-        found = {"error": [type(error).__name__, error.what, pickle.dumps(error.fix).hex()]}
+        found = {"error": pickle.dumps(error).hex()}
     print(json.dumps(found), flush=True)
 
 

@@ -1,12 +1,9 @@
 """The options of `python main.py bench`, beside the settings of training."""
 
-import difflib
 from dataclasses import dataclass
-from typing import Sequence
+from typing import Literal
 
-from fastppo.benchmark.peers import PEERS
 from fastppo.errors import ConfigError
-from fastppo.machine.ranks import rank_count
 from fastppo.settings.fixes import Omit, Set
 
 
@@ -29,11 +26,10 @@ class Bench:
     processes: tuple[int, ...] | None = None
     """Numbers of worker processes to measure; 0: the main process alone. At most one per
     environment; none: 1, 2, 4, ..., usable cores"""
-    against: str | None = None
-    """Other systems to measure in turns with fastppo, on the same environment and sizes:
-    sb3,rl_games,sample_factory,envpool; settings that a system lacks are an error before anything
-    is measured"""
-    against_python: str | None = None
+    against: tuple[Literal["sb3", "rl_games", "sample_factory", "envpool"], ...] | None = None
+    """Other systems to measure in turns with fastppo, on the same environment and sizes; settings
+    that a system lacks are an error before anything is measured"""
+    against_python: tuple[str, ...] | None = None
     """The Python of a system in a virtual environment of its own:
     rl_games=path/to/bin/python,sample_factory=..."""
     json: str | None = None
@@ -48,44 +44,13 @@ class Bench:
                 raise ConfigError(f"{name} is {value}, but must be above 0", Omit(name))
         if self.processes is not None and (not self.processes or min(self.processes) < 0):
             raise ConfigError("processes must be whole numbers, 0 or more", Set(processes=(1, 2)))
-        if rank_count() > 1:
-            raise ConfigError("bench measures one process, and torchrun has started"
-                              f" {rank_count()}", "run it without torchrun")
-        self.peers  # noqa: B018  raises for an unknown name, before anything is measured
+        for text in self.against_python or ():
+            if text.partition("=")[0] not in (self.against or ()) or "=" not in text:
+                raise ConfigError(f'against_python has "{text}", but must be NAME=PYTHON, with the'
+                                  " name of a system in against")
 
     @property
     def peers(self) -> dict[str, str | None]:
-        """The Python of every system to measure against, by its name; None: this one.
-
-        Raises ConfigError for a system that is unknown, or has a Python but is not in `against`.
-        """
-        names = _comma_list(self.against)
-        pythons = dict(_name_and_python(text) for text in _comma_list(self.against_python))
-        for name in names:
-            _check_system(name, PEERS, "against")
-        for name in pythons:
-            _check_system(name, names, "against_python")
-        return {name: pythons.get(name) for name in names}
-
-
-def _comma_list(text: str | None) -> list[str]:
-    return [word.strip() for word in (text or "").split(",") if word.strip()]
-
-
-def _name_and_python(text: str) -> tuple[str, str]:
-    name, equals, python = text.partition("=")
-    if not equals or not python:
-        raise ConfigError(f'against_python has "{text}", which is not name=path/to/python',
-                          Set(against_python=f"{name}=venv/bin/python"))
-    return name, python
-
-
-def _check_system(name: str, known: Sequence[str], option: str) -> None:
-    if name in known:
-        return
-    near = difflib.get_close_matches(name, known, 1, 0.4)
-    fix = Set(against=name if name in PEERS else ",".join(PEERS))
-    if near:
-        fix = Set(**{option: near[0]})
-    raise ConfigError(f'{option} names "{name}", which is not one of'
-                      f' {", ".join(known) or "the systems in against: there are none"}', fix)
+        """The Python of every system to measure against, by its name; None: this one."""
+        pythons = dict(text.split("=", 1) for text in self.against_python or ())
+        return {name: pythons.get(name) for name in self.against or ()}

@@ -13,9 +13,10 @@ None of them supports action masks.
 """
 
 import functools
-import importlib.util
+import importlib
 import json
 import os
+import pkgutil
 import sys
 import tempfile
 import time
@@ -28,27 +29,24 @@ class Peer(NamedTuple):
     """A system that fastppo can be compared with."""
 
     title: str
-    modules: list  # modules that it imports
-    packages: str  # packages that contain them, for pip
+    packages: str  # for pip
     part: str  # the part of fastppo that it is compared with
     takes: dict  # supported values of the settings that a session checks; None: any
-    games: dict = {}  # the same, for Atari games only
 
 
 PEERS = {
-    "sb3": Peer("Stable-Baselines3", ["stable_baselines3"], "stable-baselines3", "loop", {
-        "frame_stack": None, "preprocessing": ["atari"], "end_on_life_loss": None,
-        "clip_rewards": None, "model": ["cnn"], "activation": None,
+    "sb3": Peer("Stable-Baselines3", "stable-baselines3", "loop", {
+        "frame_stack": None, "clip_rewards": None, "model": ["cnn"], "activation": None,
         "target_kl": None, "device": None}),
-    "rl_games": Peer("rl_games on EnvPool", ["rl_games", "envpool"], "rl-games envpool", "loop", {
-        "preprocessing": ["atari"], "activation": ["relu", "elu", "silu", "gelu"]}, {
-        "frame_stack": None, "end_on_life_loss": None, "clip_rewards": None, "model": ["cnn"]}),
-    "sample_factory": Peer("Sample Factory", ["sample_factory"], "sample-factory", "loop", {
-        "preprocessing": ["atari"], "clip_rewards": None, "activation": ["relu", "elu"]}, {
-        "frame_stack": None, "end_on_life_loss": None, "model": ["cnn"]}),
-    "envpool": Peer("EnvPool", ["envpool"], "envpool", "environments", {
-        "preprocessing": ["atari"]}, {"frame_stack": None, "end_on_life_loss": None}),
+    "rl_games": Peer("rl_games on EnvPool", "rl-games envpool", "loop", {
+        "activation": ["relu", "elu", "silu", "gelu"]}),
+    "sample_factory": Peer("Sample Factory", "sample-factory", "loop", {
+        "clip_rewards": None, "activation": ["relu", "elu"]}),
+    "envpool": Peer("EnvPool", "envpool", "environments", {}),
 }
+# The same of all systems for Atari games.
+ATARI_TAKES = {"preprocessing": ["atari"], "frame_stack": None, "end_on_life_loss": None,
+               "clip_rewards": None, "model": ["cnn"]}
 
 
 class Laps:
@@ -92,13 +90,10 @@ def environment(sizes):
 
 def factory(name):
     """The callable that `module:callable` names; None for an environment's id."""
-    module, _, attribute = name.partition(":")
+    attribute = name.partition(":")[2]
     if not attribute.replace(".", "").isidentifier():
         return None
-    found = importlib.import_module(module)
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
-    return found if callable(found) else None
+    return pkgutil.resolve_name(name)
 
 
 def sb3(sizes):
@@ -392,24 +387,15 @@ def print_and_exit(found):
     os._exit(0)
 
 
-def first_line(error):
-    """An exception's type and the first line of its text."""
-    words = str(error).strip().splitlines()
-    return ": ".join([type(error).__name__, *words[:1]])
-
-
 def main():
-    """Measures one system, or with --check prints the modules that are missing."""
+    """Measures one system."""
     name, text = sys.argv[1:]
-    missing = [module for module in PEERS[name].modules if importlib.util.find_spec(module) is None]
-    if missing or text == "--check":
-        print_and_exit({"missing": missing})
     sys.path.append(os.getcwd())  # --env_name=my_module:MyEnv
     try:
         found = globals()[name](json.loads(text))
     except Exception as error:  # the system or the environment may raise anything
         traceback.print_exc()
-        found = {"failed": first_line(error)}
+        found = {"failed": traceback.format_exception_only(error)[-1].splitlines()[0]}
     print_and_exit(found)
 
 

@@ -11,21 +11,19 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, Iterator, NamedTuple, Sequence
+from typing import Any, Callable, Sequence
 
-from fastppo import errors
 from fastppo.benchmark.measure_one import Measurement
 from fastppo.benchmark.options import Bench
-from fastppo.benchmark.peers import PEERS
+from fastppo.benchmark.peers import ATARI_TAKES, PEERS
 from fastppo.config import default_of, having
-from fastppo.envs.vector_source import check_processes
 from fastppo.errors import ConfigError, Error
-from fastppo.machine import limits
+from fastppo.machine import kernels, limits
 from fastppo.machine.child_env import THREAD_LIMITS
 from fastppo.settings.fixes import Set
 from fastppo.update.coefficients import scheduled_value
-from fastppo.workers.count import worker_count
 
+Round = dict[tuple[str, int], dict[str, Any]]  # results by part and number of processes
 SESSION_PARTS = "environments", "acting", "update", "loop"
 SCRIPT = str(Path(__file__).with_name("peers.py"))
 PEER_TIMEOUT = 300.0  # seconds for another system's start and one small iteration
@@ -37,21 +35,6 @@ PACKAGE = str(Path(__file__).parent.parent.parent)
 CHECKED = ("model", "activation", "layer_norm", "rnn", "distribution", "sde", "actor_keys",
            "critic_keys", "norm_values", "clip_rewards", "recompute_advantages", "target_kl",
            "device")
-
-
-class Key(NamedTuple):
-    """The part and the number of processes of a figure."""
-
-    part: str  # one of SESSION_PARTS, or a peer's name
-    processes: int
-
-
-class Round(NamedTuple):
-    """Everything measured once."""
-
-    limit: dict[str, Any]
-    parallel: float | None  # speedup of bare environments on all cores; None: not measured
-    found: dict[Key, dict[str, Any]]
 
 
 class Child:
@@ -66,10 +49,6 @@ class Child:
         self.process.stdin.write(pickle.dumps(job).hex() + "\n")
         self.process.stdin.flush()
 
-    def ready(self) -> None:
-        """Waits until it is warm, or has failed."""
-        self.last = self.process.stdout.readline()
-
     def result(self) -> dict[str, Any]:
         """Starts the measurement and waits for its result; raises the error that ended it."""
         lines, stderr = self.process.communicate("go\n" if self.last == "ready\n" else None)
@@ -79,8 +58,7 @@ class Child:
                         + stderr[-4000:].rstrip(), "train once with the same settings")
         found = json.loads(text)
         if "error" in found:
-            kind, what, fix = found["error"]
-            raise getattr(errors, kind, Error)(what, pickle.loads(bytes.fromhex(fix)))
+            raise pickle.loads(bytes.fromhex(found["error"]))
         return found
 
 
@@ -91,7 +69,7 @@ def run_jobs(jobs: Sequence[Measurement]) -> list[dict[str, Any]]:
         for job in jobs:
             children.append(Child(job))
         for child in children:
-            child.ready()
+            child.last = child.process.stdout.readline()  # when it is warm, or has failed
         for child in children[:-1]:
             child.process.stdin.write("go\n")
             child.process.stdin.flush()
@@ -107,7 +85,7 @@ def peer(name: str, python: str | None, arguments: str, limit: float | None = PE
     """The result that peers.py prints about system `name` in its Python; `failed` is a reason.
 
     It has failed, too, after `limit` seconds: a system does not always notice that a worker of its
-    own died. Raises ConfigError where that Python cannot run.
+    own died.
     """
     env = {**os.environ, **dict.fromkeys(THREAD_LIMITS, "1")}
     command = [python or sys.executable, "-W", "ignore", SCRIPT, name, arguments]
@@ -116,8 +94,7 @@ def peer(name: str, python: str | None, arguments: str, limit: float | None = PE
             process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out,
                                        stderr=subprocess.STDOUT, process_group=0)
         except OSError as error:
-            raise ConfigError(f"cannot run {command[0]}: {error.strerror}",
-                              Set(against_python=f"{name}=path/to/venv/bin/python")) from error
+            return {"failed": str(error)}
         try:
             process.wait(limit)
         except subprocess.TimeoutExpired:
@@ -129,8 +106,7 @@ def peer(name: str, python: str | None, arguments: str, limit: float | None = PE
             process.wait()
         out.seek(0)
         text = out.read().rstrip()
-    answers = [line for line in text.splitlines()
-               if line.startswith(('{"rate"', '{"missing"', '{"failed"'))]
+    answers = [line for line in text.splitlines() if line.startswith(('{"rate"', '{"failed"'))]
     if process.returncode or not answers:
         last = text.rpartition("\n")[2]
         return {"failed": f"it ended with code {process.returncode}" + f": {last}" * bool(last)}
@@ -140,9 +116,8 @@ def peer(name: str, python: str | None, arguments: str, limit: float | None = PE
 def check_peers(peers: dict[str, str | None], job: Measurement) -> None:
     """Raises ConfigError for the first system that cannot be measured with these settings.
 
-    It is not installed in its Python, does not have a setting, or fails at one small iteration.
+    It does not have a setting, or fails at one small iteration, as where it is not installed.
     """
-    check_installed(peers)
     facts = run_jobs([job._replace(part="facts")])[0]
     for name in peers:
         check_takes(name, facts["config"])
@@ -151,14 +126,16 @@ def check_peers(peers: dict[str, str | None], job: Measurement) -> None:
         small = {"num_steps": 4, "rows": rows, "minibatch": rows, "epochs": 1, "iterations": 1}
         found = peer(name, python, json.dumps(sizes_of(facts["config"], job) | small))
         if "failed" in found:
-            raise ConfigError(f"{PEERS[name].title} fails with these settings: {found['failed']}",
-                              _without(name))
+            missing = found["failed"].startswith("ModuleNotFoundError")
+            raise ConfigError(
+                f"{PEERS[name].title} fails in {python or sys.executable}: {found['failed']}",
+                f"pip install {PEERS[name].packages}" if missing else "")
 
 
 def check_takes(name: str, config: dict[str, Any]) -> None:
     """Raises ConfigError for settings of a resolved `config` that system `name` does not have."""
     system, defaults = PEERS[name], {}
-    takes = system.takes | (system.games if config["preprocessing"] == "atari" else {})
+    takes = system.takes | (ATARI_TAKES if config["preprocessing"] == "atari" else {})
     for setting in (*having("wrapper"), *CHECKED * (system.part == "loop")):
         default = "mlp" if setting == "model" else default_of(setting)
         values = takes.get(setting, [])
@@ -166,8 +143,7 @@ def check_takes(name: str, config: dict[str, Any]) -> None:
             defaults[setting] = default
     if defaults:
         given = ", ".join(f"{setting}={config[setting]}" for setting in defaults)
-        raise ConfigError(f"{system.title} does not support {given}",
-                          (_without(name), Set(**defaults)))
+        raise ConfigError(f"{system.title} does not support {given}", Set(**defaults))
 
 
 def without_output(settings: dict[str, Any]) -> dict[str, Any]:
@@ -175,107 +151,65 @@ def without_output(settings: dict[str, Any]) -> dict[str, Any]:
     return {"seed": 1, **settings, "run_dir": None, "logger": "none", "progress": "none"}
 
 
-def _without(name: str) -> str:
-    return f"measure without {PEERS[name].title}"
-
-
-def check_installed(peers: dict[str, str | None]) -> None:
-    """Raises ConfigError for the first system that is not installed in its Python."""
-    for name, python in peers.items():
-        found = peer(name, python, "--check")
-        if "failed" in found:
-            raise ConfigError(f"{python or sys.executable}: {found['failed']}",
-                              Set(against_python=f"{name}=path/to/venv/bin/python"))
-        if missing := found["missing"]:
-            raise ConfigError(
-                f"{PEERS[name].title} cannot be measured: {python or sys.executable} has no"
-                f" {' and no '.join(missing)}",
-                (f"pip install {PEERS[name].packages}",
-                 Set(against_python=f"{name}=its/venv/bin/python")))
-
-
 def run_session(settings: dict[str, Any], options: Bench,
                 report_progress: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
     """Measures a PPO with `settings` as `options` say; calls report_progress before each part.
 
-    Returns the session that figures.session_report takes; after a KeyboardInterrupt that of what is
-    measured, see measure_rounds.
+    Returns the session that figures.session_report takes; after a KeyboardInterrupt that of the
+    rounds that are complete.
     """
-    check_counts(options, settings)
-    settings = without_output(settings)
-    if settings.get("device") == "auto":  # which other systems do not know
-        facts, = run_jobs([Measurement("facts", settings, options.seconds, options.iterations)])
-        settings["device"] = facts["config"]["device"]
-    job = Measurement("", settings, options.seconds, options.iterations)
+    job = Measurement("", without_output(settings), options.seconds, options.iterations)
     if options.peers:
         report_progress("the other systems")
-        check_peers(options.peers, job._replace(settings=settings | {"num_workers": 0}))
+        check_peers(options.peers, job._replace(settings=job.settings | {"num_workers": 0}))
     rounds = measure_rounds(job, options, report_progress)
-    return {"rounds": len(rounds), "machine": machine(), "facts": rounds[0].limit["facts"],
-            "settings": settings, "limits": [one.limit for one in rounds],
-            "parallel_steps": [one.parallel for one in rounds if one.parallel is not None],
-            "measured": [{**key._asdict(), "rounds": [one.found[key] for one in rounds]}
-                         for key in rounds[0].found]}
+    return {"rounds": len(rounds), "machine": machine(), "facts": rounds[0]["limit", 0]["facts"],
+            "limits": [one.pop(("limit", 0)) for one in rounds],
+            "measured": [{"part": part, "processes": count,
+                          "rounds": [one[part, count] for one in rounds]}
+                         for part, count in rounds[0]]}
 
 
 def measure_rounds(job: Measurement, options: Bench, report_progress: Callable[[str], None]
                    ) -> list[Round]:
     """The rounds of a session: as many as are asked for, or as fit into SESSION_SECONDS.
 
-    Where not even the first one does, and after a KeyboardInterrupt in it, that has the numbers of
-    processes that are complete; KeyboardInterrupt if none is.
+    The first one is always complete; KeyboardInterrupt if it is interrupted.
     """
     rounds: list[Round] = []
-    most, begun, limited = options.rounds or ROUNDS, time.monotonic(), options.rounds is None
+    most, begun = options.rounds or ROUNDS, time.monotonic()
     while len(rounds) < most:
-        now: Round | None = None
         try:
-            for one in measure_round(job, options, f"round {len(rounds) + 1} of {most}",
-                                     report_progress):
-                now = one
-                if limited and not options.peers and time.monotonic() > begun + SESSION_SECONDS:
-                    break
+            rounds.append(measure_round(job, options, f"round {len(rounds) + 1} of {most}",
+                                        report_progress))
         except KeyboardInterrupt:
-            if rounds:
-                break
-            if now is None:
+            if not rounds:
                 raise
-            return [now]
-        rounds.append(now)
-        each = (time.monotonic() - begun) / len(rounds)
-        if limited and each * (len(rounds) + 1) > SESSION_SECONDS:
             break
-    complete = rounds[0].found.keys()
-    return [one for one in rounds if one.found.keys() == complete]
+        each = (time.monotonic() - begun) / len(rounds)
+        if options.rounds is None and each * (len(rounds) + 1) > SESSION_SECONDS:
+            break
+    return rounds
 
 
 def measure_round(job: Measurement, options: Bench, name: str,
-                  report_progress: Callable[[str], None]) -> Iterator[Round]:
-    """Measures everything once, in the round `name`.
-
-    Yields the round after each number of processes, the largest one first, and each other system.
-    """
+                  report_progress: Callable[[str], None]) -> Round:
+    """Measures everything once, in the round `name`."""
     report_progress(f"{name}: the limit")
-    bare = job._replace(part="limit", settings=job.settings | {"num_workers": 0})
-    limit, = run_jobs([bare])
-    facts, parallel, found = limit["facts"], None, {}
-    if limits.usable_cores() > 1 and not facts["native"]:
-        parallel = sum(limit["cost"]["step"] / one["cost"]["step"]
-                       for one in run_jobs([bare] * limits.usable_cores()))
-    for count in sorted(processes(options, job.settings, facts), reverse=True):
-        rates = {}
+    limit, = run_jobs([job._replace(part="limit", settings=job.settings | {"num_workers": 0})])
+    facts, found = limit["facts"], {("limit", 0): limit}
+    for count in processes(options, job.settings, facts):
+        where = f"{count} process{'es' * (count != 1)}" if count else "the main process"
         for part in SESSION_PARTS:
-            where = f"{count} process{'es' * (count != 1)}" if count else "the main process"
             report_progress(f"{name}: {part}, {where}")
-            rates[Key(part, count)] = sum_rates(run_jobs(plan_jobs(job, part, count, facts)))
-        found = found | rates
-        yield Round(limit, parallel, found)
+            rates = run_jobs(plan_jobs(job, part, count, facts))
+            found[part, count] = {**rates[0], "rate": sum(one["rate"] for one in rates)}
     for system, python in options.peers.items():
         report_progress(f"{name}: {PEERS[system].title}")
-        found = found | {Key(system, -1): peer(
+        found[system, -1] = peer(
             system, python, json.dumps(sizes_of(facts["config"], job)),
-            None if options.iterations else PEER_TIMEOUT + 100 * options.seconds)}
-        yield Round(limit, parallel, found)
+            None if options.iterations else PEER_TIMEOUT + 100 * options.seconds)
+    return found
 
 
 def profile_trace(settings: dict[str, Any], options: Bench) -> dict[str, Any]:
@@ -290,28 +224,13 @@ def processes(options: Bench, settings: dict[str, Any], facts: dict[str, Any]) -
 
     At most one per environment, as in training.
     """
-    from fastppo.machine import kernels
-    envs = facts["config"]["num_envs"]
-    cores = min(limits.usable_cores(), envs)
+    envs, workers = facts["config"]["num_envs"], settings.get("num_workers")
     if facts["native"] or not kernels.COMPILED:
         return [0]
-    if counts := chosen_counts(options, settings):
-        return sorted({worker_count(count, envs, bool) for count in counts})
+    if options.processes or workers not in (None, "auto"):
+        return sorted({min(count, envs) for count in options.processes or [workers]})
+    cores = min(limits.usable_cores(), envs)
     return sorted({*(1 << i for i in range(cores.bit_length())), cores})
-
-
-def check_counts(options: Bench, settings: dict[str, Any]) -> None:
-    """Raises ConfigError for numbers of processes that training would refuse."""
-    for count in chosen_counts(options, settings):
-        check_processes(settings.get("vec", "auto"), count,
-                        "processes" if options.processes else "num_workers")
-        worker_count(count, count, bool)
-
-
-def chosen_counts(options: Bench, settings: dict[str, Any]) -> Sequence[int]:
-    """The numbers of processes that the user chose; empty if none."""
-    workers = settings.get("num_workers")
-    return options.processes or ([] if workers in (None, "auto") else [workers])
 
 
 def plan_jobs(job: Measurement, part: str, count: int, facts: dict[str, Any]) -> list[Measurement]:
@@ -330,23 +249,14 @@ def plan_jobs(job: Measurement, part: str, count: int, facts: dict[str, Any]) ->
         "num_workers": 0, "num_envs": size, "num_minibatches": 1}) for size in slices]
 
 
-def sum_rates(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The result of several processes that ran at the same time: the sum of their rates."""
-    return {**found[0], "rate": sum(one["rate"] for one in found)}
-
-
 def sizes_of(config: dict[str, Any], job: Measurement) -> dict[str, Any]:
-    """The sizes and settings for another system; of a schedule the first value.
+    """The settings and sizes for another system; of a schedule the first value.
 
     `config` is a public one, without passwords; the environment's own arguments are in the job.
     """
     rows = config["num_envs"] * config["num_steps"]
-    copied = (*having("wrapper"), "env_name", "max_episode_steps", "num_envs", "num_steps",
-              "epochs", "model", "hidden_sizes", "activation", "shared_critic", "norm_obs",
-              "norm_rewards", "reward_scale", "clip_rewards", "gamma", "gae_lambda", "target_kl",
-              "device")
     first = {name: scheduled_value(name, config[name], 1.0) for name in ("lr", "entropy_coef")}
-    return {**{name: config[name] for name in copied}, **first, **job.lap, "rows": rows,
+    return {**config, **first, "seconds": job.seconds, "iterations": job.iterations, "rows": rows,
             "env_kwargs": job.settings.get("env_kwargs") or {}, "cores": limits.usable_cores(),
             "minibatch": rows // config["num_minibatches"]}
 

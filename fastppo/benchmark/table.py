@@ -10,28 +10,20 @@ WHY = {"update": "the update", "acting": "acting", "stepping": "stepping the env
 
 WIDTH = 120  # longest line of another system's error
 
-NOT_REPLAYED = ("          (the environment is not deterministic, so the limit is timed on other"
-                " episodes than the recorded ones)")
-
 
 def text(found: dict[str, Any]) -> str:
     """The report of figures.session_report as the lines that the command prints."""
-    return "\n".join([*answer(found), "", *head(found), "", *rows(found), "", *ending(found)])
+    return "\n".join([*answer(found), "", *head(found), "", *rows(found)])
 
 
 def answer(found: dict[str, Any]) -> list[str]:
-    """The speed of the fastest whole loop, and the largest part of its time, in two lines."""
-    loop, least, over = found["best"], found["least"], found["above_limit"]
-    parts = {"stepping": least["environment"], "acting": least["acting"],
-             "update": least["update"], "waiting": 0.0, "reports": 0.0}
-    seconds = {name: over[name] + value for name, value in parts.items()}
-    slowest = max(seconds, key=lambda name: seconds[name])
-    count = loop["processes"]
+    """The speed of the fastest whole loop, and the parts of its time."""
+    loop, seconds = found["best"], found["seconds"]
+    count, whole = loop["processes"], sum(seconds.values())
     place = f"{count} worker process{'es' * (count > 1)}" if count else "the main process alone"
-    share = seconds[slowest] / sum(seconds.values())
-    return [f"fastest   {loop['median']:,.0f} steps per second, with {place};"
-            f" {share:.0%} of the time is {WHY[slowest]}",
-            f"          {found['command']}"]
+    parts = [f"{value / whole:.0%} {WHY[name]}" for name, value in seconds.items()]
+    return [f"fastest   {loop['median']:,.0f} steps per second, with {place}",
+            f"time      {', '.join(parts)}"]
 
 
 def head(found: dict[str, Any]) -> list[str]:
@@ -58,17 +50,7 @@ def head(found: dict[str, Any]) -> list[str]:
         f"          environment {micro(limit['environment'])} (step {micro(limit['step'])}{reset})",
         f"          acting      {micro(limit['acting'])} ({limit['act_flops']:,} FLOP at"
         f" {peak:.0f} GFLOP/s, the peak of {config['precision']} GEMM here)",
-        f"          update      {micro(limit['update'])} ({limit['update_flops']:,} FLOP an epoch)",
-        *([] if limit["same_episodes"] else [NOT_REPLAYED])]
-
-
-def parallel_row(found: dict[str, Any]) -> list[str]:
-    """The speedup of bare environments on all cores, without fastppo."""
-    one, cores = found["parallel"], found["machine"]["usable_cores"]
-    return [f"together  {cores} processes, each stepping bare environments, make"
-            f" {one['median']:.2f} ({one['low']:.2f} to {one['high']:.2f}) times the steps of one;",
-            f"          of what the limit would be with {one['median']:.2f} cores the whole loop"
-            f" has {one['share']:.0%}"] if one else []
+        f"          update      {micro(limit['update'])} ({limit['update_flops']:,} FLOP an epoch)"]
 
 
 def rows(found: dict[str, Any]) -> list[str]:
@@ -96,18 +78,6 @@ def peer_rows(one: dict[str, Any], rounds: int) -> list[str]:
     lines = [] if one["median"] is None else [
         f"{title:39}{_spread(one):36}{part:>10}{one['ratio']:>7.2f}x"]
     return lines + [f"{title} failed{rounds_failed}: {one['failed']}"[:WIDTH]] * bool(one["failed"])
-
-
-def ending(found: dict[str, Any]) -> list[str]:
-    """The parts of the time above the limit."""
-    loop, gaps = found["best"], found["above_limit"]
-    over = sum(gaps.values())
-    (first, most), *rest = gaps.items()
-    others = ", ".join(f"{WHY[name]} {micro(value)}" for name, value in rest)
-    return [f"held back by {WHY[first]}: {micro(most)} of the {micro(over)} us that a step takes"
-            f" above its limit of {micro(1 / loop['limit'])} us;",
-            f"          then {others}",
-            *parallel_row(found)]
 
 
 def micro(seconds: float) -> str:

@@ -12,7 +12,6 @@ from fastppo.benchmark.options import Bench
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.display.status_line import status_while
 from fastppo.errors import ConfigError
-from fastppo.machine import limits
 
 
 def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
@@ -44,15 +43,12 @@ def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 
 
 class ProgressPrinter(ExitStack):
-    """Prints lines on what is measured on stderr; on a terminal one, with its seconds."""
+    """Shows on stderr what is measured, and for how long."""
 
     def __call__(self, line: str) -> None:
         """Shows `line` until the next one, or the end of the block."""
         self.close()
-        if limits.is_terminal(sys.stderr):
-            self.enter_context(status_while(line))
-        else:
-            print(line, file=sys.stderr, flush=True)
+        self.enter_context(status_while(line))
 
 
 def check_writable(path: str) -> None:

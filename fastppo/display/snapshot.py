@@ -15,7 +15,7 @@ import numpy as np
 from fastppo.machine import limits
 from fastppo.networks.torch_state import preserved_buffers, seeded_rng, torch_threads
 from fastppo.settings.metric_names import ASIDE, EVAL_RETURN, MEAN_RETURN, SPEED
-from fastppo.update.arithmetic import layer_flops, peak
+from fastppo.update.arithmetic import flops, peak
 
 PART_NAMES = {"collect": "collecting", "update": "updating", "evaluate": "evaluating",
               "video": "recording"}  # of a Clock
@@ -167,7 +167,7 @@ def flops_per_step(ppo) -> float:
     A backward pass has twice those of a forward pass, but for the gradient of the inputs.
     """
     with preserved_buffers(ppo.policy), seeded_rng(ppo.config.seed):
-        return layer_flops(ppo.policy) * (1 + 3 * ppo.config.epochs)
+        return flops(ppo.policy)[0] * (1 + 3 * ppo.config.epochs)
 
 
 def threshold_of(ppo) -> float | None:

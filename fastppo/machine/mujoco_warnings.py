@@ -1,5 +1,6 @@
 """The warnings that MuJoCo gives while it compiles a model, each once in a process."""
 
+import functools
 import importlib
 import importlib.util
 import logging
@@ -8,7 +9,6 @@ from contextlib import contextmanager
 from typing import Iterator
 
 log = logging.getLogger("fastppo")
-logged: set[str] = set()  # the lines of this process
 
 
 @contextmanager
@@ -32,8 +32,6 @@ def mujoco_warnings_once(used: bool) -> Iterator[None]:
         mujoco.set_mju_user_warning(before)
 
 
+@functools.cache
 def _log_once(text: str) -> None:
-    line = f"MuJoCo: {text}"
-    if line not in logged:
-        logged.add(line)
-        log.warning("%s", line)
+    log.warning("MuJoCo: %s", text)

@@ -32,7 +32,7 @@ class Ranks:
         if self.size == 1:
             return
         import torch.distributed as dist
-        self.owned = not dist.is_initialized()
+        self.dist, self.owned = dist, not dist.is_initialized()
         with _told_if_one_has_ended(), _ended_by_sigterm():
             if self.owned:
                 _connect(_backends(backend, device_ids))
@@ -50,10 +50,9 @@ class Ranks:
         """The objects that all ranks give, in the order of the ranks."""
         if self.size == 1:
             return [one]
-        import torch.distributed as dist
         found: list[Any] = [None] * self.size
         with _told_if_one_has_ended():
-            dist.all_gather_object(found, one, group=self.group)
+            self.dist.all_gather_object(found, one, group=self.group)
         return found
 
     def join(self, *tensors: Any) -> list[Any]:
@@ -66,27 +65,19 @@ class Ranks:
 
     def share(self, one: Any) -> Any:
         """The object that rank 0 gives."""
-        if self.size == 1:
-            return one
-        import torch.distributed as dist
-        found = [one]
-        with _told_if_one_has_ended():
-            dist.broadcast_object_list(found, src=0, group=self.group)
-        return found[0]
+        return self.gather(one)[0]
 
     def add(self, tensor: Any) -> None:
         """Replaces a tensor by the sum over all ranks, which has the same bits in all of them."""
         if self.size > 1:
-            import torch.distributed as dist
             with _told_if_one_has_ended():
-                dist.all_reduce(tensor)
+                self.dist.all_reduce(tensor)
 
     def close(self) -> None:
         """Leaves the group of processes, if it was made here; a second call does nothing."""
         if self.owned:
-            import torch.distributed as dist
             self.owned = False
-            dist.destroy_process_group()
+            self.dist.destroy_process_group()
 
 
 def _connect(backends: str) -> None:
@@ -116,17 +107,12 @@ def _backends(backend: str, device_ids: Sequence[int] | None) -> str:
     Raises ConfigError if NCCL is asked for, and missing or for ranks that share a GPU.
     """
     import torch.distributed as dist
-    nccl = limits.gpus() > 0 and dist.is_nccl_available()
-    if backend == "nccl" and not nccl:
-        raise ConfigError("backend=nccl needs an NVIDIA GPU and a torch with NCCL",
-                          Set(backend="gloo"))
     numbers = [device_ids[i % len(device_ids)] for i in range(ranks_here())] if device_ids else []
-    shared = len({*numbers}) < len(numbers)
-    if backend == "nccl" and shared:
-        raise ConfigError(f"backend=nccl needs a GPU for each process, and device_ids are"
-                          f" {', '.join(map(str, device_ids or ()))} for {ranks_here()} of them",
+    nccl = limits.gpus() > 0 and dist.is_nccl_available() and len({*numbers}) == len(numbers)
+    if backend == "nccl" and not nccl:
+        raise ConfigError("backend=nccl needs a GPU for each process, and a torch with NCCL",
                           Set(backend="gloo"))
-    return "cpu:gloo,cuda:nccl" if nccl and backend != "gloo" and not shared else "gloo"
+    return "cpu:gloo,cuda:nccl" if nccl and backend != "gloo" else "gloo"
 
 
 def rank_of_process() -> int:

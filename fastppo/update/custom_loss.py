@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from fastppo.config import Config
-from fastppo.errors import ModelError, user_code
 from fastppo.networks.value_normalisation import PopArt, normalised_loss
 from fastppo.update.batches import Batch, Fresh
 from fastppo.update.coefficients import Coefficients
@@ -24,8 +23,6 @@ from fastppo.update.statistics import LOSSES
 Weighed = tuple[Tensor, dict[str, Tensor]]
 Loss = Callable[[Fresh, Batch, Coefficients], Weighed]
 MEASURED = {*LOSSES, "epochs", "explained_variance"} - {"policy_loss", "value_loss"}
-LOSS_FIX = ("return (loss, {}), where loss is a mean over samples that depends on fresh.logp or"
-            " fresh.val, and {} may hold numbers by other names than those in losses/")
 
 
 def configured_loss(config: Config, policy: nn.Module, loss: Loss) -> Loss:
@@ -36,16 +33,12 @@ def configured_loss(config: Config, policy: nn.Module, loss: Loss) -> Loss:
 
 
 def _user_loss(function: Callable, fresh: Fresh, batch: Batch, coefs: Coefficients) -> Weighed:
-    """The loss and statistics that the user's `function` returns; ModelError for anything else."""
-    with user_code(ModelError, f"the loss {function!r}, called with (fresh, batch, coefficients),",
-                   LOSS_FIX):
-        loss, stats = function(fresh, batch, coefs)
-        if not isinstance(loss, Tensor) or loss.shape or not loss.requires_grad:
-            raise TypeError(f"the loss is {describe_output(loss)}, not one number with a gradient")
-        if taken := MEASURED & stats.keys():
-            raise ValueError(f"{min(taken)!r} is the name of a statistic of every loss")
-        return loss, {name: torch.as_tensor(x, dtype=loss.dtype, device=loss.device).reshape(())
-                      for name, x in stats.items()}
+    """The loss and statistics that the user's `function` returns."""
+    loss, stats = function(fresh, batch, coefs)
+    if taken := MEASURED & stats.keys():
+        raise ValueError(f"{min(taken)!r} is the name of a statistic of every loss")
+    return loss, {name: torch.as_tensor(x, dtype=loss.dtype, device=loss.device).reshape(())
+                  for name, x in stats.items()}
 
 
 def describe_output(out: Any) -> str:

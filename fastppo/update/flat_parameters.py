@@ -1,7 +1,7 @@
 """All trained parameters of a network as views of one vector, gradients as views of another."""
 
 import itertools
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Iterator, Sequence
 
 import torch
@@ -89,21 +89,16 @@ def trained_parameters(net: nn.Module) -> list[nn.Parameter]:
 @contextmanager
 def restored_on_error(parts: Sequence[Any]) -> Iterator[None]:
     """Restores the `state` of all parts if the block raises anything, an interrupt included."""
-    before = [part.state for part in parts]
-    try:
+    with ExitStack() as undo:
+        for part in parts:
+            undo.callback(part.restore, part.state)
         yield
-    except BaseException:
-        for part, state in zip(parts, before):
-            part.restore(state)
-        raise
+        undo.pop_all()
 
 
-@contextmanager
-def restored_at_end(parts: Sequence[Any]) -> Iterator[None]:
-    """Restores the `state` of all parts, however the block ends."""
-    before = [part.state for part in parts]
-    try:
-        yield
-    finally:
-        for part, state in zip(parts, before):
-            part.restore(state)
+def restored_at_end(parts: Sequence[Any]) -> ExitStack:
+    """A context that restores the `state` of all parts, however it ends."""
+    undo = ExitStack()
+    for part in parts:
+        undo.callback(part.restore, part.state)
+    return undo

@@ -9,12 +9,9 @@ import torch
 from torch import Tensor
 
 from fastppo.config import Config
-from fastppo.errors import ConfigError, user_code
+from fastppo.errors import ConfigError
 from fastppo.settings.fixes import Omit, Set
 from fastppo.update.flat_parameters import FlatParameters, is_critic, trained_parameters
-
-OPTIMIZER_FIX = ("give a class of torch.optim such as torch.optim.SGD, or a partial of it such as"
-                 " functools.partial(torch.optim.AdamW, weight_decay=0.01)")
 
 
 class Adam:
@@ -91,7 +88,7 @@ class TorchOptimizer:
     """A torch optimizer on the parameters, with our learning rates in its param_groups.
 
     `make` is called with the parameters, or with a group for each network if `apart`, where the
-    critic has its own rate. Raises ConfigError if that or a step fails.
+    critic has its own rate.
     """
 
     def __init__(self, make: Callable[[Any], Any], flat: FlatParameters, apart: bool):
@@ -104,23 +101,15 @@ class TorchOptimizer:
             names = [name for name, param in flat.net.named_parameters() if param.requires_grad]
             params = [{"params": [param for name, param in zip(names, params)
                                   if is_critic(name) == critic]} for critic in (False, True)]
-        with user_code(ConfigError, f"the optimizer {make!r}, called with the parameters,",
-                       OPTIMIZER_FIX):
-            self.optimizer, self.rates, self.apart = make(params), (0.0, 0.0), apart
-            held = {id(x) for group in self.optimizer.param_groups for x in group["params"]}
-            if held.isdisjoint(flat.offsets):
-                raise ValueError("it holds none of the network's parameters")
+        self.optimizer, self.rates, self.apart = make(params), (0.0, 0.0), apart
 
     def step(self) -> None:
         """One step of the optimizer at the `rates`."""
         groups = self.optimizer.param_groups
         rates = self.rates if self.apart else self.rates[:1] * len(groups)
-        with user_code(ConfigError, f"step() of {type(self.optimizer).__name__}, called without a"
-                       f" closure, with dense gradients and {len(rates)} learning rates for"
-                       f" {len(groups)} param_groups,", OPTIMIZER_FIX):
-            for group, rate in zip(groups, rates, strict=True):
-                group["lr"] = rate
-            self.optimizer.step()
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
+        self.optimizer.step()
 
     @property
     def state(self) -> dict[str, Any]:

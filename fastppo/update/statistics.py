@@ -7,7 +7,7 @@ from typing import Sequence
 import torch
 from torch import Tensor
 
-from fastppo.errors import ModelError, NonFiniteError
+from fastppo.errors import NonFiniteError
 from fastppo.update.batches import Batch, Fresh
 from fastppo.update.coefficients import Coefficients
 
@@ -34,11 +34,8 @@ def ratio_stats(fresh: Fresh, batch: Batch, coefs: Coefficients) -> Statistics:
 
 
 def average(statistics: Sequence[Statistics], weights: Sequence[float] | None = None) -> Statistics:
-    """The mean of each statistic, or its sum with `weights`; all have the same names."""
+    """The mean of each statistic, or its sum with `weights`; by the first one's names."""
     names = [*statistics[0]]
-    if any(one.keys() != {*names} for one in statistics):
-        raise ModelError("the loss returned other statistics than in an earlier minibatch",
-                         "return numbers by the same names in every minibatch")
     rows = [torch.stack([one[name] for name in names]).detach() for one in statistics]
     if weights is None:
         return dict(zip(names, torch.stack(rows).mean(0)))

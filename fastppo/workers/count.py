@@ -13,8 +13,6 @@ from fastppo.settings.fixes import Set
 # Seconds, measured: bench/workers.py, bench/LOG.md.
 START_SECONDS = 0.25  # until the workers have started
 HANDOVER_SECONDS = 200e-6  # for the main process to wake the workers, and them to wake it
-MOST_PER_CORE = 2  # workers, without a warning: some environments wait
-MOST_AT_ALL = 16  # for each core: a hundred on two cores take a minute to start
 
 log = logging.getLogger("fastppo")
 
@@ -28,8 +26,8 @@ def worker_count(num_workers: int | str | None, num_envs: int, pays: Callable[[i
     """The number of worker processes for `num_envs` environments; 0: only the main process.
 
     None gives one per core; "auto" gives the same, or 0 if `pays(workers)` is False. A number is
-    limited by the environments and the cores, which the log says: the results are the same. Raises
-    ConfigError if this machine cannot run workers.
+    limited by that of the environments, which the log says. Raises ConfigError if this machine
+    cannot run workers.
     """
     if not can_start_workers():
         if num_workers and num_workers != "auto":
@@ -41,17 +39,10 @@ def worker_count(num_workers: int | str | None, num_envs: int, pays: Callable[[i
     if num_workers is None or num_workers == "auto":
         count = min(max(1, limits.usable_cores() // ranks_here()), num_envs)
         return count if num_workers is None or pays(count) else 0
-    cores = limits.usable_cores()
-    count = min(num_workers, num_envs, MOST_AT_ALL * cores)
-    if num_workers > count:
-        most = f"only {num_envs} environments" if count == num_envs else \
-            f"{cores} cores, and {MOST_AT_ALL} workers for each are the most"
-        log.warning("num_workers=%d, but there are %s: %d workers are started",
-                    num_workers, most, count)
-    if count > MOST_PER_CORE * cores:
-        log.warning("%d workers share %d cores; one per core is usually fastest: num_workers=%d",
-                    count, cores, cores)
-    return count
+    if num_workers > num_envs:
+        log.warning("num_workers=%d, but there are only %d environments: %d workers are started",
+                    num_workers, num_envs, num_envs)
+    return min(num_workers, num_envs)
 
 
 def pays(step_seconds: float, config: Config, workers: int) -> bool:

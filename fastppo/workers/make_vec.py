@@ -93,8 +93,7 @@ class SharedVectorEnv(VectorEnv):
     def reset(self, *, seed: int | Sequence[int | None] | None = None,
               options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begins new episodes, in all environments or in those of `options["reset_mask"]`."""
-        arguments = self._reset_arguments("reset", seed, options)
-        return self._begun(self._call_backend(self.backend.ask, "reset", arguments))
+        return self._begun(self._ask("reset", self._reset_arguments("reset", seed, options)))
 
     def reset_async(self, seed: int | Sequence[int | None] | None = None,
                     options: dict[str, Any] | None = None) -> None:
@@ -137,18 +136,17 @@ class SharedVectorEnv(VectorEnv):
         Raises multiprocessing.TimeoutError after `timeout` seconds; None: never.
         """
         self._check_pending("step")
-        step_infos = self._call_backend(self.backend.wait, timeout)
+        replies = self._call_backend(self.backend.hear, timeout)
         if self.plan.mode is AutoresetMode.DISABLED:
             np.logical_or(self._term, self._trunc, out=self._needs_reset)
         result = (self._observations(), self._rew.copy(), self._term.copy(), self._trunc.copy(),
-                  self._merged(step_infos))
+                  self._merged(replies))
         self._pending = ""  # last: until here, an interrupted call can be repeated
         return result
 
     def call(self, name: str, *args, **kwargs) -> tuple:
         """The attribute `name` of every environment; if it is callable, the values it returns."""
-        arguments = self._call_arguments("call", name, args, kwargs)
-        return _results(self._call_backend(self.backend.ask, "call", arguments))
+        return _results(self._ask("call", self._call_arguments("call", name, args, kwargs)))
 
     def call_async(self, name: str, /, *args, **kwargs) -> None:
         """Begins what `call` does; call_wait has the values."""
@@ -178,8 +176,7 @@ class SharedVectorEnv(VectorEnv):
         if len(each) != self.num_envs:
             raise ConfigError(f"{len(each)} values for {self.num_envs} environments",
                               "give one value for each of them, or one that is no list or tuple")
-        _results(self._call_backend(
-            self.backend.ask, "set", [(name, each[a:b]) for a, b in self.slices]))
+        _results(self._ask("set", [(name, each[a:b]) for a, b in self.slices]))
 
     def close_extras(self, **kwargs) -> None:
         """Stops the workers; always returns."""
@@ -231,6 +228,11 @@ class SharedVectorEnv(VectorEnv):
             self._pending = ""
             self.close()
             raise
+
+    def _ask(self, method: str, arguments: list[tuple]) -> list:
+        """What the steppers of all processes reply to a call of a method."""
+        self._call_backend(self.backend.tell, method, arguments)
+        return self._call_backend(self.backend.hear)
 
     def _reset_arguments(self, name: str, seed, options: dict | None) -> list[tuple]:
         """The arguments of a reset for each worker; its environments need one from here on."""
@@ -300,9 +302,10 @@ class SharedVectorEnv(VectorEnv):
         arrays = [rows.copy() for rows in self._obs] if self.copy else self._obs
         return build_structure(self.single_observation_space, iter(arrays))
 
-    def _merged(self, step_infos: StepInfos) -> dict[str, Any]:
+    def _merged(self, replies: list[StepInfos]) -> dict[str, Any]:
         """The infos of all environments as one dict of arrays and masks, as in Gymnasium."""
         infos, ended = {}, ()
+        step_infos = {e: found for reply in replies for e, found in reply.items()}
         if self.plan.mode is AutoresetMode.SAME_STEP:
             ended = np.flatnonzero(self._term | self._trunc).tolist()
         for e in sorted({*step_infos, *ended}):

@@ -31,9 +31,8 @@ class RankEnvs:
         self.first, self.last = ranks.first(count), ranks.last(count)
         self.exchanged = -1  # the last iteration
 
-    def warmup(self, steps: int) -> None:
-        """See Serial.warmup."""
-        self.vec.warmup(steps)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.vec, name)
 
     def begin(self, resumed: ResumedEpisodes | None = None) -> list[int]:
         """See Serial.begin; the environments that cannot continue are those of all ranks."""
@@ -48,15 +47,6 @@ class RankEnvs:
             arrays = [array[:, own].copy() for array in self._shared_arrays()]
             self._take(self.ranks.gather((arrays, read_infos(self.arena))))
             self.exchanged = iteration
-
-    def close(self) -> None:
-        """Closes the environments of this rank."""
-        self.vec.close()
-
-    @property
-    def team(self) -> Any:
-        """The workers of this rank."""
-        return self.vec.team
 
     def _shared_arrays(self) -> list[np.ndarray]:
         """Views [t e ...] of all that is exchanged; the last observations as one row."""

@@ -8,14 +8,14 @@ import signal
 import time
 import weakref
 from functools import partial
-from typing import Callable, NamedTuple, Sequence
+from typing import Callable, Sequence
 
 from fastppo.envs.faults import CLOSE_SECONDS, episode_text
 from fastppo.envs.make import Factory
-from fastppo.errors import ClosedError, FaultPlace, NonFiniteError, WorkerError
+from fastppo.errors import ClosedError, Error, FaultPlace, NonFiniteError, WorkerError
 from fastppo.machine import limits
 from fastppo.machine.arena import Arena
-from fastppo.settings.fixes import Fix, Set
+from fastppo.settings.fixes import Set
 from fastppo.workers import protocol
 from fastppo.workers.protocol import ControlCells, PostedCommand
 from fastppo.workers.worker_process import WorkerProcess, kill_workers
@@ -24,20 +24,8 @@ ACTIVITIES = {protocol.IDLE: "while it had nothing to do",
               protocol.UPDATING: "while computing its share of the update",
               protocol.STARTING: "starting", protocol.RESET: "reset"}
 ALONE = "run the environment alone to find out why it ends its process"
-SIGNAL_FIXES: dict[str, Fix] = {
-    "SIGKILL": ("lower num_envs or num_workers if the machine has run out of memory", ALONE),
-    "SIGBUS": ("free space on the disk and in shared memory", ALONE),
-    "SIGSEGV": "run the environment alone to find the native code that crashes"}
 COLLECT_SECONDS = 0.05  # failures of several workers within this time are one error
 LOOKS_APART = 1.0  # seconds between two looks, usually 0.05, after which the waiting begins anew
-
-class Failure(NamedTuple):
-    """How a worker failed: the text and the fix of the error, and what is known beside."""
-
-    what: str
-    fix: Fix
-    places: tuple[FaultPlace, ...]
-    kind: str  # name of the class of the error
 
 
 class WorkerTeam:
@@ -182,11 +170,11 @@ class WorkerTeam:
         failures = [failure for failure in map(self._failure, range(len(self.workers))) if failure]
         self._close_and_raise(failures)
 
-    def _failure(self, w: int) -> Failure | None:
-        """How worker `w` failed, if it has failed or died."""
+    def _failure(self, w: int) -> Error | None:
+        """The error of worker `w`, if it has failed or died."""
         worker = self.workers[w]
         if self.cells.done[w].state == protocol.FAILED:
-            return Failure(*worker.mailbox.read())
+            return worker.mailbox.read()
         code = worker.process.poll()
         if code is None:
             return None
@@ -196,8 +184,9 @@ class WorkerTeam:
             how += ", because memory ran out" if limits.memory_kills() > self.memory_kills else \
                 ", but not by the system for lack of memory"
             how += f" ({limits.free_memory() / 2**30:.1f} GiB are free now)"
-        return Failure(f"{self._place(w)} {how}{worker.last_output()}",
-                       SIGNAL_FIXES.get(name, ALONE), self._fault_places(w), "WorkerError")
+        error = WorkerError(f"{self._place(w)} {how}{worker.last_output()}", ALONE)
+        error.places = self._fault_places(w)
+        return error
 
     def _check_timeout(self, w: int) -> None:
         """Raises WorkerError if worker `w` has been at the same environment step for too long."""
@@ -213,11 +202,12 @@ class WorkerTeam:
         faults = self._fault_places(w)  # before the stack is asked for: the signal ends a sleep
         if 0 < limit < waited:
             self.workers[w].dump_stack()
-            what = (f"{place} has not answered for {waited:.1f} s ({name}={limit:g}; 0: no limit)"
-                    f"{self.workers[w].last_output()}")
-            self._close_and_raise([
-                Failure(what, ("correct the environment where its stack ends",
-                               Set(**{name: 10 * limit})), faults, "WorkerError")])
+            error = WorkerError(
+                f"{place} has not answered for {waited:.1f} s ({name}={limit:g}; 0: no limit)"
+                f"{self.workers[w].last_output()}",
+                ("correct the environment where its stack ends", Set(**{name: 10 * limit})))
+            error.places = faults
+            self._close_and_raise([error])
 
     def _place(self, w: int) -> str:
         """The name of worker `w`, with its environment and its step."""
@@ -238,22 +228,18 @@ class WorkerTeam:
             return ()
         return FaultPlace(env, episode[1], -1 if step == protocol.RESET else step),
 
-    def _close_and_raise(self, failures: Sequence[Failure]) -> None:
+    def _close_and_raise(self, failures: Sequence[Error]) -> None:
         """Kills the workers, and raises one error for all `failures`, of the kind of the first."""
         self.closed = True
         self._finalizer()
-        first = failures[0]
-        kind = NonFiniteError if first.kind == "NonFiniteError" else WorkerError
-        error = kind(joined_texts([failure.what for failure in failures]), first.fix)
+        kind = NonFiniteError if isinstance(failures[0], NonFiniteError) else WorkerError
+        error = kind(joined_texts([one.what for one in failures]), failures[0].fix)
         if kind is WorkerError:
-            error.places = tuple(place for failure in failures for place in failure.places)
+            error.places = tuple(place for one in failures for place in getattr(one, "places", ()))
         raise error
 
 
 def joined_texts(texts: Sequence[str]) -> str:
-    """The texts of failures below each other; of several with the same reason the first one."""
-    firsts: dict[str, str] = {}
-    for text in texts:
-        firsts.setdefault(text.partition(" failed in ")[2] or text, text)
-    others = [text.partition(" (")[0] for text in texts if text not in firsts.values()]
-    return "\n".join([*firsts.values(), *[f"the same in {', '.join(others)}"] * bool(others)])
+    """The first text of failures, and below it the first lines of the others, each once."""
+    others = [text.partition("\n")[0] for text in texts if text != texts[0]]
+    return "\n".join(dict.fromkeys([texts[0], *others]))

@@ -13,7 +13,7 @@ from fastppo.envs.make import Factory
 from fastppo.machine.arena import Arena, Spec
 from fastppo.workers import protocol
 from fastppo.workers.team import WorkerTeam
-from fastppo.workers.vector_stepper import StepInfos, VectorSpec, VectorStepper
+from fastppo.workers.vector_stepper import VectorSpec, VectorStepper
 from fastppo.workers.worker_loop import WorkerSync
 
 IDLE_SPIN_NS = 300_000  # a small policy's time between two steps
@@ -29,22 +29,14 @@ class LocalBackend(VectorStepper):
 
     def post(self) -> None:
         """Takes a step."""
-        self.infos = self.step()
-
-    def wait(self, timeout: float | None = None) -> StepInfos:
-        """The infos of the step."""
-        return self.infos
-
-    def ask(self, method: str, arguments: Sequence[tuple]) -> list:
-        """The reply of a method of the stepper, as a list."""
-        return [getattr(self, method)(*arguments[0])]
+        self.replies = [self.step()]
 
     def tell(self, method: str, arguments: Sequence[tuple]) -> None:
         """Calls a method of the stepper."""
-        self.replies = self.ask(method, arguments)
+        self.replies = [getattr(self, method)(*arguments[0])]
 
     def hear(self, timeout: float | None = None) -> list:
-        """The reply of the method."""
+        """The infos of the step, or the reply of the method, as a list."""
         return self.replies
 
 
@@ -62,21 +54,8 @@ class WorkerBackend:
         self.number += 1
         self.team.post(protocol.STEP, self.number)
 
-    def wait(self, timeout: float | None = None) -> StepInfos:
-        """Waits for the end of the step; can be repeated after an interrupt or a timeout."""
-        self.team.finish_last(timeout)
-        infos = {}
-        for reply in self._replies():
-            infos.update(reply)
-        return infos
-
-    def ask(self, method: str, arguments: Sequence[tuple]) -> list:
-        """Calls a method of every worker's stepper with its own arguments; returns the replies."""
-        self.tell(method, arguments)
-        return self.hear()
-
     def tell(self, method: str, arguments: Sequence[tuple]) -> None:
-        """Makes every worker call a method of its stepper."""
+        """Makes every worker call a method of its stepper with its own arguments."""
         messages = [protocol.pickled_by_value((method, each), "this value") for each in arguments]
         self.team.finish_last()  # after an interrupt, a command may still run
         for worker, message in zip(self.team.workers, messages):
@@ -85,18 +64,14 @@ class WorkerBackend:
         self.team.post(protocol.ASK, self.number)
 
     def hear(self, timeout: float | None = None) -> list:
-        """Waits for the replies; can be repeated after an interrupt or a timeout."""
+        """The replies of those that reply; can be repeated after an interrupt or a timeout."""
         self.team.finish_last(timeout)
-        return self._replies()
+        return [worker.mailbox.read()
+                for worker, replied in zip(self.team.workers, self.replied) if replied]
 
     def close(self) -> None:
         """Stops the processes."""
         self.team.close()
-
-    def _replies(self) -> list:
-        """The messages of the workers that have replied."""
-        return [worker.mailbox.read()
-                for worker, replied in zip(self.team.workers, self.replied) if replied]
 
 
 class WorkerEndpoint:
@@ -126,13 +101,9 @@ class WorkerEndpoint:
         try:
             return _pickled(reply)
         except Exception as error:  # pickling runs the environment's own code
-            if not isinstance(reply, dict):
-                return _pickled(([], f"the reply cannot be sent: {type(error).__name__}: {error}"))
-        for e, infos in reply.items():
-            try:
-                _pickled(infos)
-            except Exception as error:  # as above
-                raise self.stepper.fault(e - self.stepper.first, "its info", error) from error
+            if isinstance(reply, dict):  # infos
+                raise
+            return _pickled(([], f"the reply cannot be sent: {type(error).__name__}: {error}"))
 
 
 def _pickled(message: Any) -> bytes:

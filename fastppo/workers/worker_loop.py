@@ -5,13 +5,10 @@ import pickle
 import time
 
 from fastppo.envs import faults
-from fastppo.errors import Error, truncate_text
+from fastppo.errors import Error
 from fastppo.machine.arena import Arena
-from fastppo.settings.fixes import fix_text
 from fastppo.workers import protocol
 from fastppo.workers.protocol import ControlCells, Mailbox
-
-ERROR_CHARS = 16_000  # longest text of an error, and of its fix, that is sent
 
 
 def worker_loop(job: bytes, mailbox_fd: int, arena_fd: int, parent: int) -> None:
@@ -38,19 +35,10 @@ def worker_loop(job: bytes, mailbox_fd: int, arena_fd: int, parent: int) -> None
     except BaseException as error:  # the main process must get the text of every error
         if not isinstance(error, Error):
             error = faults.env_error(f"worker {index}", name, error)
-        sync.mailbox.write(error_message(error))
+        sync.mailbox.write(pickle.dumps(error))
         done.state = protocol.FAILED
         cells.hint.hint(protocol.ALARM)
         os._exit(1)
-
-
-def error_message(error: Error) -> bytes:
-    """An error as the fields of a Failure, pickled; long texts are cut, a long fix is a text."""
-    what, fix = truncate_text(error.what, ERROR_CHARS), error.fix
-    text = fix_text(fix, shell=False)
-    if len(text) > ERROR_CHARS:
-        fix = truncate_text(text, ERROR_CHARS)
-    return pickle.dumps((what, fix, getattr(error, "places", ()), type(error).__name__))
 
 
 class WorkerSync:

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 from tiny_settings import TINY
 
 from fastppo import PPO, load
-from fastppo.update.arithmetic import layer_flops
+from fastppo.update.arithmetic import flops
 
 ENV = partial(Chance, Box(-5, 5, (3,), np.float32), Discrete(3))
 IMAGES = partial(Chance, Box(0, 255, (36, 36), np.uint8), Discrete(3))
@@ -41,9 +41,9 @@ def test_a_compiled_network_trains_as_an_eager_one(backend, tmp_path, env, setti
                  | settings) as ppo:
             for _ in range(2):
                 ppo.update(ppo.collect())
-            assert bool(backend) is compiled and layer_flops(ppo.policy) > 0
+            assert bool(backend) is compiled and flops(ppo.policy)[0] > 0
             ppo.save(tmp_path / "model.safetensors")
-            found.append((ppo.learner.flat.values.clone(), layer_flops(ppo.policy),
+            found.append((ppo.learner.flat.values.clone(), flops(ppo.policy)[0],
                           load(tmp_path / "model.safetensors").state_dict().keys()))
     (wanted, work, names), (values, same_work, same_names) = found
     assert torch.allclose(values, wanted, atol=1e-6) and (work, names) == (same_work, same_names)

@@ -307,16 +307,15 @@ LEVELS = {"env_kwargs": {"level": "x" * 300_000}}
 @pytest.mark.parametrize("fix, shell, python", [
     ((Set(env_name="Pendulum-v1"), Omit("std")), "--env_name=Pendulum-v1; or leave --std out",
      'env="Pendulum-v1"; or leave std out'),
-    ("y" * 300_000, "y" * 1000, "y" * 1000), (Set(**LEVELS), "x" * 1000, "x" * 1000)],
-    ids=["data", "long text", "long data"])
-def test_a_workers_error_arrives_with_its_fix_however_long(fix, shell, python):
+    ("a sentence", "a sentence", "a sentence"), (Set(**LEVELS), "x" * 1000, "x" * 1000)],
+    ids=["data", "text", "long data"])
+def test_a_workers_error_arrives_with_its_fix(fix, shell, python):
     def refuse():
         raise ConfigError("no such level", fix)
     with nothing_left(), running_workers([refuse], 1, reset_timeout=5) as vec:
         with pytest.raises(WorkerError, match="no such level") as caught:
             vec.warmup(1)
     assert shell in caught.value.shell and python in str(caught.value)
-    assert len(str(caught.value)) < 70_000
 
 
 @WORKERS
@@ -455,7 +454,7 @@ def test_two_workers_that_fail_at_once_are_both_named():
         with pytest.raises(WorkerError) as caught:
             vec.warmup(8)
     assert "environment 0 (worker 0" in str(caught.value)
-    assert "the same in environment 3" in str(caught.value)
+    assert "\nenvironment 3 (worker 1" in str(caught.value)
 
 
 def test_two_workers_that_die_at_once_are_both_named():
@@ -592,12 +591,12 @@ with PPO("CartPole-v1", preset="none", num_envs=2, num_steps=4, num_minibatches=
     ], done.stderr
 
 
-def test_workers_that_fail_alike_are_told_of_once_with_their_places():
+def test_of_several_failures_the_first_is_told_whole_and_the_others_in_a_line():
     first, second = (f"environment {e} (worker {e}) failed in step(): ValueError: odd\nTraceback"
                      for e in (0, 1))
     other = "environment 2 (worker 2) failed in reset(): KeyError: 3"
     assert team.joined_texts([first, second, other]) == "\n".join([
-        first, other, "the same in environment 1"])
+        first, "environment 1 (worker 1) failed in step(): ValueError: odd", other])
     assert team.joined_texts([first]) == first
 
 

@@ -36,7 +36,7 @@ from fastppo import PPO
 from fastppo.envs.make import make_envs, make_factory
 from fastppo.errors import ConfigError, WorkerError
 from fastppo.machine import limits
-from fastppo.workers import count, protocol, worker_process
+from fastppo.workers import protocol, worker_process
 from fastppo.workers.protocol import WARMUP, worker_slices
 
 # name: longest episode, steps a rollout; so that episodes end in all ways they can within three.
@@ -129,14 +129,6 @@ def test_more_workers_than_environments_are_not_started_and_one_line_says_so(cap
         assert ppo.config.num_workers == 2
     assert caplog.messages.count(
         "num_workers=7, but there are only 2 environments: 2 workers are started") == 1
-
-
-def test_far_more_workers_than_cores_are_not_started_and_a_line_says_so(monkeypatch, caplog):
-    monkeypatch.setattr(limits, "usable_cores", lambda: 2)
-    assert count.worker_count(1000, 1000, bool) == 32
-    assert caplog.messages[0] == ("num_workers=1000, but there are 2 cores, and 16 workers for each"
-                                  " are the most: 32 workers are started")
-    assert count.worker_count(32, 1000, bool) == 32 and len(caplog.messages) == 3
 
 
 # Starting
