@@ -14,7 +14,7 @@ from typing import Any, Iterable, Mapping, NoReturn
 
 from fastppo.arguments.setting_types import SECTIONS, Setting, settings
 from fastppo.arguments.verbs import VERBS
-from fastppo.config import having
+from fastppo.config import Config, having
 from fastppo.errors import ConfigError
 from fastppo.settings.aliases import name_fix
 from fastppo.settings.fixes import format_value, program
@@ -77,32 +77,37 @@ class FlagParser(argparse.ArgumentParser):
         raise ConfigError(message)
 
 
-def training_page(about: str, own: Mapping[str, Setting], topic: str, preset: str,
+def training_page(options: type, verb: str, topic: str, values: Mapping[str, Any], preset: str,
                   changes: Mapping[str, Any]) -> str:
-    """The page on a `topic` for a verb that takes the settings of training beside its `own`.
+    """The page on a `topic` for a `verb` that takes the settings of training beside its `options`.
 
     The defaults are those of a `preset`, which changes `changes`. Raises ConfigError for an unknown
     topic.
     """
-    known, plain = {**own, **settings()}, topic.lstrip("-").replace("-", "_")
-    usage, about = about.split("\n\n", 1)
-    text = {"about": about, "usage": usage}
+    own, plain = settings(options), topic.lstrip("-").replace("-", "_")
+    known, about, end = own | settings(), "", ""
+    if topic in ("", ALL):
+        env_name = values.get("env_name", Config.env_name)
+        which = f"preset {preset}: {len(changes)} differ" if changes else "no preset"
+        about = (inspect.getdoc(options) or "").format(program(), verb_lines()) + (
+            f"\n\nThe defaults are those of {env_name} ({which}); --env_name=... --help shows"
+            " others.")
     if topic == ALL:
-        shown, text["end"] = [*known.values()], VALUES
+        shown, end = [*known.values()], VALUES
     elif not topic:
         basic = (known[name]._replace(section="settings") for name in having("basic"))
         shown = [first_clause(one) for one in (*own.values(), *basic)]
-        text["end"] = (f"More: --help SECTION, one of {', '.join(SECTIONS.values())};"
-                       " --help SETTING; --help-all")
+        end = (f"More: --help SECTION, one of {', '.join(SECTIONS.values())};"
+               " --help SETTING; --help-all")
     elif plain in known:
-        shown = [known[plain]]
-        text = {"end": SCHEDULES * ("SCHEDULE" in known[plain].type), "usage": usage}
+        shown, end = [known[plain]], SCHEDULES * ("SCHEDULE" in known[plain].type)
     else:
-        shown, text = [one for one in known.values() if one.section == plain], {"usage": usage}
+        shown = [one for one in known.values() if one.section == plain]
     if not shown:
         raise ConfigError(f'there is no section and no setting "{topic}"; the sections are '
                           + ", ".join(SECTIONS.values()), name_fix(plain, known) or "")
-    return FlagParser(shown, **text, preset=preset, changes=changes).format_help().strip()
+    usage = " ".join(filter(None, (program(), verb, "[--setting=value ...]")))
+    return FlagParser(shown, about, usage, end, preset, changes).format_help().strip()
 
 
 def first_clause(setting: Setting) -> Setting:
@@ -117,12 +122,12 @@ def verb_lines() -> str:
                      for verb, text in VERBS.items() if verb != "train")
 
 
-def verb_page(options: type, operands: str) -> str:
-    """The page on a verb that takes `operands`, then the `options` of a dataclass named after it.
+def verb_page(options: Any) -> str:
+    """The page on a verb that takes the OPERANDS and the options of a dataclass named after it.
 
     The docstring of the class introduces it; {0} in it is the command.
     """
     about = (inspect.getdoc(options) or "").format(program())
-    words = (program(), options.__name__.lower(), operands, "[--option=value ...]")
-    usage = " ".join(filter(None, words))
-    return FlagParser(settings(options).values(), about, usage).format_help().strip()
+    usage = f"{program()} {options.__name__.lower()} {options.OPERANDS}".rstrip()
+    return FlagParser(settings(options).values(), about,
+                      f"{usage} [--option=value ...]").format_help().strip()

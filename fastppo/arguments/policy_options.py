@@ -7,7 +7,7 @@ from typing import Any
 
 from fastppo.errors import ConfigError
 from fastppo.settings.file_names import BEST_FILE, MODEL_FILE
-from fastppo.settings.fixes import Fix, Omit, Set
+from fastppo.settings.fixes import Omit, Set
 
 POLICY_FIX = "give the folder of a run, such as runs/latest, or the file of a policy"
 
@@ -16,6 +16,7 @@ POLICY_FIX = "give the folder of a run, such as runs/latest, or the file of a po
 class PolicyOptions:
     """Which policy is played, in which environment."""
 
+    OPERANDS = "MODEL|RUN"
     best: bool = False
     """Of a run's folder take best.safetensors, the best policy of the evaluations while training,
     not model.safetensors, the last one"""
@@ -56,16 +57,4 @@ def check_episodes(episodes: Any) -> None:
     """Raises ConfigError unless `episodes` is a whole number, 1 or more."""
     if not isinstance(episodes, Integral) or isinstance(episodes, bool) or episodes < 1:
         raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
-                          evaluation_call(episodes, 100))
-
-
-def evaluation_call(one: Any, other: Any) -> Fix:
-    """The call of evaluate with an environment and episodes, in either order.
-
-    If none of them is an environment, the episodes alone.
-    """
-    env, episodes = (other, one) if isinstance(one, Integral) else (one, other)
-    spec = getattr(env, "spec", None)
-    text = f'"{getattr(spec, "id", env)}"' if spec or isinstance(env, str) else \
-        getattr(env, "__name__", "...") if callable(env) else ""
-    return f"evaluate(env={text}, episodes={episodes})" if text else Set(episodes=100)
+                          Set(episodes=100))

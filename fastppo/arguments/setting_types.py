@@ -63,33 +63,24 @@ class Setting(NamedTuple):
         """The text that its flag stands for if no value follows; None if a value must follow."""
         return "True" if self.kind is bool else BARE_VALUES.get(self.name)
 
-    @property
-    def reader(self) -> tuple[str, Callable[[str], Any]]:
-        """The values in words, and the function from a text to one of them."""
-        default = "one of " + ", ".join(self.choices), split_names if self.has_several else str
-        return READERS.get(self.kind, default)
-
-    def parsed(self, text: str) -> Any:
-        """The value that `text` stands for; None if there is none."""
-        form = FORMS_OF_TEXT.get(self.name)
-        if form == text.lower() == "auto":
-            return "auto"
-        try:
-            value = self.reader[1](text)
-        except (ValueError, LookupError, ArithmeticError):
-            return text if form not in (None, "auto") else None  # Config checks it
-        words = value if self.has_several else (value,)
-        return None if self.choices and not {*words} <= {*self.choices} else value
-
     def read(self, text: str) -> Any:
         """The value that `text` stands for; raises ConfigError if there is none."""
-        if self.optional and text.lower() == "none":
-            return None
-        if (value := self.parsed(text)) is None:
-            # The text of an object may hold a key.
-            shown = f'"{text}"' if self.kind != dict[str, Any] else "no JSON object"
-            raise ConfigError(f"{self.name} is {shown}, but must be {self.reader[0]}")
-        return value
+        form, word = FORMS_OF_TEXT.get(self.name), text.lower()
+        if word == "none" and self.optional or word == form == "auto":
+            return None if word == "none" else "auto"
+        default = "one of " + ", ".join(self.choices), split_names if self.has_several else str
+        wanted, reader = READERS.get(self.kind, default)
+        try:
+            value = reader(text)
+            words = value if self.has_several else (value,)
+            if not self.choices or {*words} <= {*self.choices}:
+                return value
+        except (ValueError, LookupError, ArithmeticError):
+            if form not in (None, "auto"):
+                return text  # Config checks it
+        # The text of an object may hold a key.
+        shown = f'"{text}"' if self.kind != dict[str, Any] else "no JSON object"
+        raise ConfigError(f"{self.name} is {shown}, but must be {wanted}")
 
 
 @functools.cache
@@ -111,9 +102,10 @@ def settings(owner: type = Config) -> dict[str, Setting]:
     return found
 
 
-def _parse_object(text: str) -> dict[str, Any] | None:
-    value = json.loads(text)
-    return value if isinstance(value, dict) else None
+def _parse_object(text: str) -> dict[str, Any]:
+    if isinstance(value := json.loads(text), dict):
+        return value
+    raise ValueError(text)
 
 
 # The values of a type in words, and the function from a text to one of them.

@@ -27,22 +27,27 @@ class Doctor:
     It ends with 1 if the self-test fails.
     """
 
+    OPERANDS = ""
+
     json: bool = False
     """Print everything as JSON"""
 
 
 def doctor_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Prints facts, problems and a self-test; SystemExit(1) if that fails."""
-    _, options = words_and_options(argv, Doctor, "", 0)
+    _, options = words_and_options(argv, Doctor)
     facts = all_facts()
     if options.json:
         test = self_test(facts["kernels"]["workers"])
         print(json.dumps(facts | {"self_test": test}, indent=1), flush=True)
     else:
-        print("\n".join(report(facts)), flush=True)
+        print(*report(facts), sep="\n", flush=True)
         test = self_test(facts["kernels"]["workers"])
-        print("\n".join(filled_at(SUBJECT_COLUMN, "self-test", test_text(test))), flush=True)
-        print("\n".join(problem_lines(facts["problems"])), flush=True)
+        found = [("self-test", test_text(test))]
+        for problem in facts["problems"]:
+            found += [("problem", problem["what"]), ("  fix", problem["fix"])]
+        found += [] if facts["problems"] else [("problems", "none")]
+        print(*report_lines(found), sep="\n", flush=True)
     if test["error"] or test["same_bits"] is False:
         raise SystemExit(1)
 
@@ -63,25 +68,24 @@ def all_facts() -> dict[str, Any]:
     facts = system_facts(torch.get_num_threads())
     names = [torch.cuda.get_device_name(i) for i in range(facts["torch"]["devices"])]
     facts["torch"]["names"] = names
-    facts["problems"] = [problem._asdict() for problem in problems(facts["machine"])]
+    facts["problems"] = [{"what": what, "fix": fix} for what, fix in problems()]
     return facts
 
 
-def problems(machine: dict[str, Any]) -> list[Any]:
-    """What is wrong with the installation and the machine, as Problems."""
-    from fastppo.machine.installation import Problem, installation_problems
+def problems() -> list[tuple[str, str]]:
+    """[(what is wrong with the installation, its fix)]."""
+    from fastppo.machine.installation import BUILD, extension_file
     from fastppo.machine.requirements import needed_packages
-    found = installation_problems()
-    if (machine["quota"] or 1) < 1:
-        found.append(Problem(
-            f"the control group allows {machine['quota']:g} of a core: everything is slower",
-            "give it more: docker run --cpus=2, or resources.limits.cpu of Kubernetes"))
+    found = []
+    if extension_file() is None:
+        found.append(("there is no compiled extension for this Python: one process only, and"
+                      " slower", BUILD))
     for extra, packages in needed_packages().items():
         by = f"the extra {extra}" if extra else "fastppo"
-        found += [Problem(f"{x.name} {x.version or 'is not installed'}, but {by} needs {x.wanted}",
-                          f'pip install "{x.name}{x.wanted}"')
+        found += [(f"{x.name} {x.version or 'is not installed'}, but {by} needs {x.wanted}",
+                   f'pip install "{x.name}{x.wanted}"')
                   for x in packages if not x.fits and (x.version or not extra)]
-    return [*dict.fromkeys(found)]
+    return found
 
 
 def self_test(workers_possible: bool) -> dict[str, Any]:
@@ -123,13 +127,14 @@ def report(facts: dict[str, Any]) -> list[str]:
     """The facts that are known, a line or more for each subject; an extra is one."""
     extras = {f"[{extra}]": packages for extra, packages in facts["extras"].items()}
     subjects = {name: found for name, found in facts.items() if name not in NOT_LISTED} | extras
-    return [line for subject, found in subjects.items()
-            for line in filled_at(SUBJECT_COLUMN, subject, listed(found))]
+    return report_lines([(subject, ", ".join(
+        f"{name}\N{NO-BREAK SPACE}{shown(value)}" for name, value in found.items()))
+        for subject, found in subjects.items()])
 
 
-def listed(found: dict[str, Any]) -> str:
-    """Names with their values, none of which is broken at the end of a line."""
-    return ", ".join(f"{name}\N{NO-BREAK SPACE}{shown(value)}" for name, value in found.items())
+def report_lines(texts: Sequence[tuple[str, str]]) -> list[str]:
+    """Texts in lines, each below its subject."""
+    return [line for subject, text in texts for line in filled_at(SUBJECT_COLUMN, subject, text)]
 
 
 def shown(value: Any) -> str:
@@ -139,10 +144,3 @@ def shown(value: Any) -> str:
     if isinstance(value, int) and value > GIB:
         return f"{value / GIB:.1f}\N{NO-BREAK SPACE}GiB"
     return ", ".join(value) if isinstance(value, list) and value else str(value or "none")
-
-
-def problem_lines(found: list[dict[str, str]]) -> list[str]:
-    """The problems, each with its fix; or that there are none."""
-    return [line for problem in found for line in [
-        *filled_at(SUBJECT_COLUMN, "problem", problem["what"]),
-        *filled_at(SUBJECT_COLUMN, "  fix", problem["fix"])]] or ["problems       none"]

@@ -30,13 +30,16 @@ class Envs:
     fewer the environments are made, and their spaces and limits are shown.
     """
 
+    OPERANDS = "[PATTERN]"
+
     all: bool = False
     """List every version of each environment, not only the newest"""
 
 
 def envs_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Prints the environments that `argv` asks for."""
-    pattern, options = parse_envs(argv)
+    words, options = words_and_options(argv, Envs)
+    pattern = "".join(words)
     if ":" in pattern:
         print("\n".join(description(pattern)), flush=True)
         return
@@ -56,12 +59,6 @@ def envs_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         print("\n\n".join("\n".join(description(name)) for name in ids), flush=True)
     else:
         print("\n".join(overview(found, missing=not pattern)), flush=True)
-
-
-def parse_envs(argv: Sequence[str]) -> tuple[str, Envs]:
-    """(pattern, options) of a command line; ConfigError for a wrong or second word."""
-    words, options = words_and_options(argv, Envs, "[PATTERN]", 1)
-    return "".join(words), options
 
 
 def matching(found: dict, pattern: str) -> dict:

@@ -1,11 +1,12 @@
 """The verb: fastppo eval MODEL|RUN [--episodes=INT] [--seed=INT] [--stochastic] [--json]."""
 
 import json
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Sequence
 
-from fastppo.arguments.command_line import file_and_options
+from fastppo.arguments.command_line import words_and_options
 from fastppo.arguments.policy_options import PolicyOptions, check_episodes
 from fastppo.cli.interrupts import Interrupts
 from fastppo.display.notes import episode_status
@@ -33,8 +34,9 @@ class Eval(PolicyOptions):
 
 def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Evaluates the policy that `argv` names, and prints the result."""
-    place, options = parse_eval(argv)
-    path = policy_file(place, options)
+    (place,), options = words_and_options(argv, Eval)
+    check_episodes(100 if options.episodes is None else options.episodes)
+    path = policy_file(Path(place), options)
     with status_while(f"loading {path}"):
         from fastppo.evaluation.evaluate import evaluate
         from fastppo.evaluation.loaded_policy import factories_for, load
@@ -53,14 +55,6 @@ def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
              "deterministic": not options.stochastic}
     print(json.dumps(facts | result_numbers(found)) if options.json
           else "\n".join(result_lines(found)), flush=True)
-
-
-def parse_eval(argv: Sequence[str]) -> tuple[Path, Eval]:
-    """(file of a policy or folder of a run, options); ConfigError for a wrong word."""
-    place, options = file_and_options(argv, Eval, "MODEL|RUN",
-                                      "the file of a policy or the folder of a run")
-    check_episodes(100 if options.episodes is None else options.episodes)
-    return place, options
 
 
 def policy_file(place: Path, options: PolicyOptions) -> Path:
@@ -97,10 +91,9 @@ def result_lines(found) -> list[str]:
 def result_numbers(found) -> dict[str, Any]:
     """An Evaluation as JSON values; a single episode has neither std nor ci95."""
     several = len(found.returns) > 1
-    ordered = sorted(found.returns.tolist())
-    middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-    return {"episodes": len(found.returns), "mean": found.mean,
+    returns = found.returns.tolist()
+    return {"episodes": len(returns), "mean": found.mean,
             "std": found.std if several else None, "ci95": found.ci95 if several else None,
-            "min": ordered[0], "median": middle, "max": ordered[-1],
+            "min": min(returns), "median": statistics.median(returns), "max": max(returns),
             "length": float(found.lengths.mean()),
-            "returns": found.returns.tolist(), "lengths": found.lengths.tolist()}
+            "returns": returns, "lengths": found.lengths.tolist()}

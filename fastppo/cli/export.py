@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Sequence
 
-from fastppo.arguments.command_line import file_and_options
+from fastppo.arguments.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
 from fastppo.display.status_line import status_while
 from fastppo.errors import ConfigError, Error
@@ -25,6 +25,8 @@ class Export:
     trained on, if that is an id of Gymnasium's, else on samples of its observation space.
     """
 
+    OPERANDS = "MODEL"
+
     to: Literal["onnx", "torchscript"] | None = None
     """Format; none: as the name of the output ends, else onnx, for which there is an extra:
     pip install "fastppo[export]" """
@@ -39,7 +41,9 @@ class Export:
 
 def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Exports the policy that `argv` names; prints the check, and what goes in and comes out."""
-    model, options = parse_options(argv)
+    (place,), options = words_and_options(argv, Export)
+    model = Path(place)
+    model = model / MODEL_FILE if model.is_dir() else model
     check_file(model, "policy")
     path = Path(options.output or model.with_suffix(FORMATS[options.to or "onnx"]))
     check_output(path)
@@ -78,9 +82,3 @@ def steps_to_check(policy, env_name: str | None):
                                    **wrapped)
             return play_episodes(policy, factory), f"steps of {stored_name}"
     return sample_episodes(policy), "samples of its observation space"
-
-
-def parse_options(argv: Sequence[str]) -> tuple[Path, Export]:
-    """(file of the policy, options) of a command line; ConfigError for a wrong word."""
-    model, options = file_and_options(argv, Export, "MODEL", "the file of a policy")
-    return model / MODEL_FILE if model.is_dir() else model, options

@@ -18,7 +18,6 @@ from fastppo.display.status_line import show_status
 from fastppo.display.stdout_guard import guarded_stdout
 from fastppo.errors import USAGE_ERRORS, ConfigError, Error, RankError, path_errors
 from fastppo.machine import child_env
-from fastppo.machine.installation import missing_packages_fix
 from fastppo.machine.ranks import is_first_to_tell, rank_count, rank_of_process
 from fastppo.settings.fixes import program
 from fastppo.settings.spelling import closest
@@ -64,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             if error.name not in NEEDED_PACKAGES:
                 raise
             print(f"error: {error.name} is not installed for {sys.executable}\n"
-                  f"  fix: {missing_packages_fix()}", file=sys.stderr, flush=True)
+                  "  fix: make train, or pip install -e .", file=sys.stderr, flush=True)
             raise SystemExit(2) from None
         except BrokenPipeError:  # fastppo --help | head
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

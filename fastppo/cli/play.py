@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Sequence
 
-from fastppo.arguments.command_line import file_and_options
+from fastppo.arguments.command_line import words_and_options
 from fastppo.arguments.policy_options import PolicyOptions, check_episodes
 from fastppo.cli.eval import env_text, policy_file
 from fastppo.cli.interrupts import Interrupts, Stop, write_line
@@ -45,7 +45,11 @@ class Play(PolicyOptions):
 
 def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Shows the policy that `argv` names, and prints the return of each episode."""
-    place, options = parse_play(argv)
+    (word,), options = words_and_options(argv, Play)
+    if options.fps is not None and not 1 <= options.fps <= 240:
+        raise ConfigError(f"fps is {options.fps}, but must be from 1 to 240", Omit("fps"))
+    check_episodes(options.episodes)
+    place = Path(word)
     path = policy_file(place, options)
     window = wants_window(options)
     output = None if window else output_file(place, options)
@@ -64,16 +68,6 @@ def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         show_window(policy, factory, seed, options)
     else:
         write_video(policy, factory, seed, options, output, interrupts)
-
-
-def parse_play(argv: Sequence[str]) -> tuple[Path, Play]:
-    """(file of a policy or folder of a run, options); ConfigError for a wrong word or number."""
-    place, options = file_and_options(argv, Play, "MODEL|RUN",
-                                      "the file of a policy or the folder of a run")
-    if options.fps is not None and not 1 <= options.fps <= 240:
-        raise ConfigError(f"fps is {options.fps}, but must be from 1 to 240", Omit("fps"))
-    check_episodes(options.episodes)
-    return place, options
 
 
 def wants_window(options: Play) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Iterator, Sequence
 
 from fastppo import __version__
 from fastppo.arguments import command_line
-from fastppo.arguments.command_line import Request, Train
+from fastppo.arguments.command_line import Request
 from fastppo.arguments.preset_files import naming_preset, settings_text, sources_of
 from fastppo.cli.eval import result_numbers
 from fastppo.cli.interrupts import Interrupts, Stop
@@ -47,11 +47,11 @@ def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts)
     if rank_of_process():
         follow(request, interrupts)
         return
-    if request.options["show_config"]:
-        choose_run(Train(**request.options), request.config, 0)  # for its errors
+    if request.options.show_config:
+        choose_run(request.options, request.config, 0)  # for its errors
         print(shown_config(request))
         return
-    if request.options["seeds"] is not None:
+    if request.options.seeds is not None:
         train_seeds(argv, request, interrupts)
         return
     with opened_run(request) as (ppo, folder, resumed):
@@ -66,11 +66,11 @@ def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts)
             return
         write_start_files(folder, argv, ppo.config.torch_threads)
         sinks = list(ppo.sinks)
-        summary = learn_and_save(ppo, folder, interrupts, request.options["video"])
+        summary = learn_and_save(ppo, folder, interrupts, request.options.video)
         if ppo.config.eval_episodes:
             final_evaluation(ppo, folder, summary, evaluator_of(sinks))
         try:
-            print_pictures(ppo, folder, request.options["video"])
+            print_pictures(ppo, folder, request.options.video)
         except Stop:
             show_status("")
             print(f"complete  without its curve: {program()} plot {shlex.quote(str(folder))}",
@@ -103,7 +103,7 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
     Until the trainer has locked the folder another process may still write a checkpoint into it,
     such as the run that a supervisor has just ended. Then the folder is looked at again.
     """
-    options, config = Train(**request.options), request.config
+    options, config = request.options, request.config
     progress = "live" if config.progress == "auto" else config.progress
     drawn, opened, ranks = secrets.randbits(31), False, None
     while not opened:
@@ -115,27 +115,17 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
             ranks.share((run.place, run.seed))
             text = f"fastppo {__version__}   {run.place or config.env_name}   starting"
             with status_while(text) if progress != "none" else nullcontext():
-                ppo = resumed_run(run.place, start) if run.place else new_run(
-                    start | {"env_name": config.env_name, "seed": run.seed}, options.init_from)
+                if run.place is None:  # settings that do not fit are refused without torch
+                    from fastppo.build.given_settings import checked_source
+                    start |= {"env_name": config.env_name, "seed": run.seed}
+                    start = {"env": checked_source(None, start), "init_from": options.init_from}
+                from fastppo.ppo import PPO
+                ppo = PPO(checkpoint=run.place, **start)
             with ppo:
                 opened = ranks.share(checkpoints_in(folder) == known and bool(
                     run.place or not known))
                 if opened:
                     yield ppo, folder, run.place is not None
-
-
-def resumed_run(place: Path, settings: dict[str, Any]):
-    """The trainer that continues a run."""
-    from fastppo.ppo import PPO
-    return PPO(checkpoint=place, **settings)
-
-
-def new_run(settings: dict[str, Any], init_from: str | None):
-    """The trainer of a new run. Settings that do not fit the spaces are refused without torch."""
-    from fastppo.build.given_settings import checked_source
-    source = checked_source(None, settings)
-    from fastppo.ppo import PPO
-    return PPO(source, init_from=init_from)
 
 
 def follow(request: Request, interrupts: Interrupts) -> None:
@@ -148,7 +138,7 @@ def follow(request: Request, interrupts: Interrupts) -> None:
         start = request.given | {"progress": "none", "run_dir": None, "logger": None}
         if place is None:
             start |= {"env_name": request.config.env_name, "seed": seed,
-                      "init_from": request.options["init_from"]}
+                      "init_from": request.options.init_from}
         with PPO(checkpoint=place, **start) as ppo:
             opened = ranks.share(None)
             if opened and ppo.ranks.share(None):

@@ -809,9 +809,7 @@ def test_a_run_that_cannot_start_leaves_no_folder_and_runs_latest_as_it_was(comm
 
 
 def test_only_files_of_a_start_are_removed_with_it(tmp_path):
-    for name, text in (("metrics.csv", "a\n1\n"), ("mine.txt", ""), ("episodes.csv", "a\n1\n"),
-                       ("summary.json", json.dumps({"iterations": 10, "seconds": 0}, indent=2)),
-                       ("summary.json", "")):  # of a full disk
+    for name, text in (("metrics.csv", "a\n1\n"), ("mine.txt", ""), ("episodes.csv", "a\n1\n")):
         with pytest.raises(EnvError), choose_folder.new_folder(None, "x__1") as folder:
             (folder / "config.json").touch()
             (folder / name).write_text(text)
@@ -1158,7 +1156,8 @@ def test_a_replay_under_a_debugger_begins_in_the_step_of_the_environment(
 
 def test_what_is_no_bundle_is_one_error(command, bundle):
     Path("text.bundle").write_text("x")
-    for argv, text in ((["replay"], "needs the bundle"), (["replay", "no.bundle"], "there is no"),
+    for argv, text in ((["replay"], "takes BUNDLE beside its options"),
+                       (["replay", "no.bundle"], "there is no"),
                        (["replay", "text.bundle"], "is not a safetensors file"),
                        (["replay", str(only_run() / "model.safetensors")], "is a policy, not")):
         code, _, err = command(*argv)
@@ -1367,8 +1366,8 @@ main()
     ("export . --format=pt", "fix: fastppo export --help lists them"),
     ("eval . --episode=3", "did you mean --episodes?"),
     ("bench --xyzzy", "fix: fastppo bench --help lists them"),
-    ("eval . 5", "eval takes 1 word beside its options, not 2: . 5"),
-    ("eval --episodes=3", "fix: fastppo eval MODEL|RUN"),
+    ("eval . 5", "eval takes MODEL|RUN beside its options, not . 5"),
+    ("eval --episodes=3", "fix: fastppo eval --help"),
     ("eval shop.py", "shop.py is not a safetensors file\n"),
     ("play --best=False shop.py", "shop.py is not a safetensors file\n"),
     ("export shop.py --to=torchscript", "shop.py is not a safetensors file\n"),

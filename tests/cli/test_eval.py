@@ -133,7 +133,7 @@ def test_wrong_words_are_refused_with_a_fix(run, capsys):
     assert "--episodes=100" in refused(capsys, run, "--episodes=0")
     assert "did you mean --episodes?" in refused(capsys, run, "--episode=3")
     assert "python main.py eval --help lists them" in refused(capsys, run, "--num_envs=3")
-    assert "takes 1 word beside its options, not 2" in refused(capsys, run, "5")
+    assert "takes MODEL|RUN beside its options, not " in refused(capsys, run, "5")
     assert "seed is -1" in refused(capsys, run, "--seed=-1")
     assert "does not fit" in refused(capsys, run, "--env_name=Pendulum-v1")
 
