@@ -56,21 +56,17 @@ class PageFormatter(argparse.HelpFormatter):
 class FlagParser(argparse.ArgumentParser):
     """A parser with a flag for each setting, whose values stay texts; it raises ConfigError."""
 
-    def __init__(self, known: Iterable[Setting], about: str = "", usage: str = "", end: str = "",
-                 preset: str = "none", changes: Mapping[str, Any] | None = None):
+    def __init__(self, known: Iterable[Setting], about: str = "", usage: str = "", end: str = ""):
         super().__init__(program(), usage, about, end, formatter_class=PageFormatter,
                          add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
         groups: dict[str, Any] = {}
         for one in known:
             if one.section not in groups:
                 groups[one.section] = self.add_argument_group(one.section)
-            default = format_value(one.default)
-            if one.name in (changes or {}):
-                default = f"{format_value(changes[one.name])} by preset {preset}, else {default}"
             nargs = "+" if one.has_several else "?" if one.bare else None
             groups[one.section].add_argument(
                 f"--{one.name}", nargs=nargs, const=one.bare, metavar=one.type,
-                help=f"{one.text} (default: {default})".replace("%", "%%"))
+                help=f"{one.text} (default: {format_value(one.default)})".replace("%", "%%"))
 
     def error(self, message: str) -> NoReturn:
         """Raises ConfigError with argparse's own text."""
@@ -85,7 +81,11 @@ def training_page(options: type, verb: str, topic: str, values: Mapping[str, Any
     topic.
     """
     own, plain = settings(options), topic.lstrip("-").replace("-", "_")
-    known, about, end = own | settings(), "", ""
+    known = own | settings() | {name: settings()[name]._replace(
+        default=f"{format_value(value)} by preset {preset},"
+                f" else {format_value(settings()[name].default)}")
+        for name, value in changes.items()}
+    about = end = ""
     if topic in ("", ALL):
         env_name = values.get("env_name", Config.env_name)
         which = f"preset {preset}: {len(changes)} differ" if changes else "no preset"
@@ -107,7 +107,7 @@ def training_page(options: type, verb: str, topic: str, values: Mapping[str, Any
         raise ConfigError(f'there is no section and no setting "{topic}"; the sections are '
                           + ", ".join(SECTIONS.values()), name_fix(plain, known) or "")
     usage = " ".join(filter(None, (program(), verb, "[--setting=value ...]")))
-    return FlagParser(shown, about, usage, end, preset, changes).format_help().strip()
+    return FlagParser(shown, about, usage, end).format_help().strip()
 
 
 def first_clause(setting: Setting) -> Setting:

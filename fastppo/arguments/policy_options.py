@@ -34,11 +34,6 @@ class PolicyOptions:
     stochastic: bool = False
     """Sample the actions, as in training, instead of taking the likeliest ones"""
 
-    def start_text(self, path: Path, env_name: str, seed: int) -> str:
-        """The first lines of the output: the policy's file, and the environment."""
-        how = "stochastic" if self.stochastic else "deterministic"
-        return f"model     {path}\nenv       {env_name}, seed {seed}, {how} actions"
-
     def file(self, place: Path) -> Path:
         """The file of the policy at `place`, a file or the folder of a run.
 

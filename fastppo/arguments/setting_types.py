@@ -21,9 +21,6 @@ SECTIONS = having("section")  # by the first setting of each
 # Other names that settings may be given under, on a command line and in a file.
 ALIASES = {alias: name for name, alias in having("alias").items()}
 
-TYPE_NAMES = {int: "INT", float: "FLOAT", Scheduled: "FLOAT|SCHEDULE", bool: "BOOL", str: "TEXT",
-              Any: "TEXT", tuple[int, ...]: "INT,...", tuple[str, ...]: "NAME,...",
-              dict[str, Any]: "JSON"}
 FORMS_OF_TEXT = having("form")  # of numbers for which a text may stand
 BARE_VALUES = {"json": "-"}  # texts that a flag stands for if no value follows it
 
@@ -43,7 +40,7 @@ class Setting(NamedTuple):
     def type(self) -> str:
         """The form of its values: INT, FLOAT|none, tanh|relu, ..."""
         plain = "|".join(self.choices) + ",..." * self.has_several if self.choices \
-            else TYPE_NAMES[self.kind]
+            else KINDS[self.kind][0]
         text = f"|{FORMS_OF_TEXT[self.name]}" if self.name in FORMS_OF_TEXT else ""
         return plain + text + "|none" * self.optional
 
@@ -68,8 +65,8 @@ class Setting(NamedTuple):
         form, word = FORMS_OF_TEXT.get(self.name), text.lower()
         if word == "none" and self.optional or word == form == "auto":
             return None if word == "none" else "auto"
-        default = "one of " + ", ".join(self.choices), split_names if self.has_several else str
-        wanted, reader = READERS.get(self.kind, default)
+        _, wanted, reader = KINDS.get(self.kind) or (
+            "", "one of " + ", ".join(self.choices), split_names if self.has_several else str)
         try:
             value = reader(text)
             words = value if self.has_several else (value,)
@@ -108,14 +105,16 @@ def _parse_object(text: str) -> dict[str, Any]:
     raise ValueError(text)
 
 
-# The values of a type in words, and the function from a text to one of them.
-READERS: dict[Any, tuple[str, Callable[[str], Any]]] = {
-    int: ("a whole number, such as 16, 1e6, 10M or 500k", parse_int),
-    float: ("a number, such as 0.5 or 3e-4", float),
-    Scheduled: ("a number, such as 0.5 or 3e-4, or a schedule: linear:3e-4, cosine:3e-4,"
-                " linear:3e-4:1e-5", parse_schedule),
-    bool: ("True or False", lambda text: SWITCHES[text.lower()]),
-    tuple[int, ...]: ("whole numbers, such as 64,64 or 1,2", parse_sizes),
-    tuple[str, ...]: ("names, such as camera,speed", split_names),
-    dict[str, Any]: ("""a JSON object, such as '{"name": 1}'""", _parse_object),
+# The form of a type's values, the values in words, and the function from a text to one of them.
+KINDS: dict[Any, tuple[str, str, Callable[[str], Any]]] = {
+    str: ("TEXT", "a text", str),
+    Any: ("TEXT", "a text", str),
+    int: ("INT", "a whole number, such as 16, 1e6, 10M or 500k", parse_int),
+    float: ("FLOAT", "a number, such as 0.5 or 3e-4", float),
+    Scheduled: ("FLOAT|SCHEDULE", "a number, such as 0.5 or 3e-4, or a schedule: linear:3e-4,"
+                " cosine:3e-4, linear:3e-4:1e-5", parse_schedule),
+    bool: ("BOOL", "True or False", lambda text: SWITCHES[text.lower()]),
+    tuple[int, ...]: ("INT,...", "whole numbers, such as 64,64 or 1,2", parse_sizes),
+    tuple[str, ...]: ("NAME,...", "names, such as camera,speed", split_names),
+    dict[str, Any]: ("JSON", """a JSON object, such as '{"name": 1}'""", _parse_object),
 }

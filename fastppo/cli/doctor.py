@@ -37,17 +37,15 @@ def doctor_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Prints facts, problems and a self-test; SystemExit(1) if that fails."""
     _, options = words_and_options(argv, Doctor)
     facts = all_facts()
-    if options.json:
-        test = self_test(facts["kernels"]["workers"])
-        print(json.dumps(facts | {"self_test": test}, indent=1), flush=True)
-    else:
+    if not options.json:
         print(*report(facts), sep="\n", flush=True)
-        test = self_test(facts["kernels"]["workers"])
-        found = [("self-test", test_text(test))]
-        for problem in facts["problems"]:
-            found += [("problem", problem["what"]), ("  fix", problem["fix"])]
-        found += [] if facts["problems"] else [("problems", "none")]
-        print(*report_lines(found), sep="\n", flush=True)
+    test = self_test(facts["kernels"]["workers"])
+    lines = report({"self-test": test_text(test)})
+    lines += [] if facts["problems"] else report({"problem": "none"})
+    for problem in facts["problems"]:
+        lines += report({"problem": problem["what"], "  fix": problem["fix"]})
+    print(json.dumps(facts | {"self_test": test}, indent=1) if options.json else "\n".join(lines),
+          flush=True)
     if test["error"] or test["same_bits"] is False:
         raise SystemExit(1)
 
@@ -82,9 +80,12 @@ def problems() -> list[tuple[str, str]]:
                       " slower", BUILD))
     for extra, packages in needed_packages().items():
         by = f"the extra {extra}" if extra else "fastppo"
-        found += [(f"{x.name} {x.version or 'is not installed'}, but {by} needs {x.wanted}",
-                   f'pip install "{x.name}{x.wanted}"')
-                  for x in packages if not x.fits and (x.version or not extra)]
+        for wanted, version in packages:
+            if not extra if version is None else not wanted.specifier.contains(
+                    version, prereleases=True):
+                found.append((f"{wanted.name} {version or 'is not installed'}, but {by} needs"
+                              f" {wanted.specifier}",
+                              f'pip install "{wanted.name}{wanted.specifier}"'))
     return found
 
 
@@ -123,18 +124,13 @@ def test_text(test: dict[str, Any]) -> str:
     return f"{same}   ({test['seconds']} s)"
 
 
-def report(facts: dict[str, Any]) -> list[str]:
+def report(subjects: dict[str, Any]) -> list[str]:
     """The facts that are known, a line or more for each subject; an extra is one."""
-    extras = {f"[{extra}]": packages for extra, packages in facts["extras"].items()}
-    subjects = {name: found for name, found in facts.items() if name not in NOT_LISTED} | extras
-    return report_lines([(subject, ", ".join(
-        f"{name}\N{NO-BREAK SPACE}{shown(value)}" for name, value in found.items()))
-        for subject, found in subjects.items()])
-
-
-def report_lines(texts: Sequence[tuple[str, str]]) -> list[str]:
-    """Texts in lines, each below its subject."""
-    return [line for subject, text in texts for line in filled_at(SUBJECT_COLUMN, subject, text)]
+    extras = {f"[{extra}]": packages for extra, packages in subjects.get("extras", {}).items()}
+    return [line for subject, found in (subjects | extras).items() if subject not in NOT_LISTED
+            for line in filled_at(SUBJECT_COLUMN, subject, found if isinstance(found, str) else
+                                  ", ".join(f"{name}\N{NO-BREAK SPACE}{shown(value)}"
+                                            for name, value in found.items()))]
 
 
 def shown(value: Any) -> str:

@@ -37,16 +37,11 @@ def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     (place,), options = words_and_options(argv, Eval)
     check_episodes(100 if options.episodes is None else options.episodes)
     path = policy_file(Path(place), options)
-    with status_while(f"loading {path}"):
-        from fastppo.evaluation.evaluate import evaluate
-        from fastppo.evaluation.loaded_policy import factories_for, load
-        from fastppo.networks.torch_state import torch_threads
-        policy = load(path, model=options.model)
-        factories = factories_for(policy, options.env_name, options.env_kwargs,
-                                  options.max_episode_steps)
-        seed = policy.seed_of_episodes(options.seed)
+    policy, factories, seed, text = loaded(path, options)
     if not options.json:
-        print(options.start_text(path, env_text(factories[0]), seed), flush=True)
+        print(text, flush=True)
+    from fastppo.evaluation.evaluate import evaluate
+    from fastppo.networks.torch_state import torch_threads
     episodes = options.episodes or policy.config.eval_episodes or 100
     with torch_threads(policy.threads, policy.config.precision == "tf32"), \
             episode_status(episodes) as report:
@@ -69,6 +64,19 @@ def policy_file(place: Path, options: PolicyOptions) -> Path:
         from fastppo.envs.make import make_factory
         make_factory(options.env_name)  # for its errors
     return path
+
+
+def loaded(path: Path, options: PolicyOptions) -> tuple[Any, Any, int, str]:
+    """(policy in a file, the factories of its environments, seed, lines that name all three)."""
+    with status_while(f"loading {path}"):
+        from fastppo.evaluation.loaded_policy import factories_for, load
+        policy = load(path, model=options.model)
+        factories = factories_for(policy, options.env_name, options.env_kwargs,
+                                  options.max_episode_steps)
+    seed = policy.seed_of_episodes(options.seed)
+    how = "stochastic" if options.stochastic else "deterministic"
+    return policy, factories, seed, (
+        f"model     {path}\nenv       {env_text(factories[0])}, seed {seed}, {how} actions")
 
 
 def env_text(factory: Any) -> str:

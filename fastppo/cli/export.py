@@ -71,14 +71,12 @@ def steps_to_check(policy, env_name: str | None):
     from fastppo.envs.make import make_factory, wrapping
     from fastppo.evaluation.loaded_policy import stored_arguments
     from fastppo.files.export_samples import play_episodes, sample_episodes
-    stored_name, kwargs = policy.config.env_name, policy.config.env_kwargs or {}
-    wrapped = wrapping(vars(policy.config))
-    if env_name:
-        factory = make_factory(env_name, None, stored_arguments(stored_name, kwargs), **wrapped)
-        return play_episodes(policy, factory), f"steps of {env_name}"
-    if is_registered(stored_name):  # no module of the file's is imported
-        with contextlib.suppress(Error):  # not installed here, another version, or with texts
-            factory = make_factory(stored_name, None, stored_arguments(stored_name, kwargs),
-                                   **wrapped)
-            return play_episodes(policy, factory), f"steps of {stored_name}"
+    stored, kwargs = policy.config.env_name, policy.config.env_kwargs or {}
+    name = env_name or (stored if is_registered(stored) else "")  # no module of the file's
+    # Not installed here, another version, or with texts.
+    with contextlib.suppress(*() if env_name else (Error,)):
+        if name:
+            factory = make_factory(name, None, stored_arguments(stored, kwargs),
+                                   **wrapping(vars(policy.config)))
+            return play_episodes(policy, factory), f"steps of {name}"
     return sample_episodes(policy), "samples of its observation space"

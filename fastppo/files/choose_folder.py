@@ -14,10 +14,10 @@ from fastppo.arguments.command_line import Train
 from fastppo.config import Config
 from fastppo.errors import ConfigError, Error
 from fastppo.files.run_folder import (
-    CHECKPOINTS,
     FolderLock,
     check_file,
     checkpoint_files,
+    checkpoints_in,
     free_path,
     policy_at,
     write_error,
@@ -56,7 +56,7 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
     if options.resume == "auto":
         given = given or last_run(config.env_name, options.name, seed)
         seed = stored_seed(given) if seed is None else seed
-        place = given if given and any(given.glob(CHECKPOINTS)) else None
+        place = given if given and checkpoints_in(given) else None
     elif options.resume is not None:
         place = Path(options.resume)
         place = place.parent / os.readlink(place) if place.is_symlink() else place

@@ -14,8 +14,7 @@ from fastppo.machine.file_access import open_regular, write_bytes
 from fastppo.settings.file_names import CONFIG_FILE, MODEL_FILE
 from fastppo.settings.fixes import Set
 
-CHECKPOINTS = "checkpoint-*.safetensors"  # the files of a run's checkpoints; * is the step
-NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
+CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)\.safetensors")  # with the step
 HEADER_BYTES = 4 << 20  # longest header that is read: names, shapes and texts
 
 RUN_FIX = "give the folder of a run, such as runs/latest, or a checkpoint in it"
@@ -89,7 +88,7 @@ def checkpoint_files(place: Path) -> list[Path]:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoints in a run's folder, the newest first."""
-    found = [path for path in folder.glob(CHECKPOINTS) if NAME.fullmatch(path.name)]
+    found = (path for path in folder.glob("*") if CHECKPOINT_NAME.fullmatch(path.name))
     return sorted(found, key=step_of, reverse=True)
 
 

@@ -23,7 +23,7 @@ def system_facts(torch_threads: int) -> dict[str, Any]:
 
     It takes some 50 ms: no device is opened, no environment is made, and nothing is measured.
     """
-    needed = {extra: {package.name: package.version for package in packages}
+    needed = {extra: {package.name: version for package, version in packages}
               for extra, packages in needed_packages().items()}
     bits = fingerprint(torch_threads)
     return {"fastppo": {"version": __version__, "commit": installation.commit_of(),

@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 from optional_packages import NEEDS_EXTENSION
+from packaging.requirements import Requirement
 
 from fastppo import __version__
 from fastppo.cli import doctor
 from fastppo.machine import installation, requirements
-from fastppo.machine.requirements import Package
 
 PASSED = {"workers": [0, 2], "same_bits": True, "error": None, "seconds": 0.5}
 
@@ -68,9 +68,11 @@ def test_facts_are_shown_with_sizes_in_gib_and_an_extra_in_brackets():
 def test_packages_that_are_too_old_or_missing_are_problems_with_the_command_for_pip(monkeypatch):
     monkeypatch.setattr(installation, "extension_file", lambda: "_kernels.so")
     monkeypatch.setattr(requirements, "needed_packages", lambda: {
-        "": [Package("torch", ">=2.6", "2.5"), Package("numba", ">=0.61", None),
-             Package("numpy", ">=1", "2")],
-        "wandb": [Package("wandb", ">=0.19", "0.1")], "envpool": [Package("envpool", ">=1", None)]})
+        "": [(Requirement("torch>=2.6"), "2.5"), (Requirement("numba>=0.61"), None),
+             (Requirement("numpy>=1"), "2"), (Requirement("pillow>=9"), "10.0.dev1+cpu"),
+             (Requirement("scipy"), "0.1"), (Requirement("gymnasium<2,>=1.2"), "1.4")],
+        "wandb": [(Requirement("wandb>=0.19"), "0.1")],
+        "envpool": [(Requirement("envpool>=1"), None)]})
     assert doctor.problems() == [
         ("torch 2.5, but fastppo needs >=2.6", 'pip install "torch>=2.6"'),
         ("numba is not installed, but fastppo needs >=0.61", 'pip install "numba>=0.61"'),

@@ -8,7 +8,7 @@ import pytest
 
 from fastppo.machine import installation
 from fastppo.machine.installation import commit_of, tilde
-from fastppo.machine.requirements import Package, needed_packages
+from fastppo.machine.requirements import needed_packages
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def test_the_packages_are_those_of_the_installed_distribution(monkeypatch):
              'swig; extra == "far" and sys_platform == "nowhere"']
     monkeypatch.setattr(metadata, "requires", lambda name: texts)
     monkeypatch.setattr(metadata, "version", lambda name: "2.7")
-    assert needed_packages() == {
-        "": [Package("torch", ">=2.6", "2.7"), Package("numpy", ">=1.26", "2.7")],
-        "wandb": [Package("wandb", ">=0.19", "2.7")]}
+    found = {extra: [(str(wanted.specifier), version) for wanted, version in packages]
+             for extra, packages in needed_packages().items()}
+    assert found == {"": [(">=2.6", "2.7"), (">=1.26", "2.7")], "wandb": [(">=0.19", "2.7")]}
 
 
 def test_without_any_installation_nothing_is_known_to_be_needed(monkeypatch):
@@ -67,11 +67,3 @@ def test_without_any_installation_nothing_is_known_to_be_needed(monkeypatch):
         raise metadata.PackageNotFoundError(name)
     monkeypatch.setattr(metadata, "requires", missing)
     assert needed_packages() == {}
-
-
-@pytest.mark.parametrize("wanted, version, fits", [
-    (">=2.6", "2.13.0+cpu", True), (">=2.6", "2.5.1", False), ("<2,>=1.2.3", "1.4.0", True),
-    ("==2.3.10", "2.3.8", False), ("", "0.1", True), (">=1", None, False),
-    (">=2.6", "2.7.0.dev1", True)])
-def test_a_version_fits_if_the_requirement_has_it(wanted, version, fits):
-    assert Package("x", wanted, version).fits is fits
