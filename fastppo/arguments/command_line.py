@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 from fastppo.arguments import help_page
-from fastppo.arguments.preset_files import config_over_preset, is_preset_file, preset_settings
+from fastppo.arguments.preset_files import config_over_preset, preset_settings
 from fastppo.arguments.setting_types import ALIASES, Setting, settings
 from fastppo.config import Config, having
 from fastppo.errors import ConfigError
 from fastppo.settings.aliases import unknown_names
 from fastppo.settings.fixes import Omit, program
-from fastppo.settings.presets import PRESETS
+from fastppo.settings.presets import preset_name
 from fastppo.settings.values import SWITCHES
 
 
@@ -179,8 +179,7 @@ def flag_of_each_word(argv: Sequence[str]) -> list[tuple[str, str]]:
 
 def preset_for(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """(name of the preset, the settings that it changes); ConfigError for an unknown preset."""
-    preset = values.get("preset", "auto")
-    found = preset_settings(values.get("env_name", Config.env_name), preset)
-    name = preset if is_preset_file(preset) else next(
-        (name for name, ours in PRESETS.items() if ours == found), "none")
-    return name, {key: value for key, value in found.items() if value != getattr(Config, key)}
+    env_name, preset = values.get("env_name", Config.env_name), values.get("preset", "auto")
+    changes = {name: value for name, value in preset_settings(env_name, preset).items()
+               if value != getattr(Config, name)}
+    return preset_name(env_name) if preset == "auto" else preset, changes

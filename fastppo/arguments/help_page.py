@@ -30,9 +30,7 @@ Values and names:
   BOOL      --flag, --no-flag or --flag=True
   INT       16, 1_000, 1e6, 10M or 500k; none, where it is offered, is no value
 {SCHEDULES}
-  names     with underscores or hyphens; these are understood too:
-            --env --lam --epsilon --ppo_epochs --num_batches --num_iterations
-            --value_loss_coef"""
+  names     with underscores or hyphens"""
 
 
 class PageFormatter(argparse.HelpFormatter):

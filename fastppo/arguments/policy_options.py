@@ -2,14 +2,10 @@
 
 from dataclasses import dataclass
 from numbers import Integral
-from pathlib import Path
 from typing import Any
 
 from fastppo.errors import ConfigError
-from fastppo.settings.file_names import BEST_FILE, MODEL_FILE
-from fastppo.settings.fixes import Omit, Set
-
-POLICY_FIX = "give the folder of a run, such as runs/latest, or the file of a policy"
+from fastppo.settings.fixes import Set
 
 
 @dataclass(frozen=True)
@@ -33,19 +29,6 @@ class PolicyOptions:
     """Seed of the episodes; none: that of the run, so they are those of its last evaluation"""
     stochastic: bool = False
     """Sample the actions, as in training, instead of taking the likeliest ones"""
-
-    def file(self, place: Path) -> Path:
-        """The file of the policy at `place`, a file or the folder of a run.
-
-        Raises ConfigError if there is none.
-        """
-        path = place / (BEST_FILE if self.best else MODEL_FILE) if place.is_dir() else place
-        if self.best and not place.is_dir():
-            raise ConfigError(f"best is for the folder of a run, and {place} is none", Omit("best"))
-        if not path.is_file():
-            raise ConfigError(f"{place} has no {path.name}" if place.is_dir() else
-                              f"there is no file or folder {place}", POLICY_FIX)
-        return path
 
 
 def check_episodes(episodes: Any) -> None:

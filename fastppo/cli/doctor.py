@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Sequence
 
 from fastppo.arguments.command_line import words_and_options
-from fastppo.cli.envs import filled_at
+from fastppo.cli.envs import filled_rows
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import Error
 
@@ -40,10 +40,9 @@ def doctor_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     if not options.json:
         print(*report(facts), sep="\n", flush=True)
     test = self_test(facts["kernels"]["workers"])
-    lines = report({"self-test": test_text(test)})
-    lines += [] if facts["problems"] else report({"problem": "none"})
-    for problem in facts["problems"]:
-        lines += report({"problem": problem["what"], "  fix": problem["fix"]})
+    lines = filled_rows(SUBJECT_COLUMN, {"self-test": test_text(test)})
+    for problem in facts["problems"] or [{"what": "none", "fix": ""}]:
+        lines += filled_rows(SUBJECT_COLUMN, {"problem": problem["what"], "  fix": problem["fix"]})
     print(json.dumps(facts | {"self_test": test}, indent=1) if options.json else "\n".join(lines),
           flush=True)
     if test["error"] or test["same_bits"] is False:
@@ -127,10 +126,9 @@ def test_text(test: dict[str, Any]) -> str:
 def report(subjects: dict[str, Any]) -> list[str]:
     """The facts that are known, a line or more for each subject; an extra is one."""
     extras = {f"[{extra}]": packages for extra, packages in subjects.get("extras", {}).items()}
-    return [line for subject, found in (subjects | extras).items() if subject not in NOT_LISTED
-            for line in filled_at(SUBJECT_COLUMN, subject, found if isinstance(found, str) else
-                                  ", ".join(f"{name}\N{NO-BREAK SPACE}{shown(value)}"
-                                            for name, value in found.items()))]
+    return filled_rows(SUBJECT_COLUMN, {subject: ", ".join(
+        f"{name}\N{NO-BREAK SPACE}{shown(value)}" for name, value in found.items())
+        for subject, found in (subjects | extras).items() if subject not in NOT_LISTED})
 
 
 def shown(value: Any) -> str:

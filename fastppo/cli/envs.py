@@ -88,25 +88,20 @@ def overview(found: dict, missing: bool) -> list[str]:
         here = is_installed(family)
         if specs or missing and family.fix and not here:
             about = family.about if here else f"missing: {fix_text(family.fix, shell=True)}"
-            lines += ["", *filled_at(NAME_COLUMN, family.name, about),
+            lines += ["", *filled_rows(NAME_COLUMN, {family.name: about}),
                       *preset_lines(spec.id for spec in specs)]
-    return [*lines, "", *OWN]
-
-
-OWN = [
-    "your own          --env_name=my_module:MyEnv   a class or function in my_module",
-    "of a package      --env_name=package:Id-v0     an id that its import registers",
-]
+    return [*lines, "",
+            "your own          --env_name=my_module:MyEnv   a class or function in my_module",
+            "of a package      --env_name=package:Id-v0     an id that its import registers"]
 
 
 def preset_lines(ids: Iterable[str]) -> list[str]:
     """The ids, those with the same preset together."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, str] = {}
     for name in ids:
-        groups.setdefault(preset_name(name), []).append(name)
-    return [line for preset, names in groups.items()
-            for line in filled_at(PRESET_COLUMN, f"  {preset.replace('none', '-')}",
-                                  " ".join(names))]
+        preset = f"  {preset_name(name).replace('none', '-')}"
+        groups[preset] = f"{groups.get(preset, '')} {name}".strip()
+    return filled_rows(PRESET_COLUMN, groups)
 
 
 def description(name: str) -> list[str]:
@@ -119,21 +114,19 @@ def description(name: str) -> list[str]:
     try:
         env, = make_envs([make_factory(name)])
     except Error as error:
+        fix = fix_text(error.fix, shell=True)
         if ":" in name:  # the fix is for verbs that have settings
-            error.fix = fix_text(error.fix, shell=True).replace("--env_name=", f"{program()} envs ")
+            error.fix = fix.replace("--env_name=", f"{program()} envs ")
             raise
-        return [name, *filled_at(NAME_COLUMN, "  not here", error.what.partition("\n")[0]),
-                *filled_at(NAME_COLUMN, "  fix", fix_text(error.fix, shell=True))]
+        return [name, *filled_rows(NAME_COLUMN, {
+            "  not here": error.what.partition("\n")[0], "  fix": fix})]
     obs_space, act_space = map(space_text, spaces_of(env))
-    limits = limits_text(env.spec)
     env.close()
     if ":" in name:
         take_step(name)
-    return [name, *filled_at(NAME_COLUMN, "  observations", obs_space),
-            *filled_at(NAME_COLUMN, "  actions", act_space),
-            *filled_at(NAME_COLUMN, "  episodes", limits),
-            *filled_at(NAME_COLUMN, "  preset", preset_name(name)),
-            f"{'  train':{NAME_COLUMN}}{program()} --env_name={name}"]
+    return [name, *filled_rows(NAME_COLUMN, {
+        "  observations": obs_space, "  actions": act_space, "  episodes": limits_text(env.spec),
+        "  preset": preset_name(name), "  train": f"{program()} --env_name={name}"})]
 
 
 def take_step(name: str) -> None:
@@ -156,8 +149,8 @@ def limits_text(spec: Any) -> str:
     return steps if threshold is None else f"{steps}; solved at a mean return of {threshold:,g}"
 
 
-def filled_at(column: int, name: str, text: str) -> list[str]:
-    """`text` in lines of LIST_WIDTH from a column on, after a name; not broken at a hard space."""
-    lines = textwrap.wrap(text, LIST_WIDTH, initial_indent=f"{name:{column - 1}} ",
-                          subsequent_indent=" " * column, break_on_hyphens=False)
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+def filled_rows(column: int, rows: dict[str, str]) -> list[str]:
+    """Texts by name in lines of LIST_WIDTH, from a column on; not broken at a hard space."""
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for name, text in rows.items()
+            for line in textwrap.wrap(text, LIST_WIDTH, initial_indent=f"{name:{column - 1}} ",
+                                      subsequent_indent=" " * column, break_on_hyphens=False)]

@@ -11,8 +11,9 @@ from fastppo.arguments.policy_options import PolicyOptions, check_episodes
 from fastppo.cli.interrupts import Interrupts
 from fastppo.display.notes import episode_status
 from fastppo.display.status_line import status_while
-from fastppo.files.run_folder import check_file
+from fastppo.files.run_folder import check_file, policy_at
 from fastppo.machine.child_env import without_secrets
+from fastppo.settings.file_names import BEST_FILE
 from fastppo.settings.fixes import format_value
 from fastppo.settings.values import return_text
 
@@ -58,7 +59,7 @@ def policy_file(place: Path, options: PolicyOptions) -> Path:
     Raises ConfigError or PathError, without torch, if there is none, or no environment of that
     name.
     """
-    path = options.file(place)
+    path = place / BEST_FILE if options.best else policy_at(place)
     check_file(path, "policy")
     if options.env_name is not None:
         from fastppo.envs.make import make_factory

@@ -10,8 +10,7 @@ from fastppo.cli.interrupts import Interrupts
 from fastppo.display.status_line import status_while
 from fastppo.errors import ConfigError, Error
 from fastppo.files.export_formats import FORMATS, format_of
-from fastppo.files.run_folder import check_file, check_output
-from fastppo.settings.file_names import MODEL_FILE
+from fastppo.files.run_folder import check_file, check_output, policy_at
 from fastppo.settings.fixes import Omit
 
 
@@ -42,8 +41,7 @@ class Export:
 def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Exports the policy that `argv` names; prints the check, and what goes in and comes out."""
     (place,), options = words_and_options(argv, Export)
-    model = Path(place)
-    model = model / MODEL_FILE if model.is_dir() else model
+    model = policy_at(Path(place))
     check_file(model, "policy")
     path = Path(options.output or model.with_suffix(FORMATS[options.to or "onnx"]))
     check_output(path)

@@ -42,8 +42,8 @@ def check_output(path: Path, endings: Sequence[str] = ()) -> None:
     """Raises ConfigError if an output is no file, or has none of the `endings`, if there are any.
     """
     if path.exists() and not path.is_file():
-        what = "a folder" if path.is_dir() else "a device or pipe"
-        raise ConfigError(f"{path} is {what}, and the output is a file")
+        raise ConfigError(f"{path} is {'a folder' if path.is_dir() else 'a device or pipe'}, and"
+                          " the output is a file")
     if endings and path.suffix.lower() not in endings:
         raise ConfigError(f"{path} is no name that ends with {' or '.join(endings)}")
 

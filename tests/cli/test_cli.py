@@ -345,7 +345,7 @@ def test_a_typing_error_ends_the_process_with_exit_code_2_and_no_traceback():
 
 def test_an_error_is_printed_with_its_traceback_if_that_is_asked_for(command):
     for words, said in ((["--debug", "--foo"], "there is no setting --foo"),
-                        (["eval", "nowhere", "--debug"], "there is no file or folder nowhere")):
+                        (["eval", "nowhere", "--debug"], "there is no file nowhere")):
         code, _, err = command(*words)
         assert code == 2 and err.startswith("Traceback") and f"\nerror: {said}" in err
         assert "help(fastppo.PPO)" not in err.rpartition("\nerror: ")[2]
@@ -1360,7 +1360,7 @@ main()
     ("export nothing --to=torchscript", "there is no file nothing"),
     ("export a.safetensors --to=onnx", 'fix: pip install "fastppo[export]"'),
     ("replay nothing", "there is no file nothing"), ("replay .", ". is a folder"),
-    ("eval nothing", "no file or folder nothing"), ("play nothing", "no file or folder nothing"),
+    ("eval nothing", "no file nothing"), ("play nothing", "no file nothing"),
     ("plot --out x.png", "plot has no option --out"),
     ("plot . --xyzzy", "fix: fastppo plot --help lists them"),
     ("export . --format=pt", "fix: fastppo export --help lists them"),

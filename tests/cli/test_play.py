@@ -151,7 +151,7 @@ def test_a_signal_ends_the_video_with_the_frames_so_far(run, monkeypatch, capsys
 
 def test_wrong_words_are_refused_with_a_fix(run, capsys):
     assert "play takes MODEL|RUN beside its options, not nothing" in refused(capsys)
-    assert "there is no file or folder" in refused(capsys, "missing")
+    assert "there is no file" in refused(capsys, "missing")
     assert "ends with" in refused(capsys, "run", "--output=a.avi")
     assert ". is a folder" in refused(capsys, "run", "--output=.")
     assert "ends with" in refused(capsys, "run", "--output=.webp")
