@@ -116,19 +116,15 @@ def settings_text(config: Config, sources: Mapping[str, str]) -> str:
 
 
 def setting_line(name: str, value: Any, source: str) -> str:
-    """One setting as a line of TOML."""
-    if isinstance(value, tuple):
-        value = list(value)
+    """One setting as a line of TOML, which is JSON but for the = of an object."""
     about = f"  # {source}" if source else ""
     if value is None:
         return f"# {name} = none{about}"
-    name = f"# {name}" if name in OF_A_RUN else name
-    if isinstance(value, dict):
-        pairs = ", ".join(f"{json.dumps(key)} = {json.dumps(part)}" for key, part in value.items())
-        return f"{name} = {{{pairs}}}{about}"
-    if isinstance(value, (bool, int, float, str, list)):
-        return f"{name} = {json.dumps(value)}{about}"
-    return f"# {name} = {value!r}"
+    try:
+        text = json.dumps(value, separators=(", ", " = "))
+    except TypeError:
+        return f"# {name} = {value!r}"
+    return f"{'# ' * (name in OF_A_RUN)}{name} = {text}{about}"
 
 
 def sources_of(given: Mapping[str, Any], changes: Mapping[str, Any], preset: str,

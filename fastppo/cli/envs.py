@@ -45,13 +45,12 @@ def envs_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         return
     from fastppo.envs.families import newest, registered_families
     every = registered_families()
-    named = next((one for one in every if one.name.lower() == pattern.lower()), None)
-    if named and every[named]:
-        every, pattern = {named: every[named]}, ""
-    found = {family: newest(specs) for family, specs in every.items()}
-    if options.all or not any(matching(found, pattern).values()):  # it may name an old version
-        found = every
-    found = matching(found, pattern)
+    named = {family: specs for family, specs in every.items()
+             if specs and family.name.lower() == pattern.lower()}
+    every, pattern = (named, "") if named else (every, pattern)
+    found = matching({family: newest(specs) for family, specs in every.items()}, pattern)
+    if options.all or not any(found.values()):  # it may name an old version
+        found = matching(every, pattern)
     ids = [spec.id for specs in found.values() for spec in specs]
     if not ids:
         raise no_match(pattern)

@@ -95,15 +95,13 @@ def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:
     first, rest = (argv[0], list(argv[1:])) if argv else ("", [])
     if first in ("--version", "version"):
         return lambda *_: print(f"fastppo {__version__}"), []
-    if first in ("help", "--help") and {*rest[:1]} & {*VERBS}:
-        return choose_verb([rest[0], "--help"])
-    if first == "help":  # of a section or a setting
-        return choose_verb(["--help", *rest])
+    if first in ("help", "--help"):  # of a verb, or of a section or a setting
+        first, rest = (rest[0], ["--help"]) if {*rest[:1]} & {*VERBS} else ("--help", rest)
     if first and not first.startswith("-") and first not in VERBS:
         near = closest(first, VERBS)
         raise ConfigError(f'there is no command "{first}", only {", ".join(VERBS)}; and settings'
                           " begin with --, such as --env_name=CartPole-v1",
                           " ".join([program(), near, *rest]) if near else f"{program()} --help")
     if first not in VERBS:
-        first, rest = "train", list(argv)
+        first, rest = "train", [first, *rest] if first else []
     return getattr(importlib.import_module(f"fastppo.cli.{first}"), f"{first}_verb"), rest

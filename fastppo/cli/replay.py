@@ -1,7 +1,6 @@
 """The verb: fastppo replay BUNDLE [--env_name=module:MyEnv] [--env_kwargs=JSON] [--debugger]."""
 
 import bdb
-import faulthandler
 import pdb
 import time
 from dataclasses import dataclass
@@ -49,7 +48,6 @@ def replay_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         bundle = read_bundle(path)
         envs, to_env = make_environment(bundle, options, path)
     print(f"fault     {indented(bundle.error)}", flush=True)
-    faulthandler.enable(2)  # stderr: a crash in native code shows the stack
     try:
         play(envs, to_env, bundle, options.debugger)
     except EnvError as error:

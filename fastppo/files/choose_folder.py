@@ -23,7 +23,7 @@ from fastppo.files.run_folder import (
     write_error,
 )
 from fastppo.machine.file_access import CONTROL_CHARACTERS, read_json, read_text
-from fastppo.machine.installation import check_cuda_build, check_loggers
+from fastppo.machine.installation import check_loggers
 from fastppo.settings import file_names
 from fastppo.settings.fixes import Omit, Set
 
@@ -63,7 +63,6 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
         checkpoint_files(place)
     if place is None:
         from fastppo.envs.make import import_callable
-        check_cuda_build(config.device)
         import_callable(config.model, "model")
         if options.init_from is not None:
             check_file(policy_at(Path(options.init_from)), "policy")

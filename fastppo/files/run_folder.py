@@ -51,7 +51,7 @@ def check_output(path: Path, endings: Sequence[str] = ()) -> None:
 @path_errors()
 def check_file(path: Path, kind: str) -> None:
     """Raises PathError unless `path` is a file of ours of a `kind`, as far as its header says."""
-    fix = f"give the file of a {kind}"
+    fix = f"give the file of a {kind}" + ", or the folder of its run" * (kind != "bundle")
     if not path.is_file():
         raise PathError(f"{path} is a folder" if path.is_dir() else f"there is no file {path}", fix)
     try:
@@ -76,12 +76,10 @@ def policy_at(path: Path) -> Path:
 @path_errors()
 def checkpoint_files(place: Path) -> list[Path]:
     """The checkpoint at `place`, or those in the folder of a run; PathError if there is none."""
-    if not place.exists():
-        raise PathError(f"there is no run and no checkpoint {place}", RUN_FIX)
-    if place.is_file():
+    if not place.is_dir():
         check_file(place, "checkpoint")
-    found = checkpoints_in(place) if place.is_dir() else [place]
-    if not found:
+        return [place]
+    if not (found := checkpoints_in(place)):
         raise PathError(f"there is no checkpoint in {place}", RUN_FIX)
     return found
 

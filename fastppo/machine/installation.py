@@ -1,6 +1,5 @@
 """The installation of fastppo: its folder, the commit of a clone, the compiled extension."""
 
-import importlib.metadata
 import importlib.util
 import subprocess
 import sys
@@ -50,16 +49,6 @@ def check_loggers(names: Sequence[str]) -> None:
         if spec is None or spec.origin is None:
             raise ConfigError(f'logger="{name}" needs the package {name}, which is not installed',
                               Install(name))
-
-
-def check_cuda_build(device: str) -> None:
-    """Raises ConfigError for a GPU if the installed torch is one for CPUs; does not import it."""
-    try:
-        version = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return
-    if device.startswith("cuda") and version.endswith("+cpu"):
-        raise no_cuda(device, f"this torch ({version}) was built without CUDA")
 
 
 def no_cuda(device: str, why: str) -> ConfigError:

@@ -36,7 +36,7 @@ from fastppo.evaluation import evaluate
 from fastppo.files import choose_folder, tensor_file
 from fastppo.files.crash_bundle import BUNDLE_FORMAT
 from fastppo.learner import Learner
-from fastppo.machine import child_env, installation, kernels
+from fastppo.machine import child_env, kernels
 from fastppo.outputs import background_sink
 from fastppo.settings.aliases import name_fix
 from fastppo.settings.fixes import fix_text, format_value, program
@@ -367,7 +367,7 @@ def test_a_policy_of_another_environment_is_refused_with_exit_code_2(command):
     (["--preset=cartpoll"], "--preset=cartpole"), (["--device=cuda"], "--device=cpu")])
 def test_a_fix_is_what_was_meant(command, monkeypatch, words, fix):
     monkeypatch.setattr(sys, "argv", ["main.py"])
-    monkeypatch.setattr(installation.importlib.metadata, "version", lambda name: "2.13.0+cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     code, _, err = command(*words)
     assert code == 2 and f"\n  fix: {fix}" in err.replace("fastppo eval", "python main.py eval")
 
@@ -1180,7 +1180,7 @@ def test_numbers_that_are_not_finite_leave_the_weights_before(command, monkeypat
 
 
 @pytest.mark.parametrize(("argv", "text", "fix"), [
-    (["--resume=nowhere"], "there is no run and no checkpoint nowhere", "give the folder of a run"),
+    (["--resume=nowhere"], "there is no file nowhere", "or the folder of its run"),
     (["--resume=auto"], "and there is none", "--name=my_run"),
     (["--resume=x", "--init_from=y"], "--init_from starts a new run", "leave --resume out"),
     (["--resume=stopped", "--name=x"], "--name is for a new run", "leave --name out"),
@@ -1355,7 +1355,7 @@ main()
     ("--env_name=CartPole-v1 --preset=nothing --show_config", "no preset 'nothing'"),
     ("--env_name=CartPole-v1 --device=foo", "device is 'foo'"),
     ("--env_name=CartPole-v1 --init_from=nothing", "there is no file nothing"),
-    ("--resume=nothing", "there is no run and no checkpoint nothing"),
+    ("--resume=nothing", "there is no file nothing"),
     ("--resume=.", "there is no checkpoint in ."),
     ("export nothing --to=torchscript", "there is no file nothing"),
     ("export a.safetensors --to=onnx", 'fix: pip install "fastppo[export]"'),
