@@ -17,8 +17,6 @@ from fastppo.settings.fixes import Set
 CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)\.safetensors")  # with the step
 HEADER_BYTES = 4 << 20  # longest header that is read: names, shapes and texts
 
-RUN_FIX = "give the folder of a run, such as runs/latest, or a checkpoint in it"
-
 
 def public_config(config: Config) -> dict[str, Any]:
     """A Config as plain JSON values; what may be a password in env_kwargs becomes ***."""
@@ -80,7 +78,7 @@ def checkpoint_files(place: Path) -> list[Path]:
         check_file(place, "checkpoint")
         return [place]
     if not (found := checkpoints_in(place)):
-        raise PathError(f"there is no checkpoint in {place}", RUN_FIX)
+        raise PathError(f"there is no checkpoint in {place}", "give the folder of a run")
     return found
 
 
