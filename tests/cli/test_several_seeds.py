@@ -188,8 +188,8 @@ def test_a_seed_that_fails_is_said_and_the_others_go_on(command):
     Path("picky.py").write_text(SHOP)
     code, out, err = command(*CARTPOLE[1:], "--env_name=picky:Picky", "--total_steps=64",
                              "--seeds=2..3")
-    assert code == 1 and re.match(r"seed 2 failed with exit code 1: runs/\S+/output.txt; the end",
-                                  err)
+    assert code == 1 and re.search(
+        r"(?m)^seed 2 failed with exit code 1: runs/\S+/output.txt; the end", err)
     assert "RuntimeError: not this one" in err and "seed 3 failed" not in err
     assert re.findall(r"(?m)^   (\d)  ", out) == ["3"]
 
