@@ -5,24 +5,19 @@
 Nothing here imports torch, gymnasium or numpy, so that --help and typing errors are quick.
 """
 
-import inspect
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 from fastppo.arguments import help_page
-from fastppo.arguments.preset_files import config_over_preset, is_preset_file, preset_settings
+from fastppo.arguments.preset_files import config_over_preset, preset_settings
 from fastppo.arguments.setting_types import ALIASES, Setting, settings
 from fastppo.config import Config, having
 from fastppo.errors import ConfigError
 from fastppo.settings.aliases import unknown_names
 from fastppo.settings.fixes import Omit, program
-from fastppo.settings.presets import PRESETS
+from fastppo.settings.presets import preset_name
 from fastppo.settings.values import SWITCHES
-
-# Flags that are no settings, and the setting that is computed from each.
-COMPUTED = {"num_iterations": "total_steps"}
 
 
 @dataclass(frozen=True)
@@ -60,15 +55,7 @@ class Request(NamedTuple):
     preset: str  # name of the preset, or "none"
     changes: dict[str, Any]  # settings that the preset changes, without those that are given
     config: Config
-    options: dict[str, Any]  # values of all options of the verb
-
-
-class Parsed(NamedTuple):
-    """What argparse finds in a command line."""
-
-    texts: dict[str, str]  # by setting
-    words: list[str]  # that belong to no flag
-    topic: str | None  # of --help; "" for none, and None if no help is asked for
+    options: Any  # of the verb, an instance of its dataclass
 
 
 def read(argv: Sequence[str], options: type = Train) -> Request:
@@ -89,46 +76,38 @@ def read(argv: Sequence[str], options: type = Train) -> Request:
               if name not in having("by_preset") or text.lower() != "auto"}
     preset, changes = preset_for(values)
     if topic is not None:
-        print(help_page.training_page(_intro(options, values, preset, changes), own, topic, preset,
-                                      changes))
+        print(help_page.training_page(options, verb_of(options), topic, values, preset, changes))
         raise SystemExit(0)
     given = {name: value for name, value in values.items() if name in settings()}
     changes = {name: value for name, value in changes.items() if name not in given}
     config = config_over_preset(changes, given)
-    computed = computed_settings(values, config)
-    return Request(given | computed, preset, changes, config.replace(**computed),
-                   {name: values.get(name, option.default) for name, option in own.items()})
+    if "num_iterations" in values:
+        if "total_steps" in given:
+            raise ConfigError("--num_iterations and --total_steps both set total_steps",
+                              Omit("num_iterations"))
+        given["total_steps"] = values["num_iterations"] * config.num_envs * config.num_steps
+        config = config.replace(total_steps=given["total_steps"])
+    return Request(given, preset, changes, config, options(
+        **{name: value for name, value in values.items() if name in own}))
 
 
-def file_and_options(argv: Sequence[str], kind: type, operand: str, needed: str
-                     ) -> tuple[Path, Any]:
-    """(the path that a command line names, its options as an instance of `kind`).
-
-    It is the only `operand`, see words_and_options.
-    """
-    paths, options = words_and_options(argv, kind, operand, 1, needed)
-    return Path(paths[0]), options
-
-
-def words_and_options(argv: Sequence[str], kind: type, operands: str, most: int | None = None,
-                      needed: str = "") -> tuple[list[str], Any]:
+def words_and_options(argv: Sequence[str], kind: Any) -> tuple[list[str], Any]:
     """(the words beside the options of a verb without settings, the options as a `kind`).
 
-    The words, on the page of --help called `operands`, may stand before and behind the options.
-    Raises ConfigError for a wrong option, for more than `most` words, and for none if they are
-    `needed`; SystemExit after --help.
+    The words, which may stand before and behind the options, are as many as `kind.OPERANDS` has:
+    MODEL is one, [PATTERN] one or none, RUN ... one or more. Raises ConfigError for others, and for
+    a wrong option; SystemExit after --help.
     """
-    known, verb = settings(kind), verb_of(kind)
+    known, verb, operands = settings(kind), verb_of(kind), kind.OPERANDS.split()
     texts, words, topic = parse(argv, known, verb)
     if topic is not None:
-        print(help_page.verb_page(kind, operands))
+        print(help_page.verb_page(kind))
         raise SystemExit(0)
     options = kind(**{name: known[name].read(text) for name, text in texts.items()})
-    if needed and not words:
-        raise ConfigError(f"{verb} needs {needed}", f"{program()} {verb} {operands}")
-    if most is not None and len(words) > most:
-        raise ConfigError(f"{verb} takes {most or 'no'} word beside its options, not {len(words)}:"
-                          f" {' '.join(words)}", f"{program()} {verb} --help lists its options")
+    needed = [one for one in operands if one[0] not in "[."]
+    if len(words) < len(needed) or len(words) > len(operands) and "...]" not in operands:
+        raise ConfigError(f"{verb} takes {kind.OPERANDS or 'no word'} beside its options, not"
+                          f" {' '.join(words) or 'nothing'}", f"{program()} {verb} --help")
     return words, options
 
 
@@ -137,10 +116,13 @@ def verb_of(options: type) -> str:
     return "" if options is Train else options.__name__.lower()
 
 
-def parse(argv: Sequence[str], known: Mapping[str, Setting], verb: str) -> Parsed:
-    """The flags of the `known` settings in `argv`, of several for one setting the last one.
+def parse(argv: Sequence[str], known: Mapping[str, Setting], verb: str
+          ) -> tuple[dict[str, str], list[str], str | None]:
+    """(texts by setting, words that belong to no flag, topic of --help) of a command line.
 
-    Raises ConfigError for all names that the `verb` does not know, and for a flag without a value.
+    Of several flags for one `known` setting the last one counts. The topic is "" for none, and None
+    if no help is asked for. Raises ConfigError for all names that the `verb` does not know, and for
+    a flag without a value.
     """
     parser = help_page.FlagParser(known.values())
     parser.add_argument("-h", "--help", nargs="?", const="")
@@ -153,7 +135,7 @@ def parse(argv: Sequence[str], known: Mapping[str, Setting], verb: str) -> Parse
              for name, value in vars(found).items() if name != "help"}
     if empty := [name for name, text in texts.items() if not text.strip()]:
         raise ConfigError(f"--{empty[0]} has no value")
-    return Parsed(texts, rest, getattr(found, "help", None))
+    return texts, rest, getattr(found, "help", None)
 
 
 def plain_words(argv: Sequence[str], known: Mapping[str, Setting]) -> Iterator[str]:
@@ -197,32 +179,7 @@ def flag_of_each_word(argv: Sequence[str]) -> list[tuple[str, str]]:
 
 def preset_for(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """(name of the preset, the settings that it changes); ConfigError for an unknown preset."""
-    preset = values.get("preset", "auto")
-    found = preset_settings(values.get("env_name", Config.env_name), preset)
-    name = preset if is_preset_file(preset) else next(
-        (name for name, ours in PRESETS.items() if ours == found), "none")
-    return name, {key: value for key, value in found.items() if value != getattr(Config, key)}
-
-
-def computed_settings(values: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """The setting that --num_iterations stands for: total_steps in rollouts.
-
-    Raises ConfigError if that is given too.
-    """
-    found: dict[str, Any] = {}
-    for name, setting in COMPUTED.items():
-        if name in values and setting in values:
-            raise ConfigError(f"--{name} and --{setting} both set {setting}", Omit(name))
-        if name in values:
-            found[setting] = values[name] * config.num_envs * config.num_steps
-    return found
-
-
-def _intro(options: type, values: Mapping[str, Any], preset: str, changes: dict) -> str:
-    """The text of --help above the settings."""
-    verb = f" {verb_of(options)}".rstrip()
-    about = (inspect.getdoc(options) or "").format(program(), help_page.verb_lines())
-    which = f"preset {preset}: {len(changes)} differ" if changes else "no preset"
-    return (f"{program()}{verb} [--setting=value ...]\n\n{about}\n\n"
-            f"The defaults are those of {values.get('env_name', Config.env_name)} ({which});"
-            " --env_name=... --help shows others.")
+    env_name, preset = values.get("env_name", Config.env_name), values.get("preset", "auto")
+    changes = {name: value for name, value in preset_settings(env_name, preset).items()
+               if value != getattr(Config, name)}
+    return preset_name(env_name) if preset == "auto" else preset, changes

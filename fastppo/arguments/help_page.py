@@ -14,7 +14,7 @@ from typing import Any, Iterable, Mapping, NoReturn
 
 from fastppo.arguments.setting_types import SECTIONS, Setting, settings
 from fastppo.arguments.verbs import VERBS
-from fastppo.config import having
+from fastppo.config import Config, having
 from fastppo.errors import ConfigError
 from fastppo.settings.aliases import name_fix
 from fastppo.settings.fixes import format_value, program
@@ -30,9 +30,7 @@ Values and names:
   BOOL      --flag, --no-flag or --flag=True
   INT       16, 1_000, 1e6, 10M or 500k; none, where it is offered, is no value
 {SCHEDULES}
-  names     with underscores or hyphens; these are understood too:
-            --env --lam --epsilon --ppo_epochs --num_batches --num_iterations
-            --value_loss_coef"""
+  names     with underscores or hyphens"""
 
 
 class PageFormatter(argparse.HelpFormatter):
@@ -56,53 +54,58 @@ class PageFormatter(argparse.HelpFormatter):
 class FlagParser(argparse.ArgumentParser):
     """A parser with a flag for each setting, whose values stay texts; it raises ConfigError."""
 
-    def __init__(self, known: Iterable[Setting], about: str = "", usage: str = "", end: str = "",
-                 preset: str = "none", changes: Mapping[str, Any] | None = None):
+    def __init__(self, known: Iterable[Setting], about: str = "", usage: str = "", end: str = ""):
         super().__init__(program(), usage, about, end, formatter_class=PageFormatter,
                          add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
         groups: dict[str, Any] = {}
         for one in known:
             if one.section not in groups:
                 groups[one.section] = self.add_argument_group(one.section)
-            default = format_value(one.default)
-            if one.name in (changes or {}):
-                default = f"{format_value(changes[one.name])} by preset {preset}, else {default}"
             nargs = "+" if one.has_several else "?" if one.bare else None
             groups[one.section].add_argument(
                 f"--{one.name}", nargs=nargs, const=one.bare, metavar=one.type,
-                help=f"{one.text} (default: {default})".replace("%", "%%"))
+                help=f"{one.text} (default: {format_value(one.default)})".replace("%", "%%"))
 
     def error(self, message: str) -> NoReturn:
         """Raises ConfigError with argparse's own text."""
         raise ConfigError(message)
 
 
-def training_page(about: str, own: Mapping[str, Setting], topic: str, preset: str,
+def training_page(options: type, verb: str, topic: str, values: Mapping[str, Any], preset: str,
                   changes: Mapping[str, Any]) -> str:
-    """The page on a `topic` for a verb that takes the settings of training beside its `own`.
+    """The page on a `topic` for a `verb` that takes the settings of training beside its `options`.
 
     The defaults are those of a `preset`, which changes `changes`. Raises ConfigError for an unknown
     topic.
     """
-    known, plain = {**own, **settings()}, topic.lstrip("-").replace("-", "_")
-    usage, about = about.split("\n\n", 1)
-    text = {"about": about, "usage": usage}
+    own, plain = settings(options), topic.lstrip("-").replace("-", "_")
+    known = own | settings() | {name: settings()[name]._replace(
+        default=f"{format_value(value)} by preset {preset},"
+                f" else {format_value(settings()[name].default)}")
+        for name, value in changes.items()}
+    about = end = ""
+    if topic in ("", ALL):
+        env_name = values.get("env_name", Config.env_name)
+        which = f"preset {preset}: {len(changes)} differ" if changes else "no preset"
+        about = (inspect.getdoc(options) or "").format(program(), verb_lines()) + (
+            f"\n\nThe defaults are those of {env_name} ({which}); --env_name=... --help shows"
+            " others.")
     if topic == ALL:
-        shown, text["end"] = [*known.values()], VALUES
+        shown, end = [*known.values()], VALUES
     elif not topic:
         basic = (known[name]._replace(section="settings") for name in having("basic"))
         shown = [first_clause(one) for one in (*own.values(), *basic)]
-        text["end"] = (f"More: --help SECTION, one of {', '.join(SECTIONS.values())};"
-                       " --help SETTING; --help-all")
+        end = (f"More: --help SECTION, one of {', '.join(SECTIONS.values())};"
+               " --help SETTING; --help-all")
     elif plain in known:
-        shown = [known[plain]]
-        text = {"end": SCHEDULES * ("SCHEDULE" in known[plain].type), "usage": usage}
+        shown, end = [known[plain]], SCHEDULES * ("SCHEDULE" in known[plain].type)
     else:
-        shown, text = [one for one in known.values() if one.section == plain], {"usage": usage}
+        shown = [one for one in known.values() if one.section == plain]
     if not shown:
         raise ConfigError(f'there is no section and no setting "{topic}"; the sections are '
                           + ", ".join(SECTIONS.values()), name_fix(plain, known) or "")
-    return FlagParser(shown, **text, preset=preset, changes=changes).format_help().strip()
+    usage = " ".join(filter(None, (program(), verb, "[--setting=value ...]")))
+    return FlagParser(shown, about, usage, end).format_help().strip()
 
 
 def first_clause(setting: Setting) -> Setting:
@@ -117,12 +120,12 @@ def verb_lines() -> str:
                      for verb, text in VERBS.items() if verb != "train")
 
 
-def verb_page(options: type, operands: str) -> str:
-    """The page on a verb that takes `operands`, then the `options` of a dataclass named after it.
+def verb_page(options: Any) -> str:
+    """The page on a verb that takes the OPERANDS and the options of a dataclass named after it.
 
     The docstring of the class introduces it; {0} in it is the command.
     """
     about = (inspect.getdoc(options) or "").format(program())
-    words = (program(), options.__name__.lower(), operands, "[--option=value ...]")
-    usage = " ".join(filter(None, words))
-    return FlagParser(settings(options).values(), about, usage).format_help().strip()
+    usage = f"{program()} {options.__name__.lower()} {options.OPERANDS}".rstrip()
+    return FlagParser(settings(options).values(), about,
+                      f"{usage} [--option=value ...]").format_help().strip()

@@ -2,20 +2,17 @@
 
 from dataclasses import dataclass
 from numbers import Integral
-from pathlib import Path
 from typing import Any
 
 from fastppo.errors import ConfigError
-from fastppo.settings.file_names import BEST_FILE, MODEL_FILE
-from fastppo.settings.fixes import Fix, Omit, Set
-
-POLICY_FIX = "give the folder of a run, such as runs/latest, or the file of a policy"
+from fastppo.settings.fixes import Set
 
 
 @dataclass(frozen=True)
 class PolicyOptions:
     """Which policy is played, in which environment."""
 
+    OPERANDS = "MODEL|RUN"
     best: bool = False
     """Of a run's folder take best.safetensors, the best policy of the evaluations while training,
     not model.safetensors, the last one"""
@@ -33,39 +30,9 @@ class PolicyOptions:
     stochastic: bool = False
     """Sample the actions, as in training, instead of taking the likeliest ones"""
 
-    def start_text(self, path: Path, env_name: str, seed: int) -> str:
-        """The first lines of the output: the policy's file, and the environment."""
-        how = "stochastic" if self.stochastic else "deterministic"
-        return f"model     {path}\nenv       {env_name}, seed {seed}, {how} actions"
-
-    def file(self, place: Path) -> Path:
-        """The file of the policy at `place`, a file or the folder of a run.
-
-        Raises ConfigError if there is none.
-        """
-        path = place / (BEST_FILE if self.best else MODEL_FILE) if place.is_dir() else place
-        if self.best and not place.is_dir():
-            raise ConfigError(f"best is for the folder of a run, and {place} is none", Omit("best"))
-        if not path.is_file():
-            raise ConfigError(f"{place} has no {path.name}" if place.is_dir() else
-                              f"there is no file or folder {place}", POLICY_FIX)
-        return path
-
 
 def check_episodes(episodes: Any) -> None:
     """Raises ConfigError unless `episodes` is a whole number, 1 or more."""
     if not isinstance(episodes, Integral) or isinstance(episodes, bool) or episodes < 1:
         raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
-                          evaluation_call(episodes, 100))
-
-
-def evaluation_call(one: Any, other: Any) -> Fix:
-    """The call of evaluate with an environment and episodes, in either order.
-
-    If none of them is an environment, the episodes alone.
-    """
-    env, episodes = (other, one) if isinstance(one, Integral) else (one, other)
-    spec = getattr(env, "spec", None)
-    text = f'"{getattr(spec, "id", env)}"' if spec or isinstance(env, str) else \
-        getattr(env, "__name__", "...") if callable(env) else ""
-    return f"evaluate(env={text}, episodes={episodes})" if text else Set(episodes=100)
+                          Set(episodes=100))

@@ -20,7 +20,7 @@ from fastppo.errors import USAGE_ERRORS, ConfigError
 from fastppo.machine.file_access import read_json, read_text
 from fastppo.settings.aliases import unknown_names
 from fastppo.settings.file_names import CONFIG_FILE
-from fastppo.settings.fixes import Fix, Omit, Set, fix_text
+from fastppo.settings.fixes import Omit, Set, fix_text
 from fastppo.settings.presets import PRESETS, preset_of
 from fastppo.settings.spelling import closest
 
@@ -67,17 +67,12 @@ def naming_preset(env_name: str, given: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except USAGE_ERRORS as error:
-        if ours & flags_in(error.fix):
+        if ours & {*re.findall(r"--(\w+)", fix_text(error.fix, shell=True))}:
             error.what = f"with preset={preset}: {error.what}"
             parts = error.fix if isinstance(error.fix, tuple) else (error.fix,)
             error.fix = tuple(part for part in parts if not (
                 isinstance(part, Omit) and ours & {*part.names})) or "give another preset"
         raise
-
-
-def flags_in(fix: Fix) -> set[str]:
-    """The names of the settings that a fix names."""
-    return {*re.findall(r"--(\w+)", fix_text(fix, shell=True))}
 
 
 def config_over_preset(changes: Mapping[str, Any], given: Mapping[str, Any]) -> Config:
@@ -104,10 +99,6 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise ConfigError(f"the preset {path} is no {path.suffix[1:].upper()}: {error}") from error
     if not isinstance(found, dict):
         raise ConfigError(f"the preset {path} is no object of settings")
-    for name in {*ALIASES} & {*found}:
-        if ALIASES[name] in found:
-            raise ConfigError(f"in {path}: {name} and {ALIASES[name]} are two names of one setting",
-                              f"leave {name} out of the file")
     return {ALIASES.get(name, name): tuple(value) if isinstance(value, list) else value
             for name, value in found.items()}
 
@@ -125,19 +116,15 @@ def settings_text(config: Config, sources: Mapping[str, str]) -> str:
 
 
 def setting_line(name: str, value: Any, source: str) -> str:
-    """One setting as a line of TOML."""
-    if isinstance(value, tuple):
-        value = list(value)
+    """One setting as a line of TOML, which is JSON but for the = of an object."""
     about = f"  # {source}" if source else ""
     if value is None:
         return f"# {name} = none{about}"
-    name = f"# {name}" if name in OF_A_RUN else name
-    if isinstance(value, dict):
-        pairs = ", ".join(f"{json.dumps(key)} = {json.dumps(part)}" for key, part in value.items())
-        return f"{name} = {{{pairs}}}{about}"
-    if isinstance(value, (bool, int, float, str, list)):
-        return f"{name} = {json.dumps(value)}{about}"
-    return f"# {name} = {value!r}"
+    try:
+        text = json.dumps(value, separators=(", ", " = "))
+    except TypeError:
+        return f"# {name} = {value!r}"
+    return f"{'# ' * (name in OF_A_RUN)}{name} = {text}{about}"
 
 
 def sources_of(given: Mapping[str, Any], changes: Mapping[str, Any], preset: str,

@@ -21,9 +21,6 @@ SECTIONS = having("section")  # by the first setting of each
 # Other names that settings may be given under, on a command line and in a file.
 ALIASES = {alias: name for name, alias in having("alias").items()}
 
-TYPE_NAMES = {int: "INT", float: "FLOAT", Scheduled: "FLOAT|SCHEDULE", bool: "BOOL", str: "TEXT",
-              Any: "TEXT", tuple[int, ...]: "INT,...", tuple[str, ...]: "NAME,...",
-              dict[str, Any]: "JSON"}
 FORMS_OF_TEXT = having("form")  # of numbers for which a text may stand
 BARE_VALUES = {"json": "-"}  # texts that a flag stands for if no value follows it
 
@@ -43,7 +40,7 @@ class Setting(NamedTuple):
     def type(self) -> str:
         """The form of its values: INT, FLOAT|none, tanh|relu, ..."""
         plain = "|".join(self.choices) + ",..." * self.has_several if self.choices \
-            else TYPE_NAMES[self.kind]
+            else KINDS[self.kind][0]
         text = f"|{FORMS_OF_TEXT[self.name]}" if self.name in FORMS_OF_TEXT else ""
         return plain + text + "|none" * self.optional
 
@@ -63,33 +60,24 @@ class Setting(NamedTuple):
         """The text that its flag stands for if no value follows; None if a value must follow."""
         return "True" if self.kind is bool else BARE_VALUES.get(self.name)
 
-    @property
-    def reader(self) -> tuple[str, Callable[[str], Any]]:
-        """The values in words, and the function from a text to one of them."""
-        default = "one of " + ", ".join(self.choices), split_names if self.has_several else str
-        return READERS.get(self.kind, default)
-
-    def parsed(self, text: str) -> Any:
-        """The value that `text` stands for; None if there is none."""
-        form = FORMS_OF_TEXT.get(self.name)
-        if form == text.lower() == "auto":
-            return "auto"
-        try:
-            value = self.reader[1](text)
-        except (ValueError, LookupError, ArithmeticError):
-            return text if form not in (None, "auto") else None  # Config checks it
-        words = value if self.has_several else (value,)
-        return None if self.choices and not {*words} <= {*self.choices} else value
-
     def read(self, text: str) -> Any:
         """The value that `text` stands for; raises ConfigError if there is none."""
-        if self.optional and text.lower() == "none":
-            return None
-        if (value := self.parsed(text)) is None:
-            # The text of an object may hold a key.
-            shown = f'"{text}"' if self.kind != dict[str, Any] else "no JSON object"
-            raise ConfigError(f"{self.name} is {shown}, but must be {self.reader[0]}")
-        return value
+        form, word = FORMS_OF_TEXT.get(self.name), text.lower()
+        if word == "none" and self.optional or word == form == "auto":
+            return None if word == "none" else "auto"
+        _, wanted, reader = KINDS.get(self.kind) or (
+            "", "one of " + ", ".join(self.choices), split_names if self.has_several else str)
+        try:
+            value = reader(text)
+            words = value if self.has_several else (value,)
+            if not self.choices or {*words} <= {*self.choices}:
+                return value
+        except (ValueError, LookupError, ArithmeticError):
+            if form not in (None, "auto"):
+                return text  # Config checks it
+        # The text of an object may hold a key.
+        shown = f'"{text}"' if self.kind != dict[str, Any] else "no JSON object"
+        raise ConfigError(f"{self.name} is {shown}, but must be {wanted}")
 
 
 @functools.cache
@@ -111,19 +99,22 @@ def settings(owner: type = Config) -> dict[str, Setting]:
     return found
 
 
-def _parse_object(text: str) -> dict[str, Any] | None:
-    value = json.loads(text)
-    return value if isinstance(value, dict) else None
+def _parse_object(text: str) -> dict[str, Any]:
+    if isinstance(value := json.loads(text), dict):
+        return value
+    raise ValueError(text)
 
 
-# The values of a type in words, and the function from a text to one of them.
-READERS: dict[Any, tuple[str, Callable[[str], Any]]] = {
-    int: ("a whole number, such as 16, 1e6, 10M or 500k", parse_int),
-    float: ("a number, such as 0.5 or 3e-4", float),
-    Scheduled: ("a number, such as 0.5 or 3e-4, or a schedule: linear:3e-4, cosine:3e-4,"
-                " linear:3e-4:1e-5", parse_schedule),
-    bool: ("True or False", lambda text: SWITCHES[text.lower()]),
-    tuple[int, ...]: ("whole numbers, such as 64,64 or 1,2", parse_sizes),
-    tuple[str, ...]: ("names, such as camera,speed", split_names),
-    dict[str, Any]: ("""a JSON object, such as '{"name": 1}'""", _parse_object),
+# The form of a type's values, the values in words, and the function from a text to one of them.
+KINDS: dict[Any, tuple[str, str, Callable[[str], Any]]] = {
+    str: ("TEXT", "a text", str),
+    Any: ("TEXT", "a text", str),
+    int: ("INT", "a whole number, such as 16, 1e6, 10M or 500k", parse_int),
+    float: ("FLOAT", "a number, such as 0.5 or 3e-4", float),
+    Scheduled: ("FLOAT|SCHEDULE", "a number, such as 0.5 or 3e-4, or a schedule: linear:3e-4,"
+                " cosine:3e-4, linear:3e-4:1e-5", parse_schedule),
+    bool: ("BOOL", "True or False", lambda text: SWITCHES[text.lower()]),
+    tuple[int, ...]: ("INT,...", "whole numbers, such as 64,64 or 1,2", parse_sizes),
+    tuple[str, ...]: ("NAME,...", "names, such as camera,speed", split_names),
+    dict[str, Any]: ("JSON", """a JSON object, such as '{"name": 1}'""", _parse_object),
 }

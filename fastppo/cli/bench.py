@@ -20,7 +20,7 @@ def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     After a signal it is of the rounds that are complete.
     """
     request = command_line.read(argv, Bench)
-    options = Bench(**request.options)
+    options = request.options
     for path in filter(None, (options.json, options.profile)):
         check_writable(path)
     from fastppo.build.given_settings import checked_source

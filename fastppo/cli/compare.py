@@ -5,8 +5,6 @@ from typing import Sequence
 
 from fastppo.arguments.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
-from fastppo.errors import ConfigError
-from fastppo.settings.fixes import program
 
 
 @dataclass(frozen=True)
@@ -23,6 +21,8 @@ class Compare:
     need an extra: pip install "fastppo[compare]"
     """
 
+    OPERANDS = "A B"
+
     metric: str | None = None
     """Column of metrics.csv whose last tenth is the score; none: the evaluation, see above"""
     json: bool = False
@@ -31,22 +31,13 @@ class Compare:
 
 def compare_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Compares the two groups of runs that `argv` names, and prints the table."""
-    names, options = parse_compare(argv)
+    (a, b), options = words_and_options(argv, Compare)
     from fastppo.reports.comparison import compare_runs
     from fastppo.reports.run_table import read_runs
-    found = compare_runs(read_runs(names[0]), read_runs(names[1]), options.metric)
+    found = compare_runs(read_runs(a), read_runs(b), options.metric)
     if options.json:
         import json
-        print(json.dumps({"names": names} | found.as_dict(), indent=1))
+        print(json.dumps({"names": [a, b]} | found.as_dict(), indent=1))
     else:
         from fastppo.reports.comparison_text import comparison_text
-        print(comparison_text(found, names))
-
-
-def parse_compare(argv: Sequence[str]) -> tuple[tuple[str, str], Compare]:
-    """((A, B), options) of a command line; ConfigError for a wrong word."""
-    paths, options = words_and_options(argv, Compare, "A B")
-    if len(paths) != 2:
-        raise ConfigError(f"compare needs two groups of runs, not {len(paths)}",
-                          f"{program()} compare runs/a runs/b, or patterns in quotes: 'runs/a*'")
-    return (paths[0], paths[1]), options
+        print(comparison_text(found, (a, b)))

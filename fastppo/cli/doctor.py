@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Sequence
 
 from fastppo.arguments.command_line import words_and_options
-from fastppo.cli.envs import filled_at
+from fastppo.cli.envs import filled_rows
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import Error
 
@@ -27,22 +27,24 @@ class Doctor:
     It ends with 1 if the self-test fails.
     """
 
+    OPERANDS = ""
+
     json: bool = False
     """Print everything as JSON"""
 
 
 def doctor_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Prints facts, problems and a self-test; SystemExit(1) if that fails."""
-    _, options = words_and_options(argv, Doctor, "", 0)
+    _, options = words_and_options(argv, Doctor)
     facts = all_facts()
-    if options.json:
-        test = self_test(facts["kernels"]["workers"])
-        print(json.dumps(facts | {"self_test": test}, indent=1), flush=True)
-    else:
-        print("\n".join(report(facts)), flush=True)
-        test = self_test(facts["kernels"]["workers"])
-        print("\n".join(filled_at(SUBJECT_COLUMN, "self-test", test_text(test))), flush=True)
-        print("\n".join(problem_lines(facts["problems"])), flush=True)
+    if not options.json:
+        print(*report(facts), sep="\n", flush=True)
+    test = self_test(facts["kernels"]["workers"])
+    lines = filled_rows(SUBJECT_COLUMN, {"self-test": test_text(test)})
+    for problem in facts["problems"] or [{"what": "none", "fix": ""}]:
+        lines += filled_rows(SUBJECT_COLUMN, {"problem": problem["what"], "  fix": problem["fix"]})
+    print(json.dumps(facts | {"self_test": test}, indent=1) if options.json else "\n".join(lines),
+          flush=True)
     if test["error"] or test["same_bits"] is False:
         raise SystemExit(1)
 
@@ -63,25 +65,27 @@ def all_facts() -> dict[str, Any]:
     facts = system_facts(torch.get_num_threads())
     names = [torch.cuda.get_device_name(i) for i in range(facts["torch"]["devices"])]
     facts["torch"]["names"] = names
-    facts["problems"] = [problem._asdict() for problem in problems(facts["machine"])]
+    facts["problems"] = [{"what": what, "fix": fix} for what, fix in problems()]
     return facts
 
 
-def problems(machine: dict[str, Any]) -> list[Any]:
-    """What is wrong with the installation and the machine, as Problems."""
-    from fastppo.machine.installation import Problem, installation_problems
+def problems() -> list[tuple[str, str]]:
+    """[(what is wrong with the installation, its fix)]."""
+    from fastppo.machine.installation import BUILD, extension_file
     from fastppo.machine.requirements import needed_packages
-    found = installation_problems()
-    if (machine["quota"] or 1) < 1:
-        found.append(Problem(
-            f"the control group allows {machine['quota']:g} of a core: everything is slower",
-            "give it more: docker run --cpus=2, or resources.limits.cpu of Kubernetes"))
+    found = []
+    if extension_file() is None:
+        found.append(("there is no compiled extension for this Python: one process only, and"
+                      " slower", BUILD))
     for extra, packages in needed_packages().items():
         by = f"the extra {extra}" if extra else "fastppo"
-        found += [Problem(f"{x.name} {x.version or 'is not installed'}, but {by} needs {x.wanted}",
-                          f'pip install "{x.name}{x.wanted}"')
-                  for x in packages if not x.fits and (x.version or not extra)]
-    return [*dict.fromkeys(found)]
+        for wanted, version in packages:
+            if not extra if version is None else not wanted.specifier.contains(
+                    version, prereleases=True):
+                found.append((f"{wanted.name} {version or 'is not installed'}, but {by} needs"
+                              f" {wanted.specifier}",
+                              f'pip install "{wanted.name}{wanted.specifier}"'))
+    return found
 
 
 def self_test(workers_possible: bool) -> dict[str, Any]:
@@ -119,17 +123,12 @@ def test_text(test: dict[str, Any]) -> str:
     return f"{same}   ({test['seconds']} s)"
 
 
-def report(facts: dict[str, Any]) -> list[str]:
+def report(subjects: dict[str, Any]) -> list[str]:
     """The facts that are known, a line or more for each subject; an extra is one."""
-    extras = {f"[{extra}]": packages for extra, packages in facts["extras"].items()}
-    subjects = {name: found for name, found in facts.items() if name not in NOT_LISTED} | extras
-    return [line for subject, found in subjects.items()
-            for line in filled_at(SUBJECT_COLUMN, subject, listed(found))]
-
-
-def listed(found: dict[str, Any]) -> str:
-    """Names with their values, none of which is broken at the end of a line."""
-    return ", ".join(f"{name}\N{NO-BREAK SPACE}{shown(value)}" for name, value in found.items())
+    extras = {f"[{extra}]": packages for extra, packages in subjects.get("extras", {}).items()}
+    return filled_rows(SUBJECT_COLUMN, {subject: ", ".join(
+        f"{name}\N{NO-BREAK SPACE}{shown(value)}" for name, value in found.items())
+        for subject, found in (subjects | extras).items() if subject not in NOT_LISTED})
 
 
 def shown(value: Any) -> str:
@@ -139,10 +138,3 @@ def shown(value: Any) -> str:
     if isinstance(value, int) and value > GIB:
         return f"{value / GIB:.1f}\N{NO-BREAK SPACE}GiB"
     return ", ".join(value) if isinstance(value, list) and value else str(value or "none")
-
-
-def problem_lines(found: list[dict[str, str]]) -> list[str]:
-    """The problems, each with its fix; or that there are none."""
-    return [line for problem in found for line in [
-        *filled_at(SUBJECT_COLUMN, "problem", problem["what"]),
-        *filled_at(SUBJECT_COLUMN, "  fix", problem["fix"])]] or ["problems       none"]

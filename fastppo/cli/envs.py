@@ -30,25 +30,27 @@ class Envs:
     fewer the environments are made, and their spaces and limits are shown.
     """
 
+    OPERANDS = "[PATTERN]"
+
     all: bool = False
     """List every version of each environment, not only the newest"""
 
 
 def envs_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Prints the environments that `argv` asks for."""
-    pattern, options = parse_envs(argv)
+    words, options = words_and_options(argv, Envs)
+    pattern = "".join(words)
     if ":" in pattern:
         print("\n".join(description(pattern)), flush=True)
         return
     from fastppo.envs.families import newest, registered_families
     every = registered_families()
-    named = next((one for one in every if one.name.lower() == pattern.lower()), None)
-    if named and every[named]:
-        every, pattern = {named: every[named]}, ""
-    found = {family: newest(specs) for family, specs in every.items()}
-    if options.all or not any(matching(found, pattern).values()):  # it may name an old version
-        found = every
-    found = matching(found, pattern)
+    named = {family: specs for family, specs in every.items()
+             if specs and family.name.lower() == pattern.lower()}
+    every, pattern = (named, "") if named else (every, pattern)
+    found = matching({family: newest(specs) for family, specs in every.items()}, pattern)
+    if options.all or not any(found.values()):  # it may name an old version
+        found = matching(every, pattern)
     ids = [spec.id for specs in found.values() for spec in specs]
     if not ids:
         raise no_match(pattern)
@@ -56,12 +58,6 @@ def envs_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         print("\n\n".join("\n".join(description(name)) for name in ids), flush=True)
     else:
         print("\n".join(overview(found, missing=not pattern)), flush=True)
-
-
-def parse_envs(argv: Sequence[str]) -> tuple[str, Envs]:
-    """(pattern, options) of a command line; ConfigError for a wrong or second word."""
-    words, options = words_and_options(argv, Envs, "[PATTERN]", 1)
-    return "".join(words), options
 
 
 def matching(found: dict, pattern: str) -> dict:
@@ -91,25 +87,20 @@ def overview(found: dict, missing: bool) -> list[str]:
         here = is_installed(family)
         if specs or missing and family.fix and not here:
             about = family.about if here else f"missing: {fix_text(family.fix, shell=True)}"
-            lines += ["", *filled_at(NAME_COLUMN, family.name, about),
+            lines += ["", *filled_rows(NAME_COLUMN, {family.name: about}),
                       *preset_lines(spec.id for spec in specs)]
-    return [*lines, "", *OWN]
-
-
-OWN = [
-    "your own          --env_name=my_module:MyEnv   a class or function in my_module",
-    "of a package      --env_name=package:Id-v0     an id that its import registers",
-]
+    return [*lines, "",
+            "your own          --env_name=my_module:MyEnv   a class or function in my_module",
+            "of a package      --env_name=package:Id-v0     an id that its import registers"]
 
 
 def preset_lines(ids: Iterable[str]) -> list[str]:
     """The ids, those with the same preset together."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, str] = {}
     for name in ids:
-        groups.setdefault(preset_name(name), []).append(name)
-    return [line for preset, names in groups.items()
-            for line in filled_at(PRESET_COLUMN, f"  {preset.replace('none', '-')}",
-                                  " ".join(names))]
+        preset = f"  {preset_name(name).replace('none', '-')}"
+        groups[preset] = f"{groups.get(preset, '')} {name}".strip()
+    return filled_rows(PRESET_COLUMN, groups)
 
 
 def description(name: str) -> list[str]:
@@ -122,21 +113,19 @@ def description(name: str) -> list[str]:
     try:
         env, = make_envs([make_factory(name)])
     except Error as error:
+        fix = fix_text(error.fix, shell=True)
         if ":" in name:  # the fix is for verbs that have settings
-            error.fix = fix_text(error.fix, shell=True).replace("--env_name=", f"{program()} envs ")
+            error.fix = fix.replace("--env_name=", f"{program()} envs ")
             raise
-        return [name, *filled_at(NAME_COLUMN, "  not here", error.what.partition("\n")[0]),
-                *filled_at(NAME_COLUMN, "  fix", fix_text(error.fix, shell=True))]
+        return [name, *filled_rows(NAME_COLUMN, {
+            "  not here": error.what.partition("\n")[0], "  fix": fix})]
     obs_space, act_space = map(space_text, spaces_of(env))
-    limits = limits_text(env.spec)
     env.close()
     if ":" in name:
         take_step(name)
-    return [name, *filled_at(NAME_COLUMN, "  observations", obs_space),
-            *filled_at(NAME_COLUMN, "  actions", act_space),
-            *filled_at(NAME_COLUMN, "  episodes", limits),
-            *filled_at(NAME_COLUMN, "  preset", preset_name(name)),
-            f"{'  train':{NAME_COLUMN}}{program()} --env_name={name}"]
+    return [name, *filled_rows(NAME_COLUMN, {
+        "  observations": obs_space, "  actions": act_space, "  episodes": limits_text(env.spec),
+        "  preset": preset_name(name), "  train": f"{program()} --env_name={name}"})]
 
 
 def take_step(name: str) -> None:
@@ -159,8 +148,8 @@ def limits_text(spec: Any) -> str:
     return steps if threshold is None else f"{steps}; solved at a mean return of {threshold:,g}"
 
 
-def filled_at(column: int, name: str, text: str) -> list[str]:
-    """`text` in lines of LIST_WIDTH from a column on, after a name; not broken at a hard space."""
-    lines = textwrap.wrap(text, LIST_WIDTH, initial_indent=f"{name:{column - 1}} ",
-                          subsequent_indent=" " * column, break_on_hyphens=False)
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+def filled_rows(column: int, rows: dict[str, str]) -> list[str]:
+    """Texts by name in lines of LIST_WIDTH, from a column on; not broken at a hard space."""
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for name, text in rows.items()
+            for line in textwrap.wrap(text, LIST_WIDTH, initial_indent=f"{name:{column - 1}} ",
+                                      subsequent_indent=" " * column, break_on_hyphens=False)]

@@ -1,17 +1,19 @@
 """The verb: fastppo eval MODEL|RUN [--episodes=INT] [--seed=INT] [--stochastic] [--json]."""
 
 import json
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Sequence
 
-from fastppo.arguments.command_line import file_and_options
+from fastppo.arguments.command_line import words_and_options
 from fastppo.arguments.policy_options import PolicyOptions, check_episodes
 from fastppo.cli.interrupts import Interrupts
 from fastppo.display.notes import episode_status
 from fastppo.display.status_line import status_while
-from fastppo.files.run_folder import check_file
+from fastppo.files.run_folder import check_file, policy_at
 from fastppo.machine.child_env import without_secrets
+from fastppo.settings.file_names import BEST_FILE
 from fastppo.settings.fixes import format_value
 from fastppo.settings.values import return_text
 
@@ -33,18 +35,14 @@ class Eval(PolicyOptions):
 
 def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Evaluates the policy that `argv` names, and prints the result."""
-    place, options = parse_eval(argv)
-    path = policy_file(place, options)
-    with status_while(f"loading {path}"):
-        from fastppo.evaluation.evaluate import evaluate
-        from fastppo.evaluation.loaded_policy import factories_for, load
-        from fastppo.networks.torch_state import torch_threads
-        policy = load(path, model=options.model)
-        factories = factories_for(policy, options.env_name, options.env_kwargs,
-                                  options.max_episode_steps)
-        seed = policy.seed_of_episodes(options.seed)
+    (place,), options = words_and_options(argv, Eval)
+    check_episodes(100 if options.episodes is None else options.episodes)
+    path = policy_file(Path(place), options)
+    policy, factories, seed, text = loaded(path, options)
     if not options.json:
-        print(options.start_text(path, env_text(factories[0]), seed), flush=True)
+        print(text, flush=True)
+    from fastppo.evaluation.evaluate import evaluate
+    from fastppo.networks.torch_state import torch_threads
     episodes = options.episodes or policy.config.eval_episodes or 100
     with torch_threads(policy.threads, policy.config.precision == "tf32"), \
             episode_status(episodes) as report:
@@ -55,26 +53,31 @@ def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
           else "\n".join(result_lines(found)), flush=True)
 
 
-def parse_eval(argv: Sequence[str]) -> tuple[Path, Eval]:
-    """(file of a policy or folder of a run, options); ConfigError for a wrong word."""
-    place, options = file_and_options(argv, Eval, "MODEL|RUN",
-                                      "the file of a policy or the folder of a run")
-    check_episodes(100 if options.episodes is None else options.episodes)
-    return place, options
-
-
 def policy_file(place: Path, options: PolicyOptions) -> Path:
     """The file of the policy that a command names.
 
     Raises ConfigError or PathError, without torch, if there is none, or no environment of that
     name.
     """
-    path = options.file(place)
+    path = place / BEST_FILE if options.best else policy_at(place)
     check_file(path, "policy")
     if options.env_name is not None:
         from fastppo.envs.make import make_factory
         make_factory(options.env_name)  # for its errors
     return path
+
+
+def loaded(path: Path, options: PolicyOptions) -> tuple[Any, Any, int, str]:
+    """(policy in a file, the factories of its environments, seed, lines that name all three)."""
+    with status_while(f"loading {path}"):
+        from fastppo.evaluation.loaded_policy import factories_for, load
+        policy = load(path, model=options.model)
+        factories = factories_for(policy, options.env_name, options.env_kwargs,
+                                  options.max_episode_steps)
+    seed = policy.seed_of_episodes(options.seed)
+    how = "stochastic" if options.stochastic else "deterministic"
+    return policy, factories, seed, (
+        f"model     {path}\nenv       {env_text(factories[0])}, seed {seed}, {how} actions")
 
 
 def env_text(factory: Any) -> str:
@@ -97,10 +100,9 @@ def result_lines(found) -> list[str]:
 def result_numbers(found) -> dict[str, Any]:
     """An Evaluation as JSON values; a single episode has neither std nor ci95."""
     several = len(found.returns) > 1
-    ordered = sorted(found.returns.tolist())
-    middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-    return {"episodes": len(found.returns), "mean": found.mean,
+    returns = found.returns.tolist()
+    return {"episodes": len(returns), "mean": found.mean,
             "std": found.std if several else None, "ci95": found.ci95 if several else None,
-            "min": ordered[0], "median": middle, "max": ordered[-1],
+            "min": min(returns), "median": statistics.median(returns), "max": max(returns),
             "length": float(found.lengths.mean()),
-            "returns": found.returns.tolist(), "lengths": found.lengths.tolist()}
+            "returns": returns, "lengths": found.lengths.tolist()}

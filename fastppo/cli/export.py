@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Sequence
 
-from fastppo.arguments.command_line import file_and_options
+from fastppo.arguments.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
 from fastppo.display.status_line import status_while
 from fastppo.errors import ConfigError, Error
 from fastppo.files.export_formats import FORMATS, format_of
-from fastppo.files.run_folder import check_file, check_output
-from fastppo.settings.file_names import MODEL_FILE
+from fastppo.files.run_folder import check_file, check_output, policy_at
 from fastppo.settings.fixes import Omit
 
 
@@ -24,6 +23,8 @@ class Export:
     The graph is checked before it is written: on steps of the environment that the policy was
     trained on, if that is an id of Gymnasium's, else on samples of its observation space.
     """
+
+    OPERANDS = "MODEL"
 
     to: Literal["onnx", "torchscript"] | None = None
     """Format; none: as the name of the output ends, else onnx, for which there is an extra:
@@ -39,7 +40,8 @@ class Export:
 
 def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Exports the policy that `argv` names; prints the check, and what goes in and comes out."""
-    model, options = parse_options(argv)
+    (place,), options = words_and_options(argv, Export)
+    model = policy_at(Path(place))
     check_file(model, "policy")
     path = Path(options.output or model.with_suffix(FORMATS[options.to or "onnx"]))
     check_output(path)
@@ -67,20 +69,12 @@ def steps_to_check(policy, env_name: str | None):
     from fastppo.envs.make import make_factory, wrapping
     from fastppo.evaluation.loaded_policy import stored_arguments
     from fastppo.files.export_samples import play_episodes, sample_episodes
-    stored_name, kwargs = policy.config.env_name, policy.config.env_kwargs or {}
-    wrapped = wrapping(vars(policy.config))
-    if env_name:
-        factory = make_factory(env_name, None, stored_arguments(stored_name, kwargs), **wrapped)
-        return play_episodes(policy, factory), f"steps of {env_name}"
-    if is_registered(stored_name):  # no module of the file's is imported
-        with contextlib.suppress(Error):  # not installed here, another version, or with texts
-            factory = make_factory(stored_name, None, stored_arguments(stored_name, kwargs),
-                                   **wrapped)
-            return play_episodes(policy, factory), f"steps of {stored_name}"
+    stored, kwargs = policy.config.env_name, policy.config.env_kwargs or {}
+    name = env_name or (stored if is_registered(stored) else "")  # no module of the file's
+    # Not installed here, another version, or with texts.
+    with contextlib.suppress(*() if env_name else (Error,)):
+        if name:
+            factory = make_factory(name, None, stored_arguments(stored, kwargs),
+                                   **wrapping(vars(policy.config)))
+            return play_episodes(policy, factory), f"steps of {name}"
     return sample_episodes(policy), "samples of its observation space"
-
-
-def parse_options(argv: Sequence[str]) -> tuple[Path, Export]:
-    """(file of the policy, options) of a command line; ConfigError for a wrong word."""
-    model, options = file_and_options(argv, Export, "MODEL", "the file of a policy")
-    return model / MODEL_FILE if model.is_dir() else model, options

@@ -18,7 +18,6 @@ from fastppo.display.status_line import show_status
 from fastppo.display.stdout_guard import guarded_stdout
 from fastppo.errors import USAGE_ERRORS, ConfigError, Error, RankError, path_errors
 from fastppo.machine import child_env
-from fastppo.machine.installation import missing_packages_fix
 from fastppo.machine.ranks import is_first_to_tell, rank_count, rank_of_process
 from fastppo.settings.fixes import program
 from fastppo.settings.spelling import closest
@@ -64,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             if error.name not in NEEDED_PACKAGES:
                 raise
             print(f"error: {error.name} is not installed for {sys.executable}\n"
-                  f"  fix: {missing_packages_fix()}", file=sys.stderr, flush=True)
+                  "  fix: make train, or pip install -e .", file=sys.stderr, flush=True)
             raise SystemExit(2) from None
         except BrokenPipeError:  # fastppo --help | head
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -96,15 +95,13 @@ def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:
     first, rest = (argv[0], list(argv[1:])) if argv else ("", [])
     if first in ("--version", "version"):
         return lambda *_: print(f"fastppo {__version__}"), []
-    if first in ("help", "--help") and {*rest[:1]} & {*VERBS}:
-        return choose_verb([rest[0], "--help"])
-    if first == "help":  # of a section or a setting
-        return choose_verb(["--help", *rest])
+    if first in ("help", "--help"):  # of a verb, or of a section or a setting
+        first, rest = (rest[0], ["--help"]) if {*rest[:1]} & {*VERBS} else ("--help", rest)
     if first and not first.startswith("-") and first not in VERBS:
         near = closest(first, VERBS)
         raise ConfigError(f'there is no command "{first}", only {", ".join(VERBS)}; and settings'
                           " begin with --, such as --env_name=CartPole-v1",
                           " ".join([program(), near, *rest]) if near else f"{program()} --help")
     if first not in VERBS:
-        first, rest = "train", list(argv)
+        first, rest = "train", [first, *rest] if first else []
     return getattr(importlib.import_module(f"fastppo.cli.{first}"), f"{first}_verb"), rest

@@ -4,15 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Sequence
 
-from fastppo.arguments.command_line import file_and_options
+from fastppo.arguments.command_line import words_and_options
 from fastppo.arguments.policy_options import PolicyOptions, check_episodes
-from fastppo.cli.eval import env_text, policy_file
+from fastppo.cli.eval import loaded, policy_file
 from fastppo.cli.interrupts import Interrupts, Stop, write_line
-from fastppo.display.status_line import StatusLine, show_status, status_while
-from fastppo.errors import ConfigError, EnvError
+from fastppo.display.status_line import StatusLine, show_status
+from fastppo.errors import ConfigError
 from fastppo.files.run_folder import free_path
 from fastppo.machine import limits
-from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.fixes import Omit
 from fastppo.settings.values import return_text
 
 
@@ -45,35 +45,19 @@ class Play(PolicyOptions):
 
 def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Shows the policy that `argv` names, and prints the return of each episode."""
-    place, options = parse_play(argv)
-    path = policy_file(place, options)
-    window = wants_window(options)
-    output = None if window else output_file(place, options)
-    if ":" in (options.env_name or "") and options.view != "network":
-        from fastppo.envs.make import make_factory
-        from fastppo.evaluation.factories import FRAMES, WINDOW, with_render_mode
-        with_render_mode(make_factory(options.env_name), WINDOW if window else FRAMES)
-    with status_while(f"loading {path}"):
-        from fastppo.evaluation.loaded_policy import factories_for, load
-        policy = load(path, model=options.model)
-        factory = factories_for(policy, options.env_name, options.env_kwargs,
-                                options.max_episode_steps)[0]
-        seed = policy.seed_of_episodes(options.seed)
-    print(options.start_text(path, env_text(factory), seed), flush=True)
-    if output is None:
-        show_window(policy, factory, seed, options)
-    else:
-        write_video(policy, factory, seed, options, output, interrupts)
-
-
-def parse_play(argv: Sequence[str]) -> tuple[Path, Play]:
-    """(file of a policy or folder of a run, options); ConfigError for a wrong word or number."""
-    place, options = file_and_options(argv, Play, "MODEL|RUN",
-                                      "the file of a policy or the folder of a run")
+    (word,), options = words_and_options(argv, Play)
     if options.fps is not None and not 1 <= options.fps <= 240:
         raise ConfigError(f"fps is {options.fps}, but must be from 1 to 240", Omit("fps"))
     check_episodes(options.episodes)
-    return place, options
+    place = Path(word)
+    path = policy_file(place, options)
+    output = None if wants_window(options) else output_file(place, options)
+    policy, factories, seed, text = loaded(path, options)
+    print(text, flush=True)
+    if output is None:
+        show_window(policy, factories[0], seed, options)
+    else:
+        write_video(policy, factories[0], seed, options, output, interrupts)
 
 
 def wants_window(options: Play) -> bool:
@@ -96,14 +80,10 @@ def show_window(policy, factory, seed: int, options: Play) -> None:
     """Plays the episodes in the environment's own window; raises EnvError if there can be none."""
     from fastppo.evaluation.factories import WINDOW
     from fastppo.evaluation.watched_env import watched_env, watched_moments
-    try:
-        with watched_env(policy, factory, seed, WINDOW) as envs:
-            for moment in watched_moments(envs, options.episodes, not options.stochastic):
-                if moment.over:
-                    print_end(moment)
-    except EnvError as error:
-        fixes = error.fix if isinstance(error.fix, tuple) else (error.fix,)
-        raise EnvError(error.what, (*fixes, Set(output="video.mp4"))) from error
+    with watched_env(policy, factory, seed, WINDOW) as envs:
+        for moment in watched_moments(envs, options.episodes, not options.stochastic):
+            if moment.over:
+                print_end(moment)
 
 
 def write_video(policy, factory, seed: int, options: Play, path: Path, interrupts: Interrupts

@@ -22,6 +22,8 @@ class Plot:
     interval, and single runs if there are 5 or fewer. docs/reports.md has more.
     """
 
+    OPERANDS = "RUN [RUN ...]"
+
     output: str = "plot.png"
     """File to write or replace; its ending is the format: .png, .svg or .pdf"""
     metric: str = MEAN_RETURN
@@ -36,7 +38,7 @@ class Plot:
 
 def plot_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Draws the runs that `argv` names, and prints the path of the picture."""
-    paths, options = parse_plot(argv)
+    paths, options = words_and_options(argv, Plot)
     from fastppo.reports.run_groups import group_runs, mean_ends_early, with_values
     from fastppo.reports.run_table import check_picture_path, read_runs
     output = Path(options.output)
@@ -56,8 +58,3 @@ def plot_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     for group in groups:
         if options.kind == "curve" and (early := mean_ends_early(group, options.metric)):
             note(early)
-
-
-def parse_plot(argv: Sequence[str]) -> tuple[list[str], Plot]:
-    """(paths of runs, options) of a command line; ConfigError for a wrong word."""
-    return words_and_options(argv, Plot, "RUN [RUN ...]", needed="the folder of a run")

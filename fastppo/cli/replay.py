@@ -1,14 +1,13 @@
 """The verb: fastppo replay BUNDLE [--env_name=module:MyEnv] [--env_kwargs=JSON] [--debugger]."""
 
 import bdb
-import faulthandler
 import pdb
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
-from fastppo.arguments.command_line import file_and_options
+from fastppo.arguments.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
 from fastppo.display.notes import note
 from fastppo.display.status_line import status_while
@@ -28,6 +27,8 @@ class Replay:
     function of its seed and actions.
     """
 
+    OPERANDS = "BUNDLE"
+
     env_name: str | None = None
     """Environment, an id or `module:callable`; none: the one in the file if that is an id of
     Gymnasium's, because code that a file names is never imported"""
@@ -39,23 +40,14 @@ class Replay:
 
 def replay_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Replays the bundle that `argv` names; SystemExit(1) if nothing fails."""
-    replay(*parse_replay(argv))
-
-
-def parse_replay(argv: Sequence[str]) -> tuple[Path, Replay]:
-    """(file of the bundle, options) of a command line; ConfigError for a wrong word."""
-    return file_and_options(argv, Replay, "BUNDLE", "the bundle of a fault")
-
-
-def replay(path: Path, options: Replay) -> None:
-    """Replays the bundle in a file, and prints what happens."""
+    (word,), options = words_and_options(argv, Replay)
+    path = Path(word)
     check_file(path, "bundle")
     with status_while(f"loading {path}"):
         from fastppo.files.crash_bundle import read_bundle
         bundle = read_bundle(path)
         envs, to_env = make_environment(bundle, options, path)
     print(f"fault     {indented(bundle.error)}", flush=True)
-    faulthandler.enable(2)  # stderr: a crash in native code shows the stack
     try:
         play(envs, to_env, bundle, options.debugger)
     except EnvError as error:

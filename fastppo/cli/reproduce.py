@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from fastppo.arguments import command_line
-from fastppo.arguments.command_line import Request, file_and_options
+from fastppo.arguments.command_line import words_and_options
 from fastppo.arguments.preset_files import read_settings
 from fastppo.cli.interrupts import Interrupts
 from fastppo.cli.train import opened_run
@@ -15,7 +15,8 @@ from fastppo.display.banner import banner
 from fastppo.errors import ConfigError
 from fastppo.machine.file_access import read_text
 from fastppo.settings import file_names
-from fastppo.settings.fixes import Set, flag, program
+from fastppo.settings.fixes import Set, format_value
+from fastppo.settings.metric_names import GLOBAL_STEP
 
 HIDDEN = '"***"'  # in config.json, in place of a password
 
@@ -31,6 +32,8 @@ class Reproduce:
     policy, number by number. It ends with 0 if all bits are equal, else with 1,
     and names what differs in versions and machine.
     """
+
+    OPERANDS = "RUN"
 
     total_steps: int | None = None
     """Step at which to stop, for a quick look at the first rows; none: the last step of RUN"""
@@ -48,27 +51,21 @@ class Reproduce:
 
 def reproduce_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Trains the run that `argv` names again; SystemExit(1) if a bit differs."""
-    place, options = parse_reproduce(argv)
-    folder = place.parent / place.readlink() if place.is_symlink() else place
-    settings = stored_settings(folder)
+    (word,), options = words_and_options(argv, Reproduce)
+    folder = Path(word)
+    folder = folder.parent / folder.readlink() if folder.is_symlink() else folder
+    if not (folder / file_names.CONFIG_FILE).is_file():
+        raise ConfigError(f"{folder} is not the folder of a run: it has no config.json")
+    settings = read_settings(folder / file_names.CONFIG_FILE)
     check_given(folder, settings, options)
-    steps = steps_to_train(folder, options)
-    new, reached = train_again(command_again(folder, settings, options), steps)
+    from fastppo.reports.run_table import last_row
+    last = int(last_row(folder / file_names.METRICS_FILE).get(GLOBAL_STEP, 0))
+    if not last:
+        raise ConfigError(f"{folder / file_names.METRICS_FILE} has no complete row to compare with")
+    new, reached = train_again(command_again(folder, settings, options),
+                               min(options.total_steps or last, last))
     if not report_bits(folder, new, reached):
         raise SystemExit(1)
-
-
-def parse_reproduce(argv: Sequence[str]) -> tuple[Path, Reproduce]:
-    """(folder of a run, options) of a command line; ConfigError for a wrong word."""
-    return file_and_options(argv, Reproduce, "RUN", "the folder of a run")
-
-
-def stored_settings(folder: Path) -> dict[str, Any]:
-    """The settings in the config.json of a run; ConfigError if there is none."""
-    if not (folder / file_names.CONFIG_FILE).is_file():
-        raise ConfigError(f"{folder} is not the folder of a run: it has no config.json",
-                          f"{program()} reproduce runs/latest")
-    return read_settings(folder / file_names.CONFIG_FILE)
 
 
 def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> None:
@@ -84,44 +81,28 @@ def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> N
     if started.is_file() and (found := re.search(r"--init[-_]from[ =](\S+)",
                                                  read_text(started, errors="replace"))):
         needed["init_from"] = found[1]
-    python = [name for name, value in settings.items() if str(value)[:1] == "<"]
-    if python:
+    if python := [name for name, value in settings.items() if str(value)[:1] == "<"]:
         raise ConfigError(f"{' and '.join(python)} of {folder} can be given only in Python")
-    missing = {name: value for name, value in needed.items() if getattr(options, name) is None}
-    if missing:
-        raise ConfigError(f"the run in {folder} had {' and '.join(missing)} of its own, which"
-                          " must be given again: code that a file names is never imported, and a"
-                          " file has no passwords",
-                          Set(**missing))
-
-
-def steps_to_train(folder: Path, options: Reproduce) -> int:
-    """The step at which the new run stops: the last one of RUN at most; ConfigError without one."""
-    from fastppo.reports.run_table import last_row
-    from fastppo.settings.metric_names import GLOBAL_STEP
-    last = int(last_row(folder / file_names.METRICS_FILE).get(GLOBAL_STEP, 0))
-    if not last:
-        raise ConfigError(f"{folder / file_names.METRICS_FILE} has no complete row to compare with")
-    return min(options.total_steps or last, last)
+    if missing := {name: value for name, value in needed.items() if getattr(options, name) is None}:
+        raise ConfigError(f"the run in {folder} had {' and '.join(missing)} of its own: a file"
+                          " holds neither code nor passwords", Set(**missing))
 
 
 def command_again(folder: Path, settings: dict[str, Any], options: Reproduce) -> list[str]:
     """The words of the command that trains the run in a folder again, without its outputs."""
     again = {"preset": str(folder / file_names.CONFIG_FILE), "name": "reproduce",
-             "device": settings.get("device", "cpu"), "logger": None, "progress": "auto",
-             "env_name": options.env_name, "model": options.model, "eval_env": options.eval_env,
-             "init_from": options.init_from, "env_kwargs": options.env_kwargs}
+             "device": settings.get("device", "cpu"), "progress": "auto", **vars(options)}
     if settings.get("eval_interval") is None and settings.get("eval_env") is None:
         again["eval_episodes"] = 0
-    words = [f"--{name}={json.dumps(value)}" if isinstance(value, dict) else flag(name, value)
-             for name, value in again.items() if value is not None]
+    words = [f"--{name}={format_value(value)}" for name, value in again.items()
+             if name != "total_steps" and value is not None]
     return [*words, "--video_interval=none", "--logger=none"]
 
 
 def train_again(words: Sequence[str], steps: int) -> tuple[Path, int]:
     """(folder, last step) of the new run, which `words` ask for, and which stops at a step."""
     from fastppo.files.start_files import write_start_files
-    request: Request = command_line.read(words)
+    request = command_line.read(words)
     with opened_run(request) as (ppo, folder, resumed):
         print(*banner(ppo, request, folder, resumed), sep="\n", flush=True)
         write_start_files(folder, words, ppo.config.torch_threads)
@@ -150,8 +131,6 @@ def report_bits(old: Path, new: Path, reached: int) -> bool:
     if summary.get("resumed_at"):
         causes.append(f"the run was resumed at step {summary['resumed_at']:,}, perhaps with other"
                       " settings: see its command.txt")
-    if not same:
-        print(*(f"cause     {text}" for text in causes or [
-            "not known: versions and CPU are the same. Perhaps the environment is no function of"
-            " its seed and actions"]), sep="\n", flush=True)
+    for text in () if same else causes or ["not known: versions and CPU are the same"]:
+        print(f"cause     {text}", flush=True)
     return same

@@ -3,21 +3,21 @@
 import os
 import re
 import shlex
-import signal
 import sys
 import time
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Iterator, NamedTuple, Sequence
+from subprocess import Popen
+from typing import Iterator, NamedTuple, Sequence
 
-from fastppo.arguments.command_line import Request, Train, flag_of_each_word
+from fastppo.arguments.command_line import Request, flag_of_each_word
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.display.notes import note
 from fastppo.display.status_line import StatusLine
 from fastppo.errors import ConfigError
 from fastppo.files.choose_folder import check_empty, choose_run, run_folder
 from fastppo.machine import limits
-from fastppo.machine.child_command import ChildCommand
+from fastppo.machine.child_command import start_command, stop_command
 from fastppo.machine.ranks import rank_count
 from fastppo.settings.file_names import METRICS_FILE, OUTPUT_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import Omit, program
@@ -34,18 +34,8 @@ class SeedRun(NamedTuple):
 
     seed: int
     folder: Path
-    child: ChildCommand
+    process: Popen[bytes]
     begun: float = 0.0  # monotonic
-
-    @property
-    def output(self) -> Path:
-        """The file with what the process prints."""
-        return self.folder / OUTPUT_FILE
-
-    def summary(self) -> dict[str, Any]:
-        """The contents of summary.json; {} if it could not be written."""
-        from fastppo.reports.run_table import read_object
-        return read_object(self.folder / SUMMARY_FILE)
 
 
 def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -> None:
@@ -62,15 +52,16 @@ def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -
     interrupts.stop_now = lambda: False  # run_seeds looks at the signal
     print(f"seeds     {len(seeds)}, {at_once} at a time", flush=True)
     runs = run_seeds(request, words, seeds, at_once, interrupts)
-    trained = [run for run in runs if run.child.code == 0]
+    trained = [run for run in runs if run.process.returncode == 0]
     if trained:
         print("\n".join(table_lines(trained)), flush=True)
     if interrupts.signum:
-        print_resume_lines(runs)
+        print("".join(f"{line}\n" for run in runs for line in last_lines(run)
+                      if line.startswith("resume ")), end="", flush=True)
         raise Stop
     if trained:
         draw_seeds(request, trained)
-    if codes := {run.child.code for run in runs} - {0}:
+    if codes := {run.process.returncode for run in runs} - {0}:
         raise SystemExit(2 if codes == {2} and not trained else 1)
 
 
@@ -82,16 +73,16 @@ def chosen_seeds(request: Request) -> list[int]:
                           (Omit("seeds"), "run it without torchrun"))
     if "seed" in request.given:
         raise ConfigError("--seed and --seeds both choose seeds", (Omit("seed"), Omit("seeds")))
-    if request.options["resume"] not in (None, "auto"):
+    if request.options.resume not in (None, "auto"):
         raise ConfigError("--resume continues one run, and --seeds are several",
                           (Omit("seeds"), "--resume=auto with the --name or --run_dir of the runs"))
     # What a single run would refuse.
-    choose_run(Train(**request.options), request.config, 0)
+    choose_run(request.options, request.config, 0)
     checked_source(None, {"env_name": request.config.env_name} | request.given).close()
     if os.name == "nt":
         raise ConfigError("--seeds needs Linux or macOS", "give a command for each --seed")
-    seeds, folder = parse_seeds(request.options["seeds"]), request.config.run_dir
-    if folder and request.options["resume"] is None:
+    seeds, folder = parse_seeds(request.options.seeds), request.config.run_dir
+    if folder and request.options.resume is None:
         for seed in seeds:
             check_empty(Path(folder, str(seed)), Path(folder))
     return seeds
@@ -99,15 +90,15 @@ def chosen_seeds(request: Request) -> list[int]:
 
 def parse_seeds(text: str) -> list[int]:
     """The seeds in a text such as 1..5 or 1,2,7, each once; ConfigError if it is something else."""
-    seeds: list[int] = []
+    seeds: dict[int, None] = {}
     for part in re.split(r"[,\s]+", text.strip()):
         found = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18}))?", part)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-        seeds += range(first, min(last, first + MOST_SEEDS) + 1)
-        if first > last or len(seeds) > MOST_SEEDS:
+        numbers = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+        if not 0 < len(numbers) <= MOST_SEEDS - len(seeds):
             raise ConfigError(f'seeds is "{text}", but must be at most {MOST_SEEDS:,} numbers, such'
                               " as 1,2,7 or 1..5")
-    return [*dict.fromkeys(seeds)]
+        seeds |= dict.fromkeys(numbers)
+    return [*seeds]
 
 
 def settings_of_each(request: Request, cores: int) -> list[str]:
@@ -137,47 +128,47 @@ def run_seeds(request: Request, words: Sequence[str], seeds: Sequence[int], at_o
                     running.append(runs[-1])
                 if interrupts.signum and not sent:
                     sent = interrupts.signum
-                    send_to_all(running, sent)
+                    for run in running:
+                        run.process.send_signal(sent)
                 time.sleep(POLL_SECONDS)
-                for run in [run for run in running if run.child.code is not None]:
+                for run in [run for run in running if run.process.poll() is not None]:
                     running.remove(run)
-                    run.child.close()
+                    stop_command(run.process)
                     line.clear()
                     print_seed_end(run)
                 if line.is_due and request.config.progress != "none":
                     line("   |   ".join(state_text(one, request.config.total_steps)
                                         for one in running))
         finally:
-            send_to_all(running, signal.SIGTERM)
+            for run in running:  # all at once, before each is waited for
+                run.process.terminate()
     return runs
 
 
 def print_seed_end(run: SeedRun) -> None:
     """Prints that a run is done, or has failed, with the last lines of its output."""
-    if not run.child.code:
+    if not run.process.returncode:
         print(f"seed {run.seed}   done, {time.monotonic() - run.begun:.0f} s", flush=True)
     else:
-        print(f"seed {run.seed} failed with exit code {run.child.code}: {run.output}; the end of"
-              " its output:", *last_lines(run.output), sep="\n  ", file=sys.stderr, flush=True)
-
-
-def send_to_all(runs: Sequence[SeedRun], signum: int) -> None:
-    """Sends a signal to the processes of some runs."""
-    for run in runs:
-        run.child.send(signum)
+        print(f"seed {run.seed} failed with exit code {run.process.returncode}:"
+              f" {run.folder / OUTPUT_FILE}; the end of its output:", *last_lines(run),
+              sep="\n  ", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def started(request: Request, words: Sequence[str], seed: int) -> Iterator[SeedRun]:
     """The run of a seed, in a new folder or that of the run to resume; stopped at the end."""
-    options, config = Train(**request.options), request.config.replace(seed=seed)
+    options, config = request.options, request.config.replace(seed=seed)
     if config.run_dir:
         config = config.replace(run_dir=os.path.join(config.run_dir, str(seed)))
     chosen = choose_run(options, config, seed)
     with run_folder(chosen, options.resume == "auto") as folder:
         own = [*words, f"--seed={seed}", f"--run_dir={folder}"]
-        with closing(ChildCommand(own, folder / OUTPUT_FILE)) as child:
-            yield SeedRun(seed, folder, child, time.monotonic())
+        process = start_command(own, folder / OUTPUT_FILE)
+        try:
+            yield SeedRun(seed, folder, process, time.monotonic())
+        finally:
+            stop_command(process)
 
 
 def state_text(run: SeedRun, total: int) -> str:
@@ -190,23 +181,17 @@ def state_text(run: SeedRun, total: int) -> str:
     return f"seed {run.seed}   {100 * row[GLOBAL_STEP] / total:.0f} %   {shown}"
 
 
-def last_lines(output: Path) -> list[str]:
-    """The last lines of a process's output."""
-    return output.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
-
-
-def print_resume_lines(runs: Sequence[SeedRun]) -> None:
-    """Prints the command that resumes each run, if its output has one."""
-    for run in runs:
-        lines = [line for line in last_lines(run.output) if line.startswith("resume ")]
-        if run.child.code and lines:
-            print(lines[-1], flush=True)
+def last_lines(run: SeedRun) -> list[str]:
+    """The last lines of what the process of a run has printed."""
+    text = (run.folder / OUTPUT_FILE).read_text(encoding="utf-8", errors="replace")
+    return text.splitlines()[-LAST_LINES:]
 
 
 def table_lines(runs: Sequence[SeedRun]) -> list[str]:
     """A table with the score of each run, and the mean over them with its 95 % interval."""
     from fastppo.reports.run_groups import mean_and_half
-    found = [run.summary() for run in runs]
+    from fastppo.reports.run_table import read_object
+    found = [read_object(run.folder / SUMMARY_FILE) for run in runs]
     evaluated = all(one.get("evaluation") for one in found)
     scores = [one["evaluation"]["mean"] if evaluated else one.get("episodic_return")
               for one in found]

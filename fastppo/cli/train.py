@@ -13,7 +13,7 @@ from typing import Any, Iterator, Sequence
 
 from fastppo import __version__
 from fastppo.arguments import command_line
-from fastppo.arguments.command_line import Request, Train
+from fastppo.arguments.command_line import Request
 from fastppo.arguments.preset_files import naming_preset, settings_text, sources_of
 from fastppo.cli.eval import result_numbers
 from fastppo.cli.interrupts import Interrupts, Stop
@@ -44,17 +44,20 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 
 def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts) -> None:
     """Does what the `request` asks for, which `argv` are the words of."""
-    if rank_of_process():
-        follow(request, interrupts)
-        return
-    if request.options["show_config"]:
-        choose_run(Train(**request.options), request.config, 0)  # for its errors
+    further = rank_of_process() > 0
+    if request.options.show_config and not further:
+        choose_run(request.options, request.config, 0)  # for its errors
         print(shown_config(request))
         return
-    if request.options["seeds"] is not None:
+    if request.options.seeds is not None and not further:
         train_seeds(argv, request, interrupts)
         return
+    interrupts.stop_now = lambda: not further  # these stop after the same iteration as the first
     with opened_run(request) as (ppo, folder, resumed):
+        if further:
+            if ppo.ranks.share(None):
+                ppo.learn(callbacks=[lambda *_: not interrupts.signum])
+            return
         from fastppo.files.start_files import write_start_files
         from fastppo.outputs.evaluator import evaluator_of
         if ppo.config.learner != "kernel":
@@ -66,11 +69,11 @@ def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts)
             return
         write_start_files(folder, argv, ppo.config.torch_threads)
         sinks = list(ppo.sinks)
-        summary = learn_and_save(ppo, folder, interrupts, request.options["video"])
+        summary = learn_and_save(ppo, folder, interrupts, request.options.video)
         if ppo.config.eval_episodes:
             final_evaluation(ppo, folder, summary, evaluator_of(sinks))
         try:
-            print_pictures(ppo, folder, request.options["video"])
+            print_pictures(ppo, folder, request.options.video)
         except Stop:
             show_status("")
             print(f"complete  without its curve: {program()} plot {shlex.quote(str(folder))}",
@@ -102,57 +105,32 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
 
     Until the trainer has locked the folder another process may still write a checkpoint into it,
     such as the run that a supervisor has just ended. Then the folder is looked at again.
+    A further process of torchrun's has the run of the first one, which reports, and no folder.
     """
-    options, config = Train(**request.options), request.config
-    progress = "live" if config.progress == "auto" else config.progress
+    options, config, further = request.options, request.config, rank_of_process() > 0
+    progress = "none" if further else "live" if config.progress == "auto" else config.progress
     drawn, opened, ranks = secrets.randbits(31), False, None
     while not opened:
-        run = choose_run(options, config, drawn)
-        with run_folder(run, options.resume == "auto") as folder:
+        run = None if further else choose_run(options, config, drawn)
+        with run_folder(run, options.resume == "auto") if run else nullcontext(Path()) as folder:
             start = request.given | {"progress": progress, "run_dir": str(folder)}
-            known = checkpoints_in(folder)
+            start |= {"run_dir": None, "logger": None} if further else {}
+            known = [] if further else checkpoints_in(folder)
             ranks = ranks or Ranks(config.backend, config.device_ids)
-            ranks.share((run.place, run.seed))
-            text = f"fastppo {__version__}   {run.place or config.env_name}   starting"
+            place, seed = ranks.share(run and (run.place, run.seed))
+            text = f"fastppo {__version__}   {place or config.env_name}   starting"
             with status_while(text) if progress != "none" else nullcontext():
-                ppo = resumed_run(run.place, start) if run.place else new_run(
-                    start | {"env_name": config.env_name, "seed": run.seed}, options.init_from)
+                if place is None:  # settings that do not fit are refused without torch
+                    from fastppo.build.given_settings import checked_source
+                    start |= {"env_name": config.env_name, "seed": seed}
+                    start = {"env": checked_source(None, start), "init_from": options.init_from}
+                from fastppo.ppo import PPO
+                ppo = PPO(checkpoint=place, **start)
             with ppo:
-                opened = ranks.share(checkpoints_in(folder) == known and bool(
-                    run.place or not known))
+                opened = ranks.share(further or checkpoints_in(folder) == known and bool(
+                    place or not known))
                 if opened:
-                    yield ppo, folder, run.place is not None
-
-
-def resumed_run(place: Path, settings: dict[str, Any]):
-    """The trainer that continues a run."""
-    from fastppo.ppo import PPO
-    return PPO(checkpoint=place, **settings)
-
-
-def new_run(settings: dict[str, Any], init_from: str | None):
-    """The trainer of a new run. Settings that do not fit the spaces are refused without torch."""
-    from fastppo.build.given_settings import checked_source
-    source = checked_source(None, settings)
-    from fastppo.ppo import PPO
-    return PPO(source, init_from=init_from)
-
-
-def follow(request: Request, interrupts: Interrupts) -> None:
-    """Trains as a further process of a run that torchrun has started; the first one reports."""
-    from fastppo.ppo import PPO
-    interrupts.stop_now = lambda: False  # all stop after the same iteration
-    ranks, opened = Ranks(request.config.backend, request.config.device_ids), False
-    while not opened:
-        place, seed = ranks.share(None)
-        start = request.given | {"progress": "none", "run_dir": None, "logger": None}
-        if place is None:
-            start |= {"env_name": request.config.env_name, "seed": seed,
-                      "init_from": request.options["init_from"]}
-        with PPO(checkpoint=place, **start) as ppo:
-            opened = ranks.share(None)
-            if opened and ppo.ranks.share(None):
-                ppo.learn(callbacks=[lambda *_: not interrupts.signum])
+                    yield ppo, folder, place is not None
 
 
 def is_complete(ppo, folder: Path) -> bool:

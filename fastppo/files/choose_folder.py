@@ -8,22 +8,22 @@ import re
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Iterator, NamedTuple
+from typing import Iterator, NamedTuple
 
 from fastppo.arguments.command_line import Train
 from fastppo.config import Config
 from fastppo.errors import ConfigError, Error
 from fastppo.files.run_folder import (
-    CHECKPOINTS,
     FolderLock,
     check_file,
     checkpoint_files,
+    checkpoints_in,
     free_path,
     policy_at,
     write_error,
 )
 from fastppo.machine.file_access import CONTROL_CHARACTERS, read_json, read_text
-from fastppo.machine.installation import check_cuda_build, check_loggers
+from fastppo.machine.installation import check_loggers
 from fastppo.settings import file_names
 from fastppo.settings.fixes import Omit, Set
 
@@ -55,15 +55,17 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
     place = None
     if options.resume == "auto":
         given = given or last_run(config.env_name, options.name, seed)
-        stored = stored_setting(given, "seed")
-        seed = stored if seed is None and isinstance(stored, int) else seed
-        place = given if given and any(given.glob(CHECKPOINTS)) else None
+        seed = stored_seed(given) if seed is None else seed
+        place = given if given and checkpoints_in(given) else None
     elif options.resume is not None:
         place = Path(options.resume)
         place = place.parent / os.readlink(place) if place.is_symlink() else place
         checkpoint_files(place)
     if place is None:
-        check_new_run(options, config)
+        from fastppo.envs.make import import_callable
+        import_callable(config.model, "model")
+        if options.init_from is not None:
+            check_file(policy_at(Path(options.init_from)), "policy")
     else:
         folder = place if place.is_dir() else place.parent
         check_resumed(options, folder, given or folder)
@@ -88,15 +90,6 @@ def check_resumed(options: Train, folder: Path, given: Path) -> None:
                           f" {folder}", Omit(wrong[0]))
 
 
-def check_new_run(options: Train, config: Config) -> None:
-    """Raises ConfigError if the device, model or first policy of a new run is wrong."""
-    from fastppo.envs.make import import_callable
-    check_cuda_build(config.device)
-    import_callable(config.model, "model")
-    if options.init_from is not None:
-        check_file(policy_at(Path(options.init_from)), "policy")
-
-
 def name_of_run(env_name: str, name: str | None, seed: int | str) -> str:
     """The name of a run's folder without its time; a run without a name is called ppo."""
     parts = re.sub(r"[^\w.-]+", "-", env_name), re.sub(r"[^\w.-]+", "-", name or "ppo")
@@ -115,12 +108,11 @@ def last_run(env_name: str, name: str | None, seed: int | None) -> Path | None:
     return max(found, key=lambda folder: folder.name.rpartition("__")[2], default=None)
 
 
-def stored_setting(run_dir: Path | None, name: str) -> Any:
-    """A setting of the run in a folder, which may have ended before its first checkpoint."""
-    try:
-        return read_json(run_dir / file_names.CONFIG_FILE)[name]
-    except (AttributeError, OSError, ValueError, LookupError, TypeError):  # none, or not ours
-        return None
+def stored_seed(run_dir: Path | None) -> int | None:
+    """The seed of the run in a folder, which may have ended before its first checkpoint."""
+    with suppress(OSError, ValueError, LookupError, TypeError):  # none, or not ours
+        seed = run_dir and read_json(run_dir / file_names.CONFIG_FILE)["seed"]
+        return seed if isinstance(seed, int) else None
 
 
 def run_folder(run: ChosenRun, may_have_files: bool) -> AbstractContextManager[Path]:
@@ -176,20 +168,14 @@ def remove_start(folder: Path, before: set[str]) -> None:
     """Removes the files of a run that ended before its first iteration, if it has no others.
 
     Those that were there `before` it stay, and OUTPUT_FILE, for who started the run.
-
-    A run whose files do not say so keeps them: a full disk may be why there is no model.
     """
     tables = file_names.METRICS_FILE, file_names.EPISODES_FILE
     rows = [len(read_text(folder / name).splitlines()) for name in tables
             if (folder / name).exists()]
     files = {*os.listdir(folder)} - {file_names.OUTPUT_FILE} - before
-    if files - file_names.START_FILES or max(rows, default=0) > 1:
-        return
-    summary = folder / file_names.SUMMARY_FILE
-    if summary.exists() and '"iterations": 0,' not in read_text(summary):
-        return
-    for name in files:
-        (folder / name).unlink()
+    if files <= file_names.START_FILES and max(rows, default=0) <= 1:
+        for name in files:
+            (folder / name).unlink()
 
 
 def repair_latest(runs: Path) -> None:

@@ -14,38 +14,14 @@ from fastppo.machine.file_access import open_regular, write_bytes
 from fastppo.settings.file_names import CONFIG_FILE, MODEL_FILE
 from fastppo.settings.fixes import Set
 
-CHECKPOINTS = "checkpoint-*.safetensors"  # the files of a run's checkpoints; * is the step
-NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
+CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)\.safetensors")  # with the step
 HEADER_BYTES = 4 << 20  # longest header that is read: names, shapes and texts
-
-RUN_FIX = "give the folder of a run, such as runs/latest, or a checkpoint in it"
 
 
 def public_config(config: Config) -> dict[str, Any]:
     """A Config as plain JSON values; what may be a password in env_kwargs becomes ***."""
     plain = json.loads(json.dumps(vars(config), default=repr))
     return plain | {"env_kwargs": without_secrets(plain["env_kwargs"])}
-
-
-def has_header(path: Path) -> bool:
-    """True for a file that is long enough for the header of safetensors that it begins with."""
-    try:
-        with open(path, "rb", opener=open_regular) as file:
-            length = int.from_bytes(file.read(8), "little")
-        return 0 < length <= path.stat().st_size - 8
-    except OSError:
-        return False
-
-
-def header_texts(path: Path) -> dict[str, str]:
-    """The texts in the header of a safetensors file, unchecked; {} where there are none."""
-    try:
-        with open(path, "rb", opener=open_regular) as file:
-            length = int.from_bytes(file.read(8), "little")
-            texts = json.loads(file.read(length) if length <= HEADER_BYTES else b"{}")
-        return {name: text for name, text in texts["__metadata__"].items() if isinstance(text, str)}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return {}
 
 
 def free_path(path: Path, first: int = 2) -> Path:
@@ -64,8 +40,8 @@ def check_output(path: Path, endings: Sequence[str] = ()) -> None:
     """Raises ConfigError if an output is no file, or has none of the `endings`, if there are any.
     """
     if path.exists() and not path.is_file():
-        what = "a folder" if path.is_dir() else "a device or pipe"
-        raise ConfigError(f"{path} is {what}, and the output is a file")
+        raise ConfigError(f"{path} is {'a folder' if path.is_dir() else 'a device or pipe'}, and"
+                          " the output is a file")
     if endings and path.suffix.lower() not in endings:
         raise ConfigError(f"{path} is no name that ends with {' or '.join(endings)}")
 
@@ -73,14 +49,20 @@ def check_output(path: Path, endings: Sequence[str] = ()) -> None:
 @path_errors()
 def check_file(path: Path, kind: str) -> None:
     """Raises PathError unless `path` is a file of ours of a `kind`, as far as its header says."""
+    fix = f"give the file of a {kind}" + ", or the folder of its run" * (kind != "bundle")
     if not path.is_file():
-        raise PathError(f"{path} is a folder" if path.is_dir() else f"there is no file {path}",
-                        f"give the file of a {kind}")
-    if os.access(path, os.R_OK) and not has_header(path):
-        raise PathError(f"{path} is not a safetensors file", f"give the file of a {kind}")
-    stored = header_texts(path).get("format", "").split()[1:2]
-    if stored and stored != [kind]:
-        raise PathError(f"{path} is a {stored[0]}, not a {kind}", f"give the file of a {kind}")
+        raise PathError(f"{path} is a folder" if path.is_dir() else f"there is no file {path}", fix)
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = file.read(min(length, HEADER_BYTES))
+    except OSError:
+        return  # who reads the whole file says why
+    if not 0 < length <= path.stat().st_size - 8:
+        raise PathError(f"{path} is not a safetensors file", fix)
+    stored = re.search(rb'"format": ?"fastppo (\w+)', header)
+    if stored and stored[1].decode() != kind:
+        raise PathError(f"{path} is a {stored[1].decode()}, not a {kind}", fix)
 
 
 @path_errors()
@@ -92,19 +74,17 @@ def policy_at(path: Path) -> Path:
 @path_errors()
 def checkpoint_files(place: Path) -> list[Path]:
     """The checkpoint at `place`, or those in the folder of a run; PathError if there is none."""
-    if not place.exists():
-        raise PathError(f"there is no run and no checkpoint {place}", RUN_FIX)
-    if place.is_file():
+    if not place.is_dir():
         check_file(place, "checkpoint")
-    found = checkpoints_in(place) if place.is_dir() else [place]
-    if not found:
-        raise PathError(f"there is no checkpoint in {place}", RUN_FIX)
+        return [place]
+    if not (found := checkpoints_in(place)):
+        raise PathError(f"there is no checkpoint in {place}", "give the folder of a run")
     return found
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoints in a run's folder, the newest first."""
-    found = [path for path in folder.glob(CHECKPOINTS) if NAME.fullmatch(path.name)]
+    found = (path for path in folder.glob("*") if CHECKPOINT_NAME.fullmatch(path.name))
     return sorted(found, key=step_of, reverse=True)
 
 

@@ -46,11 +46,8 @@ def public_words(argv: Sequence[str]) -> list[str]:
 
 def public_word(word: str) -> str:
     """A word that is, or ends with, the value of env_kwargs, without what may be a password."""
-    start = re.match(r"(--[\w-]+=?)?", word)[0]  # type: ignore[index]
-    text = word[len(start):]
+    start, text = re.findall(r"(?s)^(--[\w-]+=?)?(.*)", word)[0]
     try:
-        given = json.loads(text) if text else {}
+        return start + json.dumps(without_secrets(json.loads(text))) if text else word
     except ValueError:
         return f"{start}***"
-    public = without_secrets(given)
-    return word if public == given else start + json.dumps(public)

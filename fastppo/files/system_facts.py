@@ -14,7 +14,7 @@ from fastppo.envs.families import FAMILIES_KNOWN, is_installed
 from fastppo.files.fingerprint import fingerprint, vector_level
 from fastppo.machine import installation, kernels, limits
 from fastppo.machine.installation import tilde
-from fastppo.machine.requirements import Package, needed_packages
+from fastppo.machine.requirements import needed_packages
 from fastppo.workers.count import can_start_workers
 
 
@@ -23,32 +23,19 @@ def system_facts(torch_threads: int) -> dict[str, Any]:
 
     It takes some 50 ms: no device is opened, no environment is made, and nothing is measured.
     """
-    needed, bits = needed_packages(), fingerprint(torch_threads)
-    return {"fastppo": installation_facts(), "python": python_facts(), "torch": torch_facts(),
-            "machine": machine_facts(), "kernels": kernel_facts(bits["cpu_flags"].split()),
-            "packages": versions(needed.pop("", [])),
-            "extras": {extra: versions(packages) for extra, packages in needed.items()},
+    needed = {extra: {package.name: version for package, version in packages}
+              for extra, packages in needed_packages().items()}
+    bits = fingerprint(torch_threads)
+    return {"fastppo": {"version": __version__, "commit": installation.commit_of(),
+                        "folder": tilde(installation.PACKAGE_FOLDER)},
+            "python": {"version": platform.python_version(),
+                       "implementation": sys.implementation.name,
+                       "executable": tilde(sys.executable), "platform": platform.platform()},
+            "torch": torch_facts(), "machine": machine_facts(),
+            "kernels": kernel_facts(bits["cpu_flags"].split()),
+            "packages": needed.pop("", {}), "extras": needed,
             "environments": {family.name: is_installed(family) for family in FAMILIES_KNOWN},
             "fingerprint": bits}
-
-
-def versions(packages: list[Package]) -> dict[str, str | None]:
-    """The installed version of each package, by name."""
-    return {package.name: package.version for package in packages}
-
-
-def installation_facts() -> dict[str, Any]:
-    """The version of fastppo, its folder, and its commit if it is a clone."""
-    editable = installation.editable_folder()
-    return {"version": __version__, "commit": installation.commit_of(installation.source_folder()),
-            "folder": tilde(installation.PACKAGE_FOLDER),
-            "editable": editable and tilde(editable)}
-
-
-def python_facts() -> dict[str, Any]:
-    """The interpreter and the operating system."""
-    return {"version": platform.python_version(), "implementation": sys.implementation.name,
-            "executable": tilde(sys.executable), "platform": platform.platform()}
 
 
 def torch_facts() -> dict[str, Any]:

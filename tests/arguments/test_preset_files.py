@@ -63,9 +63,6 @@ def test_the_command_names_the_file_of_a_preset_too(preset, capsys):
 def test_a_file_may_have_the_aliases_of_the_command_line(preset):
     found = preset_settings("", preset('env = "Acrobot-v1"\nlam = 0.9\nepsilon = 0.3'))
     assert found == {"env_name": "Acrobot-v1", "gae_lambda": 0.9, "clip_range": 0.3}
-    with pytest.raises(ConfigError, match="lam and gae_lambda are two names of one") as caught:
-        preset_settings("", preset("lam = 0.9\ngae_lambda = 0.8"))
-    assert caught.value.fix == "leave lam out of the file"
 
 
 def test_settings_that_are_given_win_over_those_of_the_file(preset):

@@ -272,7 +272,7 @@ def test_a_session_has_the_rounds_that_there_is_time_for(monkeypatch, flags, sec
     monkeypatch.setattr(session, "measure_round", measure_round)
     monkeypatch.setattr(session.time, "monotonic", lambda: now[0])
     request = command_line.read([*SIZES, *flags], Bench)
-    found = session.run_session(request.given, Bench(**request.options))
+    found = session.run_session(request.given, request.options)
     assert found["rounds"] == complete == len(found["limits"]) == len(
         found["measured"][0]["rounds"])
 
@@ -543,7 +543,7 @@ def test_a_verb_has_help_of_its_own_and_training_stays_the_default(capsys):
 
 def test_the_verbs_own_settings_are_no_settings_of_training():
     request = command_line.read([*SIZES, "--json", "--processes", "1", "2"], Bench)
-    assert request.options["json"] == "-" and request.options["processes"] == (1, 2)
+    assert request.options.json == "-" and request.options.processes == (1, 2)
     assert "json" not in request.given
     with pytest.raises(ConfigError, match="no setting"):
         command_line.read([*SIZES, "--rounds=3"])

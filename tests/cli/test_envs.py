@@ -210,7 +210,8 @@ def test_an_environment_of_ones_own_is_shown_too(command, tmp_path, monkeypatch)
 @pytest.mark.parametrize("argv, what, fix", [
     (["nosuch-v0"], 'matches "nosuch-v0"\n', "main.py envs lists all"),
     (["xyzzyq"], 'no environment matches "xyzzyq"\n', "main.py envs lists all"),
-    (["CartPole", "Pendulum"], "1 word beside its options, not 2", "main.py envs --help"),
+    (["CartPole", "Pendulum"], "takes [PATTERN] beside its options, not CartPole Pendulum",
+     "main.py envs --help"),
     (["--al"], "envs has no option --al", "did you mean --all?")])
 def test_a_wrong_word_is_one_error_with_a_fix(command, argv, what, fix):
     code, out, err = command(*argv)

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from fastppo import load
+from fastppo.arguments.command_line import words_and_options
 from fastppo.cli import main, play
 from fastppo.cli.interrupts import Stop
 from fastppo.evaluation import video, video_file
@@ -111,7 +112,7 @@ def test_with_a_display_there_is_a_window_and_no_file(run, monkeypatch, capsys):
 @pytest.mark.parametrize("word, window", [
     ("--episodes=2", True), ("--output=a.mp4", False), ("--view=both", False), ("--fps=9", False)])
 def test_an_option_that_only_a_video_has_asks_for_one(monkeypatch, word, window):
-    options = play.parse_play(["run", word])[1]
+    options = words_and_options(["run", word], play.Play)[1]
     assert not play.wants_window(options)
     for name, platform in (("DISPLAY", "linux"), ("WAYLAND_DISPLAY", "linux"), ("X", "darwin")):
         with monkeypatch.context() as patch:
@@ -149,8 +150,8 @@ def test_a_signal_ends_the_video_with_the_frames_so_far(run, monkeypatch, capsys
 
 
 def test_wrong_words_are_refused_with_a_fix(run, capsys):
-    assert "play needs the file of a policy" in refused(capsys)
-    assert "there is no file or folder" in refused(capsys, "missing")
+    assert "play takes MODEL|RUN beside its options, not nothing" in refused(capsys)
+    assert "there is no file" in refused(capsys, "missing")
     assert "ends with" in refused(capsys, "run", "--output=a.avi")
     assert ". is a folder" in refused(capsys, "run", "--output=.")
     assert "ends with" in refused(capsys, "run", "--output=.webp")
@@ -168,14 +169,13 @@ def test_without_the_extra_mp4_is_refused_with_both_ways_out(run, capsys, monkey
     assert 'pip install "fastppo[video]"; or --output=a.webp' in told
 
 
-def test_a_class_that_cannot_be_rendered_is_refused_before_torch_is_imported(run):
+def test_a_class_that_cannot_be_rendered_is_refused(run, capsys):
     with open("blind.py", "w") as file:
-        file.write("import gymnasium\nclass Blind(gymnasium.Env):\n    pass\n")
-    code = ("import sys; from fastppo.cli import main\n"
-            "try: main.main(['play', 'run', '--env_name=blind:Blind'])\n"
-            "except SystemExit as end: print(end.code, 'torch' in sys.modules)")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "2 False\n" and "blind:Blind cannot be shown" in done.stderr
+        file.write("import gymnasium\nclass Blind(gymnasium.Wrapper):\n"
+                   "    metadata = {}\n"
+                   "    def __init__(self):\n"
+                   "        super().__init__(gymnasium.make('CartPole-v1'))\n")
+    assert "blind:Blind cannot be shown" in refused(capsys, "run", "--env_name=blind:Blind")
 
 
 def test_help_and_wrong_words_import_no_library():

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from run_folders import RETURN, write_run, write_runs
 
+from fastppo.arguments.command_line import words_and_options
 from fastppo.cli import compare, plot, reproduce
 from fastppo.errors import ConfigError
 
@@ -32,17 +33,17 @@ def runs(tmp_path):
     (["a", "--kind", "density", "b/c"], {"kind": "density"}),
     (["--output=c.svg", "a", "--kind=curve", "b/c"], {"output": "c.svg"})])
 def test_words_that_are_no_values_of_options_are_paths(argv, options):
-    assert plot.parse_plot(argv) == (["a", "b/c"], plot.Plot(**options))
+    assert words_and_options(argv, plot.Plot) == (["a", "b/c"], plot.Plot(**options))
 
 
 def test_a_switch_takes_no_word_but_true_and_false():
     for argv in (["--json", "a", "b"], ["a", "b", "--json=True"], ["a", "--json", "true", "b"]):
-        assert compare.parse_compare(argv) == (("a", "b"), compare.Compare(json=True))
+        assert words_and_options(argv, compare.Compare) == (["a", "b"], compare.Compare(json=True))
 
 
 def test_a_verb_of_one_file_refuses_a_second():
-    with pytest.raises(ConfigError, match="not 2: a b\n  fix: .* reproduce --help"):
-        reproduce.parse_reproduce(["a", "b"])
+    with pytest.raises(ConfigError, match="takes RUN .* not a b\n  fix: .* reproduce --help"):
+        words_and_options(["a", "b"], reproduce.Reproduce)
 
 
 # plot
@@ -109,8 +110,8 @@ def test_plot_says_where_a_mean_ends_early(command):
 
 
 @pytest.mark.parametrize("argv, says", [
-    ([], "fix: python main.py plot RUN [RUN ...]"),
-    (["--metric=charts/SPS"], "plot needs the folder of a run"),
+    ([], "fix: python main.py plot --help"),
+    (["--metric=charts/SPS"], "plot takes RUN [RUN ...] beside its options, not nothing"),
     (["--out", "x.png"], "plot has no option --out"),
     (["a", "--xyzzy"], "fix: python main.py plot --help lists them"),
     (["gone"], "there is no folder gone"),
@@ -147,8 +148,8 @@ def test_compare_reads_lists_and_patterns(command):
 
 
 @pytest.mark.parametrize("argv, says", [
-    (["a"], "compare needs two groups of runs"),
-    (["a", "b", "c"], "compare needs two groups of runs"),
+    (["a"], "compare takes A B beside its options, not "),
+    (["a", "b", "c"], "compare takes A B beside its options, not "),
     (["a", "b/seed0"], "B has 1 run"),
     (["a", "b*x"], 'nothing fits the pattern "b*x"'),
     (["a", "b", "--metric=kl"], 'no metric "kl"'),
@@ -173,12 +174,11 @@ def test_help_is_light_and_shows_an_example(verb):
 
 
 def test_every_command_of_the_page_is_understood():
-    parsers = {"plot": plot.parse_plot, "compare": compare.parse_compare,
-               "reproduce": reproduce.parse_reproduce}
+    options = {"plot": plot.Plot, "compare": compare.Compare, "reproduce": reproduce.Reproduce}
     lines = re.findall(r"(?m)^python main.py (\w+) (.*)$", PAGE.read_text(encoding="utf-8"))
-    assert {verb for verb, _ in lines} == {*parsers}
+    assert {verb for verb, _ in lines} == {*options}
     for verb, words in lines:
-        parsers[verb](shlex.split(words))
+        words_and_options(shlex.split(words), options[verb])
 
 
 def test_a_run_without_a_value_is_left_out_of_a_picture_of_several(command):

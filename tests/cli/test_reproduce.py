@@ -90,7 +90,7 @@ def test_what_cannot_be_reproduced_is_an_error(command, changes, argv, says):
 
 
 @pytest.mark.parametrize("argv, says", [
-    ([], "fix: python main.py reproduce RUN"),
+    ([], "fix: python main.py reproduce --help"),
     (["gone"], "gone is not the folder of a run"),
     (["empty"], "has no complete row"),
 ])

@@ -75,7 +75,7 @@ def test_other_texts_are_no_seeds(text):
     (["--seeds=1..2", "--resume=auto"], "--name=my_run"),
 ])
 def test_wrong_options_are_an_error_and_nothing_is_started(command, monkeypatch, argv, says):
-    monkeypatch.setattr(seeds, "ChildCommand", None)
+    monkeypatch.setattr(seeds, "start_command", None)
     code, out, err = command(*CARTPOLE, *argv)
     assert (code, out) == (2, "") and says in err and "Traceback" not in err
     assert os.listdir() == []
@@ -110,15 +110,15 @@ def test_a_folder_with_the_output_of_its_run_alone_counts_as_empty(tmp_path):
 
 # what is shown
 
-class Child:
+class Ended:
     """A process that has ended."""
 
-    code = 0
+    returncode = 0
 
 
 def test_the_state_of_a_run_is_its_share_of_the_steps_and_its_return(tmp_path):
     folder = write_run(tmp_path / "run", [1.0, None, 148.26], steps=[10, 20, 42])
-    run = seeds.SeedRun(3, folder, Child(), time.monotonic() - 10)
+    run = seeds.SeedRun(3, folder, Ended(), time.monotonic() - 10)
     assert seeds.state_text(run, 100) == "seed 3   42 %   return 148.3"
     with open(folder / "metrics.csv", "a") as file:
         file.write("50,2")  # a row that is being written
@@ -139,7 +139,7 @@ def test_the_table_has_the_mean_over_the_seeds_with_students_t(tmp_path):
         folder = write_run(tmp_path / str(seed), [1.0])
         (folder / "summary.json").write_text(json.dumps(
             {"evaluation": {"mean": mean, "ci95": 1.5}, "seconds": 2.0, "episodic_return": 1.0}))
-        runs.append(seeds.SeedRun(seed, folder, Child()))
+        runs.append(seeds.SeedRun(seed, folder, Ended()))
     *_, last_seed, mean = seeds.table_lines(runs)
     assert re.match(r" +2 +60.0 +2.0 ", last_seed)
     # mean 30, s = sqrt((400 + 100 + 900) / 2), t = 4.303 with two degrees of freedom
@@ -188,8 +188,8 @@ def test_a_seed_that_fails_is_said_and_the_others_go_on(command):
     Path("picky.py").write_text(SHOP)
     code, out, err = command(*CARTPOLE[1:], "--env_name=picky:Picky", "--total_steps=64",
                              "--seeds=2..3")
-    assert code == 1 and re.match(r"seed 2 failed with exit code 1: runs/\S+/output.txt; the end",
-                                  err)
+    assert code == 1 and re.search(
+        r"(?m)^seed 2 failed with exit code 1: runs/\S+/output.txt; the end", err)
     assert "RuntimeError: not this one" in err and "seed 3 failed" not in err
     assert re.findall(r"(?m)^   (\d)  ", out) == ["3"]
 
@@ -274,7 +274,7 @@ def test_the_output_of_a_process_is_not_added_to_what_a_link_names(tmp_path):
     (outside := tmp_path / "outside").write_text("mine")
     (tmp_path / "output.txt").symlink_to(outside)
     with pytest.raises(ConfigError):
-        child_command.ChildCommand(["--version"], tmp_path / "output.txt")
+        child_command.start_command(["--version"], tmp_path / "output.txt")
     assert outside.read_text() == "mine"
 
 

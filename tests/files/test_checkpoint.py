@@ -374,7 +374,7 @@ def test_a_policy_is_no_checkpoint_and_a_place_without_one_is_named(folder):
         PPO.resume(folder / "policy.safetensors")
     (folder / "empty").mkdir()
     for place in (folder / "nowhere", folder / "empty"):
-        with pytest.raises(CheckpointError, match="there is no .*\n  fix: .*the folder of a ru"):
+        with pytest.raises(CheckpointError, match="there is no .*\n  fix: .*the folder of "):
             PPO.resume(place)
 
 

@@ -452,7 +452,7 @@ def test_a_file_never_names_code_to_import(trainer, said, monkeypatch):
 
 
 @pytest.mark.parametrize("argv, why", [
-    ([], "export needs the file of a policy"), (["--to=onnx"], "export needs the file of a policy"),
+    ([], "export takes MODEL beside its options"), (["--to=onnx"], "export takes MODEL"),
     (["a.safetensors", "--to=torchscript"], "there is no file a.safetensors"),
     (["a", "--too=onnx"], "did you mean --to?"), (["a", "--to=tflite"], "one of onnx, torchscript"),
     (["a.pt", "--output=a.pt"], "is the policy itself"), (["a", "--output=b.x"], "fix: --to=onnx"),

@@ -43,7 +43,7 @@ def test_the_machine_and_versions_are_stored(tmp_path):
     (['--env-kwargs={"login": {"authToken": "abc"}}', "--seed=1"],
      ['--env-kwargs={"login": {"authToken": "***"}}', "--seed=1"]),
     (["--env_kwargs={api_key: abc}", '--env_kwargs={"level":3}'],  # the last one counts
-     ["--env_kwargs=***", '--env_kwargs={"level":3}']),
+     ["--env_kwargs=***", '--env_kwargs={"level": 3}']),
     (['--name={"api_key": "mine"}'], ['--name={"api_key": "mine"}']),
 ])
 def test_passwords_in_the_command_are_hidden(argv, shown):

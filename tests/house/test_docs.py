@@ -22,7 +22,7 @@ from fastppo.arguments.setting_types import ALIASES, settings
 from fastppo.benchmark.options import Bench
 from fastppo.build.arena_layout import rollout_spec
 from fastppo.build.model import build_policy
-from fastppo.cli import compare, envs, eval, export, main, play, plot, replay, reproduce
+from fastppo.cli import compare, doctor, envs, eval, export, main, play, plot, replay, reproduce
 from fastppo.machine.arena import Arena
 from fastppo.settings.aliases import FOREIGN_NAMES
 from fastppo.workers.protocol import ControlCells, protocol_spec
@@ -51,11 +51,10 @@ def test_every_room_of_the_package_is_in_the_table_of_rooms():
     assert sorted(named) == sorted(rooms)  # each once
 
 
-# The function that reads the options of a verb.
-PARSERS = {"export": export.parse_options, "replay": replay.parse_replay, "eval": eval.parse_eval,
-           "play": play.parse_play, "plot": plot.parse_plot, "compare": compare.parse_compare,
-           "envs": envs.parse_envs, "reproduce": reproduce.parse_reproduce,
-           "doctor": lambda argv: None}
+# The options of each verb without settings.
+OPTIONS = {"export": export.Export, "replay": replay.Replay, "eval": eval.Eval, "play": play.Play,
+           "plot": plot.Plot, "compare": compare.Compare, "envs": envs.Envs,
+           "reproduce": reproduce.Reproduce, "doctor": doctor.Doctor}
 
 
 def test_every_command_of_the_pages_is_understood():
@@ -64,12 +63,12 @@ def test_every_command_of_the_pages_is_understood():
     found = [shlex.split(line.replace("$seed", "1"))[2:] for line in lines
              if line.startswith("python main.py ")]
     for verb, *rest in found:
-        if verb in PARSERS:
-            PARSERS[verb](rest)
+        if verb in OPTIONS:
+            command_line.words_and_options(rest, OPTIONS[verb])
         elif "--help" not in (verb, *rest):
             bench = verb == "bench"
             command_line.read(rest if bench else [verb, *rest], *[Bench] * bench)
-    assert {*PARSERS} <= {verb for verb, *_ in found} and len(found) > 12
+    assert {*OPTIONS} <= {verb for verb, *_ in found} and len(found) > 12
 
 
 def test_the_notebook_is_python_and_holds_no_output():
@@ -218,8 +217,8 @@ def test_the_page_for_users_of_other_libraries_has_the_names_that_are_answered()
     page = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| (`.*?) \| (.*?) \|$", page)
     ours = {name: right for left, right in rows for name in re.findall(r"`(\w+)`", left)}
-    answers = {**FOREIGN_NAMES, **ALIASES, **command_line.COMPUTED}
-    assert ALIASES.keys() | command_line.COMPUTED.keys() <= ours.keys()
+    answers = {**FOREIGN_NAMES, **ALIASES, "num_iterations": "total_steps"}
+    assert ALIASES.keys() | {"num_iterations"} <= ours.keys()
     assert len(FOREIGN_NAMES.keys() & ours.keys()) > 60
     for name in answers.keys() & ours.keys():
         for part in filter(str.isidentifier, answers[name].split("|")):
