@@ -4,13 +4,14 @@ import contextlib
 import importlib
 import importlib.util
 from fnmatch import fnmatchcase
-from typing import Iterable, NamedTuple
+from typing import Any, Iterable, NamedTuple
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from fastppo.errors import ConfigError
 from fastppo.settings.atari_games import full_game_id
-from fastppo.settings.fixes import Fix, Install
+from fastppo.settings.fixes import Fix, Install, Set
 
 
 class Family(NamedTuple):
@@ -51,6 +52,23 @@ def registering_package(env_name: str) -> str | None:
     env_id = full_game_id(env_name)
     return next((family.package for family in FAMILIES_KNOWN
                  if any(fnmatchcase(env_id, pattern) for pattern in family.ids)), None)
+
+
+def is_registered(env_name: str) -> bool:
+    """Returns True for an id for which no module must be imported by its name."""
+    return ":" not in env_name and (
+        env_name in gym.registry or registering_package(env_name) is not None)
+
+
+def check_registered(env_name: str, what: Any) -> None:
+    """Raises ConfigError unless `env_name`, the environment in the file `what`, is registered.
+
+    Code that a file names is never imported.
+    """
+    if not is_registered(env_name):
+        raise ConfigError(f"{what} is of the environment {env_name}, and code that a file names is"
+                          " never imported",
+                          Set(env_name=env_name if ":" in env_name else "my_module:MyEnv"))
 
 
 def is_atari_id(env_name: str) -> bool:

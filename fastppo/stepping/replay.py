@@ -163,7 +163,9 @@ def replay_episode(envs: Environments, e: int, history: EpisodeHistory,
     `seconds`, or if it ends at another step than it did.
     """
     if history.actions is None:
-        raise too_long(e)
+        raise EnvError(f"environment {e} was interrupted in an episode that is too long to be"
+                       " replayed: this run cannot go on. An interrupt never reaches a worker"
+                       " process", (Set(num_workers=1), "raise replay_limit"))
     begun, total, first = time.monotonic(), 0.0, envs.new_episode(e, history.first_number)
     last = None, envs.begin_episode(e, first._replace(start=history.first_start))
     for step, action in enumerate(to_env(history.actions), history.first_start + 1):
@@ -180,13 +182,6 @@ def replay_episode(envs: Environments, e: int, history: EpisodeHistory,
     if (envs.running[e].number, envs.running[e].start) != history[:2]:
         raise envs.fault(e, "step()", ValueError("in its replay the episode ended at another step"))
     return last, total
-
-
-def too_long(e: int) -> EnvError:
-    """The error for an episode that was interrupted after more steps than the log keeps."""
-    return EnvError(f"environment {e} was interrupted in an episode that is too long to be"
-                    " replayed: this run cannot go on. An interrupt never reaches a worker process",
-                    (Set(num_workers=1), "raise replay_limit"))
 
 
 def begin_episodes(envs: Any, resumed: ResumedEpisodes | None, episode: int) -> list[int]:
