@@ -205,7 +205,15 @@ def preprocess_atari(env: gym.Env, limit: int | None, games: AtariOptions) -> gy
 
     Raises ConfigError for an environment that is no such game.
     """
-    check_game(env, games)
+    spaces = tuple(getattr(env, f"{kind}_space", None) for kind in ("observation", "action"))
+    if not hasattr(env.unwrapped, "ale") or len(getattr(spaces[0], "shape", None) or ()) < 2 or \
+            not isinstance(spaces[1], gym.spaces.Discrete):
+        raise ConfigError("preprocessing=atari is for games of the Arcade Learning Environment,"
+                          " which have frames and Discrete actions; but"
+                          f" {type(env.unwrapped).__name__} has observations of the space"
+                          f" {' and actions of the space '.join(map(brief_text, spaces))}",
+                          Set(preprocessing="none", **{"end_on_life_loss": False} if games.lives
+                              else {}))
     if not getattr(env.unwrapped, "preprocessed", False):
         height, width = games.size
         env = AtariPreprocessing(env, games.noops if has_noop(env) else 0, games.skip,
@@ -214,12 +222,6 @@ def preprocess_atari(env: gym.Env, limit: int | None, games: AtariOptions) -> gy
     fire = games.fire and needs_fire(env)
     env = FireOnReset(env) if fire else env
     return EpisodicLives(env, (NOOP, FIRE)[:1 + fire]) if games.lives else env
-
-
-def silence_emulator() -> None:
-    """Keeps ale-py from printing its version with the first game of a process."""
-    from ale_py import ALEInterface, LoggerMode
-    ALEInterface.setLoggerMode(LoggerMode.Error)
 
 
 def has_noop(env: gym.Env) -> bool:
@@ -242,19 +244,3 @@ def own_skips(env: gym.Env) -> Any:
             return env._skip
         env = env.env
     return getattr(env, "_frameskip", 1) if hasattr(env, "ale") else 1
-
-
-def check_game(env: gym.Env, games: AtariOptions) -> None:
-    """Raises ConfigError if `env` cannot be preprocessed with these options."""
-    game = env.unwrapped
-    space, actions = (getattr(env, f"{kind}_space", None) for kind in ("observation", "action"))
-    name = game.spec.id if game.spec else type(game).__name__
-    plain = isinstance(space, gym.spaces.Box) and len(space.shape) > 1 and \
-        isinstance(actions, gym.spaces.Discrete) and hasattr(game, "ale")
-    if not plain:
-        raise ConfigError("preprocessing=atari is for games of the Arcade Learning Environment,"
-                          f" which have frames and Discrete actions; but {name} has the"
-                          f" observation space {brief_text(space)} and the action space"
-                          f" {brief_text(actions)}",
-                          Set(preprocessing="none", **{"end_on_life_loss": False} if games.lives
-                              else {}))

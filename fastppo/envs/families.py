@@ -71,11 +71,6 @@ def check_registered(env_name: str, what: Any) -> None:
                           Set(env_name=env_name if ":" in env_name else "my_module:MyEnv"))
 
 
-def is_atari_id(env_name: str) -> bool:
-    """Returns True for an id that ale-py registers."""
-    return registering_package(env_name) == "ale_py"
-
-
 def missing_family(pattern: str) -> Family | None:
     """The family without its package that has a part of its name, or of its ids, in `pattern`."""
     word, package = pattern.strip("*?").lower(), registering_package(pattern)
@@ -126,7 +121,7 @@ def newest(specs: Iterable[EnvSpec]) -> list[EnvSpec]:
     best: dict[str, EnvSpec] = {}
     for spec in specs:
         name = spec.id.rpartition("-v")[0] or spec.id
-        if is_atari_id(spec.id) or entry_module(spec).startswith("ale_py"):
+        if "ale_py" in (registering_package(spec.id), entry_module(spec).partition(".")[0]):
             name = f"atari {spec.name.removesuffix('NoFrameskip')}"
         best[name] = max(best.get(name, spec), spec, key=lambda one: one.version or 0)
     return list(best.values())

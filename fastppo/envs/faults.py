@@ -9,15 +9,12 @@ from contextlib import contextmanager
 from typing import Any, Callable, Iterator
 
 from fastppo.errors import EnvError, exception_text
-from fastppo.settings.fixes import Fix, Set, Within
+from fastppo.settings.fixes import Fix, Set
 from fastppo.spaces.observations import NonFiniteValue
 
-CONTRACT = {
-    "step()": "step() must take the action, and return (obs, reward, terminated, truncated, info)"
-              " as its spaces declare",
-    "reset()": "reset() must take seed and options by name, and return (obs, info) as its spaces"
-               " declare"}
-IN_MAIN = Within("correct the environment; with {} a breakpoint() in it works", Set(num_workers=0))
+CONTRACT = ("step() must take the action, and return (obs, reward, terminated, truncated, info) as"
+            " the spaces declare; reset() must take seed and options by name, and return (obs, info)")
+IN_MAIN = "correct the environment; with num_workers=0 a breakpoint() in it works"
 CLOSE_SECONDS = 2.0  # for the close() of all environments together
 
 log = logging.getLogger("fastppo")
@@ -71,8 +68,8 @@ def env_error(where: str, field: str, error: BaseException, fix: Fix = IN_MAIN) 
     wrong = isinstance(error, (ValueError, TypeError)) and not in_user_code(error)
     if wrong and isinstance(error, NonFiniteValue) and field == "step()":
         fix = "correct what it returns", Set(nan_policy="reset_env")
-    elif wrong:
-        fix = CONTRACT.get(field, "correct what the environment returns, or the space it declares")
+    elif wrong and field in ("step()", "reset()"):
+        fix = CONTRACT
     elif isinstance(error, OutOfTime):
         fix = "mend what hangs, or give it more time by reset_timeout"
     return EnvError(f"{where} failed in {field}: {exception_text(error, trace=not wrong)}", fix)

@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from fastppo.config import default_of, having
 from fastppo.envs import atari, faults, masks
 from fastppo.envs.families import FAMILIES_KNOWN, family_of, is_installed, registering_package
-from fastppo.envs.images import UNCHANGED, ImageOptions, ImagePreprocessing, image_options
+from fastppo.envs.images import UNCHANGED, ImageOptions, ImagePreprocessing
 from fastppo.envs.wrappers import make_deterministic, read_mission, stack_frames
 from fastppo.errors import ConfigError, EnvError, Error, SpaceError, user_code
 from fastppo.machine.child_env import add_folders, without_secrets
@@ -48,7 +48,8 @@ class EnvFactory:
         games, images, spec = self.games, self.images, isinstance(self.constructor, EnvSpec)
         entry = f"{self.constructor.entry_point}" if spec else ""
         if "ale_py" in entry or sys.modules.get("ale_py"):  # a function of the user's may make it
-            atari.silence_emulator()
+            from ale_py import ALEInterface, LoggerMode
+            ALEInterface.setLoggerMode(LoggerMode.Error)  # it would print its version
         with mujoco_warnings_once("mujoco" in entry):
             env = self._from_spec() if spec else self._from_callable()
         if (games or images.frame_skip > 1) and (skipped := atari.own_skips(env)) != 1:
@@ -110,11 +111,12 @@ def spaces_of(env: Any, prefix: str = "") -> tuple[gym.Space, gym.Space]:
 def wrapping(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments stack, games and images of make_factory that the settings WRAPPING stand for.
 
-    One that is missing has its default. Raises ConfigError for some that exclude each other.
+    One that is missing has its default.
     """
-    settings = {name: default_of(name) for name in ("env_name", *WRAPPING)} | dict(settings)
+    settings = {name: default_of(name) for name in WRAPPING} | dict(settings)
     return {"stack": settings["frame_stack"], "games": atari.atari_options(settings),
-            "images": image_options(settings)}
+            "images": UNCHANGED if settings["preprocessing"] == "atari" else ImageOptions(
+                settings["frame_skip"] or 1, settings["grayscale"], settings["resize"])}
 
 
 def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None, stack: int = 1,

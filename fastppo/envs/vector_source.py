@@ -109,18 +109,11 @@ def make_games(config: Config) -> VectorEnv:
         spec = dataclasses.replace(spec, vector_entry_point=atari.ALE_VECTOR, kwargs={
             **spec.kwargs, "frameskip": games.skip, "reward_clipping": False, **limits})
         vector = make_native_vector(spec, config.num_envs, kwargs)
-    vector = single_frames(vector) if config.frame_stack == 1 else vector
+    if config.frame_stack == 1:  # a frame in place of a stack of one
+        vector = gym.wrappers.vector.ReshapeObservation(vector, games.size)
     with contextlib.closing(factory()) as env:
         first = atari.FIRE if games.fire and atari.needs_fire(env) else atari.NOOP
     return atari.AtariVector(vector, games.lives, first)
-
-
-def single_frames(env: VectorEnv) -> VectorEnv:
-    """`env`, whose observations [e 1 h w] are stacks of one frame, with frames [e h w]."""
-    space = env.single_observation_space
-    frames = gym.spaces.Box(space.low[0], space.high[0], dtype=space.dtype)
-    return gym.wrappers.vector.TransformObservation(env, lambda obs: obs[:, 0],
-                                                    single_observation_space=frames)
 
 
 def make_native_vector(spec: EnvSpec, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:

@@ -7,6 +7,7 @@ continues a rollout that was interrupted, and a run that was stopped.
 
 import logging
 import math
+import textwrap
 import time
 from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
@@ -17,8 +18,6 @@ from fastppo.settings.fixes import Set
 from fastppo.spaces.leaves import leaf_arrays
 from fastppo.stepping.environments import Environments, RunningEpisode, checked_reward
 from fastppo.stepping.episodes import RolloutViews
-
-MOST_NAMED = 16  # environments whose episodes could not be replayed
 
 log = logging.getLogger("fastppo")
 
@@ -140,11 +139,9 @@ class EpisodeLog:
             rows[len(rows) - len(taken):, e] = np.reshape(taken, (-1, *act.shape[2:]))
         self.state = LogState(resumed.step, episodes, totals, ((first, rows),))
         if restarted:
-            more = len(restarted) - MOST_NAMED
             log.warning("resumed, but not bit for bit: the running episodes of environments %s"
                         " could not be replayed, so new ones begin there",
-                        ", ".join(map(str, restarted[:MOST_NAMED])) + f" and {more} more" * (
-                            more > 0))
+                        textwrap.shorten(", ".join(map(str, restarted)), 80, placeholder=" ..."))
 
 
 def actions_between(rollouts: Iterable[tuple[int, np.ndarray]], e: int, start: int, stop: int
