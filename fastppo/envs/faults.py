@@ -13,7 +13,8 @@ from fastppo.settings.fixes import Fix, Set
 from fastppo.spaces.observations import NonFiniteValue
 
 CONTRACT = ("step() must take the action, and return (obs, reward, terminated, truncated, info) as"
-            " the spaces declare; reset() must take seed and options by name, and return (obs, info)")
+            " the spaces declare; reset() must take seed and options by name, and return (obs,"
+            " info)")
 IN_MAIN = "correct the environment; with num_workers=0 a breakpoint() in it works"
 CLOSE_SECONDS = 2.0  # for the close() of all environments together
 
