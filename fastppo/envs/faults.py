@@ -12,9 +12,9 @@ from fastppo.errors import EnvError, exception_text
 from fastppo.settings.fixes import Fix, Set
 from fastppo.spaces.observations import NonFiniteValue
 
-CONTRACT = ("step() must take the action, and return (obs, reward, terminated, truncated, info) as"
-            " the spaces declare; reset() must take seed and options by name, and return (obs,"
-            " info)")
+CONTRACT = ("step() must take the action, and return (obs, reward, terminated, truncated, info),"
+            " reset() must take seed and options by name, and return (obs, info), as its spaces"
+            " declare")
 IN_MAIN = "correct the environment; with num_workers=0 a breakpoint() in it works"
 CLOSE_SECONDS = 2.0  # for the close() of all environments together
 

@@ -102,8 +102,9 @@ def spaces_of(env: Any, prefix: str = "") -> tuple[gym.Space, gym.Space]:
     spaces = tuple(getattr(env, name, None) for name in names)
     missing = [name for name, space in zip(names, spaces) if not isinstance(space, gym.Space)]
     if missing:
+        lines = " and ".join(f"self.{name} = gymnasium.spaces..." for name in missing)
         raise SpaceError(f"{type(env.unwrapped).__name__} has no {' and no '.join(missing)} of"
-                         " gymnasium.spaces when its constructor returns", "set it in __init__")
+                         " gymnasium.spaces when its constructor returns", f"in __init__: {lines}")
     return spaces
 
 
