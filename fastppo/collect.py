@@ -17,7 +17,7 @@ from fastppo.policy import Policy
 from fastppo.spaces.leaves import tree_map
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.boundary import Boundaries
-from fastppo.stepping.rewards import ReturnScaling, fill_rewards
+from fastppo.stepping.episodes import ReturnScaling, fill_rewards
 
 WARMUP_STEPS = 128  # longest random rollout from which observation moments start
 

@@ -156,7 +156,8 @@ class Config:
     sde_sample_freq: int | None = setting(None, needs=("sde", True))
     """Steps after which gSDE draws new noise; none: once per rollout [SB3]"""
 
-    num_envs: int = setting(8, "basic by_preset", section="rollout", form="auto")
+    num_envs: int = setting(8, "basic by_preset", section="rollout", form="auto",
+                            rule=rules.whole(1, 1_000_000))
     """Environments stepped in parallel, E; auto: the preset's value, else the default
     [rl-zoo ppo.yml, CartPole; docs/decisions/0009]"""
     num_steps: int = setting(256, "by_preset", form="auto")

@@ -14,9 +14,8 @@ from fastppo.policy import Policy
 from fastppo.stepping.actors import CentralActor, LocalActor
 from fastppo.stepping.boundary import Boundaries
 from fastppo.stepping.environments import EpisodeRules
-from fastppo.stepping.episodes import RolloutViews
+from fastppo.stepping.episodes import ReturnScaling, RolloutViews
 from fastppo.stepping.replay import EpisodeLog
-from fastppo.stepping.rewards import ReturnScaling
 from fastppo.vecenv import Serial
 
 

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from fastppo.arguments.preset_files import config_over_preset, is_preset_file, preset_settings
 from fastppo.build.rules import check_settings
 from fastppo.config import MODELS, Config, check_names, default_of, having
-from fastppo.envs.env_hints import check_registered, is_registered
+from fastppo.envs.families import check_registered, is_registered
 from fastppo.envs.make import make_factory
 from fastppo.envs.source import EnvSource, check_agreement, settings_decided_by
 from fastppo.errors import ConfigError, UnknownNameError

@@ -90,6 +90,8 @@ def conflicts(config: Config) -> Rows:
     """Settings that contradict each other in every environment."""
     possible = can_start_workers()
     lacks_workers = "" if possible and config.num_workers != 0 else needs_workers(config)
+    for_games = first_changed(config, ("end_on_life_loss", "noop_max", "fire_on_reset"))
+    engine, wrapper = config.vec in ("native", "envpool"), first_changed(config, having("wrapper"))
     project = re.sub(r"[/\\#?%:]", "-", config.wandb_project[:128])
     return (
         (config.eval_interval and not config.eval_episodes,
@@ -106,7 +108,12 @@ def conflicts(config: Config) -> Rows:
         (config.shared_critic and config.actor_keys != config.critic_keys,
          "actor and critic cannot share layers, because actor_keys and critic_keys differ",
          Set(shared_critic=False)),
-        (config.vec in ("native", "envpool") and config.nan_policy == "reset_env",
+        (config.preprocessing == "none" and for_games, f"{for_games} is for preprocessing=atari",
+         Set(**{for_games: default_of(for_games)}) if for_games else ""),
+        (engine and config.preprocessing == "none" and wrapper,
+         f"{wrapper}={getattr(config, wrapper, '')}, but vec={config.vec} makes complete"
+         " environments, whose own settings are given as env_kwargs", Omit(wrapper)),
+        (engine and config.nan_policy == "reset_env",
          "nan_policy=reset_env resets one environment, which a vector environment cannot",
          Omit("nan_policy")),
         ("wandb" in (config.logger or ()) and config.wandb_project != project,

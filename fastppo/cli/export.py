@@ -65,7 +65,7 @@ def steps_to_check(policy, env_name: str | None):
 
     `env_name` is the environment that the user names, if any.
     """
-    from fastppo.envs.env_hints import is_registered
+    from fastppo.envs.families import is_registered
     from fastppo.envs.make import make_factory, wrapping
     from fastppo.evaluation.loaded_policy import stored_arguments
     from fastppo.files.export_samples import play_episodes, sample_episodes

@@ -99,7 +99,7 @@ def debugged(step: Callable) -> Callable:
 
 def make_environment(bundle, options: Replay, path: Path) -> tuple[Any, Callable]:
     """(the environment of a bundle, as Environments; its stored actions as its own)."""
-    from fastppo.envs.env_hints import check_registered
+    from fastppo.envs.families import check_registered
     from fastppo.envs.make import make_factory, wrapping
     from fastppo.evaluation.loaded_policy import stored_arguments
     from fastppo.files.crash_bundle import ReplayEnvs

@@ -71,7 +71,7 @@ def reproduce_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> None:
     """Raises ConfigError if a setting is code or a password, and is not given again."""
     from fastppo.build.given_settings import code_named_in
-    from fastppo.envs.env_hints import is_registered
+    from fastppo.envs.families import is_registered
     needed = {name: settings[name] for name in code_named_in(settings)}
     if not is_registered(str(settings.get("env_name"))):
         needed["env_name"] = settings.get("env_name") or "module:MyEnv"

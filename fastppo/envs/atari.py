@@ -20,10 +20,8 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing
 
-from fastppo.config import default_of
-from fastppo.envs.families import is_atari_id
 from fastppo.errors import ConfigError
-from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.fixes import Set
 from fastppo.settings.values import image_size
 from fastppo.spaces.leaves import brief_text
 
@@ -181,21 +179,11 @@ class AtariVector(gym.vector.VectorWrapper):
 
 
 def atari_options(settings: Mapping[str, Any]) -> AtariOptions | None:
-    """The options among some settings, None without preprocessing.
-
-    Raises ConfigError if they contradict each other.
-    """
-    on = settings["preprocessing"] == "atari"
-    for name in ("end_on_life_loss", "noop_max", "fire_on_reset"):
-        if not on and settings[name] != default_of(name):
-            preset = settings.get("preset", "none")
-            unset = (Set(preset="none", **{name: default_of(name)}),) * (preset != "none")
-            raise ConfigError(f"{name} is for preprocessing=atari", (
-                Set(preprocessing="atari"), *unset)
-                if is_atari_id(settings["env_name"]) else Omit(name))
+    """The options among some settings; None without preprocessing."""
     return AtariOptions(settings["end_on_life_loss"], False, settings["noop_max"],
                         settings["fire_on_reset"], settings["frame_skip"] or SKIP,
-                        image_size(settings["resize"]) or SIZE) if on else None
+                        image_size(settings["resize"]) or SIZE
+                        ) if settings["preprocessing"] == "atari" else None
 
 
 def game_spec(spec: EnvSpec, kwargs: dict[str, Any], games: AtariOptions) -> EnvSpec:
@@ -217,7 +205,15 @@ def preprocess_atari(env: gym.Env, limit: int | None, games: AtariOptions) -> gy
 
     Raises ConfigError for an environment that is no such game.
     """
-    check_game(env, games)
+    spaces = tuple(getattr(env, f"{kind}_space", None) for kind in ("observation", "action"))
+    if not hasattr(env.unwrapped, "ale") or len(getattr(spaces[0], "shape", None) or ()) < 2 or \
+            not isinstance(spaces[1], gym.spaces.Discrete):
+        raise ConfigError("preprocessing=atari is for games of the Arcade Learning Environment,"
+                          " which have frames and Discrete actions; but"
+                          f" {type(env.unwrapped).__name__} has observations of the space"
+                          f" {' and actions of the space '.join(map(brief_text, spaces))}",
+                          Set(preprocessing="none", **{"end_on_life_loss": False} if games.lives
+                              else {}))
     if not getattr(env.unwrapped, "preprocessed", False):
         height, width = games.size
         env = AtariPreprocessing(env, games.noops if has_noop(env) else 0, games.skip,
@@ -226,12 +222,6 @@ def preprocess_atari(env: gym.Env, limit: int | None, games: AtariOptions) -> gy
     fire = games.fire and needs_fire(env)
     env = FireOnReset(env) if fire else env
     return EpisodicLives(env, (NOOP, FIRE)[:1 + fire]) if games.lives else env
-
-
-def silence_emulator() -> None:
-    """Keeps ale-py from printing its version with the first game of a process."""
-    from ale_py import ALEInterface, LoggerMode
-    ALEInterface.setLoggerMode(LoggerMode.Error)
 
 
 def has_noop(env: gym.Env) -> bool:
@@ -245,41 +235,12 @@ def needs_fire(env: gym.Env) -> bool:
     return len(meanings) >= 3 and meanings[FIRE] == "FIRE"
 
 
-def frames_of_wrappers(env: gym.Env) -> int:
-    """The frames of a step that Gymnasium's wrappers around a game make; 0 without such wrappers.
-    """
+def own_skips(env: gym.Env) -> Any:
+    """The frames for which a wrapper around a game, or the game, repeats an action; 1 for none."""
     while isinstance(env, gym.Wrapper):
         if isinstance(env, AtariPreprocessing):
             return env.frame_skip
         if isinstance(env, gym.wrappers.MaxAndSkipObservation):
             return env._skip
         env = env.env
-    return 0
-
-
-def own_skips(env: gym.Env) -> set[Any]:
-    """The frames for which a game, or a wrapper around it, repeats an action itself; {} for none.
-    """
-    game = env.unwrapped
-    frames = getattr(game, "_frameskip", 1) if hasattr(game, "ale") else 1
-    return {frames, frames_of_wrappers(env)} - {0, 1}
-
-
-def check_game(env: gym.Env, games: AtariOptions) -> None:
-    """Raises ConfigError if `env` cannot be preprocessed with these options."""
-    game = env.unwrapped
-    space, actions = (getattr(env, f"{kind}_space", None) for kind in ("observation", "action"))
-    name = game.spec.id if game.spec else type(game).__name__
-    plain = isinstance(space, gym.spaces.Box) and len(space.shape) > 1 and \
-        isinstance(actions, gym.spaces.Discrete) and hasattr(game, "ale")
-    if not plain or frames_of_wrappers(env):
-        raise ConfigError("preprocessing=atari is for games of the Arcade Learning Environment,"
-                          " which have frames and Discrete actions and no preprocessing of their"
-                          f" own; but {name} has the observation space {brief_text(space)} and the"
-                          f" action space {brief_text(actions)}",
-                          Set(preprocessing="none", **{"end_on_life_loss": False} if games.lives
-                              else {}))
-    if (skips := getattr(game, "_frameskip", None)) != 1:
-        raise ConfigError(f"preprocessing=atari repeats an action for {games.skip} frames, but"
-                          f" {name} skips frames itself: its frameskip is {skips}",
-                          "leave frameskip out of env_kwargs; a callable gives a frameskip of 1")
+    return getattr(env, "_frameskip", 1) if hasattr(env, "ale") else 1

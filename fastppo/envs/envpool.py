@@ -1,8 +1,6 @@
 """EnvPool's environments as a gymnasium VectorEnv."""
 
-import importlib
 import warnings
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,15 +15,6 @@ from fastppo.settings.fixes import Install, Set
 from fastppo.spaces.leaves import MASK
 
 SEEDS = 2**31  # EnvPool's seeds are int32, and environment i has the seed + i
-
-
-def import_envpool() -> ModuleType:
-    """The package envpool; ConfigError if it cannot be imported."""
-    try:
-        return importlib.import_module("envpool")
-    except ImportError as error:
-        raise ConfigError(f"vec=envpool needs EnvPool, which cannot be imported ({error})",
-                          (Install("envpool"), Set(vec="workers"))) from error
 
 
 class EnvPoolVector(VectorEnv):
@@ -86,9 +75,12 @@ class EnvPoolVector(VectorEnv):
 
     def _call(self, function: str, **kwargs):
         """The result of a function of EnvPool for this id; ConfigError if it fails."""
-        envpool = import_envpool()
         try:
+            import envpool
             return getattr(envpool, function)(self.name, **self.kwargs, **kwargs)
+        except ImportError as error:
+            raise ConfigError(f"vec=envpool needs EnvPool, which cannot be imported ({error})",
+                              (Install("envpool"), Set(vec="workers"))) from error
         except Exception as error:
             raise ConfigError(f"EnvPool cannot make {self.name} with {self.kwargs}:"
                               f" {type(error).__name__}: {error}", Set(vec="workers")) from error

@@ -4,13 +4,14 @@ import contextlib
 import importlib
 import importlib.util
 from fnmatch import fnmatchcase
-from typing import Iterable, NamedTuple
+from typing import Any, Iterable, NamedTuple
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from fastppo.errors import ConfigError
 from fastppo.settings.atari_games import full_game_id
-from fastppo.settings.fixes import Fix, Install
+from fastppo.settings.fixes import Fix, Install, Set
 
 
 class Family(NamedTuple):
@@ -53,9 +54,21 @@ def registering_package(env_name: str) -> str | None:
                  if any(fnmatchcase(env_id, pattern) for pattern in family.ids)), None)
 
 
-def is_atari_id(env_name: str) -> bool:
-    """Returns True for an id that ale-py registers."""
-    return registering_package(env_name) == "ale_py"
+def is_registered(env_name: str) -> bool:
+    """Returns True for an id for which no module must be imported by its name."""
+    return ":" not in env_name and (
+        env_name in gym.registry or registering_package(env_name) is not None)
+
+
+def check_registered(env_name: str, what: Any) -> None:
+    """Raises ConfigError unless `env_name`, the environment in the file `what`, is registered.
+
+    Code that a file names is never imported.
+    """
+    if not is_registered(env_name):
+        raise ConfigError(f"{what} is of the environment {env_name}, and code that a file names is"
+                          " never imported",
+                          Set(env_name=env_name if ":" in env_name else "my_module:MyEnv"))
 
 
 def missing_family(pattern: str) -> Family | None:
@@ -108,7 +121,7 @@ def newest(specs: Iterable[EnvSpec]) -> list[EnvSpec]:
     best: dict[str, EnvSpec] = {}
     for spec in specs:
         name = spec.id.rpartition("-v")[0] or spec.id
-        if is_atari_id(spec.id) or entry_module(spec).startswith("ale_py"):
+        if "ale_py" in (registering_package(spec.id), entry_module(spec).partition(".")[0]):
             name = f"atari {spec.name.removesuffix('NoFrameskip')}"
         best[name] = max(best.get(name, spec), spec, key=lambda one: one.version or 0)
     return list(best.values())

@@ -6,19 +6,16 @@ import threading
 import time
 import traceback
 from contextlib import contextmanager
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
-from fastppo.errors import EnvError, FaultPlace, exception_text
-from fastppo.settings.fixes import Fix, Set, Within
+from fastppo.errors import EnvError, exception_text
+from fastppo.settings.fixes import Fix, Set
 from fastppo.spaces.observations import NonFiniteValue
 
-CONTRACT = {
-    "step()": "step() must take the action, and return (obs, reward, terminated, truncated, info)"
-              " as its spaces declare",
-    "reset()": "reset() must take seed and options by name, and return (obs, info) as its spaces"
-               " declare"}
-IN_MAIN = Within("correct the environment; with {} a breakpoint() in it works", Set(num_workers=0))
-HANGS = "mend what hangs, or give it more time by reset_timeout"
+CONTRACT = ("step() must take the action, and return (obs, reward, terminated, truncated, info),"
+            " reset() must take seed and options by name, and return (obs, info), as its spaces"
+            " declare")
+IN_MAIN = "correct the environment; with num_workers=0 a breakpoint() in it works"
 CLOSE_SECONDS = 2.0  # for the close() of all environments together
 
 log = logging.getLogger("fastppo")
@@ -55,24 +52,6 @@ def time_limit(seconds: float, env: Any, field: str) -> Iterator[None]:
         signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)
 
 
-def env_error_at(place: FaultPlace, name: str, seed: int | None, field: str, error: BaseException
-                 ) -> EnvError:
-    """The EnvError of an environment at a place; `name` says where it is ("": main process).
-
-    Without a seed, the first episode has not begun.
-    """
-    env, episode, step = place
-    begun = seed is not None or episode >= 0
-    where = f"{episode_text(seed, episode)}, step {max(0, step)}" if begun else \
-        "before its first episode"
-    start = "" if seed is None else f", starting with env.reset(seed={seed})"
-    fix = IN_MAIN if name.startswith("worker") else \
-        f"run it alone{start}, with a breakpoint() where it fails"
-    found = env_error(f"environment {env} ({name}{where})", field, error, fix)
-    found.places = (place,) if begun else ()
-    return found
-
-
 def episode_text(seed: int | None, episode: int) -> str:
     """Seed and number of an episode; numbers below 0 are of the warm-up."""
     return f"seed {seed}, " + (f"episode {episode}" if episode >= 0 else
@@ -87,23 +66,32 @@ def env_error(where: str, field: str, error: BaseException, fix: Fix = IN_MAIN) 
     """
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         raise error
-    fix = HANGS if isinstance(error, OutOfTime) else fix
-    wrong = _result_fix(field, error)  # then the traceback has lines of fastppo alone
-    what = f"{where} failed in {field}: {exception_text(error, trace=not wrong)}"
-    return EnvError(what, wrong or fix)
+    wrong = isinstance(error, (ValueError, TypeError)) and not in_user_code(error)
+    if wrong and isinstance(error, NonFiniteValue) and field == "step()":
+        fix = "correct what it returns", Set(nan_policy="reset_env")
+    elif wrong and field in ("step()", "reset()"):
+        fix = CONTRACT
+    elif isinstance(error, OutOfTime):
+        fix = "mend what hangs, or give it more time by reset_timeout"
+    return EnvError(f"{where} failed in {field}: {exception_text(error, trace=not wrong)}", fix)
 
 
-def _result_fix(field: str, error: BaseException) -> Fix:
-    """The fix if fastppo or Gymnasium has refused what the environment returned; otherwise ""."""
+@contextmanager
+def fault_in(where: Callable[[], str], field: str, fix: Fix) -> Iterator[None]:
+    """Raises the EnvError of `env_error` for what fails inside the block."""
+    try:
+        yield
+    except BaseException as error:  # a user's code may raise anything
+        raise env_error(where(), field, error, fix) from error
+
+
+def in_user_code(error: BaseException) -> bool:
+    """True if neither fastppo nor Gymnasium raised it; then its traceback says more than its text.
+    """
     modules = [frame.f_globals.get("__name__", "")
                for frame, _ in traceback.walk_tb(error.__traceback__)]
     place = next((name for name in reversed(modules) if not name.startswith("numpy")), "fastppo")
-    if not (isinstance(error, (ValueError, TypeError)) and place.startswith(("fastppo", "gymnas"))):
-        return ""
-    if isinstance(error, NonFiniteValue) and field in CONTRACT:
-        reset = (Set(nan_policy="reset_env"),) if field == "step()" else ()
-        return "look for divisions by 0 and overflows in it", *reset
-    return CONTRACT.get(field, "correct what the environment returns, or the space it declares")
+    return not place.startswith(("fastppo", "gymnas"))
 
 
 def close_all(envs: list) -> None:

@@ -5,7 +5,7 @@
 """
 
 import functools
-from typing import Any, Mapping, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -94,13 +94,6 @@ class ImageView:
         if self.size:
             planes = [resized(plane, self.size) for plane in planes]
         return planes[0] if self.flat else np.stack(planes, self.axis)
-
-
-def image_options(settings: Mapping[str, Any]) -> ImageOptions:
-    """The options among some settings; with preprocessing=atari they are in AtariOptions."""
-    if settings["preprocessing"] == "atari":
-        return UNCHANGED
-    return ImageOptions(settings["frame_skip"] or 1, settings["grayscale"], settings["resize"])
 
 
 def check_image(space: Space, options: ImageOptions) -> tuple[float, float]:

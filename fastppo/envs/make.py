@@ -3,18 +3,17 @@
 import dataclasses
 import functools
 import importlib
-import inspect
 import sys
 from types import ModuleType
 from typing import Any, Callable, Mapping, Sequence
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec
 
 from fastppo.config import default_of, having
 from fastppo.envs import atari, faults, masks
 from fastppo.envs.families import FAMILIES_KNOWN, family_of, is_installed, registering_package
-from fastppo.envs.images import UNCHANGED, ImageOptions, ImagePreprocessing, image_options
+from fastppo.envs.images import UNCHANGED, ImageOptions, ImagePreprocessing
 from fastppo.envs.wrappers import make_deterministic, read_mission, stack_frames
 from fastppo.errors import ConfigError, EnvError, Error, SpaceError, user_code
 from fastppo.machine.child_env import add_folders, without_secrets
@@ -49,14 +48,16 @@ class EnvFactory:
         games, images, spec = self.games, self.images, isinstance(self.constructor, EnvSpec)
         entry = f"{self.constructor.entry_point}" if spec else ""
         if "ale_py" in entry or sys.modules.get("ale_py"):  # a function of the user's may make it
-            atari.silence_emulator()
+            from ale_py import ALEInterface, LoggerMode
+            ALEInterface.setLoggerMode(LoggerMode.Error)  # it would print its version
         with mujoco_warnings_once("mujoco" in entry):
             env = self._from_spec() if spec else self._from_callable()
+        if (games or images.frame_skip > 1) and (skipped := atari.own_skips(env)) != 1:
+            raise ConfigError(f"{'preprocessing=atari' if games else 'frame_skip'} repeats an"
+                              f" action, but {self.name} skips {skipped} frames itself",
+                              "make it with a frameskip of 1" if games else Omit("frame_skip"))
         if games:
             env = atari.preprocess_atari(env, self.limit, games)
-        elif images.frame_skip > 1 and (skipped := atari.own_skips(env)):
-            raise ConfigError(f"frame_skip repeats an action, but {self.name} skips {skipped.pop()}"
-                              " frames itself", Omit("frame_skip"))
         else:
             env = env if images == UNCHANGED else ImagePreprocessing(env, images)
             env = gym.wrappers.TimeLimit(env, self.limit) if self.limit else env
@@ -110,11 +111,12 @@ def spaces_of(env: Any, prefix: str = "") -> tuple[gym.Space, gym.Space]:
 def wrapping(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments stack, games and images of make_factory that the settings WRAPPING stand for.
 
-    One that is missing has its default. Raises ConfigError for some that exclude each other.
+    One that is missing has its default.
     """
-    settings = {name: default_of(name) for name in ("env_name", *WRAPPING)} | dict(settings)
+    settings = {name: default_of(name) for name in WRAPPING} | dict(settings)
     return {"stack": settings["frame_stack"], "games": atari.atari_options(settings),
-            "images": image_options(settings)}
+            "images": UNCHANGED if settings["preprocessing"] == "atari" else ImageOptions(
+                settings["frame_skip"] or 1, settings["grayscale"], settings["resize"])}
 
 
 def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None, stack: int = 1,
@@ -134,15 +136,7 @@ def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None,
         name = PYTHON_NAMES.get(setting, setting)  # no command can give it
         raise ConfigError(f"{name} is {env!r}, but must be an id, a class or a callable that makes"
                           " an environment, or a simulator without wrappers")
-    if isinstance(constructor, EnvSpec):  # preprocessing sets what a game's id says
-        given = {**({} if games else constructor.kwargs), **(kwargs or {})}
-        if given.get("frameskip", 1) != 1 and (games.skip if games else images.frame_skip) > 1:
-            raise ConfigError(f"frame_skip repeats an action, but {name} skips {given['frameskip']}"
-                              " frames itself", "leave frameskip out of env_kwargs" if games else
-                              Omit("frame_skip"))
     return EnvFactory(constructor, name, limit, kwargs or {}, stack, games, images)
-
-
 
 
 def make_envs(factories: Sequence[Factory], first: int = 0, name: str = "") -> list[gym.Env]:
@@ -167,47 +161,29 @@ def make_envs(factories: Sequence[Factory], first: int = 0, name: str = "") -> l
 
 def _make_env(factory: Factory, where: str) -> gym.Env:
     try:
-        env = make_deterministic(factory())
-        if env.metadata is None:  # a class may say so; Gymnasium's wrappers read a dict, as we do
-            env.metadata = {}
-        return env
+        return make_deterministic(factory())
     except (Error, KeyboardInterrupt):
         raise
     except BaseException as error:  # a user's constructor may raise anything
-        explained = isinstance(factory, EnvFactory) and _settings_error(factory, error)
-        raise explained or faults.env_error(
-            where, "its constructor", error, "call its factory alone until that works") from error
+        raise isinstance(factory, EnvFactory) and _settings_error(factory, error) or \
+            faults.env_error(where, "its constructor", error,
+                             "call its factory alone until that works") from error
 
 
 def _settings_error(factory: EnvFactory, error: BaseException) -> ConfigError | None:
     """The ConfigError for wrong arguments, and for a package that is missing; None otherwise."""
-    if isinstance(error, TypeError) and (wrong := wrong_keywords(factory)):
-        return wrong
     family = family_of(factory.constructor) if isinstance(factory.constructor, EnvSpec) else None
     if isinstance(error, gym.error.DependencyNotInstalled) or \
             family and isinstance(error, ImportError):
         return ConfigError(f"{factory.name} cannot be made: {error}",
                            family.fix if family and not is_installed(family) else "")
-    if family in FAMILIES_KNOWN and factory.kwargs:  # of one's own the traceback is wanted
+    refused = isinstance(error, TypeError) and not faults.in_user_code(error)  # by the call itself
+    if refused or family in FAMILIES_KNOWN and factory.kwargs:
+        # Gymnasium's own TypeError repeats the arguments, secrets too.
+        why = refused and error.__context__ or error
         return ConfigError(f"{factory.name} cannot be made with the env_kwargs"
-                           f" {without_secrets(factory.kwargs)}: {error}", Omit("env_kwargs"))
-    return None
-
-
-def wrong_keywords(factory: EnvFactory) -> ConfigError | None:
-    """The error for a class, function or id that cannot be called with its arguments, or None."""
-    made, arguments = factory.constructor, factory.kwargs
-    if isinstance(made, EnvSpec):
-        arguments, entry = {**made.kwargs, **arguments}, made.entry_point
-        made = load_env_creator(entry) if isinstance(entry, str) else entry
-    try:
-        signature = inspect.signature(made)
-        signature.bind(**arguments)
-    except ValueError:  # it is written in C and has no signature
-        return None
-    except TypeError as error:
-        return ConfigError(f"{factory.name} takes {signature}, and env_kwargs is"
-                           f" {without_secrets(factory.kwargs)}: {error}",
+                           f" {without_secrets(factory.kwargs)}: {why}",
+                           Omit("env_kwargs") if family in FAMILIES_KNOWN else
                            "give what it takes by env_kwargs, or a function without arguments")
     return None
 

@@ -134,13 +134,10 @@ class VectorActionMaskWrapper(VectorWrapper):
         same_step = AutoresetMode(self.metadata["autoreset_mode"]) is AutoresetMode.SAME_STEP
         active = same_step | ~(np.asarray(term, bool) | np.asarray(trunc, bool))
         if "final_obs" in info:
-            info = {**info, "final_obs": self._with_legal(info["final_obs"])}
+            info = {**info, "final_obs": [
+                None if one is None else with_mask(one, np.ones(self.size, bool))
+                for one in info["final_obs"]]}
         return self._with_masks(obs, info, active), rew, term, trunc, info
-
-    def _with_legal(self, final_obs: Sequence[Any]) -> list[dict | None]:
-        """The final observations, None where there is none, with masks that are all true."""
-        legal = np.ones(self.size, bool)
-        return [None if obs is None else with_mask(obs, legal) for obs in final_obs]
 
     def _with_masks(self, obs: Any, info: dict, active: np.ndarray) -> dict:
         """Observations with the masks of the `active` environments; all true in the others."""

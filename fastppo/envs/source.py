@@ -11,10 +11,8 @@ from fastppo.envs import faults, masks
 from fastppo.envs.make import WRAPPING, EnvFactory, make_envs, make_factory, spaces_of, wrapping
 from fastppo.envs.wrappers import warn_of_doubled
 from fastppo.errors import ConfigError, SpaceError
-from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.fixes import Omit
 from fastppo.spaces.leaves import mask_leaf, masked_space
-
-MOST_ENVS = 1_000_000
 
 
 class EnvSource:
@@ -41,9 +39,6 @@ class EnvSource:
             self._inspect(self.factories, show_masks)
         else:
             factory = self._factory(config.env_name if env is None else env)
-            if config.num_envs > MOST_ENVS:  # a list of so many would take seconds and gigabytes
-                raise ConfigError(f"num_envs is {config.num_envs}, but {MOST_ENVS} is the most",
-                                  Set(num_envs=64))
             self.factories = [factory] * config.num_envs
             self._inspect([factory], show_masks)
 
@@ -59,8 +54,7 @@ class EnvSource:
             return [factory] * self.config.num_envs
         if not self.factories:
             raise ConfigError("evaluation needs environments of its own, but a VectorEnv cannot be"
-                              " copied", (Set(eval_env="CartPole-v1"),
-                                          "give evaluate() an id or a callable"))
+                              " copied", "give eval_env, or evaluate(), an id or a callable")
         return [factory.for_evaluation() for factory in self.factories]
 
     def close(self) -> None:
@@ -70,7 +64,7 @@ class EnvSource:
         """Takes spaces and masks from `env`."""
         spaces_of(env, "single_")
         # A simulator's masks, if any, are in its observations.
-        self.masked = not _is_simulator(env) and masks.has_hidden_masks([env])
+        self.masked = not hasattr(env, "device") and masks.has_hidden_masks([env])
         self.vector = masks.VectorActionMaskWrapper(env) if self.masked else env
         self.obs_space, self.act_space = spaces_of(self.vector, "single_")
         self.metadata = env.metadata
@@ -82,7 +76,7 @@ class EnvSource:
             envs = make_envs(factories)
         try:
             self.obs_space, self.act_space = _common_spaces(envs)
-            self.metadata, self.render_mode = dict(envs[0].metadata), envs[0].render_mode
+            self.metadata, self.render_mode = dict(envs[0].metadata or {}), envs[0].render_mode
             warn_of_doubled(envs[0])
             with limit("reset()"):
                 hidden = show_masks and masks.has_hidden_masks(envs)
@@ -119,15 +113,11 @@ def _common_spaces(envs: Sequence[gym.Env]) -> tuple[gym.Space, gym.Space]:
     return first
 
 
-def _is_simulator(env: VectorEnv) -> bool:
-    """True if `env` steps tensors on a device of its own."""
-    return hasattr(env, "device")
-
-
 def settings_decided_by(env: Any) -> dict[str, Any]:
     """The settings that a list or a VectorEnv decides, with their values; none for another env."""
     if isinstance(env, VectorEnv):
-        on_device = {"device": str(env.device), "acting": "central"} if _is_simulator(env) else {}
+        on_device = {"device": str(env.device), "acting": "central"} if hasattr(
+            env, "device") else {}  # a simulator
         return {"num_envs": env.num_envs, "num_workers": 0, "vec": "native",
                 "max_episode_steps": None, "env_kwargs": None,
                 **on_device, **{name: default_of(name) for name in WRAPPING}}

@@ -21,25 +21,21 @@ def step_seconds(env: gym.Env) -> float:
     """
     try:
         with preserved_global_rng():
-            return _measure(env)
+            actions = ActionMapping(env.action_space)
+            layout = ObservationLayout(env.observation_space, env.action_space)
+            rng = np.random.default_rng(0)
+            obs, steps, seconds = env.reset(seed=0)[0], 0, 0.0
+            while steps <= MOST_STEPS and seconds < MOST_SECONDS:
+                u, z = rng.random((1, actions.size)), rng.standard_normal((1, actions.size))
+                mask = layout.legal(layout.rows([obs]))
+                action = actions.to_env()(actions.random(u, z, mask))[0]
+                begin = perf_counter()
+                obs, _, term, trunc, _ = env.step(action)
+                if term or trunc:
+                    obs, _ = env.reset(seed=steps)
+                if steps:  # the first step may load or compile, it is not counted
+                    seconds += perf_counter() - begin
+                steps += 1
+            return seconds / (steps - 1)
     except (Exception, SystemExit):  # an environment may raise anything
         return math.inf
-
-
-def _measure(env: gym.Env) -> float:
-    actions = ActionMapping(env.action_space)
-    layout = ObservationLayout(env.observation_space, env.action_space)
-    rng = np.random.default_rng(0)
-    obs, steps, seconds = env.reset(seed=0)[0], 0, 0.0
-    while steps <= MOST_STEPS and seconds < MOST_SECONDS:
-        u, z = rng.random((1, actions.size)), rng.standard_normal((1, actions.size))
-        mask = layout.legal(layout.rows([obs]))
-        action = actions.to_env()(actions.random(u, z, mask))[0]
-        begin = perf_counter()
-        obs, _, term, trunc, _ = env.step(action)
-        if term or trunc:
-            obs, _ = env.reset(seed=steps)
-        if steps:  # the first step may load or compile, it is not counted
-            seconds += perf_counter() - begin
-        steps += 1
-    return seconds / (steps - 1)

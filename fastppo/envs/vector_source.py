@@ -9,10 +9,10 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from fastppo.config import Config, default_of
+from fastppo.config import Config
 from fastppo.envs import atari, faults
 from fastppo.envs.envpool import EnvPoolVector
-from fastppo.envs.make import WRAPPING, make_envs, make_factory, spaces_of, wrapping
+from fastppo.envs.make import make_envs, make_factory, spaces_of, wrapping
 from fastppo.envs.masks import MASK_METHOD
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError, Error
@@ -29,7 +29,10 @@ class VectorEnvSource(EnvSource):
     """
 
     def __init__(self, env: Any, config: Config):
-        _check_engine_settings(env, config)
+        check_processes(config.vec, config.num_workers)
+        if env is not None and not isinstance(env, str):
+            raise ConfigError(f"vec={config.vec} makes environments by their id, not from {env!r}",
+                              Set(vec="workers"))
         self.config, self.factories = config.replace(num_workers=0), []
         self.vector = vector = (make_games if config.preprocessing == "atari" else make_vector)(
             config)
@@ -65,15 +68,6 @@ class VectorEnvSource(EnvSource):
         self.factories = [factory] * self.config.num_envs
 
 
-def _check_engine_settings(env: Any, config: Config) -> None:
-    """Raises ConfigError for settings that an engine cannot follow."""
-    check_processes(config.vec, config.num_workers)
-    wrapping(vars(config))  # for its errors
-    if env is not None and not isinstance(env, str):
-        raise ConfigError(f"vec={config.vec} makes environments by their id, not from {env!r}",
-                          Set(vec="workers"))
-
-
 def check_processes(vec: str, count: int | str | None, name: str = "num_workers") -> None:
     """Raises ConfigError if the setting `name` wants worker processes and `vec` has none."""
     if vec in ("native", "envpool") and count not in (None, 0, "auto"):
@@ -81,27 +75,14 @@ def check_processes(vec: str, count: int | str | None, name: str = "num_workers"
                           Omit(name))
 
 
-def check_unwrapped(config: Config) -> None:
-    """Raises ConfigError for settings of wrappers, which an engine's own environments cannot have.
-    """
-    defaults = {name: default_of(name) for name in WRAPPING}
-    if changed := [name for name in WRAPPING if getattr(config, name) != defaults[name]]:
-        workers = (Set(vec="workers"),) * ("frame_skip" not in changed)  # the id may skip, too
-        raise ConfigError(f"{changed[0]}={getattr(config, changed[0])}, but vec={config.vec} makes"
-                          " complete environments, whose own settings are given as env_kwargs",
-                          (*workers, Set(**{name: defaults[name] for name in changed})))
-
-
 def make_vector(config: Config) -> VectorEnv:
     """The vector environment of a Config's engine; ConfigError if it cannot be made."""
-    spec = vector_spec(config.env_name) if config.vec == "native" else None
-    check_unwrapped(config)
     kwargs = dict(config.env_kwargs or {})
     if config.max_episode_steps is not None:
         kwargs["max_episode_steps"] = config.max_episode_steps
-    if spec is None:
+    if config.vec == "envpool":
         return EnvPoolVector(config.env_name, config.num_envs, kwargs)
-    return make_native_vector(spec, config.num_envs, kwargs)
+    return make_native_vector(make_factory(config.env_name).constructor, config.num_envs, kwargs)
 
 
 def make_games(config: Config) -> VectorEnv:
@@ -128,26 +109,11 @@ def make_games(config: Config) -> VectorEnv:
         spec = dataclasses.replace(spec, vector_entry_point=atari.ALE_VECTOR, kwargs={
             **spec.kwargs, "frameskip": games.skip, "reward_clipping": False, **limits})
         vector = make_native_vector(spec, config.num_envs, kwargs)
-    vector = single_frames(vector) if config.frame_stack == 1 else vector
+    if config.frame_stack == 1:  # a frame in place of a stack of one
+        vector = gym.wrappers.vector.ReshapeObservation(vector, games.size)
     with contextlib.closing(factory()) as env:
         first = atari.FIRE if games.fire and atari.needs_fire(env) else atari.NOOP
     return atari.AtariVector(vector, games.lives, first)
-
-
-def single_frames(env: VectorEnv) -> VectorEnv:
-    """`env`, whose observations [e 1 h w] are stacks of one frame, with frames [e h w]."""
-    space = env.single_observation_space
-    frames = gym.spaces.Box(space.low[0], space.high[0], dtype=space.dtype)
-    return gym.wrappers.vector.TransformObservation(env, lambda obs: obs[:, 0],
-                                                    single_observation_space=frames)
-
-
-def vector_spec(name: str) -> EnvSpec:
-    """The EnvSpec of an id with a vector_entry_point; ConfigError if it has none."""
-    spec = make_factory(name).constructor
-    if getattr(spec, "vector_entry_point", None) is None:
-        raise ConfigError(f"vec=native, but {name} has no vector_entry_point", Set(vec="workers"))
-    return spec
 
 
 def make_native_vector(spec: EnvSpec, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv:
@@ -155,5 +121,6 @@ def make_native_vector(spec: EnvSpec, num_envs: int, kwargs: dict[str, Any]) -> 
     try:
         return gym.make_vec(spec, num_envs, "vector_entry_point", **kwargs)
     except Exception as error:  # an environment's constructor may raise anything
-        raise ConfigError(f"the vector environment of {spec.id} cannot be made with {kwargs}:"
-                          f" {type(error).__name__}: {error}", Set(vec="workers")) from error
+        raise ConfigError(f"the vector environment of {getattr(spec, 'id', spec)} cannot be made"
+                          f" with {kwargs}: {type(error).__name__}: {error}", Set(vec="workers")
+                          ) from error

@@ -6,7 +6,7 @@ from typing import Any, Never
 
 from fastppo.build.resolve import usable_device
 from fastppo.config import Config
-from fastppo.envs.env_hints import check_registered
+from fastppo.envs.families import check_registered
 from fastppo.envs.make import EnvFactory
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError

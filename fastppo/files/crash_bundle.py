@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastppo.config import Config, default_of
-from fastppo.envs.env_hints import is_registered
+from fastppo.envs.families import is_registered
 from fastppo.envs.make import WRAPPING, Factory
 from fastppo.errors import CheckpointError, FaultPlace, truncate_text
 from fastppo.files.fingerprint import fingerprint

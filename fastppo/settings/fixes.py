@@ -5,7 +5,6 @@
     Install("atari")        pip install "fastppo[atari]"       the same
     DidYouMean("lr")        did you mean --lr?                 did you mean lr?
     Each((what, fix), ...)  what: fix, a line for each         the same
-    Within("with {}", fix)  with --num_workers=0               with num_workers=0
     "a sentence"            the sentence                       the same
     (fix, fix)              alternatives, joined by "; or "
 """
@@ -82,18 +81,7 @@ class Each:
         return "\n       ".join(f"{what}: {fix_text(fix, shell)}" for what, fix in self.errors)
 
 
-class Within:
-    """A sentence around a fix, which stands at its {}."""
-
-    def __init__(self, sentence: str, fix: "SingleFix"):
-        self.sentence, self.fix = sentence, fix
-
-    def text(self, shell: bool) -> str:
-        """with --num_workers=0 a breakpoint() works."""
-        return self.sentence.replace("{}", fix_text(self.fix, shell))
-
-
-SingleFix = str | Set | Omit | Install | DidYouMean | Each | Within
+SingleFix = str | Set | Omit | Install | DidYouMean | Each
 Fix = SingleFix | tuple[SingleFix, ...]
 
 

@@ -134,24 +134,15 @@ def _leaf_function(space: Space, form: str) -> Callable[[np.ndarray], list[Any]]
     if isinstance(space, CHOICES):
         start = choice_starts(space)
         return lambda act: list((act.reshape(len(act), *shape) + start).astype(dtype, copy=False))
-    bounded = _box_to_env(space, form)
+    (low, high), bounds_map = bounds_of(space), BOUNDS_MAPS[form]
 
-    def leaf_actions(act: np.ndarray) -> list[Any]:
-        actions = bounded(act).astype(dtype).reshape(len(act), *shape)
-        return list(actions) if shape else [row.reshape(()) for row in actions[:, None]]
-    return leaf_actions
-
-
-def _box_to_env(space: Box, form: str) -> Callable[[np.ndarray], np.ndarray]:
-    low, high = bounds_of(space)
-    bounds_map = BOUNDS_MAPS[form]
-
-    def box_actions(act: np.ndarray) -> np.ndarray:
+    def box_actions(act: np.ndarray) -> list[Any]:
         if bounds_map:
             act = low + bounds_map.place(act) * (high - low)
-        if space.dtype.kind != "f":
+        if dtype.kind != "f":
             act = np.rint(act)
-        return np.clip(act, low, high)
+        actions = np.clip(act, low, high).astype(dtype).reshape(len(act), *shape)
+        return list(actions) if shape else [row.reshape(()) for row in actions[:, None]]
     return box_actions
 
 

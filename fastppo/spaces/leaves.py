@@ -9,7 +9,7 @@ This module does not import torch, because worker processes import it.
 """
 
 import math
-from typing import Any, Callable, Iterator, Mapping, NamedTuple
+from typing import Any, Callable, Iterator, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
@@ -219,14 +219,9 @@ def fitting_array(value: Any, name: Any, shape: tuple[int, ...], dtype: np.dtype
 
     Raises ValueError, with its `name`, otherwise.
     """
-    try:
-        array = np.asarray(value)
-    except ValueError:  # numpy's text does not name it
-        raise ValueError(f"the {name} has rows of different lengths, its space {shape}") from None
-    if value is None:
-        raise ValueError(f"the {name} is None")
-    if array.shape != shape and isinstance(value, (str, bytes, Mapping)):
-        raise ValueError(f"the {name} is {type(value).__name__}, not an array")
+    array = np.asarray(value)
+    if array.dtype.kind in "OSU" and not isinstance(value, np.ndarray):
+        raise ValueError(f"the {name} is {type(value).__name__}, not an array of numbers")
     if array.shape != shape:
         raise ValueError(f"the {name} has shape {array.shape}, its space {shape}")
     if not fits(dtype, array.dtype):

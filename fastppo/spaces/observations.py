@@ -239,11 +239,8 @@ def parse_mask(mask: Any, size: int, where: str, lead: tuple[int, ...] = ()) -> 
 
     Raises ValueError, which names `where` it was found, if it is no mask.
     """
-    try:
-        array = np.asarray(mask)
-        binary = array.dtype.kind in "biuf" and ((array == 0) | (array == 1)).all()
-    except (ValueError, TypeError):  # lists of unequal lengths, or a tensor on another device
-        array, binary = np.empty(()), False
+    array = np.asarray(mask)
+    binary = array.dtype.kind in "biuf" and ((array == 0) | (array == 1)).all()
     if not binary or array.size != math.prod(lead) * size or array.shape[:len(lead)] != lead:
         found = f"of shape {array.shape}" if binary else repr(mask)
         each = f" for each of {lead[0]} observations" if lead else ""

@@ -24,13 +24,20 @@ from fastppo.stepping.episodes import rows_by_step
 
 
 class Actor:
-    """Chooses the actions of a rollout. A call repeated after an interrupt changes nothing."""
+    """Chooses the actions of a rollout. A call repeated after an interrupt changes nothing.
 
+    It measures: `times` f64 [3] are seconds of acting, begin and end of the rollout. The last two
+    are in time.monotonic, which all processes of a machine share.
+    """
+
+    times: np.ndarray
+    begun, acting = 0.0, 0.0
     to_env: Callable[[np.ndarray], list]  # stored actions [n ...] to n actions of the environment
     next_step = False  # the autoreset mode is NEXT_STEP: a final observation has a row of its own
 
     def start(self, iteration: int) -> None:
         """Begins or continues the rollout of `iteration`."""
+        self.begun, self.acting = time.monotonic(), 0.0
 
     def act(self, t: int, group: range) -> list:
         """The environment actions of step t for the environments of `group`; stores them too."""
@@ -41,23 +48,6 @@ class Actor:
 
     def finish(self, t: int) -> None:
         """The last step is taken, and obs[t], the row after it, is written."""
-
-
-class TimedActor(Actor):
-    """An actor that measures a rollout: `times` f64 [3] are seconds of acting, begin, end.
-
-    Begin and end are in time.monotonic, which all processes of a machine share.
-    """
-
-    times: np.ndarray
-    begun, acting = 0.0, 0.0
-
-    def start(self, iteration: int) -> None:
-        """Begins to measure."""
-        self.begun, self.acting = time.monotonic(), 0.0
-
-    def finish(self, t: int) -> None:
-        """Writes what was measured."""
         self.times[:] = self.acting, self.begun, time.monotonic()
 
 
@@ -69,7 +59,7 @@ class PolicyPlan(NamedTuple):
     limit: float = 10.0  # of normalised observations
 
 
-class LocalActor(TimedActor):
+class LocalActor(Actor):
     """The compiled policy for environments [first, last): forward pass, sampling, values."""
 
     def __init__(self, arena: Arena, first: int, last: int, plan: PolicyPlan,
@@ -137,7 +127,7 @@ class LocalActor(TimedActor):
                         self.plan.limit)
 
 
-class CentralActor(TimedActor):
+class CentralActor(Actor):
     """A policy that infers for one group of environments at once, always for the same groups."""
 
     def __init__(self, arena: Arena, policy: Any, groups: Sequence[range], seed: int):
@@ -218,7 +208,7 @@ def first_turn(iteration: int, steps: int, groups: int) -> int:
     return iteration * (steps * groups + 1)
 
 
-class WaitingActor(TimedActor):
+class WaitingActor(Actor):
     """The worker's end of a CentralActor: reports its steps, and waits for actions.
 
     `turns` has stepped(count) and wait(group number, count). In counts after `first_turn`: the
@@ -257,7 +247,7 @@ class RandomActor(Actor):
     def __init__(self, layout: ObservationLayout, obs: Sequence[np.ndarray], act: np.ndarray,
                  seed: int, first: int = 0):
         self.layout, self.obs, self.act_rows, self.seed, self.first = layout, obs, act, seed, first
-        self.actions = ActionMapping(layout.act_space)
+        self.actions, self.times = ActionMapping(layout.act_space), np.empty(3)
         self.to_env, shape = self.actions.to_env(), (len(obs[0]), self.actions.size)
         self.uniform, self.normal = np.empty(shape, np.float32), np.empty(shape, np.float32)
 

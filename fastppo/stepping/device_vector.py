@@ -1,6 +1,7 @@
 """Collects rollouts from a simulator on a device; observations and actions never leave it."""
 
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,37 +23,11 @@ from fastppo.stepping.simulator import Simulator
 COPIED = "logp", "val", "raw", "term", "trunc", "length", "total"
 
 
-class Columns(NamedTuple):
-    """The rollout on the device, [t e ...]; obs has a row more."""
-
-    obs: list[Tensor]  # the leaves
-    final: list[Tensor]  # leaves of the observations before resets
-    act: Tensor
-    logp: Tensor
-    val: Tensor
-    raw: Tensor
-    term: Tensor
-    trunc: Tensor
-    length: Tensor  # i64, of episodes that ended, else 0
-    total: Tensor  # f64, their returns; NaN elsewhere
-
-    @classmethod
-    def like(cls, arena: Arena, policy: Any, device: torch.device) -> "Columns":
-        """Columns for the rollout of an arena."""
-        steps, envs = arena["raw"].shape
-
-        def empty(like: np.ndarray, *shape: int) -> Tensor:
-            return torch.empty(shape, dtype=torch_dtype(like.dtype), device=device)
-        stored = [(np.empty(0, leaf.dtype), leaf.shape) for leaf in policy.observer.layout.leaves]
-        obs, final = ([empty(dtype, rows, envs, *shape) for dtype, shape in stored]
-                      for rows in (steps + 1, steps))
-        return cls(obs, final, *(empty(arena[name], *arena[name].shape)
-                                 for name in cls._fields[2:]))
-
-
 class DeviceVector:
     """A Simulator with the calls of a Serial: rollouts are on the device, their numbers here.
 
+    `columns` are the rollout on the device, [t e ...], named as in the arena; of the observations,
+    which have a row more, and of those before resets, `final`, they are lists of the leaves.
     After a rollout `COPIED`, some 30 bytes a step, are written into the arena. The simulator is
     seeded once; its episodes cannot be replayed, so a rollout that was interrupted begins again
     with new ones. The noise of actions is the device's own, a function of seed and rollout.
@@ -65,8 +40,15 @@ class DeviceVector:
         if policy.memory:
             raise ConfigError("a simulator on a device trains no network with memory",
                               Set(rnn="none"))
-        self.columns = Columns.like(arena, policy, env.device)
         self.steps, self.count = arena["raw"].shape
+
+        def empty(dtype: np.dtype, *shape: int) -> Tensor:
+            return torch.empty(shape, dtype=torch_dtype(dtype), device=env.device)
+        obs, final = ([empty(leaf.dtype, rows, self.count, *leaf.shape)
+                       for leaf in policy.observer.layout.leaves]
+                      for rows in (self.steps + 1, self.steps))
+        self.columns = SimpleNamespace(obs=obs, final=final, **{
+            name: empty(arena[name].dtype, *arena[name].shape) for name in ("act", *COPIED)})
         if subspaces(env.single_action_space):
             raise SpaceError(f"a simulator has actions of the space {env.single_action_space},"
                              " which are several arrays",
@@ -161,21 +143,10 @@ class DeviceVector:
         nxt = torch.where(truncated & ~finals, columns.val, nxt)
         if len(which := (truncated & finals).flatten().nonzero()[:, 0]):
             rows = [x.flatten(0, 1).index_select(0, which) for x in columns.final]
-            self._check_final(rows, which)
+            for x in rows:
+                self._check_rows("info['final_obs']", x, which)
             nxt.view(-1)[which] = self._values(rows)
         return nxt
-
-    def _check_final(self, rows: list[Tensor], which: Tensor) -> None:
-        """Raises EnvError if a number of final observations is not finite.
-
-        `which`, i64 [n], has the place of each among the steps and environments [t * e].
-        """
-        for stored, x in zip(self.policy.observer.layout.leaves, rows):
-            if x.is_floating_point() and not (good := x.isfinite().flatten(1).all(1)).all():
-                t, e = divmod(int(which[~good][0]), self.count)
-                with self.env.fault_in(f"info['final_obs'] of environment {e}, step {t} of a"
-                                       " rollout"):
-                    raise NonFiniteValue(f"a number of the {stored.leaf} is not finite")
 
     def _values(self, leaves: list[Tensor]) -> Tensor:
         return self.policy(self.policy.observer.layout.structure(leaves))[1]
@@ -196,20 +167,30 @@ class DeviceVector:
 
     def _check_finite(self) -> None:
         """Raises EnvError or NonFiniteError if a number of the rollout is not finite."""
-        columns = self.columns
-        floats = [(f"the {stored.leaf}", rows) for stored, rows in zip(
-            self.policy.observer.layout.leaves, columns.obs) if rows.is_floating_point()]
-        named = [*floats, ("the rewards", columns.raw), ("log-probabilities", columns.logp)]
-        good = torch.stack([rows.isfinite().all() for _, rows in named])
-        if good.all():
-            return
-        name, rows = named[int((~good).nonzero()[0])]
-        t, e, *_ = (~rows.isfinite()).nonzero()[0].tolist()
-        if rows is columns.logp:
-            raise NonFiniteError(f"the network's action parameters for environment {e} are not"
-                                 f" finite, at step {t} of a rollout", "lower the learning rate")
-        with self.env.fault_in(f"{name} of environment {e}, step {t} of a rollout"):
-            raise NonFiniteValue(f"a number of it is not finite: {rows[t, e].tolist()}")
+        for stored, rows in zip(self.policy.observer.layout.leaves, self.columns.obs):
+            self._check_rows(f"the {stored.leaf}", rows.flatten(0, 1))
+        self._check_rows("the rewards", self.columns.raw.flatten())
+        if (at := first_bad(self.columns.logp.flatten())) is not None:
+            raise NonFiniteError(f"the network's action parameters for environment"
+                                 f" {at % self.count} are not finite, at step {at // self.count} of"
+                                 " a rollout", "lower the learning rate")
+
+    def _check_rows(self, name: str, rows: Tensor, places: Tensor | None = None) -> None:
+        """Raises EnvError if a number of rows [n ...], of the simulator, is not finite.
+
+        `places`, i64 [n], are those of the rows among the steps and environments [t * e], if others
+        than 0, 1, ...
+        """
+        if (at := first_bad(rows)) is not None:
+            t, e = divmod(at if places is None else int(places[at]), self.count)
+            with self.env.fault_in(f"{name} of environment {e}, step {t} of a rollout"):
+                raise NonFiniteValue("a number of it is not finite")
+
+
+def first_bad(rows: Tensor) -> int | None:
+    """The first of rows [n ...] with a number that is not finite; None if there is none."""
+    good = rows.isfinite().reshape(len(rows), -1).all(1)
+    return None if good.all() else int((~good).nonzero()[0])
 
 
 def write(places: list[Tensor], t: int, rows: list[Tensor]) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import weakref
-from typing import Any, Callable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
 
@@ -83,11 +83,7 @@ class Environments:
             self.note(-1, e)
         try:
             obs, info = self.envs[e].reset(seed=episode.seed, **options)
-            try:
-                self.receive(e, obs, info, episode)
-            except ValueError:
-                check_info(info)  # of an observation alone, taken for a pair
-                raise
+            self.receive(e, obs, info, episode)
         except BaseException as error:
             raise self.fault(e, "reset()", error, episode) from error
         self.running[e] = episode
@@ -138,8 +134,15 @@ class Environments:
               episode: RunningEpisode | None = None) -> EnvError:
         """The error for environment e, which failed in `field` at this step of its episode."""
         number, seed, start, _ = episode or self.running[e]
-        place = FaultPlace(self.first + e, number, -1 if field == "reset()" else self.now - start)
-        return faults.env_error_at(place, self.name, seed, field, error)
+        step = -1 if field == "reset()" else self.now - start
+        begun = number >= 0 or seed is not None
+        where = f"{faults.episode_text(seed, number)}, step {max(0, step)}" if begun else \
+            "before its first episode"
+        found = faults.env_error(
+            f"environment {self.first + e} ({self.name}{where})", field, error, faults.IN_MAIN
+            if self.name.startswith("worker") else "correct it; a breakpoint() in it works")
+        found.places = (FaultPlace(self.first + e, number, step),) * begun
+        return found
 
     def check_apart(self) -> None:
         """Raises ConfigError for an environment in which others of this process take steps, too."""
@@ -159,9 +162,8 @@ def checked_reward(rew) -> float:
     """`rew` as a float; raises ValueError unless it is one real number, finite in float32."""
     if type(rew) in SCALAR_TYPES and abs(rew) <= REWARD_MAX:
         return float(rew)
-    kind = getattr(getattr(rew, "dtype", None), "kind", "f")  # torch's dtypes have none
     try:
-        if isinstance(rew, (str, bytes)) or kind in "cSUmM" or np.ndim(rew):
+        if isinstance(rew, (str, bytes)) or np.ndim(rew):
             raise TypeError
         value = float(rew)
     except (TypeError, ValueError, RuntimeError):  # numpy and torch raise different ones
@@ -171,19 +173,11 @@ def checked_reward(rew) -> float:
     return value
 
 
-def check_info(info: object) -> None:
-    """Raises ValueError unless `info` is a mapping, as dicts are."""
-    if not isinstance(info, Mapping):
-        raise ValueError(f"the info is {type(info).__name__}, not a dict")
-
-
 def checked_flag(value, name: str = "a flag") -> bool:
     """`value` as a bool; raises ValueError for other values, such as None."""
-    if isinstance(value, (bool, np.bool_)):
+    if isinstance(value, (bool, np.bool_)) or np.ndim(value) == 0 and value in (0, 1):
         return bool(value)
-    if value is None or isinstance(value, (str, bytes)) or np.ndim(value) or value not in (0, 1):
-        raise ValueError(f"{name} is {value!r}, not True or False")
-    return bool(value)
+    raise ValueError(f"{name} is {value!r}, not True or False")
 
 
 def finite_step(step: Callable[[Any], tuple], layout: ObservationLayout) -> Callable[[Any], tuple]:

@@ -8,14 +8,13 @@ is the autoreset mode, metadata["autoreset_mode"]:
     DISABLED   obs[t+1] is the final observation until we reset by a mask, in the same step
 """
 
-from contextlib import contextmanager
-from typing import Any, Iterator, NamedTuple
+from typing import Any, ContextManager, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from fastppo.envs import faults
-from fastppo.errors import ConfigError, SpaceError
+from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
 from fastppo.spaces.actions import ActionMapping
@@ -51,11 +50,6 @@ class NativeVector:
         actor.next_step = self.mode is AutoresetMode.NEXT_STEP
         self.actions = ActionMapping(env.single_action_space)
         self.layout = ObservationLayout(env.single_observation_space, env.single_action_space)
-        single = env.single_action_space.shape
-        if single is not None and env.action_space.shape != (self.count, *single):
-            raise SpaceError(f"the action_space of {env} is {env.action_space}, which is not a"
-                             " batch of its single_action_space",
-                             "gymnasium.vector.utils.batch_space(single_action_space, num_envs)")
 
     def warmup(self, steps: int) -> None:
         """See Serial.warmup."""
@@ -217,15 +211,11 @@ class NativeVector:
                                  f" for each of {self.count} environments")
             return array
 
-    @contextmanager
-    def _fault_in(self, field: str) -> Iterator[None]:
+    def _fault_in(self, field: str) -> ContextManager[None]:
         """Raises an EnvError that names the vector environment, the step and `field`."""
-        try:
-            yield
-        except BaseException as error:  # it runs the environment's own code
-            where = f"{self.env} (seed {self.seed}, rollout {self.iteration}, step {self.state.t})"
-            raise faults.env_error(where, field, error,
-                                   "step the vector environment alone to see it") from error
+        return faults.fault_in(
+            lambda: f"{self.env} (seed {self.seed}, rollout {self.iteration}, step {self.state.t})",
+            field, "step the vector environment alone to see it")
 
 
 def autoreset_mode(env: VectorEnv) -> AutoresetMode:

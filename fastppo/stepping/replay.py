@@ -7,6 +7,7 @@ continues a rollout that was interrupted, and a run that was stopped.
 
 import logging
 import math
+import textwrap
 import time
 from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
@@ -17,8 +18,6 @@ from fastppo.settings.fixes import Set
 from fastppo.spaces.leaves import leaf_arrays
 from fastppo.stepping.environments import Environments, RunningEpisode, checked_reward
 from fastppo.stepping.episodes import RolloutViews
-
-MOST_NAMED = 16  # environments whose episodes could not be replayed
 
 log = logging.getLogger("fastppo")
 
@@ -140,11 +139,9 @@ class EpisodeLog:
             rows[len(rows) - len(taken):, e] = np.reshape(taken, (-1, *act.shape[2:]))
         self.state = LogState(resumed.step, episodes, totals, ((first, rows),))
         if restarted:
-            more = len(restarted) - MOST_NAMED
             log.warning("resumed, but not bit for bit: the running episodes of environments %s"
                         " could not be replayed, so new ones begin there",
-                        ", ".join(map(str, restarted[:MOST_NAMED])) + f" and {more} more" * (
-                            more > 0))
+                        textwrap.shorten(", ".join(map(str, restarted)), 80, placeholder=" ..."))
 
 
 def actions_between(rollouts: Iterable[tuple[int, np.ndarray]], e: int, start: int, stop: int
@@ -163,7 +160,9 @@ def replay_episode(envs: Environments, e: int, history: EpisodeHistory,
     `seconds`, or if it ends at another step than it did.
     """
     if history.actions is None:
-        raise too_long(e)
+        raise EnvError(f"environment {e} was interrupted in an episode that is too long to be"
+                       " replayed: this run cannot go on. An interrupt never reaches a worker"
+                       " process", (Set(num_workers=1), "raise replay_limit"))
     begun, total, first = time.monotonic(), 0.0, envs.new_episode(e, history.first_number)
     last = None, envs.begin_episode(e, first._replace(start=history.first_start))
     for step, action in enumerate(to_env(history.actions), history.first_start + 1):
@@ -180,13 +179,6 @@ def replay_episode(envs: Environments, e: int, history: EpisodeHistory,
     if (envs.running[e].number, envs.running[e].start) != history[:2]:
         raise envs.fault(e, "step()", ValueError("in its replay the episode ended at another step"))
     return last, total
-
-
-def too_long(e: int) -> EnvError:
-    """The error for an episode that was interrupted after more steps than the log keeps."""
-    return EnvError(f"environment {e} was interrupted in an episode that is too long to be"
-                    " replayed: this run cannot go on. An interrupt never reaches a worker process",
-                    (Set(num_workers=1), "raise replay_limit"))
 
 
 def begin_episodes(envs: Any, resumed: ResumedEpisodes | None, episode: int) -> list[int]:

@@ -11,8 +11,7 @@ episode; if info has "final_obs", those are the observations [e ...] before thes
 are tensors on the device. Arrays of other libraries, such as JAX's, come without a copy by DLPack.
 """
 
-from contextlib import contextmanager
-from typing import Any, Iterator, NamedTuple
+from typing import Any, ContextManager, NamedTuple
 
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -79,18 +78,14 @@ class Simulator(VectorEnv):
             obs, rew, term, trunc, info = self.env.step(act)
             final = info.get("final_obs") if isinstance(info, dict) else None
             return Transition(
-                self._leaves(obs), self._numbers(rew, "rewards").float(),
+                self._leaves(obs), self._tensor(rew, "rewards", (self.num_envs,)).float(),
                 self._flags(term, "terminations"), self._flags(trunc, "truncations"),
                 None if final is None else self._leaves(final))
 
-    @contextmanager
-    def fault_in(self, field: str) -> Iterator[None]:
+    def fault_in(self, field: str) -> ContextManager[None]:
         """Raises an EnvError that names the simulator and `field`."""
-        try:
-            yield
-        except BaseException as error:  # it runs the simulator's own code
-            raise faults.env_error(f"the simulator {self.simulator_name}", field, error,
-                                   "step the simulator alone to see it") from error
+        return faults.fault_in(lambda: f"the simulator {self.simulator_name}", field,
+                               "step the simulator alone to see it")
 
     def _leaves(self, obs: Any) -> list[Tensor]:
         return [self._stored(stored, start, stored.leaf.of(obs))
@@ -103,11 +98,8 @@ class Simulator(VectorEnv):
             raise ValueError(f"the {stored.leaf} is {x.dtype}, which {stored.dtype} does not keep")
         return x if start is None else x - start
 
-    def _numbers(self, value: Any, what: str) -> Tensor:
-        return self._tensor(value, what, (self.num_envs,))
-
     def _flags(self, value: Any, what: str) -> Tensor:
-        if (x := self._numbers(value, what)).is_floating_point():
+        if (x := self._tensor(value, what, (self.num_envs,))).is_floating_point():
             raise ValueError(f"the {what} are {x.dtype}, not bool")
         return x.bool()
 

@@ -325,10 +325,11 @@ def game(**other):
 @pytest.mark.parametrize("env, settings, what", [
     (Quick, {"end_on_life_loss": True}, "is for preprocessing=atari"),
     (NoGame, ATARI, "games of the Arcade Learning Environment, .* but NoGame"),
-    (Spaceless, ATARI, "but Spaceless has the observation space None and the action space None"),
+    (Spaceless, ATARI, "but Spaceless has observations of the space None and actions of the space "
+     "None"),
     (game(observation_space=Box(np.zeros(9), np.arange(9.0), dtype=np.float64)), ATARI,
-     r"space Box\(9,\) float64 from 0.0 to 8.0 and the action space Discrete\(4\)"),
-    (Game, ATARI, "Game skips frames itself: its frameskip is 4"),
+     r"space Box\(9,\) float64 from 0.0 to 8.0 and actions of the space Discrete\(4\)"),
+    (Game, ATARI, "Game skips 4 frames itself"),
     (Game, {"frame_skip": 2}, "Game skips 4 frames itself"),
     (game(_frameskip=(2, 5)), {"frame_skip": 2}, r"skips \(2, 5\) frames itself"),
     (lambda: MaxAndSkipObservation(Quick(), 3), {"frame_skip": 2}, "skips 3 frames itself"),

@@ -23,7 +23,7 @@ from fastppo.build.given_settings import config_for
 from fastppo.config import Config
 from fastppo.envs.atari import NOOP
 from fastppo.envs.images import ImageOptions, ImageView
-from fastppo.envs.make import FASTER, make_factory, wrapping
+from fastppo.envs.make import FASTER, make_factory
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError, EnvError
 from fastppo.machine import kernels
@@ -273,10 +273,10 @@ def test_a_process_that_preprocesses_images_imports_neither_torch_nor_opencv():
     (RGB, {"resize": "0x84"}, "resize is"), (RGB, {"resize": 10_000}, "from 1 to 9,999"),
     (RGB, {"frame_skip": 0}, "frame_skip is 0"), (RGB, {"grayscale": 2}, "grayscale is 2"),
     (RGB, {"resize": 84, "preprocessing": "atari"}, "preprocessing=atari is for games of the"),
-    (RGB, {"fire_on_reset": False}, "fix: leave fire_on_reset out$"),
+    (RGB, {"fire_on_reset": False}, "is for preprocessing=atari\n  fix: fire_on_reset=True$"),
     (RGB, {"noop_max": -1}, "noop_max is -1, but must be a whole number from 0 to 1000"),
     (RGB, {"grayscale": True, "resize": 9, "vec": "native"}, r"not from .*fix: vec=.workers.$"),
-    (RGB, {"end_on_life_loss": True}, "fix: leave end_on_life_loss out$")])
+    (RGB, {"end_on_life_loss": True}, "fix: end_on_life_loss=False$")])
 def test_what_cannot_be_preprocessed_is_refused_with_a_fix(trainer, space, settings, said):
     with pytest.raises(ConfigError, match=f"(?s){said}") as caught:
         trainer(lambda: Picture(space), **settings)
@@ -321,14 +321,12 @@ def test_an_mlp_on_images_is_a_warning_of_its_cost(trainer, caplog):
 @NEEDS_ALE
 @pytest.mark.parametrize("settings, fix", [
     ({"frame_skip": 4, "preset": "none"}, "leave --frame_skip out"),
-    ({"preset": "none", "end_on_life_loss": True}, "--preprocessing=atari"),
-    ({"preprocessing": "none"}, "--preprocessing=atari; or --preset=none"
-     " --end_on_life_loss=False"),
-    ({"preset": "none", "noop_max": 3}, "--preprocessing=atari")])
-def test_a_game_that_skips_frames_already_is_refused_before_torch_is_imported(settings, fix):
-    config = config_for("ALE/Pong-v5", settings)
+    ({"preset": "none", "end_on_life_loss": True}, "--end_on_life_loss=False"),
+    ({"preprocessing": "none"}, "--end_on_life_loss=False"),
+    ({"preset": "none", "noop_max": 3}, "--noop_max=30")])
+def test_a_game_that_skips_frames_already_is_refused(trainer, settings, fix):
     with pytest.raises(ConfigError) as caught:
-        make_factory("ALE/Pong-v5", **wrapping(vars(config)))
+        trainer("ALE/Pong-v5", **{"preset": "auto", **settings})
     assert caught.value.shell.endswith(f"fix: {fix}")
 
 
@@ -355,8 +353,8 @@ def wrapped_pong():
 @pytest.mark.parametrize("settings, what", [
     ({"frame_skip": 4}, "but wrapped_pong skips 4 frames itself\n"
      "  fix: leave --frame_skip out"),
-    ({"preset": "atari"}, "and the action space Discrete(6)\n"
-     "  fix: --preprocessing=none --end_on_life_loss=False")])
+    ({"preset": "atari"}, "but wrapped_pong skips 4 frames itself\n"
+     "  fix: make it with a frameskip of 1")])
 def test_a_game_with_preprocessing_of_its_own_is_not_preprocessed_again(trainer, settings, what):
     pytest.importorskip("cv2")
     with pytest.raises(ConfigError) as caught:
@@ -369,7 +367,7 @@ def test_a_game_with_preprocessing_of_its_own_is_not_preprocessed_again(trainer,
 def test_a_native_game_is_not_sent_to_workers_where_its_frame_skip_is_refused(trainer):
     with pytest.raises(ConfigError) as caught:
         trainer("ALE/Pong-v5", vec="native", frame_skip=4)
-    assert caught.value.shell.endswith("fix: --frame_skip=none")
+    assert caught.value.shell.endswith("fix: leave --frame_skip out")
     assert trainer("ALE/Pong-v5", vec="native").config.model == "cnn"
 
 

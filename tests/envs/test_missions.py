@@ -8,7 +8,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 from fastppo import PPO, load
-from fastppo.envs.env_hints import is_registered, registering_package
+from fastppo.envs.families import is_registered, registering_package
 from fastppo.envs.make import make_envs, make_factory
 from fastppo.envs.wrappers import (
     BABYAI_LONGEST,

@@ -375,7 +375,7 @@ def test_a_callable_that_gives_no_environment_is_a_setting_that_is_wrong(trainer
     with pytest.raises(
             ConfigError, match="^os:getcwd did not return a gymnasium.Env, but str\n  f"):
         trainer("os:getcwd")
-    with pytest.raises(ConfigError, match="math:sin takes .*missing a required argument.*\n  fix"):
+    with pytest.raises(ConfigError, match="math:sin cannot be made .*takes exactly one.*\n  fix"):
         trainer("math:sin")
 
 
@@ -557,7 +557,7 @@ ZERO = np.zeros(2, np.float32)
 
 
 @pytest.mark.parametrize("make, what, fix", [
-    (lambda: Pair(reset=ZERO), "the info is float32, not a dict",
+    (lambda: Pair(reset=ZERO), "the observation has shape (), its space (2,)",
      " must take "),
     (lambda: Pair(step=({}, 1.0, False, False, {})), "the observation is dict, not an array",
      " must take "),

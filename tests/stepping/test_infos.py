@@ -75,7 +75,7 @@ def test_a_slot_tells_what_ended_last_by_step_and_environment():
     ends.write(slot[0])
     assert read_infos({"infos": slot}) == {
         (t, 3): {"x": t / 7, "y": -1.0} for t in range(5, EPISODE_WINDOW + 5)}
-    ends.clear()
+    ends.scalars = {}
     ends.write(slot[0])
     assert read_infos({"infos": slot}) == {}
 
