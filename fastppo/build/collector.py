@@ -28,30 +28,31 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     rules = EpisodeRules(config.replay_timeout, config.nan_policy == "reset_env", {})
     boundaries = Boundaries(arena, ReturnScaling(config.num_envs), log)
     collector = Collector(arena, policy, config, boundaries)
-    groups = groups_of(config, ranks) if vector is None else [range(config.num_envs)]
+    groups = [range(config.num_envs)]
+    if vector is None:
+        first = ranks.first(config.num_envs)
+        groups = env_groups(ranks.last(config.num_envs) - first, first)
+    else:
+        from fastppo.build.vector_collector import attached_simulator
+        if attached_simulator(collector, vector):
+            return collector
     plan = policy_plan(policy, learner.flat) if config.acting == "local" else None
-    central = central_actor(arena, policy, groups, config) if plan is None else None
+    central = None if plan else central_actor(arena, policy, groups, config)
     if config.num_workers:
         from fastppo.build.worker_collector import start_workers
         start_workers(collector, source, learner, ranks, groups, plan, central, rules)
-        return collector
-    actor = central or LocalActor(arena, 0, config.num_envs, plan, policy.observer.layout,
-                                  policy.actions, config.seed)
-    if vector is not None:
-        from fastppo.build.vector_collector import attach_vector
-        attach_vector(collector, vector, actor)
-        return collector
-    collector.vec = Serial(source.factories, views, actor, config.seed,
-                           groups=groups if central else (), rules=rules, log=log)
+    else:
+        actor = central or LocalActor(arena, 0, config.num_envs, plan, policy.observer.layout,
+                                      policy.actions, config.seed)
+        if vector is not None:
+            from fastppo.stepping.native_vector import NativeVector
+            collector.vec = NativeVector(vector, arena, actor, config.seed)
+        else:
+            collector.vec = Serial(source.factories, views, actor, config.seed,
+                                   groups=groups if central else (), rules=rules, log=log)
     if central:
         central.attach(collector)
     return collector
-
-
-def groups_of(config: Config, ranks: Ranks) -> list[range]:
-    """The groups of the environments of a rank, see env_groups."""
-    first, last = (end(config.num_envs) for end in (ranks.first, ranks.last))
-    return [range(first + group.start, first + group.stop) for group in env_groups(last - first)]
 
 
 def central_actor(arena: Arena, policy: Policy, groups: Sequence[range], config: Config
