@@ -9,7 +9,7 @@ A field knows all that other modules must know about it, see `setting`; they ask
 
 import functools
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fastppo.errors import ConfigError
 from fastppo.settings import value_rules as rules
@@ -17,7 +17,7 @@ from fastppo.settings.aliases import unknown_names
 from fastppo.settings.fixes import Set
 from fastppo.settings.presets import preset_of
 from fastppo.settings.schedules import Scheduled
-from fastppo.settings.values import LOGGERS, plain_value
+from fastppo.settings.values import Logger, plain_value
 
 
 def setting(default: Any, facts: str = "", **more: Any) -> Any:
@@ -314,8 +314,8 @@ class Config:
     video_interval: int | None = setting(None, "resumable")
     """Environment steps between videos of an episode during training, of at most 1,000 frames, in
     the folder videos/ of the run; none: no videos"""
-    logger: tuple[Literal["tensorboard", "trackio", "wandb"], ...] | str | None = setting(
-        None, "basic resumable of_rank", rule=rules.names(LOGGERS))
+    logger: tuple[Logger, ...] | str | None = setting(
+        None, "basic resumable of_rank", rule=rules.names(get_args(Logger)))
     """Programs that metrics are sent to, one or several, beside the CSV file of the command;
     tensorboard needs run_dir, which the command always has"""
     wandb_project: str = setting("fastppo", "resumable")

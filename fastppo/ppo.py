@@ -78,7 +78,7 @@ class PPO(Run):
         """Trains on a rollout; returns the losses as floats, means over minibatches."""
         self.check_open()
         if rollout is not self.rollout or self.progress.iteration < 2:
-            check_rollout(rollout, self.policy, self.progress.iteration)
+            check_rollout(self, rollout)
         stats = None
         while stats is None:
             with self.clock("update"), restarted_on_fault(self), torch_threads(

@@ -18,17 +18,20 @@ from fastppo.spaces.leaves import leaves, tree_map
 log = logging.getLogger("fastppo")
 
 
-def check_rollout(rollout: Rollout, policy: Policy, iterations: int) -> None:
-    """Raises InputError if `rollout` is not one of this trainer, or `iterations` is 0.
+def check_rollout(ppo, rollout: Rollout) -> None:
+    """Raises InputError if `rollout` is not one of `ppo`; warns of the observations in its first.
 
     Its fields must have the shapes and dtypes of the policy's spaces, and be on the CPU or on the
     device of the policy.
     """
-    fix = "ppo.update(ppo.collect())"
+    policy, fix = ppo.policy, "ppo.update(ppo.collect())"
     if not isinstance(rollout, Rollout):
         raise InputError(f"update was given {type(rollout).__name__}, not a Rollout", fix)
-    if not iterations:
+    if not ppo.progress.iteration:
         raise InputError("update was given a rollout before this trainer has collected one", fix)
+    if rollout is ppo.rollout:
+        warn_of_observations(rollout, policy)
+        return
     axes = getattr(rollout.raw, "shape", ())
     spec = rollout_spec(policy, *(axes if len(axes) == 2 else (0, 0)))
     wanted = as_rollout({name: np.empty(shape, dtype) for name, (dtype, shape) in spec.items()},
@@ -39,8 +42,6 @@ def check_rollout(rollout: Rollout, policy: Policy, iterations: int) -> None:
         if x != expected:
             raise InputError(f"the {name} of this rollout is {x}, where this trainer's is"
                              f" {expected}", fix)
-    if iterations == 1:
-        warn_of_observations(rollout, policy)
 
 
 def warn_of_observations(rollout: Rollout, policy: Policy) -> None:

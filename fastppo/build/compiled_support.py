@@ -93,6 +93,7 @@ def needing_torch(part: str) -> list[str]:
 
 def changed_setting(config: Config, names: Iterable[str]) -> str:
     """The first of some settings without its default, as name=value; "" if all have it."""
-    name = first_changed(config, names)
-    value = getattr(config, name, None)
-    return f"your own {name}" if callable(value) else f"{name}={format_value(value)}" * bool(name)
+    if not (name := first_changed(config, names)):
+        return ""
+    value = getattr(config, name)
+    return f"your own {name}" if callable(value) else f"{name}={format_value(value)}"

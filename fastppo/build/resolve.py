@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from gymnasium.vector.utils import batch_space
 
 from fastppo.build.compiled_support import (
     unsupported_in_acting,
@@ -119,10 +118,6 @@ def _model(config: Config, seen: ObservationLayout) -> Any:
             log.warning("model=mlp was chosen, because model=cnn is for images of %dx%d or larger,"
                         " and the largest here is %s\n  fix: model=%s", *[IMAGE_MODELS["cnn"]] * 2,
                         "x".join(map(str, largest_image(seen))), fitting[0])
-        elif not for_images and seen.is_box and len(seen.space.shape) == 2 and "cnn" in models_for(
-                ObservationLayout(batch_space(seen.space, 1), seen.act_space)):
-            log.warning("model=mlp was chosen, because a Box with two axes is an image only if it"
-                        " is of uint8\n  fix: frame_stack=4, or an axis of channels")
         return "cnn" if for_images else "mlp"
     if config.model == "mlp" and for_images:
         log.warning("model=mlp takes images as %s separate numbers, and does not know which pixels"

@@ -140,9 +140,8 @@ class EpisodeMetrics:
         self.ended = [(t, *one[:2]) for (t, *_), one in zip(games, last)]
         names = dict.fromkeys([*self.state.names, *(name for *_, info in last for name in info)])
         self.state = RecentEpisodes(iteration, (*self.state.recent, *last)[-EPISODE_WINDOW:],
-                                    self.count + len(rows),
-                                    tuple(names)[:MAX_INFO_KEYS],
-                                    self.state.discarded)
+                                    self.state.count + len(rows),
+                                    tuple(names)[:MAX_INFO_KEYS], self.state.discarded)
 
     def stats(self) -> dict[str, float]:
         """Means over the last episodes, of an info over those that have it; {} before the first."""

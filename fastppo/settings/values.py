@@ -3,9 +3,9 @@
 import math
 import re
 from decimal import Decimal
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
-LOGGERS = "tensorboard", "trackio", "wandb"  # packages that metrics can be sent to
+Logger = Literal["tensorboard", "trackio", "wandb"]  # packages that metrics can be sent to
 POWERS = {"k": 3, "m": 6, "g": 9}
 SWITCHES = {"true": True, "yes": True, "on": True, "1": True,
             "false": False, "no": False, "off": False, "0": False}
