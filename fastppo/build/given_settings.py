@@ -4,7 +4,6 @@ Nothing here imports torch: what is wrong is said before that.
 """
 
 import json
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,8 +101,7 @@ def resumed_settings(path: Path, stored: dict[str, Any], code: list[str], env: A
                if value not in (None, "auto") or name in free and name != "device"}
     if is_preset_file(changes.get("preset")):
         del changes["preset"]
-    known = {field.name for field in fields(Config)}
-    stored = {name: value for name, value in stored.items() if name in known}
+    stored = {name: value for name, value in stored.items() if name in Config.__match_args__}
     name = stored["env_name"]
     if env is None and "env_name" not in changes:
         check_registered(name, path)
