@@ -17,6 +17,8 @@
     `- ClosedError        something used after close()
 """
 
+import errno
+import sys
 import traceback
 from contextlib import contextmanager
 from typing import Iterator, NamedTuple
@@ -24,6 +26,7 @@ from typing import Iterator, NamedTuple
 from fastppo.settings.fixes import Fix, fix_text
 
 MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
+PATH_ERRORS = errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP
 
 
 class Error(Exception):
@@ -102,10 +105,19 @@ class PathError(CheckpointError):
 
 @contextmanager
 def path_errors() -> Iterator[None]:
-    """Raises PathError for a path that is too long for a file, or may not be looked at."""
+    """Raises PathError for a path that is too long for a file, or may not be looked at.
+
+    An exception of other code than fastppo's, such as an environment's, stays as it is.
+    """
     try:
         yield
     except OSError as error:
+        modules = [frame.f_globals.get("__name__", "").partition(".")[0]
+                   for frame, _ in traceback.walk_tb(error.__traceback__)]
+        others = [name for name in modules if name not in sys.stdlib_module_names]
+        ours = others[-1:] == ["fastppo"] and error.filename is not None
+        if not ours or error.errno not in PATH_ERRORS:
+            raise
         raise PathError(f"the path {error.filename} cannot be used: {error.strerror}",
                         "give a shorter path, or one that you may read") from error
 

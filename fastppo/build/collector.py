@@ -2,6 +2,8 @@
 
 from typing import Sequence
 
+from gymnasium.vector import VectorEnv
+
 from fastppo.build.arena_layout import env_groups
 from fastppo.collect import Collector
 from fastppo.config import Config
@@ -32,10 +34,8 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     if vector is None:
         first = ranks.first(config.num_envs)
         groups = env_groups(ranks.last(config.num_envs) - first, first)
-    else:
-        from fastppo.build.vector_collector import attached_simulator
-        if attached_simulator(collector, vector):
-            return collector
+    elif attached_simulator(collector, vector):
+        return collector
     plan = policy_plan(policy, learner.flat) if config.acting == "local" else None
     central = None if plan else central_actor(arena, policy, groups, config)
     if config.num_workers:
@@ -62,3 +62,16 @@ def central_actor(arena: Arena, policy: Policy, groups: Sequence[range], config:
         return CentralActor(arena, policy, groups, config.seed)
     from fastppo.learners.device_actor import DeviceActor
     return DeviceActor(arena, policy, groups, config.seed)
+
+
+def attached_simulator(collector: Collector, env: VectorEnv) -> bool:
+    """Makes `collector` step `env` if that is a simulator, whose rollout stays on its device."""
+    from fastppo.stepping.simulator import Simulator
+    if not isinstance(env, Simulator):
+        return False
+    from fastppo.stepping.device_vector import DeviceVector
+    policy, seed = collector.policy, collector.config.seed
+    collector.vec = vec = DeviceVector(env, collector.arena, policy, seed)
+    collector.rollout = collector.rollout._replace(
+        obs=policy.observer.layout.structure(vec.columns.obs), act=vec.columns.act)
+    return True

@@ -16,7 +16,7 @@ from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.display.notes import note, printed_warnings
 from fastppo.display.status_line import show_status
 from fastppo.display.stdout_guard import guarded_stdout
-from fastppo.errors import USAGE_ERRORS, ConfigError, Error, RankError
+from fastppo.errors import USAGE_ERRORS, ConfigError, Error, RankError, path_errors
 from fastppo.machine import child_env
 from fastppo.machine.installation import missing_packages_fix
 from fastppo.machine.ranks import is_first_to_tell, rank_count, rank_of_process
@@ -47,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             printed_warnings(not rank_of_process()):
         try:
             verb, rest = choose_verb([word for word in words if word != DEBUG])
-            verb(rest, interrupts)
+            with path_errors():
+                verb(rest, interrupts)
         except Stop:
             raise SystemExit(128 + interrupts.signum) from None
         except Error as error:

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fastppo import PPO, load
-from fastppo.errors import CheckpointError, ConfigError, PathError
+from fastppo.errors import CheckpointError, ConfigError, PathError, path_errors
 from fastppo.files import checkpoint
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import policy_at
@@ -172,7 +172,9 @@ def test_a_name_that_no_file_can_have_is_an_error_of_ours(name, why, tmp_path, m
         PPO(env, run_dir=name, **TINY)
 
 
-def test_a_path_that_is_too_long_for_a_file_is_an_error_of_ours(tmp_path):
+def test_an_exception_of_other_code_is_no_error_of_ours(tmp_path):
+    with pytest.raises(PermissionError), path_errors():
+        raise PermissionError(errno.EACCES, "Permission denied", "/secret")
     with pytest.raises(PathError, match="cannot be used"):
         policy_at(tmp_path / ("x" * 300))
 
