@@ -9,7 +9,7 @@ A field knows all that other modules must know about it, see `setting`; they ask
 
 import functools
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Mapping
+from typing import Any, Literal
 
 from fastppo.errors import ConfigError
 from fastppo.settings import value_rules as rules
@@ -349,28 +349,27 @@ class Config:
     def __post_init__(self):
         for one in fields(self):
             object.__setattr__(self, one.name, plain_value(getattr(self, one.name), one.type))
-        defaults = {"progress": "lines"} | preset_of(str(self.env_name), str(self.preset))
         for name, (is_valid, wanted) in RULES.items():
-            value, default = getattr(self, name), default_of(name)
-            if not (value is default is None or is_valid(value)):
+            value = getattr(self, name)
+            if not (value is default_of(name) is None or is_valid(value)):
                 raise ConfigError(f"{name} is {value!r}, but must be {wanted}",
-                                  Set(**{name: defaults.get(name, default)}))
+                                  Set(**{name: self._usual(name)}))
         if self.num_minibatches > (rows := self.num_envs * self.num_steps):
             raise ConfigError(f"num_minibatches {self.num_minibatches} is more than the {rows} rows"
                               f" of num_envs {self.num_envs} x num_steps {self.num_steps}",
-                              Set(num_minibatches=min(rows, defaults.get("num_minibatches", 32))))
+                              Set(num_minibatches=min(rows, self._usual("num_minibatches"))))
+
+    def _usual(self, name: str) -> Any:
+        """The value of the preset, or else the default."""
+        usual = {"progress": "lines"} | preset_of(str(self.env_name), str(self.preset))
+        return usual.get(name, default_of(name))
 
     def __new__(cls, *_, **given):
-        check_names(given)
+        if wrong := [name for name in given if name not in cls.__match_args__]:
+            raise ConfigError(*unknown_names("there is no setting", wrong, cls.__match_args__, ""))
         return super().__new__(cls)
 
     replace = replace  # config.replace(**changes) is a Config with some fields changed
-
-
-def check_names(given: Mapping[str, Any]) -> None:
-    """Raises ConfigError for all names that are no fields of Config, with ours for each."""
-    if wrong := [name for name in given if name not in Config.__match_args__]:
-        raise ConfigError(*unknown_names("there is no setting", wrong, Config.__match_args__, ""))
 
 
 def default_of(name: str) -> Any:

@@ -40,15 +40,12 @@ class Error(Exception):
         super().__init__(what, fix)
 
     def __str__(self) -> str:
-        return self._text(shell=False)
+        return f"{self.what}\n  fix: {fix_text(self.fix, False)}" if self.fix else self.what
 
     @property
     def shell(self) -> str:
         """The text with the fix as it is typed on a command line."""
-        return self._text(shell=True)
-
-    def _text(self, shell: bool) -> str:
-        return f"{self.what}\n  fix: {fix_text(self.fix, shell)}" if self.fix else self.what
+        return f"{self.what}\n  fix: {fix_text(self.fix, True)}" if self.fix else self.what
 
 
 def truncate_text(text: str, limit: int) -> str:

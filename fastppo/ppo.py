@@ -6,11 +6,11 @@
 """
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from fastppo.build.check_rollout import check_rollout
-from fastppo.build.given_settings import one_environment
 from fastppo.collect import Collector, Progress, Rollout
 from fastppo.config import Config
 from fastppo.errors import ClosedError, UnknownNameError
@@ -46,10 +46,8 @@ class PPO(Run):
     hooks: Hooks  # the callbacks of the `learn` that runs
     total: int  # the step at which `learn` ends
     ranks: Any  # machine.ranks.Ranks: the processes that torchrun has started
+    made: ExitStack  # closes all of them, the last first
     tf32: bool | None  # products of a GPU; None on the CPU
-
-    def __init__(self, *env, checkpoint=None, init_from=None, **settings):
-        super().__init__(one_environment(env, settings), settings, checkpoint, init_from)
 
     def learn(self, total_steps: int | None = None, callbacks: Callbacks = (), **others) -> Self:
         """Trains until `step` reaches `total_steps` (default: the Config's), in whole iterations.
@@ -80,7 +78,7 @@ class PPO(Run):
         """Trains on a rollout; returns the losses as floats, means over minibatches."""
         self.check_open()
         if rollout is not self.rollout or self.progress.iteration < 2:
-            check_rollout(rollout, self.policy, self.progress.iteration)
+            check_rollout(self, rollout)
         stats = None
         while stats is None:
             with self.clock("update"), restarted_on_fault(self), torch_threads(
@@ -147,7 +145,7 @@ class PPO(Run):
     def close(self) -> None:
         """Stops the workers and closes the sinks; a second call does nothing."""
         self.closed = True
-        super().close()
+        self.made.close()
 
     def check_open(self) -> None:
         """Raises ClosedError after close(), and Error for a callback: `learn` is running."""

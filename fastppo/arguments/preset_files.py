@@ -21,17 +21,11 @@ from fastppo.machine.file_access import read_json, read_text
 from fastppo.settings.aliases import unknown_names
 from fastppo.settings.file_names import CONFIG_FILE
 from fastppo.settings.fixes import Omit, Set, fix_text
-from fastppo.settings.presets import PRESETS, preset_of
+from fastppo.settings.presets import PRESETS, is_preset_file, preset_of
 from fastppo.settings.spelling import closest
 
-FILE_ENDINGS = ".toml", ".json"
 OF_A_RUN = having("of_run")  # which a run's config.json has, and a preset does not decide
 RESOLVED = "resolved"  # the source of a setting that was none or auto
-
-
-def is_preset_file(preset: Any) -> bool:
-    """True if the value of the setting `preset` is the name of a file."""
-    return str(preset).endswith(FILE_ENDINGS)
 
 
 def preset_settings(env_name: str, preset: str) -> dict[str, Any]:

@@ -8,38 +8,29 @@ from fastppo.update.flat_parameters import trained_parameters
 
 
 def make_arena(config: Config, policy: Policy) -> Arena:
-    """The shared memory of a run; ConfigError if there is too little."""
-    arena = Arena(arena_spec(config, policy))
-    arena["stacks"].fill(0)  # workers check these numbers before the first rollout
-    return arena
+    """The shared memory of a run; ConfigError if there is too little.
 
-
-def arena_spec(config: Config, policy: Policy) -> Spec:
-    """The arrays of a run: rollout, parameters, snapshot of the moments, cells, shards."""
+    It has the rollout, the parameters, a snapshot of the moments, cells and shards. Frames of
+    images that we stack are each stored once.
+    """
     moments = ("<f4", (len(policy.observer.shift),))
     params = sum(x.numel() for x in trained_parameters(policy))
-    frames = frames_stored_once(config, policy)
-    return {
-        **rollout_spec(policy, config.num_steps, config.num_envs, frames),
+    once = (config.vec not in ("native", "envpool") and config.frame_stack > 1
+            and policy.observer.layout.is_box and policy.observer.encoding.images)
+    workers: Spec = {}
+    if config.num_workers:
+        from fastppo.workers.protocol import protocol_spec
+        from fastppo.workers.update_helper import shards_spec
+        if shares_update(config, policy):
+            workers = shards_spec(params, config.num_envs * config.num_steps)
+        workers |= protocol_spec(config.num_workers, len(env_groups(config.num_envs)))
+    arena = Arena({
+        **rollout_spec(policy, config.num_steps, config.num_envs,
+                       config.frame_stack if once else 0),
         "params": ("<f4", (params,)), "mean": moments, "scale": moments,
-        **infos_spec(config.num_workers),
-        **(workers_spec(config, policy, params) if config.num_workers else {})}
-
-
-def workers_spec(config: Config, policy: Policy, params: int) -> Spec:
-    """The arrays of worker processes: cells, and the shards of a shared update."""
-    from fastppo.workers.protocol import protocol_spec
-    from fastppo.workers.update_helper import shards_spec
-    rows, groups = config.num_envs * config.num_steps, len(env_groups(config.num_envs))
-    return {**(shards_spec(params, rows) if shares_update(config, policy) else {}),
-            **protocol_spec(config.num_workers, groups)}
-
-
-def frames_stored_once(config: Config, policy: Policy) -> int:
-    """The frames of an observation that are each stored once: of images that we stack; else 0."""
-    images = policy.observer.layout.is_box and len(policy.observer.encoding.images)
-    ours = config.vec not in ("native", "envpool") and config.frame_stack > 1
-    return config.frame_stack if images and ours else 0
+        **infos_spec(config.num_workers), **workers})
+    arena["stacks"].fill(0)  # workers check these numbers before the first rollout
+    return arena
 
 
 def rollout_spec(policy: Policy, steps: int, envs: int, stacked: int = 0) -> Spec:
@@ -67,7 +58,9 @@ def shares_update(config: Config, policy: Policy) -> bool:
             and helper_count(config.num_workers) > 0)
 
 
-def env_groups(envs: int) -> list[range]:
-    """Two halves of the environments: inference for one overlaps with steps of the other."""
-    halves = [range(0, envs // 2), range(envs // 2, envs)]
-    return [half for half in halves if half]
+def env_groups(envs: int, first: int = 0) -> list[range]:
+    """Two halves of environments from the `first` on: inference for one overlaps with steps of the
+    other.
+    """
+    middle, end = first + envs // 2, first + envs
+    return [half for half in (range(first, middle), range(middle, end)) if half]

@@ -2,6 +2,8 @@
 
 from typing import Sequence
 
+from gymnasium.vector import VectorEnv
+
 from fastppo.build.arena_layout import env_groups
 from fastppo.collect import Collector
 from fastppo.config import Config
@@ -27,30 +29,29 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     rules = EpisodeRules(config.replay_timeout, config.nan_policy == "reset_env", {})
     boundaries = Boundaries(arena, ReturnScaling(config.num_envs), log)
     collector = Collector(arena, policy, config, boundaries)
-    groups = groups_of(config, ranks) if vector is None else [range(config.num_envs)]
+    groups = [range(config.num_envs)]
+    if vector is None:
+        first = ranks.first(config.num_envs)
+        groups = env_groups(ranks.last(config.num_envs) - first, first)
+    elif attached_simulator(collector, vector):
+        return collector
     plan = policy_plan(policy, learner.flat) if config.acting == "local" else None
-    central = central_actor(arena, policy, groups, config) if plan is None else None
+    central = None if plan else central_actor(arena, policy, groups, config)
     if config.num_workers:
         from fastppo.build.worker_collector import start_workers
         start_workers(collector, source, learner, ranks, groups, plan, central, rules)
-        return collector
-    actor = central or LocalActor(arena, 0, config.num_envs, plan, policy.observer.layout,
-                                  policy.actions, config.seed)
-    if vector is not None:
-        from fastppo.build.vector_collector import attach_vector
-        attach_vector(collector, vector, actor)
-        return collector
-    collector.vec = Serial(source.factories, views, actor, config.seed,
-                           groups=groups if central else (), rules=rules, log=log)
+    else:
+        actor = central or LocalActor(arena, 0, config.num_envs, plan, policy.observer.layout,
+                                      policy.actions, config.seed)
+        if vector is not None:
+            from fastppo.stepping.native_vector import NativeVector
+            collector.vec = NativeVector(vector, arena, actor, config.seed)
+        else:
+            collector.vec = Serial(source.factories, views, actor, config.seed,
+                                   groups=groups if central else (), rules=rules, log=log)
     if central:
         central.attach(collector)
     return collector
-
-
-def groups_of(config: Config, ranks: Ranks) -> list[range]:
-    """The groups of the environments of a rank, see env_groups."""
-    first, last = (end(config.num_envs) for end in (ranks.first, ranks.last))
-    return [range(first + group.start, first + group.stop) for group in env_groups(last - first)]
 
 
 def central_actor(arena: Arena, policy: Policy, groups: Sequence[range], config: Config
@@ -60,3 +61,16 @@ def central_actor(arena: Arena, policy: Policy, groups: Sequence[range], config:
         return CentralActor(arena, policy, groups, config.seed)
     from fastppo.learners.device_actor import DeviceActor
     return DeviceActor(arena, policy, groups, config.seed)
+
+
+def attached_simulator(collector: Collector, env: VectorEnv) -> bool:
+    """Makes `collector` step `env` if that is a simulator, whose rollout stays on its device."""
+    from fastppo.stepping.simulator import Simulator
+    if not isinstance(env, Simulator):
+        return False
+    from fastppo.stepping.device_vector import DeviceVector
+    policy, seed = collector.policy, collector.config.seed
+    collector.vec = vec = DeviceVector(env, collector.arena, policy, seed)
+    collector.rollout = collector.rollout._replace(
+        obs=policy.observer.layout.structure(vec.columns.obs), act=vec.columns.act)
+    return True

@@ -14,8 +14,6 @@ from fastppo.spaces.observations import (
     clamps_normalised_only,
 )
 
-COMPILED_MODELS = "mlp", "cnn"
-
 
 def unsupported_in_acting(config: Config, seen: ObservationLayout) -> str:
     """The first reason for which compiled kernels cannot act, such as rnn=gru; "" for none.
@@ -53,7 +51,7 @@ def _unsupported_network(config: Config) -> str:
     """The first reason of the network's kind; "" for none."""
     if is_user_model(config.model):
         return "your own model"
-    return (unsupported_value(config, model=COMPILED_MODELS, activation=COMPILED_ACTIVATIONS)
+    return (unsupported_value(config, model=("mlp", "cnn"), activation=COMPILED_ACTIVATIONS)
             or changed_setting(config, needing_torch("network")))
 
 
@@ -93,6 +91,7 @@ def needing_torch(part: str) -> list[str]:
 
 def changed_setting(config: Config, names: Iterable[str]) -> str:
     """The first of some settings without its default, as name=value; "" if all have it."""
-    name = first_changed(config, names)
-    value = getattr(config, name, None)
-    return f"your own {name}" if callable(value) else f"{name}={format_value(value)}" * bool(name)
+    if not (name := first_changed(config, names)):
+        return ""
+    value = getattr(config, name)
+    return f"your own {name}" if callable(value) else f"{name}={format_value(value)}"

@@ -3,56 +3,23 @@
 Nothing here imports torch: what is wrong is said before that.
 """
 
-from dataclasses import fields
+import json
 from functools import partial
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any
 
 from gymnasium.vector import VectorEnv
 
-from fastppo.arguments.preset_files import config_over_preset, is_preset_file, preset_settings
 from fastppo.build.rules import check_settings
-from fastppo.config import MODELS, Config, check_names, default_of, having
+from fastppo.config import MODELS, Config, default_of, having
 from fastppo.envs.families import check_registered, is_registered
 from fastppo.envs.make import make_factory
 from fastppo.envs.source import EnvSource, check_agreement, settings_decided_by
-from fastppo.errors import ConfigError, UnknownNameError
+from fastppo.errors import ConfigError
 from fastppo.machine.child_env import without_secrets
-from fastppo.settings.aliases import FOREIGN_NAMES, NEW_TRAINER
 from fastppo.settings.fixes import Omit, Set
+from fastppo.settings.presets import is_preset_file, preset_of
 from fastppo.spaces.observations import ObservationLayout
-
-
-def one_environment(given: Sequence[Any], settings: dict[str, Any]) -> Any:
-    """The environment, `given` alone or the `env` that it takes out of the settings.
-
-    None if there is none; ConfigError for several, and for a policy's name in its place.
-    """
-    given = [*given, *([settings.pop("env")] if "env" in settings else [])]
-    if any(isinstance(x, Config) for x in (*given, *settings.values())):
-        name = next((f'.replace(env_name="{x}")' for x in given if isinstance(x, str)), "")
-        raise ConfigError("PPO takes settings by name, and no Config", f"PPO(**vars(config{name}))")
-    env = given[0] if given else None
-    if len(given) > 1 or isinstance(env, str) and env.endswith("Policy"):
-        raise ConfigError("PPO takes an environment, then settings by name",
-                          'PPO("CartPole-v1", model="mlp")')
-    return env
-
-
-def check_assignment(name: str) -> None:
-    """Raises UnknownNameError if `name`, which a script sets on a trainer, is that of a setting."""
-    if name in FOREIGN_NAMES or name in Config.__match_args__:
-        raise UnknownNameError(f"{name} of a trainer cannot be set: settings are for a whole run,"
-                               " in which lr, clip_range and entropy_coef may follow a schedule",
-                               NEW_TRAINER)
-
-
-def make_source(env: Any, config: Config) -> EnvSource:
-    """The environments of a run: `env`'s, or one vector environment if `vec` asks for it."""
-    if config.vec not in ("native", "envpool") or isinstance(env, VectorEnv):
-        return EnvSource(env, config)
-    from fastppo.envs.vector_source import VectorEnvSource
-    return VectorEnvSource(env, config)
 
 
 def checked_source(env: Any, settings: dict[str, Any]) -> EnvSource:
@@ -60,7 +27,10 @@ def checked_source(env: Any, settings: dict[str, Any]) -> EnvSource:
 
     Raises ConfigError or SpaceError if they do not. The one place that asks for rules.py.
     """
-    source = make_source(env, config_for(env, settings))
+    config, kind = config_for(env, settings), EnvSource
+    if config.vec in ("native", "envpool") and not isinstance(env, VectorEnv):
+        from fastppo.envs.vector_source import VectorEnvSource as kind
+    source = kind(env, config)
     try:
         if source.config.eval_env is not None:
             make_factory(source.config.eval_env, setting="eval_env")
@@ -73,7 +43,6 @@ def checked_source(env: Any, settings: dict[str, Any]) -> EnvSource:
 
 def config_for(env: Any, given: dict[str, Any]) -> Config:
     """The Config for `env`: the settings `given`, then its preset's, then the defaults."""
-    check_names(given)
     given = {name: value for name, value in given.items()
              if name not in having("by_preset") or value != "auto"}
     if given.get("device") is not None:
@@ -86,8 +55,12 @@ def config_for(env: Any, given: dict[str, Any]) -> Config:
     if given.get("env_name", name) != name:
         raise ConfigError(f"PPO was given {name} and env_name={given['env_name']!r}: only one of"
                           " them can be trained on", Omit("env_name"))
-    config = config_over_preset(preset_settings(str(name), given.get("preset", "auto")),
-                                given | {"env_name": name})
+    preset, given = given.get("preset", "auto"), given | {"env_name": name}
+    if preset == "auto":
+        config = Config(**preset_of(str(name)) | given)
+    else:
+        from fastppo.arguments.preset_files import config_over_preset, preset_settings
+        config = config_over_preset(preset_settings(str(name), preset), given)
     if (config.env_kwargs or {}).get("render_mode"):  # it would open a window
         raise ConfigError("env_kwargs has a render_mode, but environments are not rendered in"
                           " training", "leave render_mode out; to watch a policy: the verb play, or"
@@ -127,8 +100,7 @@ def resumed_settings(path: Path, stored: dict[str, Any], code: list[str], env: A
                if value not in (None, "auto") or name in free and name != "device"}
     if is_preset_file(changes.get("preset")):
         del changes["preset"]
-    known = {field.name for field in fields(Config)}
-    stored = {name: value for name, value in stored.items() if name in known}
+    stored = {name: value for name, value in stored.items() if name in Config.__match_args__}
     name = stored["env_name"]
     if env is None and "env_name" not in changes:
         check_registered(name, path)
@@ -167,6 +139,4 @@ def given_again(ppo) -> dict[str, str]:
 
 def plain(value: Any) -> Any:
     """`value` as JSON gives it back: lists in place of tuples."""
-    if isinstance(value, dict):
-        return {key: plain(part) for key, part in value.items()}
-    return [plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+    return json.loads(json.dumps(value, default=repr))

@@ -25,7 +25,14 @@ log = logging.getLogger("fastppo")
 def make_learner(policy: Policy, config: Config, arena: Arena, ranks: Ranks) -> Learner:
     """The learner that a resolved Config describes, with its optional parts attached."""
     coefficients_at(config, 1.0)  # a schedule of the user's that fails is an error now, not later
-    flat = make_flat_parameters(policy, arena)
+    observer, place = policy.observer, None
+    if observer.count.device.type == "cpu":  # they and the normaliser's snapshot are the arena's
+        place = torch.from_numpy(arena["params"])
+        for name, buffer in (("mean", "shift"), ("scale", "scale")):
+            shared = torch.from_numpy(arena[name])
+            shared.copy_(getattr(observer, buffer))
+            setattr(observer, buffer, shared)
+    flat = FlatParameters(policy, place)
     if is_user_model(config.model) or callable(config.optimizer) or callable(config.loss):
         flat.alone = False
         try_update(policy, config, flat)
@@ -103,15 +110,3 @@ def learner_class(config: Config) -> type[Learner]:
             f"the loss {config.loss!r} is a class, but no subclass of fastppo.learner.Learner",
             "give a function (fresh, batch, coefficients) -> (loss, statistics)")
     return config.loss
-
-
-def make_flat_parameters(policy: Policy, arena: Arena) -> FlatParameters:
-    """The parameters as one vector; on the CPU it and the normaliser's snapshot are the arena's."""
-    observer = policy.observer
-    if observer.count.device.type != "cpu":
-        return FlatParameters(policy)
-    for name, buffer in (("mean", "shift"), ("scale", "scale")):
-        place = torch.from_numpy(arena[name])
-        place.copy_(getattr(observer, buffer))
-        setattr(observer, buffer, place)
-    return FlatParameters(policy, torch.from_numpy(arena["params"]))

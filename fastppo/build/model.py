@@ -1,25 +1,29 @@
 """Builds the policy of a resolved Config."""
 
 import logging
+from itertools import pairwise
 
 import torch
 from gymnasium.spaces import Space
 from torch import nn
 
 from fastppo.build.compiled_support import is_plain_mlp
-from fastppo.build.network_size import check_network_size
 from fastppo.build.rules import is_user_model
-from fastppo.config import Config
-from fastppo.machine import kernels
+from fastppo.config import IMAGE_MODELS, Config
+from fastppo.errors import ConfigError
+from fastppo.machine import kernels, limits
 from fastppo.machine.kernels import Purpose
 from fastppo.networks.encoders import make_encoder
-from fastppo.networks.heads import make_head
+from fastppo.networks.heads import least_outputs, make_head
 from fastppo.networks.mlp import MLP, ActorCritic
 from fastppo.networks.torch_state import default_torch, seeded_rng, torch_threads
 from fastppo.policy import Policy
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
 log = logging.getLogger("fastppo")
+
+# Bytes of a weight: itself, its gradient and Adam's two moments, in float32.
+WEIGHT_BYTES = 16
 
 
 @default_torch()
@@ -92,3 +96,31 @@ def make_network(seen: ObservationLayout, config: Config, generator: torch.Gener
                   for body in dict.fromkeys((actor_body, critic_body))]
         kind, actor_body, critic_body = RecurrentActorCritic, bodies[0], bodies[-1]
     return kind(actor_body, critic_body, head.size, generator, config.sde, final_tanh)
+
+
+def check_network_size(config: Config, seen: ObservationLayout) -> None:
+    """Raises ConfigError if there is too little memory to train a built-in network.
+
+    It is called before the network is built, which takes long where it is large.
+    """
+    encoding = ObservationEncoding(seen)
+    count = least_parameters(config, encoding.size if is_plain_mlp(config) else 0,
+                             least_outputs(seen.act_space))
+    if config.model in IMAGE_MODELS:
+        from fastppo.networks.cnn import dense_weights
+        count += sum(dense_weights(config.model, shape)
+                     for shape in (leaf.image_shape for leaf in encoding.leaves)
+                     if shape and min(shape[1:]) >= IMAGE_MODELS[config.model])
+    if (need := WEIGHT_BYTES * count) > (free := limits.free_memory()):
+        raise ConfigError(f"the network has at least {count:,} parameters and needs"
+                          f" {need >> 20:,} MiB to be trained, but {free >> 20:,} MiB are free",
+                          "use smaller layers, smaller observations (resize) or fewer actions")
+
+
+def least_parameters(config: Config, inputs: int, outputs: int = 0) -> int:
+    """The weights of a built-in network's hidden layers and `outputs`; it has biases, too."""
+    widths, gates = [inputs, *config.hidden_sizes], {"none": 0, "gru": 3, "lstm": 4}[config.rnn]
+    features = config.rnn_size if gates else widths[-1]
+    count = sum(a * b for a, b in pairwise(widths))
+    count += gates * config.rnn_size * (config.rnn_size + widths[-1])
+    return count * (1 if config.shared_critic else 2) + features * outputs

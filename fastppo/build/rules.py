@@ -1,6 +1,6 @@
 """All rules about settings: which exclude or need each other, and what spaces and ranks allow.
 
-A rule is a row (it is broken, what is wrong, fix). A run asks for them once, when it has made its
+A rule yields (what is wrong, fix) if it is broken. A run asks for them once, when it has made its
 environments; what they need is known then, and torch is not imported yet.
 """
 
@@ -18,14 +18,13 @@ from fastppo.spaces.leaves import action_storage, brief_text, leaves, subspaces
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 from fastppo.workers.count import can_start_workers, needs_workers
 
-Rows = Iterable[tuple[Any, str, Fix]]
+Broken = Iterator[tuple[str, Fix]]
 
 
-def check(*rules: Rows) -> None:
+def check(*rules: Broken) -> None:
     """Raises ConfigError for the first rule that is broken."""
-    for broken, what, fix in chain(*rules):
-        if broken:
-            raise ConfigError(what, fix)
+    for what, fix in chain(*rules):
+        raise ConfigError(what, fix)
 
 
 def check_settings(config: Config, seen: ObservationLayout) -> None:
@@ -57,7 +56,7 @@ def normalises_rewards(config: Config) -> bool:
     return config.reward_scale == 1 and not config.clip_rewards if chosen is None else chosen
 
 
-def excluded(config: Config, seen: ObservationLayout) -> Iterator:
+def excluded(config: Config, seen: ObservationLayout) -> Broken:
     """Settings that must have their defaults beside other settings, or with these actions."""
     actions = seen.act_space
     for applies, why, names in (
@@ -72,81 +71,80 @@ def excluded(config: Config, seen: ObservationLayout) -> Iterator:
             (True, f"distribution={config.distribution} has no use for it",
              having("excludes")["distribution"].get(config.distribution, "")),
             (config.sde, "sde explores with a gaussian of its own", "std distribution")):
-        if name := first_changed(config, names.split()):
-            yield applies, f"{name} is {getattr(config, name)!r}, but {why}", Omit(name)
+        if applies and (name := first_changed(config, names.split())):
+            yield f"{name} is {getattr(config, name)!r}, but {why}", Omit(name)
 
 
-def without_effect(config: Config) -> Iterator:
+def without_effect(config: Config) -> Broken:
     """Settings that do nothing without the value of another one that their fields name."""
     values = vars(config) | {"norm_rewards": normalises_rewards(config)}
     for name, (other, *wanted) in having("needs").items():
-        needed = Set(**{other: wanted[0]})
-        yield (first_changed(config, [name]) and values[other] not in wanted,
-               f"{name} is {values[name]}, but does nothing without {needed.text(shell=False)}",
-               (needed, Omit(name)))
+        if values[other] not in wanted and values[name] != default_of(name):
+            needed = Set(**{other: wanted[0]})
+            yield (f"{name} is {values[name]}, but does nothing without {needed.text(shell=False)}",
+                   (needed, Omit(name)))
 
 
-def conflicts(config: Config) -> Rows:
+def conflicts(config: Config) -> Broken:
     """Settings that contradict each other in every environment."""
-    possible = can_start_workers()
-    lacks_workers = "" if possible and config.num_workers != 0 else needs_workers(config)
+    if config.eval_interval and not config.eval_episodes:
+        yield (f"eval_interval is {config.eval_interval}, but eval_episodes is 0",
+               Set(eval_episodes=10))
+    if config.adaptive_kl is not None and not isinstance(config.lr, (int, float)):
+        yield (f"adaptive_kl={config.adaptive_kl} adapts the learning rate to the KL, but lr is the"
+               f" schedule {config.lr}", Set(lr=default_of("lr")))
+    if config.adaptive_kl is not None and config.lr_warmup > 0:
+        yield (f"lr_warmup={config.lr_warmup} raises the learning rate, which adaptive_kl adapts to"
+               " the KL", (Omit("lr_warmup"), Omit("adaptive_kl")))
+    if config.recompute_advantages and config.rnn != "none":
+        yield ("recompute_advantages=True, but values of a network with memory depend on all steps"
+               " before", Set(recompute_advantages=False))
+    if config.shared_critic and config.actor_keys != config.critic_keys:
+        yield ("actor and critic cannot share layers, because actor_keys and critic_keys differ",
+               Set(shared_critic=False))
     for_games = first_changed(config, ("end_on_life_loss", "noop_max", "fire_on_reset"))
+    if config.preprocessing == "none" and for_games:
+        yield (f"{for_games} is for preprocessing=atari",
+               Set(**{for_games: default_of(for_games)}))
     engine, wrapper = config.vec in ("native", "envpool"), first_changed(config, having("wrapper"))
+    if engine and config.preprocessing == "none" and wrapper:
+        yield (f"{wrapper}={getattr(config, wrapper)}, but vec={config.vec} makes complete"
+               " environments, whose own settings are given as env_kwargs", Omit(wrapper))
+    if engine and config.nan_policy == "reset_env":
+        yield ("nan_policy=reset_env resets one environment, which a vector environment cannot",
+               Omit("nan_policy"))
     project = re.sub(r"[/\\#?%:]", "-", config.wandb_project[:128])
-    return (
-        (config.eval_interval and not config.eval_episodes,
-         f"eval_interval is {config.eval_interval}, but eval_episodes is 0", Set(eval_episodes=10)),
-        (config.adaptive_kl is not None and not isinstance(config.lr, (int, float)),
-         f"adaptive_kl={config.adaptive_kl} adapts the learning rate to the KL, but lr is the"
-         f" schedule {config.lr}", Set(lr=default_of("lr"))),
-        (config.adaptive_kl is not None and config.lr_warmup > 0,
-         f"lr_warmup={config.lr_warmup} raises the learning rate, which adaptive_kl adapts to the"
-         " KL", (Omit("lr_warmup"), Omit("adaptive_kl"))),
-        (config.recompute_advantages and config.rnn != "none",
-         "recompute_advantages=True, but values of a network with memory depend on all steps"
-         " before", Set(recompute_advantages=False)),
-        (config.shared_critic and config.actor_keys != config.critic_keys,
-         "actor and critic cannot share layers, because actor_keys and critic_keys differ",
-         Set(shared_critic=False)),
-        (config.preprocessing == "none" and for_games, f"{for_games} is for preprocessing=atari",
-         Set(**{for_games: default_of(for_games)}) if for_games else ""),
-        (engine and config.preprocessing == "none" and wrapper,
-         f"{wrapper}={getattr(config, wrapper, '')}, but vec={config.vec} makes complete"
-         " environments, whose own settings are given as env_kwargs", Omit(wrapper)),
-        (engine and config.nan_policy == "reset_env",
-         "nan_policy=reset_env resets one environment, which a vector environment cannot",
-         Omit("nan_policy")),
-        ("wandb" in (config.logger or ()) and config.wandb_project != project,
-         f"wandb_project is {config.wandb_project!r}, but wandb takes up to 128 characters, and"
-         " none of / \\ # ? % :", Set(wandb_project=project)),
-        (lacks_workers == "on_worker_failure",
-         "on_worker_failure=restart starts worker processes again, and there are none",
-         Omit("on_worker_failure")),
-        (lacks_workers == "step_timeout",
-         f"step_timeout={config.step_timeout:g} ends a worker process that hangs, and there are"
-         " none", (Omit("step_timeout"), *[Set(num_workers=1)] * possible)))
+    if "wandb" in (config.logger or ()) and config.wandb_project != project:
+        yield (f"wandb_project is {config.wandb_project!r}, but wandb takes up to 128 characters,"
+               " and none of / \\ # ? % :", Set(wandb_project=project))
+    possible, name = can_start_workers(), needs_workers(config)
+    if name and not (possible and config.num_workers != 0):
+        yield (f"{name}={getattr(config, name)} is for worker processes, and there are none",
+               (Omit(name), *[Set(num_workers=1)] * possible))
 
 
-def unknown_keys(config: Config, seen: ObservationLayout) -> Iterator:
+def unknown_keys(config: Config, seen: ObservationLayout) -> Broken:
     """Keys that the observations do not have."""
     known = tuple(key for key, _ in subspaces(seen.network_space) if isinstance(key, str))
     for name in ("actor_keys", "critic_keys"):
         keys = getattr(config, name)
-        yield (keys is not None and not known, f"{name} are parts of a Dict observation, but these"
-               f" are {brief_text(seen.space)}", Omit(name))
-        yield (keys is not None and not (isinstance(keys, tuple) and keys and {*keys} <= {*known}),
-               f"{name} is {keys!r}, but must be some of {', '.join(known)}", Set(**{name: known}))
+        if keys is not None and not known:
+            yield (f"{name} are parts of a Dict observation, but these are"
+                   f" {brief_text(seen.space)}", Omit(name))
+        if keys is not None and not (isinstance(keys, tuple) and keys and {*keys} <= {*known}):
+            yield (f"{name} is {keys!r}, but must be some of {', '.join(known)}",
+                   Set(**{name: known}))
 
 
-def too_small_images(config: Config, seen: ObservationLayout) -> Iterator:
+def too_small_images(config: Config, seen: ObservationLayout) -> Broken:
     """A network for images, where no observation is one that is large enough."""
-    smallest, sides = IMAGE_MODELS.get(config.model, 0), largest_image(seen)
-    found = f"the largest here is {'x'.join(map(str, sides))}" if sides else \
-        f"there are none in {brief_text(seen.space)}"
-    yield (min(sides, default=0) < smallest,
-           f"model={config.model} is for images (Boxes of uint8, or of other numbers with three"
-           f" axes and the same finite bounds everywhere) of {smallest}x{smallest} or larger, and"
-           f" {found}", Set(model=[*models_for(seen), "mlp"][0]))
+    smallest = IMAGE_MODELS.get(config.model, 0)
+    if smallest > min(sides := largest_image(seen), default=0):
+        found = f"the largest here is {'x'.join(map(str, sides))}" if sides else \
+            f"there are none in {brief_text(seen.space)}"
+        yield (f"model={config.model} is for images (Boxes of uint8, or of other numbers with three"
+               f" axes and the same finite bounds everywhere) of {smallest}x{smallest} or larger,"
+               f" and {found}", Set(model=[*models_for(seen), "mlp"][0]))
 
 
 def models_for(seen: ObservationLayout) -> list[str]:
@@ -161,19 +159,21 @@ def largest_image(seen: ObservationLayout) -> tuple[int, ...]:
     return max((shape[1:] for shape in shapes if shape), key=min, default=())
 
 
-def not_for_ranks(config: Config, count: int) -> Rows:
+def not_for_ranks(config: Config, count: int) -> Broken:
     """Settings of a resolved Config that `count` processes of torchrun cannot follow."""
     why = f"is for a run of one process, and torchrun has started {count}"
-    name = first_changed(config, having("one_process"))
-    return (
-        (config.num_envs % count, f"num_envs is {config.num_envs}, but each of the {count}"
-         " processes has as many environments",
-         Set(num_envs=max(count, config.num_envs // count * count))),
-        (name, f"{name}={getattr(config, name, '')} {why}", Omit(name)),
-        (config.vec != "workers", f"vec={config.vec}, as that of a VectorEnv, {why}",
-         (Set(vec="workers"), "give an id or a function in place of the VectorEnv")),
-        (not config.num_workers, f"num_workers=0 {why}", Set(num_workers=1)),
-        (config.learner == "graph", f"learner=graph {why}", Set(learner="torch")))
+    if config.num_envs % count:
+        yield (f"num_envs is {config.num_envs}, but each of the {count} processes has as many"
+               " environments", Set(num_envs=max(count, config.num_envs // count * count)))
+    if name := first_changed(config, having("one_process")):
+        yield f"{name}={getattr(config, name)} {why}", Omit(name)
+    if config.vec != "workers":
+        yield (f"vec={config.vec}, as that of a VectorEnv, {why}",
+               (Set(vec="workers"), "give an id or a function in place of the VectorEnv"))
+    if not config.num_workers:
+        yield f"num_workers=0 {why}", Set(num_workers=1)
+    if config.learner == "graph":
+        yield f"learner=graph {why}", Set(learner="torch")
 
 
 def trained_by(config: Config) -> dict[str, str]:
@@ -182,8 +182,8 @@ def trained_by(config: Config) -> dict[str, str]:
     return {name: repr(value) for name, value in vars(config).items() if name not in own}
 
 
-def differing(settings: Sequence[dict[str, str]]) -> Rows:
+def differing(settings: Sequence[dict[str, str]]) -> Broken:
     """Settings of trained_by that are others in a process than in the first one."""
-    return ((other[name] != value, f"process 0 has {name}={value}, and process {rank}"
-             f" {name}={other[name]}", "start all with the same settings")
-            for rank, other in enumerate(settings) for name, value in settings[0].items())
+    return ((f"process 0 has {name}={value}, and process {rank} {name}={other[name]}",
+             "start all with the same settings") for rank, other in enumerate(settings)
+            for name, value in settings[0].items() if other[name] != value)

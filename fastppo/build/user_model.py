@@ -12,7 +12,7 @@ from fastppo.build.arena_layout import rollout_spec
 from fastppo.collect import Rollout, as_rollout
 from fastppo.config import Config, default_of
 from fastppo.envs.make import import_callable
-from fastppo.errors import ConfigError, ModelError, user_code
+from fastppo.errors import ModelError, user_code
 from fastppo.networks.user_distribution import DistributionHead
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Omit, Set
@@ -28,15 +28,10 @@ MODEL_CLASS = ("a torch.nn.Module subclass, whose __init__ takes (obs_space, act
 def make_user_network(model: Any, obs_space: Space, act_space: Space) -> nn.Module:
     """An instance of the user's class `model`; ModelError if there is none."""
     name = model if isinstance(model, str) else ""
-    if name and (model := import_callable(name, "model")) is None:
-        raise ConfigError(f"model={name!r} is not a class", (
-            Set(model="module:Class"), f"give the name of {MODEL_CLASS}"))
-    if isinstance(model, nn.Module):
-        kind = type(model)
-        raise ModelError(f"the model is made already, an instance of {kind.__name__}, but every"
-                         " trainer makes its own", Set(model=f"{kind.__module__}:{kind.__name__}")
-                         if name else f"give the class {kind.__name__}, or a function that makes"
-                         " it: lambda obs_space, act_space: ...")
+    model = import_callable(name, "model") if name else model
+    if model is None or isinstance(model, nn.Module):
+        raise ModelError(f"the model {name or model!r} is not a class, and every trainer makes its"
+                         " own network", f"give {MODEL_CLASS}")
     spaces = f"({brief_text(obs_space)}, {brief_text(act_space)})"
     with user_code(ModelError, f"{model!r}, called with {spaces},", f"give {MODEL_CLASS}"):
         net = model(obs_space, act_space)

@@ -49,8 +49,6 @@ def start_workers(collector: Collector, source: EnvSource, learner: Learner, ran
     if helper:
         learner.shared = SharedMinibatches(team, arena, collector.rollout)
         learner.buffers = shared_memory(learner.buffers, arena)
-    if central:
-        central.attach(collector)
 
 
 def _running_episode(team: WorkerTeam, log: EpisodeLog, seed: int, env: int) -> tuple[int, int]:

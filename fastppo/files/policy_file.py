@@ -13,8 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from torch import Tensor
 
 from fastppo.build.compiled_support import is_plain_mlp
-from fastppo.build.model import build_policy
-from fastppo.build.network_size import least_parameters
+from fastppo.build.model import build_policy, least_parameters
 from fastppo.build.rules import is_user_model
 from fastppo.config import MODELS, Config, having
 from fastppo.envs.make import import_callable

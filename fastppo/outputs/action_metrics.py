@@ -5,7 +5,7 @@ are clipped or mapped to its bounds. Their components are numbered in the order 
 """
 
 import math
-from typing import Iterator, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,15 +31,15 @@ class Histogram(NamedTuple):
 
 def action_metrics(ppo) -> dict[str, float]:
     """The metrics actions/... of the last rollout, of all ranks; {} if it has no valid row."""
-    space, rows = ppo.policy.act_space, action_rows(ppo.whole)
+    counts, rows = choices_of_components(ppo.policy.act_space), action_rows(ppo.whole)
     if not len(rows):
         return {}
-    return shares_of_choices(space, rows) | spread_of_numbers(space, rows) | policy_spread(ppo)
+    return shares_of_choices(counts, rows) | spread_of_numbers(ppo, counts, rows)
 
 
-def shares_of_choices(space: Space, rows: np.ndarray) -> dict[str, float]:
+def shares_of_choices(counts: list[int], rows: np.ndarray) -> dict[str, float]:
     """The share of each choice in actions [n k], at most MOST: choices of the first components."""
-    counts, found = choices_of_components(space), {}
+    found: dict[str, float] = {}
     for c, n in enumerate(counts):
         if n and len(found) < MOST:
             start = "actions/share_" + f"{c}_" * (len(counts) > 1)
@@ -49,27 +49,21 @@ def shares_of_choices(space: Space, rows: np.ndarray) -> dict[str, float]:
     return found
 
 
-def spread_of_numbers(space: Space, rows: np.ndarray) -> dict[str, float]:
-    """Mean and standard deviation (ddof 0) of each number in actions [n k], of MOST components."""
-    places = number_components(space)[:MOST]
-    numbers = rows[:, places]
-    means, stds = (x.tolist() for x in (numbers.mean(0, np.float64), numbers.std(0, np.float64)))
-    return ({f"actions/mean_{c}": mean for c, mean in zip(places, means)}
-            | {f"actions/std_{c}": std for c, std in zip(places, stds)})
+def spread_of_numbers(ppo, counts: list[int], rows: np.ndarray) -> dict[str, float]:
+    """Mean and standard deviation (ddof 0) of each number in actions [n k], of MOST components.
 
-
-def policy_spread(ppo) -> dict[str, float]:
-    """The policy's standard deviation of each number in an action, and the mean over all of them.
-
-    {} without numbers, or if a distribution of the user's has none. Changes no bit of the run.
+    Also the policy's standard deviation of each, and the mean over all of them, unless a
+    distribution of the user's has none. Changes no bit of the run.
     """
-    places = number_components(ppo.policy.act_space)
-    stds = policy_stds(ppo) if places else torch.zeros(0)
-    if not places or len(stds) != len(places):
-        return {}
-    known = stds.double().cpu().numpy()
-    return {"actions/policy_std": float(known.mean()),
-            **{f"actions/policy_std_{c}": std for c, std in zip(places[:MOST], known.tolist())}}
+    places = [c for c, n in enumerate(counts) if not n]
+    numbers = rows[:, places[:MOST]]
+
+    def each(name: str, values: np.ndarray) -> dict[str, float]:
+        return {f"actions/{name}_{c}": x for c, x in zip(places[:MOST], values.tolist())}
+    found = each("mean", numbers.mean(0, np.float64)) | each("std", numbers.std(0, np.float64))
+    if places and len(own := policy_stds(ppo).double().cpu().numpy()) == len(places):
+        found |= {"actions/policy_std": float(own.mean())} | each("policy_std", own)
+    return found
 
 
 def policy_stds(ppo) -> Tensor:
@@ -92,15 +86,12 @@ def policy_stds(ppo) -> Tensor:
 
 def action_histograms(space: Space, rollout: Rollout) -> dict[str, Histogram]:
     """The histogram of each component of the actions of a rollout, of the first MOST components."""
-    rows = action_rows(rollout, HISTOGRAM_ROWS)
-    return dict(_histograms(space, rows)) if len(rows) else {}
-
-
-def _histograms(space: Space, rows: np.ndarray) -> Iterator[tuple[str, Histogram]]:
-    for c, n in enumerate(choices_of_components(space)[:MOST]):
+    rows, found = action_rows(rollout, HISTOGRAM_ROWS), {}
+    for c, n in enumerate(choices_of_components(space)[:MOST * bool(len(rows))]):
         limits = (-0.5, n - 0.5) if n else None
-        found = np.histogram(rows[:, c].astype(np.float64), min(n, MOST_BINS) or BINS, limits)
-        yield f"actions/histogram_{c}", Histogram(*found)
+        found[f"actions/histogram_{c}"] = Histogram(*np.histogram(
+            rows[:, c].astype(np.float64), min(n, MOST_BINS) or BINS, limits))
+    return found
 
 
 def action_rows(rollout: Rollout, most: float = math.inf) -> np.ndarray:
@@ -111,11 +102,6 @@ def action_rows(rollout: Rollout, most: float = math.inf) -> np.ndarray:
     every = max(1, math.ceil(rollout.valid.numel() / most))
     act, valid = (x[::every].cpu().numpy() for x in (rollout.act, rollout.valid))
     return act[valid].reshape(-1, math.prod(act.shape[2:]))
-
-
-def number_components(space: Space) -> list[int]:
-    """The components of an action that are numbers of a Box."""
-    return [c for c, n in enumerate(choices_of_components(space)) if not n]
 
 
 def choices_of_components(space: Space) -> list[int]:

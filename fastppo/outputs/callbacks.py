@@ -43,7 +43,8 @@ class Hooks:
     def __init__(self, callbacks: Iterable[Callback] = ()):
         self.callbacks = list(callbacks)
         self.collect, self.iteration, self.video = (
-            [method for callback in self.callbacks if (method := _method(callback, event))]
+            [methods[event] for callback in self.callbacks
+             if event in (methods := _methods(callback))]
             for event in ("on_collect", "on_iteration", "on_video"))
 
     def report(self, ppo, stats: dict[str, float]) -> bool:
@@ -51,7 +52,8 @@ class Hooks:
         if any(ppo.ranks.gather(bool(self.iteration))):  # its numbers are of all ranks
             from fastppo.outputs.action_metrics import action_metrics
             stats = stats | action_metrics(ppo)
-        return any([asks_to_stop(answer) for answer in self.call(self.iteration, ppo, stats)])
+        return any([isinstance(answer, (bool, np.bool_)) and not answer
+                    for answer in self.call(self.iteration, ppo, stats)])
 
     def call(self, methods: Iterable[Callable | None], *given: Any) -> list[Any]:
         """The answers of some methods; None is no method."""
@@ -87,12 +89,12 @@ def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[st
         ppo.total, ppo.hooks = total, hooks
         with _kept(errors):
             for callback in hooks.callbacks:
-                hooks.call([_method(callback, "on_start")], ppo)
+                hooks.call([_methods(callback).get("on_start")], ppo)
                 started.append(callback)
             yield lambda stats: any(ppo.ranks.gather(hooks.report(ppo, stats)))
         for callback in started:
             with _kept(errors):
-                hooks.call([_method(callback, "on_end")], ppo)
+                hooks.call([_methods(callback).get("on_end")], ppo)
     finally:
         ppo.total, ppo.hooks = ppo.config.total_steps, NO_HOOKS
     errors.sort(key=lambda error: isinstance(error, Exception))  # Ctrl-C before all others
@@ -127,89 +129,60 @@ def rollout_collected(ppo, rollout: Rollout) -> None:
 
 
 def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:
-    """`callbacks`, one or several, as a tuple; ConfigError for one that has no method to call."""
+    """`callbacks`, one or several, as a tuple; ConfigError for one that `learn` cannot call."""
     one = isinstance(callbacks, str) or _methods(callbacks)
-    several = isinstance(callbacks, Iterable) and not one
-    found = tuple(callbacks) if several else (callbacks,)
+    found = tuple(callbacks) if isinstance(callbacks, Iterable) and not one else (callbacks,)
     for callback in found:
         wrong = [name for name in dir(callback) if name.startswith("on_") and name not in EVENTS
                  and callable(getattr(callback, name, None))]
         if wrong:
             raise ConfigError(f"the callback {callback!r} has {', '.join(wrong)}, but learn calls"
                               f" only {', '.join(EVENTS)}")
-        if isinstance(callback, type) or not _methods(callback):
+        if isinstance(callback, type) or not (methods := _methods(callback)):
             what = "a class" if isinstance(callback, type) else "no function"
             raise ConfigError(f"learn was given the callback {callback!r}, which is {what} and no"
                               f" object with any of {', '.join(EVENTS)}",
                               "ppo.learn(callbacks=[lambda ppo, stats: print(stats)])")
-        _check_methods(callback)
+        for event, method in methods.items():
+            try:
+                inspect.signature(method).bind(*range(EVENTS[event]))
+            except ValueError:  # it is written in C and has no signature
+                continue
+            except TypeError as error:
+                raise ConfigError(f"{event} of the callback {callback!r} does not take"
+                                  f" {EVENTS[event]} arguments, of which ppo is the first: {error}"
+                                  ) from error
     return found
 
 
-def asks_to_stop(answer: Any) -> bool:
-    """True if the answer of a callback ends training: False, or numpy's False."""
-    return isinstance(answer, (bool, np.bool_)) and not answer
+def _methods(callback: Any) -> dict[str, Callable]:
+    """The methods of a callback by event; a function is called after every iteration."""
+    found = {event: getattr(callback, event, None) for event in EVENTS}
+    if found["on_iteration"] is None and callable(callback):
+        found["on_iteration"] = callback
+    return {event: method for event, method in found.items() if callable(method)}
 
 
-def _check_methods(callback: Any) -> None:
-    """Raises ConfigError for a method of other parameters, and for one whose call runs nothing."""
-    for event, count in EVENTS.items():
-        if (method := _method(callback, event)) is None:
-            continue
-        if any(lazy(one) for one in (method, type(method).__call__) for lazy in (
-                inspect.isgeneratorfunction, inspect.iscoroutinefunction,
-                inspect.isasyncgenfunction)):
-            raise ConfigError(f"{event} of the callback {callback!r} has async or yield: it would"
-                              " be called, and nothing in it would run",
-                              "make it a plain function, without async and yield")
-        try:
-            inspect.signature(method).bind(*range(count))
-        except ValueError:  # it is written in C and has no signature
-            continue
-        except TypeError as error:
-            raise ConfigError(f"{event} of the callback {callback!r} does not take {count}"
-                              f" arguments, of which ppo is the first: {error}") from error
+def target_steps(ppo: Any, total_steps: int | None) -> int:
+    """The step at which `learn` ends; warns if that is passed, or if the learning rate rises.
 
-
-def _methods(callback: Any) -> list[Callable]:
-    return [method for event in EVENTS if (method := _method(callback, event))]
-
-
-def _method(callback: Any, event: str) -> Callable | None:
-    """The method of a callback for an event; a function is called after every iteration."""
-    method = getattr(callback, event, None)
-    if method is None and event == "on_iteration" and callable(callback):
-        return callback
-    return method if callable(method) else None
-
-
-def check_total_steps(total: Any) -> int:
-    """`total` environment steps as an int; ConfigError if it is not a whole number, 0 or more."""
+    ConfigError for `total_steps` that are not a whole number, 0 or more.
+    """
+    total = ppo.config.total_steps if total_steps is None else total_steps
     if isinstance(total, bool) or not isinstance(total, Real) or not 0 <= total < math.inf \
             or total != int(total):
         raise ConfigError(f"learn was given {total!r} steps, but they must be a whole number, 0 or"
                           " more", "ppo.learn(1_000_000)")
-    return int(total)
-
-
-def target_steps(ppo: Any, total_steps: int | None) -> int:
-    """The step at which `learn` ends; warns if that is passed, or if the learning rate rises."""
-    total = ppo.config.total_steps if total_steps is None else check_total_steps(total_steps)
+    total, last = int(total), ppo.learner.optimizer.rates
     if ppo.step >= total and not ppo.pending:
         log.warning("%d steps were asked for, but %d are already done: nothing to do\n"
                     "  fix: ppo.learn(ppo.step + %d)", total, ppo.step, total or 1)
     elif ppo.step and not ppo.pending:
-        _warn_of_rise(ppo, total)
+        following = ppo.learner.kl_control.rates(
+            coefficients_at(ppo.config, 1.0 - min(ppo.step / total, 1.0), ppo.progress.begin))
+        if any(after > before for before, after in zip(last, following)):
+            log.warning("the learning rate rises, from %.3g to %.3g, because its schedule now ends"
+                        " at step %d\n  fix: nothing, if that is meant; a run that is to be"
+                        " prolonged begins best with its last total_steps, or with"
+                        " anneal_lr=False", last[0], following[0], total)
     return total
-
-
-def _warn_of_rise(ppo: Any, total: int) -> None:
-    """Warns if a later end than that of the last `learn` makes a scheduled learning rate rise."""
-    last = ppo.learner.optimizer.rates
-    following = ppo.learner.kl_control.rates(
-        coefficients_at(ppo.config, 1.0 - min(ppo.step / total, 1.0), ppo.progress.begin))
-    if any(after > before for before, after in zip(last, following)):
-        log.warning("the learning rate rises, from %.3g to %.3g, because its schedule now ends at"
-                    " step %d\n  fix: nothing, if that is meant; a run that is to be prolonged"
-                    " begins best with its last total_steps, or with anneal_lr=False",
-                    last[0], following[0], total)

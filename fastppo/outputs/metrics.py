@@ -1,6 +1,5 @@
 """The metrics of a run: time shares, episode statistics, explained variance."""
 
-import logging
 import time
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Sequence
@@ -13,9 +12,6 @@ from fastppo.machine.arena import Arena
 from fastppo.machine.ranks import Ranks
 from fastppo.settings import metric_names
 from fastppo.stepping.episodes import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep, read_infos
-
-log = logging.getLogger("fastppo")
-
 
 
 class PartTimer:
@@ -138,14 +134,14 @@ class EpisodeMetrics:
         rows, infos = np.argwhere(length > 0), infos or {}
         games = [(t, e, infos.get((t, e), {})) for t, e in rows[-EPISODE_WINDOW:].tolist()]
         last = [(float(info.get(GAME_RETURN, total[t, e])),
-                 int(info.get(GAME_LENGTH, length[t, e])), without_game(info))
+                 int(info.get(GAME_LENGTH, length[t, e])),
+                 {name: x for name, x in info.items() if name not in (GAME_RETURN, GAME_LENGTH)})
                 for t, e, info in games]
         self.ended = [(t, *one[:2]) for (t, *_), one in zip(games, last)]
         names = dict.fromkeys([*self.state.names, *(name for *_, info in last for name in info)])
         self.state = RecentEpisodes(iteration, (*self.state.recent, *last)[-EPISODE_WINDOW:],
-                                    self.count + len(rows),
-                                    tuple(names)[:MAX_INFO_KEYS],
-                                    self.state.discarded)
+                                    self.state.count + len(rows),
+                                    tuple(names)[:MAX_INFO_KEYS], self.state.discarded)
 
     def stats(self) -> dict[str, float]:
         """Means over the last episodes, of an info over those that have it; {} before the first."""
@@ -154,7 +150,7 @@ class EpisodeMetrics:
         total, length, infos = zip(*self.state.recent)
         means = {metric_names.MEAN_RETURN: float(np.mean(total)),
                  metric_names.MEAN_LENGTH: float(np.mean(length)),
-                 metric_names.EPISODES: float(self.count)}
+                 metric_names.EPISODES: float(self.state.count)}
         if len(total) > 1:
             means[metric_names.RETURN_STD] = float(np.std(total, ddof=1))
         if self.state.discarded:
@@ -163,11 +159,6 @@ class EpisodeMetrics:
             if values := [info[name] for info in infos if name in info]:
                 means[f"env/{name}"] = float(np.mean(values))
         return means
-
-
-def without_game(info: dict[str, float]) -> dict[str, float]:
-    """The numbers of an info but for the return and the length of a game."""
-    return {name: x for name, x in info.items() if name not in (GAME_RETURN, GAME_LENGTH)}
 
 
 def explained_variance(rollout: Rollout, ranks: Ranks) -> float:

@@ -26,40 +26,32 @@ def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> li
     that of the checkpoint of a run that is resumed.
     """
     if config.logger:
-        check_log(config)
+        from fastppo.machine.installation import check_loggers
+        check_loggers(config.logger)
+        if "tensorboard" in config.logger and config.run_dir is None:
+            raise ConfigError('logger="tensorboard" writes into the folder of the run, and run_dir'
+                              " is None", Set(run_dir="runs/my_run"))
     sinks: list[Any] = []
+    folder, last = Path(), []
     if config.eval_interval is not None or config.eval_env is not None:
         from fastppo.outputs.evaluator import Evaluator
         sinks.append(Evaluator(config, source))
     if config.video_interval:
         from fastppo.outputs.video_recorder import VideoRecorder
         sinks.append(VideoRecorder(config, source))
-    if config.run_dir is None:
-        return [*sinks, *loggers(config, Path(), step), *progress_sinks(config.progress)]
-    from fastppo.files.run_folder import make_run_folder
-    from fastppo.outputs.checkpointer import Checkpointer
-    from fastppo.outputs.csv_sink import CsvSink, EpisodeSink
-    folder, lock = make_run_folder(config)
-    return [*sinks, CsvSink(folder / METRICS_FILE, step, lock.hold),
-            EpisodeSink(folder / EPISODES_FILE, step, lock.hold), *loggers(config, folder, step),
-            *progress_sinks(config.progress),
-            Checkpointer(folder, config.checkpoint_interval, lock, step)]
-
-
-def check_log(config: Config) -> None:
-    """Raises ConfigError for a logger that is not installed, or has no folder to write into."""
-    from fastppo.machine.installation import check_loggers
-    check_loggers(config.logger)
-    if "tensorboard" in config.logger and config.run_dir is None:
-        raise ConfigError('logger="tensorboard" writes into the folder of the run, and run_dir is'
-                          " None", Set(run_dir="runs/my_run"))
-
-
-def loggers(config: Config, folder: Path, step: int | None) -> list[Any]:
-    """The sinks of the setting `logger`; `step` is that of a run that is resumed."""
-    places = [LOGGERS[name].split(".") for name in config.logger or ()]
-    return [getattr(import_module(f"fastppo.outputs.{module}"), kind)(config, folder, step)
-            for module, kind in places]
+    if config.run_dir is not None:
+        from fastppo.files.run_folder import make_run_folder
+        from fastppo.outputs.checkpointer import Checkpointer
+        from fastppo.outputs.csv_sink import CsvSink, EpisodeSink
+        folder, lock = make_run_folder(config)
+        sinks += [CsvSink(folder / METRICS_FILE, step, lock.hold),
+                  EpisodeSink(folder / EPISODES_FILE, step, lock.hold)]
+        last = [Checkpointer(folder, config.checkpoint_interval, lock, step)]
+    for name in config.logger or ():
+        module, kind = LOGGERS[name].split(".")
+        sinks.append(getattr(import_module(f"fastppo.outputs.{module}"), kind)(
+            config, folder, step))
+    return [*sinks, *progress_sinks(config.progress), *last]
 
 
 def progress_sinks(progress: str) -> list[Any]:

@@ -77,3 +77,8 @@ def preset_name(env_name: str) -> str:
     """The preset of an environment's family; "none" without one."""
     name = full_game_id(env_name.rpartition(":")[2]).rpartition("-v")[0]
     return next((x for family, x in FAMILIES.items() if fnmatchcase(name, family)), "none")
+
+
+def is_preset_file(preset: Any) -> bool:
+    """True if the value of the setting `preset` is the name of a file."""
+    return str(preset).endswith((".toml", ".json"))

@@ -46,10 +46,12 @@ def code_or(known: tuple[str, ...]) -> Rule:
 
 def numbers_from(low: int) -> Rule:
     """Tuples of whole numbers."""
-    return Rule(lambda x: isinstance(x, tuple) and all(map(whole(low)[0], x)), "such as 64,64")
+    each = whole(low).is_valid
+    return Rule(lambda x: isinstance(x, tuple) and all(map(each, x)), "such as 64,64")
 
 
 ANYTHING = Rule(lambda x: True, "anything")  # it is checked where it is used
+FROM_0 = whole(0)
 NUMBER = Rule(is_finite_number, "a finite number")
 AT_LEAST_0 = Rule(lambda x: is_finite_number(x) and x >= 0, "a finite number, 0 or more")
 ABOVE_0 = Rule(lambda x: is_finite_number(x) and 0 < x < 3e38,
@@ -57,7 +59,7 @@ ABOVE_0 = Rule(lambda x: is_finite_number(x) and 0 < x < 3e38,
 ABOVE_1 = Rule(lambda x: is_finite_number(x) and x > 1, "a finite number above 1, such as 3")
 SCHEDULE = Rule(is_schedule, f"a number above 0, or {EXAMPLES}")
 WEIGHT = Rule(lambda x: is_schedule(x, False), f"a number, 0 or more, or {EXAMPLES}")
-WORKERS = Rule(lambda x: x == "auto" or whole(0)[0](x), "a whole number, 0 or more, or auto")
+WORKERS = Rule(lambda x: x == "auto" or FROM_0.is_valid(x), "a whole number, 0 or more, or auto")
 PRINTABLE = Rule(lambda x: isinstance(x, str) and x.isprintable(), "a string that can be printed")
 PATH = Rule(is_path, "the path of a folder")
 OBJECT = Rule(lambda x: isinstance(x, dict) and {*map(type, x)} <= {str}, "a dict by name")

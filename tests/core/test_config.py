@@ -13,7 +13,7 @@ from fastppo.arguments.command_line import Train
 from fastppo.arguments.setting_types import ALIASES, BARE_VALUES, SECTIONS, settings
 from fastppo.benchmark.options import Bench
 from fastppo.build.given_settings import config_for
-from fastppo.config import check_names, having, setting
+from fastppo.config import having, setting
 from fastppo.display.banner import preset_line
 from fastppo.errors import ConfigError, EnvError
 from fastppo.settings.aliases import FOREIGN_NAMES
@@ -100,7 +100,7 @@ def test_more_minibatches_than_rows_are_refused_with_the_arithmetic():
 
 def test_all_unknown_names_are_refused_at_once_each_with_the_nearest():
     with pytest.raises(ConfigError) as caught:
-        check_names({"n_stepz": 5, "lr": 1e-3, "foo": 3, "n_epochs": 4})
+        Config(**{"n_stepz": 5, "lr": 1e-3, "foo": 3, "n_epochs": 4})
     assert str(caught.value).splitlines() == [
         "there is no setting n_stepz, foo, n_epochs",
         "  fix: n_stepz: did you mean num_steps?", "       foo: help(fastppo.PPO) lists them",

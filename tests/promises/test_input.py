@@ -221,18 +221,10 @@ def test_a_model_that_cannot_be_made_is_refused(trainer, model, said):
 INSTANCE = torch.nn.Linear(2, 3)
 
 
-@pytest.mark.parametrize(("model", "what", "fix"), [
-    ("test_input:INSTANCE", "made already", r"model=\"torch.nn.modules.linear:Linear\""),
-    ("test_input:", "is not a class", r"model=\"module:Class\"")])
-def test_a_name_that_is_no_class_is_mended_by_one_that_is(model, what, fix):
-    with pytest.raises(Error, match=f"{what}.*\n  fix: {fix}") as caught:
-        PPO(Chance, preset="none", num_workers=0, model=model)
-    assert "fix: --model=" in caught.value.shell
-
-
-def test_a_network_that_is_made_already_is_refused(trainer):
-    with pytest.raises(ModelError, match=r"made already.*\n  fix: give the class Linear, or"):
-        trainer(Chance, model=torch.nn.Linear(2, 3))
+@pytest.mark.parametrize("model", ["test_input:INSTANCE", "test_input:", INSTANCE], ids=str)
+def test_a_model_that_is_no_class_is_refused(trainer, model):
+    with pytest.raises(ModelError, match="(?s)is not a class.*fix: give .*Module subclass"):
+        trainer(Chance, model=model)
 
 
 @pytest.mark.parametrize(("space", "workers"), [(Discrete(3), 0), (Box(-1, 1, (3,)), 0),
@@ -708,8 +700,7 @@ def test_training_in_environments_that_draw_themselves_is_refused(mode):
 @pytest.mark.parametrize("call", [
     lambda: PPO("MlpPolicy", "CartPole-v1"), lambda: PPO("MlpPolicy"),
     lambda: PPO("MlpPolicy", "CartPole-v1", 3e-4), lambda: PPO("CartPole-v1", 1),
-    lambda: PPO("CartPole-v1", "MlpPolicy"), lambda: PPO("MlpPolicy", env="CartPole-v1"),
-    lambda: PPO("CartPole-v1", env="CartPole-v1")])
+    lambda: PPO("CartPole-v1", "MlpPolicy")])
 def test_a_call_in_the_form_of_another_library_is_answered_with_ours(call):
     with pytest.raises(ConfigError, match="an environment, then settings by name") as caught:
         call()
@@ -798,19 +789,11 @@ def test_an_environment_in_the_place_of_the_episodes_is_an_error(trainer):
             ppo.evaluate(env)
 
 
-@pytest.mark.parametrize(("call", "fix"), [
-    (lambda config: PPO(config), "PPO(**vars(config))"),
-    (lambda config: PPO(config=config), "PPO(**vars(config))"),
-    (lambda config: PPO("CartPole-v1", config),
-     'PPO(**vars(config.replace(env_name="CartPole-v1")))'),
-    (lambda config: PPO("CartPole-v1", preset=config),
-     'PPO(**vars(config.replace(env_name="CartPole-v1")))')])
-def test_a_config_in_the_place_of_settings_is_answered_with_a_call_that_works(call, fix):
+def test_a_config_in_the_place_of_settings_is_answered_with_a_call_that_works():
     config = Config(env_name="CartPole-v1", num_workers=0, lr=0.5)
     with pytest.raises(ConfigError, match="settings by name, and no Config") as caught:
-        call(config)
-    assert caught.value.fix == fix
-    with eval(fix, {"PPO": PPO, "config": config}) as ppo:
+        PPO(config)
+    with eval(caught.value.fix, {"PPO": PPO, "config": config}) as ppo:
         assert ppo.config.lr == 0.5
 
 
