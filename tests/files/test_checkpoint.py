@@ -577,15 +577,6 @@ def test_checkpoints_of_a_run_that_is_not_continued_are_set_aside(tmp_path, capl
     assert len([*tmp_path.glob("abandoned-*")]) == 2
 
 
-def test_a_file_that_could_not_be_read_again_is_not_written(tmp_path):
-    env = partial(Chance, FLOATS, Discrete(3))
-    with PPO(env, **TINY, worker_env=("x" * 5_000_000,)) as ppo:
-        for write in (ppo.checkpoint, ppo.save):
-            with pytest.raises(CheckpointError, match="longer than 4,194,304 bytes"):
-                write(tmp_path / "c.safetensors")
-    assert not [*tmp_path.iterdir()]
-
-
 def test_where_no_checkpoint_can_be_read_the_policy_is_proposed_to_start_with(tmp_path):
     for step in (64, 128):
         (tmp_path / f"checkpoint-{step:012d}.safetensors").write_bytes(b"")
