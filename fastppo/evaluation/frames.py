@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from fastppo.evaluation.evaluate import EvaluationEnvs
-from fastppo.evaluation.network_panel import BACKGROUND, MUTED, TEXT, Panel
+from fastppo.evaluation.network_panel import BACKGROUND, MUTED, TEXT, Panel, fitted
 from fastppo.evaluation.network_view import network_view
 from fastppo.evaluation.watched_env import WatchedMoment
 from fastppo.settings.values import return_text
@@ -112,7 +112,5 @@ def draw_caption(image: Image.Image, name: str, moment: WatchedMoment) -> None:
     right = "   ".join((f"episode {moment.episode + 1}", f"step {moment.step:,}",
                         f"return {return_text(moment.total)}"))
     draw.text((image.width - MARGIN, middle), right, TEXT if moment.over else MUTED, font, "rm")
-    room = image.width - 4 * MARGIN - draw.textlength(right, font)
-    shorter = (f"{name[:end]}…" for end in range(len(name) - 1, 0, -1))
-    fitting = (text for text in (name, *shorter) if draw.textlength(text, font) <= room)
-    draw.text((MARGIN, middle), next(fitting, ""), TEXT, font, "lm")
+    room = image.width - 4 * MARGIN - font.getlength(right)
+    draw.text((MARGIN, middle), fitted(name, room, font), TEXT, font, "lm")
