@@ -187,19 +187,11 @@ class EpisodeSink(CsvTable):
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Takes the episodes that ended in the last rollout."""
         if ppo.episodes.ended:
-            steps = steps_after_rows(ppo)
-            self.put(ppo.step, [(steps[row], *episode) for row, *episode in ppo.episodes.ended])
+            ends = ppo.progress.begin + ppo.arena["valid"].sum(axis=1).cumsum()
+            self.put(ppo.step, [(int(ends[row]), *one) for row, *one in ppo.episodes.ended])
         if time.monotonic() >= self.due:
             self.flush()
             self.due = time.monotonic() + EPISODE_SECONDS
 
     def _fields(self) -> Iterable[Sequence[Any]]:
         return [row for _, rows in self.waiting for row in rows]
-
-
-def steps_after_rows(ppo) -> Sequence[int]:
-    """The environment step after each row of the last rollout."""
-    begin, valid = ppo.progress.begin, ppo.arena["valid"]
-    if ppo.step - begin == valid.size:
-        return range(begin, ppo.step + 1, valid.shape[1])[1:]
-    return (begin + valid.sum(axis=1).cumsum()).tolist()

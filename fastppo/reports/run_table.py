@@ -12,12 +12,11 @@ import numpy as np
 from fastppo.display.notes import note
 from fastppo.errors import ConfigError
 from fastppo.files.run_folder import check_output
-from fastppo.machine.file_access import open_regular, read_json, read_text
+from fastppo.machine.file_access import read_json, read_text
 from fastppo.settings.file_names import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import Set
 from fastppo.settings.metric_names import GLOBAL_STEP
 
-LONGEST_ROW = 65_536  # bytes
 LARGEST_TABLE = 1 << 30
 RUN_EXAMPLE = "give the folder of a run, such as runs/latest, or a folder with several runs in it"
 ENDINGS = ".png", ".svg", ".pdf"  # of pictures
@@ -32,11 +31,6 @@ class RunTable(NamedTuple):
     columns: dict[str, np.ndarray]  # f64 [rows] by metric; NaN where it has no value
     settings: dict[str, Any]  # of config.json; {} if there is none
     summary: dict[str, Any]  # of summary.json; {} if there is none
-
-    @property
-    def folder(self) -> Path:
-        """The folder that holds the table."""
-        return self.file.parent
 
     @property
     def title(self) -> str:
@@ -160,15 +154,10 @@ def read_table(file: Path) -> RunTable:
 
 def last_row(file: Path) -> dict[str, float]:
     """The numbers in the last complete row of a table; {} if there is none, or no such file."""
-    try:
-        with open(file, "rb", opener=open_regular) as source:
-            head, begin = source.readline(LONGEST_ROW), source.tell()
-            source.seek(max(begin, source.seek(0, io.SEEK_END) - LONGEST_ROW))
-            ends = source.read().split(b"\n")[-2:-1]
-    except OSError:
+    if not file.exists():
         return {}
-    names, *rows = csv.reader(line.decode(errors="replace") for line in (head, *ends))
-    return {name: number for row in rows if len(row) == len(names)
+    names, *rows = csv_rows(file) or [[]]
+    return {name: number for row in rows[-1:] if len(row) == len(names)
             for name, number in zip(names, map(number_in, row)) if np.isfinite(number)}
 
 
@@ -195,12 +184,11 @@ def number_in(text: str) -> float:
 def read_object(file: Path) -> dict[str, Any]:
     """The JSON object in `file`, {} if there is no such file; ConfigError if it holds no object."""
     try:
-        value = read_json(file)
+        if isinstance(value := read_json(file), dict):
+            return value
+        raise ValueError("it holds no JSON object")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {file}: {error}", "delete it, or leave its run out"
                           ) from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{file} holds no JSON object", "delete it, or leave its run out")
-    return value
