@@ -12,11 +12,12 @@ import numpy as np
 from fastppo.display.notes import note
 from fastppo.errors import ConfigError
 from fastppo.files.run_folder import check_output
-from fastppo.machine.file_access import read_json, read_text
+from fastppo.machine.file_access import open_regular, read_json, read_text
 from fastppo.settings.file_names import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import Set
 from fastppo.settings.metric_names import GLOBAL_STEP
 
+LONGEST_ROW = 65_536  # bytes
 LARGEST_TABLE = 1 << 30
 RUN_EXAMPLE = "give the folder of a run, such as runs/latest, or a folder with several runs in it"
 ENDINGS = ".png", ".svg", ".pdf"  # of pictures
@@ -154,10 +155,15 @@ def read_table(file: Path) -> RunTable:
 
 def last_row(file: Path) -> dict[str, float]:
     """The numbers in the last complete row of a table; {} if there is none, or no such file."""
-    if not file.exists():
+    try:
+        with open(file, "rb", opener=open_regular) as source:
+            head, begin = source.readline(LONGEST_ROW), source.tell()
+            source.seek(max(begin, source.seek(0, io.SEEK_END) - LONGEST_ROW))
+            ends = source.read().split(b"\n")[-2:-1]
+    except OSError:
         return {}
-    names, *rows = csv_rows(file) or [[]]
-    return {name: number for row in rows[-1:] if len(row) == len(names)
+    names, *rows = csv.reader(line.decode(errors="replace") for line in (head, *ends))
+    return {name: number for row in rows if len(row) == len(names)
             for name, number in zip(names, map(number_in, row)) if np.isfinite(number)}
 
 
