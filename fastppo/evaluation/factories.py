@@ -4,7 +4,6 @@ import dataclasses
 import inspect
 from typing import Any, Callable
 
-import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.spaces import Box, Dict, Space
 
@@ -93,14 +92,3 @@ def takes_render_mode(constructor: Callable) -> bool:
     """True if a function or class has an argument render_mode, or any."""
     return any(one.name == "render_mode" or one.kind is one.VAR_KEYWORD
                for one in inspect.signature(constructor).parameters.values())
-
-
-def no_render_mode(factory: EnvFactory, mode: str, env: gym.Env) -> ConfigError:
-    """The error for an environment of `factory` that lacks a render mode."""
-    modes = ", ".join((env.metadata or {}).get("render_modes") or []) or "none"
-    return ConfigError(
-        f"{factory.name} cannot be shown: it is not made with the render mode {mode}; the render"
-        f" modes in its metadata: {modes}",
-        f'give its class metadata = {{"render_modes": ["{mode}"]}}, and its constructor an argument'
-        " render_mode, which it keeps as self.render_mode, and a method render(); or"
-        " --view=network")

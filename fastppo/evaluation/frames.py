@@ -77,12 +77,10 @@ class FramePainter:
 def rendered_frame(envs: EvaluationEnvs) -> np.ndarray:
     """The frame u8 [h w 3] of the first environment; raises EnvError if it is none."""
     try:
-        frame: Any = envs.envs[0].render()
-        if not (isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3
-                and frame.shape[2] == 3 and frame.size):
-            found = f"{frame.dtype} {list(frame.shape)}" if isinstance(frame, np.ndarray) \
-                else type(frame).__name__
-            raise ValueError(f"the frame is {found}, not uint8 [height width 3]")
+        frame = np.asarray(envs.envs[0].render())
+        if frame.dtype != np.uint8 or frame.shape[2:] != (3,) or not frame.size:
+            raise ValueError(f"the frame is {frame.dtype} {list(frame.shape)}, not uint8"
+                             " [height width 3]")
         return frame
     except BaseException as error:  # a user's environment may raise anything
         raise envs.fault(0, "render()", error) from error

@@ -9,7 +9,6 @@ import collections
 import contextlib
 import importlib.util
 import io
-import os
 from pathlib import Path
 from typing import Callable, Iterator
 
@@ -38,9 +37,6 @@ def check_video_path(path: Path) -> None:
     if path.suffix.lower() == ".mp4" and best_format() != ".mp4":
         raise ConfigError("mp4 files need imageio-ffmpeg, which is not installed",
                           (Install("video"), Set(output=str(path.with_suffix(best_format())))))
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise ConfigError(f"cannot write {path}",
-                          "give a file that can be written, in a folder that exists")
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fastppo.build.given_settings import plain, resumed_settings, settings_to_continue
 from fastppo.collect import Progress
-from fastppo.errors import CheckpointError, PathError, truncate_text
+from fastppo.errors import CheckpointError, truncate_text
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import checkpoint_files, public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
@@ -97,9 +97,6 @@ def sinks_with_state(ppo) -> list[Any]:
 def checkpoint_to_continue(path: str | os.PathLike, env: Any, changes: dict[str, Any]
                            ) -> tuple[Checkpoint, dict[str, Any]]:
     """(checkpoint, settings) of the run in a file or folder, continued with some `changes`."""
-    if not path:
-        raise PathError("the folder of a run or a checkpoint is needed, and an empty path given",
-                        'PPO.resume("runs/latest")')
     place = Path(path)
     found = find_checkpoint(place)
     folder = {"run_dir": str(place)} if place.is_dir() else {}

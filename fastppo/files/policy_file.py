@@ -37,7 +37,7 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike,
     A missing folder is made, with a warning in the log, because training may have taken long.
     Raises CheckpointError if it cannot be written.
     """
-    path = _path(path, "ppo.save")
+    path = Path(path)
     tensors = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format)
                for name, x in (weights or policy.state_dict()).items()}
     texts = {name: describe_space(space, name, tensors) for name, space in (
@@ -54,8 +54,7 @@ def read_policy(path: str | os.PathLike, model=None) -> tuple[Policy, Config]:
 
     `model` is the class of the policy's network, if that is a network of the user's.
     """
-    path = _path(path, "load")
-    path = policy_at(path)
+    path = policy_at(Path(path))
     if model is not None:  # what is wrong with it is no fault of the file
         Config(model=model)
         model = import_callable(model, "model") if isinstance(model, str) else model
@@ -84,7 +83,6 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
 
     The log says what such a file does not have. Raises CheckpointError if it does not fit.
     """
-    path = _path(path, "init_from")
     own = ppo.config.model if is_user_model(ppo.config.model) else None
     found, config = read_policy(path, own)
     pairs = (found.obs_space, ppo.policy.obs_space), (found.act_space, ppo.policy.act_space)
@@ -104,14 +102,6 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
                         ) from error
     log.warning("starting with the weights and observation moments of %s; it does not have the"
                 " optimizer's moments, adapted rates, the scaling of rewards or steps taken", path)
-
-
-def _path(path: Any, call: str) -> Path:
-    """The argument of `call` as a Path; CheckpointError if it is no path."""
-    if not isinstance(path, (str, os.PathLike)) or not str(path):
-        raise CheckpointError(f"{call} takes the path of a file, not {path!r}",
-                              f'{call}("policy.safetensors")')
-    return Path(path)
 
 
 def _stored_config(stored: dict[str, Any], model: Any, path: Path) -> Config:

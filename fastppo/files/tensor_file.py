@@ -58,24 +58,20 @@ def read_tensor_file(path: Path, form: str, what: str, writer: str
     `what` is the name of its contents, `writer` the call that writes it. Raises CheckpointError if
     it is missing, damaged or of another format.
     """
-    fix = f"give a file that {writer} wrote, or another copy of it"
     check_file(path, form.split()[1])
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-    except (SafetensorError, OSError, RuntimeError) as error:
-        raise CheckpointError(f"{path} is not a safetensors file, or is damaged: {error}",
-                              fix) from error
-    checksum = metadata.pop("sha256", "")
-    if metadata.get("format") != form or checksum != _digest(tensors, metadata):
-        raise CheckpointError(f"{path} is not {what} of this version of fastppo, or is damaged",
-                              fix)
-    del metadata["format"]
-    try:
+        checksum = metadata.pop("sha256", "")
+        if metadata.get("format") != form or checksum != _digest(tensors, metadata):
+            raise ValueError("its format or checksum is another")
+        del metadata["format"]
         return tensors, {name: json.loads(text) for name, text in metadata.items()}
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} holds texts that are no JSON: {error}", fix) from error
+    except (SafetensorError, OSError, RuntimeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is not {what} of this version of fastppo, or is damaged: {error}",
+            f"give a file that {writer} wrote, or another copy of it") from error
 
 
 def _digest(tensors: dict[str, Tensor], texts: dict[str, str]) -> str:
