@@ -19,14 +19,13 @@ STRIP, FONT_SIZE, MARGIN = 22, 13, 8  # pixels of the caption
 
 
 class FramePainter:
-    """Paints one picture for each moment of the episodes of `envs`, all of the same `size`.
+    """Paints one picture for each moment of the episodes of `envs`, all of the same size.
 
     `name` is that of the environment, for the caption.
     """
 
     def __init__(self, envs: EvaluationEnvs, name: str, view: View = "env", caption: bool = True):
         self.envs, self.name, self.view, self.caption = envs, name, view, caption
-        self.size: tuple[int, int] | None = None
         self.frame_size, self.limits = (0, 0), np.float32(0)
         self.names = action_names(envs.envs[0])
 
@@ -67,11 +66,9 @@ class FramePainter:
 
     def _canvas(self, parts: list[Image.Image]) -> Image.Image:
         """An empty picture for the parts side by side; its sides are even, as mp4 needs it."""
-        if self.size is None:
-            width = sum(part.width for part in parts)
-            height = max(part.height for part in parts) + STRIP * self.caption
-            self.size = width + width % 2, height + height % 2
-        return Image.new("RGB", self.size, BACKGROUND)
+        width = sum(part.width for part in parts)
+        height = max(part.height for part in parts) + STRIP * self.caption
+        return Image.new("RGB", (width + width % 2, height + height % 2), BACKGROUND)
 
 
 def rendered_frame(envs: EvaluationEnvs) -> np.ndarray:

@@ -63,19 +63,15 @@ def read_policy(path: str | os.PathLike, model=None) -> tuple[Policy, Config]:
         config = _stored_config(texts["config"], model, path)
         spaces = [_build_space(texts[name], name, tensors) for name in ("obs_space", "act_space")]
         policy = build_policy(*spaces, config, model)
+        policy.load_state_dict(tensors)
+        return policy, config
     except (CheckpointError, ModelError):
         raise
     except Exception as error:  # a file may hold anything
         text = truncate_text(repr(error), 500)
-        raise CheckpointError(f"{path} holds invalid settings or spaces: {text}",
-                              "ppo.save(path) writes valid ones") from error
-    try:
-        policy.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise CheckpointError(f"{path} does not fit the model: {error}", "load(path, model=MyNet)"
-                              " with the class it was trained with; a built-in network has none"
-                              ) from error
-    return policy, config
+        raise CheckpointError(f"{path} does not fit the model, or is invalid: {text}",
+                              "load(path, model=MyNet) with the class it was trained with; a"
+                              " built-in network has none") from error
 
 
 def start_from_policy(ppo, path: str | os.PathLike) -> None:
