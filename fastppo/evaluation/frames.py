@@ -26,7 +26,8 @@ class FramePainter:
 
     def __init__(self, envs: EvaluationEnvs, name: str, view: View = "env", caption: bool = True):
         self.envs, self.name, self.view, self.caption = envs, name, view, caption
-        self.frame_size, self.limits = (0, 0), np.float32(0)
+        self.frame_size: tuple[int, int] | None = None
+        self.limits = np.float32(0)
         self.names = action_names(envs.envs[0])
 
     def paint(self, moment: WatchedMoment) -> Image.Image:
@@ -51,10 +52,7 @@ class FramePainter:
 
     def _frame(self) -> Image.Image:
         image = Image.fromarray(rendered_frame(self.envs))
-        if self.frame_size == (0, 0):
-            self.frame_size = shown_size(*image.size)
-        if image.size == self.frame_size:
-            return image
+        self.frame_size = self.frame_size or shown_size(*image.size)
         larger = image.width < self.frame_size[0]  # pixels of a game stay sharp
         return image.resize(self.frame_size, Image.Resampling.NEAREST if larger
                             else Image.Resampling.LANCZOS)
