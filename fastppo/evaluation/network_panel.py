@@ -39,7 +39,7 @@ class Panel:
         """The picture of `view`."""
         bottom = self.image.height - EDGE - LINE
         self._heading(bottom, "value (of scaled, discounted rewards)", f"{view.value:z.2f}")
-        if rows := action_rows(view):
+        if rows := rows_of_actions(view):
             listed = LINE * len(rows) <= self.image.height // 2
             top = bottom - 6 - (LINE * len(rows) if listed else self.image.height // 5)
             if listed:
@@ -136,7 +136,7 @@ def fitted(text: str, width: float, font: ImageFont.FreeTypeFont | ImageFont.Ima
     return next((one for one in shorter if font.getlength(one) <= width), "")
 
 
-def action_rows(view: NetworkView) -> list[Row]:
+def rows_of_actions(view: NetworkView) -> list[Row]:
     """A row for each choice, with its probability, and each number, with mean and deviation."""
     named = len(view.actions) == 1 and len(view.names) == len(view.actions[0][0])
     rows = []

@@ -56,7 +56,8 @@ def video_file(path: Path, fps: float) -> Iterator[Writer]:
     except OSError as error:
         reason = error.strerror or str(error).partition("\n")[0]
         raise ConfigError(f"cannot write {path}: {reason}",
-                          "free some space, or give another file") from error
+                          "give a file in a folder that exists, on a disk with free space"
+                          ) from error
 
 
 @contextlib.contextmanager
