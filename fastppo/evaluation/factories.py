@@ -41,11 +41,9 @@ def evaluation_factories(source: EnvSource, env: Any = None, name: str = "env") 
                  ("give one of the same spaces", Omit(name)))
     trained = mask_leaf(source.obs_space, source.act_space) is not None
     if isinstance(source.act_space, CHOICES) and bool(where) != trained:
-        has = f"has an action mask, {where}" if where else \
-            "has no action mask in its first info and no action_masks()"
-        wanted = "without masks" if where else "with masks"
-        raise ConfigError(f"{name} is {env!r}, which {has}, but the policy is trained {wanted}",
-                          (f"give one {wanted}, as in training", Omit(name)))
+        has, wanted = ("an", "without") if where else ("no", "with")
+        raise ConfigError(f"{name} is {env!r}, which has {has} action mask, but the policy is"
+                          f" trained {wanted} one", (f"give one {wanted} a mask", Omit(name)))
     return factories
 
 

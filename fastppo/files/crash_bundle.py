@@ -70,6 +70,7 @@ def read_bundle(path: Path) -> CrashBundle:
         *numbers, actions = join_tree(texts["history"], tensors)
         stored = {name: default_of(name) for name in WRAPPING} | texts["settings"]
         settings = {name: stored[name] for name in ENV_SETTINGS}
+        Config(**settings)  # refuses what no run has
         return CrashBundle(settings, int(texts["seed"]), FaultPlace(*map(int, texts["place"])),
                            texts["form"], EpisodeHistory(*map(int, numbers), actions.numpy()),
                            str(texts["error"]).translate(CONTROL_CHARACTERS), texts["fingerprint"])
