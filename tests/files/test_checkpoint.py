@@ -363,7 +363,7 @@ def test_texts_nested_without_end_are_an_error(tmp_path):
     texts = {"state": '{"list": [' * 10**5, "format": "fastppo checkpoint 2"}
     texts["sha256"] = tensor_file._digest({}, texts)
     save_file({}, tmp_path / "c.safetensors", texts)
-    with pytest.raises(CheckpointError, match="no JSON"):
+    with pytest.raises(CheckpointError, match="damaged: maximum recursion"):
         read_checkpoint(tmp_path / "c.safetensors")
 
 
