@@ -13,8 +13,6 @@ from fastppo.machine.child_env import without_secrets
 from fastppo.settings.fixes import format_value
 
 INDENT, WIDEST_LINE = 10, 120
-HARD = "\N{NO-BREAK SPACE}"  # where no line is broken
-MOST_FACTORS = 16  # of a MultiDiscrete whose choices are shown
 NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and slower; to get it:"
                 " install a C compiler and Python's headers, then pip install -e .")
 
@@ -32,7 +30,7 @@ def banner(ppo, request: Request, folder: Path, resumed: bool) -> list[str]:
     return folded([
         *([NO_EXTENSION] if importlib.util.find_spec("fastppo._kernels") is None else []),
         f"fastppo {__version__}   {config.env_name}{start}   {ppo.total:,} steps"
-        f"   seed{HARD}{config.seed}",
+        f"   seed {config.seed}",
         f"run       {folder}",
         *([preset_line(request)] if request.changes and not resumed else []),
         f"env       observations {space_text(policy.obs_space)},"
@@ -87,15 +85,12 @@ def space_text(space: Any) -> str:
     if name == "Dict":
         parts = (f"{key!r}: {space_text(part)}" for key, part in space.items())
         return f"Dict({', '.join(parts)})"
-    if name == "MultiDiscrete" and space.nvec.size > MOST_FACTORS:
-        return f"{name}{space.shape}"
     return f"{name}{space.shape} {space.dtype}" if name == "Box" else str(space)
 
 
 def folded(lines: list[str]) -> list[str]:
-    """`lines`, with those broken that are wider than the terminal, but not before a unit."""
+    """`lines`, with those broken that are wider than the terminal."""
     width = max(40, min(shutil.get_terminal_size().columns, WIDEST_LINE))
-    filled = (textwrap.fill(text.replace(" steps", f"{HARD}steps"), width, break_long_words=False,
-                            subsequent_indent=" " * INDENT, break_on_hyphens=False,
-                            replace_whitespace=False) for text in lines)
-    return [text.replace(HARD, " ") for text in filled]
+    return [textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False,
+                          replace_whitespace=False, subsequent_indent=" " * INDENT)
+            for text in lines]

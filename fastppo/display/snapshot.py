@@ -1,7 +1,6 @@
 """A run after an iteration, as the numbers that a display shows."""
 
 import collections
-import contextlib
 import functools
 import math
 import os
@@ -27,7 +26,6 @@ PARTS = "environment", "policy", "advantages", "update"  # of training
 class Snapshot(NamedTuple):
     """The numbers of a run after an iteration; None is unknown."""
 
-    name: str  # of the environment
     step: int
     total: int
     seconds_left: float | None
@@ -98,7 +96,7 @@ class RunHistory:
         config = ppo.config
         if self.flops is None:
             self.flops = flops_per_step(ppo) if self.limits else 0.0
-            self.threshold = threshold_of(ppo)
+            self.threshold = getattr(gym.registry.get(config.env_name), "reward_threshold", None)
             self.cores = limits.usable_cores()
         now = Moment(time.monotonic(), ppo.step, {**ppo.clock.seconds, **ppo.clock.within})
         before = self._keep(now)
@@ -108,7 +106,7 @@ class RunHistory:
         left = max(0, ppo.total - ppo.step) * (seconds / steps if speed else
                                                1 / (stats[SPEED] or math.inf))
         return Snapshot(
-            config.env_name, ppo.step, ppo.total, left, stats, tuple(self.returns), self.best,
+            ppo.step, ppo.total, left, stats, tuple(self.returns), self.best,
             self.evaluation, self.threshold, speed, self.mean_speed(ppo), self._highest_limit(ppo),
             shares_between(before, now), memory_of([os.getpid(), *worker_pids(ppo)]), ppo.lr,
             config.num_workers, self.cores, load_of_others(config, self.cores * ppo.ranks.size))
@@ -168,13 +166,6 @@ def flops_per_step(ppo) -> float:
     """
     with preserved_buffers(ppo.policy), seeded_rng(ppo.config.seed):
         return flops(ppo.policy)[0] * (1 + 3 * ppo.config.epochs)
-
-
-def threshold_of(ppo) -> float | None:
-    """The return at which Gymnasium's registry calls the environment solved, if it has one."""
-    with contextlib.suppress(gym.error.Error, TypeError):
-        return gym.spec(ppo.config.env_name).reward_threshold
-    return None
 
 
 def speed_limit(ppo, flops_per_step: float, cores: int) -> float | None:

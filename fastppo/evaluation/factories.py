@@ -41,11 +41,9 @@ def evaluation_factories(source: EnvSource, env: Any = None, name: str = "env") 
                  ("give one of the same spaces", Omit(name)))
     trained = mask_leaf(source.obs_space, source.act_space) is not None
     if isinstance(source.act_space, CHOICES) and bool(where) != trained:
-        has = f"has an action mask, {where}" if where else \
-            "has no action mask in its first info and no action_masks()"
-        wanted = "without masks" if where else "with masks"
-        raise ConfigError(f"{name} is {env!r}, which {has}, but the policy is trained {wanted}",
-                          (f"give one {wanted}, as in training", Omit(name)))
+        has, wanted = ("an", "without") if where else ("no", "with")
+        raise ConfigError(f"{name} is {env!r}, which has {has} action mask, but the policy is"
+                          f" trained {wanted} one", (f"give one {wanted} a mask", Omit(name)))
     return factories
 
 
@@ -76,51 +74,19 @@ def with_render_mode(factory: EnvFactory, mode: str) -> EnvFactory:
     """`factory` with the argument render_mode, if its constructor takes one.
 
     The camera of Gymnasium's MuJoCo models follows the body, unless the arguments choose another.
-    Raises ConfigError if the metadata of a class lacks the mode.
     """
-    maker = constructor_of(factory)
-    modes = _render_modes(maker)
-    # Gymnasium makes a window of frames itself.
-    usable = {mode, FRAMES} if isinstance(factory.constructor, EnvSpec) else {mode}
-    if modes is not None and not usable & {*modes}:
-        raise no_render_mode(factory, mode, maker)
+    maker = factory.constructor
+    if isinstance(maker, EnvSpec):
+        maker = maker.entry_point
+        maker = load_env_creator(maker) if isinstance(maker, str) else maker
     arguments = {**factory.kwargs, "render_mode": mode}
     is_model = str(getattr(factory.constructor, "entry_point", "")).startswith(MUJOCO_MODELS)
     if is_model and not any("camera" in name for name in arguments):
         arguments["camera_name"] = "track"  # without a name it stands still since Gymnasium 1.4
-    return dataclasses.replace(factory, kwargs=arguments) if takes(maker, "render_mode") \
-        else factory
+    return dataclasses.replace(factory, kwargs=arguments) if takes_render_mode(maker) else factory
 
 
-def constructor_of(factory: EnvFactory) -> Callable:
-    """The class or function that makes the environment, before any wrapper."""
-    spec = factory.constructor
-    if not isinstance(spec, EnvSpec):
-        return spec
-    return load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) \
-        else spec.entry_point
-
-
-def takes(function: Callable, argument: str) -> bool:
-    """True if a function or class has an argument of this name, or any."""
-    try:
-        found = inspect.signature(function).parameters.values()
-    except ValueError:  # it is written in C and has no signature
-        return True
-    return any(one.name == argument or one.kind is one.VAR_KEYWORD for one in found)
-
-
-def no_render_mode(factory: EnvFactory, mode: str, owner: Any) -> ConfigError:
-    """The error for an environment, or a class of them, that lacks a render mode."""
-    modes = ", ".join(_render_modes(owner) or []) or "none"
-    return ConfigError(
-        f"{factory.name} cannot be shown: it is not made with the render mode {mode}; the render"
-        f" modes in its metadata: {modes}",
-        f'give its class metadata = {{"render_modes": ["{mode}"]}}, and its constructor an argument'
-        " render_mode, which it keeps as self.render_mode, and a method render(); or"
-        " --view=network")
-
-
-def _render_modes(owner: Any) -> list[str] | None:
-    """The render modes in the metadata of an environment or a class; None if it has none."""
-    return (getattr(owner, "metadata", None) or {}).get("render_modes")
+def takes_render_mode(constructor: Callable) -> bool:
+    """True if a function or class has an argument render_mode, or any."""
+    return any(one.name == "render_mode" or one.kind is one.VAR_KEYWORD
+               for one in inspect.signature(constructor).parameters.values())

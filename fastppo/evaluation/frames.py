@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from fastppo.evaluation.evaluate import EvaluationEnvs
-from fastppo.evaluation.network_panel import BACKGROUND, MUTED, TEXT, Panel
+from fastppo.evaluation.network_panel import BACKGROUND, MUTED, TEXT, Panel, fitted
 from fastppo.evaluation.network_view import network_view
 from fastppo.evaluation.watched_env import WatchedMoment
 from fastppo.settings.values import return_text
@@ -19,15 +19,15 @@ STRIP, FONT_SIZE, MARGIN = 22, 13, 8  # pixels of the caption
 
 
 class FramePainter:
-    """Paints one picture for each moment of the episodes of `envs`, all of the same `size`.
+    """Paints one picture for each moment of the episodes of `envs`, all of the same size.
 
     `name` is that of the environment, for the caption.
     """
 
     def __init__(self, envs: EvaluationEnvs, name: str, view: View = "env", caption: bool = True):
         self.envs, self.name, self.view, self.caption = envs, name, view, caption
-        self.size: tuple[int, int] | None = None
-        self.frame_size, self.limits = (0, 0), np.float32(0)
+        self.frame_size: tuple[int, int] | None = None
+        self.limits = np.float32(0)
         self.names = action_names(envs.envs[0])
 
     def paint(self, moment: WatchedMoment) -> Image.Image:
@@ -52,10 +52,7 @@ class FramePainter:
 
     def _frame(self) -> Image.Image:
         image = Image.fromarray(rendered_frame(self.envs))
-        if self.frame_size == (0, 0):
-            self.frame_size = shown_size(*image.size)
-        if image.size == self.frame_size:
-            return image
+        self.frame_size = self.frame_size or shown_size(*image.size)
         larger = image.width < self.frame_size[0]  # pixels of a game stay sharp
         return image.resize(self.frame_size, Image.Resampling.NEAREST if larger
                             else Image.Resampling.LANCZOS)
@@ -67,22 +64,18 @@ class FramePainter:
 
     def _canvas(self, parts: list[Image.Image]) -> Image.Image:
         """An empty picture for the parts side by side; its sides are even, as mp4 needs it."""
-        if self.size is None:
-            width = sum(part.width for part in parts)
-            height = max(part.height for part in parts) + STRIP * self.caption
-            self.size = width + width % 2, height + height % 2
-        return Image.new("RGB", self.size, BACKGROUND)
+        width = sum(part.width for part in parts)
+        height = max(part.height for part in parts) + STRIP * self.caption
+        return Image.new("RGB", (width + width % 2, height + height % 2), BACKGROUND)
 
 
 def rendered_frame(envs: EvaluationEnvs) -> np.ndarray:
     """The frame u8 [h w 3] of the first environment; raises EnvError if it is none."""
     try:
-        frame: Any = envs.envs[0].render()
-        if not (isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3
-                and frame.shape[2] == 3 and frame.size):
-            found = f"{frame.dtype} {list(frame.shape)}" if isinstance(frame, np.ndarray) \
-                else type(frame).__name__
-            raise ValueError(f"the frame is {found}, not uint8 [height width 3]")
+        frame = np.asarray(envs.envs[0].render())
+        if frame.dtype != np.uint8 or frame.shape[2:] != (3,) or not frame.size:
+            raise ValueError(f"the frame is {frame.dtype} {list(frame.shape)}, not uint8"
+                             " [height width 3]")
         return frame
     except BaseException as error:  # a user's environment may raise anything
         raise envs.fault(0, "render()", error) from error
@@ -112,7 +105,5 @@ def draw_caption(image: Image.Image, name: str, moment: WatchedMoment) -> None:
     right = "   ".join((f"episode {moment.episode + 1}", f"step {moment.step:,}",
                         f"return {return_text(moment.total)}"))
     draw.text((image.width - MARGIN, middle), right, TEXT if moment.over else MUTED, font, "rm")
-    room = image.width - 4 * MARGIN - draw.textlength(right, font)
-    shorter = (f"{name[:end]}…" for end in range(len(name) - 1, 0, -1))
-    fitting = (text for text in (name, *shorter) if draw.textlength(text, font) <= room)
-    draw.text((MARGIN, middle), next(fitting, ""), TEXT, font, "lm")
+    room = image.width - 4 * MARGIN - font.getlength(right)
+    draw.text((MARGIN, middle), fitted(name, room, font), TEXT, font, "lm")

@@ -1,7 +1,6 @@
 """A policy from a file, which can be evaluated without a trainer."""
 
 import os
-from numbers import Integral
 from typing import Any, Never
 
 from fastppo.build.resolve import usable_device
@@ -47,9 +46,6 @@ class LoadedPolicy(Policy):
         if others:
             raise ConfigError(*unknown_names("evaluate has no argument", others, (
                 "env", "episodes", "deterministic", "seed", "env_kwargs", "max_episode_steps")))
-        if isinstance(env, Integral):
-            raise ConfigError(f"evaluate's first argument is an environment, and not {env!r}",
-                              f"policy.evaluate(episodes={env})")
         factories = factories_for(self, env, env_kwargs, max_episode_steps)
         with torch_threads(self.threads, self.config.precision == "tf32"):
             return evaluate(self, factories, self.seed_of_episodes(seed), episodes, deterministic)
@@ -92,15 +88,11 @@ def factories_for(policy: LoadedPolicy, env: Any = None, env_kwargs: dict[str, A
     if env_kwargs is None and env == config.env_name:
         env_kwargs = stored_arguments(config.env_name, config.env_kwargs)
     limit = config.max_episode_steps if max_episode_steps is None else max_episode_steps
-    fix = "give the environment that it was trained on, with the same env_kwargs"
-    try:
-        source = EnvSource(env, config.replace(env_kwargs=env_kwargs, max_episode_steps=limit,
-                                               eval_env=None, num_workers=0))
-    except ConfigError as error:  # the settings are those of the policy
-        raise ConfigError(error.what, fix if error.what.startswith("preprocessing=") else error.fix
-                          ) from error
+    source = EnvSource(env, config.replace(env_kwargs=env_kwargs, max_episode_steps=limit,
+                                           eval_env=None, num_workers=0))
     check_spaces(f"{source.factories[0].name} does not fit: its",
-                 (policy.obs_space, policy.act_space), (source.obs_space, source.act_space), fix)
+                 (policy.obs_space, policy.act_space), (source.obs_space, source.act_space),
+                 "give the environment that it was trained on, with the same env_kwargs")
     return source.evaluation_factories()
 
 

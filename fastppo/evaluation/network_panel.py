@@ -1,24 +1,30 @@
 """Draws a NetworkView as a picture: inputs above, then the distributions of actions, the value."""
 
 import math
-from functools import partial
-from typing import Sequence
+from typing import NamedTuple, Sequence
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from fastppo.evaluation.network_view import Choices, NetworkView, Normals
-
-Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels
 
 BACKGROUND, TEXT, MUTED = (24, 26, 31), (214, 218, 226), (140, 147, 160)
 POSITIVE, NEGATIVE, GROUND = (88, 166, 255), (255, 149, 84), (48, 53, 62)
 EDGE, LINE, LETTERS = 12, 17, 12  # pixels: margin, height of a line, size of its letters
-LOWEST_LINE = 14  # of an input with a line of its own
-LABEL_WIDTH = 24  # pixels of the number of an action or input
-WIDEST_BAR, MOST_BARS = 40, 128  # pixels of the bar of an input; inputs that are bars, not cells
+LABEL_WIDTH = 24  # pixels of the number of an input
+WIDEST_BAR = 40  # pixels of the bar of an input
 CODES = 32  # an image without a number as large is one of codes
 RANGE = 3.0  # means and deviations of actions are drawn between -RANGE and RANGE
+
+
+class Row(NamedTuple):
+    """A line with a bar from `low` to `high` and a mark, between 0 and 1."""
+
+    name: str
+    low: float
+    high: float
+    mark: float
+    text: str = ""
 
 
 class Panel:
@@ -32,156 +38,118 @@ class Panel:
     def draw(self, view: NetworkView) -> Image.Image:
         """The picture of `view`."""
         bottom = self.image.height - EDGE - LINE
-        title = self._cut("value (of scaled, discounted rewards)", self.right - self.left - 60)
-        self._write(self.left, bottom, title, MUTED)
-        self._write(self.right, bottom, f"{view.value:z.2f}", TEXT, "ra")
-        if view.actions:
-            height, listed = self._action_height(view)
-            box = self.left, bottom - 6 - height, self.right, bottom - 6
-            self._draw_actions(view, box, listed)
-            bottom = box[1] - LINE - 2
-            self._write(self.left, bottom, action_title(view), MUTED)
-        self._draw_inputs(view, (self.left, EDGE, self.right, bottom - 8))
+        self._heading(bottom, "value (of scaled, discounted rewards)", f"{view.value:z.2f}")
+        if rows := rows_of_actions(view):
+            listed = LINE * len(rows) <= self.image.height // 2
+            top = bottom - 6 - (LINE * len(rows) if listed else self.image.height // 5)
+            if listed:
+                self._draw_rows(rows, top)
+            else:
+                self._draw_bars([2 * row.mark - 1 for row in rows], top, bottom - 6)
+            bottom = top - LINE - 2
+            self._heading(bottom, action_title(view))
+        self._draw_inputs(view, EDGE, bottom - 8)
         return self.image
 
-    def _action_height(self, view: NetworkView) -> tuple[int, bool]:
-        """(pixels for all actions, True if each has a line of its own)."""
-        height = LINE * sum(len(group[0]) for group in view.actions)
-        half = self.image.height // 2
-        return (height, True) if height <= half else (self.image.height // 5, False)
-
-    def _draw_inputs(self, view: NetworkView, box: Box) -> None:
-        left, top, right, bottom = box
+    def _draw_inputs(self, view: NetworkView, top: int, bottom: int) -> None:
         if view.images:
             room = (bottom - top) // (2 if len(view.numbers) else 1)
-            self._tile(view.images, (left, top, right, top + room))
+            self._draw_images(view.images, top, room)
             top += room + 6
-        if len(view.numbers):
-            listed = bool(view.parts) and LOWEST_LINE * len(view.numbers) <= bottom - top - LINE
-            cells, limits = len(view.numbers) > MOST_BARS and not listed, view.limits
-            limits = limits.max() if cells else limits  # cells are compared with one another
-            title = "inputs" if listed else inputs_title(view.parts)
-            title += ", normalised" if view.normalised else ", each to its largest" * (not cells)
-            scale = f"±{view.limits.max():g}" if view.normalised or cells else ""
-            self._write(left, top, self._cut(title, right - left - 50), MUTED)
-            self._write(right, top, scale, MUTED, "ra")
-            draw = partial(self._lines, view.parts) if listed else \
-                self._cells if cells else self._bars
-            draw(view.numbers / limits, (left, top + LINE + 2, right, bottom))
+        if not len(view.numbers):
+            return
+        listed = bool(view.parts) and LINE * len(view.numbers) <= bottom - top - LINE
+        title = ("inputs" if listed else inputs_title(view.parts)) + (
+            ", normalised" if view.normalised else ", each to its largest")
+        self._heading(top, title, f"±{view.limits.max():g}" * view.normalised)
+        numbers = np.clip(view.numbers / view.limits, -1, 1).tolist()
+        if listed:
+            names = [f"{key} {i}" if count > 1 else key
+                     for key, count in view.parts for i in range(count)]
+            self._draw_rows([Row(name, *sorted((0.5, 0.5 + x / 2)), 0.5)
+                             for name, x in zip(names, numbers)], top + LINE + 2)
+        else:
+            self._draw_bars(numbers, top + LINE + 2, bottom)
 
-    def _draw_actions(self, view: NetworkView, box: Box, listed: bool) -> None:
-        left, top, right, bottom = box
-        if not listed:
-            return self._bars(np.concatenate([
-                2 * group.probs - 1 if isinstance(group, Choices) else group.mean / RANGE
-                for group in view.actions]), box)
-        known = len(view.actions) == 1 and len(view.names) == len(view.actions[0][0])
-        names = view.names if known else [
-            str(i) for i in range(max(len(group[0]) for group in view.actions))]
-        begin = left + max(LABEL_WIDTH, 8 + max(map(self._width, names)))
-        for group in view.actions:
-            for name, numbers in zip(names, zip(*group)):
-                draw, number = (self._share, 36) if isinstance(group, Choices) else (
-                    self._spread, 90)
-                line = begin, top + 2, right - number, top + LINE - 3
-                self._write(left, top, name, MUTED)
-                self._write(right, top, draw(line, *numbers), TEXT, "ra")
-                top += LINE
+    def _draw_rows(self, rows: Sequence[Row], top: int) -> None:
+        """Draws rows below each other: name, bar, text."""
+        widths = [max(map(self.font.getlength, texts))
+                  for texts in ([row.name for row in rows], [row.text for row in rows])]
+        begin = self.left + min((self.right - self.left) // 2, 8 + math.ceil(widths[0]))
+        end = self.right - (8 + math.ceil(widths[1])) * bool(widths[1])
+        for y, row in enumerate(rows):
+            y = top + LINE * y
+            self._write(self.left, y, fitted(row.name, begin - self.left - 8, self.font), MUTED)
+            if row.text:
+                self._write(self.right, y, row.text, TEXT, "ra")
+            low, high, mark = (begin + x * (end - begin) for x in row[1:4])
+            self.pen.rectangle((begin, y + 2, end, y + LINE - 3), GROUND)
+            self.pen.rectangle((low, y + 2, high, y + LINE - 3),
+                               POSITIVE if high > mark or row.text else NEGATIVE)
+            self.pen.line((mark, y + 2, mark, y + LINE - 3), TEXT)
 
-    def _share(self, box: Box, prob: float) -> str:
-        """Draws a probability as a bar; returns it as text."""
-        left, top, right, bottom = box
-        self.pen.rectangle(box, GROUND)
-        if (width := round((right - left) * float(prob))) > 0:
-            self.pen.rectangle((left, top, left + width, bottom), POSITIVE)
-        return f"{prob:.2f}"
-
-    def _spread(self, box: Box, mean: float, std: float) -> str:
-        """Draws a mean as a mark, its deviation as a bar around it; returns them as text."""
-        left, top, right, bottom = box
-        self.pen.rectangle(box, GROUND)
-        low, middle, high = (left + (right - left) * (0.5 + 0.5 * float(np.clip(x / RANGE, -1, 1)))
-                             for x in (mean - std, mean, mean + std))
-        self.pen.rectangle((low, top + 3, high, bottom - 3), POSITIVE)
-        self.pen.rectangle((middle - 1, top, middle + 1, bottom), TEXT)
-        return f"{mean:.2f} ± {std:.2f}"
-
-    def _bars(self, numbers: np.ndarray, box: Box) -> None:
-        """Draws numbers in [-1, 1], larger ones cut, as bars from a line in the middle."""
-        left, top, right, bottom = box
-        width = min(WIDEST_BAR, (right - left) / len(numbers))
-        begin, gap = (left + right - width * len(numbers)) / 2, min(4.0, width / 5)
+    def _draw_bars(self, numbers: Sequence[float], top: int, bottom: int) -> None:
+        """Draws numbers in [-1, 1] as bars from a line in the middle, side by side."""
+        width = min(WIDEST_BAR, (self.right - self.left) / len(numbers))
+        begin, gap = (self.left + self.right - width * len(numbers)) / 2, min(4.0, width / 5)
         if width >= LABEL_WIDTH:  # there is room for the number of each
             bottom -= LINE
             for i in range(len(numbers)):
                 self._write(begin + (i + 0.5) * width, bottom + 3, str(i), MUTED, "ma")
         middle = (top + bottom) / 2
-        self.pen.rectangle((left, top, right, bottom), GROUND)
-        for i, number in enumerate(np.clip(numbers, -1, 1).tolist()):
+        self.pen.rectangle((self.left, top, self.right, bottom), GROUND)
+        for i, number in enumerate(numbers):
             x, y = begin + i * width, middle - number * (bottom - top) / 2
             self.pen.rectangle((x + gap, min(y, middle), x + width - gap, max(y, middle)),
                                POSITIVE if number > 0 else NEGATIVE)
-        self.pen.line((left, middle, right, middle), MUTED)
+        self.pen.line((self.left, middle, self.right, middle), MUTED)
 
-    def _lines(self, parts: Sequence[tuple[str, int]], numbers: np.ndarray, box: Box) -> None:
-        """Draws numbers in [-1, 1], larger ones cut, each as a bar beside its key and index."""
-        left, top, right, bottom = box
-        line = min(LINE, (bottom - top) // len(numbers))
-        names = [f"{key} {i}" if count > 1 else key for key, count in parts for i in range(count)]
-        begin = left + min((right - left) // 2, 8 + max(map(self._width, names)))
-        for i, (name, number) in enumerate(zip(names, np.clip(numbers, -1, 1).tolist())):
-            y, middle = top + i * line, (begin + right) / 2
-            self._write(left, y, self._cut(name, begin - left - 8), MUTED)
-            self.pen.rectangle((begin, y + 2, right, y + line - 3), GROUND)
-            x = middle + number * (right - begin) / 2
-            self.pen.rectangle((min(x, middle), y + 2, max(x, middle), y + line - 3),
-                               POSITIVE if number > 0 else NEGATIVE)
-            self.pen.line((middle, y + 2, middle, y + line - 3), MUTED)
-
-    def _cells(self, numbers: np.ndarray, box: Box) -> None:
-        """Draws numbers in [-1, 1] as coloured cells, row by row."""
-        left, top, right, bottom = box
-        width, height = max(1, right - left), max(1, bottom - top)
-        columns = math.ceil(math.sqrt(len(numbers) * width / height))
-        side = max(1, width // columns)
-        cells = np.full((-(-len(numbers) // columns), columns, 3), BACKGROUND, np.uint8)
-        flat = np.clip(numbers, -1, 1)[:, None]
-        ends = np.where(flat > 0, POSITIVE, NEGATIVE)
-        cells.reshape(-1, 3)[:len(numbers)] = GROUND + abs(flat) * (ends - np.array(GROUND))
-        picture = Image.fromarray(cells)
-        size = columns * side, min(height, len(cells) * side)
-        self.image.paste(picture.resize(size, Image.Resampling.NEAREST), (left, top))
-
-    def _tile(self, images: list[np.ndarray], box: Box) -> None:
+    def _draw_images(self, images: list[np.ndarray], top: int, height: int) -> None:
         """Draws pictures side by side, in the rows that make them largest."""
-        left, top, right, bottom = box
-        shape = max(one.shape[0] for one in images), max(one.shape[1] for one in images)
-        scale, columns = max(
-            ((min((right - left - 4 * n) / n / shape[1],
-                  (bottom - top) / -(-len(images) // n) / shape[0] - 0.02), n)
-             for n in range(1, len(images) + 1)), key=lambda choice: choice[0])
-        left += int(right - left - columns * (shape[1] * scale + 4)) // 2
+        room = self.right - self.left, height
+        wide, high = (1 + max(one.shape[axis] for one in images) for axis in (1, 0))
+        columns = max(range(1, len(images) + 1), key=lambda n: min(
+            room[0] / (n * wide), room[1] / (-(-len(images) // n) * high)))
+        whole = Image.new("RGB", (columns * wide, -(-len(images) // columns) * high), BACKGROUND)
         for i, one in enumerate(images):
-            size = max(1, int(one.shape[1] * scale)), max(1, int(one.shape[0] * scale))
-            place = (left + i % columns * (int(shape[1] * scale) + 4),
-                     top + i // columns * (int(shape[0] * scale) + 4))
-            picture = Image.fromarray(brightened(one)).convert("RGB")
-            self.image.paste(picture.resize(size, Image.Resampling.NEAREST), place)
+            whole.paste(Image.fromarray(brightened(one)).convert("RGB"),
+                        (i % columns * wide, i // columns * high))
+        whole = ImageOps.contain(whole, room, Image.Resampling.NEAREST)
+        self.image.paste(whole, (self.left + (room[0] - whole.width) // 2, top))
+
+    def _heading(self, y: int, text: str, right: str = "") -> None:
+        room = self.right - self.left - 50 * bool(right)
+        self._write(self.left, y, fitted(text, room, self.font), MUTED)
+        if right:
+            self._write(self.right, y, right, TEXT, "ra")
 
     def _write(self, x: float, y: float, text: str, colour: tuple[int, int, int], anchor: str = "la"
                ) -> None:
         self.pen.text((x, y), text, colour, self.font, anchor)
 
 
-    def _width(self, text: str) -> int:
-        return math.ceil(self.pen.textlength(text, self.font))
+def fitted(text: str, width: float, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+    """`text`, or its beginning that fits into so many pixels."""
+    if len(text) <= width and font.getlength(text) <= width:  # no letter is as narrow as a pixel
+        return text
+    shorter = (f"{text[:end]}…" for end in range(min(len(text), int(width)), 0, -1))
+    return next((one for one in shorter if font.getlength(one) <= width), "")
 
-    def _cut(self, text: str, width: float) -> str:
-        """`text`, or its beginning that fits into so many pixels."""
-        if len(text) <= width and self._width(text) <= width:  # no letter is as narrow as a pixel
-            return text
-        fitting = (f"{text[:end]}…" for end in range(int(width) // 2, 0, -1))
-        return next((one for one in fitting if self._width(one) <= width), "")
+
+def rows_of_actions(view: NetworkView) -> list[Row]:
+    """A row for each choice, with its probability, and each number, with mean and deviation."""
+    named = len(view.actions) == 1 and len(view.names) == len(view.actions[0][0])
+    rows = []
+    for group in view.actions:
+        for i, numbers in enumerate(np.stack(group, 1).tolist()):
+            name = view.names[i] if named else str(i)
+            if isinstance(group, Choices):
+                rows.append(Row(name, 0.0, *numbers, *numbers, f"{numbers[0]:.2f}"))
+            else:
+                mean, std = numbers
+                ends = np.clip([mean - std, mean + std, mean], -RANGE, RANGE) / RANGE
+                rows.append(Row(name, *(0.5 + 0.5 * ends), f"{mean:.2f} ± {std:.2f}"))
+    return rows
 
 
 def brightened(image: np.ndarray) -> np.ndarray:

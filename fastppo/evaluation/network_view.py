@@ -97,26 +97,22 @@ def action_view(head: nn.Module, params: Any) -> list[Choices | Normals]:
         each = params.split([part.size for part in head.parts], -1)
         return [view for part, x in zip(head.parts, each) for view in action_view(part, x)]
     if isinstance(head, heads.Categorical):
-        return [_choices(params.softmax(-1))]
+        return [Choices(_finite(params.softmax(-1)))]
     if isinstance(head, heads.MultiCategorical):
         sizes = (~head.padding).sum(1).tolist()
-        return [_choices(part.softmax(-1)) for part in params.split(sizes, -1)]
+        return [Choices(_finite(part.softmax(-1))) for part in params.split(sizes, -1)]
     if isinstance(head, heads.Bernoulli):
-        return [_choices(params.sigmoid())]
+        return [Choices(_finite(params.sigmoid()))]
     if isinstance(head, heads.Normal):
         return [_moments(*head.normal(params))]
     if isinstance(head, heads.Beta):
         params = td.Beta(*(1 + F.softplus(params)).chunk(2, -1))
     if isinstance(params, td.Categorical):
-        return [_choices(params.probs)]
+        return [Choices(_finite(params.probs))]
     try:
         return [_moments(params.mean, params.stddev)]
     except (AttributeError, NotImplementedError):  # an unknown head, or distribution
         return []
-
-
-def _choices(probs: Tensor) -> Choices:
-    return Choices(_finite(probs))
 
 
 def _moments(mean: Tensor, std: Tensor) -> Normals:

@@ -5,13 +5,12 @@
     .png   the last picture
 """
 
+import collections
 import contextlib
 import importlib.util
 import io
-import os
-import tempfile
 from pathlib import Path
-from typing import BinaryIO, Callable, Iterator
+from typing import Callable, Iterator
 
 from PIL import Image
 
@@ -38,9 +37,6 @@ def check_video_path(path: Path) -> None:
     if path.suffix.lower() == ".mp4" and best_format() != ".mp4":
         raise ConfigError("mp4 files need imageio-ffmpeg, which is not installed",
                           (Install("video"), Set(output=str(path.with_suffix(best_format())))))
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise ConfigError(f"cannot write {path}",
-                          "give a file that can be written, in a folder that exists")
 
 
 @contextlib.contextmanager
@@ -60,7 +56,8 @@ def video_file(path: Path, fps: float) -> Iterator[Writer]:
     except OSError as error:
         reason = error.strerror or str(error).partition("\n")[0]
         raise ConfigError(f"cannot write {path}: {reason}",
-                          "free some space, or give another file") from error
+                          "give a file in a folder that exists, on a disk with free space"
+                          ) from error
 
 
 @contextlib.contextmanager
@@ -90,54 +87,45 @@ def _write_mp4(path: Path, fps: float) -> Iterator[Writer]:
 
 @contextlib.contextmanager
 def _write_webp(path: Path, fps: float) -> Iterator[Writer]:
-    """Collects pictures in a temporary file, and encodes them at the end of the block."""
-    with tempfile.TemporaryFile() as file:
-        frames = StoredFrames(file)
-        yield frames.append
-        frames.seek(0)
-        frames.save(path, "WEBP", save_all=True, duration=1000 / fps, quality=WEBP_QUALITY,
-                    method=WEBP_METHOD)
+    """Collects packed pictures, and encodes them at the end of the block."""
+    frames = PackedFrames()
+    yield frames.append
+    frames.seek(0)
+    frames.save(path, "WEBP", save_all=True, duration=1000 / fps, quality=WEBP_QUALITY,
+                method=WEBP_METHOD)
 
 
 @contextlib.contextmanager
 def _write_last(path: Path, _: float) -> Iterator[Writer]:
     """Writes the last picture at the end of the block."""
-    last: list[Image.Image] = []
-
-    def append(image: Image.Image) -> None:
-        last[:] = [image]
-
-    yield append
+    last: collections.deque[Image.Image] = collections.deque(maxlen=1)
+    yield last.append
     last[0].save(path, "PNG")
 
 
-class StoredFrames(Image.Image):
-    """Pictures in a file as one image of several frames, of which one is in memory.
+class PackedFrames(Image.Image):
+    """Pictures, packed as PNG, as one image of several frames, of which one is unpacked.
 
-    Pillow takes the frames of an animation from such an image; a list would hold them all.
+    Pillow takes the frames of an animation from such an image; a list would hold them unpacked.
     """
 
-    def __init__(self, file: BinaryIO):
+    def __init__(self):
         super().__init__()
-        self.file, self.ends = file, [0]
+        self.packed: list[io.BytesIO] = []
 
     def append(self, image: Image.Image) -> None:
         """Adds a frame behind the last one."""
-        packed = io.BytesIO()
-        image.save(packed, "PNG", compress_level=1)
-        self.file.seek(self.ends[-1])
-        self.file.write(packed.getbuffer())
-        self.ends.append(self.file.tell())
+        self.packed.append(io.BytesIO())
+        image.save(self.packed[-1], "PNG", compress_level=1)
 
     @property
     def n_frames(self) -> int:
         """The number of frames."""
-        return len(self.ends) - 1
+        return len(self.packed)
 
     def seek(self, frame: int) -> None:
         """Reads a frame, counted from 0."""
-        self.file.seek(self.ends[frame])
-        image = Image.open(io.BytesIO(self.file.read(self.ends[frame + 1] - self.ends[frame])))
+        image = Image.open(self.packed[frame])
         image.load()
         self.im, self._mode, self._size, self.frame = image.im, image.mode, image.size, frame
 

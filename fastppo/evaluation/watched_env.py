@@ -8,8 +8,9 @@ import gymnasium as gym
 
 from fastppo.arguments.policy_options import check_episodes
 from fastppo.envs.make import EnvFactory
+from fastppo.errors import ConfigError
 from fastppo.evaluation.evaluate import EvaluationEnvs, evaluation_envs
-from fastppo.evaluation.factories import FRAMES, no_render_mode, with_render_mode
+from fastppo.evaluation.factories import FRAMES, with_render_mode
 from fastppo.machine import limits
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
@@ -38,7 +39,13 @@ def watched_env(policy: Policy, factory: EnvFactory, seed: int, mode: str | None
         os.environ.setdefault("MUJOCO_GL", "egl")
     with torch_threads(1), evaluation_envs(policy, [make], seed) as envs:
         if mode is not None and envs.envs[0].render_mode != mode:
-            raise no_render_mode(factory, mode, envs.envs[0])
+            modes = ", ".join((envs.envs[0].metadata or {}).get("render_modes") or []) or "none"
+            raise ConfigError(
+                f"{factory.name} cannot be shown: it is not made with the render mode {mode}; the"
+                f" render modes in its metadata: {modes}",
+                f'give its class metadata = {{"render_modes": ["{mode}"]}}, and its constructor an'
+                " argument render_mode, which it keeps as self.render_mode, and a method render();"
+                " or --view=network")
         yield envs
 
 

@@ -8,10 +8,7 @@ An environment itself is not saved: the actions of its running episode are, and 
 """
 
 import logging
-import math
-import operator
 import os
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +16,7 @@ from torch import Tensor
 
 from fastppo.build.given_settings import plain, resumed_settings, settings_to_continue
 from fastppo.collect import Progress
-from fastppo.config import MODELS, Config
-from fastppo.errors import CheckpointError, PathError, truncate_text
+from fastppo.errors import CheckpointError, truncate_text
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import checkpoint_files, public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
@@ -28,9 +24,8 @@ from fastppo.policy import Policy
 from fastppo.settings.file_names import MODEL_FILE
 from fastppo.settings.fixes import Set
 from fastppo.spaces.leaves import tree_map
-from fastppo.stepping.boundary import Boundary, boundary_tree
+from fastppo.stepping.boundary import boundary_tree
 from fastppo.update.coefficients import coefficients_at
-from fastppo.update.optimizers import Adam
 
 CHECKPOINT_FORMAT = "fastppo checkpoint 2"
 
@@ -45,11 +40,7 @@ class Checkpoint(NamedTuple):
     code: list[str]  # names of the settings that no file holds: functions, classes, passwords
     fingerprint: dict[str, Any]  # of the machine that wrote it
     state: dict[str, Any]
-
-    @property
-    def step(self) -> int:
-        """The environment steps that the run had taken."""
-        return self.state["boundary"]["progress"][1]
+    step: int  # environment steps that the run had taken
 
 
 def write_checkpoint(ppo, path: Path) -> None:
@@ -82,11 +73,12 @@ def is_plain(value: Any) -> bool:
 
 def run_state(ppo) -> dict[str, Any]:
     """The state of `ppo` after its last complete iteration, as nested numbers and arrays."""
-    learner = ppo.learner
+    learner, boundaries = ppo.learner, ppo.collector.boundaries
+    boundary = boundaries.last if ppo.pending else boundaries.now(ppo.progress)
     return {"policy": ppo.policy.state_dict(), "optimizer": learner.optimizer.state,
             "rates": learner.optimizer.rates, "adapted_rate": learner.kl_control.state,
             "last_iteration": learner.last_iteration,
-            "boundary": boundary_tree(last_boundary(ppo), ppo.collector.boundaries.log),
+            "boundary": boundary_tree(boundary, boundaries.log),
             "episodes": ppo.episodes.state, "seconds": ppo.clock.seconds,
             "image_scales": image_scales(ppo.policy),
             "sinks": {type(sink).__name__: sink.state for sink in sinks_with_state(ppo)}}
@@ -102,18 +94,9 @@ def sinks_with_state(ppo) -> list[Any]:
     return [sink for sink in ppo.sinks if hasattr(sink, "state")]
 
 
-def last_boundary(ppo) -> Boundary:
-    """The state of the environments after the last complete iteration."""
-    boundaries = ppo.collector.boundaries
-    return boundaries.last if ppo.pending else boundaries.now(ppo.progress)
-
-
 def checkpoint_to_continue(path: str | os.PathLike, env: Any, changes: dict[str, Any]
                            ) -> tuple[Checkpoint, dict[str, Any]]:
     """(checkpoint, settings) of the run in a file or folder, continued with some `changes`."""
-    if not path:
-        raise PathError("the folder of a run or a checkpoint is needed, and an empty path given",
-                        'PPO.resume("runs/latest")')
     place = Path(path)
     found = find_checkpoint(place)
     folder = {"run_dir": str(place)} if place.is_dir() else {}
@@ -148,45 +131,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
     tensors, texts = read_tensor_file(path, CHECKPOINT_FORMAT, "a checkpoint",
                                       "ppo.checkpoint(path)")
     try:
-        found = Checkpoint(path, settings_to_continue(texts["config"]), texts["code"],
-                           texts["fingerprint"], join_tree(texts["state"], tensors))
-        _check_settings(found, sum(x.numel() for x in tensors.values()))
-        return found
+        state = join_tree(texts["state"], tensors)
+        return Checkpoint(path, settings_to_continue(texts["config"]), texts["code"],
+                          texts["fingerprint"], state, state["boundary"]["progress"][1])
     except Exception as error:  # a file may hold anything
         raise CheckpointError(f"{path} holds an invalid state: {truncate_text(repr(error), 500)}",
                               "give another checkpoint of the run") from error
 
 
-def _check_settings(found: Checkpoint, numbers: int) -> None:
-    """Raises an exception for settings that no run has, or that its state does not fit.
-
-    `numbers` are those in the file: a network has no layer with more units.
-    """
-    known = {field.name for field in fields(Config)}
-    config = Config(**{name: x for name, x in found.settings.items() if name in known})
-    if not {*found.code} <= known or not isinstance(found.settings["env_name"], str):
-        raise ValueError(f"no settings are {found.code!r}")
-    envs, units = len(found.state["boundary"]["episodes"]), config.hidden_sizes
-    if config.model in MODELS and "model" not in found.code:
-        weights = sum(map(operator.mul, units, units[1:]))
-        weights += (config.rnn != "none") * config.rnn_size ** 2
-        if max(weights, len(units), config.frame_stack, *units) > numbers:
-            raise ValueError(f"a network of {weights} weights in a file of {numbers} numbers")
-    if config.num_envs != envs or config.frame_stack > numbers:
-        raise ValueError(f"num_envs is {config.num_envs} for {envs} environments,"
-                         f" frame_stack {config.frame_stack}")
-    if found.step < 0:
-        raise ValueError("the step is below 0")
-
-
 def restore(ppo, found: Checkpoint) -> None:
     """Brings a new `ppo` to the state of a checkpoint; CheckpointError if it does not fit."""
-    state, own = found.state, run_state(ppo)
     try:
-        for name in ("policy", "rates", "last_iteration", *["optimizer"] * isinstance(
-                ppo.learner.optimizer, Adam)):
-            check_form(state[name], own[name], name)
-        _restore_state(ppo, state)
+        _restore_state(ppo, found.state)
     except Exception as error:  # a file may hold anything
         raise CheckpointError(
             f"{found.path} does not fit this run: {truncate_text(str(error), 500)}",
@@ -209,28 +165,8 @@ def _restore_state(ppo, state: dict[str, Any]) -> None:
         if type(sink).__name__ in state["sinks"]:
             sink.restore(state["sinks"][type(sink).__name__])
     boundary = tree_map(lambda x: x.numpy() if isinstance(x, Tensor) else x, state["boundary"])
-    iteration, step, begin = progress = Progress(*map(int, boundary["progress"]))
-    if iteration != learner.last_iteration + 1 or not 0 <= begin <= step <= iteration * len(
-            collector.arena["raw"]) * ppo.config.num_envs:
-        raise ValueError(f"its progress is {progress}")
-    collector.progress = progress
-    collector.boundaries.restore(boundary, progress)
-
-
-def check_form(found: Any, own: Any, name: str) -> None:
-    """Raises ValueError unless `found` has the keys, types, shapes and dtypes of `own`."""
-    if isinstance(own, (tuple, list, dict)):
-        parts, ours = (dict(x) if isinstance(x, dict) else dict(enumerate(x)) for x in (found, own))
-        if parts.keys() != ours.keys():
-            raise ValueError(f"{name} has the parts {[*parts]}, not {[*ours]}")
-        for key, part in ours.items():
-            check_form(parts[key], part, f"{name}.{key}")
-    elif isinstance(own, Tensor):
-        if (found.dtype, found.shape) != (own.dtype, own.shape):
-            raise ValueError(f"{name} is {found.dtype} {[*found.shape]}, not {own.dtype}"
-                             f" {[*own.shape]}")
-    elif type(found) is not type(own) or not math.isfinite(found):
-        raise ValueError(f"{name} is {found!r}")
+    collector.progress = Progress(*map(int, boundary["progress"]))
+    collector.boundaries.restore(boundary, collector.progress)
 
 
 def warn_of_earlier_end(ppo: Any, before: int) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastppo.errors import ExportError
 from fastppo.policy import Policy
 from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.leaves import MASK, leaves
@@ -60,12 +59,11 @@ def inputs_of(policy: Policy) -> list[Port]:
     """The inputs of a policy's graph: `obs`, or of a structure `obs.camera`, `obs.0`, ...
 
     An action mask is `action_mask`. With memory the last one is `state`, 0 when an episode begins.
-    Raises ExportError if two have the same name.
     """
     seen = policy.observer.layout
     ports = [Port(MASK if i == seen.mask else leaf_name("obs", column.leaf.path[seen.wrapped:]),
                   input_dtype(column), list(column.shape)) for i, column in enumerate(seen.leaves)]
-    return _with_state(ports, "state", policy)
+    return ports + [Port("state", "float32", [policy.memory])] * bool(policy.memory)
 
 
 def outputs_of(policy: Policy) -> list[Port]:
@@ -75,7 +73,7 @@ def outputs_of(policy: Policy) -> list[Port]:
     """
     ports = [Port(leaf_name("action", leaf.path), leaf.space.dtype.name, list(leaf.space.shape))
              for leaf in leaves(policy.act_space)]
-    return _with_state(ports, "next_state", policy)
+    return ports + [Port("next_state", "float32", [policy.memory])] * bool(policy.memory)
 
 
 def leaf_name(whole: str, path: tuple) -> str:
@@ -110,13 +108,3 @@ def env_action_function(actions: ActionMapping) -> Callable[[Tensor], list[Tenso
         flat = act.reshape(act.shape[0], sum(widths))
         return [function(part) for function, part in zip(functions, flat.split(widths, -1))]
     return to_env
-
-
-def _with_state(ports: list[Port], name: str, policy: Policy) -> list[Port]:
-    """`ports`, and with memory one for the state; ExportError if two of them have one name."""
-    names = [port.name for port in ports]
-    for double in names:
-        if names.count(double) > 1:
-            raise ExportError(f"two parts of the space would both be called {double}",
-                              "rename a key of the Dict that it is in")
-    return ports + [Port(name, "float32", [policy.memory])] * bool(policy.memory)

@@ -1,14 +1,15 @@
 """Steps on which a graph is compared with its policy: played in an environment, or samples."""
 
 import copy
-from typing import Any, NamedTuple
+import itertools
+from typing import Any, Callable, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
 from fastppo.envs import faults
 from fastppo.envs.make import Factory, make_envs, spaces_of
-from fastppo.errors import Error, InputError
+from fastppo.errors import EnvError, InputError, user_code
 from fastppo.files.export_graph import inputs_of
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
@@ -50,7 +51,11 @@ def play_episodes(policy: Policy, make: Factory, steps: int = STEPS) -> Recordin
             raise InputError(f"the environment has the spaces {spaces_of(env)}, the policy"
                              f" {(policy.obs_space, policy.act_space)}",
                              "give the environment it was trained on, preprocessed as it was there")
-        return record(policy, env, steps)
+
+        def step(act: Any) -> tuple[Any, bool]:
+            obs, _, term, trunc, _ = env.step(act)
+            return obs, term or trunc
+        return record(policy, lambda seed: env.reset(seed=seed)[0], step, steps)
     finally:
         faults.close_all([env])
 
@@ -67,30 +72,37 @@ def stacked_frames(policy: Policy, env: gym.Env) -> int:
 
 def sample_episodes(policy: Policy, steps: int = STEPS) -> Recording:
     """Samples of the policy's observation space, always the same, in episodes of 10 steps."""
-    return record(policy, SampleEnv(policy), steps)
+    layout, space = policy.observer.layout, copy.deepcopy(policy.obs_space)
+    ends = itertools.cycle([False] * (EPISODE_LENGTH - 1) + [True])
+    space.seed(0)
+
+    def sample(_: Any) -> Any:
+        obs = tree_map(lambda x: np.clip(x, -SAMPLE_LIMIT, SAMPLE_LIMIT)
+                       if np.asarray(x).dtype.kind == "f" else x, space.sample())
+        masked = layout.unusable(layout.rows([obs]))
+        return {**obs, MASK: np.ones_like(obs[MASK])} if masked else obs
+    return record(policy, sample, lambda act: (sample(act), next(ends)), steps)
 
 
-def record(policy: Policy, env: gym.Env, steps: int) -> Recording:
-    """`steps` steps of the policy in `env`; EnvError if the environment fails."""
+def record(policy: Policy, reset: Callable[[int], Any], step: Callable[[Any], tuple[Any, bool]],
+           steps: int) -> Recording:
+    """`steps` steps of the policy; EnvError if `reset` or `step` fails.
+
+    `reset(seed)` is the first observation of an episode, `step(action)` (the next, True if it is
+    the last).
+    """
     ports, columns = inputs_of(policy), policy.observer.layout.leaves
     rows, first, states, over = [], [], [], True
-    try:
-        with torch_threads(1):
-            for step in range(steps):
-                first.append(over)
-                if over:
-                    obs, state = env.reset(seed=step)[0], np.zeros((1, policy.memory), np.float32)
-                rows.append([np.array(column.leaf.of(obs), port.dtype)
-                             for column, port in zip(columns, ports)])
-                states.append(state)
-                act, state = predict_step(policy, obs, state)
-                obs, _, term, trunc, _ = env.step(act)
-                over = term or trunc
-    except (Error, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # a user's environment may raise anything
-        raise faults.env_error("an environment", f"step {len(rows)}", error,
-                               "play it alone until that works") from error
+    with user_code(EnvError, "an environment", "play it alone until that works"), torch_threads(1):
+        for seed in range(steps):
+            first.append(over)
+            if over:
+                obs, state = reset(seed), np.zeros((1, policy.memory), np.float32)
+            rows.append([np.array(column.leaf.of(obs), port.dtype)
+                         for column, port in zip(columns, ports)])
+            states.append(state)
+            act, state = predict_step(policy, obs, state)
+            obs, over = step(act)
     return Recording([np.stack(leaf) for leaf in zip(*rows)], np.array(first, bool),
                      np.concatenate(states))
 
@@ -98,31 +110,3 @@ def record(policy: Policy, env: gym.Env, steps: int) -> Recording:
 def predict_step(policy: Policy, obs: Any, state: np.ndarray) -> tuple[Any, np.ndarray]:
     """(action, next state) of `predict`, for a policy with memory or without."""
     return policy.predict(obs, state=state) if policy.memory else (policy.predict(obs), state)
-
-
-class SampleEnv(gym.Env):
-    """An environment whose observations are samples of a policy's observation space."""
-
-    def __init__(self, policy: Policy):
-        self.layout, self.steps = policy.observer.layout, 0
-        self.observation_space = copy.deepcopy(policy.obs_space)
-        self.observation_space.seed(0)
-
-    def reset(self, *, seed=None, options=None):
-        """The next sample."""
-        return self._obs(), {}
-
-    def step(self, action):
-        """The next sample; the action has no effect."""
-        self.steps += 1
-        return self._obs(), 0.0, False, self.steps % EPISODE_LENGTH == 0, {}
-
-    def _obs(self) -> Any:
-        obs = tree_map(_near, self.observation_space.sample())
-        if self.layout.unusable(self.layout.rows([obs])):
-            obs = {**obs, MASK: np.ones_like(obs[MASK])}
-        return obs
-
-
-def _near(x: Any) -> Any:
-    return np.clip(x, -SAMPLE_LIMIT, SAMPLE_LIMIT) if np.asarray(x).dtype.kind == "f" else x

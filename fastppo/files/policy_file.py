@@ -1,9 +1,7 @@
 """A policy as one file: weights, observation moments, spaces and settings; see tensor_file."""
 
 import logging
-import math
 import os
-import re
 from pathlib import Path
 from typing import Any, Mapping
 
@@ -12,8 +10,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from torch import Tensor
 
-from fastppo.build.compiled_support import is_plain_mlp
-from fastppo.build.model import build_policy, least_parameters
+from fastppo.build.model import build_policy
 from fastppo.build.rules import is_user_model
 from fastppo.config import MODELS, Config, having
 from fastppo.envs.make import import_callable
@@ -21,16 +18,11 @@ from fastppo.errors import CheckpointError, ModelError, PathError, truncate_text
 from fastppo.files.fingerprint import fingerprint
 from fastppo.files.run_folder import policy_at, public_config
 from fastppo.files.tensor_file import read_tensor_file, write_tensor_file
-from fastppo.networks.heads import least_outputs
-from fastppo.networks.normaliser import modules_with_moments
 from fastppo.networks.torch_state import default_torch
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Omit, Set
-from fastppo.spaces.actions import check_bounds
-from fastppo.spaces.leaves import MASK, MAX_DISCRETE, OBS_KEY, MaskedDict, brief_text, subspaces
-from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
+from fastppo.spaces.leaves import MASK, OBS_KEY, MaskedDict, brief_text, subspaces
 
-MAX_LEAVES = 1_000  # parts of a space in a file
 POLICY_FORMAT = "fastppo policy 1"
 
 log = logging.getLogger("fastppo")
@@ -44,7 +36,7 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike,
     A missing folder is made, with a warning in the log, because training may have taken long.
     Raises CheckpointError if it cannot be written.
     """
-    path = _path(path, "ppo.save")
+    path = Path(path)
     tensors = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format)
                for name, x in (weights or policy.state_dict()).items()}
     texts = {name: describe_space(space, name, tensors) for name, space in (
@@ -61,8 +53,7 @@ def read_policy(path: str | os.PathLike, model=None) -> tuple[Policy, Config]:
 
     `model` is the class of the policy's network, if that is a network of the user's.
     """
-    path = _path(path, "load")
-    path = policy_at(path)
+    path = policy_at(Path(path))
     if model is not None:  # what is wrong with it is no fault of the file
         Config(model=model)
         model = import_callable(model, "model") if isinstance(model, str) else model
@@ -70,22 +61,16 @@ def read_policy(path: str | os.PathLike, model=None) -> tuple[Policy, Config]:
     try:
         config = _stored_config(texts["config"], model, path)
         spaces = [_build_space(texts[name], name, tensors) for name in ("obs_space", "act_space")]
-        _check_size(config, *spaces, tensors)
         policy = build_policy(*spaces, config, model)
+        policy.load_state_dict(tensors)
+        return policy, config
     except (CheckpointError, ModelError):
         raise
     except Exception as error:  # a file may hold anything
         text = truncate_text(repr(error), 500)
-        raise CheckpointError(f"{path} holds invalid settings or spaces: {text}",
-                              "ppo.save(path) writes valid ones") from error
-    try:
-        policy.load_state_dict(tensors)
-        _check_moments(policy)
-    except (RuntimeError, ValueError) as error:
-        raise CheckpointError(f"{path} does not fit the model: {error}", "load(path, model=MyNet)"
-                              " with the class it was trained with; a built-in network has none"
-                              ) from error
-    return policy, config
+        raise CheckpointError(f"{path} does not fit the model, or is invalid: {text}",
+                              "load(path, model=MyNet) with the class it was trained with; a"
+                              " built-in network has none") from error
 
 
 def start_from_policy(ppo, path: str | os.PathLike) -> None:
@@ -93,7 +78,6 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
 
     The log says what such a file does not have. Raises CheckpointError if it does not fit.
     """
-    path = _path(path, "init_from")
     own = ppo.config.model if is_user_model(ppo.config.model) else None
     found, config = read_policy(path, own)
     pairs = (found.obs_space, ppo.policy.obs_space), (found.act_space, ppo.policy.act_space)
@@ -113,14 +97,6 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
                         ) from error
     log.warning("starting with the weights and observation moments of %s; it does not have the"
                 " optimizer's moments, adapted rates, the scaling of rewards or steps taken", path)
-
-
-def _path(path: Any, call: str) -> Path:
-    """The argument of `call` as a Path; CheckpointError if it is no path."""
-    if not isinstance(path, (str, os.PathLike)) or not str(path):
-        raise CheckpointError(f"{call} takes the path of a file, not {path!r}",
-                              f'{call}("policy.safetensors")')
-    return Path(path)
 
 
 def _stored_config(stored: dict[str, Any], model: Any, path: Path) -> Config:
@@ -166,12 +142,7 @@ def describe_space(space: Space, name: str, tensors: dict[str, torch.Tensor]) ->
 
 
 def _build_space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tensor]) -> Space:
-    """The space that `text` describes; its arrays are removed from `tensors`.
-
-    Raises an exception, before it allocates, for a space that no policy has.
-    """
-    if name.count(".") == 0 and _count_leaves(text) > MAX_LEAVES:
-        raise ValueError(f"{name} has more than {MAX_LEAVES:,} parts")
+    """The space that `text` describes; its arrays are removed from `tensors`."""
     if "parts" in text:
         inner = [_build_space(part, f"{name}.{i}", tensors) for i, part in enumerate(text["parts"])]
         if "keys" not in text:
@@ -182,47 +153,12 @@ def _build_space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tenso
     if "n" in text:
         return Discrete(**text)
     if "bits" in text:
-        if math.prod(np.atleast_1d(text["bits"]).tolist()) > MAX_DISCRETE:
-            raise ValueError(f"{name} has more than {MAX_DISCRETE:,} bits")
         return MultiBinary(text["bits"])
     first, second = ("nvec", "start") if "choices" in text else ("low", "high")
     low, high = (tensors.pop(f"{name}.{kind}").numpy() for kind in (first, second))
     if "choices" in text:
-        return MultiDiscrete(low, _number_type(text["choices"]), start=high)
-    dtype = _number_type(text["dtype"])
+        return MultiDiscrete(low, np.dtype(text["choices"]), start=high)
+    dtype = np.dtype(text["dtype"])
     if dtype == np.uint8 and "image_scale" not in text:
         high = np.full_like(high, 255)  # by which earlier versions divided whatever the bounds
     return Box(low.astype(dtype), high.astype(dtype), low.shape, dtype)
-
-
-def _count_leaves(text: dict[str, Any]) -> int:
-    return sum(map(_count_leaves, text["parts"])) if "parts" in text else 1
-
-
-def _number_type(text: str) -> np.dtype:
-    """The dtype that `text` names; ValueError for any but a number, which may have any size."""
-    if not re.fullmatch(r"[<>=|][biuf](1|2|4|8|16)", text):
-        raise ValueError(f"{text[:20]!r} is no type of numbers")
-    return np.dtype(text)
-
-
-def _check_size(config: Config, obs_space: Space, act_space: Space,
-                tensors: dict[str, torch.Tensor]) -> None:
-    """Raises ValueError for a network that has more parameters than the file."""
-    seen = ObservationLayout(obs_space, act_space)
-    inputs = ObservationEncoding(seen).size if is_plain_mlp(config) else 0
-    least = 0 if is_user_model(config.model) else least_parameters(config, inputs)
-    least = max(least, least_outputs(act_space))
-    if least > (held := sum(x.numel() for x in tensors.values())):
-        raise ValueError(f"the network has at least {least:,} parameters, but the file {held:,}")
-
-
-def _check_moments(policy: Policy) -> None:
-    """Raises ValueError for moments that no observations or returns have."""
-    if policy.actions.form != "clip":
-        check_bounds(policy.act_space, "action_scaling")
-    for part in modules_with_moments(policy):
-        count, mean, m2 = part.state
-        if not (0 <= count < math.inf and mean.isfinite().all() and (m2 >= 0).all()
-                and m2.isfinite().all()):
-            raise ValueError("its moments are not finite, or negative")

@@ -19,7 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fastppo.errors import CheckpointError
-from fastppo.files.run_folder import HEADER_BYTES, check_file
+from fastppo.files.run_folder import check_file
 from fastppo.machine.file_access import write_bytes
 
 log = logging.getLogger("fastppo")
@@ -35,12 +35,7 @@ def write_tensor_file(path: Path, form: str, tensors: dict[str, Tensor], texts: 
     metadata = {name: json.dumps(text, default=repr) for name, text in texts.items()}
     metadata["format"] = form
     metadata["sha256"] = _digest(tensors, metadata)
-    data = save(tensors, metadata)
-    if int.from_bytes(data[:8], "little") > HEADER_BYTES:
-        raise CheckpointError(f"cannot write {path}: its settings, names and texts are longer than"
-                              f" {HEADER_BYTES:,} bytes", "give large values as files, whose names"
-                              " are settings")
-    write_file(path, data, private)
+    write_file(path, save(tensors, metadata), private)
 
 
 def write_file(path: Path, data: bytes, private: bool = False) -> None:
@@ -63,27 +58,20 @@ def read_tensor_file(path: Path, form: str, what: str, writer: str
     `what` is the name of its contents, `writer` the call that writes it. Raises CheckpointError if
     it is missing, damaged or of another format.
     """
-    fix = f"give a file that {writer} wrote, or another copy of it"
     check_file(path, form.split()[1])
     try:
-        with open(path, "rb") as file:
-            if int.from_bytes(file.read(8), "little") > HEADER_BYTES:
-                raise SafetensorError(f"its header is longer than {HEADER_BYTES:,} bytes")
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-    except (SafetensorError, OSError, RuntimeError, MemoryError) as error:
-        raise CheckpointError(f"{path} is not a safetensors file, or is damaged: {error}",
-                              fix) from error
-    checksum = metadata.pop("sha256", "")
-    if metadata.get("format") != form or checksum != _digest(tensors, metadata):
-        raise CheckpointError(f"{path} is not {what} of this version of fastppo, or is damaged",
-                              fix)
-    del metadata["format"]
-    try:
+        checksum = metadata.pop("sha256", "")
+        if metadata.get("format") != form or checksum != _digest(tensors, metadata):
+            raise ValueError("its format or checksum is another")
+        del metadata["format"]
         return tensors, {name: json.loads(text) for name, text in metadata.items()}
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} holds texts that are no JSON: {error}", fix) from error
+    except (SafetensorError, OSError, RuntimeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is not {what} of this version of fastppo, or is damaged: {error}",
+            f"give a file that {writer} wrote, or another copy of it") from error
 
 
 def _digest(tensors: dict[str, Tensor], texts: dict[str, str]) -> str:

@@ -107,11 +107,26 @@ class BackgroundSink:
             note(f"{self.name}: {error_line(error)}; going on without the video of step {step:,}")
 
 
-def with_media(row: dict[str, Any], package: Any) -> dict[str, Any]:
-    """`row` with its Histograms and videos as objects of a package such as wandb."""
-    return {name: package.Histogram(np_histogram=value) if isinstance(value, Histogram)
-            else package.Video(str(value)) if isinstance(value, Path) else value
-            for name, value in row.items()}
+class MediaTracker:
+    """A run of a package such as wandb, with histograms and videos as the package's own.
+
+    Rows up to the step `last` are left out: the run has them.
+    """
+
+    def __init__(self, package: Any, run: Any, last: int | None = None):
+        self.package, self.run, self.last = package, run, last
+
+    def log(self, row: dict[str, Any], step: int) -> None:
+        """Logs what belongs to a step that is new."""
+        if self.last is None or step > self.last:
+            self.run.log({name: self.package.Histogram(np_histogram=value)
+                          if isinstance(value, Histogram) else self.package.Video(str(value))
+                          if isinstance(value, Path) else value
+                          for name, value in row.items()}, step=step)
+
+    def finish(self) -> None:
+        """Waits until everything is sent, or written."""
+        self.run.finish()
 
 
 def error_line(error: BaseException) -> str:

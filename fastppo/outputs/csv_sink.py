@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterable, Sequence
 
 from fastppo.display.notes import note
-from fastppo.files.run_folder import free_path, write_error
+from fastppo.files.run_folder import free_path
 from fastppo.machine.file_access import open_regular, write_bytes
 from fastppo.settings import metric_names
 
@@ -27,8 +27,8 @@ class CsvTable:
     When training begins, an older table at `path` is renamed, with a warning in the log, and so is
     a damaged one; a run that is resumed at `step` continues the table after that step. If the disk
     is full, a note is printed once, the run goes on, and the rows are written as soon as there is
-    room, those of the last MAX_WAITING iterations. Raises ConfigError if a new file cannot be
-    created. `hold` keeps the folder for this run, see FolderLock.
+    room, those of the last MAX_WAITING iterations. `hold` keeps the folder for this run, see
+    FolderLock.
     """
 
     content: str  # in notes
@@ -37,12 +37,6 @@ class CsvTable:
         self.path, self.step, self.begun, self.names, self.hold = path, step, False, [*names], hold
         self.waiting: list[tuple[int, Any]] = []  # (step, what _fields makes rows of)
         self.failed = False
-        self.older = path.exists()
-        if step is None and not self.older:
-            try:
-                self._rewrite([])
-            except OSError as error:
-                raise write_error(path, error) from error
 
     def on_start(self, ppo) -> None:
         """Begins the table, or continues that of the run that is resumed."""
@@ -79,24 +73,22 @@ class CsvTable:
         raise NotImplementedError
 
     def _begin(self) -> None:
-        if self.step is None:
-            if self.older:
-                self._rename("of an earlier run")
-        else:
+        if self.path.exists():
             try:
-                self._cut(self.step)
+                if self.step is None:
+                    self._rename("of an earlier run")
+                else:
+                    self._cut(self.step)
             except (ValueError, csv.Error):  # it may hold anything
                 self._rename("damaged")
-            except FileNotFoundError:
-                pass
+        if not self.path.exists():
+            self._rewrite(self.names, [])
         self.begun = True
 
     def _write_waiting(self) -> None:
         self.hold()
-        if not self.begun:
+        if not self.begun or not self.path.exists():  # somebody has moved or removed it
             self._begin()
-        if not self.path.exists():  # somebody has moved or removed it
-            self._rewrite([])
         text = io.StringIO(newline="")
         csv.writer(text).writerows(self._fields())
         data = text.getvalue().encode()
@@ -132,13 +124,14 @@ class CsvTable:
             file.truncate(end)
         self.names = names
 
-    def _rewrite(self, rows: list[dict]) -> None:
+    def _rewrite(self, names: list[str], rows: list[dict]) -> None:
         """Writes the whole table; a reader sees the old one or this one."""
         text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, self.names)
+        writer = csv.DictWriter(text, names)
         writer.writeheader()
         writer.writerows(rows)
         write_bytes(self.path, text.getvalue().encode())
+        self.names = names
 
 
 class CsvSink(CsvTable):
@@ -157,19 +150,9 @@ class CsvSink(CsvTable):
 
     def _fields(self) -> Iterable[Sequence[Any]]:
         if new := [name for _, row in self.waiting for name in row if name not in self.names]:
-            self._add_columns([*dict.fromkeys(new)])
+            with open(self.path, newline="", encoding="utf-8", opener=open_regular) as file:
+                self._rewrite([*self.names, *dict.fromkeys(new)], list(csv.DictReader(file)))
         return [[row.get(name, "") for name in self.names] for _, row in self.waiting]
-
-    def _add_columns(self, names: list[str]) -> None:
-        with open(self.path, newline="", encoding="utf-8", opener=open_regular) as file:
-            rows = list(csv.DictReader(file))
-        known, self.names = self.names, [*self.names, *names]
-        try:
-            self._rewrite(rows)
-        except OSError:
-            self.names = known
-            raise
-
 
 class EpisodeSink(CsvTable):
     """episodes.csv: a row for every episode, in the order in which they end.
@@ -187,19 +170,11 @@ class EpisodeSink(CsvTable):
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Takes the episodes that ended in the last rollout."""
         if ppo.episodes.ended:
-            steps = steps_after_rows(ppo)
-            self.put(ppo.step, [(steps[row], *episode) for row, *episode in ppo.episodes.ended])
+            ends = ppo.progress.begin + ppo.arena["valid"].sum(axis=1).cumsum()
+            self.put(ppo.step, [(int(ends[row]), *one) for row, *one in ppo.episodes.ended])
         if time.monotonic() >= self.due:
             self.flush()
             self.due = time.monotonic() + EPISODE_SECONDS
 
     def _fields(self) -> Iterable[Sequence[Any]]:
         return [row for _, rows in self.waiting for row in rows]
-
-
-def steps_after_rows(ppo) -> Sequence[int]:
-    """The environment step after each row of the last rollout."""
-    begin, valid = ppo.progress.begin, ppo.arena["valid"]
-    if ppo.step - begin == valid.size:
-        return range(begin, ppo.step + 1, valid.shape[1])[1:]
-    return (begin + valid.sum(axis=1).cumsum()).tolist()

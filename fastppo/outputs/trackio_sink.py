@@ -2,11 +2,10 @@
 
 import secrets
 from pathlib import Path
-from typing import Any
 
 from fastppo.config import Config
 from fastppo.files.run_folder import public_config
-from fastppo.outputs.background_sink import BackgroundSink, with_media
+from fastppo.outputs.background_sink import BackgroundSink, MediaTracker
 
 
 class TrackioSink(BackgroundSink):
@@ -27,32 +26,17 @@ class TrackioSink(BackgroundSink):
         """Goes on with the run of trackio's that has this name, before the first row."""
         self.state = str(state)
 
-    def start(self) -> "TrackioRun":
-        """The run of trackio's; it measures no hardware and opens no dashboard."""
+    def start(self) -> MediaTracker:
+        """The run of trackio's; it measures no hardware and opens no dashboard.
+
+        A resumed run repeats the steps after its checkpoint, bit for bit; trackio would keep both.
+        """
         import trackio
+        from trackio.sqlite_storage import SQLiteStorage
         config = self.config
-        return TrackioRun(trackio, trackio.init(
+        run = trackio.init(
             project=config.wandb_project, name=self.state, group=config.wandb_group,
             config=public_config(config), resume="allow", embed=False, auto_log_gpu=False,
-            auto_log_cpu=False))
-
-
-class TrackioRun:
-    """A run of trackio's without the rows that it has already; trackio would keep both.
-
-    A resumed run repeats the steps after its checkpoint, bit for bit.
-    """
-
-    def __init__(self, trackio: Any, run: Any):
-        from trackio.sqlite_storage import SQLiteStorage
-        self.trackio, self.run = trackio, run
-        self.last = SQLiteStorage.get_max_step_for_run(run.project, run.name, run_id=run.id)
-
-    def log(self, row: dict[str, Any], step: int) -> None:
-        """Logs what belongs to a step that is new."""
-        if self.last is None or step > self.last:
-            self.run.log(with_media(row, self.trackio), step=step)
-
-    def finish(self) -> None:
-        """Waits until everything is in the database."""
-        self.run.finish()
+            auto_log_cpu=False)
+        return MediaTracker(trackio, run, SQLiteStorage.get_max_step_for_run(
+            run.project, run.name, run_id=run.id))

@@ -8,7 +8,7 @@ from typing import Any
 from fastppo.config import Config
 from fastppo.display.notes import note
 from fastppo.files.run_folder import public_config
-from fastppo.outputs.background_sink import BackgroundSink, error_line, with_media
+from fastppo.outputs.background_sink import BackgroundSink, MediaTracker, error_line
 
 
 class WandbSink(BackgroundSink):
@@ -28,32 +28,17 @@ class WandbSink(BackgroundSink):
         """Goes on with the run of wandb's that has this id, before the first row."""
         self.state = str(state)
 
-    def start(self) -> "WandbRun":
+    def start(self) -> MediaTracker:
         """The run of wandb's: online, else offline; raises what wandb raises if neither works."""
         import wandb
         config, folder = self.config, self.folder
         folder.mkdir(parents=True, exist_ok=True)
         settings = wandb.Settings(console="off", silent=True, save_code=False, disable_git=True,
                                   init_timeout=20)
-        return WandbRun(wandb, start_run(wandb, folder, dict(
+        return MediaTracker(wandb, start_run(wandb, folder, dict(
             project=config.wandb_project, entity=config.wandb_entity, group=config.wandb_group,
             tags=config.wandb_tags, dir=str(folder), name=folder.name or None, id=self.state,
             resume="allow", config=public_config(config), settings=settings)))
-
-
-class WandbRun:
-    """A run of wandb's, which gets histograms and videos as its own."""
-
-    def __init__(self, wandb: Any, run: Any):
-        self.wandb, self.run = wandb, run
-
-    def log(self, row: dict[str, Any], step: int) -> None:
-        """Logs what belongs to a step."""
-        self.run.log(with_media(row, self.wandb), step=step)
-
-    def finish(self) -> None:
-        """Waits until everything is sent, or written."""
-        self.run.finish()
 
 
 def start_run(wandb, folder: Path, arguments: dict[str, Any]) -> Any:

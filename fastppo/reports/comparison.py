@@ -6,7 +6,6 @@ import numpy as np
 
 from fastppo.errors import ConfigError
 from fastppo.reports.run_table import RunTable
-from fastppo.settings.file_names import METRICS_FILE
 from fastppo.settings.fixes import Install, Set
 from fastppo.settings.metric_names import MEAN_RETURN
 
@@ -69,9 +68,7 @@ def compare_runs(a: Sequence[RunTable], b: Sequence[RunTable], metric: str | Non
             raise ConfigError(f"{name} has {len(side)} run, and a comparison over seeds needs"
                               f" {FEWEST_RUNS} or more", "train with --seed=2, --seed=3, ...")
     if both := {table.file.resolve() for table in a} & {table.file.resolve() for table in b}:
-        file = min(both)
-        raise ConfigError(f"{file.parent if file.name == METRICS_FILE else file} is in both groups",
-                          "give groups without a common run")
+        raise ConfigError(f"{min(both)} is in both groups", "give groups without a common run")
     score, values = run_scores([*a, *b], metric)
     titles = {table.env_name: table.title for table in [*a, *b]}
     scores = values[:len(a)], values[len(a):]

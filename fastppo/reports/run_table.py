@@ -34,11 +34,6 @@ class RunTable(NamedTuple):
     summary: dict[str, Any]  # of summary.json; {} if there is none
 
     @property
-    def folder(self) -> Path:
-        """The folder that holds the table."""
-        return self.file.parent
-
-    @property
     def title(self) -> str:
         """The environment, else the name of the folder, or of a file with another name."""
         file = self.file.resolve()
@@ -195,12 +190,11 @@ def number_in(text: str) -> float:
 def read_object(file: Path) -> dict[str, Any]:
     """The JSON object in `file`, {} if there is no such file; ConfigError if it holds no object."""
     try:
-        value = read_json(file)
+        if isinstance(value := read_json(file), dict):
+            return value
+        raise ValueError("it holds no JSON object")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {file}: {error}", "delete it, or leave its run out"
                           ) from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{file} holds no JSON object", "delete it, or leave its run out")
-    return value

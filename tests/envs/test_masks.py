@@ -469,7 +469,7 @@ def test_so_are_those_in_infos_and_observations_once(
 @pytest.mark.parametrize("how", ["method", "info"])
 def test_an_environment_to_evaluate_in_has_masks_where_that_of_training_has(trainer, how):
     masked, other = partial(Fenced, how), {"method": "info", "info": "method"}[how]
-    with pytest.raises(ConfigError, match="eval_env .*has no action mask .*\n  fix: give one with"):
+    with pytest.raises(ConfigError, match="eval_env .*has no action mask.*\n  fix: give one with"):
         trainer(masked, eval_env=Chance)
     with pytest.raises(ConfigError, match="eval_env .*has an action mask, .*\n  fix: give one wit"):
         trainer(Chance, eval_env=masked)

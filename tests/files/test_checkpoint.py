@@ -363,7 +363,7 @@ def test_texts_nested_without_end_are_an_error(tmp_path):
     texts = {"state": '{"list": [' * 10**5, "format": "fastppo checkpoint 2"}
     texts["sha256"] = tensor_file._digest({}, texts)
     save_file({}, tmp_path / "c.safetensors", texts)
-    with pytest.raises(CheckpointError, match="no JSON"):
+    with pytest.raises(CheckpointError, match="damaged: maximum recursion"):
         read_checkpoint(tmp_path / "c.safetensors")
 
 
@@ -575,15 +575,6 @@ def test_checkpoints_of_a_run_that_is_not_continued_are_set_aside(tmp_path, capl
         ppo.learn(64)
     assert find_checkpoint(tmp_path).step == 64
     assert len([*tmp_path.glob("abandoned-*")]) == 2
-
-
-def test_a_file_that_could_not_be_read_again_is_not_written(tmp_path):
-    env = partial(Chance, FLOATS, Discrete(3))
-    with PPO(env, **TINY, worker_env=("x" * 5_000_000,)) as ppo:
-        for write in (ppo.checkpoint, ppo.save):
-            with pytest.raises(CheckpointError, match="longer than 4,194,304 bytes"):
-                write(tmp_path / "c.safetensors")
-    assert not [*tmp_path.iterdir()]
 
 
 def test_where_no_checkpoint_can_be_read_the_policy_is_proposed_to_start_with(tmp_path):

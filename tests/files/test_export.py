@@ -360,12 +360,6 @@ def test_a_graph_that_remembers_otherwise_is_not_written(trainer, tmp_path, way)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_parts_that_would_have_one_name_are_refused(trainer, tmp_path):
-    policy = trainer(lambda: Chance(Dict({"a": Dict(b=CHOICE), "a.b": CHOICE}))).policy
-    with pytest.raises(ExportError, match="would both be called obs.a.b"):
-        export(policy, tmp_path / "a.pt")
-
-
 def test_an_environment_to_check_in_must_have_the_policys_spaces_and_work(trainer, tmp_path):
     class Fails(Chance):
         def step(self, action):
@@ -373,7 +367,7 @@ def test_an_environment_to_check_in_must_have_the_policys_spaces_and_work(traine
     policy = trainer(Chance).policy
     with pytest.raises(InputError, match="give the environment it was trained on"):
         export(policy, tmp_path / "a.pt", env="CartPole-v1")
-    with pytest.raises(EnvError, match=r"an environment failed in step 1: .*not today"):
+    with pytest.raises(EnvError, match=r"an environment failed: .*not today"):
         export(policy, tmp_path / "a.pt", env=Fails)
 
 

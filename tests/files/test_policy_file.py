@@ -150,15 +150,6 @@ def test_a_folder_that_is_missing_is_made_and_that_is_said(tmp_path, caplog):
     assert [message.count("made the folder") for message in caplog.messages] == [1]
 
 
-@pytest.mark.parametrize("wrong", [3, None, [1], b"x", ""])
-def test_what_is_no_path_is_refused(wrong):
-    with pytest.raises(CheckpointError, match="load takes the path of a file, not .*\n  fix: load"):
-        load(wrong)
-    with PPO(lambda: Chance(*SPACES["vectors"]), **TINY) as ppo:
-        with pytest.raises(CheckpointError, match="save takes the path of a file, not .*\n  fix: "):
-            ppo.save(wrong)
-
-
 @pytest.mark.parametrize("name, why", [(300 * "x", "name too long"), ("a\0b", "no file|no run")])
 def test_a_name_that_no_file_can_have_is_an_error_of_ours(name, why, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

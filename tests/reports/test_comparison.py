@@ -119,7 +119,7 @@ def test_too_few_runs_and_scores_that_are_no_numbers_are_errors(tmp_path):
 
 def test_a_run_is_in_one_of_the_groups(tmp_path):
     a, b = runs(tmp_path / "a", [1.0, 2.0]), runs(tmp_path / "b", [1.0, 2.0])
-    with pytest.raises(ConfigError, match=f"{a[1].folder} is in both groups"):
+    with pytest.raises(ConfigError, match=f"{a[1].file} is in both groups"):
         compare_runs(a, [*b, a[1]])
     first, second, third, fourth = (
         table._replace(file=tmp_path / f"{i}.csv") for i, table in enumerate([*a, *b]))

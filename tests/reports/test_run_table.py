@@ -19,7 +19,7 @@ def only(text):
 
 def test_a_run_is_read_with_its_environment_seed_and_columns(tmp_path):
     table = only(write_run(tmp_path / "run", [None, 2.5], env_name="Acrobot-v1", seed=7))
-    assert (table.env_name, table.seed, table.folder) == ("Acrobot-v1", 7, tmp_path / "run")
+    assert (table.env_name, table.seed, table.file.parent) == ("Acrobot-v1", 7, tmp_path / "run")
     assert table.columns["global_step"].tolist() == [100, 200]
     assert np.isnan(table.columns[RETURN][0]) and table.columns[RETURN][1] == 2.5
 
