@@ -21,9 +21,9 @@ from fastppo.benchmark.trace import Stamps, events
 from fastppo.config import default_of
 from fastppo.display.banner import network_text
 from fastppo.errors import Error
-from fastppo.files.run_folder import public_config
 from fastppo.learners.device_actor import MirroredEnvs
 from fastppo.machine import kernels, limits
+from fastppo.machine.child_env import public_config
 from fastppo.ppo import PPO
 from fastppo.update import arithmetic
 

@@ -10,8 +10,8 @@ from fastppo.config import Config
 from fastppo.envs.source import EnvSource
 from fastppo.learner import Learner
 from fastppo.learners.compiled import policy_plan
+from fastppo.machine import limits
 from fastppo.machine.arena import Arena
-from fastppo.machine.ranks import Ranks
 from fastppo.policy import Policy
 from fastppo.stepping.actors import CentralActor, LocalActor
 from fastppo.stepping.boundary import Boundaries
@@ -22,7 +22,7 @@ from fastppo.vecenv import Serial
 
 
 def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,
-                   config: Config, ranks: Ranks) -> Collector:
+                   config: Config, ranks: limits.OneProcess) -> Collector:
     """The Collector of a run: its environments, and the actor that chooses their actions."""
     vector, views = source.vector, RolloutViews.of(arena, 0, config.num_envs)
     log = EpisodeLog(views, config.replay_limit if vector is None else 0)

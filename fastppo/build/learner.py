@@ -10,8 +10,8 @@ from fastppo.build.rules import is_user_model
 from fastppo.config import Config, default_of
 from fastppo.errors import ConfigError, ModelError, NonFiniteError, user_code
 from fastppo.learner import Learner
+from fastppo.machine import limits
 from fastppo.machine.arena import Arena
-from fastppo.machine.ranks import Ranks
 from fastppo.networks.torch_state import default_torch, preserved_buffers, seeded_rng
 from fastppo.policy import Policy
 from fastppo.update.batches import Batch, Fresh
@@ -22,7 +22,7 @@ log = logging.getLogger("fastppo")
 
 
 @default_torch()
-def make_learner(policy: Policy, config: Config, arena: Arena, ranks: Ranks) -> Learner:
+def make_learner(policy: Policy, config: Config, arena: Arena, ranks: limits.OneProcess) -> Learner:
     """The learner that a resolved Config describes, with its optional parts attached."""
     coefficients_at(config, 1.0)  # a schedule of the user's that fails is an error now, not later
     observer, place = policy.observer, None

@@ -17,7 +17,6 @@ from fastppo.config import IMAGE_MODELS, Config
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
 from fastppo.machine import limits
-from fastppo.machine.ranks import device_number, rank_count
 from fastppo.settings.fixes import Omit, Set
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 from fastppo.workers.count import pays, worker_count
@@ -46,7 +45,7 @@ def resolve(source: EnvSource) -> Config:
                                 and config.actor_keys == config.critic_keys)
     slow = unsupported_in_learner(config, seen)
     graph = config.learner == "graph" or (
-        config.learner == "auto" and config.device != "cpu" and rank_count() == 1)
+        config.learner == "auto" and config.device != "cpu" and limits.rank_count() == 1)
     learner = _compiled_unless(unsupported_in_graph(config) if graph else slow, config, "learner",
                                "graph" if graph else "kernel", "torch")
     if slow and learner != "kernel":
@@ -61,7 +60,7 @@ def resolve(source: EnvSource) -> Config:
     return config.replace(
         torch_threads=config.torch_threads or 1,
         update_threads=config.update_threads or config.torch_threads or cores,
-        num_workers=worker_count(config.num_workers, config.num_envs // rank_count(),
+        num_workers=worker_count(config.num_workers, config.num_envs // limits.rank_count(),
                                  partial(pays, source.step_seconds, config)))
 
 
@@ -134,8 +133,8 @@ def usable_device(config: Config) -> str:
         raise no_cuda(device, why)
     if device.startswith("cpu"):
         return "cpu"  # there is one
-    by_rank = device == "cuda" and (rank_count() > 1 or config.device_ids)
-    number = device_number(config.device_ids) if by_rank else torch.device(device).index
+    by_rank = device == "cuda" and (limits.rank_count() > 1 or config.device_ids)
+    number = limits.device_number(config.device_ids) if by_rank else torch.device(device).index
     if device.startswith("cuda") and not 0 <= (number or 0) < (count := limits.gpus()):
         there = Set(device_ids=tuple(range(count))) if by_rank else Set(device=f"cuda:{count - 1}")
         raise ConfigError(f"this process has GPU {number}, but there are {count}, counted from 0",

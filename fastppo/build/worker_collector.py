@@ -9,8 +9,7 @@ from fastppo.envs.source import EnvSource
 from fastppo.learner import Learner
 from fastppo.learners.compiled import update_coefficients
 from fastppo.learners.shared_minibatches import SharedMinibatches
-from fastppo.machine import kernels
-from fastppo.machine.ranks import Ranks
+from fastppo.machine import kernels, limits
 from fastppo.stepping.actors import CentralActor, PolicyPlan
 from fastppo.stepping.environments import WARMUP_EPISODE, EpisodeRules
 from fastppo.stepping.replay import EpisodeLog
@@ -22,9 +21,9 @@ from fastppo.workers.update_helper import HelperPlan, helper_count, shared_memor
 from fastppo.workers.worker_envs import WorkerVecEnv, make_worker_serial
 
 
-def start_workers(collector: Collector, source: EnvSource, learner: Learner, ranks: Ranks,
-                  groups: Sequence[range], plan: PolicyPlan | None, central: CentralActor | None,
-                  rules: EpisodeRules) -> None:
+def start_workers(collector: Collector, source: EnvSource, learner: Learner,
+                  ranks: limits.OneProcess, groups: Sequence[range], plan: PolicyPlan | None,
+                  central: CentralActor | None, rules: EpisodeRules) -> None:
     """Makes worker processes step the environments of `collector`, and share updates if they can.
 
     They act by `plan`, or `central` acts in this process.

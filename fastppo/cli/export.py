@@ -10,7 +10,8 @@ from fastppo.cli.interrupts import Interrupts
 from fastppo.display.status_line import status_while
 from fastppo.errors import ConfigError, Error
 from fastppo.files.export_formats import FORMATS, format_of
-from fastppo.files.run_folder import check_file, check_output, policy_at
+from fastppo.files.run_folder import check_file, policy_at
+from fastppo.machine.file_access import check_output
 from fastppo.settings.fixes import Omit
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any, Callable
 
-from fastppo.machine.ranks import rank_of_process
+from fastppo.machine import limits
 
 SIGHUP = getattr(signal, "SIGHUP", signal.SIGTERM)  # a closed terminal; Windows has none
 PATIENCE, AGAIN = 3.0, 0.2  # seconds that an update may still take; and between two looks
@@ -39,7 +39,8 @@ class Interrupts:
         self.stop_now: Callable[[], bool] = lambda: True
         self.stop_late: Callable[[], bool] = lambda: False
         # That a signal was heard.
-        self.say: Callable[[str], None] = (lambda text: None) if rank_of_process() else write_line
+        self.say: Callable[[str], None] = write_line if limits.rank_of_process() == 0 else \
+            lambda text: None
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupts":

@@ -17,8 +17,7 @@ from fastppo.display.notes import note, printed_warnings
 from fastppo.display.status_line import show_status
 from fastppo.display.stdout_guard import guarded_stdout
 from fastppo.errors import USAGE_ERRORS, ConfigError, Error, RankError, path_errors
-from fastppo.machine import child_env
-from fastppo.machine.ranks import is_first_to_tell, rank_count, rank_of_process
+from fastppo.machine import child_env, limits
 from fastppo.settings.fixes import program
 from fastppo.settings.spelling import closest
 
@@ -43,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if sys.stderr is not None and not faulthandler.is_enabled():
         faulthandler.enable(2)  # stderr: a crash of an environment in this process shows its stack
     with Interrupts(ends_process=argv is None) as interrupts, guarded_stdout(), \
-            printed_warnings(not rank_of_process()):
+            printed_warnings(not limits.rank_of_process()):
         try:
             verb, rest = choose_verb([word for word in words if word != DEBUG])
             with path_errors():
@@ -56,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 traceback.print_exc()
             code = 2 if isinstance(error, USAGE_ERRORS) else 1
             if not another_tells(error, interrupts):
-                place = f"rank {rank_of_process()}: " * (code == 1 and rank_count() > 1)
+                named = code == 1 and limits.rank_count() > 1
+                place = f"rank {limits.rank_of_process()}: " * named
                 note(f"{place}{error.shell}", "error")
             raise SystemExit(128 + interrupts.signum if interrupts.signum else code) from None
         except ModuleNotFoundError as error:
@@ -79,10 +79,11 @@ def another_tells(error: Error, interrupts: Interrupts) -> bool:
     """
     interrupts.stop_now = interrupts.stop_late = lambda: False
     interrupts.say = lambda text: None
-    typed = isinstance(error, USAGE_ERRORS) and rank_of_process() > 0
+    typed = isinstance(error, USAGE_ERRORS) and limits.rank_of_process() > 0
     end = time.monotonic() + OTHERS_SECONDS * (typed or isinstance(error, RankError))
     while time.monotonic() < end and not (typed and interrupts.signum):
         time.sleep(0.05)
+    from fastppo.machine.ranks import is_first_to_tell
     return bool(typed and interrupts.signum) or not is_first_to_tell()
 
 

@@ -10,8 +10,8 @@ from fastppo.cli.eval import loaded, policy_file
 from fastppo.cli.interrupts import Interrupts, Stop, write_line
 from fastppo.display.status_line import StatusLine, show_status
 from fastppo.errors import ConfigError
-from fastppo.files.run_folder import free_path
 from fastppo.machine import limits
+from fastppo.machine.file_access import free_path
 from fastppo.settings.fixes import Omit
 from fastppo.settings.values import return_text
 

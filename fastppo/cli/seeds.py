@@ -18,7 +18,6 @@ from fastppo.errors import ConfigError
 from fastppo.files.choose_folder import check_empty, choose_run, run_folder
 from fastppo.machine import limits
 from fastppo.machine.child_command import start_command, stop_command
-from fastppo.machine.ranks import rank_count
 from fastppo.settings.file_names import METRICS_FILE, OUTPUT_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import Omit, program
 from fastppo.settings.metric_names import GLOBAL_STEP, MEAN_RETURN
@@ -68,7 +67,7 @@ def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -
 def chosen_seeds(request: Request) -> list[int]:
     """The seeds that a command asks for; ConfigError if other options contradict them."""
     from fastppo.build.given_settings import checked_source
-    if rank_count() > 1:
+    if limits.rank_count() > 1:
         raise ConfigError("--seeds starts processes itself, and torchrun has started this one",
                           (Omit("seeds"), "run it without torchrun"))
     if "seed" in request.given:

@@ -26,7 +26,6 @@ from fastppo.files.run_folder import checkpoints_in
 from fastppo.machine import limits
 from fastppo.machine.child_env import without_secrets
 from fastppo.machine.file_access import read_json, write_bytes
-from fastppo.machine.ranks import Ranks, rank_of_process
 from fastppo.settings.file_names import MODEL_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import flag, program
 from fastppo.settings.metric_names import ASIDE, MEAN_RETURN
@@ -44,7 +43,7 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 
 def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts) -> None:
     """Does what the `request` asks for, which `argv` are the words of."""
-    further = rank_of_process() > 0
+    further = limits.rank_of_process() > 0
     if request.options.show_config and not further:
         choose_run(request.options, request.config, 0)  # for its errors
         print(shown_config(request))
@@ -107,7 +106,7 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
     such as the run that a supervisor has just ended. Then the folder is looked at again.
     A further process of torchrun's has the run of the first one, which reports, and no folder.
     """
-    options, config, further = request.options, request.config, rank_of_process() > 0
+    options, config, further = request.options, request.config, limits.rank_of_process() > 0
     progress = "none" if further else "live" if config.progress == "auto" else config.progress
     drawn, opened, ranks = secrets.randbits(31), False, None
     while not opened:
@@ -116,7 +115,7 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
             start = request.given | {"progress": progress, "run_dir": str(folder)}
             start |= {"run_dir": None, "logger": None} if further else {}
             known = [] if further else checkpoints_in(folder)
-            ranks = ranks or Ranks(config.backend, config.device_ids)
+            ranks = ranks or joined_ranks(config)
             place, seed = ranks.share(run and (run.place, run.seed))
             text = f"fastppo {__version__}   {place or config.env_name}   starting"
             with status_while(text) if progress != "none" else nullcontext():
@@ -131,6 +130,14 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
                     place or not known))
                 if opened:
                     yield ppo, folder, place is not None
+
+
+def joined_ranks(config: Any) -> limits.OneProcess:
+    """The processes that torchrun has started for a run, connected; or this one."""
+    if limits.rank_count() == 1:
+        return limits.OneProcess()
+    from fastppo.machine.ranks import Ranks
+    return Ranks(config.backend, config.device_ids)
 
 
 def is_complete(ppo, folder: Path) -> bool:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from fastppo import __version__
-from fastppo.arguments.command_line import Request
 from fastppo.config import MODELS
 from fastppo.machine.child_env import without_secrets
 from fastppo.settings.fixes import format_value
@@ -17,7 +16,7 @@ NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and
                 " install a C compiler and Python's headers, then pip install -e .")
 
 
-def banner(ppo, request: Request, folder: Path, resumed: bool) -> list[str]:
+def banner(ppo, request: Any, folder: Path, resumed: bool) -> list[str]:
     """What is trained, the folder of the run, and its resolved choices, a line each."""
     from fastppo.build.compiled_support import unsupported_in_learner
     from fastppo.machine import kernels
@@ -48,7 +47,7 @@ def banner(ppo, request: Request, folder: Path, resumed: bool) -> list[str]:
     ])
 
 
-def preset_line(request: Request) -> str:
+def preset_line(request: Any) -> str:
     """The preset and what it changes."""
     changed = " ".join(f"{name}={format_value(without_secrets(value))}"
                        for name, value in request.changes.items())

@@ -65,3 +65,9 @@ def episode_status(episodes: int) -> Iterator[Callable[[Any], None]]:
     except KeyboardInterrupt:
         note(text)
         raise
+
+
+def error_line(error: BaseException) -> str:
+    """The type of an exception, and the first line of its text."""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -15,8 +15,7 @@ from typing import Callable, Iterator
 from PIL import Image
 
 from fastppo.errors import ConfigError
-from fastppo.files.run_folder import check_output
-from fastppo.machine.file_access import replaced
+from fastppo.machine.file_access import check_output, replaced
 from fastppo.settings.fixes import Install, Set
 
 VIDEO_FORMATS = ".mp4", ".webp"

@@ -18,8 +18,9 @@ from fastppo.build.given_settings import plain, resumed_settings, settings_to_co
 from fastppo.collect import Progress
 from fastppo.errors import CheckpointError, truncate_text
 from fastppo.files.fingerprint import fingerprint
-from fastppo.files.run_folder import checkpoint_files, public_config
+from fastppo.files.run_folder import checkpoint_files
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
+from fastppo.machine.child_env import public_config
 from fastppo.policy import Policy
 from fastppo.settings.file_names import MODEL_FILE
 from fastppo.settings.fixes import Set

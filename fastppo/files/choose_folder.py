@@ -18,11 +18,15 @@ from fastppo.files.run_folder import (
     check_file,
     checkpoint_files,
     checkpoints_in,
-    free_path,
     policy_at,
+)
+from fastppo.machine.file_access import (
+    CONTROL_CHARACTERS,
+    free_path,
+    read_json,
+    read_text,
     write_error,
 )
-from fastppo.machine.file_access import CONTROL_CHARACTERS, read_json, read_text
 from fastppo.machine.installation import check_loggers
 from fastppo.settings import file_names
 from fastppo.settings.fixes import Omit, Set

@@ -14,8 +14,8 @@ from fastppo.envs.families import is_registered
 from fastppo.envs.make import WRAPPING, Factory
 from fastppo.errors import CheckpointError, FaultPlace, truncate_text
 from fastppo.files.fingerprint import fingerprint
-from fastppo.files.run_folder import public_config
 from fastppo.files.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
+from fastppo.machine.child_env import public_config
 from fastppo.machine.file_access import CONTROL_CHARACTERS
 from fastppo.settings.fixes import Set, program
 from fastppo.spaces.observations import ObservationLayout

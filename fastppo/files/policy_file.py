@@ -16,8 +16,9 @@ from fastppo.config import MODELS, Config, having
 from fastppo.envs.make import import_callable
 from fastppo.errors import CheckpointError, ModelError, PathError, truncate_text
 from fastppo.files.fingerprint import fingerprint
-from fastppo.files.run_folder import policy_at, public_config
+from fastppo.files.run_folder import policy_at
 from fastppo.files.tensor_file import read_tensor_file, write_tensor_file
+from fastppo.machine.child_env import public_config
 from fastppo.networks.torch_state import default_torch
 from fastppo.policy import Policy
 from fastppo.settings.fixes import Omit, Set

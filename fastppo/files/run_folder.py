@@ -1,49 +1,19 @@
 """The folder of a run, its config.json and its checkpoints; without torch."""
 
-import itertools
 import json
 import os
 import re
 from pathlib import Path
-from typing import Any, Sequence
 
 from fastppo.config import Config
 from fastppo.errors import ConfigError, PathError, path_errors
-from fastppo.machine.child_env import without_secrets
-from fastppo.machine.file_access import open_regular, write_bytes
+from fastppo.machine.child_env import public_config
+from fastppo.machine.file_access import open_regular, write_bytes, write_error
 from fastppo.settings.file_names import CONFIG_FILE, MODEL_FILE
 from fastppo.settings.fixes import Set
 
 CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)\.safetensors")  # with the step
 HEADER_BYTES = 4 << 20  # longest header that is read: names, shapes and texts
-
-
-def public_config(config: Config) -> dict[str, Any]:
-    """A Config as plain JSON values; what may be a password in env_kwargs becomes ***."""
-    plain = json.loads(json.dumps(vars(config), default=repr))
-    return plain | {"env_kwargs": without_secrets(plain["env_kwargs"])}
-
-
-def free_path(path: Path, first: int = 2) -> Path:
-    """The first of video-2.mp4, video-3.mp4, ... for video.mp4, or of run-2, ... that is new.
-
-    For a folder without a name of its own, such as . or /, it is in that folder.
-    """
-    path = path if path.name.strip(".") else path / "run"
-    ending = "" if path.is_dir() else path.suffix
-    stem = path.name.removesuffix(ending)
-    numbered = (path.with_name(f"{stem}-{i}{ending}") for i in itertools.count(first))
-    return next(one for one in numbered if not one.exists())
-
-
-def check_output(path: Path, endings: Sequence[str] = ()) -> None:
-    """Raises ConfigError if an output is no file, or has none of the `endings`, if there are any.
-    """
-    if path.exists() and not path.is_file():
-        raise ConfigError(f"{path} is {'a folder' if path.is_dir() else 'a device or pipe'}, and"
-                          " the output is a file")
-    if endings and path.suffix.lower() not in endings:
-        raise ConfigError(f"{path} is no name that ends with {' or '.join(endings)}")
 
 
 @path_errors()
@@ -91,11 +61,6 @@ def checkpoints_in(folder: Path) -> list[Path]:
 def step_of(path: Path) -> int:
     """The step in the name of a checkpoint."""
     return int(path.stem.partition("-")[2])
-
-
-def write_error(path: Path, error: OSError) -> ConfigError:
-    """The error for a file or folder of a run that cannot be written."""
-    return ConfigError(f"cannot write {path}: {error.strerror}", Set(run_dir="another/folder"))
 
 
 class FolderLock:

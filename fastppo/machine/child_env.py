@@ -5,11 +5,14 @@ module that was typed. Until then a file beside a run that somebody else has mad
 for an installed package.
 """
 
+import json
 import os
 import re
 import sys
 from pathlib import Path
 from typing import Any, Sequence
+
+from fastppo.config import Config
 
 # Whole words between other characters: GH_TOKEN and API_KEY, but not KEYMAP or MJKEY.
 SECRET = re.compile(r"(?<![A-Z])(API|ACCESS|AUTH|PRIVATE|SECRET)*(KEY|TOKEN|SECRET|CREDENTIAL)S?"
@@ -78,3 +81,9 @@ def leave_folder(folder: str, own: str, path: list[str]) -> None:
     """Removes `folder`, which `python -m` puts first, from a path; not the package's `own` one."""
     if path[:1] in ([""], [folder]) and folder != own:
         del path[0]
+
+
+def public_config(config: Config) -> dict[str, Any]:
+    """A Config as plain JSON values; what may be a password in env_kwargs becomes ***."""
+    plain = json.loads(json.dumps(vars(config), default=repr))
+    return plain | {"env_kwargs": without_secrets(plain["env_kwargs"])}

@@ -5,13 +5,17 @@ read is a file of a bounded size: no pipe, on which a reader waits, and no devic
 """
 
 import errno
+import itertools
 import json
 import os
 import re
 import stat
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
+
+from fastppo.errors import ConfigError
+from fastppo.settings.fixes import Set
 
 LARGEST_TEXT = 16 << 20  # bytes of a small file, such as config.json
 DEEPEST = 50  # lists in lists of a JSON file
@@ -92,3 +96,30 @@ def write_bytes(path: Path, data: bytes, mode: int = 0o666) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def free_path(path: Path, first: int = 2) -> Path:
+    """The first of video-2.mp4, video-3.mp4, ... for video.mp4, or of run-2, ... that is new.
+
+    For a folder without a name of its own, such as . or /, it is in that folder.
+    """
+    path = path if path.name.strip(".") else path / "run"
+    ending = "" if path.is_dir() else path.suffix
+    stem = path.name.removesuffix(ending)
+    numbered = (path.with_name(f"{stem}-{i}{ending}") for i in itertools.count(first))
+    return next(one for one in numbered if not one.exists())
+
+
+def check_output(path: Path, endings: Sequence[str] = ()) -> None:
+    """Raises ConfigError if an output is no file, or has none of the `endings`, if there are any.
+    """
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is {'a folder' if path.is_dir() else 'a device or pipe'}, and"
+                          " the output is a file")
+    if endings and path.suffix.lower() not in endings:
+        raise ConfigError(f"{path} is no name that ends with {' or '.join(endings)}")
+
+
+def write_error(path: Path, error: OSError) -> ConfigError:
+    """The error for a file or folder of a run that cannot be written."""
+    return ConfigError(f"cannot write {path}: {error.strerror}", Set(run_dir="another/folder"))

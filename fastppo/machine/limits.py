@@ -1,5 +1,7 @@
 """What this machine answers: cores, memory, instructions, GPUs, a terminal; asked here alone.
 
+And the numbers of the processes that torchrun has started for a run.
+
 Choices and errors depend on it. Others ask through the module, limits.usable_cores(), so that a
 test that replaces one answer replaces it everywhere.
 
@@ -14,7 +16,7 @@ import platform
 import re
 import sys
 from pathlib import Path, PurePosixPath
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 ROOT = Path("/")
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -195,3 +197,59 @@ def _read_table(path: Path) -> dict[str, int]:
     """The numbers of a file whose lines begin with a name and a number."""
     return {words[0]: int(words[1]) for words in map(str.split, _read_lines(path))
             if len(words) > 1 and words[1].isdigit()}
+
+
+def rank_of_process() -> int:
+    """The number of this process among those that torchrun has started; 0 without torchrun."""
+    return int(os.environ.get("RANK", 0)) if rank_count() > 1 else 0
+
+
+def rank_count() -> int:
+    """The number of processes that torchrun has started; 1 without torchrun."""
+    return int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
+
+
+def ranks_here() -> int:
+    """The number of these processes on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", rank_count())) if rank_count() > 1 else 1
+
+
+def device_number(device_ids: Sequence[int] | None) -> int:
+    """The number of the GPU that this process uses: of `device_ids` that of its place here.
+
+    Ranks share GPUs where there are fewer.
+    """
+    local = int(os.environ.get("LOCAL_RANK", 0)) if rank_count() > 1 else 0
+    return device_ids[local % len(device_ids)] if device_ids else local
+
+
+class OneProcess:
+    """The ranks of a run in one process; those that torchrun starts have a class of this form.
+
+    This process is number `rank` of `size`. All must make the same calls in the same order.
+    """
+
+    rank, size = 0, 1
+
+    def first(self, count: int) -> int:
+        """The first of `count` environments, or other things, that this rank has."""
+        return count * self.rank // self.size
+
+    def last(self, count: int) -> int:
+        """The end of those that this rank has."""
+        return count * (self.rank + 1) // self.size
+
+    def gather(self, one: Any) -> list[Any]:
+        """The objects that all ranks give, in the order of the ranks."""
+        return [one]
+
+    def join(self, *tensors: Any) -> list[Any]:
+        """Tensors [t e ...] of this rank's environments, completed by those of the others."""
+        return [*tensors]
+
+    def share(self, one: Any) -> Any:
+        """The object that rank 0 gives."""
+        return self.gather(one)[0]
+
+    def close(self) -> None:
+        """Leaves the group of processes, if it was made here; a second call does nothing."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fastppo.collect import Rollout
-from fastppo.display.notes import note
+from fastppo.display.notes import error_line, note
 from fastppo.outputs.action_metrics import Histogram, action_histograms
 from fastppo.settings.fixes import Install, fix_text
 from fastppo.settings.metric_names import GLOBAL_STEP
@@ -127,9 +127,3 @@ class MediaTracker:
     def finish(self) -> None:
         """Waits until everything is sent, or written."""
         self.run.finish()
-
-
-def error_line(error: BaseException) -> str:
-    """The type of an exception, and the first line of its text."""
-    first = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__

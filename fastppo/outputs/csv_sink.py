@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterable, Sequence
 
 from fastppo.display.notes import note
-from fastppo.files.run_folder import free_path
-from fastppo.machine.file_access import open_regular, write_bytes
+from fastppo.machine.file_access import free_path, open_regular, write_bytes
 from fastppo.settings import metric_names
 
 MAX_WAITING = 10_000  # iterations that wait for a disk

@@ -8,8 +8,8 @@ import numpy as np
 
 from fastppo.collect import Rollout
 from fastppo.envs.atari import GAME_LENGTH, GAME_RETURN
+from fastppo.machine import limits
 from fastppo.machine.arena import Arena
-from fastppo.machine.ranks import Ranks
 from fastppo.settings import metric_names
 from fastppo.stepping.episodes import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep, read_infos
 
@@ -161,7 +161,7 @@ class EpisodeMetrics:
         return means
 
 
-def explained_variance(rollout: Rollout, ranks: Ranks) -> float:
+def explained_variance(rollout: Rollout, ranks: limits.OneProcess) -> float:
     """1 - var(ret - val) / var(ret) over the valid rows of all ranks.
 
     1 for a perfect critic, 0 for constant ret.

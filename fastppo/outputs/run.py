@@ -15,7 +15,7 @@ from fastppo.build.resolve import resolve
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError, Error, UnknownNameError
-from fastppo.machine.ranks import Ranks, rank_count
+from fastppo.machine import limits
 from fastppo.networks.torch_state import torch_threads
 from fastppo.outputs.callbacks import NO_HOOKS
 from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
@@ -136,12 +136,13 @@ class Run:
         self.close()  # of PPO
 
 
-def join_ranks(config: Config) -> Ranks:
+def join_ranks(config: Config) -> limits.OneProcess:
     """The processes of a run; ConfigError if torchrun has started several that do not fit it."""
-    if rank_count() == 1:
-        return Ranks()
+    if limits.rank_count() == 1:
+        return limits.OneProcess()
     from fastppo.build.rules import check, differing, not_for_ranks, trained_by
-    check(not_for_ranks(config, rank_count()))
+    from fastppo.machine.ranks import Ranks
+    check(not_for_ranks(config, limits.rank_count()))
     ranks = Ranks(config.backend, config.device_ids)
     check(differing(ranks.gather(trained_by(config))))
     return ranks

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastppo.config import Config
 from fastppo.evaluation.gif import as_gif
-from fastppo.files.run_folder import public_config
+from fastppo.machine.child_env import public_config
 from fastppo.outputs.action_metrics import Histogram
 from fastppo.outputs.background_sink import BackgroundSink
 from fastppo.settings.metric_names import GLOBAL_STEP

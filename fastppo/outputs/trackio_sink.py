@@ -4,7 +4,7 @@ import secrets
 from pathlib import Path
 
 from fastppo.config import Config
-from fastppo.files.run_folder import public_config
+from fastppo.machine.child_env import public_config
 from fastppo.outputs.background_sink import BackgroundSink, MediaTracker
 
 

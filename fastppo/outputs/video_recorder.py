@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Iterator
 
 from fastppo.config import Config
-from fastppo.display.notes import note
+from fastppo.display.notes import error_line, note
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError, Error
 from fastppo.evaluation.video import record_video
 from fastppo.evaluation.video_file import best_format
-from fastppo.outputs.background_sink import error_line
 from fastppo.outputs.evaluator import crosses
 from fastppo.settings.fixes import Set
 from fastppo.settings.metric_names import VIDEO

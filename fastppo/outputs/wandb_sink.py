@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fastppo.config import Config
-from fastppo.display.notes import note
-from fastppo.files.run_folder import public_config
-from fastppo.outputs.background_sink import BackgroundSink, MediaTracker, error_line
+from fastppo.display.notes import error_line, note
+from fastppo.machine.child_env import public_config
+from fastppo.outputs.background_sink import BackgroundSink, MediaTracker
 
 
 class WandbSink(BackgroundSink):

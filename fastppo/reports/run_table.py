@@ -11,8 +11,7 @@ import numpy as np
 
 from fastppo.display.notes import note
 from fastppo.errors import ConfigError
-from fastppo.files.run_folder import check_output
-from fastppo.machine.file_access import open_regular, read_json, read_text
+from fastppo.machine.file_access import check_output, open_regular, read_json, read_text
 from fastppo.settings.file_names import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE
 from fastppo.settings.fixes import Set
 from fastppo.settings.metric_names import GLOBAL_STEP

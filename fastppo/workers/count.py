@@ -7,7 +7,6 @@ from typing import Callable
 from fastppo.config import Config, default_of
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels, limits
-from fastppo.machine.ranks import ranks_here
 from fastppo.settings.fixes import Set
 
 # Seconds, measured: bench/workers.py, bench/LOG.md.
@@ -37,7 +36,7 @@ def worker_count(num_workers: int | str | None, num_envs: int, pays: Callable[[i
                                Set(num_workers=0)))
         return 0
     if num_workers is None or num_workers == "auto":
-        count = min(max(1, limits.usable_cores() // ranks_here()), num_envs)
+        count = min(max(1, limits.usable_cores() // limits.ranks_here()), num_envs)
         return count if num_workers is None or pays(count) else 0
     if num_workers > num_envs:
         log.warning("num_workers=%d, but there are only %d environments: %d workers are started",

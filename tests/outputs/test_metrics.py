@@ -23,9 +23,8 @@ from fastppo.display import progress_lines
 from fastppo.display.progress_lines import ProgressLines, progress_line
 from fastppo.errors import ConfigError
 from fastppo.files import run_folder, start_files
-from fastppo.machine import file_access
+from fastppo.machine import file_access, limits
 from fastppo.machine.installation import check_loggers
-from fastppo.machine.ranks import Ranks
 from fastppo.outputs import background_sink, metrics, sinks, wandb_sink
 from fastppo.outputs.csv_sink import CsvSink, EpisodeSink
 from fastppo.outputs.metrics import EpisodeMetrics, PartTimer
@@ -76,7 +75,7 @@ def test_explained_variance_is_1_for_a_perfect_critic_and_0_for_constant_returns
     rollout = trainer("CartPole-v1").collect()
 
     def explained(**fields):
-        return metrics.explained_variance(rollout._replace(**fields), Ranks())
+        return metrics.explained_variance(rollout._replace(**fields), limits.OneProcess())
     assert explained(val=rollout.ret) == 1
     assert explained(val=rollout.ret.mean() + 0 * rollout.ret) == pytest.approx(0, abs=1e-6)
     assert explained(ret=torch.ones_like(rollout.ret)) == 0
@@ -86,7 +85,8 @@ def test_explained_variance_looks_at_valid_rows_only(trainer):
     rollout = trainer("CartPole-v1").collect()
     val, valid = rollout.ret.clone(), rollout.valid.clone()
     val[0], valid[0] = torch.nan, False
-    assert metrics.explained_variance(rollout._replace(val=val, valid=valid), Ranks()) == 1
+    rollout = rollout._replace(val=val, valid=valid)
+    assert metrics.explained_variance(rollout, limits.OneProcess()) == 1
 
 
 # metrics.csv

@@ -15,7 +15,7 @@ from envs_for_tests import Chance
 from gymnasium.spaces import Box
 
 from fastppo import PPO
-from fastppo.machine.ranks import rank_of_process
+from fastppo.machine import limits
 
 ENVS = {"numbers": partial(Chance, Box(-9, 9, (3,), np.float32)),
         "box": partial(Chance, act_space=Box(-2, 2, (2,), np.float32)),
@@ -51,7 +51,7 @@ class Look:
 
 def train_all(folder: Path) -> None:
     """Trains with each case, and saves what came of it."""
-    rank = rank_of_process()
+    rank = limits.rank_of_process()
     for i, case in enumerate(json.loads((folder / "cases.json").read_text())):
         with trainer_of(case) as ppo:
             ppo.learn(callbacks=Look() if rank else (watch := Watch()))

@@ -21,7 +21,6 @@ from fastppo.build.rules import check, differing, not_for_ranks, trained_by
 from fastppo.errors import ConfigError, RankError
 from fastppo.learners.ranked import merged_moments
 from fastppo.machine import kernels, limits, ranks
-from fastppo.machine.ranks import Ranks
 
 HERE = Path(__file__).parent
 TINY = dict(preset="none", seed=3, num_envs=6, num_steps=8, num_minibatches=4, epochs=2,
@@ -196,8 +195,8 @@ def test_moments_of_parts_are_those_of_the_whole():
 
 def test_without_torchrun_there_is_one_process(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")  # a scheduler's, without a RANK
-    alone = Ranks()
-    assert (alone.rank, alone.size, ranks.ranks_here(), ranks.device_number(None)) == (0, 1, 1, 0)
+    alone = limits.OneProcess()
+    assert (alone.rank, alone.size, limits.ranks_here(), limits.device_number(None)) == (0, 1, 1, 0)
     assert alone.gather("x") == ["x"] and alone.share(5) == 5
     assert [(alone.first(7), alone.last(7))] == [(0, 7)]
 
@@ -205,8 +204,8 @@ def test_without_torchrun_there_is_one_process(monkeypatch):
 def test_a_process_has_the_gpu_of_its_place_on_the_machine(monkeypatch):
     for name, value in (("RANK", 5), ("WORLD_SIZE", 8), ("LOCAL_RANK", 1), ("LOCAL_WORLD_SIZE", 4)):
         monkeypatch.setenv(name, f"{value}")
-    assert [ranks.device_number(ids) for ids in (None, (3, 2), (0, 0), (5,))] == [1, 2, 0, 5]
-    assert (ranks.rank_of_process(), ranks.rank_count(), ranks.ranks_here()) == (5, 8, 4)
+    assert [limits.device_number(ids) for ids in (None, (3, 2), (0, 0), (5,))] == [1, 2, 0, 5]
+    assert (limits.rank_of_process(), limits.rank_count(), limits.ranks_here()) == (5, 8, 4)
 
 
 def test_processes_that_share_a_gpu_are_connected_by_gloo(monkeypatch):
