@@ -27,8 +27,8 @@ def measure(options: argparse.Namespace) -> list[list[float]]:
     from gymnasium.spaces import Box, Discrete
 
     from fastppo import Config
-    from fastppo.build.model import build_policy
     from fastppo.learner import Batch, Learner
+    from fastppo.trainer.policy_and_learner import build_policy
     from fastppo.update.coefficients import coefficients_at
     from fastppo.update.flat_parameters import FlatParameters
     if options.kept:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
-from fastppo.networks import compiled_gru
+from fastppo.networks import recurrent
 from fastppo.networks.recurrent import SequencePacking
 
 STEPS, FEATURES, SIZE = 128, 64, 128
@@ -34,7 +34,7 @@ def table_row(count: int, rounds: int) -> str:
     first = torch.arange(count * STEPS) % STEPS == 0
     packing, cell = SequencePacking.of(first), nn.GRU(FEATURES, SIZE)
     arrays = torch.randn(count * STEPS, FEATURES), torch.zeros(count, SIZE), packing.sizes
-    functions = torch_gru, compiled_gru.unroll_gru
+    functions = torch_gru, recurrent.unroll_gru
     times = [[seconds(function, cell, *arrays) for function in functions]
              for _ in range(rounds + 1)][1:]  # the first round is warm-up
     torchs, ours = (statistics.median(one) * 1e3 for one in zip(*times))

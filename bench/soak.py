@@ -36,7 +36,7 @@ import gymnasium as gym
 import torch
 
 from fastppo import load
-from fastppo.files.checkpoint import checkpoints_in, step_of
+from fastppo.runs.checkpoint import checkpoints_in, step_of
 
 HERE = Path(__file__).resolve().parent
 SETTLED = 2.0  # seconds after which nothing may be left of a process that was killed

@@ -24,8 +24,8 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import fastppo
-from fastppo.envs.envpool import EnvPoolVector
 from fastppo.errors import ConfigError
+from fastppo.vector.source import EnvPoolVector
 
 
 def step_all(vec: gym.vector.VectorEnv, actions: np.ndarray) -> None:

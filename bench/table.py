@@ -11,10 +11,10 @@ import sys
 from typing import Any
 
 from fastppo import __version__
-from fastppo.arguments import command_line
-from fastppo.benchmark import figures, session
+from fastppo.benchmark import session, table
 from fastppo.benchmark.options import Bench
 from fastppo.benchmark.peers import PEERS
+from fastppo.cli import command_line
 from fastppo.errors import ConfigError
 
 SAME = {"preset": "none", "num_envs": 16, "num_steps": 512, "norm_obs": False,
@@ -69,7 +69,7 @@ def main() -> None:
         print(env, file=sys.stderr, flush=True)
         settings = {**SAME, **sizes, **request.given, "env_name": env}
         try:
-            all_found.append(figures.session_report(session.run_session(settings, options)))
+            all_found.append(table.session_report(session.run_session(settings, options)))
         except ConfigError as error:  # most often a package that is not installed
             print(f"left out: {error}", file=sys.stderr, flush=True)
     if all_found:

@@ -19,9 +19,9 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from fastppo import Config
+from fastppo.compiled.learner import CompiledLearner
 from fastppo.learner import Batch, Learner
-from fastppo.learners.compiled import CompiledLearner
-from fastppo.networks.mlp import MLP
+from fastppo.networks.encoders import MLP
 from fastppo.policy import Policy
 from fastppo.update.coefficients import coefficients_at
 from fastppo.update.flat_parameters import FlatParameters

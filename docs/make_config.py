@@ -5,10 +5,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from fastppo.arguments.command_line import Train  # noqa: E402
-from fastppo.arguments.setting_types import Setting, settings  # noqa: E402
-from fastppo.settings.fixes import format_value  # noqa: E402
+from fastppo.cli.command_line import Train  # noqa: E402
+from fastppo.errors import format_value  # noqa: E402
 from fastppo.settings.presets import FAMILIES, PRESETS  # noqa: E402
+from fastppo.trainer.setting_types import Setting, settings  # noqa: E402
 
 PAGE = Path(__file__).with_name("config.md")
 INTRO = """\

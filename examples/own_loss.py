@@ -8,12 +8,12 @@ from fastppo import PPO
 from fastppo.learner import value_loss
 
 
-def penalty_loss(fresh, batch, coefficients):
+def penalty_loss(output, batch, coefficients):
     """(loss, statistics to log): a penalty on the squared log ratio instead of clipping."""
-    log_ratio = fresh.logp - batch.logp
+    log_ratio = output.logp - batch.logp
     policy = -(log_ratio.exp() * batch.adv).mean()
     penalty = log_ratio.square().mean()
-    value = value_loss(fresh.val, batch, coefficients.clip_range_vf)
+    value = value_loss(output.val, batch, coefficients.clip_range_vf)
     loss = policy + penalty / coefficients.clip_range + coefficients.value_coef * value
     return loss, {"penalty": penalty}
 

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from fastppo.config import Config
     from fastppo.errors import Error
     from fastppo.evaluation.evaluate import Evaluation
-    from fastppo.evaluation.loaded_policy import load
-    from fastppo.files.export import export
     from fastppo.policy import Policy
     from fastppo.ppo import PPO
-    from fastppo.workers.make_vec import make_vec
+    from fastppo.runs.export import export
+    from fastppo.runs.loaded_policy import load
+    from fastppo.vector.make_vec import make_vec
 
 __version__ = "0.1.0"
 __all__ = ["PPO", "Config", "load", "export", "make_vec", "Error", "Rollout", "Evaluation",

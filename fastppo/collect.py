@@ -16,8 +16,8 @@ from fastppo.networks.frame_stacks import rollout_observations
 from fastppo.policy import Policy
 from fastppo.spaces.leaves import tree_map
 from fastppo.spaces.observations import ObservationLayout
-from fastppo.stepping.boundary import Boundaries
 from fastppo.stepping.episodes import ReturnScaling, fill_rewards
+from fastppo.stepping.snapshots import EnvSnapshots
 
 WARMUP_STEPS = 128  # longest random rollout from which observation moments start
 
@@ -56,9 +56,9 @@ class Collector:
 
     vec: Any  # a Serial, or what has its methods
 
-    def __init__(self, arena: Arena, policy: Policy, config: Config, boundaries: Boundaries):
+    def __init__(self, arena: Arena, policy: Policy, config: Config, snapshots: EnvSnapshots):
         self.arena, self.policy, self.config = arena, policy, config
-        self.boundaries, self.progress = boundaries, Progress()
+        self.snapshots, self.progress = snapshots, Progress()
         self.rollout = as_rollout(arena, policy.observer.layout)
         self.started, self.prepared = False, -1
 
@@ -68,19 +68,19 @@ class Collector:
         if not self.started:
             self._start()
         if self.prepared != iteration:
-            self.boundaries.mark(self.progress)
+            self.snapshots.save(self.progress)
             prepare_rollout(self.arena)
             self.prepared = iteration
         self.vec.rollout(iteration)
-        self.boundaries.log.record(iteration * self.config.num_steps)
-        finish_rollout(self.arena, self.config, self.boundaries.returns, iteration)
+        self.snapshots.log.record(iteration * self.config.num_steps)
+        finish_rollout(self.arena, self.config, self.snapshots.returns, iteration)
         self.progress = Progress(iteration + 1, step + int(self.arena["valid"].sum()), step)
         return self.rollout
 
-    def rewind(self) -> None:
+    def restore(self) -> None:
         """Makes the next `collect` begin in new environments; a rollout begins again."""
         if self.started:
-            self.boundaries.rewind(self.progress)
+            self.snapshots.restore(self.progress)
         self.started, self.prepared = False, -1
 
     def _start(self) -> None:
@@ -90,7 +90,7 @@ class Collector:
             self.vec.warmup(steps)
             self.policy.observer.learn_from(
                 tree_map(lambda x: x[:steps].flatten(0, 1), self.rollout.obs))
-        self.boundaries.begin(self.vec)
+        self.snapshots.begin(self.vec)
         self.started = True
 
 

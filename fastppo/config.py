@@ -11,13 +11,11 @@ import functools
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from fastppo.errors import ConfigError
-from fastppo.settings import value_rules as rules
-from fastppo.settings.aliases import unknown_names
-from fastppo.settings.fixes import Set
+from fastppo.errors import ConfigError, Set
+from fastppo.settings import values as rules
+from fastppo.settings.known_names import unknown_names
 from fastppo.settings.presets import preset_of
-from fastppo.settings.schedules import Scheduled
-from fastppo.settings.values import LOGGERS, plain_value
+from fastppo.settings.values import LOGGERS, Scheduled, plain_value
 
 IMAGE_MODELS = {"cnn": 36, "impala": 8, "impoola": 8}  # the smallest side of an image for each
 MODELS = "auto", "mlp", *IMAGE_MODELS  # networks that the setting `model` can name
@@ -248,7 +246,7 @@ class Config:
     adam_eps: float = setting(1e-5, rule=rules.ABOVE_0, needs=("optimizer", "adam"))
     """Epsilon of Adam [37 details, number 3]"""
     loss: Any = setting("ppo", "not_in_policy", rule=rules.LOSS, needs_torch="learner")
-    """Loss to minimise: ppo; in Python also a function (fresh, batch, coefficients) -> (loss,
+    """Loss to minimise: ppo; in Python also a function (output, batch, coefficients) -> (loss,
     statistics), or a subclass of fastppo.learner.Learner"""
     clip_range: Scheduled = setting(0.2, "not_in_policy in_loss", alias="epsilon")
     """Clipping of the probability ratio, above 0 [Schulman 2017, table 3]"""

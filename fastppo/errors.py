@@ -1,29 +1,146 @@
 """The exceptions of fastppo; the text of each says what happened, why, and a fix that works.
 
-    Error
-    |- ConfigError        a setting with a wrong value                    (also a ValueError)
-    |- SpaceError         an observation or action space without support  (also a ValueError)
-    |- ModelError         a network that does not fit its spaces          (also a ValueError)
-    |- InputError         a wrong argument of predict, value or update    (also a ValueError)
-    |- KernelError        a kernel called with the wrong array            (also a ValueError)
-    |- ExportError        a policy without an equivalent graph
-    |- CheckpointError    a file that cannot be read or written
-    |  `- PathError       a path at which there is no file of the kind that is needed
-    |- NonFiniteError     a number of the network or the update that is NaN or infinite
-    |- UnknownNameError   an attribute of another library                 (also an AttributeError)
-    |- EnvError           an environment that broke its contract
-    |  `- WorkerError     a worker process that raised, died or hung
-    |- RankError          another process of a run under torchrun has ended
-    `- ClosedError        something used after close()
+Error
+|- ConfigError        a setting with a wrong value                    (also a ValueError)
+|- SpaceError         an observation or action space without support  (also a ValueError)
+|- ModelError         a network that does not fit its spaces          (also a ValueError)
+|- InputError         a wrong argument of predict, value or update    (also a ValueError)
+|- KernelError        a kernel called with the wrong array            (also a ValueError)
+|- ExportError        a policy without an equivalent graph
+|- CheckpointError    a file that cannot be read or written
+|  `- PathError       a path at which there is no file of the kind that is needed
+|- NonFiniteError     a number of the network or the update that is NaN or infinite
+|- UnknownNameError   an attribute of another library                 (also an AttributeError)
+|- EnvError           an environment that broke its contract
+|  `- WorkerError     a worker process that raised, died or hung
+|- RankError          another process of a run under torchrun has ended
+`- ClosedError        something used after close()
+
+A fix is data, rendered once for a shell and once for Python:
+
+Set(target_kl=None)     --target_kl=none                   target_kl=None
+Omit("lr", "gamma")     leave --lr and --gamma out         leave lr and gamma out
+Install("atari")        pip install "fastppo[atari]"       the same
+DidYouMean("lr")        did you mean --lr?                 did you mean lr?
+Each((what, fix), ...)  what: fix, a line for each         the same
+Within("with {}", fix)  with --num_workers=0               with num_workers=0
+"a sentence"            the sentence                       the same
+(fix, fix)              alternatives, joined by "; or "
 """
 
 import errno
+import json
+import os
+import shlex
 import sys
 import traceback
 from contextlib import contextmanager
-from typing import Iterator, NamedTuple
+from typing import Any, Iterator, NamedTuple
 
-from fastppo.settings.fixes import Fix, fix_text
+PYTHON_NAMES = {"env_name": "env"}  # parameters of PPO, make_vec and evaluate
+
+
+class Set:
+    """Settings to give, by name, with the values that mend the error."""
+
+    def __init__(self, **settings: Any):
+        self.settings = settings
+
+    def text(self, shell: bool) -> str:
+        """--lr=0.001 --hidden_sizes=64,64, or lr=0.001, hidden_sizes=(64, 64)."""
+        if shell:
+            return " ".join(flag(name, value) for name, value in self.settings.items())
+        return ", ".join(f"{PYTHON_NAMES.get(name, name)}={_python_value(value)}"
+                         for name, value in self.settings.items())
+
+
+class Omit:
+    """Settings to leave out, by name."""
+
+    def __init__(self, *names: str):
+        self.names = names
+
+    def text(self, shell: bool) -> str:
+        """leave --lr and --gamma out."""
+        return f"leave {' and '.join('--' * shell + name for name in self.names)} out"
+
+
+class Install:
+    """An optional dependency to install, by the name of its extra."""
+
+    def __init__(self, extra: str):
+        self.extra = extra
+
+    def text(self, shell: bool) -> str:
+        """The command for pip."""
+        return f'pip install "fastppo[{self.extra}]"'
+
+
+class DidYouMean:
+    """The names of the settings that an unknown name may be meant to be; none: where they are.
+
+    `verb`: they are the options of a verb.
+    """
+
+    def __init__(self, *names: str, verb: str = ""):
+        self.names, self.page = names, f"{verb} --help" if verb else "--help-all"
+
+    def text(self, shell: bool) -> str:
+        """did you mean --lr or --critic_lr?"""
+        if not self.names:
+            return f"{f'{program()} {self.page}' if shell else 'help(fastppo.PPO)'} lists them"
+        return f"did you mean {' or '.join('--' * shell + name for name in self.names)}?"
+
+
+class Each:
+    """The fixes of several errors, each after what happened, on a line of its own."""
+
+    def __init__(self, *errors: "tuple[str, Fix]"):
+        self.errors = errors
+
+    def text(self, shell: bool) -> str:
+        """there is no setting "num_env": did you mean --num_envs?"""
+        return "\n       ".join(f"{what}: {fix_text(fix, shell)}" for what, fix in self.errors)
+
+
+SingleFix = str | Set | Omit | Install | DidYouMean | Each
+Fix = SingleFix | tuple[SingleFix, ...]
+
+
+def fix_text(fix: Fix, shell: bool) -> str:
+    """`fix` as it is typed in a shell, or written in Python."""
+    if isinstance(fix, tuple):
+        return "; or ".join(fix_text(one, shell) for one in fix)
+    return fix if isinstance(fix, str) else fix.text(shell)
+
+
+def program() -> str:
+    """The command as the user started it: python main.py, python -m fastppo or fastppo."""
+    commands = {"main.py": "python main.py", "__main__.py": "python -m fastppo"}
+    return commands.get(os.path.basename(sys.argv[0]), "fastppo")
+
+
+def flag(name: str, value: Any) -> str:
+    """The flag that gives setting `name` a value."""
+    return f"--{name}={shlex.quote(format_value(value))}"
+
+
+def format_value(value: Any) -> str:
+    """A value as it is typed, before a shell's quotes: 1_000_000, 64,64, none, {"level": 1}."""
+    if value is None or isinstance(value, (bool, str)):
+        return "none" if value is None else str(value)
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    if isinstance(value, int):
+        return f"{value:_}"
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value, default=repr)
+
+
+def _python_value(value: Any) -> str:
+    if type(value) is int:
+        return f"{value:_}"
+    return f'"{value}"' if isinstance(value, str) else getattr(value, "__qualname__", repr(value))
+
 
 MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
 PATH_ERRORS = errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP

@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from fastppo.collect import Rollout
 from fastppo.config import Config
 from fastppo.networks.normaliser import modules_with_moments
-from fastppo.update.batches import Batch, Fresh, flatten_rollout, normalise_advantages, order_at
+from fastppo.update.batches import (
+    Batch,
+    PolicyOutput,
+    flatten_rollout,
+    normalise_advantages,
+    order_at,
+)
 from fastppo.update.coefficients import Coefficients, KLControl
 from fastppo.update.flat_parameters import FlatParameters, restored_on_error
 from fastppo.update.optimizers import make_clipping, make_optimizer
@@ -41,11 +47,12 @@ def value_loss(val: Tensor, batch: Batch, clip_range_vf: float | None) -> Tensor
     return 0.5 * error.mean()
 
 
-def total_loss(fresh: Fresh, batch: Batch, coefs: Coefficients) -> tuple[Tensor, Statistics]:
+def total_loss(output: PolicyOutput, batch: Batch, coefs: Coefficients
+               ) -> tuple[Tensor, Statistics]:
     """(loss, its parts by name) of a minibatch; batch.adv is taken as it is."""
-    policy = policy_loss(fresh.logp - batch.logp, batch.adv, coefs.clip_range, coefs.dual_clip)
-    value = value_loss(fresh.val, batch, coefs.clip_range_vf)
-    loss = policy - coefs.entropy_coef * fresh.ent.mean() + coefs.value_coef * value
+    policy = policy_loss(output.logp - batch.logp, batch.adv, coefs.clip_range, coefs.dual_clip)
+    value = value_loss(output.val, batch, coefs.clip_range_vf)
+    loss = policy - coefs.entropy_coef * output.ent.mean() + coefs.value_coef * value
     return loss, {"policy_loss": policy, "value_loss": value}
 
 
@@ -53,9 +60,9 @@ class Learner:
     """Minibatch steps of an optimizer on a policy's parameters, which are views of one vector.
 
     Subclass it to change what is optimised: override `loss` or `evaluate_actions`. `flatten` makes
-    the samples of a rollout; each of `transforms` changes them before an epoch (build/learner.py).
-    `last_iteration` is the number of the last complete one, from 0 on; -1 before. For built-in MLPs
-    on the CPU the subclass learners/compiled.py computes the same minibatches in C.
+    the samples of a rollout; each of `transforms` changes them before an epoch. `last_iteration` is
+    the number of the last complete one, from 0 on; -1 before. For built-in MLPs on the CPU the
+    subclass compiled/learner.py computes the same minibatches in C.
     """
 
     def __init__(self, policy: nn.Module, config: Config, flat: FlatParameters):
@@ -65,13 +72,14 @@ class Learner:
         self.clip_gradient, self.last_iteration = make_clipping(config, flat), -1
         self.stateful = [flat, self.optimizer, self.kl_control, *modules_with_moments(policy)]
 
-    def evaluate_actions(self, batch: Batch) -> Fresh:
+    def evaluate_actions(self, batch: Batch) -> PolicyOutput:
         """Log-probability of the recorded action, entropy and value under the policy as it is."""
-        return Fresh(*self.policy.evaluate_actions(batch.obs, batch.act, batch.sequences))
+        return PolicyOutput(*self.policy.evaluate_actions(batch.obs, batch.act, batch.sequences))
 
-    def loss(self, fresh: Fresh, batch: Batch, coefs: Coefficients) -> tuple[Tensor, Statistics]:
+    def loss(self, output: PolicyOutput, batch: Batch, coefs: Coefficients
+             ) -> tuple[Tensor, Statistics]:
         """(loss, statistics by name) of a minibatch, a mean over its samples."""
-        return total_loss(fresh, batch, coefs)
+        return total_loss(output, batch, coefs)
 
     def helpers(self, rollout: Rollout, coefs: Coefficients) -> AbstractContextManager[bool]:
         """A context in which others help with the epochs, and that yields True if they do."""
@@ -118,14 +126,14 @@ class Learner:
         parts = []
         for part in batch.split(self.config.num_microbatches):
             weight = batch.adv.new_full((), len(part.adv) / len(batch.adv))
-            fresh, (params, sums) = self.evaluate_actions(part), self.flat.trained()
-            loss, losses = self.loss(fresh, part, coefs)
+            output, (params, sums) = self.evaluate_actions(part), self.flat.trained()
+            loss, losses = self.loss(output, part, coefs)
             if self.flat.alone:
                 grads = torch.autograd.grad(loss, params, weight, materialize_grads=True)
                 torch._foreach_add_(sums, grads)  # pyright: ignore[reportPrivateImportUsage]
             else:
                 (weight * loss).backward()
-            parts.append((losses | ratio_stats(fresh, part, coefs), weight))
+            parts.append((losses | ratio_stats(output, part, coefs), weight))
         stats = average(*zip(*parts)) | {"grad_norm": self.clip_gradient()}
         check_finite(stats | {"loss": loss.detach()})
         self.optimizer.step()

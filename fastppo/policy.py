@@ -7,8 +7,7 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
 
-from fastppo.machine.kernels import Purpose
-from fastppo.machine.noise import ActionNoise
+from fastppo.machine.kernels import ActionNoise, Purpose
 from fastppo.networks import predict_input
 from fastppo.networks.heads import Head, make_head
 from fastppo.networks.normaliser import ObservationNormaliser
@@ -35,7 +34,7 @@ class Policy(nn.Module):
             ObservationLayout(obs_space, act_space), norm_obs, getattr(net, "flat", False),
             obs_limit, getattr(net, "image_leaves", None))
         self.net, self.head = net, make_head(act_space) if head is None else head
-        self.actions = ActionMapping(act_space, self.head.form)
+        self.actions = ActionMapping(act_space, self.head.bounds_map)
         self.memory = getattr(net, "state_size", 0)
 
     def forward(self, obs: Any) -> tuple[Any, Tensor]:

@@ -10,17 +10,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from fastppo.build.check_rollout import check_rollout
 from fastppo.collect import Collector, Progress, Rollout
 from fastppo.config import Config
 from fastppo.errors import ClosedError, UnknownNameError
 from fastppo.learner import Learner
 from fastppo.networks.torch_state import torch_threads
-from fastppo.outputs.callbacks import Callbacks, Hooks, learning, learns_already, rollout_collected
-from fastppo.outputs.fault_handler import fault_stats, restarted_on_fault
-from fastppo.outputs.metrics import EpisodeMetrics, PartTimer, explained_variance
-from fastppo.outputs.run import Run
 from fastppo.policy import Policy
+from fastppo.trainer.callbacks import Callbacks, Hooks, learning, learns_already, rollout_collected
+from fastppo.trainer.metrics import EpisodeMetrics, PartTimer, explained_variance
+from fastppo.trainer.rollout_arrays import check_rollout
+from fastppo.trainer.run import Run, fault_stats, restarted_on_fault
 from fastppo.update.coefficients import Coefficients, coefficients_of
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class PPO(Run):
         """Trains until `step` reaches `total_steps` (default: the Config's), in whole iterations.
 
         After each iteration `callbacks`, one or several, are called with (ppo, stats); False ends
-        training. They may also be objects, see outputs/callbacks.py. After an interrupt the next
+        training. They may also be objects, see trainer/callbacks.py. After an interrupt the next
         call continues with the same rollout.
         """
         with learning(self, total_steps, callbacks, others) as ended_by:
@@ -94,7 +93,7 @@ class PPO(Run):
         has other spaces or masks. `report` is called with the returns of those that have ended;
         None: where progress is shown, a line says every ten seconds how many these are.
         """
-        from fastppo.outputs.evaluator import evaluate_trainer
+        from fastppo.evaluation.evaluator import evaluate_trainer
         with torch_threads(self.config.torch_threads, self.tf32):
             return evaluate_trainer(self, episodes, deterministic, env, report, others)
 
@@ -111,7 +110,7 @@ class PPO(Run):
 
         A missing folder is made, with a warning. Raises CheckpointError if it cannot be written.
         """
-        from fastppo.files.policy_file import save_policy
+        from fastppo.runs.policy_file import save_policy
         return save_policy(self.policy, self.config, path)
 
     def checkpoint(self, path: str | os.PathLike) -> None:
@@ -120,7 +119,7 @@ class PPO(Run):
         A missing folder is made, with a warning. Raises CheckpointError if it cannot be written; an
         older file is then as it was.
         """
-        from fastppo.files.checkpoint import write_checkpoint
+        from fastppo.runs.checkpoint import write_checkpoint
         write_checkpoint(self, Path(path))
 
     @classmethod
@@ -139,7 +138,7 @@ class PPO(Run):
     @classmethod
     def load(cls, *args: Any, **others: Any) -> NoReturn:
         """Raises UnknownNameError, which says what is there instead: fastppo.load and resume."""
-        from fastppo.settings.aliases import unknown_names
+        from fastppo.settings.known_names import unknown_names
         raise UnknownNameError(*unknown_names("PPO has no", ["load"], ()))
 
     def close(self) -> None:

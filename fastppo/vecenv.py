@@ -21,8 +21,12 @@ from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping import replay
 from fastppo.stepping.actors import Actor, RandomActor
 from fastppo.stepping.environments import NO_RULES, REWARD_MAX, WARMUP_EPISODE, Environments
-from fastppo.stepping.episodes import RolloutRecorder, RolloutViews, discard_or_raise
-from fastppo.stepping.observation_buffer import ObservationWriter
+from fastppo.stepping.episodes import (
+    ObservationWriter,
+    RolloutRecorder,
+    RolloutViews,
+    discard_or_raise,
+)
 
 
 class Serial(Environments):

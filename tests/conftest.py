@@ -55,7 +55,7 @@ def trainer(request):
     A test file that looks into torch's learner says so by `LEARNER = "torch"`.
     """
     from fastppo import PPO  # here: the process that hands out the tests does without torch
-    from fastppo.build.rules import is_user_model
+    from fastppo.trainer.rules import is_user_model
     made, learner = [], getattr(request.module, "LEARNER", "auto")
 
     def make(env, **settings) -> PPO:

@@ -180,7 +180,7 @@ def make_workers(factories, workers: int, steps: int = 8, **timeouts):
     from fastppo.stepping.episodes import infos_spec
     from fastppo.workers.protocol import protocol_spec
     from fastppo.workers.team import WorkerTeam
-    from fastppo.workers.worker_envs import WorkerVecEnv, make_worker_serial
+    from fastppo.workers.worker import WorkerVecEnv, make_worker_serial
     envs, groups = len(factories), [range(len(factories))]
     te = (steps, envs)
     arena = Arena({"obs": ("<f4", (steps + 1, envs, 2)), "fin": ("<f4", (envs, 2)),

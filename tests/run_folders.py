@@ -4,7 +4,7 @@ import json
 import types
 from pathlib import Path
 
-from fastppo.outputs.csv_sink import CsvSink
+from fastppo.loggers.csv_files import CsvSink
 
 RETURN, KL, VARIANCE = "charts/episodic_return", "losses/approx_kl", "losses/explained_variance"
 

@@ -10,11 +10,15 @@ PACKAGE = sorted((ROOT / "fastppo").rglob("*.py"))
 
 CORE = ("ppo", "learner", "collect", "policy", "vecenv", "reference", "config")
 
+# Features that a run may never meet. A chapter is imported by itself, the core, the trainer and the
+# command alone.
+CHAPTERS = {"ranks", "gpu", "vector", "runs", "loggers", "video", "terminal"}
+
 CEILING, LONGEST = 600, 40
 
 
 def room(path: Path) -> str:
-    """The name of a module as ROWS has it."""
+    """The name of a module below fastppo: package.file."""
     return ".".join(path.relative_to(ROOT / "fastppo").with_suffix("").parts)
 
 

@@ -1,7 +1,8 @@
 """One measurement in a process of its own: `python -m fastppo.benchmark.measure_one`.
 
 The first line of stdin is the pickled Measurement. The process prints `ready` after warming up,
-starts at the next line of stdin, and prints a line of JSON: the result, or an error.
+starts at the next line of stdin, and prints a line of JSON: the result, or an error. A timeline of
+the processes is a trace file for ui.perfetto.dev [Google, Trace Event Format, 2016].
 """
 
 import json
@@ -9,7 +10,7 @@ import os
 import pickle
 import sys
 import time
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Sequence
 
 import gymnasium
 import numpy as np
@@ -17,15 +18,63 @@ import torch
 
 from fastppo.benchmark import limit
 from fastppo.benchmark.peers import Laps
-from fastppo.benchmark.trace import Stamps, events
 from fastppo.config import default_of
-from fastppo.display.banner import network_text
 from fastppo.errors import Error
-from fastppo.learners.device_actor import MirroredEnvs
+from fastppo.gpu.device_actor import MirroredEnvs
 from fastppo.machine import kernels, limits
-from fastppo.machine.child_env import public_config
+from fastppo.machine.secrets import public_config
 from fastppo.ppo import PPO
+from fastppo.terminal.banner import network_text
 from fastppo.update import arithmetic
+from fastppo.workers.protocol import COMMANDS, STAMPS
+
+
+class Span(NamedTuple):
+    """An interval of one process's work, in nanoseconds of time.monotonic_ns."""
+
+    worker: int  # -1: the main process
+    name: str
+    start: int
+    end: int
+
+
+class Stamps:
+    """The commands that a trainer's workers have completed; `pids`: the main process's, theirs."""
+
+    def __init__(self, ppo):
+        import os
+        self.team = getattr(ppo.collector.vec, "team", None)
+        self.arena = ppo.arena
+        workers = self.team.workers if self.team else []
+        self.pids = [os.getpid(), *(worker.process.pid for worker in workers)]
+        self.last = self._last_command
+
+    @property
+    def _last_command(self) -> int:
+        return self.team.posted.generation if self.team else 0
+
+    def new(self) -> list[Span]:
+        """The spans of the commands since the last call, at most the last STAMPS of them."""
+        first, self.last = max(self.last, self._last_command - STAMPS), self._last_command
+        return [Span(w, COMMANDS[command], start, end)
+                for generation in range(first + 1, self.last + 1)
+                for w, (command, start, end) in enumerate(
+                    self.arena["stamps"][:, generation % STAMPS].tolist())]
+
+
+def events(spans: Sequence[Span], pids: Sequence[int]) -> dict[str, Any]:
+    """The trace of `spans`, with a track for each of `pids`: the main process, then the workers."""
+    names = ["main", *(f"worker {w}" for w in range(len(pids) - 1))]
+    trace: list[dict[str, Any]] = []
+    for i, (pid, name) in enumerate(zip(pids, names)):
+        trace += [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}},
+                  {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": i}}]
+    zero = min((span[2] for span in spans), default=0)
+    for worker, name, start, end in spans:
+        pid = pids[worker + 1]
+        trace.append({"ph": "X", "name": name, "cat": "fastppo", "pid": pid, "tid": pid,
+                      "ts": (start - zero) / 1000, "dur": (end - start) / 1000})
+    return {"traceEvents": trace, "displayTimeUnit": "ms"}
 
 
 class Measurement(NamedTuple):

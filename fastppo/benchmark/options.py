@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from fastppo.errors import ConfigError
-from fastppo.settings.fixes import Omit, Set
+from fastppo.errors import ConfigError, Omit, Set
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,9 @@ from fastppo.benchmark.measure_one import Measurement
 from fastppo.benchmark.options import Bench
 from fastppo.benchmark.peers import ATARI_TAKES, PEERS
 from fastppo.config import default_of, having
-from fastppo.errors import ConfigError, Error
+from fastppo.errors import ConfigError, Error, Set
 from fastppo.machine import kernels, limits
-from fastppo.machine.child_env import THREAD_LIMITS
-from fastppo.settings.fixes import Set
+from fastppo.machine.secrets import THREAD_LIMITS
 from fastppo.update.coefficients import scheduled_value
 
 Round = dict[tuple[str, int], dict[str, Any]]  # results by part and number of processes

@@ -1,4 +1,1 @@
-"""The command, one module per verb.
-
-May import: everything else.
-"""
+"""The command: its line, the folder of its run, and one module per verb."""

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Sequence
 
-from fastppo.arguments import command_line
 from fastppo.benchmark.options import Bench
+from fastppo.cli import command_line
 from fastppo.cli.interrupts import Interrupts, Stop
-from fastppo.display.status_line import status_while
 from fastppo.errors import ConfigError
+from fastppo.machine.stderr import status_while
 
 
 def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
@@ -23,11 +23,11 @@ def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     options = request.options
     for path in filter(None, (options.json, options.profile)):
         check_writable(path)
-    from fastppo.build.given_settings import checked_source
+    from fastppo.trainer.given_settings import checked_source
     checked_source(None, {"env_name": request.config.env_name} | request.given).close()
-    from fastppo.benchmark import figures, session, table
+    from fastppo.benchmark import session, table
     with ProgressPrinter() as progress:
-        report = figures.session_report(session.run_session(request.given, options, progress))
+        report = table.session_report(session.run_session(request.given, options, progress))
     if options.json == "-":
         print(json.dumps(report, indent=1))
     else:

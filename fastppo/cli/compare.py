@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Sequence
 
-from fastppo.arguments.command_line import words_and_options
+from fastppo.cli.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
 
 
@@ -39,5 +39,5 @@ def compare_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         import json
         print(json.dumps({"names": [a, b]} | found.as_dict(), indent=1))
     else:
-        from fastppo.reports.comparison_text import comparison_text
+        from fastppo.reports.comparison import comparison_text
         print(comparison_text(found, (a, b)))

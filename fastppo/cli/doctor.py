@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Sequence
 
-from fastppo.arguments.command_line import words_and_options
+from fastppo.cli.command_line import words_and_options
 from fastppo.cli.envs import filled_rows
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import Error
@@ -56,7 +56,7 @@ def all_facts() -> dict[str, Any]:
     """
     from fastppo.machine.installation import BUILD
     try:
-        from fastppo.files.system_facts import system_facts
+        from fastppo.runs.facts import system_facts
     except ImportError as error:
         if isinstance(error, ModuleNotFoundError):  # a package that is needed; main says so
             raise
@@ -71,8 +71,7 @@ def all_facts() -> dict[str, Any]:
 
 def problems() -> list[tuple[str, str]]:
     """[(what is wrong with the installation, its fix)]."""
-    from fastppo.machine.installation import BUILD, extension_file
-    from fastppo.machine.requirements import needed_packages
+    from fastppo.machine.installation import BUILD, extension_file, needed_packages
     found = []
     if extension_file() is None:
         found.append(("there is no compiled extension for this Python: one process only, and"

@@ -6,10 +6,9 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any, Iterable, Sequence
 
-from fastppo.arguments.command_line import words_and_options
+from fastppo.cli.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
-from fastppo.errors import ConfigError, Error
-from fastppo.settings.fixes import Set, fix_text, program
+from fastppo.errors import ConfigError, Error, Set, fix_text, program
 from fastppo.settings.presets import preset_name
 
 FEW = 8  # environments that are made, to show their spaces
@@ -108,8 +107,8 @@ def description(name: str) -> list[str]:
 
     In one of the user's own a step is taken, too; EnvError if it fails.
     """
-    from fastppo.display.banner import space_text
     from fastppo.envs.make import make_envs, make_factory, spaces_of
+    from fastppo.terminal.banner import space_text
     try:
         env, = make_envs([make_factory(name)])
     except Error as error:
@@ -131,7 +130,7 @@ def description(name: str) -> list[str]:
 def take_step(name: str) -> None:
     """Resets an environment and takes a step in it, without a mask; EnvError for a fault."""
     from fastppo.spaces.leaves import MASK
-    from fastppo.workers.make_vec import make_vec
+    from fastppo.vector.make_vec import make_vec
     with contextlib.closing(make_vec(name, 1, num_workers=0, seed=0)) as env:
         obs, info = env.reset()
         if MASK not in info and not (isinstance(obs, dict) and MASK in obs):

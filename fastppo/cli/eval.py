@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Sequence
 
-from fastppo.arguments.command_line import words_and_options
-from fastppo.arguments.policy_options import PolicyOptions, check_episodes
+from fastppo.cli.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
-from fastppo.display.notes import episode_status
-from fastppo.display.status_line import status_while
-from fastppo.files.run_folder import check_file, policy_at
-from fastppo.machine.child_env import without_secrets
-from fastppo.settings.file_names import BEST_FILE
-from fastppo.settings.fixes import format_value
+from fastppo.errors import format_value
+from fastppo.evaluation.policy_options import PolicyOptions, check_episodes
+from fastppo.machine.secrets import without_secrets
+from fastppo.machine.stderr import episode_status, status_while
+from fastppo.runs.folder import check_file, policy_at
+from fastppo.settings.known_names import BEST_FILE
 from fastppo.settings.values import return_text
 
 
@@ -70,7 +69,7 @@ def policy_file(place: Path, options: PolicyOptions) -> Path:
 def loaded(path: Path, options: PolicyOptions) -> tuple[Any, Any, int, str]:
     """(policy in a file, the factories of its environments, seed, lines that name all three)."""
     with status_while(f"loading {path}"):
-        from fastppo.evaluation.loaded_policy import factories_for, load
+        from fastppo.runs.loaded_policy import factories_for, load
         policy = load(path, model=options.model)
         factories = factories_for(policy, options.env_name, options.env_kwargs,
                                   options.max_episode_steps)

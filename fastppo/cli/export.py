@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Sequence
 
-from fastppo.arguments.command_line import words_and_options
+from fastppo.cli.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
-from fastppo.display.status_line import status_while
-from fastppo.errors import ConfigError, Error
-from fastppo.files.export_formats import FORMATS, format_of
-from fastppo.files.run_folder import check_file, policy_at
+from fastppo.errors import ConfigError, Error, Omit
 from fastppo.machine.file_access import check_output
-from fastppo.settings.fixes import Omit
+from fastppo.machine.stderr import status_while
+from fastppo.runs.export import FORMATS, format_of
+from fastppo.runs.folder import check_file, policy_at
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,9 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         raise ConfigError(f"{path} is the policy itself", Omit("output"))
     to = format_of(path, options.to)
     with status_while(f"exporting {model}"):
-        from fastppo.evaluation.loaded_policy import load
-        from fastppo.files.export import write_graph
-        from fastppo.files.export_graph import inputs_of, outputs_of
+        from fastppo.runs.export import write_graph
+        from fastppo.runs.export_graph import inputs_of, outputs_of
+        from fastppo.runs.loaded_policy import load
         policy = load(model, model=options.model)
         steps, what = steps_to_check(policy, options.env_name)
         write_graph(policy, path, to, steps, options.env_name or policy.config.env_name)
@@ -68,8 +67,8 @@ def steps_to_check(policy, env_name: str | None):
     """
     from fastppo.envs.families import is_registered
     from fastppo.envs.make import make_factory, wrapping
-    from fastppo.evaluation.loaded_policy import stored_arguments
-    from fastppo.files.export_samples import play_episodes, sample_episodes
+    from fastppo.runs.export_graph import play_episodes, sample_episodes
+    from fastppo.runs.loaded_policy import stored_arguments
     stored, kwargs = policy.config.env_name, policy.config.env_kwargs or {}
     name = env_name or (stored if is_registered(stored) else "")  # no module of the file's
     # Not installed here, another version, or with texts.

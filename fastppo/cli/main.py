@@ -1,4 +1,4 @@
-"""The command: chooses the verb and turns errors into exit codes."""
+"""The command `fastppo`, or `python main.py`: finds the verb, runs it, and reports its errors."""
 
 import faulthandler
 import importlib
@@ -7,19 +7,69 @@ import os
 import sys
 import time
 import traceback
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from typing import Callable, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 from fastppo import __version__
-from fastppo.arguments.verbs import VERBS
+from fastppo.cli.command_line import VERBS
 from fastppo.cli.interrupts import Interrupts, Stop
-from fastppo.display.notes import note, printed_warnings
-from fastppo.display.status_line import show_status
-from fastppo.display.stdout_guard import guarded_stdout
-from fastppo.errors import USAGE_ERRORS, ConfigError, Error, RankError, path_errors
-from fastppo.machine import child_env, limits
-from fastppo.settings.fixes import program
-from fastppo.settings.spelling import closest
+from fastppo.errors import USAGE_ERRORS, ConfigError, Error, RankError, path_errors, program
+from fastppo.machine import limits, secrets
+from fastppo.machine.stderr import note, printed_warnings, show_status
+from fastppo.settings.values import closest
+
+
+class GuardedOutput:
+    """A text stream that reports once, on stderr, that writing fails, and drops what follows.
+
+    A pipe without a reader is still a BrokenPipeError.
+    """
+
+    def __init__(self, stream: Any):
+        self.stream, self.failed = stream, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """As the stream's own; returns the length of `text` even if it is lost."""
+        self._attempt(self.stream.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        """As the stream's own."""
+        self._attempt(self.stream.flush)
+
+    def _attempt(self, call: Callable, *args: str) -> None:
+        try:
+            call(*args)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self.failed = True
+            # Python flushes the rest of the buffer once more when it exits.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+            with suppress(OSError):
+                print(f"error: the output cannot be written: {error.strerror}; the rest of it is"
+                      " lost, nothing else", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def guarded_stdout() -> Iterator[None]:
+    """Prints inside go through a GuardedOutput; raises SystemExit(1) at the end if one failed."""
+    if sys.stdout is None:  # closed before the command started
+        yield
+        return
+    output = GuardedOutput(sys.stdout)
+    try:
+        with redirect_stdout(output):
+            yield
+    except SystemExit as end:  # of --help
+        raise SystemExit(end.code or int(output.failed)) from None
+    if output.failed:
+        raise SystemExit(1)
+
 
 NEEDED_PACKAGES = ("numpy", "torch", "gymnasium", "safetensors", "cloudpickle", "packaging",
                    "matplotlib", "PIL")
@@ -35,8 +85,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
     # Before torch is imported: its threads must not spin where other programs need the cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    child_env.FOLDERS[:] = [os.getcwd()]
-    child_env.leave_folder(os.getcwd(), str(Path(__file__).parents[2]), sys.path)
+    secrets.FOLDERS[:] = [os.getcwd()]
+    secrets.leave_folder(os.getcwd(), str(Path(__file__).parents[2]), sys.path)
     words = sys.argv[1:] if argv is None else argv
     debug = DEBUG in words  # an error is then printed with its traceback
     if sys.stderr is not None and not faulthandler.is_enabled():
@@ -54,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 show_status("")
                 traceback.print_exc()
             code = 2 if isinstance(error, USAGE_ERRORS) else 1
-            if not another_tells(error, interrupts):
+            if not reported_elsewhere(error, interrupts):
                 named = code == 1 and limits.rank_count() > 1
                 place = f"rank {limits.rank_of_process()}: " * named
                 note(f"{place}{error.shell}", "error")
@@ -70,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise SystemExit(141) from None
 
 
-def another_tells(error: Error, interrupts: Interrupts) -> bool:
+def reported_elsewhere(error: Error, interrupts: Interrupts) -> bool:
     """True if another process of torchrun's says why the run has failed.
 
     The end of another one is told some seconds later than its own error would be. What was typed
@@ -83,8 +133,8 @@ def another_tells(error: Error, interrupts: Interrupts) -> bool:
     end = time.monotonic() + OTHERS_SECONDS * (typed or isinstance(error, RankError))
     while time.monotonic() < end and not (typed and interrupts.signum):
         time.sleep(0.05)
-    from fastppo.machine.ranks import is_first_to_tell
-    return bool(typed and interrupts.signum) or not is_first_to_tell()
+    from fastppo.ranks.ranks import first_to_report
+    return bool(typed and interrupts.signum) or not first_to_report()
 
 
 def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:

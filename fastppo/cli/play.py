@@ -4,15 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Sequence
 
-from fastppo.arguments.command_line import words_and_options
-from fastppo.arguments.policy_options import PolicyOptions, check_episodes
+from fastppo.cli.command_line import words_and_options
 from fastppo.cli.eval import loaded, policy_file
 from fastppo.cli.interrupts import Interrupts, Stop, write_line
-from fastppo.display.status_line import StatusLine, show_status
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, Omit
+from fastppo.evaluation.policy_options import PolicyOptions, check_episodes
 from fastppo.machine import limits
 from fastppo.machine.file_access import free_path
-from fastppo.settings.fixes import Omit
+from fastppo.machine.stderr import StatusLine, show_status
 from fastppo.settings.values import return_text
 
 
@@ -68,7 +67,7 @@ def wants_window(options: Play) -> bool:
 
 def output_file(place: Path, options: Play) -> Path:
     """The file of the video, a new one unless it is given; ConfigError if it cannot be written."""
-    from fastppo.evaluation.video_file import best_format, check_video_path
+    from fastppo.video.video import best_format, check_video_path
     folder = place if place.is_dir() else Path()
     path = Path(options.output or folder / f"video{best_format()}")
     path = free_path(path) if path.exists() and not options.output else path
@@ -79,7 +78,7 @@ def output_file(place: Path, options: Play) -> Path:
 def show_window(policy, factory, seed: int, options: Play) -> None:
     """Plays the episodes in the environment's own window; raises EnvError if there can be none."""
     from fastppo.evaluation.factories import WINDOW
-    from fastppo.evaluation.watched_env import watched_env, watched_moments
+    from fastppo.video.frames import watched_env, watched_moments
     with watched_env(policy, factory, seed, WINDOW) as envs:
         for moment in watched_moments(envs, options.episodes, not options.stochastic):
             if moment.over:
@@ -89,8 +88,7 @@ def show_window(policy, factory, seed: int, options: Play) -> None:
 def write_video(policy, factory, seed: int, options: Play, path: Path, interrupts: Interrupts
                 ) -> None:
     """Records the episodes, and prints a line on the file; after a signal, what was recorded."""
-    from fastppo.evaluation.video import FRAME_LIMIT, record_video
-    from fastppo.evaluation.video_file import STILL_FORMAT
+    from fastppo.video.video import FRAME_LIMIT, STILL_FORMAT, record_video
     frames = 0
     interrupts.stop_now, interrupts.stop_late = lambda: False, lambda: True
     interrupts.say = lambda text: write_line("stopping after this frame; another signal ends the"

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Sequence
 
-from fastppo.arguments.command_line import words_and_options
+from fastppo.cli.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
-from fastppo.settings.metric_names import MEAN_RETURN
+from fastppo.settings.known_names import MEAN_RETURN
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,20 @@ class Plot:
 def plot_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Draws the runs that `argv` names, and prints the path of the picture."""
     paths, options = words_and_options(argv, Plot)
-    from fastppo.reports.run_groups import group_runs, mean_ends_early, with_values
-    from fastppo.reports.run_table import check_picture_path, read_runs
+    from fastppo.reports.run_table import (
+        check_picture_path,
+        group_runs,
+        mean_ends_early,
+        read_runs,
+        with_values,
+    )
     output = Path(options.output)
     check_picture_path(output)
     tables = [read_runs(path) for path in paths]
     groups = with_values(group_runs(tables, options.labels), options.metric)
     for group in groups:
         group.curves(options.metric)  # for its errors, before matplotlib is imported
-    from fastppo.display.notes import note
+    from fastppo.machine.stderr import note
     from fastppo.reports.curves import save_curves
     from fastppo.reports.density import save_density
     save = save_curves if options.kind == "curve" else save_density

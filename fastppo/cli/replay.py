@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
-from fastppo.arguments.command_line import words_and_options
+from fastppo.cli.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
-from fastppo.display.notes import note
-from fastppo.display.status_line import status_while
 from fastppo.errors import ConfigError, EnvError
-from fastppo.files.run_folder import check_file
+from fastppo.machine.stderr import note, status_while
+from fastppo.runs.folder import check_file
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def replay_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     path = Path(word)
     check_file(path, "bundle")
     with status_while(f"loading {path}"):
-        from fastppo.files.crash_bundle import read_bundle
+        from fastppo.runs.crash_bundle import read_bundle
         bundle = read_bundle(path)
         envs, to_env = make_environment(bundle, options, path)
     print(f"fault     {indented(bundle.error)}", flush=True)
@@ -101,8 +100,8 @@ def make_environment(bundle, options: Replay, path: Path) -> tuple[Any, Callable
     """(the environment of a bundle, as Environments; its stored actions as its own)."""
     from fastppo.envs.families import check_registered
     from fastppo.envs.make import make_factory, wrapping
-    from fastppo.evaluation.loaded_policy import stored_arguments
-    from fastppo.files.crash_bundle import ReplayEnvs
+    from fastppo.runs.crash_bundle import ReplayEnvs
+    from fastppo.runs.loaded_policy import stored_arguments
     from fastppo.spaces.actions import ActionMapping
     stored = bundle.settings
     if options.env_name is None:

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Sequence
 
-from fastppo.arguments import command_line
-from fastppo.arguments.command_line import words_and_options
-from fastppo.arguments.preset_files import read_settings
+from fastppo.cli import command_line
+from fastppo.cli.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
 from fastppo.cli.train import opened_run
-from fastppo.display.banner import banner
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, Set, format_value
 from fastppo.machine.file_access import read_text
-from fastppo.settings import file_names
-from fastppo.settings.fixes import Set, format_value
-from fastppo.settings.metric_names import GLOBAL_STEP
+from fastppo.settings import known_names
+from fastppo.settings.known_names import GLOBAL_STEP
+from fastppo.terminal.banner import banner
+from fastppo.trainer.preset_files import read_settings
 
 HIDDEN = '"***"'  # in config.json, in place of a password
 
@@ -54,14 +53,14 @@ def reproduce_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     (word,), options = words_and_options(argv, Reproduce)
     folder = Path(word)
     folder = folder.parent / folder.readlink() if folder.is_symlink() else folder
-    if not (folder / file_names.CONFIG_FILE).is_file():
+    if not (folder / known_names.CONFIG_FILE).is_file():
         raise ConfigError(f"{folder} is not the folder of a run: it has no config.json")
-    settings = read_settings(folder / file_names.CONFIG_FILE)
+    settings = read_settings(folder / known_names.CONFIG_FILE)
     check_given(folder, settings, options)
     from fastppo.reports.run_table import last_row
-    last = int(last_row(folder / file_names.METRICS_FILE).get(GLOBAL_STEP, 0))
+    last = int(last_row(folder / known_names.METRICS_FILE).get(GLOBAL_STEP, 0))
     if not last:
-        raise ConfigError(f"{folder / file_names.METRICS_FILE} has no complete row to compare with")
+        raise ConfigError(f"{folder} has no complete row of metrics to compare with")
     new, reached = train_again(command_again(folder, settings, options),
                                min(options.total_steps or last, last))
     if not report_bits(folder, new, reached):
@@ -70,14 +69,14 @@ def reproduce_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 
 def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> None:
     """Raises ConfigError if a setting is code or a password, and is not given again."""
-    from fastppo.build.given_settings import code_named_in
     from fastppo.envs.families import is_registered
+    from fastppo.trainer.given_settings import code_named_in
     needed = {name: settings[name] for name in code_named_in(settings)}
     if not is_registered(str(settings.get("env_name"))):
         needed["env_name"] = settings.get("env_name") or "module:MyEnv"
     if HIDDEN in json.dumps(settings.get("env_kwargs")):
         needed["env_kwargs"] = settings["env_kwargs"]
-    started = folder / file_names.COMMAND_FILE
+    started = folder / known_names.COMMAND_FILE
     if started.is_file() and (found := re.search(r"--init[-_]from[ =](\S+)",
                                                  read_text(started, errors="replace"))):
         needed["init_from"] = found[1]
@@ -90,7 +89,7 @@ def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> N
 
 def command_again(folder: Path, settings: dict[str, Any], options: Reproduce) -> list[str]:
     """The words of the command that trains the run in a folder again, without its outputs."""
-    again = {"preset": str(folder / file_names.CONFIG_FILE), "name": "reproduce",
+    again = {"preset": str(folder / known_names.CONFIG_FILE), "name": "reproduce",
              "device": settings.get("device", "cpu"), "progress": "auto", **vars(options)}
     if settings.get("eval_interval") is None and settings.get("eval_env") is None:
         again["eval_episodes"] = 0
@@ -101,32 +100,32 @@ def command_again(folder: Path, settings: dict[str, Any], options: Reproduce) ->
 
 def train_again(words: Sequence[str], steps: int) -> tuple[Path, int]:
     """(folder, last step) of the new run, which `words` ask for, and which stops at a step."""
-    from fastppo.files.start_files import write_start_files
+    from fastppo.cli.run_folder import write_start_files
     request = command_line.read(words)
     with opened_run(request) as (ppo, folder, resumed):
         print(*banner(ppo, request, folder, resumed), sep="\n", flush=True)
         write_start_files(folder, words, ppo.config.torch_threads)
         ppo.learn(callbacks=[lambda ppo, _: ppo.step < steps])
-        ppo.save(folder / file_names.MODEL_FILE)
+        ppo.save(folder / known_names.MODEL_FILE)
         return folder, ppo.step
 
 
 def report_bits(old: Path, new: Path, reached: int) -> bool:
     """Prints which bits of two runs agree up to a step, and likely causes; True if all do."""
-    from fastppo.files.policy_file import POLICY_FORMAT
-    from fastppo.files.tensor_file import read_tensor_file
     from fastppo.reports.run_table import read_object
     from fastppo.reports.same_bits import likely_causes, metrics_text, model_text
+    from fastppo.runs.policy_file import POLICY_FORMAT
+    from fastppo.runs.tensor_file import read_tensor_file
     metrics, same = metrics_text(old, new, reached)
-    summary = read_object(old / file_names.SUMMARY_FILE)
+    summary = read_object(old / known_names.SUMMARY_FILE)
     model, same_model = "not compared, because the run has none of this step", True
-    if summary.get("steps") == reached and (old / file_names.MODEL_FILE).is_file():
+    if summary.get("steps") == reached and (old / known_names.MODEL_FILE).is_file():
         model, same_model = model_text(*(
-            read_tensor_file(folder / file_names.MODEL_FILE, POLICY_FORMAT, "a policy",
+            read_tensor_file(folder / known_names.MODEL_FILE, POLICY_FORMAT, "a policy",
                              "the command")[0] for folder in (old, new)))
     same &= same_model
     print(f"{'equal' if same else 'differs':9} metrics: {metrics}; model: {model}", flush=True)
-    causes = likely_causes(*(read_object(folder / file_names.SYSTEM_FILE)
+    causes = likely_causes(*(read_object(folder / known_names.SYSTEM_FILE)
                              for folder in (old, new)))
     if summary.get("resumed_at"):
         causes.append(f"the run was resumed at step {summary['resumed_at']:,}, perhaps with other"

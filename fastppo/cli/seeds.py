@@ -10,17 +10,20 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Iterator, NamedTuple, Sequence
 
-from fastppo.arguments.command_line import Request, flag_of_each_word
+from fastppo.cli.command_line import Request, flag_of_each_word
 from fastppo.cli.interrupts import Interrupts, Stop
-from fastppo.display.notes import note
-from fastppo.display.status_line import StatusLine
-from fastppo.errors import ConfigError
-from fastppo.files.choose_folder import check_empty, choose_run, run_folder
+from fastppo.cli.run_folder import check_empty, choose_run, run_folder
+from fastppo.errors import ConfigError, Omit, program
 from fastppo.machine import limits
 from fastppo.machine.child_command import start_command, stop_command
-from fastppo.settings.file_names import METRICS_FILE, OUTPUT_FILE, SUMMARY_FILE
-from fastppo.settings.fixes import Omit, program
-from fastppo.settings.metric_names import GLOBAL_STEP, MEAN_RETURN
+from fastppo.machine.stderr import StatusLine, note
+from fastppo.settings.known_names import (
+    GLOBAL_STEP,
+    MEAN_RETURN,
+    METRICS_FILE,
+    OUTPUT_FILE,
+    SUMMARY_FILE,
+)
 from fastppo.settings.values import return_text
 
 MOST_SEEDS = 1_000
@@ -66,7 +69,7 @@ def train_seeds(argv: Sequence[str], request: Request, interrupts: Interrupts) -
 
 def chosen_seeds(request: Request) -> list[int]:
     """The seeds that a command asks for; ConfigError if other options contradict them."""
-    from fastppo.build.given_settings import checked_source
+    from fastppo.trainer.given_settings import checked_source
     if limits.rank_count() > 1:
         raise ConfigError("--seeds starts processes itself, and torchrun has started this one",
                           (Omit("seeds"), "run it without torchrun"))
@@ -188,8 +191,7 @@ def last_lines(run: SeedRun) -> list[str]:
 
 def table_lines(runs: Sequence[SeedRun]) -> list[str]:
     """A table with the score of each run, and the mean over them with its 95 % interval."""
-    from fastppo.reports.run_groups import mean_and_half
-    from fastppo.reports.run_table import read_object
+    from fastppo.reports.run_table import mean_and_half, read_object
     found = [read_object(run.folder / SUMMARY_FILE) for run in runs]
     evaluated = all(one.get("evaluation") for one in found)
     scores = [one["evaluation"]["mean"] if evaluated else one.get("episodic_return")
@@ -210,8 +212,7 @@ def table_lines(runs: Sequence[SeedRun]) -> list[str]:
 def draw_seeds(request: Request, runs: Sequence[SeedRun]) -> None:
     """Draws the curves of the runs into a file beside their folders, and prints the path."""
     from fastppo.reports.curves import save_curves
-    from fastppo.reports.run_groups import group_runs
-    from fastppo.reports.run_table import read_table
+    from fastppo.reports.run_table import group_runs, read_table
     try:
         tables = [read_table(run.folder / METRICS_FILE) for run in runs]
         first = runs[0].folder

@@ -12,24 +12,22 @@ from pathlib import Path
 from typing import Any, Iterator, Sequence
 
 from fastppo import __version__
-from fastppo.arguments import command_line
-from fastppo.arguments.command_line import Request
-from fastppo.arguments.preset_files import naming_preset, settings_text, sources_of
+from fastppo.cli import command_line
+from fastppo.cli.command_line import Request
 from fastppo.cli.eval import result_numbers
 from fastppo.cli.interrupts import Interrupts, Stop
+from fastppo.cli.run_folder import choose_run, link_latest, run_folder
 from fastppo.cli.seeds import train_seeds
-from fastppo.display.banner import banner, folded
-from fastppo.display.notes import note
-from fastppo.display.status_line import show_status, status_while
-from fastppo.files.choose_folder import choose_run, link_latest, run_folder
-from fastppo.files.run_folder import checkpoints_in
+from fastppo.errors import flag, program
 from fastppo.machine import limits
-from fastppo.machine.child_env import without_secrets
 from fastppo.machine.file_access import read_json, write_bytes
-from fastppo.settings.file_names import MODEL_FILE, SUMMARY_FILE
-from fastppo.settings.fixes import flag, program
-from fastppo.settings.metric_names import ASIDE, MEAN_RETURN
+from fastppo.machine.secrets import without_secrets
+from fastppo.machine.stderr import note, show_status, status_while
+from fastppo.runs.folder import checkpoints_in
+from fastppo.settings.known_names import ASIDE, MEAN_RETURN, MODEL_FILE, SUMMARY_FILE
 from fastppo.settings.values import return_text
+from fastppo.terminal.banner import banner, folded
+from fastppo.trainer.preset_files import naming_preset, settings_text, sources_of
 
 PROCESS_START = time.monotonic()
 
@@ -57,8 +55,8 @@ def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts)
             if ppo.ranks.share(None):
                 ppo.learn(callbacks=[lambda *_: not interrupts.signum])
             return
-        from fastppo.files.start_files import write_start_files
-        from fastppo.outputs.evaluator import evaluator_of
+        from fastppo.cli.run_folder import write_start_files
+        from fastppo.evaluation.evaluator import evaluator_of
         if ppo.config.learner != "kernel":
             limits.keep_freed_memory()
         link_latest(folder)
@@ -85,9 +83,9 @@ def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts)
 
 def shown_config(request: Request) -> str:
     """All settings of a new run as TOML, those that are resolved for this machine included."""
-    from fastppo.build.given_settings import checked_source
+    from fastppo.trainer.given_settings import checked_source
     source = checked_source(None, {"env_name": request.config.env_name} | request.given)
-    from fastppo.build.resolve import resolve
+    from fastppo.trainer.resolve import resolve
     try:
         config = resolve(source)
     finally:
@@ -120,7 +118,7 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
             text = f"fastppo {__version__}   {place or config.env_name}   starting"
             with status_while(text) if progress != "none" else nullcontext():
                 if place is None:  # settings that do not fit are refused without torch
-                    from fastppo.build.given_settings import checked_source
+                    from fastppo.trainer.given_settings import checked_source
                     start |= {"env_name": config.env_name, "seed": seed}
                     start = {"env": checked_source(None, start), "init_from": options.init_from}
                 from fastppo.ppo import PPO
@@ -136,7 +134,7 @@ def joined_ranks(config: Any) -> limits.OneProcess:
     """The processes that torchrun has started for a run, connected; or this one."""
     if limits.rank_count() == 1:
         return limits.OneProcess()
-    from fastppo.machine.ranks import Ranks
+    from fastppo.ranks.ranks import Ranks
     return Ranks(config.backend, config.device_ids)
 
 
@@ -156,9 +154,9 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts, video: bool) -> di
     A signal stops at once while steps are collected, evaluated or recorded, else after the
     iteration; an update that takes long is undone.
     """
-    from fastppo.outputs.sinks import shorten_waits
+    from fastppo.trainer.run import shorten_waits
     started, ended, begun = time.monotonic(), "error", ppo.step
-    aside = -ppo.clock.aside
+    aside = -ppo.clock.not_training
     waits = ("collect", *ASIDE) if ppo.ranks.size == 1 else ASIDE
     interrupts.stop_now = lambda: ppo.clock.part in waits
     interrupts.stop_late = lambda: ppo.clock.part in ("update", "collect", *ASIDE)
@@ -170,7 +168,7 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts, video: bool) -> di
     except Stop:
         pass
     finally:
-        aside += ppo.clock.aside
+        aside += ppo.clock.not_training
         seconds = time.monotonic() - started - aside
         interrupts.stop_now = interrupts.stop_late = lambda: False
         interrupts.say = say
@@ -193,8 +191,8 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts, video: bool) -> di
 
 def print_resume_line(ppo, folder: Path, video: bool) -> None:
     """Prints the whole command that resumes a run, if it has a checkpoint."""
-    from fastppo.build.given_settings import given_again
-    from fastppo.outputs.checkpointer import checkpointer_of
+    from fastppo.runs.checkpoint import checkpointer_of
+    from fastppo.trainer.given_settings import given_again
     if checkpointer_of(ppo.sinks).newest:
         again = given_again(ppo) | {"worker_env": ppo.config.worker_env}
         flags = [flag(name, value) for name, value in again.items() if value] + ["--video"] * video
@@ -207,7 +205,7 @@ def save_state(ppo, folder: Path, ended: str) -> Path | None:
     After an error of the device its memory may be lost; then the policy has the weights that were
     copied last, and the last checkpoint is what there is.
     """
-    from fastppo.outputs.checkpointer import checkpointer_of
+    from fastppo.runs.checkpoint import checkpointer_of
     checkpointer = checkpointer_of(ppo.sinks)
     try:
         model = save_model(ppo, folder)
@@ -262,12 +260,12 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
 
     A note says if that fails: the run has ended well.
     """
-    from fastppo.build.given_settings import given_again
     from fastppo.errors import Error
-    from fastppo.evaluation.loaded_policy import has_text
-    from fastppo.evaluation.video_file import best_format
-    from fastppo.outputs.video_recorder import record_episode
     from fastppo.reports.curves import save_curve
+    from fastppo.runs.loaded_policy import has_text
+    from fastppo.trainer.given_settings import given_again
+    from fastppo.video.recorder import record_episode
+    from fastppo.video.video import best_format
     try:
         announce(ppo, f"curve     {save_curve(folder)}")
         if video:
@@ -301,10 +299,10 @@ def make_summary(ppo, ended: str, startup: float, seconds: float, begun: int, mo
     `begun` is the step at which this process began. The live view's mean speed is computed alike.
     """
     from fastppo.collect import WARMUP_STEPS
-    from fastppo.files.fingerprint import fingerprint
+    from fastppo.evaluation.evaluator import evaluator_of
     from fastppo.machine import kernels
-    from fastppo.outputs.evaluator import evaluator_of
-    from fastppo.outputs.fault_handler import fault_stats
+    from fastppo.runs.facts import fingerprint
+    from fastppo.trainer.run import fault_stats
     config, recent, evaluator = ppo.config, ppo.episodes.stats(), evaluator_of(ppo.sinks)
     best = evaluator and evaluator.best
     rows = config.num_envs * min(config.num_steps, WARMUP_STEPS)

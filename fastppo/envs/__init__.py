@@ -1,4 +1,1 @@
-"""Makes, wraps and lists environments.
-
-May import: spaces and what that may import.
-"""
+"""From an id, a class or a callable to an environment: makes, wraps and lists environments."""

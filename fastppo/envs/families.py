@@ -9,9 +9,8 @@ from typing import Any, Iterable, NamedTuple
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from fastppo.errors import ConfigError
-from fastppo.settings.atari_games import full_game_id
-from fastppo.settings.fixes import Fix, Install, Set
+from fastppo.errors import ConfigError, Fix, Install, Set
+from fastppo.settings.presets import full_game_id
 
 
 class Family(NamedTuple):

@@ -8,8 +8,7 @@ import traceback
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator
 
-from fastppo.errors import EnvError, exception_text
-from fastppo.settings.fixes import Fix, Set
+from fastppo.errors import EnvError, Fix, Set, exception_text
 from fastppo.spaces.observations import NonFiniteValue
 
 CONTRACT = ("step() must take the action, and return (obs, reward, terminated, truncated, info),"

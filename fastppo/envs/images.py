@@ -11,9 +11,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Space
 
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, Omit
 from fastppo.machine import kernels
-from fastppo.settings.fixes import Omit
 from fastppo.settings.values import image_size
 from fastppo.spaces.leaves import Leaf, brief_text, channels_are_last, fitting_array
 from fastppo.spaces.observations import StoredLeaf

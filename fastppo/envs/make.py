@@ -3,9 +3,12 @@
 import dataclasses
 import functools
 import importlib
+import importlib.util
+import logging
 import sys
+from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -15,11 +18,47 @@ from fastppo.envs import atari, faults, masks
 from fastppo.envs.families import FAMILIES_KNOWN, family_of, is_installed, registering_package
 from fastppo.envs.images import UNCHANGED, ImageOptions, ImagePreprocessing
 from fastppo.envs.wrappers import make_deterministic, read_mission, stack_frames
-from fastppo.errors import ConfigError, EnvError, Error, SpaceError, user_code
-from fastppo.machine.child_env import add_folders, without_secrets
-from fastppo.machine.mujoco_warnings import mujoco_warnings_once
-from fastppo.settings.atari_games import full_game_id
-from fastppo.settings.fixes import PYTHON_NAMES, Omit, program
+from fastppo.errors import (
+    PYTHON_NAMES,
+    ConfigError,
+    EnvError,
+    Error,
+    Omit,
+    SpaceError,
+    program,
+    user_code,
+)
+from fastppo.machine.secrets import add_folders, without_secrets
+from fastppo.settings.presets import full_game_id
+
+log = logging.getLogger("fastppo")
+
+
+@contextmanager
+def mujoco_warnings_once(used: bool) -> Iterator[None]:
+    """Logs each of MuJoCo's warnings in the block once in this process, in place of printing all.
+
+    Without this every environment prints them, and they go to a file MUJOCO_LOG.TXT. `used`: the
+    block imports mujoco if it is installed; otherwise it must have been imported before.
+    """
+    if used and importlib.util.find_spec("mujoco"):
+        importlib.import_module("mujoco")
+    mujoco = sys.modules.get("mujoco")
+    if not hasattr(mujoco, "set_mju_user_warning"):
+        yield
+        return
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(_log_once)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+
+
+@functools.cache
+def _log_once(text: str) -> None:
+    log.warning("MuJoCo: %s", text)
+
 
 Factory = Callable[[], gym.Env]
 WRAPPING = having("wrapper")  # the settings of the wrappers around an environment

@@ -1,18 +1,23 @@
-"""The environments that a run was given: factories, spaces, and the settings they decide."""
+"""The environments of a run: factories, spaces, the settings they decide, the time of a step."""
 
+import math
 from functools import partial
+from time import perf_counter
 from typing import Any, Sequence
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.vector import VectorEnv
 
 from fastppo.config import Config, default_of
 from fastppo.envs import faults, masks
 from fastppo.envs.make import WRAPPING, EnvFactory, make_envs, make_factory, spaces_of, wrapping
 from fastppo.envs.wrappers import warn_of_doubled
-from fastppo.errors import ConfigError, SpaceError
-from fastppo.settings.fixes import Omit
+from fastppo.errors import ConfigError, Omit, SpaceError
+from fastppo.machine.global_rng import preserved_global_rng
+from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.leaves import mask_leaf, masked_space
+from fastppo.spaces.observations import ObservationLayout
 
 
 class EnvSource:
@@ -90,7 +95,6 @@ class EnvSource:
             for factory in factories:
                 factory.masked = self.masked
             if self.config.num_workers == "auto":
-                from fastppo.envs.step_time import step_seconds
                 self.step_seconds = step_seconds(
                     masks.wrap_mask(envs[0]) if self.masked else envs[0])
         finally:
@@ -136,3 +140,34 @@ def check_agreement(env: Any, given: dict[str, Any]) -> None:
         if given.get(name) not in (None, "auto", value):
             raise ConfigError(f"{name} is {given[name]!r}, but the {kind} makes it {value!r}", (
                 *[f"give {given[name]} environments"] * (name == "num_envs"), Omit(name)))
+
+
+MOST_STEPS, MOST_SECONDS = 300, 0.05  # the measurement ends at the first of them
+
+
+def step_seconds(env: gym.Env) -> float:
+    """Seconds of a step of `env` under random legal actions, with its share of the resets.
+
+    The global random generators stay as they are. Infinity if the environment fails: training
+    reports that with more detail.
+    """
+    try:
+        with preserved_global_rng():
+            actions = ActionMapping(env.action_space)
+            layout = ObservationLayout(env.observation_space, env.action_space)
+            rng = np.random.default_rng(0)
+            obs, steps, seconds = env.reset(seed=0)[0], 0, 0.0
+            while steps <= MOST_STEPS and seconds < MOST_SECONDS:
+                u, z = rng.random((1, actions.size)), rng.standard_normal((1, actions.size))
+                mask = layout.legal(layout.rows([obs]))
+                action = actions.to_env()(actions.random(u, z, mask))[0]
+                begin = perf_counter()
+                obs, _, term, trunc, _ = env.step(action)
+                if term or trunc:
+                    obs, _ = env.reset(seed=steps)
+                if steps:  # the first step may load or compile, it is not counted
+                    seconds += perf_counter() - begin
+                steps += 1
+            return seconds / (steps - 1)
+    except (Exception, SystemExit):  # an environment may raise anything
+        return math.inf

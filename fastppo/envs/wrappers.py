@@ -12,8 +12,7 @@ import numpy as np
 from gymnasium.spaces import Dict, MultiDiscrete, Space
 
 from fastppo.envs import masks
-from fastppo.errors import ConfigError
-from fastppo.settings.fixes import Omit
+from fastppo.errors import ConfigError, Omit
 from fastppo.spaces.leaves import MASK, has_mask
 
 # Wrappers that do what training does itself, and the setting or rule that does it.

@@ -1,4 +1,1 @@
-"""A policy in environments of its own: evaluations, videos, the view of its network.
-
-May import: files and what that may import.
-"""
+"""A policy in environments of its own: evaluations during a run and after it."""

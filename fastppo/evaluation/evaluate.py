@@ -6,16 +6,14 @@ from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 import numpy as np
 
-from fastppo.arguments.policy_options import check_episodes
 from fastppo.envs.make import Factory
 from fastppo.envs.wrappers import step_limit
-from fastppo.errors import EnvError
+from fastppo.errors import EnvError, Set
+from fastppo.evaluation.policy_options import check_episodes
 from fastppo.machine import kernels
-from fastppo.machine.kernels import Purpose
-from fastppo.machine.noise import ActionNoise
+from fastppo.machine.kernels import ActionNoise, Purpose
 from fastppo.networks.torch_state import isolated_rng, preserved_buffers
 from fastppo.policy import Policy
-from fastppo.settings.fixes import Set
 from fastppo.settings.values import return_text
 from fastppo.stepping.environments import Environments, RunningEpisode
 
@@ -150,4 +148,4 @@ class EvaluationEnvs(Environments):
         number, _, start, _ = self.running[e]
         head, step = self.policy.head, self.now - start
         noise = ActionNoise(head.noise, self.seed, number + 1, 1)
-        return noise.at(step - step % head.hold if head.hold else 0, Purpose.EVALUATE)
+        return noise.at(step - step % head.noise_steps if head.noise_steps else 0, Purpose.EVALUATE)

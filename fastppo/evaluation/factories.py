@@ -10,8 +10,7 @@ from gymnasium.spaces import Box, Dict, Space
 from fastppo.envs import faults, masks
 from fastppo.envs.make import EnvFactory, Factory, make_envs, spaces_of
 from fastppo.envs.source import EnvSource
-from fastppo.errors import ConfigError, Error
-from fastppo.settings.fixes import Fix, Omit
+from fastppo.errors import ConfigError, Error, Fix, Omit
 from fastppo.spaces.leaves import CHOICES, brief_text, mask_leaf, observation_storage
 
 WINDOW, FRAMES = "human", "rgb_array"  # render modes

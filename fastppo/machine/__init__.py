@@ -1,4 +1,1 @@
-"""Kernels, shared memory, random numbers, files, cores and memory, packages; without torch.
-
-May import: settings, errors, reference.
-"""
+"""Kernels, shared memory, random numbers, files, cores and memory, packages; without torch."""

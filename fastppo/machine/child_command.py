@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Sequence
 
 from fastppo.errors import ConfigError
-from fastppo.machine.child_env import import_path
 from fastppo.machine.file_access import open_regular
+from fastppo.machine.secrets import import_path
 
 # It runs in a fresh interpreter. Its stdin becomes the lifeline.
 CHILD = """\

@@ -14,8 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Iterator, Sequence
 
-from fastppo.errors import ConfigError
-from fastppo.settings.fixes import Set
+from fastppo.errors import ConfigError, Set
 
 LARGEST_TEXT = 16 << 20  # bytes of a small file, such as config.json
 DEEPEST = 50  # lists in lists of a JSON file

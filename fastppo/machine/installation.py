@@ -1,15 +1,18 @@
-"""The installation of fastppo: its folder, the commit of a clone, the compiled extension."""
+"""What is installed: fastppo's folder and commit, the extension, the packages that it needs."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
-from typing import Sequence
+from typing import Any, Callable, Sequence
+
+from packaging.requirements import Requirement
 
 import fastppo
-from fastppo.errors import ConfigError
-from fastppo.settings.fixes import Install, Set
+from fastppo.errors import ConfigError, Install, Set
 
 PACKAGE_FOLDER = Path(fastppo.__file__).parent
 BUILD = "install a C compiler and Python's headers, then: pip install -e ."
@@ -54,3 +57,26 @@ def check_loggers(names: Sequence[str]) -> None:
 def no_cuda(device: str, why: str) -> ConfigError:
     """The error for a GPU that torch cannot use."""
     return ConfigError(f"device={device}, but {why}", Set(device="cpu"))
+
+
+def needed_packages() -> dict[str, list[tuple[Requirement, str | None]]]:
+    """(package, its installed version) by extra; "" has those that fastppo itself needs.
+
+    They are those of the installed distribution, for this platform; empty without one.
+    """
+    found: dict[str, list[tuple[Requirement, str | None]]] = {}
+    for text in _metadata_of("fastppo", metadata.requires) or []:
+        wanted = Requirement(text)
+        extra = "".join(re.findall(r"extra == .([\w-]+)", str(wanted.marker)))
+        if wanted.marker is None or wanted.marker.evaluate({"extra": extra}):
+            found.setdefault(extra, []).append(
+                (wanted, _metadata_of(wanted.name, metadata.version)))
+    return found
+
+
+def _metadata_of(name: str, question: Callable[[str], Any]) -> Any:
+    """What importlib.metadata answers for a distribution; None if it is not installed."""
+    try:
+        return question(name)
+    except metadata.PackageNotFoundError:
+        return None

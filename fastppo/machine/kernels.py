@@ -1,19 +1,83 @@
 """The compiled kernels, or their numba versions where the extension was not built.
 
 A function with `_kernel` has no body: it calls the compiled or numba function of its name. The
-compiled ones check their arguments themselves; the lines given to `_kernel` explain a refusal.
+compiled ones check their arguments themselves; the lines given to `_kernel` have the dtype and the
+shape of each array, for the error when a call is rejected.
 """
 
 import inspect
 from functools import wraps
-from typing import Callable, NamedTuple
+from typing import Any, Callable, Mapping, NamedTuple
 
 import numpy as np
 
-from fastppo.errors import KernelError
-from fastppo.machine.kernel_checks import ArraySpec, array_specs, check_arrays
+from fastppo.errors import KernelError, Set
 from fastppo.reference import Purpose as Purpose  # also kernels.Purpose
-from fastppo.settings.fixes import Set
+
+
+class ArraySpec(NamedTuple):
+    """The dtype, shape and layout of one array of a kernel."""
+
+    dtypes: list[str]
+    axes: list[str]  # names of sizes, or numbers; equal names are equal sizes; ["..."]: any shape
+    written: bool  # the kernel writes to it
+    strided: bool  # its rows are contiguous, but may be apart from each other
+    optional: bool  # may be None
+
+
+def array_specs(*lines: str) -> dict[str, ArraySpec]:
+    """Specs by array name, from lines such as "rew val: float32 t e" (names: dtype axes).
+
+    Several dtypes stand with | between them. Marks before the dtype: * written, ~ strided,
+    ? optional.
+    """
+    specs = {}
+    for line in lines:
+        names, _, text = line.partition(": ")
+        marked, *axes = text.split()
+        dtypes = marked.lstrip("*~?").split("|")
+        for name in names.split():
+            specs[name] = ArraySpec(dtypes, axes, "*" in marked, "~" in marked, "?" in marked)
+    return specs
+
+
+def check_arrays(kernel: str, specs: Mapping[str, ArraySpec], arguments: Mapping[str, Any]) -> None:
+    """Raises the KernelError that names the first of `arguments` that differs from its spec."""
+    sizes: dict[str, int] = {}
+    for name, spec in specs.items():
+        array = arguments.get(name)
+        if name not in arguments or spec.optional and array is None:
+            continue
+        shape = [int(axis) if axis.isdigit() else sizes.get(axis, axis) for axis in spec.axes]
+        if not _matches(array, spec, shape):
+            raise KernelError(f"{kernel}: {name} is {_description(array, spec)},"
+                              f" wanted a {_expectation(spec, shape)}")
+        sizes.update(zip(spec.axes, array.shape))
+
+
+def _matches(array: Any, spec: ArraySpec, shape: list[int | str]) -> bool:
+    if not isinstance(array, np.ndarray) or str(array.dtype) not in spec.dtypes:
+        return False
+    fits = spec.axes == ["..."] or array.ndim == len(shape) and all(
+        wanted == size for wanted, size in zip(shape, array.shape) if isinstance(wanted, int))
+    rows = array[:1] if spec.strided else array
+    return fits and rows.flags.c_contiguous and (array.flags.writeable or not spec.written)
+
+
+def _description(array: Any, spec: ArraySpec) -> str:
+    if not isinstance(array, np.ndarray):
+        return type(array).__name__
+    locked = "" if array.flags.writeable or not spec.written else "read-only "
+    strided = "" if array.flags.c_contiguous else "strided "
+    return f"{locked}{strided}{array.dtype} {array.shape}"
+
+
+def _expectation(spec: ArraySpec, shape: list[int | str]) -> str:
+    layout = "row-contiguous" if spec.strided else "C-contiguous"
+    axes = ", ".join(map(str, shape)) + "," * (len(shape) == 1)
+    return (f"{'writable ' * spec.written}{layout} {' or '.join(spec.dtypes)} array"
+            f" of shape ({axes})")
+
 
 try:
     import fastppo._kernels as _twin
@@ -336,3 +400,28 @@ class MinibatchUpdate(getattr(_twin, "Update", object)):
             act = "act: int64 n" if log_std is None else "act: float32 n a"
             check_arrays("update", _UPDATE_ARRAYS | array_specs(act), arguments)
             raise KernelError(f"update: {refusal}") from refusal
+
+
+class ActionNoise:
+    """Random numbers for environments [first, first + count), a function of seed and step.
+
+    `letters` has one letter per number of an action: u is uniform in [0, 1), n is normal.
+    """
+
+    def __init__(self, letters: str, seed: int, first: int, count: int):
+        self.seed, self.first = seed, first
+        self.out = np.empty((count, len(letters)), np.float32)
+        self.normal = np.array([letter == "n" for letter in letters])
+        self.normals = np.empty_like(self.out) if self.normal.any() else None
+
+    def at(self, step: int, purpose: Purpose = Purpose.ACT) -> np.ndarray:
+        """The numbers [e k] of acting step `step`; the next call overwrites the array."""
+        place = self.seed, purpose, self.first, step
+        if self.normal.all():
+            normal(*place, self.out)
+            return self.out
+        uniform(*place, self.out)
+        if self.normals is not None:
+            normal(*place, self.normals)
+            np.copyto(self.out, self.normals, where=self.normal)
+        return self.out

@@ -4,8 +4,8 @@ Every head has
     size      number of action parameters that the network must return
     means     bool [size], True for the means of what is sampled
     noise     one letter for each random number of an action: u uniform in [0, 1), n normal
-    form      the map from a stored action to the environment's (ActionMapping)
-    hold      steps for which the noise stays the same; None: a whole rollout
+    bounds_map   the map from a stored action to the environment's (ActionMapping)
+    noise_steps  steps for which the noise stays the same; None: a whole rollout
 and functions of parameters [b size]: sample, draw, evaluate, mode, masked, std. No head draws
 random numbers: noise is an argument. Log-probabilities and entropies are in nats, summed over
 components. Entropies are exact unless a head says that they are estimated.
@@ -35,7 +35,7 @@ class Head(nn.Module):
         mode(params)                -> the likeliest act
     """
 
-    form, hold = "clip", 1
+    bounds_map, noise_steps = "clip", 1
 
     def __init__(self, size: int, noise: str, means: int = 0):
         super().__init__()
@@ -168,11 +168,11 @@ class Gaussian(Normal):
     The log std begins at `log_std_init` and is trained unless `fixed`.
     """
 
-    def __init__(self, size: int, log_std_init: float | Tensor = 0.0, form: str = "clip",
+    def __init__(self, size: int, log_std_init: float | Tensor = 0.0, bounds_map: str = "clip",
                  fixed: bool = False):
         super().__init__(size, "n" * size, size)
         start = torch.as_tensor(log_std_init, dtype=torch.float32).expand(size).clone()
-        self.form, self.log_std = form, nn.Parameter(start, requires_grad=not fixed)
+        self.bounds_map, self.log_std = bounds_map, nn.Parameter(start, requires_grad=not fixed)
 
     def normal(self, mean: Tensor) -> tuple[Tensor, Tensor]:
         """(mean [b a], std [a])."""
@@ -198,9 +198,9 @@ class StateGaussian(Normal):
     Source: Haarnoja 2018 lets the std depend on the state; softplus: Andrychowicz 2021, choice C59.
     """
 
-    def __init__(self, size: int, log_std_init: float, form: str, scale: float, floor: float):
+    def __init__(self, size: int, log_std_init: float, bounds_map: str, scale: float, floor: float):
         super().__init__(2 * size, "n" * size, size)
-        self.form, self.scale, self.floor = form, scale, floor
+        self.bounds_map, self.scale, self.floor = bounds_map, scale, floor
         start = math.exp(log_std_init) / scale
         self.shift = start + math.log(-math.expm1(-start))
 
@@ -240,7 +240,7 @@ class Beta(Head):
     attempts; the last one is taken if all fail, with a probability below 1e-10.
     """
 
-    form, ROUNDS, EDGE = "unit", 8, 1e-6
+    bounds_map, ROUNDS, EDGE = "unit", 8, 1e-6
 
     def __init__(self, size: int):
         super().__init__(2 * size, "nu" * (2 * self.ROUNDS * size))
@@ -281,17 +281,17 @@ class GSDE(Normal):
     """Generalised state-dependent exploration: noise that is a linear function of the features.
 
     Parameters [b a + f] are means and the network's last features; act = mean + features @ E, with
-    E [f a] normal of the trained std exp(log_std), the same for `hold` steps. The gradient of the
+    E [f a] normal of the trained std exp(log_std), the same for `noise_steps` steps. The gradient of the
     std does not reach the features.
     Source: Raffin 2021, arXiv:2005.05719.
     """
 
     EDGE = 1e-6
 
-    def __init__(self, size: int, features: int, log_std_init: float, form: str,
-                 hold: int | None):
+    def __init__(self, size: int, features: int, log_std_init: float, bounds_map: str,
+                 noise_steps: int | None):
         super().__init__(size + features, "n" * (features * size), size)
-        self.form, self.hold, self.components = form, hold, size
+        self.bounds_map, self.noise_steps, self.components = bounds_map, noise_steps, size
         start = torch.full((features, size), float(log_std_init), dtype=torch.float32)
         self.log_std = nn.Parameter(start)
 
@@ -319,7 +319,8 @@ class CompositeHead(Head):
     def __init__(self, heads: Sequence[Head], widths: Sequence[int]):
         super().__init__(sum(head.size for head in heads), "".join(head.noise for head in heads))
         self.parts, self.widths = nn.ModuleList(heads), list(widths)
-        self.form = next((head.form for head in heads if head.form != "clip"), "clip")
+        maps = (head.bounds_map for head in heads if head.bounds_map != "clip")
+        self.bounds_map = next(maps, "clip")
         self.means = np.concatenate([head.means for head in heads])
 
     def draw(self, params: Tensor, noise: Tensor) -> Tensor:
@@ -377,18 +378,18 @@ def least_outputs(act_space: Space) -> int:
 
 def _box_head(space: Space, config: Config, features: int) -> Head:
     count, init = math.prod(space.shape), config.log_std_init
-    form = "scale" if config.action_scaling else "clip"
+    bounds_map = "scale" if config.action_scaling else "clip"
     if fixed := config.std is not None:
         init = torch.from_numpy(np.log(fixed_std(space, config))).float()
     if config.sde:
-        return GSDE(count, features, init, form, config.sde_sample_freq)
+        return GSDE(count, features, init, bounds_map, config.sde_sample_freq)
     if config.distribution == "beta":
         return Beta(count)
     if config.distribution == "squashed":
         return SquashedGaussian(count, init, fixed)
     if config.distribution == "state_gaussian":
-        return StateGaussian(count, init, form, config.std_scale, config.min_std)
-    return Gaussian(count, init, form, fixed)
+        return StateGaussian(count, init, bounds_map, config.std_scale, config.min_std)
+    return Gaussian(count, init, bounds_map, fixed)
 
 
 def fixed_std(space: Space, config: Config) -> np.ndarray:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fastppo.errors import InputError, NonFiniteError
-from fastppo.settings.aliases import unknown_names
+from fastppo.settings.known_names import unknown_names
 from fastppo.spaces.leaves import MASK, brief_text
 from fastppo.spaces.observations import ObservationLayout, parse_mask, with_mask
 

@@ -76,7 +76,7 @@ class PopArt(RunningMoments):
 
 def normalised_loss(loss: Callable, net: PopArt) -> Callable:
     """The same loss with values, recorded values and targets normalised by `net`."""
-    def normalised(fresh, batch, coefs):
+    def normalised(output, batch, coefs):
         batch = batch._replace(val=net.normalise(batch.val), ret=net.normalise(batch.ret))
-        return loss(fresh._replace(val=net.normalise(fresh.val)), batch, coefs)
+        return loss(output._replace(val=net.normalise(output.val)), batch, coefs)
     return normalised

@@ -1,4 +1,4 @@
 """Tables, curves and comparisons of runs that have ended.
 
-May import: outputs and what that may import.
+A chapter: imported by the command.
 """

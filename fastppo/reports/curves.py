@@ -1,18 +1,99 @@
 """Learning curves: of several runs or seeds on one picture, and the curve of one run."""
 
 import math
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Sequence
 
 import numpy as np
 from gymnasium.envs.registration import registry
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
-from fastppo.reports import pictures
-from fastppo.reports.run_groups import Curve, RunGroup, mean_curve
-from fastppo.reports.run_table import RunTable, read_runs
-from fastppo.settings.metric_names import EVAL_RETURN, EXPLAINED_VARIANCE, KL, MEAN_RETURN
+from fastppo.errors import ConfigError, Set
+from fastppo.machine.file_access import replaced
+from fastppo.reports.run_table import Curve, RunGroup, RunTable, mean_curve, read_runs
+from fastppo.settings.known_names import EVAL_RETURN, EXPLAINED_VARIANCE, KL, MEAN_RETURN
+
+DOTS_PER_INCH = 200  # twice those of a usual screen
+TICK_STEPS = [1, 2, 5, 10]  # between ticks, times a power of ten
+INK, GREY, PALE = "#1f2937", "#5b6472", "#e5e7eb"
+# Okabe and Ito, without yellow and black: most people who are colour-blind can tell them apart.
+COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
+LINES = "-", "--", ":"  # the next of them for each round of the colours
+STYLE = {
+    "figure.facecolor": "white", "axes.facecolor": "white", "savefig.facecolor": "white",
+    "font.family": "sans-serif", "font.size": 9, "text.color": INK,
+    "axes.edgecolor": "#9ca3af", "axes.labelcolor": GREY, "axes.linewidth": 0.8,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+    "axes.grid": True, "axes.grid.axis": "y", "grid.color": PALE, "grid.linewidth": 0.6,
+    "axes.xmargin": 0.02, "text.parse_math": False,
+    "xtick.color": "#9ca3af", "ytick.color": "#9ca3af",
+    "xtick.labelcolor": GREY, "ytick.labelcolor": GREY, "legend.frameon": False,
+}
+AXIS_NAMES = {MEAN_RETURN: "return, mean of the last 100 episodes",
+              EVAL_RETURN: "return, mean of an evaluation",
+              KL: "KL divergence of an update", EXPLAINED_VARIANCE: "explained variance"}
+
+
+def house_style() -> AbstractContextManager:
+    """The settings of matplotlib in which pictures are drawn and saved; then they are as before."""
+    return rc_context(STYLE)
+
+
+def empty_figure(width: float, height: float) -> Figure:
+    """A figure without axes, of a size in inches; it is no part of pyplot's state."""
+    return Figure((width, height), dpi=DOTS_PER_INCH,
+                  layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
+
+
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Writes a figure as its ending says, png, svg or pdf, whole or not at all.
+
+    Raises ConfigError if that fails.
+    """
+    try:
+        with replaced(path) as part:
+            figure.savefig(part)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}",
+                          Set(output=f"another/folder/{path.name}")) from error
+    return path
+
+
+def set_title(axes: Axes, text: str, below: str) -> None:
+    """Puts a title above the axes, and below it a line in grey."""
+    axes.set_title(text, loc="left", weight="bold", size=10.5, pad=18 if below else 6)
+    line = axes.annotate(below, (0, 1), (0, 6), xycoords="axes fraction", color=GREY, size=8.5,
+                         textcoords="offset points")
+    line.set_in_layout(False)  # a long one must not make the axes narrow
+
+
+def step_axis(axes: Axes, most: int = 9) -> None:
+    """Makes the x axis of what is drawn one of environment steps, from 0 on: 0, 400k, 1.2M.
+
+    It has ticks at round numbers of whole steps, at most `most` + 1.
+    """
+    axes.set_xlabel("environment steps")
+    axes.xaxis.set_major_locator(MaxNLocator(most, steps=TICK_STEPS, integer=True))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_xlim(left=0)
+
+
+def metric_axis(axes: Axes, metric: str, most: int = 6) -> None:
+    """Makes the y axis one of a metric, with at most `most` + 1 ticks at round numbers."""
+    axes.set_ylabel(AXIS_NAMES.get(metric, metric))
+    axes.yaxis.set_major_locator(MaxNLocator(most, steps=TICK_STEPS))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number_text(value)))
+
+
+def number_text(value: float) -> str:
+    """A number as the pictures write it, with commas: −1,200."""
+    return f"{value:,.10g}".replace("-", "\N{MINUS SIGN}")
+
 
 CURVE_FILE = "curve.png"
 MOST_SINGLE_RUNS = 5  # of a group that are drawn beside their mean
@@ -28,10 +109,10 @@ def save_curve(folder: Path) -> Path:
     if there is no table of metrics with a complete row, or if the file cannot be written.
     """
     table, = read_runs(str(folder))
-    with pictures.house_style():
+    with house_style():
         if (path := folder / CURVE_FILE).is_symlink():
             path.unlink()  # what it names is no file of this run
-        return pictures.save_figure(draw_run(table), path)
+        return save_figure(draw_run(table), path)
 
 
 def save_curves(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:
@@ -42,8 +123,8 @@ def save_curves(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:
     there are at most MOST_SINGLE_RUNS. Raises ConfigError for a run without the metric, or if the
     file cannot be written.
     """
-    with pictures.house_style():
-        return pictures.save_figure(draw_groups(groups, metric), path)
+    with house_style():
+        return save_figure(draw_groups(groups, metric), path)
 
 
 def draw_groups(groups: Sequence[RunGroup], metric: str) -> Figure:
@@ -51,7 +132,7 @@ def draw_groups(groups: Sequence[RunGroup], metric: str) -> Figure:
     titles = dict.fromkeys(table.title for group in groups for table in group.tables)
     columns = min(len(titles), 2)
     rows = math.ceil(len(titles) / columns)
-    figure = pictures.empty_figure(7 * columns, 4 * rows)
+    figure = empty_figure(7 * columns, 4 * rows)
     for place, title in enumerate(titles, 1):
         shown = [RunGroup(group.label.removeprefix(f"{title}, "),
                           [table for table in group.tables if table.title == title])
@@ -65,9 +146,9 @@ def draw_panel(axes: Axes, title: str, groups: Sequence[RunGroup], metric: str) 
     """Draws the groups of runs of one environment, called `title`."""
     for number, group in enumerate(groups):
         draw_group(axes, group, metric, number)
-    pictures.set_title(axes, short(title), groups_text(groups))
-    pictures.step_axis(axes)
-    pictures.metric_axis(axes, metric)
+    set_title(axes, short(title), groups_text(groups))
+    step_axis(axes)
+    metric_axis(axes, metric)
     mark_solved(axes, title, metric)
     if len(groups) > 1:
         axes.legend(loc="best")
@@ -97,8 +178,8 @@ def short(text: str) -> str:
 
 def draw_group(axes: Axes, group: RunGroup, metric: str, number: int = 0) -> None:
     """Draws the mean of a group's runs, its interval and single runs; `number` sets the colour."""
-    curves, colour = group.curves(metric), pictures.COLOURS[number % len(pictures.COLOURS)]
-    style = pictures.LINES[number // len(pictures.COLOURS) % len(pictures.LINES)]
+    curves, colour = group.curves(metric), COLOURS[number % len(COLOURS)]
+    style = LINES[number // len(COLOURS) % len(LINES)]
     if 1 < len(curves) <= MOST_SINGLE_RUNS:
         for curve in curves:
             draw_line(axes, curve, color=colour, linewidth=0.7, alpha=0.35)
@@ -129,15 +210,15 @@ def mark_solved(axes: Axes, name: str, metric: str) -> None:
         return
     room = 0.04 * (high - low)
     axes.set_ylim(min(low, mark - room), max(high, mark + room))
-    axes.axhline(mark, color=pictures.GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
-    axes.annotate(f"solved\n{pictures.number_text(mark)}", (1, mark), (5, 0), color=pictures.GREY,
+    axes.axhline(mark, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
+    axes.annotate(f"solved\n{number_text(mark)}", (1, mark), (5, 0), color=GREY,
                   size=8, va="center", xycoords=("axes fraction", "data"),
                   textcoords="offset points")
 
 
 def draw_run(table: RunTable) -> Figure:
     """The figure of save_curve, 6 x 4.4 inches."""
-    figure = pictures.empty_figure(6, 4.4)
+    figure = empty_figure(6, 4.4)
     panels = figure.subplot_mosaic([["return", "return"], ["kl", "variance"]],
                                    height_ratios=[2.4, 1])
     draw_return(panels["return"], table)
@@ -149,15 +230,15 @@ def draw_run(table: RunTable) -> Figure:
 
 def draw_return(axes: Axes, table: RunTable) -> None:
     """Draws the return of a run over steps, with points for its evaluations."""
-    pictures.set_title(axes, short(table.title), seed_text(table))
+    set_title(axes, short(table.title), seed_text(table))
     for metric, look, label in ((MEAN_RETURN, "-", "mean of the last 100 episodes"),
                                 (EVAL_RETURN, "o", "evaluation")):
         if table.has_value(metric):
-            draw_line(axes, table.curve(metric), look, color=pictures.COLOURS[look == "o"],
+            draw_line(axes, table.curve(metric), look, color=COLOURS[look == "o"],
                       linewidth=1.8, label=label)
-    pictures.step_axis(axes)
+    step_axis(axes)
     axes.set_xlabel("")  # the panels below have it
-    pictures.metric_axis(axes, MEAN_RETURN)
+    metric_axis(axes, MEAN_RETURN)
     if len(axes.lines) > 1:
         axes.set_ylabel("return")
         axes.legend(loc="best")
@@ -166,15 +247,15 @@ def draw_return(axes: Axes, table: RunTable) -> None:
     else:
         axes.set(xticks=[], yticks=[])
         axes.annotate("no episode has ended", (0.5, 0.5), xycoords="axes fraction",
-                      ha="center", color=pictures.GREY)
+                      ha="center", color=GREY)
 
 
 def draw_small(axes: Axes, table: RunTable, metric: str) -> None:
     """Draws a metric of a run in a small panel, with its name above."""
     if table.has_value(metric):
         steps, values = table.curve(metric)
-        draw_line(axes, (steps, np.maximum(values, -1)), color=pictures.GREY, linewidth=1.1)
-    pictures.step_axis(axes, 4)
-    pictures.metric_axis(axes, metric, 3)
-    axes.set_title(axes.get_ylabel(), loc="left", color=pictures.GREY, size=8.5)
+        draw_line(axes, (steps, np.maximum(values, -1)), color=GREY, linewidth=1.1)
+    step_axis(axes, 4)
+    metric_axis(axes, metric, 3)
+    axes.set_title(axes.get_ylabel(), loc="left", color=GREY, size=8.5)
     axes.set_ylabel("")

@@ -8,14 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 
-from fastppo.errors import ConfigError
-from fastppo.reports import pictures
+from fastppo.errors import ConfigError, Set
+from fastppo.reports import curves
 from fastppo.reports.curves import mark_solved, short
-from fastppo.reports.run_groups import Curve, RunGroup
-from fastppo.reports.run_table import read_table
-from fastppo.settings.file_names import EPISODES_FILE, METRICS_FILE
-from fastppo.settings.fixes import Set
-from fastppo.settings.metric_names import GLOBAL_STEP, SINGLE
+from fastppo.reports.run_table import Curve, RunGroup, read_table
+from fastppo.settings.known_names import EPISODES_FILE, GLOBAL_STEP, METRICS_FILE, SINGLE
 
 COLUMNS, ROWS = 240, 120  # of the picture: steps and values
 SPREAD = 0.015  # standard deviation of the Gaussian of an episode, as a share of the axis
@@ -38,13 +35,13 @@ def save_density(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:
     if metric not in SINGLE:
         raise ConfigError(f"a density chart shows single episodes, which have no {metric}",
                           tuple(Set(metric=name) for name in SINGLE))
-    with pictures.house_style():
-        return pictures.save_figure(draw_density(groups[0], metric), path)
+    with curves.house_style():
+        return curves.save_figure(draw_density(groups[0], metric), path)
 
 
 def draw_density(group: RunGroup, metric: str) -> Figure:
     """The figure of save_density, 7 x 4 inches."""
-    figure = pictures.empty_figure(7, 4)
+    figure = curves.empty_figure(7, 4)
     axes = figure.subplots()
     steps, values = episodes(group, SINGLE[metric])
     low, high = np.percentile(values, [0.5, 99.5])  # outliers must not make the rest small
@@ -57,10 +54,10 @@ def draw_density(group: RunGroup, metric: str) -> Figure:
                   markeredgewidth=0, alpha=0.6)
     names = dict.fromkeys(table.title for table in group.tables)
     text = f"{count:,} episode{'s' * (count > 1)}{f' of {runs} runs' * (runs > 1)}"
-    pictures.set_title(axes, short(", ".join(names)), f"{text}{' (dots)' * (count <= MOST_DOTS)};"
+    curves.set_title(axes, short(", ".join(names)), f"{text}{' (dots)' * (count <= MOST_DOTS)};"
               f" shade: density of the {around} around a step; line: their median")
-    pictures.step_axis(axes)
-    pictures.metric_axis(axes, metric)
+    curves.step_axis(axes)
+    curves.metric_axis(axes, metric)
     end = max(steps[-1], *(table.columns[GLOBAL_STEP][-1] for table in group.tables))
     axes.set(ylabel=f"{SINGLE[metric]} of an episode", xlim=(0, 1.02 * end))
     axes.grid(False)
@@ -83,7 +80,7 @@ def draw_shade(axes: Axes, steps: np.ndarray, values: np.ndarray) -> int:
     axes.pcolormesh(edges, levels, shade.T, rasterized=True,
                     norm=PowerNorm(0.5, 0, np.quantile(shade.max(axis=1), 0.7)),
                     cmap=LinearSegmentedColormap.from_list("density", SHADES))
-    for colour, wide in (("white", 3.6), (pictures.COLOURS[1], 2.2)):
+    for colour, wide in (("white", 3.6), (curves.COLOURS[1], 2.2)):
         axes.plot(middles(edges), np.median(around, axis=1), color=colour, linewidth=wide)
     return around.shape[1]
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from fastppo.reports.run_table import csv_rows
-from fastppo.settings.file_names import METRICS_FILE
-from fastppo.settings.metric_names import GLOBAL_STEP, SPEED
+from fastppo.settings.known_names import GLOBAL_STEP, METRICS_FILE, SPEED
 
 TIMED = "time/", SPEED, "faults/restarts"  # beginnings of metrics of the machine, not of the run
 

@@ -1,4 +1,1 @@
-"""Presets, schedules, metric names, and the spelling and values of settings, as data.
-
-May import: nothing of fastppo.
-"""
+"""Settings as data: presets, values and their rules, names."""

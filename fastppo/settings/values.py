@@ -1,9 +1,11 @@
-"""Values of settings in one form, the names that a list of names may hold, digits of returns."""
+"""Values of settings: their forms, schedules and rules, and the names that settings may hold."""
 
+import difflib
 import math
 import re
+from dataclasses import Field
 from decimal import Decimal
-from typing import Any, get_args, get_origin
+from typing import Any, Callable, Iterable, Literal, NamedTuple, get_args, get_origin
 
 # The sink of each logger in outputs/, by the package that metrics are sent to; it is made from
 # (Config, the run's folder, the step of a resumed run).
@@ -79,3 +81,144 @@ def return_text(value: float, scale: float | None = None) -> str:
     `scale`: a number beside it, as many of whose digits are shown.
     """
     return f"{value:z.{max(1, digits_of(abs(value if scale is None else scale)) - 1)}f}"
+
+
+def closest(text: str, choices: Iterable[str], least: float = 0.6) -> str | None:
+    """The one of `choices` that `text` resembles most, in either case; None if none does.
+
+    `least`: how similar it must be. Of a|b, the form in --help, it is the first.
+    """
+    first = text.lower().partition("|")[0]
+    return next(iter(difflib.get_close_matches(first, choices, 1, least)), None)
+
+
+Schedule = Callable[[float], float]
+Scheduled = float | str | Schedule
+
+EXAMPLES = "a schedule: linear:START (to 0) or cosine:START:END"
+# The weight of a schedule's first value, as a function of the remaining progress (1 to 0).
+SHAPES: dict[str, Schedule] = {
+    "constant": lambda remaining: 1.0,
+    "linear": lambda remaining: remaining,
+    "cosine": lambda remaining: 0.5 * (1.0 - math.cos(math.pi * remaining)),
+}
+
+
+def schedule_function(value: Scheduled) -> Schedule:
+    """The schedule `value` as a function of the remaining progress; a number is constant.
+
+    A text is name:first or name:first:last, where last is 0 if left out, or constant:first. Raises
+    ValueError for any other text.
+    """
+    if callable(value):
+        return value
+    name, first, last = _parts(value) if isinstance(value, str) else ("constant", value, 0.0)
+    shape = SHAPES[name]
+    return lambda remaining: first * shape(remaining) + last * (1.0 - shape(remaining))
+
+
+def is_schedule(value: Any, positive: bool = True) -> bool:
+    """True if `value` is a schedule of finite numbers, 0 or more; if `positive`, from above 0.
+
+    The numbers that a function returns are checked when it is called.
+    """
+    if callable(value):
+        return True
+    try:
+        first, last = _parts(value)[1:] if isinstance(value, str) else (value, 0.0)
+    except ValueError:
+        return False
+    return (is_finite_number(first) and is_finite_number(last) and last >= 0
+            and (first > 0 if positive else first >= 0))
+
+
+def parse_schedule(text: str) -> float | str:
+    """The number that `text` stands for, or itself if it is a schedule; ValueError for others."""
+    return text if is_schedule(text, positive=False) else float(text)
+
+
+def _parts(text: str) -> tuple[str, float, float]:
+    """(name, first, last) of a schedule's text; ValueError if it is not one."""
+    name, *ends = text.split(":")
+    if name not in SHAPES or not 1 <= len(ends) <= (1 if name == "constant" else 2):
+        raise ValueError(text)
+    first, last = map(float, [*ends, 0.0][:2])
+    return name, first, last
+
+
+def is_finite_number(value: Any) -> bool:
+    """True if `value` is a finite number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+class Rule(NamedTuple):
+    """The values that a setting may have."""
+
+    is_valid: Callable[[Any], Any]  # true for them
+    wanted: str  # they, in words
+
+
+def whole(low: int, most: int | None = None) -> Rule:
+    """Whole numbers from `low` on, up to `most`."""
+    last = 2**63 - 1 if most is None else most
+    words = f"from {low} to {most}" if most else "above 0" if low else ", 0 or more"
+    return Rule(lambda x: isinstance(x, int) and not isinstance(x, bool) and low <= x <= last,
+                f"a whole number {words}".replace(" ,", ","))
+
+
+def between(low: float, high: float) -> Rule:
+    """Numbers from `low` to `high`."""
+    return Rule(lambda x: is_finite_number(x) and low <= x <= high,
+                f"a number from {low:g} to {high:g}")
+
+
+def one_of(choices: tuple) -> Rule:
+    """Some values."""
+    return Rule(choices.__contains__, "one of " + ", ".join(map(str, choices)))
+
+
+def names(known: tuple[str, ...] = ()) -> Rule:
+    """Tuples of names, which are `known` if any names are."""
+    return Rule(lambda x: are_names(x, known), one_of(known)[1] if known else "names, such as A,B")
+
+
+def code_or(known: tuple[str, ...]) -> Rule:
+    """Callables, texts that name one as `module:Name`, and `known` names."""
+    return Rule(lambda x: callable(x) or ":" in str(x) or x in known, one_of(known)[1])
+
+
+def numbers_from(low: int) -> Rule:
+    """Tuples of whole numbers."""
+    each = whole(low).is_valid
+    return Rule(lambda x: isinstance(x, tuple) and all(map(each, x)), "such as 64,64")
+
+
+ANYTHING = Rule(lambda x: True, "anything")  # it is checked where it is used
+FROM_0 = whole(0)
+NUMBER = Rule(is_finite_number, "a finite number")
+AT_LEAST_0 = Rule(lambda x: is_finite_number(x) and x >= 0, "a finite number, 0 or more")
+ABOVE_0 = Rule(lambda x: is_finite_number(x) and 0 < x < 3e38,
+               "a number above 0, finite in float32")
+ABOVE_1 = Rule(lambda x: is_finite_number(x) and x > 1, "a finite number above 1, such as 3")
+SCHEDULE = Rule(is_schedule, f"a number above 0, or {EXAMPLES}")
+WEIGHT = Rule(lambda x: is_schedule(x, False), f"a number, 0 or more, or {EXAMPLES}")
+WORKERS = Rule(lambda x: x == "auto" or FROM_0.is_valid(x), "a whole number, 0 or more, or auto")
+PRINTABLE = Rule(lambda x: isinstance(x, str) and x.isprintable(), "a string that can be printed")
+PATH = Rule(is_path, "the path of a folder")
+OBJECT = Rule(lambda x: isinstance(x, dict) and {*map(type, x)} <= {str}, "a dict by name")
+IMAGE_SIZE = Rule(image_size, "pixels of a side, from 1 to 9,999, or HEIGHTxWIDTH such as 64x96")
+STD = Rule(lambda x: re.fullmatch(r"\d+(\.\d+)?%", str(x)) or between(1e-17, 1e17)[0](x),
+           "a number from 1e-17 to 1e17, or a percentage such as 10%")
+DEVICE = Rule(lambda x: isinstance(x, str) and re.fullmatch(r"auto|(cpu|cuda)(:\d+)?", x),
+              "one of auto, cpu, cuda, cuda:1")
+OPTIMIZER = Rule(lambda x: callable(x) or x == "adam", "adam, or in Python torch.optim.SGD")
+LOSS = Rule(lambda x: callable(x) or x == "ppo", "ppo, or in Python a function")
+BY_TYPE = {int: whole(1), float: AT_LEAST_0, Scheduled: SCHEDULE, str: PRINTABLE,
+           bool: one_of((True, False))}
+
+
+def rule_of(one: Field) -> Rule:
+    """The rule of a field: its own, else that of its type."""
+    own = one_of(get_args(one.type)) if get_origin(one.type) is Literal else ANYTHING
+    by_type = (rule for kind, rule in BY_TYPE.items() if one.type in (kind, kind | None))
+    return one.metadata.get("rule") or next(by_type, own)

@@ -1,4 +1,1 @@
-"""Spaces, observations and actions as arrays.
-
-May import: machine and what that may import, config.
-"""
+"""Spaces, observations and actions as arrays."""

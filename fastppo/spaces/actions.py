@@ -1,6 +1,6 @@
 """Converts stored actions into actions of the environment, and samples random ones.
 
-The `form` says how a stored component of a Box is mapped between its bounds low and high:
+The `bounds_map` says how a stored component of a Box is mapped between its bounds low and high:
 
     clip    clip(act, low, high)
     scale   low + (clip(act, -1, 1) + 1) / 2 * (high - low)
@@ -16,8 +16,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 import numpy as np
 from gymnasium.spaces import Box, Space
 
-from fastppo.errors import SpaceError
-from fastppo.settings.fixes import Omit
+from fastppo.errors import Omit, SpaceError
 from fastppo.spaces.leaves import (
     CHOICES,
     NARROWER,
@@ -32,7 +31,7 @@ from fastppo.spaces.leaves import (
 
 
 class BoundsMap(NamedTuple):
-    """A form: from stored components, an array or a tensor, to places between the bounds."""
+    """A map: from stored components, an array or a tensor, to places between the bounds."""
 
     place: Callable  # from 0, the low bound, to 1, the high one
     stored: Callable  # its inverse, of arrays
@@ -51,10 +50,10 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 class ActionMapping(NamedTuple):
-    """The actions of a space, and the form in which those of a Box are stored."""
+    """The actions of a space, and the map of those of a Box to its bounds."""
 
     space: Space
-    form: str = "clip"
+    bounds_map: str = "clip"
 
     @property
     def store(self) -> Storage:
@@ -72,9 +71,9 @@ class ActionMapping(NamedTuple):
         The arrays it returns are new, so an environment may keep them.
         """
         if not subspaces(self.space):
-            return _leaf_function(self.space, self.form)
+            return _leaf_function(self.space, self.bounds_map)
         found = leaves(self.space)
-        functions = [_leaf_function(leaf.space, self.form) for leaf in found]
+        functions = [_leaf_function(leaf.space, self.bounds_map) for leaf in found]
         ends = np.cumsum([math.prod(leaf.space.shape) for leaf in found])[:-1]
 
         def composite(act: np.ndarray) -> list[Any]:
@@ -105,7 +104,7 @@ class ActionMapping(NamedTuple):
             if isinstance(leaf.space, CHOICES):
                 columns.append(_random_choices(leaf.space, u[:, part], mask))
             else:
-                columns.append(_random_numbers(leaf.space, self.form, u[:, part], z[:, part]))
+                columns.append(_random_numbers(leaf.space, self.bounds_map, u[:, part], z[:, part]))
         store = self.store
         return np.concatenate(columns, 1).astype(store.dtype).reshape(-1, *store.shape)
 
@@ -128,17 +127,17 @@ def bounds_of(space: Box) -> tuple[np.ndarray, np.ndarray]:
     return space.low.reshape(-1).astype(dtype), space.high.reshape(-1).astype(dtype)
 
 
-def _leaf_function(space: Space, form: str) -> Callable[[np.ndarray], list[Any]]:
+def _leaf_function(space: Space, bounds_map: str) -> Callable[[np.ndarray], list[Any]]:
     """`to_env` of a space without parts."""
     shape, dtype = space.shape, space.dtype
     if isinstance(space, CHOICES):
         start = choice_starts(space)
         return lambda act: list((act.reshape(len(act), *shape) + start).astype(dtype, copy=False))
-    (low, high), bounds_map = bounds_of(space), BOUNDS_MAPS[form]
+    (low, high), placing = bounds_of(space), BOUNDS_MAPS[bounds_map]
 
     def box_actions(act: np.ndarray) -> list[Any]:
-        if bounds_map:
-            act = low + bounds_map.place(act) * (high - low)
+        if placing:
+            act = low + placing.place(act) * (high - low)
         if dtype.kind != "f":
             act = np.rint(act)
         actions = np.clip(act, low, high).astype(dtype).reshape(len(act), *shape)
@@ -158,10 +157,10 @@ def _random_choices(space: Space, u: np.ndarray, mask: np.ndarray | None) -> np.
     return np.stack(columns, 1)
 
 
-def _random_numbers(space: Box, form: str, u: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Random components [n k] of a Box, in the form in which they are stored."""
-    if bounds_map := BOUNDS_MAPS[form]:
-        return bounds_map.stored(u.astype("f8"))
+def _random_numbers(space: Box, bounds_map: str, u: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Random components [n k] of a Box, as they are stored."""
+    if placing := BOUNDS_MAPS[bounds_map]:
+        return placing.stored(u.astype("f8"))
     low, high = space.low.reshape(-1).astype("f8"), space.high.reshape(-1).astype("f8")
     above_low, below_high = np.isfinite(low), np.isfinite(high)
     # Actions are stored as float32.

@@ -19,9 +19,9 @@ def torch_dtype(dtype: np.dtype) -> torch.dtype:
     return torch.from_numpy(np.zeros(0, np.dtype(dtype).newbyteorder("="))).dtype
 
 
-def tensor_to_env(space: Space, form: str, device: torch.device | str = "cpu") -> TensorFunction:
+def tensor_to_env(space: Space, bounds_map: str, device: torch.device | str = "cpu") -> TensorFunction:
     """The function from stored actions [b ...] of a space without parts to the environment's."""
-    dtype, size, bounds_map = torch_dtype(space.dtype), math.prod(space.shape), BOUNDS_MAPS[form]
+    dtype, size, placing = torch_dtype(space.dtype), math.prod(space.shape), BOUNDS_MAPS[bounds_map]
     if isinstance(space, CHOICES):
         start = torch.from_numpy(choice_starts(space).reshape(-1).copy()).to(device)
         return lambda act: (act.reshape(act.shape[0], size).long() + start).to(dtype).reshape(
@@ -31,8 +31,8 @@ def tensor_to_env(space: Space, form: str, device: torch.device | str = "cpu") -
 
     def box_to_env(act: Tensor) -> Tensor:
         act = act.reshape(act.shape[0], size)
-        if bounds_map:  # the place is rounded to float32, as in ActionMapping
-            act = low + bounds_map.place(act).to(wide) * (high - low)
+        if placing:  # the place is rounded to float32, as in ActionMapping
+            act = low + placing.place(act).to(wide) * (high - low)
         act = act.to(wide) if dtype.is_floating_point else act.to(wide).round()
         return act.clamp(low, high).to(dtype).reshape(act.shape[0], *space.shape)
     return box_to_env

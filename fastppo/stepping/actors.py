@@ -2,7 +2,7 @@
 
     LocalActor     the compiled policy, in the process that steps the environments
     CentralActor   any policy, in the main process, for a group of environments at once
-    DeviceActor    a CentralActor with the observations on its device, in learners/device_actor.py
+    DeviceActor    a CentralActor with the observations on its device, in gpu/device_actor.py
     WaitingActor   in a worker: waits for the main process's CentralActor
     RandomActor    uniformly random actions, for the warm-up
 """
@@ -15,8 +15,7 @@ import numpy as np
 from fastppo.errors import NonFiniteError
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
-from fastppo.machine.kernels import Purpose
-from fastppo.machine.noise import ActionNoise
+from fastppo.machine.kernels import ActionNoise, Purpose
 from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.leaves import MASKED_LOGIT, leaf_arrays
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
@@ -137,7 +136,7 @@ class CentralActor(Actor):
         self.to_env = policy.actions.to_env()
         self.noise = {group: ActionNoise(policy.head.noise, seed, group.start, len(group))
                       for group in groups}
-        self.hold, self.iteration = policy.head.hold or self.steps, None
+        self.noise_steps, self.iteration = policy.head.noise_steps or self.steps, None
         self.times = arena["times"][-1]
 
     def start(self, iteration: int) -> None:
@@ -158,7 +157,7 @@ class CentralActor(Actor):
         part, step = slice(group.start, group.stop), self.first_step + t
         if t:
             self._bootstrap(t - 1, part)
-        noise, state = self.noise[group].at(step - step % self.hold), self.arena["state"]
+        noise, state = self.noise[group].at(step - step % self.noise_steps), self.arena["state"]
         *acted, after = self.choose(t, group, noise, state[t, part])
         for name, x in zip(("act", "logp", "val"), acted):
             self.arena[name][t, part] = x

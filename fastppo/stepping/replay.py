@@ -13,8 +13,7 @@ from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
 import numpy as np
 
-from fastppo.errors import EnvError
-from fastppo.settings.fixes import Set
+from fastppo.errors import EnvError, Set
 from fastppo.spaces.leaves import leaf_arrays
 from fastppo.stepping.environments import Environments, RunningEpisode, checked_reward
 from fastppo.stepping.episodes import RolloutViews

@@ -1,4 +1,9 @@
-"""Batches: samples as the rollout recorded them, and what the policy computes for them now."""
+"""Batches: samples as the rollout recorded them, and what the policy computes for them now.
+
+Of a policy with memory a batch is whole environments, each with its rows in time order. A sequence
+begins where a rollout or an episode begins, from the recurrent state recorded there [37 details,
+numbers 35 and 36].
+"""
 
 from typing import Any, Iterator, NamedTuple, Sequence
 
@@ -7,6 +12,7 @@ from torch import Tensor
 
 from fastppo.collect import Rollout
 from fastppo.machine import kernels
+from fastppo.networks.recurrent import Sequences
 from fastppo.spaces.leaves import tree_map
 
 
@@ -41,7 +47,7 @@ class Batch(NamedTuple):
         return split_between(self, count, range(len(self.adv) + 1))
 
 
-class Fresh(NamedTuple):
+class PolicyOutput(NamedTuple):
     """What the policy computes for samples now; gradients flow from here."""
 
     logp: Tensor  # [b] log-probability of the recorded action
@@ -90,3 +96,44 @@ def split_between(batch: Batch, count: int, ends: Sequence[int]) -> Iterator[Bat
     ends = [ends[units * i // min(count, units)] for i in range(min(count, units) + 1)]
     for first, last in zip(ends, ends[1:]):  # one part at a time: images are copied
         yield batch.rows(slice(first, last))
+
+
+class SequenceBatch(Batch):
+    """A Batch that is shuffled and split by whole environments."""
+
+    __slots__ = ()
+
+    @property
+    def units(self) -> int:
+        """The number of environments."""
+        return len(self._environments()[0])
+
+    def shuffled(self, order: Tensor) -> Batch:
+        """The environments in random order; `order` is a permutation i64 [b] of the samples."""
+        starts, which = self._environments()
+        place = order.argsort()[starts]  # an environment's place is that of its first sample
+        return self.rows(place[which].argsort(stable=True))
+
+    def split(self, count: int) -> Iterator[Batch]:
+        """`count` parts of whole environments; fewer where there are fewer environments."""
+        return split_between(self, count, [*self._environments()[0].tolist(), len(self.adv)])
+
+    def _environments(self) -> tuple[Tensor, Tensor]:
+        """(first sample [k] of each environment, number of its environment for each sample [b])."""
+        env = self.sequences.env
+        begins = torch.cat([torch.ones_like(env[:1]), env.diff()]) != 0
+        return begins.nonzero()[:, 0], begins.cumsum(0) - 1
+
+
+def flatten_sequences(rollout: Rollout, device: torch.device) -> SequenceBatch:
+    """The valid rows of a rollout [t e ...] as samples [b ...], one environment after the other."""
+    numbers = torch.arange(rollout.valid.numel(), device="cpu").reshape(rollout.valid.shape)
+    which = numbers.T[rollout.valid.T]
+
+    def rows(x: Any) -> Any:
+        return x.flatten(0, 1).index_select(0, which.to(x.device)).to(device)
+    first = torch.ones_like(rollout.valid)
+    first[1:] = (rollout.term | rollout.trunc | ~rollout.valid)[:-1]
+    env = torch.arange(first.shape[1], device="cpu").expand(first.shape)
+    fields = (tree_map(rows, getattr(rollout, name)) for name in Batch._fields[:-1])
+    return SequenceBatch(*fields, Sequences(rows(rollout.state), rows(first), rows(env)))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fastppo.config import Config
 from fastppo.errors import ConfigError, user_code
-from fastppo.settings.schedules import Scheduled, schedule_function
+from fastppo.settings.values import Scheduled, schedule_function
 from fastppo.update.batches import Batch
 
 FIRST_SHARE = 0.01  # of the learning rate at the beginning of a warm-up

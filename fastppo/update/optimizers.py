@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from fastppo.config import Config
-from fastppo.errors import ConfigError
-from fastppo.settings.fixes import Omit, Set
+from fastppo.errors import ConfigError, Omit, Set
 from fastppo.update.flat_parameters import FlatParameters, is_critic, trained_parameters
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fastppo.errors import NonFiniteError
-from fastppo.update.batches import Batch, Fresh
+from fastppo.update.batches import Batch, PolicyOutput
 from fastppo.update.coefficients import Coefficients
 
 Statistics = dict[str, Tensor]  # scalars by name
@@ -22,7 +22,7 @@ STAGES = (("entropy", "the logits, which actions are drawn from, are"),
 
 
 @torch.no_grad()
-def ratio_stats(fresh: Fresh, batch: Batch, coefs: Coefficients) -> Statistics:
+def ratio_stats(fresh: PolicyOutput, batch: Batch, coefs: Coefficients) -> Statistics:
     """Mean entropy, two estimates of the KL, and the share of ratios out of the clip range.
 
     approx_kl = mean(ratio - 1 - log ratio), old_approx_kl = mean(-log ratio).

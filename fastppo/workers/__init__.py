@@ -1,4 +1,1 @@
-"""vecenv.py in worker processes, and make_vec; without torch.
-
-May import: stepping and what that may import, vecenv.
-"""
+"""The same in worker processes; without torch."""

@@ -45,7 +45,7 @@ def main() -> None:
         file.seek(0)
         sys.path[:], sys.argv[:], job = pickle.load(file)
     os.ftruncate(mailbox_fd, 0)  # a job may be large, and its memory is shared
-    from fastppo.workers.worker_loop import worker_loop
+    from fastppo.workers.worker import worker_loop
     worker_loop(job, mailbox_fd, arena_fd, parent)
 
 

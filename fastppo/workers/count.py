@@ -5,9 +5,8 @@ import os
 from typing import Callable
 
 from fastppo.config import Config, default_of
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, Set
 from fastppo.machine import kernels, limits
-from fastppo.settings.fixes import Set
 
 # Seconds, measured: bench/workers.py, bench/LOG.md.
 START_SECONDS = 0.25  # until the workers have started
@@ -21,10 +20,11 @@ def can_start_workers() -> bool:
     return kernels.COMPILED and os.name != "nt"
 
 
-def worker_count(num_workers: int | str | None, num_envs: int, pays: Callable[[int], bool]) -> int:
+def worker_count(num_workers: int | str | None, num_envs: int, faster: Callable[[int], bool]
+                 ) -> int:
     """The number of worker processes for `num_envs` environments; 0: only the main process.
 
-    None gives one per core; "auto" gives the same, or 0 if `pays(workers)` is False. A number is
+    None gives one per core; "auto" gives the same, or 0 if `faster(workers)` is False. A number is
     limited by that of the environments, which the log says. Raises ConfigError if this machine
     cannot run workers.
     """
@@ -37,14 +37,14 @@ def worker_count(num_workers: int | str | None, num_envs: int, pays: Callable[[i
         return 0
     if num_workers is None or num_workers == "auto":
         count = min(max(1, limits.usable_cores() // limits.ranks_here()), num_envs)
-        return count if num_workers is None or pays(count) else 0
+        return count if num_workers is None or faster(count) else 0
     if num_workers > num_envs:
         log.warning("num_workers=%d, but there are only %d environments: %d workers are started",
                     num_workers, num_envs, num_envs)
     return min(num_workers, num_envs)
 
 
-def pays(step_seconds: float, config: Config, workers: int) -> bool:
+def workers_are_faster(step_seconds: float, config: Config, workers: int) -> bool:
     """True if `workers` save more time than they cost, or if a setting asks for them.
 
     They save their share of the stepping. They cost their start and, in local acting, one handover

@@ -4,10 +4,9 @@ import os
 import pickle
 from typing import Any, NamedTuple
 
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, Set
 from fastppo.machine import limits
 from fastppo.machine.arena import Arena, Spec
-from fastppo.settings.fixes import Set
 
 # A command is a method of the object that a worker's job made, called with one integer.
 COMMANDS = "close", "start", "warmup", "rollout", "update", "step", "ask"

@@ -1,4 +1,7 @@
-"""The worker processes of a run: commands, waiting, failures, timeouts, closing."""
+"""The worker processes of a run: commands, waiting, failures, timeouts, closing.
+
+After a fault workers start again, within a budget; episodes that fail twice are ended.
+"""
 
 import math
 import multiprocessing
@@ -12,10 +15,9 @@ from typing import Callable, Sequence
 
 from fastppo.envs.faults import CLOSE_SECONDS, episode_text
 from fastppo.envs.make import Factory
-from fastppo.errors import ClosedError, Error, FaultPlace, NonFiniteError, WorkerError
+from fastppo.errors import ClosedError, Error, FaultPlace, NonFiniteError, Set, WorkerError
 from fastppo.machine import limits
 from fastppo.machine.arena import Arena
-from fastppo.settings.fixes import Set
 from fastppo.workers import protocol
 from fastppo.workers.protocol import ControlCells, PostedCommand
 from fastppo.workers.worker_process import WorkerProcess, kill_workers
@@ -243,3 +245,35 @@ def joined_texts(texts: Sequence[str]) -> str:
     """The first text of failures, and below it the first lines of the others, each once."""
     others = [text.partition("\n")[0] for text in texts if text != texts[0]]
     return "\n".join(dict.fromkeys([texts[0], *others]))
+
+
+RESTARTS, SECONDS = 3, 600.0  # so many restarts in so many seconds
+PAUSES = 0.0, 1.0, 5.0  # seconds before the first, second and third of them
+
+
+class WorkerRestarts:
+    """Starts the workers of a team again; `cuts` is that of their EpisodeRules.
+
+    All of them start again, also those that have not failed: the same replay brings every
+    environment to the beginning of the rollout, which is then collected once more.
+    """
+
+    def __init__(self, team: WorkerTeam, cuts: dict[tuple[int, int], int]):
+        self.team, self.cuts = team, cuts
+        self.count, self.times, self.failed = 0, [], set()
+
+    def restart(self, places: Sequence[FaultPlace]) -> bool:
+        """Starts the workers after a fault at `places`; False if the budget is used up."""
+        now = time.monotonic()
+        self.times = [before for before in self.times if now - before < SECONDS]
+        if len(self.times) >= RESTARTS:
+            return False
+        for place in places:
+            if place in self.failed:
+                self.cuts[place.env, place.episode] = place.step
+            self.failed.add(place)
+        time.sleep(PAUSES[min(len(self.times), len(PAUSES) - 1)])
+        self.times.append(time.monotonic())
+        self.team.start()
+        self.count += 1
+        return True

@@ -13,10 +13,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Sequence
 
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, Set
 from fastppo.machine.arena import above_stdio, anonymous_file
-from fastppo.machine.child_env import import_path, worker_environment
-from fastppo.settings.fixes import Set
+from fastppo.machine.secrets import import_path, worker_environment
 from fastppo.workers.protocol import Mailbox
 
 BOOTSTRAP = Path(__file__).with_name("bootstrap.py")

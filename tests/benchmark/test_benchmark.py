@@ -1,4 +1,4 @@
-"""bench: its measurements, limits, figures, comparisons with other systems, and reports."""
+"""bench: its measurements, limits, table, comparisons with other systems, and reports."""
 
 import importlib.util
 import io
@@ -15,14 +15,12 @@ import gymnasium as gym
 import pytest
 import torch
 
-from fastppo.arguments import command_line
-from fastppo.benchmark import figures, limit, measure_one, peers, session, table, trace
+from fastppo.benchmark import limit, measure_one, peers, session, table
 from fastppo.benchmark.options import Bench
-from fastppo.cli import main
-from fastppo.errors import ConfigError, EnvError
-from fastppo.learners.device_actor import ObservationMirror
+from fastppo.cli import command_line, main
+from fastppo.errors import ConfigError, EnvError, Omit, Set
+from fastppo.gpu.device_actor import ObservationMirror
 from fastppo.machine import limits
-from fastppo.settings.fixes import Omit, Set
 
 SIZES = ["--env_name=CartPole-v1", "--preset=none", "--num_envs=4", "--num_steps=8", "--epochs=2",
          "--num_minibatches=2", "--hidden_sizes=8"]
@@ -81,7 +79,7 @@ def test_an_environments_own_wrappers_stay_in_the_limit():
 
 
 def test_a_limit_is_the_cores_over_what_a_step_costs_one_of_them():
-    found = {one["part"]: one for one in figures.figures(made([1e5, 3e5, 2e5]))}
+    found = {one["part"]: one for one in table.figures(made([1e5, 3e5, 2e5]))}
     loop = found["loop"]
     assert (loop["low"], loop["median"], loop["high"]) == (1e5, 2e5, 3e5)
     # 1.5 us a step and a tenth of 5 us a reset; 2 x 0.1 us to act; 2 x 0.225 us to update.
@@ -98,7 +96,7 @@ def on_a_gpu(held):
 
 
 def test_a_gpu_is_one_device_however_many_cores_step_the_environments():
-    found = {one["part"]: one for one in figures.figures(on_a_gpu(made([2e5])))}
+    found = {one["part"]: one for one in table.figures(on_a_gpu(made([2e5])))}
     # 2 us of environments on two cores; 0.2 us to act and 0.45 us to update on the GPU.
     costs = {"environments": 1e-6, "acting": 0.2e-6, "update": 0.45e-6, "loop": 1.65e-6}
     for part, cost in costs.items():
@@ -111,7 +109,7 @@ def test_a_gpu_is_one_device_however_many_cores_step_the_environments():
     ("gpu", "limit     a step costs a core 2.00, cuda:1 0.65 us at least; a row's limit is of ")])
 def test_the_limit_says_whose_time_it_is_and_in_which_precision(device, head):
     held = made([2e5], update=3e-6, collect=1.9e-6)
-    text = table.text(figures.session_report(held if device == "cpu" else on_a_gpu(held)))
+    text = table.text(table.session_report(held if device == "cpu" else on_a_gpu(held)))
     assert head in text
     assert f"the peak of {'fp32' if device == 'cpu' else 'tf32'} GEMM here)" in text
     assert all(len(line) <= 120 for line in text.splitlines())
@@ -119,11 +117,11 @@ def test_the_limit_says_whose_time_it_is_and_in_which_precision(device, head):
 
 @pytest.mark.parametrize("count, cores", [(0, 1), (1, 1), (2, 2), (7, 2)])
 def test_processes_can_use_no_more_cores_than_there_are(count, cores):
-    assert figures.cores(made([1e5]), count) == cores
+    assert table.cores(made([1e5]), count) == cores
 
 
 def test_the_parts_of_a_step_add_up_to_its_time():
-    found = figures.session_report(made([2e5], update=1e-6, collect=1.9e-6, busy=1.8e-6))
+    found = table.session_report(made([2e5], update=1e-6, collect=1.9e-6, busy=1.8e-6))
     seconds = found["seconds"]
     assert sum(seconds.values()) == pytest.approx(1 / found["best"]["median"])
     assert [*seconds] == sorted(seconds, key=lambda name: -seconds[name])
@@ -140,9 +138,9 @@ def test_another_systems_ratio_is_of_the_medians_of_what_it_does():
         held["measured"].append({"part": name, "processes": -1, "rounds": [
             {"rate": rate, "version": "1", "env_name": "CartPole-v1"} for rate in rates]})
     held["measured"][0]["rounds"] = [{"rate": 8e5, "resets": 0.0}]
-    found = {one["name"]: one["ratio"] for one in figures.peers(held)}
+    found = {one["name"]: one["ratio"] for one in table.peers(held)}
     assert found["sb3"] == pytest.approx(10) and found["envpool"] == pytest.approx(2)
-    assert "Stable-Baselines3 1" in table.text(figures.session_report(held))
+    assert "Stable-Baselines3 1" in table.text(table.session_report(held))
 
 
 @pytest.mark.some(5)
@@ -226,7 +224,7 @@ def test_a_trace_has_one_track_a_process_and_nothing_overlaps_on_it(trainer, wor
 def test_no_stamp_is_lost_or_told_twice(trainer):
     pytest.importorskip("fastppo._cells")
     ppo = trainer("CartPole-v1", num_workers=1)
-    stamps = trace.Stamps(ppo)
+    stamps = measure_one.Stamps(ppo)
     for _ in range(3):
         ppo.collect()
         ppo.update(ppo.rollout)
@@ -397,7 +395,7 @@ def test_a_system_that_fails_later_has_a_row_that_says_why_and_loses_no_figure_o
     for name, rounds in (("sb3", [{"failed": "KeyError: " + "x" * 200}]),
                          ("rl_games", [{"failed": "OSError: y"}, worked])):
         held["measured"].append({"part": name, "processes": -1, "rounds": rounds})
-    found = figures.session_report(held | {"rounds": 2})
+    found = table.session_report(held | {"rounds": 2})
     sb3, rl_games = json.loads(json.dumps(found))["peers"]
     assert sb3["median"] is None and sb3["failures"] == 1
     assert rl_games["median"] == 1e5 and rl_games["ratio"] == 2
@@ -564,7 +562,7 @@ def test_the_command_imports_nothing_heavy_before_it_measures():
 def test_the_table_says_how_many_cores_a_limit_is_of(native, words):
     held = made([2e5], count=0)
     held["facts"]["native"] = native
-    found = figures.session_report(held)
+    found = table.session_report(held)
     assert words in table.text(found)
-    costs = sum(figures.costs(held, 0.1, 2.0).values())
+    costs = sum(table.costs(held, 0.1, 2.0).values())
     assert found["best"]["limit"] == pytest.approx((2 if native else 1) / costs)

@@ -24,24 +24,22 @@ from optional_packages import NEEDS_EXTENSION
 from safetensors import safe_open
 
 from fastppo import PPO, Config, __version__, load
-from fastppo.arguments import command_line
-from fastppo.arguments.setting_types import settings
-from fastppo.arguments.verbs import VERBS
-from fastppo.build import given_settings
-from fastppo.cli import interrupts, main, play, train
+from fastppo.cli import command_line, interrupts, main, play, run_folder, train
+from fastppo.cli.command_line import VERBS
 from fastppo.collect import Collector
-from fastppo.display import banner
-from fastppo.errors import CheckpointError, ConfigError, EnvError
+from fastppo.errors import CheckpointError, ConfigError, EnvError, fix_text, format_value, program
 from fastppo.evaluation import evaluate
-from fastppo.files import choose_folder, tensor_file
-from fastppo.files.crash_bundle import BUNDLE_FORMAT
 from fastppo.learner import Learner
-from fastppo.machine import child_env, kernels
-from fastppo.outputs import background_sink
-from fastppo.settings.aliases import name_fix
-from fastppo.settings.fixes import fix_text, format_value, program
+from fastppo.loggers import background
+from fastppo.machine import kernels, secrets
+from fastppo.runs import tensor_file
+from fastppo.runs.crash_bundle import BUNDLE_FORMAT
+from fastppo.settings.known_names import name_fix
 from fastppo.settings.presets import PRESETS
 from fastppo.settings.values import return_text
+from fastppo.terminal import banner
+from fastppo.trainer import given_settings
+from fastppo.trainer.setting_types import settings
 from fastppo.workers import team
 
 MAIN = Path(__file__).parents[2] / "main.py"
@@ -501,17 +499,17 @@ def test_the_version_is_printed(command):
 
 def test_the_working_directory_is_before_installed_packages_and_after_pythons_own(monkeypatch):
     path = ["/clone", "/usr/lib/python3.11", "/venv/lib/python3.11/site-packages", "/other"]
-    monkeypatch.setattr(child_env, "FOLDERS", ["/here"])
+    monkeypatch.setattr(secrets, "FOLDERS", ["/here"])
     for _ in range(2):
-        child_env.add_folders(path)
+        secrets.add_folders(path)
         assert path[2] == "/here" and len(path) == 5
 
 
 def test_the_folder_of_python_m_is_left_unless_the_package_is_there():
     for path, left in ((["", "/lib"], ["/lib"]), (["/here", "/lib"], ["/lib"]), (["/bin"],) * 2):
-        child_env.leave_folder("/here", "/clone", path)
+        secrets.leave_folder("/here", "/clone", path)
         assert path == left
-    child_env.leave_folder("/here", "/here", path := ["/here"])
+    secrets.leave_folder("/here", "/here", path := ["/here"])
     assert path == ["/here"]
 
 
@@ -716,7 +714,7 @@ def test_wandb_that_hangs_costs_neither_the_last_line_nor_the_exit_code(command,
     fake = types.ModuleType("wandb")
     fake.setup = fake.Settings = lambda *_, **settings: free.wait()
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    monkeypatch.setattr(background_sink, "FINISH_SECONDS", 0.05)
+    monkeypatch.setattr(background, "FINISH_SECONDS", 0.05)
     monkeypatch.setattr(train.os, "_exit", codes.append)
     code, out, err = command(*CARTPOLE, "--logger=wandb")
     free.set()
@@ -789,7 +787,7 @@ def test_a_folder_that_cannot_be_made_is_refused(command):
 
 
 def test_two_runs_of_one_second_have_two_folders():
-    new = choose_folder.new_folder
+    new = run_folder.new_folder
     with new(None, "x__1") as one, new(None, "x__1") as two:
         assert one != two and one.is_dir() and two.is_dir()
     assert not Path("runs").exists()  # nothing was put into them
@@ -810,13 +808,13 @@ def test_a_run_that_cannot_start_leaves_no_folder_and_runs_latest_as_it_was(comm
 
 def test_only_files_of_a_start_are_removed_with_it(tmp_path):
     for name, text in (("metrics.csv", "a\n1\n"), ("mine.txt", ""), ("episodes.csv", "a\n1\n")):
-        with pytest.raises(EnvError), choose_folder.new_folder(None, "x__1") as folder:
+        with pytest.raises(EnvError), run_folder.new_folder(None, "x__1") as folder:
             (folder / "config.json").touch()
             (folder / name).write_text(text)
             raise EnvError("it cannot start")
         assert {path.name for path in folder.iterdir()} == {"config.json", name}
         shutil.rmtree(folder)
-    with pytest.raises(EnvError), choose_folder.new_folder(None, "x__1") as folder:
+    with pytest.raises(EnvError), run_folder.new_folder(None, "x__1") as folder:
         (folder / "metrics.csv").write_text("a\n")
         (folder / "summary.json").write_text(json.dumps({"iterations": 0, "seconds": 0}, indent=2))
         raise EnvError("it cannot start")
@@ -824,21 +822,21 @@ def test_only_files_of_a_start_are_removed_with_it(tmp_path):
     there = tmp_path / "there"
     there.mkdir()
     for given in (tmp_path / "new", there):  # one that was there stays
-        with pytest.raises(EnvError), choose_folder.new_folder(given, "", True) as folder:
+        with pytest.raises(EnvError), run_folder.new_folder(given, "", True) as folder:
             (folder / "config.json").touch()
             raise EnvError("it cannot start")
     assert os.listdir(there) == [] and not (tmp_path / "new").exists()
-    with pytest.raises(EnvError), choose_folder.new_folder(there, "", True):
+    with pytest.raises(EnvError), run_folder.new_folder(there, "", True):
         (there / "output.txt").touch()  # of the command that started it as one of several seeds
         (there / "config.json").touch()
         raise EnvError("it cannot start")
     assert os.listdir(there) == ["output.txt"]
-    with pytest.raises(EnvError), choose_folder.new_folder(tmp_path / "one", "") as folder:
+    with pytest.raises(EnvError), run_folder.new_folder(tmp_path / "one", "") as folder:
         (folder / "config.json").touch()
         raise EnvError("it cannot start")
     assert not (tmp_path / "one").exists()
     (there / "metrics.csv").touch()  # the user's own
-    with pytest.raises(EnvError), choose_folder.new_folder(there, "", True):
+    with pytest.raises(EnvError), run_folder.new_folder(there, "", True):
         (there / "config.json").touch()
         raise EnvError("it cannot start")
     assert {*os.listdir(there)} == {"output.txt", "metrics.csv"}

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 
 from fastppo import __version__
 from fastppo.cli import doctor
-from fastppo.machine import installation, requirements
+from fastppo.machine import installation
 
 PASSED = {"workers": [0, 2], "same_bits": True, "error": None, "seconds": 0.5}
 
@@ -67,7 +67,7 @@ def test_facts_are_shown_with_sizes_in_gib_and_an_extra_in_brackets():
 
 def test_packages_that_are_too_old_or_missing_are_problems_with_the_command_for_pip(monkeypatch):
     monkeypatch.setattr(installation, "extension_file", lambda: "_kernels.so")
-    monkeypatch.setattr(requirements, "needed_packages", lambda: {
+    monkeypatch.setattr(installation, "needed_packages", lambda: {
         "": [(Requirement("torch>=2.6"), "2.5"), (Requirement("numba>=0.61"), None),
              (Requirement("numpy>=1"), "2"), (Requirement("pillow>=9"), "10.0.dev1+cpu"),
              (Requirement("scipy"), "0.1"), (Requirement("gymnasium<2,>=1.2"), "1.4")],
@@ -115,9 +115,9 @@ def test_an_extension_that_cannot_be_loaded_is_one_error(command, monkeypatch):
     broken = ImportError("undefined symbol: x")
 
     def find(name, *_):
-        if name == "fastppo.files.system_facts":
+        if name == "fastppo.runs.facts":
             raise broken
-    monkeypatch.delitem(sys.modules, "fastppo.files.system_facts", raising=False)
+    monkeypatch.delitem(sys.modules, "fastppo.runs.facts", raising=False)
     monkeypatch.setattr(sys, "meta_path", [type("Finder", (), {"find_spec": staticmethod(find)}),
                                            *sys.meta_path])
     code, out, err = command()

@@ -9,13 +9,13 @@ import pytest
 from PIL import Image
 
 from fastppo import load
-from fastppo.arguments.command_line import words_and_options
 from fastppo.cli import main, play
+from fastppo.cli.command_line import words_and_options
 from fastppo.cli.interrupts import Stop
-from fastppo.evaluation import video, video_file
-from fastppo.evaluation.frames import FramePainter
 from fastppo.machine import limits
 from fastppo.settings.values import return_text
+from fastppo.video import video
+from fastppo.video.frames import FramePainter
 
 
 @pytest.fixture(autouse=True)
@@ -72,14 +72,14 @@ def test_a_video_goes_to_the_runs_folder_and_a_single_files_to_this_one(
         pytest.importorskip("imageio_ffmpeg")
     else:
         monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-        monkeypatch.setattr(video_file.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
     main.main(["play", place, "--max_episode_steps=2"])
     made = run.parent / folder / ("video.mp4" if ffmpeg else "video.webp")
     assert made.stat().st_size > 500
 
 
 def test_a_video_that_is_there_is_kept_unless_it_is_named(run, capsys):
-    made = [run / f"video{number}{video_file.best_format()}" for number in ("", "-2", "-3")]
+    made = [run / f"video{number}{video.best_format()}" for number in ("", "-2", "-3")]
     made[0].write_text("mine")
     for path in made[1:]:
         main.main(["play", "run", "--max_episode_steps=2"])
@@ -164,7 +164,7 @@ def test_wrong_words_are_refused_with_a_fix(run, capsys):
 
 
 def test_without_the_extra_mp4_is_refused_with_both_ways_out(run, capsys, monkeypatch):
-    monkeypatch.setattr(video_file.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
     told = refused(capsys, "run", "--output=a.mp4")
     assert 'pip install "fastppo[video]"; or --output=a.webp' in told
 

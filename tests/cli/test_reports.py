@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from run_folders import RETURN, write_run, write_runs
 
-from fastppo.arguments.command_line import words_and_options
 from fastppo.cli import compare, plot, reproduce
+from fastppo.cli.command_line import words_and_options
 from fastppo.errors import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "reports.md"

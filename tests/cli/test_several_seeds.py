@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 from run_folders import RETURN, write_run
 
-from fastppo.arguments import command_line
-from fastppo.cli import interrupts, seeds
+from fastppo.cli import command_line, interrupts, seeds
+from fastppo.cli.run_folder import new_folder
 from fastppo.errors import ConfigError
-from fastppo.files.choose_folder import new_folder
 from fastppo.machine import child_command, kernels
 from fastppo.reports.run_table import last_row, read_table
 

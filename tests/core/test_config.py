@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 
 from fastppo import Config
-from fastppo.arguments import command_line
-from fastppo.arguments.command_line import Train
-from fastppo.arguments.setting_types import ALIASES, BARE_VALUES, SECTIONS, settings
 from fastppo.benchmark.options import Bench
-from fastppo.build.given_settings import config_for
+from fastppo.cli import command_line
+from fastppo.cli.command_line import Train
 from fastppo.config import having, setting
-from fastppo.display.banner import preset_line
-from fastppo.errors import ConfigError, EnvError
-from fastppo.settings.aliases import FOREIGN_NAMES
-from fastppo.settings.fixes import Install, Omit, Set, fix_text, format_value
+from fastppo.errors import ConfigError, EnvError, Install, Omit, Set, fix_text, format_value
+from fastppo.settings.known_names import FOREIGN_NAMES
 from fastppo.settings.presets import FAMILIES, PRESETS, preset_of
+from fastppo.terminal.banner import preset_line
+from fastppo.trainer.given_settings import config_for
+from fastppo.trainer.setting_types import ALIASES, BARE_VALUES, SECTIONS, settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 NAMES = [field.name for field in dataclasses.fields(Config)]

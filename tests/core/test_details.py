@@ -14,13 +14,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from fastppo import PPO, learner, load, reference
-from fastppo.errors import ConfigError, Error, ModelError
+from fastppo.errors import ConfigError, Error, ModelError, fix_text
 from fastppo.learner import Learner, policy_loss, total_loss
 from fastppo.machine import kernels
 from fastppo.networks.value_normalisation import PopArt
-from fastppo.settings.fixes import fix_text
 from fastppo.update import epoch_transforms
-from fastppo.update.batches import Fresh, flatten_rollout
+from fastppo.update.batches import PolicyOutput, flatten_rollout
 from fastppo.update.epoch_transforms import make_epoch_transforms
 from fastppo.update.flat_parameters import trained_parameters
 
@@ -103,7 +102,7 @@ def test_a_subclass_may_say_what_the_policy_says(trainer):
     class Bold(Learner):
         def evaluate_actions(self, batch):
             fresh = super().evaluate_actions(batch)
-            return Fresh(fresh.logp, 2 * fresh.ent, fresh.val)
+            return PolicyOutput(fresh.logp, 2 * fresh.ent, fresh.val)
 
     settings = dict(entropy_coef=0.1, value_coef=0.5)
     plain, bold = (updated(trainer(BOX, loss=loss, **settings), 1)[1] for loss in ("ppo", Bold))
@@ -240,7 +239,8 @@ class Column(Learner):
 
 
 def test_a_learner_whose_value_is_a_column_is_refused():
-    with pytest.raises(ModelError, match=r"float32 \[2\], float32 \[2, 1\]\)\n  fix: return Fresh"):
+    answer = r"float32 \[2\], float32 \[2, 1\]\)\n  fix: return PolicyOutput"
+    with pytest.raises(ModelError, match=answer):
         PPO(BOX, num_workers=0, loss=Column)
 
 

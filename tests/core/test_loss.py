@@ -12,11 +12,11 @@ from envs_for_tests import Chance, Counting, interrupted
 from gymnasium.spaces import Box, Discrete
 
 from fastppo import Config, Error, learner, reference
-from fastppo.build.model import build_policy
 from fastppo.errors import NonFiniteError
 from fastppo.learner import policy_loss, total_loss, value_loss
 from fastppo.spaces.leaves import action_storage
-from fastppo.update.batches import Batch, Fresh, normalise_advantages
+from fastppo.trainer.policy_and_learner import build_policy
+from fastppo.update.batches import Batch, PolicyOutput, normalise_advantages
 from fastppo.update.coefficients import coefficients_at
 from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.statistics import LOSSES, ratio_stats
@@ -314,7 +314,7 @@ def now(**settings):
 
 
 def test_entropy_counts_with_a_minus_and_the_value_error_with_a_plus():
-    fresh = Fresh(*map(torch.tensor, ([0.0] * 3, [1.0, 2.0, 6.0], [1.0, 0.0, 2.0])))
+    fresh = PolicyOutput(*map(torch.tensor, ([0.0] * 3, [1.0, 2.0, 6.0], [1.0, 0.0, 2.0])))
     losses = {(ent, val): total_loss(fresh, samples(), now(entropy_coef=ent, value_coef=val))[0]
               for ent in (0.0, 0.5) for val in (0.0, 2.0)}
     assert losses[0.0, 0.0] == 0
@@ -325,7 +325,7 @@ def test_entropy_counts_with_a_minus_and_the_value_error_with_a_plus():
 
 def test_the_two_kl_estimates_and_the_clip_fraction_are_their_formulas():
     log_ratio = np.log([0.5, 1.1, 1.3])
-    fresh = Fresh(*map(torch.tensor, ([1.0, 2.0, 3.0], [1.0] * 3, [0.0] * 3)))
+    fresh = PolicyOutput(*map(torch.tensor, ([1.0, 2.0, 3.0], [1.0] * 3, [0.0] * 3)))
     batch = samples(logp=([1.0, 2.0, 3.0] - log_ratio).astype(np.float32).tolist())
     stats = ratio_stats(fresh, batch, now(clip_range=0.2))
     assert stats["approx_kl"] == pytest.approx(np.mean(np.exp(log_ratio) - 1 - log_ratio), rel=1e-5)

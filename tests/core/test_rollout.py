@@ -10,9 +10,9 @@ from asked_of_runs import assert_advantages, assert_ratio_is_one, assert_success
 from envs_for_tests import CHANCE, Chance, Constant, Counting, Golden, OneStep, Witness
 from gymnasium.spaces import Box, Discrete
 
-from fastppo.build.arena_layout import env_groups
 from fastppo.collect import prepare_rollout
 from fastppo.networks import heads
+from fastppo.trainer.rollout_arrays import env_groups
 
 INF = np.inf
 

@@ -17,7 +17,6 @@ from scripted_game import Game, Quick
 from source_tree import ROOT
 
 from fastppo import load
-from fastppo.build.given_settings import config_for
 from fastppo.cli import export
 from fastppo.config import Config
 from fastppo.envs.atari import (
@@ -33,11 +32,12 @@ from fastppo.envs.atari import (
 )
 from fastppo.envs.make import make_factory
 from fastppo.envs.source import EnvSource
-from fastppo.envs.vector_source import VectorEnvSource
 from fastppo.errors import ConfigError
 from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.settings.presets import PRESETS
 from fastppo.stepping.episodes import continues_game
+from fastppo.trainer.given_settings import config_for
+from fastppo.vector.source import VectorEnvSource
 
 ATARI = dict(preprocessing="atari", end_on_life_loss=True, frame_stack=4)
 SMALL = {**ATARI, "frame_stack": 1, "model": "mlp", "num_steps": 30}

@@ -6,7 +6,7 @@ from optional_packages import NEEDS_ALE
 
 from fastppo.envs.make import make_factory
 from fastppo.errors import ConfigError
-from fastppo.settings.atari_games import GAMES, full_game_id
+from fastppo.settings.presets import GAMES, full_game_id
 
 
 @pytest.mark.parametrize("name, why", [

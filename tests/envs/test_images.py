@@ -18,8 +18,6 @@ from gymnasium.wrappers import (
 )
 from optional_packages import NEEDS_ALE, NEEDS_BOX2D
 
-from fastppo.build.check_rollout import check_rollout
-from fastppo.build.given_settings import config_for
 from fastppo.config import Config
 from fastppo.envs.atari import NOOP
 from fastppo.envs.images import ImageOptions, ImageView
@@ -28,6 +26,8 @@ from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError, EnvError
 from fastppo.machine import kernels
 from fastppo.networks.frame_stacks import FrameStacks
+from fastppo.trainer.given_settings import config_for
+from fastppo.trainer.rollout_arrays import check_rollout
 
 RGB = Box(0, 255, (21, 14, 3), np.uint8)
 SHAPES = [(21, 14, 3), (3, 21, 14)]

@@ -10,14 +10,14 @@ import torch
 from optional_packages import NEEDS_EXTENSION
 
 from fastppo import Config, make_vec
-from fastppo.arguments.command_line import read
-from fastppo.build.given_settings import config_for
-from fastppo.envs import step_time
-from fastppo.envs.step_time import MOST_STEPS, step_seconds
+from fastppo.cli.command_line import read
+from fastppo.envs import source
+from fastppo.envs.source import MOST_STEPS, step_seconds
 from fastppo.errors import ConfigError, Error
 from fastppo.machine import limits
 from fastppo.settings.presets import PRESETS
-from fastppo.workers.count import pays
+from fastppo.trainer.given_settings import config_for
+from fastppo.workers.count import workers_are_faster
 
 LOCAL = Config(acting="local", num_envs=64, num_steps=64, total_steps=400_000)
 CENTRAL = LOCAL.replace(acting="central")
@@ -62,17 +62,18 @@ def counters_at_zero():
 
 
 def test_workers_pay_where_they_save_more_than_they_cost():
-    assert pays(40e-6, LOCAL, 2) and pays(40e-6, CENTRAL.replace(num_envs=256), 2)
-    assert pays(math.inf, LOCAL, 2)
-    assert not pays(40e-6, LOCAL.replace(total_steps=4096), 2)  # over before they are up
-    assert pays(40e-6, LOCAL.replace(total_steps=4096 * 100), 2)
-    assert not pays(1e-6, CENTRAL, 2)  # they would hand over for longer than they step
-    assert pays(1e-6, LOCAL.replace(total_steps=4_000_000), 2)
+    assert workers_are_faster(40e-6, LOCAL, 2)
+    assert workers_are_faster(40e-6, CENTRAL.replace(num_envs=256), 2)
+    assert workers_are_faster(math.inf, LOCAL, 2)
+    assert not workers_are_faster(40e-6, LOCAL.replace(total_steps=4096), 2)  # over before they are up
+    assert workers_are_faster(40e-6, LOCAL.replace(total_steps=4096 * 100), 2)
+    assert not workers_are_faster(1e-6, CENTRAL, 2)  # they would hand over for longer than they step
+    assert workers_are_faster(1e-6, LOCAL.replace(total_steps=4_000_000), 2)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_one_worker_saves_nothing(workers):
-    assert not pays(1.0, LOCAL, workers)
+    assert not workers_are_faster(1.0, LOCAL, workers)
 
 
 def test_measuring_ends_after_a_number_of_steps_that_play_whole_episodes():
@@ -82,7 +83,7 @@ def test_measuring_ends_after_a_number_of_steps_that_play_whole_episodes():
 
 def test_measuring_ends_after_one_slow_step(monkeypatch):
     times = iter(range(0, 100, 10))
-    monkeypatch.setattr(step_time, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(source, "perf_counter", lambda: next(times))
     assert step_seconds(Witness()) == 10.0
     assert Witness.steps == 2  # the first one is not counted
 
@@ -111,7 +112,7 @@ def test_nothing_is_measured_unless_asked_for(trainer):
     (0.0, 0), pytest.param(math.inf, min(limits.usable_cores(), 4), marks=NEEDS_EXTENSION)])
 def test_the_measurement_decides_the_number_of_workers_and_nothing_else(
         trainer, monkeypatch, seconds, wanted):
-    monkeypatch.setattr(step_time, "step_seconds", lambda env: seconds)
+    monkeypatch.setattr(source, "step_seconds", lambda env: seconds)
     wanted = wanted if wanted > 1 else 0
     ppo, plain = trainer("CartPole-v1", num_workers="auto"), trainer("CartPole-v1")
     assert ppo.config == plain.config.replace(num_workers=wanted)
@@ -121,7 +122,7 @@ def test_the_measurement_decides_the_number_of_workers_and_nothing_else(
 
 
 def test_a_vector_environment_chooses_its_workers_too(monkeypatch):
-    monkeypatch.setattr(step_time, "step_seconds", lambda env: 0.0)
+    monkeypatch.setattr(source, "step_seconds", lambda env: 0.0)
     env = make_vec("CartPole-v1", num_envs=2, num_workers="auto", seed=1)
     assert len(env.slices) == 1
     env.close()

@@ -17,16 +17,27 @@ from gymnasium.spaces import Box, Discrete
 from source_tree import CORE, PACKAGE, ROOT, code_lines
 
 from fastppo import Config
-from fastppo.arguments import command_line
-from fastppo.arguments.setting_types import ALIASES, settings
 from fastppo.benchmark.options import Bench
-from fastppo.build.arena_layout import rollout_spec
-from fastppo.build.model import build_policy
-from fastppo.cli import compare, doctor, envs, eval, export, main, play, plot, replay, reproduce
+from fastppo.cli import (
+    command_line,
+    compare,
+    doctor,
+    envs,
+    eval,
+    export,
+    main,
+    play,
+    plot,
+    replay,
+    reproduce,
+)
 from fastppo.machine.arena import Arena
-from fastppo.settings.aliases import FOREIGN_NAMES
+from fastppo.settings.known_names import FOREIGN_NAMES
+from fastppo.trainer.policy_and_learner import build_policy
+from fastppo.trainer.rollout_arrays import rollout_spec
+from fastppo.trainer.setting_types import ALIASES, settings
 from fastppo.workers.protocol import ControlCells, protocol_spec
-from fastppo.workers.update_helper import shards_spec
+from fastppo.workers.worker import shards_spec
 
 PAGES = [ROOT / "README.md", ROOT / "bench" / "LOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 README, LOG = PAGES[0].read_text(encoding="utf-8"), PAGES[1].read_text(encoding="utf-8")

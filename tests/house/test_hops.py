@@ -14,7 +14,7 @@ import gymnasium as gym
 import pytest
 import torch
 from optional_packages import NEEDS_EXTENSION
-from source_tree import ROOT, code_lines, parsed
+from source_tree import CHAPTERS, ROOT, code_lines, parsed
 
 from fastppo import PPO
 from fastppo.machine import kernels
@@ -137,6 +137,11 @@ def test_a_default_run_imports_what_it_needs(measured):
     files = [Path(file) for file in measured["imported"]]
     lines = sum(map(code_lines, files))
     assert (len(files) <= 86, lines <= 7_000) == (True, True), (len(files), lines)
+
+
+@NEEDS_EXTENSION
+def test_a_default_run_imports_no_chapter(measured):
+    assert {Path(file).parent.name for file in measured["imported"]} & CHAPTERS == set()
 
 
 def test_every_public_method_of_ppo_is_in_ppo_py():

@@ -15,9 +15,9 @@ from test_build import built
 # Every file that a recipe changes; NAME stands for what is added.
 CONFIG, LEARNER = "fastppo/config.py", "fastppo/learner.py"
 SINK, LOGGERS = "fastppo/outputs/NAME_sink.py", "fastppo/settings/values.py"
-NETWORKS, HEADS = "fastppo/networks/cnn.py", "fastppo/networks/heads.py"
+NETWORKS, HEADS = "fastppo/networks/encoders.py", "fastppo/networks/heads.py"
 FAMILIES = "fastppo/envs/families.py"
-CHARTS, LOSSES = "fastppo/outputs/metrics.py", "fastppo/update/statistics.py"
+CHARTS, LOSSES = "fastppo/trainer/metrics.py", "fastppo/update/statistics.py"
 ENUM, LOSS = "csrc/update/update.h", "csrc/update/loss.c"
 
 Edits = tuple[tuple[str, str], ...]  # texts that are once in a file, and what replaces each
@@ -120,9 +120,9 @@ assert (4, 3, 4, 4) in shapes and (16, 4) in shapes, shapes
 class Laplace(Head):
     """Independent Laplace distributions of scale 1 around their means [b a]."""
 
-    def __init__(self, size: int, form: str):
+    def __init__(self, size: int, bounds_map: str):
         super().__init__(size, "u" * size, size)
-        self.form = form
+        self.bounds_map = bounds_map
 
     def draw(self, mean: Tensor, noise: Tensor) -> Tensor:
         """Samples act [b a] from uniform noise [b a]."""
@@ -142,7 +142,7 @@ class Laplace(Head):
 class GSDE(Normal):'''),
                 ('    if config.distribution == "beta":\n', '''\
     if config.distribution == "laplace":
-        return Laplace(count, form)
+        return Laplace(count, bounds_map)
     if config.distribution == "beta":
 ''')),
         CONFIG: (('distribution: Literal["gaussian", ',

@@ -28,7 +28,7 @@ from fastppo.machine import kernels
 from fastppo.networks import heads
 from fastppo.networks.normaliser import ObservationNormaliser
 from fastppo.stepping import actors
-from fastppo.stepping.native_vector import NativeVector
+from fastppo.vector.native_vector import NativeVector
 
 MUTANTS = {}
 

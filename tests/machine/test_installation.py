@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastppo.machine import installation
-from fastppo.machine.installation import commit_of, tilde
-from fastppo.machine.requirements import needed_packages
+from fastppo.machine.installation import commit_of, needed_packages, tilde
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import torch
 from fastppo import reference
 from fastppo.errors import KernelError
 from fastppo.machine import kernels
-from fastppo.networks.plan import plan_array
+from fastppo.networks.encoders import plan_array
 from fastppo.reference import Purpose
 
 SHAPES = [(1, 1), (1, 7), (9, 1), (2, 3), (13, 5), (21, 33), (6, 70)]

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 from optional_packages import NEEDS_EXTENSION
 
 from fastppo import PPO
-from fastppo.networks.mlp import MLP
+from fastppo.networks.encoders import MLP
 
 
 @NEEDS_EXTENSION

@@ -24,12 +24,11 @@ from fastppo import PPO, export, load
 from fastppo.errors import ConfigError, InputError, ModelError, NonFiniteError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
-from fastppo.networks import cnn, normaliser
-from fastppo.networks.cnn import IMAGE_NETWORKS, ImageEncoder, conv
-from fastppo.networks.mlp import DenseEncoder
+from fastppo.networks import encoders, normaliser
+from fastppo.networks.encoders import IMAGE_NETWORKS, DenseEncoder, ImageEncoder, conv
 from fastppo.networks.normaliser import channels_last
-from fastppo.networks.user_distribution import DistributionHead, distribution_mode
 from fastppo.spaces.leaves import MASKED_LOGIT, action_storage, leaf_arrays, tree_map
+from fastppo.trainer.user_parts import DistributionHead, distribution_mode
 
 IMAGE, SMALL = Box(0, 255, (36, 40, 3), np.uint8), Box(0, 255, (12, 10, 3), np.uint8)
 VECTOR, TWO = Box(-9, 9, (3,)), Box(-1, 1, (2,))
@@ -283,7 +282,7 @@ def test_channels_last_in_memory_change_no_result_by_more_than_rounding(
         trainer, monkeypatch, model):
     found = []
     for memory in (channels_last, lambda x: x.contiguous()):
-        monkeypatch.setattr(cnn, "channels_last", memory)
+        monkeypatch.setattr(encoders, "channels_last", memory)
         monkeypatch.setattr(normaliser, "channels_last", memory)
         ppo, seen = trainer(seeing(CHANNELS_FIRST), model=model, acting="central",
                             learner="torch", precision="fp32"), []

@@ -13,14 +13,14 @@ from torch import nn
 from torch.distributions import Categorical
 
 from fastppo import PPO, export, load
-from fastppo.arguments import command_line
-from fastppo.build import resolve
+from fastppo.cli import command_line
 from fastppo.config import Config
-from fastppo.display.banner import banner
 from fastppo.errors import ConfigError, ModelError
 from fastppo.machine import limits
 from fastppo.networks.torch_state import torch_threads
 from fastppo.spaces.observations import ObservationLayout
+from fastppo.terminal.banner import banner
+from fastppo.trainer import resolve
 
 IMAGE, SMALL = Box(0, 255, (36, 40, 3), np.uint8), Box(0, 255, (12, 10, 3), np.uint8)
 WORDS = Dict(eye=SMALL, own=Box(-9, 9, (3,)))
@@ -178,7 +178,7 @@ def test_tf32_of_a_script_that_uses_torchs_new_names_is_left_as_it_was(monkeypat
 def test_an_evaluation_has_the_precision_of_the_run(trainer, monkeypatch):
     ppo, found = trainer(seeing(), model="impoola", precision="fp32"), []
     ppo.tf32 = False  # as on a GPU
-    monkeypatch.setattr("fastppo.outputs.evaluator.evaluate",
+    monkeypatch.setattr("fastppo.evaluation.evaluator.evaluate",
                         lambda *args, **others: found.append(gpu_state()))
     ppo.evaluate(1)
     assert found == [(False, False, True)]

@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastppo import Config, load
-from fastppo.build.model import build_policy
 from fastppo.errors import ConfigError, InputError, KernelError, ModelError, SpaceError
 from fastppo.machine import kernels
-from fastppo.networks import compiled_gru
+from fastppo.networks import recurrent
 from fastppo.networks.recurrent import (
     RecurrentActorCritic,
     RecurrentEncoder,
     SequencePacking,
     unroll_network,
 )
-from fastppo.update import sequences
+from fastppo.trainer.policy_and_learner import build_policy
+from fastppo.update import batches
 
 VECTOR, PICTURE = Box(-3, 3, (3,)), Box(0, 255, (36, 36, 2), np.uint8)
 CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ def recurring(trainer, env, **given):
 
 def judged(ppo, rollout):
     """(the samples of a rollout, what the update's first minibatch would find of them)."""
-    batch = sequences.flatten_sequences(rollout, CPU)
+    batch = batches.flatten_sequences(rollout, CPU)
     with torch.no_grad():
         return batch, ppo.policy.evaluate_actions(batch.obs, batch.act, batch.sequences)
 
@@ -185,8 +185,8 @@ def test_the_compiled_cell_and_its_gradients_equal_torchs(first, size, features,
     cell, found = torch.nn.GRU(features, size), []
     x = torch.randn(len(first), features, requires_grad=True)
     state, slope = torch.randn(len(packing.starts), size), torch.randn(len(first), size)
-    assert compiled_gru.can_unroll(cell, x)
-    for unroll in (compiled_gru.unroll_gru, packed_by_torch):
+    assert recurrent.can_unroll(cell, x)
+    for unroll in (recurrent.unroll_gru, packed_by_torch):
         cell.zero_grad()
         x.grad = None
         out = unroll(cell, x, state, packing.sizes)
@@ -237,7 +237,7 @@ def memory_of(kind):
 
 def test_minibatches_are_whole_environments_in_time_order_and_none_is_left_out(trainer):
     ppo = recurring(trainer, Chance, rnn="gru", num_envs=5)
-    batch = sequences.flatten_sequences(ppo.collect(), CPU)
+    batch = batches.flatten_sequences(ppo.collect(), CPU)
     batch = batch._replace(adv=torch.arange(len(batch.adv)))
     orders = [torch.randperm(len(batch.adv), generator=torch.Generator().manual_seed(i))
               for i in range(8)]
@@ -318,7 +318,7 @@ def test_a_model_of_ones_own_may_have_a_memory(trainer):
 
 def test_step_by_step_is_the_same_as_packed(trainer):
     ppo = recurring(trainer, Chance, rnn="lstm")
-    batch = sequences.flatten_sequences(ppo.collect(), CPU)
+    batch = batches.flatten_sequences(ppo.collect(), CPU)
     net, past = ppo.policy.net, batch.sequences
 
     class Slow(torch.nn.Module):

@@ -160,7 +160,7 @@ def test_a_model_that_does_not_fit_is_an_error_before_anything_starts():
 
 @pytest.mark.parametrize("progress", ["lines", "none"])
 def test_an_evaluation_says_how_far_it_is_where_progress_is_shown(capsys, monkeypatch, progress):
-    monkeypatch.setattr("fastppo.display.status_line.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("fastppo.machine.stderr.LINE_SECONDS", 0.0)
     with PPO("CartPole-v1", progress=progress, **TINY) as ppo:
         ppo.learn(64, callbacks=lambda ppo, stats: bool(ppo.evaluate(2)))
         assert "played" not in capsys.readouterr().err  # learn shows its own lines
@@ -366,7 +366,7 @@ import gymnasium, numpy, torch
 import test_embedding
 before = test_embedding.host()
 from fastppo import PPO, Config, load, make_vec
-import fastppo.ppo, fastppo.stepping.native_vector, fastppo.cli.main
+import fastppo.ppo, fastppo.vector.native_vector, fastppo.cli.main
 after = test_embedding.host()
 print([name for name in before if before[name] != after[name]])
 """

@@ -55,12 +55,12 @@ from test_embedding import host
 
 from fastppo import PPO, load
 from fastppo.cli import main
-from fastppo.errors import ConfigError, EnvError, KernelError, WorkerError
+from fastppo.errors import ConfigError, EnvError, KernelError, WorkerError, fix_text
 from fastppo.learner import Learner
+from fastppo.loggers import background, csv_files
 from fastppo.machine import kernels
-from fastppo.outputs import background_sink, checkpointer, csv_sink
 from fastppo.policy import Policy
-from fastppo.settings.fixes import fix_text
+from fastppo.runs import checkpoint
 from fastppo.workers import team
 
 MAIN = Path(__file__).parents[2] / "main.py"
@@ -343,7 +343,7 @@ def test_sigterm_waits_neither_for_a_step_nor_for_a_worker_that_starts(env, step
 # One long sleep would miss a signal that arrives just before the system call.
 LONG = "any(time.sleep(0.01) for _ in range(360_000))"
 THIRD_UPDATE = """
-from fastppo.learners.compiled import CompiledLearner
+from fastppo.compiled.learner import CompiledLearner
 from fastppo.learner import Learner
 kind = CompiledLearner if "update" in vars(CompiledLearner) else Learner
 def told(*args, update=kind.update, calls=iter(range(9))):
@@ -671,8 +671,8 @@ def test_a_gpu_that_is_lost_leaves_the_policy_that_was_copied_last(monkeypatch, 
         broken()
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpointer, "can_lose_memory", lambda ppo: True)
-        patch.setattr(checkpointer, "COPY_SECONDS", 0.0)
+        patch.setattr(checkpoint, "can_lose_memory", lambda ppo: True)
+        patch.setattr(checkpoint, "COPY_SECONDS", 0.0)
         patch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)  # as it is for a tensor of a GPU
         failing_update(patch, lose)
         with contextlib.suppress(RuntimeError):
@@ -688,12 +688,12 @@ def test_a_checkpoint_that_fails_leaves_the_policy_that_was_saved(monkeypatch, c
         raise RuntimeError("CUDA out of memory")
 
     def stop():
-        monkeypatch.setattr(checkpointer, "write_checkpoint", fail)
+        monkeypatch.setattr(checkpoint, "write_checkpoint", fail)
         raise KeyError("of the update")
 
     failing_update(monkeypatch, stop)
-    monkeypatch.setattr(checkpointer, "can_lose_memory", lambda ppo: True)
-    monkeypatch.setattr(checkpointer, "save_policy", fail)  # only of the weights that were copied
+    monkeypatch.setattr(checkpoint, "can_lose_memory", lambda ppo: True)
+    monkeypatch.setattr(checkpoint, "save_policy", fail)  # only of the weights that were copied
     with pytest.raises(KeyError):
         command("--num_workers=0", "--learner=torch")
     err = capsys.readouterr().err
@@ -770,7 +770,7 @@ def test_a_table_that_cannot_be_written_is_noted_once_and_training_goes_on(
         alone = weights(ppo.learn(64).learn(128)).clone()
     with PPO(Calm, run_dir="run", **settings()) as ppo:
         ppo.learn(64)
-        monkeypatch.setattr(csv_sink, "open", refused, raising=False)
+        monkeypatch.setattr(csv_files, "open", refused, raising=False)
         assert torch.equal(weights(ppo.learn(128)), alone)
     noted = [line.partition(";")[0] for line in capsys.readouterr().err.splitlines()]
     assert noted == [f"note: run/{name}.csv: {os.strerror(why)}"
@@ -779,7 +779,7 @@ def test_a_table_that_cannot_be_written_is_noted_once_and_training_goes_on(
 
 
 def test_a_disk_that_is_really_full_costs_a_run_its_table_alone(capsys, monkeypatch):
-    monkeypatch.setattr("fastppo.outputs.csv_sink.open_regular", os.open)  # the disk is /dev/full
+    monkeypatch.setattr("fastppo.loggers.csv_files.open_regular", os.open)  # the disk is /dev/full
     with PPO(Calm, run_dir="run", **settings()) as ppo:
         fill_disk(ppo.learn(32))
         ppo.learn(96)
@@ -832,7 +832,7 @@ def test_no_fault_of_wandb_changes_a_bit_or_says_more_than_a_line(
     if not fault.startswith("setup"):  # which the mode decides
         monkeypatch.setenv("WANDB_MODE", "online")  # without a look at the network
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
-    monkeypatch.setattr(background_sink, "FINISH_SECONDS", 0.2)
+    monkeypatch.setattr(background, "FINISH_SECONDS", 0.2)
     before = set(threading.enumerate())
     with PPO(Calm, run_dir="run", logger="wandb", **settings()) as ppo:
         assert torch.equal(weights(ppo.learn(96)), without_wandb)

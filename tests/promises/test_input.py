@@ -18,7 +18,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Graph, OneOf, Sequence, Text, 
 from torch.distributions import Categorical
 
 from fastppo import PPO, Config, config, load, make_vec
-from fastppo.arguments import command_line
+from fastppo.cli import command_line
 from fastppo.envs.make import EnvFactory, make_envs, make_factory
 from fastppo.errors import (
     ConfigError,
@@ -29,11 +29,11 @@ from fastppo.errors import (
     PathError,
     SpaceError,
     UnknownNameError,
+    fix_text,
 )
-from fastppo.settings.aliases import FOREIGN_NAMES
-from fastppo.settings.fixes import fix_text
+from fastppo.settings.known_names import FOREIGN_NAMES
 from fastppo.settings.presets import preset_of
-from fastppo.settings.value_rules import ANYTHING
+from fastppo.settings.values import ANYTHING
 from fastppo.spaces.leaves import action_storage, observation_storage
 from fastppo.stepping import environments as checks
 

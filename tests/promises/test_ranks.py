@@ -17,10 +17,11 @@ from source_tree import ROOT
 from torch.distributed import TCPStore
 
 from fastppo import PPO, Config
-from fastppo.build.rules import check, differing, not_for_ranks, trained_by
 from fastppo.errors import ConfigError, RankError
-from fastppo.learners.ranked import merged_moments
-from fastppo.machine import kernels, limits, ranks
+from fastppo.machine import kernels, limits
+from fastppo.ranks import ranks
+from fastppo.ranks.learner import merged_moments
+from fastppo.trainer.rules import check, differing, not_for_ranks, trained_by
 
 HERE = Path(__file__).parent
 TINY = dict(preset="none", seed=3, num_envs=6, num_steps=8, num_minibatches=4, epochs=2,
@@ -223,7 +224,7 @@ def test_a_full_memory_of_ones_own_is_not_told_as_the_end_of_another_process():
     own = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     for error, told in ((own, torch.OutOfMemoryError), (RuntimeError("reset by peer"), RankError),
                         (torch.distributed.DistNetworkError("closed"), RankError)):
-        with pytest.raises(told), ranks._told_if_one_has_ended():
+        with pytest.raises(told), ranks.as_rank_error():
             raise error
 
 

@@ -20,10 +20,9 @@ from tiny_settings import TINY
 
 from fastppo import PPO
 from fastppo.errors import CheckpointError
-from fastppo.files.checkpoint import CHECKPOINT_FORMAT, find_checkpoint
-from fastppo.files.run_folder import checkpoints_in
-from fastppo.files.tensor_file import read_tensor_file, write_tensor_file
-from fastppo.outputs.checkpointer import checkpointer_of
+from fastppo.runs.checkpoint import CHECKPOINT_FORMAT, checkpointer_of, find_checkpoint
+from fastppo.runs.folder import checkpoints_in
+from fastppo.runs.tensor_file import read_tensor_file, write_tensor_file
 
 MAIN = Path(__file__).parents[2] / "main.py"
 GUARD = 120  # seconds
@@ -58,8 +57,8 @@ NURSERY = """
 import os, sys
 from pathlib import Path
 from fastppo import PPO
-from fastppo.files.run_folder import checkpoints_in
-from fastppo.outputs.checkpointer import checkpointer_of
+from fastppo.runs.folder import checkpoints_in
+from fastppo.runs.checkpoint import checkpointer_of
 
 def write(ppo, stats):
     sink = checkpointer_of(ppo.sinks)
@@ -279,8 +278,8 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from fastppo import PPO
-from fastppo.files.checkpoint import find_checkpoint
-from fastppo.files.run_folder import checkpoints_in
+from fastppo.runs.checkpoint import find_checkpoint
+from fastppo.runs.folder import checkpoints_in
 folder, rows = Path(sys.argv[1]), {rows}
 changes = dict.fromkeys((3, 9), 20_000) | dict.fromkeys((6, 12), resource.RLIM_INFINITY)
 

@@ -12,11 +12,11 @@ from fastppo.reports.comparison import (
     EVALUATION_SCORE,
     bootstrapped,
     compare_runs,
+    comparison_text,
     improvement_of,
     interquartile_mean,
     last_tenth,
 )
-from fastppo.reports.comparison_text import comparison_text
 from fastppo.reports.run_table import read_runs
 from fastppo.settings.values import digits_of, return_text
 

@@ -8,12 +8,10 @@ from matplotlib.image import imread
 from run_folders import KL, RETURN, write_run, write_runs
 
 from fastppo.errors import ConfigError
-from fastppo.reports import curves, pictures
-from fastppo.reports.curves import draw_groups, draw_run, save_curve, save_curves
+from fastppo.reports import curves
+from fastppo.reports.curves import draw_groups, draw_run, number_text, save_curve, save_curves
 from fastppo.reports.density import COLUMNS, density, draw_density, save_density, window
-from fastppo.reports.pictures import number_text
-from fastppo.reports.run_groups import group_runs
-from fastppo.reports.run_table import check_picture_path, read_runs
+from fastppo.reports.run_table import check_picture_path, group_runs, read_runs
 
 
 def grouped(*folders, labels=None):
@@ -173,7 +171,7 @@ def test_a_disk_that_is_full_keeps_the_old_picture_and_leaves_no_other(tmp_path,
     run = write_run(tmp_path / "a", [1.0])
     save_curves(grouped(run), RETURN, tmp_path / "a.png")
     old = (tmp_path / "a.png").read_bytes()
-    monkeypatch.setattr(pictures.Figure, "savefig", full)
+    monkeypatch.setattr(curves.Figure, "savefig", full)
     with pytest.raises(ConfigError, match="cannot write .*a.png: No space left on device"):
         save_curves(grouped(run), RETURN, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes() == old

@@ -7,15 +7,15 @@ from scipy import stats
 
 from fastppo.config import having
 from fastppo.errors import ConfigError
-from fastppo.reports.run_groups import (
+from fastppo.reports.run_table import (
     LABELLED,
     group_runs,
     mean_curve,
     mean_ends_early,
+    read_runs,
     run_labels,
     t_quantile,
 )
-from fastppo.reports.run_table import read_runs
 
 
 def curve(steps, values):

@@ -146,7 +146,7 @@ def test_an_unknown_metric_and_one_without_values_are_errors(tmp_path):
 
 def test_reading_and_drawing_runs_needs_no_torch():
     code = ("import sys, fastppo.reports.curves, fastppo.reports.density, fastppo.reports.run_table"
-            ", fastppo.reports.comparison, fastppo.reports.comparison_text;"
+            ", fastppo.reports.comparison, fastppo.reports.comparison;"
             "print([m for m in ('torch', 'scipy', 'matplotlib.pyplot') if m in sys.modules])")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"

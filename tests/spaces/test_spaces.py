@@ -12,9 +12,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from spaces_for_tests import ACT, OBS, PICTURE, VECTOR
 
 from fastppo import load
-from fastppo.errors import ConfigError, EnvError, InputError, SpaceError
+from fastppo.errors import ConfigError, EnvError, InputError, SpaceError, fix_text
 from fastppo.networks.normaliser import ObservationNormaliser
-from fastppo.settings.fixes import fix_text
 from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.leaves import brief_text, leaf_arrays, leaves
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout

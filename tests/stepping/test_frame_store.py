@@ -9,11 +9,11 @@ from gymnasium.wrappers import FrameStackObservation
 from optional_packages import NEEDS_EXTENSION
 
 from fastppo import PPO
+from fastppo.compiled.learner import update_coefficients
 from fastppo.errors import KernelError
-from fastppo.learners.compiled import update_coefficients
 from fastppo.machine import kernels
 from fastppo.networks.frame_stacks import FrameStacks, stored_rows
-from fastppo.workers.update_helper import arena_samples
+from fastppo.workers.worker import arena_samples
 
 DEPTH = 3
 

@@ -11,7 +11,6 @@ from fault_envs import Calm, guard
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from fastppo import PPO, make_vec
-from fastppo.outputs.metrics import EpisodeMetrics
 from fastppo.stepping.episodes import (
     EPISODE_WINDOW,
     INFO_BYTES,
@@ -21,6 +20,7 @@ from fastppo.stepping.episodes import (
     finite_scalars_of,
     read_infos,
 )
+from fastppo.trainer.metrics import EpisodeMetrics
 
 QUICK = dict(preset="none", seed=3, num_minibatches=1, epochs=1, hidden_sizes=(4,), norm_obs=False,
              num_steps=24)

@@ -13,9 +13,8 @@ from gymnasium.spaces import Box, Discrete
 from safetensors import safe_open
 
 from fastppo import PPO, Config, load
-from fastppo.arguments import command_line
-from fastppo.errors import ConfigError
-from fastppo.settings.fixes import fix_text
+from fastppo.cli import command_line
+from fastppo.errors import ConfigError, fix_text
 from fastppo.update.coefficients import (
     FASTEST,
     SLOWEST,

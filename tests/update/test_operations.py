@@ -11,8 +11,8 @@ from tiny_settings import TINY
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastppo import PPO
+from fastppo.gpu.graphs import GraphedLearner
 from fastppo.learner import Learner
-from fastppo.learners.graphed import GraphedLearner
 from fastppo.networks.normaliser import ObservationNormaliser
 from fastppo.spaces.observations import ObservationLayout
 

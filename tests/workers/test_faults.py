@@ -34,8 +34,7 @@ from fault_envs import (
 from optional_packages import NEEDS_EXTENSION
 
 from fastppo import PPO, Error
-from fastppo.errors import ClosedError, ConfigError, EnvError, WorkerError
-from fastppo.settings.fixes import Omit, Set, fix_text
+from fastppo.errors import ClosedError, ConfigError, EnvError, Omit, Set, WorkerError, fix_text
 from fastppo.workers import team
 from fastppo.workers.protocol import FAILED, WARMUP
 

@@ -13,11 +13,11 @@ from optional_packages import NEEDS_EXTENSION
 
 from fastppo import PPO
 from fastppo.errors import EnvError, WorkerError
-from fastppo.files.crash_bundle import read_bundle
 from fastppo.machine.kernels import Purpose, episode_seed
-from fastppo.outputs.fault_handler import fault_stats
+from fastppo.runs.crash_bundle import read_bundle
 from fastppo.stepping.environments import SUBSTITUTE
-from fastppo.workers import restarts
+from fastppo.trainer.run import fault_stats
+from fastppo.workers import team
 
 pytestmark = NEEDS_EXTENSION
 SETTINGS = dict(preset="none", seed=7, num_envs=4, num_workers=2, num_steps=16, num_minibatches=2,
@@ -26,7 +26,7 @@ SETTINGS = dict(preset="none", seed=7, num_envs=4, num_workers=2, num_steps=16, 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(restarts, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(team, "PAUSES", (0.0, 0.0, 0.0))
 
 
 class Pure(Calm):
@@ -78,7 +78,7 @@ def weights_of(ppo):
 
 
 def learnt(env, ppo_at=lambda ppo: None, **settings):
-    """(weights, number of restarts, rollouts as bytes) of a run; `ppo_at` is called before each."""
+    """(weights, number of team, rollouts as bytes) of a run; `ppo_at` is called before each."""
     rollouts = []
     with nothing_left(), PPO(env, **{**SETTINGS, **settings}) as ppo:
         while ppo.step < ppo.total:
@@ -145,7 +145,7 @@ def test_a_worker_that_is_stopped_from_outside_is_started_again_after_the_timeou
 
 @pytest.mark.full
 def test_a_helper_that_is_killed_in_the_update_changes_no_bit(monkeypatch):
-    from fastppo.learners import shared_minibatches
+    from fastppo.compiled import shared_minibatches
     monkeypatch.setattr(shared_minibatches, "helper_count", lambda workers: 1)
     plain, real = learnt("CartPole-v1"), shared_minibatches.SharedMinibatches._wait
     killed = []
@@ -215,7 +215,7 @@ def test_an_episode_that_fails_twice_where_a_rollout_begins_is_followed_by_the_n
         ppo.collect()  # 16 steps: three episodes of 5, and the first step of the fourth
         ppo.learn()
         assert ppo.collector.vec.restarts.count == 2
-        assert ppo.collector.boundaries.log.state.episodes[0, 0] > 3
+        assert ppo.collector.snapshots.log.state.episodes[0, 0] > 3
 
 
 @pytest.mark.full
@@ -238,7 +238,7 @@ def test_a_fault_that_comes_again_and_again_ends_the_run():
 
 @pytest.mark.full
 def test_restarts_that_are_long_ago_count_no_more(monkeypatch):
-    monkeypatch.setattr(restarts, "SECONDS", 0.0)
+    monkeypatch.setattr(team, "SECONDS", 0.0)
     with PPO("CartPole-v1", **SETTINGS | dict(total_steps=64 * 8)) as ppo:
         ppo.learn(callbacks=lambda ppo, stats: killed_at(*range(1, 7))(ppo))
         assert ppo.collector.vec.restarts.count == 6
@@ -246,9 +246,9 @@ def test_restarts_that_are_long_ago_count_no_more(monkeypatch):
 
 def test_the_wait_before_a_restart_grows(monkeypatch):
     waits = []
-    monkeypatch.setattr(restarts, "PAUSES", (1, 2, 3))
-    monkeypatch.setattr(restarts.time, "sleep", waits.append)
-    budget = restarts.WorkerRestarts(type("Team", (), {"start": lambda self: None})(), {})
+    monkeypatch.setattr(team, "PAUSES", (1, 2, 3))
+    monkeypatch.setattr(team.time, "sleep", waits.append)
+    budget = team.WorkerRestarts(type("Team", (), {"start": lambda self: None})(), {})
     assert [budget.restart([]) for _ in range(5)] == [True, True, True, False, False]
     assert waits == [1, 2, 3]
 
@@ -264,7 +264,7 @@ def test_an_error_that_is_no_fault_of_an_environment_is_not_tried_again():
 
 @pytest.mark.full
 def test_a_checkpoint_after_a_fault_resumes_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(restarts, "RESTARTS", 0)
+    monkeypatch.setattr(team, "RESTARTS", 0)
     plain = learnt("CartPole-v1")
     for iteration in (1, 2, 3):
         with PPO("CartPole-v1", **SETTINGS) as ppo:

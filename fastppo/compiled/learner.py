@@ -1,0 +1,84 @@
+"""The learner with compiled minibatches, equal to torch's within 1e-5."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastppo.collect import Rollout
+from fastppo.config import Config
+from fastppo.learner import Learner
+from fastppo.machine import kernels
+from fastppo.networks.encoders import network_plan
+from fastppo.networks.frame_stacks import FrameStacks
+from fastppo.policy import Policy
+from fastppo.stepping.actors import PolicyPlan
+from fastppo.update.batches import Batch
+from fastppo.update.coefficients import Coefficients
+from fastppo.update.flat_parameters import FlatParameters
+from fastppo.update.optimizers import Adam
+from fastppo.update.statistics import LOSSES, Statistics
+
+
+def policy_plan(policy: Policy, flat: FlatParameters) -> PolicyPlan:
+    """The layers of a built-in network for the compiled policy (see compiled/support.py)."""
+    log_std, encoding = getattr(policy.head, "log_std", None), policy.observer.encoding
+    image = encoding.leaves[0] if encoding.images else None
+    at = None if log_std is None else flat.offsets[id(log_std)]
+    return PolicyPlan(network_plan(policy.net, flat.offsets, image), at, policy.observer.limit)
+
+
+def update_coefficients(config: Config, coefs: Coefficients) -> kernels.UpdateCoefficients:
+    """The coefficients of the loss and of Adam, as the compiled update takes them."""
+    return kernels.UpdateCoefficients(
+        coefs.clip_range, coefs.clip_range_vf, coefs.entropy_coef, coefs.value_coef,
+        coefs.dual_clip, config.max_grad_norm, config.norm_advantages == "minibatch", Adam.BETAS,
+        config.adam_eps)
+
+
+class CompiledLearner(Learner):
+    """A Learner whose minibatches are compiled, on the same vectors: equal to it within 1e-5.
+
+    With `shared`, see compiled/shared_minibatches.py, idle workers help: the same bits, sooner.
+    """
+
+    shared: Any = None
+
+    def __init__(self, policy: Policy, config: Config, flat: FlatParameters):
+        super().__init__(policy, config, flat)
+        self.plan, self.helped = policy_plan(policy, flat), False
+        self.buffers = kernels.update_memory(
+            *self.plan[:2], flat.values.numpy(), self.optimizer.mean.numpy(),
+            self.optimizer.square.numpy())
+
+    def helpers(self, rollout: Rollout, coefs: Coefficients) -> AbstractContextManager[bool]:
+        """Idle workers; they read all rows of the rollout buffer, and cannot help with others."""
+        able = self.shared is not None and not self.transforms \
+            and rollout is self.shared.rollout and rollout.valid.all()
+        return self.shared.session(coefs) if able else super().helpers(rollout, coefs)
+
+    def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:
+        """One pass over the shuffled samples; returns the mean statistics of its minibatches."""
+        rows, count = len(order), min(self.config.num_minibatches, len(order))
+        update = kernels.MinibatchUpdate(*self.plan, self.buffers, self._samples(batch),
+                                         order.numpy(), update_coefficients(self.config, coefs))
+        minibatch = self.shared.minibatches(update, order.numpy()) if self.helped \
+            else update.minibatch
+        stats = np.empty((count, len(LOSSES)), np.float32)
+        for i in range(count):
+            self.optimizer.steps += 1
+            minibatch(rows * i // count, rows * (i + 1) // count, self.optimizer.steps,
+                      self.optimizer.lr, stats[i])
+        return dict(zip(LOSSES, torch.from_numpy(stats).mean(0)))
+
+    def _samples(self, batch: Batch) -> kernels.UpdateSamples:
+        """The samples as the kernel reads them, without a copy where they are float32 already."""
+        observer, rest = self.policy.observer, (x.numpy() for x in batch[1:-1])
+        moments = (observer.shift.numpy(), observer.scale.numpy()) if observer.norm else ()
+        if isinstance(batch.obs, FrameStacks):
+            frames = batch.obs.frames.flatten(1).numpy()
+            return kernels.UpdateSamples(frames, *rest, stacks=batch.obs.stacks.numpy())
+        obs = observer.encoding.encode(observer.layout.split(batch.obs))
+        return kernels.UpdateSamples(obs, *rest, *moments)

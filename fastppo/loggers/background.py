@@ -1,0 +1,129 @@
+"""A sink that sends metrics to another program from a thread, and never stops or delays a run."""
+
+import queue
+import threading
+from pathlib import Path
+from typing import Any, Protocol
+
+from fastppo.collect import Rollout
+from fastppo.errors import Install, fix_text
+from fastppo.machine.stderr import error_line, note
+from fastppo.settings.known_names import GLOBAL_STEP
+from fastppo.trainer.metrics import Histogram, action_histograms
+
+QUEUE_LIMIT = 10_000  # rows that may wait to be logged
+VIDEO_NAME = "eval/video"
+FINISH_SECONDS = 10.0  # for the last rows when the run has ended
+
+
+class Tracker(Protocol):
+    """What a sink logs to: a run as the other program has it. Its methods may raise or block."""
+
+    def log(self, row: dict[str, Any], step: int) -> None:
+        """Receives what belongs to one iteration, which ended at an environment step, by name.
+
+        Numbers are metrics; there may be a Histogram, or the Path of a video.
+        """
+
+    def finish(self) -> None:
+        """Writes what is left."""
+
+
+class BackgroundSink:
+    """Logs every iteration to the Tracker that `start` makes; both run in a thread.
+
+    Videos of a format that is not among its `videos` are left out, with a note. If the Tracker
+    fails, a note is printed and the run goes on without it. `hung` is True after close() if it did
+    not finish; its thread ends with the process.
+    """
+
+    name = ""  # of the package, in notes
+    videos: tuple[str, ...] = (".mp4",)
+
+    def __init__(self):
+        self.hung, self.full, self.refused, self.patience = False, False, False, FINISH_SECONDS
+        self.histograms: dict[str, Histogram] = {}
+        self.rows: queue.SimpleQueue = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._log_rows, name=self.name, daemon=True)
+
+    def start(self) -> Tracker:
+        """A new Tracker, made in the thread before the first row."""
+        raise NotImplementedError
+
+    def on_collect(self, ppo, rollout: Rollout) -> None:
+        """Counts the actions of a rollout, whose memory the next one will have."""
+        self.histograms = action_histograms(ppo.policy.act_space, ppo.whole)
+
+    def on_video(self, ppo, path: Path) -> None:
+        """Logs a video."""
+        if path.suffix in self.videos:
+            self._put(ppo.step, {VIDEO_NAME: path})
+        elif not self.refused:
+            self.refused = True
+            note(f"{self.name} cannot show {path.suffix} videos; for mp4:"
+                 f" {fix_text(Install('video'), shell=True)}")
+
+    def __call__(self, ppo, stats: dict[str, float]) -> None:
+        """Logs one iteration."""
+        self._put(ppo.step, {GLOBAL_STEP: ppo.step, **stats, **self.histograms})
+
+    def _put(self, step: int, row: dict[str, Any]) -> None:
+        """Puts a row into the queue of the thread; drops it if QUEUE_LIMIT rows wait."""
+        if self.thread.ident is None:
+            self.thread.start()
+        if self.rows.qsize() < QUEUE_LIMIT:
+            self.rows.put((step, row))
+        elif not self.full and self.thread.is_alive():
+            self.full = True
+            note(f"{self.name} does not keep up and misses some iterations; metrics.csv has them"
+                 " all")
+
+    def close(self) -> None:
+        """Waits up to `patience` seconds for the last rows."""
+        if self.thread.ident is None:
+            return
+        self.rows.put(None)
+        self.thread.join(self.patience)
+        if self.thread.is_alive():
+            self.hung = True
+            note(f"{self.name} did not finish within {self.patience:g} s; the run ends without it")
+
+    def _log_rows(self) -> None:
+        try:
+            tracker = self.start()
+            while (item := self.rows.get()) is not None:
+                self._log_row(tracker, *item)
+            tracker.finish()
+        except BaseException as error:  # also SystemExit: a run never fails because of a logger
+            note(f"{self.name}: {error_line(error)}; going on without it")
+
+    def _log_row(self, tracker: Tracker, step: int, row: dict[str, Any]) -> None:
+        """Logs a row; a video that cannot be logged costs no metrics."""
+        try:
+            tracker.log(row, step=step)
+        except Exception as error:
+            if VIDEO_NAME not in row:
+                raise
+            note(f"{self.name}: {error_line(error)}; going on without the video of step {step:,}")
+
+
+class MediaTracker:
+    """A run of a package such as wandb, with histograms and videos as the package's own.
+
+    Rows up to the step `last` are left out: the run has them.
+    """
+
+    def __init__(self, package: Any, run: Any, last: int | None = None):
+        self.package, self.run, self.last = package, run, last
+
+    def log(self, row: dict[str, Any], step: int) -> None:
+        """Logs what belongs to a step that is new."""
+        if self.last is None or step > self.last:
+            self.run.log({name: self.package.Histogram(np_histogram=value)
+                          if isinstance(value, Histogram) else self.package.Video(str(value))
+                          if isinstance(value, Path) else value
+                          for name, value in row.items()}, step=step)
+
+    def finish(self) -> None:
+        """Waits until everything is sent, or written."""
+        self.run.finish()

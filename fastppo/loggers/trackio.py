@@ -1,0 +1,42 @@
+"""The sink for trackio, Hugging Face's tracker without an account."""
+
+import secrets
+from pathlib import Path
+
+from fastppo.config import Config
+from fastppo.loggers.background import BackgroundSink, MediaTracker
+from fastppo.machine.secrets import public_config
+
+
+class TrackioSink(BackgroundSink):
+    """Logs to trackio's database, in TRACKIO_DIR or the user's cache; `trackio show` shows it.
+
+    The `state`, which a checkpoint holds, is the name of trackio's run, which a resumed run goes on
+    with.
+    """
+
+    name = "trackio"
+
+    def __init__(self, config: Config, folder: Path, step: int | None = None):
+        super().__init__()
+        self.config = config
+        self.state = f"{folder.absolute().name}-{secrets.token_hex(2)}"
+
+    def restore(self, state: str) -> None:
+        """Goes on with the run of trackio's that has this name, before the first row."""
+        self.state = str(state)
+
+    def start(self) -> MediaTracker:
+        """The run of trackio's; it measures no hardware and opens no dashboard.
+
+        A resumed run repeats the steps after its checkpoint, bit for bit; trackio would keep both.
+        """
+        import trackio
+        from trackio.sqlite_storage import SQLiteStorage
+        config = self.config
+        run = trackio.init(
+            project=config.wandb_project, name=self.state, group=config.wandb_group,
+            config=public_config(config), resume="allow", embed=False, auto_log_gpu=False,
+            auto_log_cpu=False)
+        return MediaTracker(trackio, run, SQLiteStorage.get_max_step_for_run(
+            run.project, run.name, run_id=run.id))

@@ -1,0 +1,64 @@
+"""The sink for Weights & Biases."""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from fastppo.config import Config
+from fastppo.loggers.background import BackgroundSink, MediaTracker
+from fastppo.machine.secrets import public_config
+from fastppo.machine.stderr import error_line, note
+
+
+class WandbSink(BackgroundSink):
+    """Logs to wandb: online with an account, offline without; the Config is stored with the run.
+
+    The `state`, which a checkpoint holds, is the id of wandb's run, which a resumed run goes on
+    with. wandb drops the rows of steps that it has already.
+    """
+
+    name = "wandb"
+
+    def __init__(self, config: Config, folder: Path, step: int | None = None):
+        super().__init__()
+        self.config, self.folder, self.state = config, folder, secrets.token_hex(4)
+
+    def restore(self, state: str) -> None:
+        """Goes on with the run of wandb's that has this id, before the first row."""
+        self.state = str(state)
+
+    def start(self) -> MediaTracker:
+        """The run of wandb's: online, else offline; raises what wandb raises if neither works."""
+        import wandb
+        config, folder = self.config, self.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = wandb.Settings(console="off", silent=True, save_code=False, disable_git=True,
+                                  init_timeout=20)
+        return MediaTracker(wandb, start_run(wandb, folder, dict(
+            project=config.wandb_project, entity=config.wandb_entity, group=config.wandb_group,
+            tags=config.wandb_tags, dir=str(folder), name=folder.name or None, id=self.state,
+            resume="allow", config=public_config(config), settings=settings)))
+
+
+def start_run(wandb, folder: Path, arguments: dict[str, Any]) -> Any:
+    """The run that wandb.init makes of `arguments`: in WANDB_MODE, else offline without an account.
+
+    Notes say where it is.
+    """
+    wandb.setup(wandb.Settings(silent=True))
+    mode = os.environ.get("WANDB_MODE") or (
+        "online" if wandb.login(prompt=False, verify=False) else "offline")
+    if mode == "offline":
+        note(f"wandb: offline, writing to {folder}/wandb (later: wandb login && wandb sync"
+             f" {folder}/wandb/offline-run-*)")
+    try:
+        run = wandb.init(mode=mode, **arguments)
+    except Exception as error:  # no network, a wrong key, a full disk
+        if mode == "offline":
+            raise
+        note(f"wandb: {error_line(error)}; going on offline")
+        return wandb.init(mode="offline", **arguments)
+    if mode == "online" and getattr(run, "url", None):
+        note(f"wandb: {run.url}")
+    return run

@@ -1,0 +1,4 @@
+"""A run on several processes that torchrun has started.
+
+A chapter: imported where torchrun has started several.
+"""

@@ -1,0 +1,121 @@
+"""The processes that torchrun starts for one run, connected by torch.distributed."""
+
+import contextlib
+import os
+import re
+import signal
+import threading
+from datetime import timedelta
+from typing import Any, Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+
+from fastppo.errors import ConfigError, RankError, Set
+from fastppo.machine import limits
+
+LONGEST_WAIT = timedelta(hours=24)  # while rank 0 evaluates, the others wait
+stores: list[Any] = []  # those through which this process has met the others; the last counts
+
+
+class Ranks(limits.OneProcess):
+    """The ranks of a run that torchrun has started; see OneProcess.
+
+    Rank r of n has environments [E*r/n, E*(r+1)/n). Raises RankError if another one has ended.
+    """
+
+    def __init__(self, backend: str = "auto", device_ids: Sequence[int] | None = None):
+        self.rank, self.size = limits.rank_of_process(), limits.rank_count()
+        self.owned = not dist.is_initialized()
+        with as_rank_error(), _ended_by_sigterm():
+            if self.owned:
+                _connect(_backends(backend, device_ids))
+            self.group = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)  # for objects
+
+    def gather(self, one: Any) -> list[Any]:
+        """The objects that all ranks give, in the order of the ranks."""
+        found: list[Any] = [None] * self.size
+        with as_rank_error():
+            dist.all_gather_object(found, one, group=self.group)
+        return found
+
+    def join(self, *tensors: Any) -> list[Any]:
+        """Tensors [t e ...] of this rank's environments, completed by those of the others."""
+        parts = self.gather([x.clone() for x in tensors])  # a view would be sent with all it is of
+        return [torch.cat(found, 1) for found in zip(*parts)]
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Replaces a tensor by the sum over all ranks, which has the same bits in all of them."""
+        with as_rank_error():
+            dist.all_reduce(tensor)
+
+    def close(self) -> None:
+        """Leaves the group of processes, if it was made here; a second call does nothing."""
+        if self.owned:
+            self.owned = False
+            dist.destroy_process_group()
+
+
+def _connect(backends: str) -> None:
+    """Connects the processes of this attempt of torchrun.
+
+    The prefix keeps the addresses of an earlier attempt apart, which gloo would try otherwise, and
+    those of an earlier trainer of a script.
+    """
+    store, rank, size = next(iter(dist.rendezvous("env://", timeout=LONGEST_WAIT)))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    stores.append(dist.PrefixStore(f"attempt {attempt}, trainer {len(stores)}", store))
+    dist.init_process_group(backends, store=stores[-1], rank=rank, world_size=size,
+                            timeout=LONGEST_WAIT)
+
+
+def first_to_report() -> bool:
+    """True, once, for the first of the processes that asks; and if it cannot ask the others."""
+    with contextlib.suppress(RuntimeError):  # the process with the store has ended
+        return not stores or stores[-1].add("told", 1) == 1
+    return True
+
+
+def _backends(backend: str, device_ids: Sequence[int] | None) -> str:
+    """The libraries of torch.distributed by device.
+
+    Raises ConfigError if NCCL is asked for, and missing or for ranks that share a GPU.
+    """
+    numbers = [device_ids[i % len(device_ids)]
+               for i in range(limits.ranks_here())] if device_ids else []
+    nccl = limits.gpus() > 0 and dist.is_nccl_available() and len({*numbers}) == len(numbers)
+    if backend == "nccl" and not nccl:
+        raise ConfigError("backend=nccl needs a GPU for each process, and a torch with NCCL",
+                          Set(backend="gloo"))
+    return "cpu:gloo,cuda:nccl" if nccl and backend != "gloo" else "gloo"
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the process inside: no handler runs while torch waits for other processes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
+@contextlib.contextmanager
+def as_rank_error() -> Iterator[None]:
+    """Raises RankError for the RuntimeError with which torch tells that a connection is closed.
+
+    What torch says of this process's own device, such as that its memory is full, has other types.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error) is not RuntimeError and not isinstance(error, dist.DistError):
+            raise
+        text = str(error).partition("\n")[0]
+        reason = "" if re.search("closed by peer|reset by peer", text, re.I) else f": {text}"
+        raise RankError(f"another process of this run has ended{reason}",
+                        "its own error says why; torchrun --max_restarts=3 with --resume=auto"
+                        " starts all of them again") from error

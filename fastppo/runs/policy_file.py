@@ -1,0 +1,164 @@
+"""A policy as one file: weights, observation moments, spaces and settings; see tensor_file."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any, Mapping
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from torch import Tensor
+
+from fastppo.config import MODELS, Config, having
+from fastppo.envs.make import import_callable
+from fastppo.errors import CheckpointError, ModelError, Omit, PathError, Set, truncate_text
+from fastppo.machine.secrets import public_config
+from fastppo.networks.torch_state import default_torch
+from fastppo.policy import Policy
+from fastppo.runs.facts import fingerprint
+from fastppo.runs.folder import policy_at
+from fastppo.runs.tensor_file import read_tensor_file, write_tensor_file
+from fastppo.spaces.leaves import MASK, OBS_KEY, MaskedDict, brief_text, subspaces
+from fastppo.trainer.policy_and_learner import build_policy
+from fastppo.trainer.rules import is_user_model
+
+POLICY_FORMAT = "fastppo policy 1"
+
+log = logging.getLogger("fastppo")
+
+
+@default_torch()
+def save_policy(policy: Policy, config: Config, path: str | os.PathLike,
+                weights: Mapping[str, Tensor] | None = None) -> Path:
+    """Writes a policy, with its own weights or `weights`, and returns the path of the file.
+
+    A missing folder is made, with a warning in the log, because training may have taken long.
+    Raises CheckpointError if it cannot be written.
+    """
+    path = Path(path)
+    tensors = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format)
+               for name, x in (weights or policy.state_dict()).items()}
+    texts = {name: describe_space(space, name, tensors) for name, space in (
+        ("obs_space", policy.obs_space), ("act_space", policy.act_space))}
+    shown = {"env_kwargs": public_config(config)["env_kwargs"]}  # without passwords
+    texts |= {"config": vars(config) | shown, "fingerprint": fingerprint(config.torch_threads or 1)}
+    write_tensor_file(path, POLICY_FORMAT, tensors, texts)
+    return path
+
+
+@default_torch()
+def read_policy(path: str | os.PathLike, model=None) -> tuple[Policy, Config]:
+    """(policy, settings of the run that trained it) of a file or run; see fastppo.load.
+
+    `model` is the class of the policy's network, if that is a network of the user's.
+    """
+    path = policy_at(Path(path))
+    if model is not None:  # what is wrong with it is no fault of the file
+        Config(model=model)
+        model = import_callable(model, "model") if isinstance(model, str) else model
+    tensors, texts = read_tensor_file(path, POLICY_FORMAT, "a policy", "ppo.save(path)")
+    try:
+        config = _stored_config(texts["config"], model, path)
+        spaces = [_build_space(texts[name], name, tensors) for name in ("obs_space", "act_space")]
+        policy = build_policy(*spaces, config, model)
+        policy.load_state_dict(tensors)
+        return policy, config
+    except (CheckpointError, ModelError):
+        raise
+    except Exception as error:  # a file may hold anything
+        text = truncate_text(repr(error), 500)
+        raise CheckpointError(f"{path} does not fit the model, or is invalid: {text}",
+                              "load(path, model=MyNet) with the class it was trained with; a"
+                              " built-in network has none") from error
+
+
+def start_from_policy(ppo, path: str | os.PathLike) -> None:
+    """Gives `ppo` the weights and observation moments of a policy's file.
+
+    The log says what such a file does not have. Raises CheckpointError if it does not fit.
+    """
+    own = ppo.config.model if is_user_model(ppo.config.model) else None
+    found, config = read_policy(path, own)
+    pairs = (found.obs_space, ppo.policy.obs_space), (found.act_space, ppo.policy.act_space)
+    for what, (theirs, ours) in zip(("observations", "actions"), pairs):
+        if theirs != ours:
+            theirs, ours = (brief_text(space, 1_000) for space in (theirs, ours))
+            raise PathError(f"the policy in {path} is for {what} of the space {theirs}, and"
+                            f" this run has {ours}", (
+                                "give the environment that it was trained with", Omit("init_from")))
+    try:
+        ppo.policy.load_state_dict(found.state_dict())
+    except RuntimeError as error:
+        other = {name: getattr(config, name) for name in having("of_network")
+                 if getattr(config, name) != getattr(ppo.config, name)}
+        raise PathError(f"the policy in {path} has another network than this run",
+                        Set(**other) if other else "give the model that it was trained with"
+                        ) from error
+    log.warning("starting with the weights and observation moments of %s; it does not have the"
+                " optimizer's moments, adapted rates, the scaling of rewards or steps taken", path)
+
+
+def _stored_config(stored: dict[str, Any], model: Any, path: Path) -> Config:
+    """The Config in a file, without settings that this version or a policy does not need."""
+    stored["hidden_sizes"] = tuple(stored["hidden_sizes"])
+    if stored["model"] not in MODELS and model is None:
+        name = stored["model"]
+        raise PathError(f"{path} holds a model of your own, {name}, and code that a file names"
+                        " is never imported",
+                        Set(model=name if ":" in name else "my_module:MyNet"))
+    stored["model"] = model or stored["model"]
+    return Config(**{name: stored[name] for name in Config.__match_args__
+                     if name in stored and name not in having("not_in_policy")})
+
+
+def describe_space(space: Space, name: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """A space as JSON values; its arrays go to `tensors`, with names that begin with `name`."""
+    if inner := subspaces(space):
+        text: dict[str, Any] = {"parts": [describe_space(part, f"{name}.{i}", tensors)
+                                          for i, (_, part) in enumerate(inner)]}
+        if isinstance(space, Dict):
+            text |= {"keys": list(space.spaces), "wrapped": isinstance(space, MaskedDict)}
+        return text
+    if isinstance(space, Discrete):
+        # Older versions of Gymnasium have no argument for another dtype.
+        other = {} if space.dtype == np.int64 else {"dtype": space.dtype.str}
+        return {"n": int(space.n), "start": int(space.start), **other}
+    if isinstance(space, MultiBinary):
+        return {"bits": np.asarray(space.n).tolist()}
+    if isinstance(space, MultiDiscrete):
+        text, kinds, dtype = {"choices": space.dtype.str}, ("nvec", "start"), np.dtype(np.int64)
+    else:
+        text, kinds, dtype = {"dtype": space.dtype.str}, ("low", "high"), space.dtype
+    if dtype.char == "g":  # longdouble, which no tensor has
+        dtype = np.dtype(np.float64)
+    if dtype == np.uint8 and space.high.size:
+        text["image_scale"] = int(space.high.max())
+    for kind in kinds:
+        with np.errstate(over="ignore"):  # a bound beyond float64 becomes infinite
+            array = np.array(getattr(space, kind), dtype.newbyteorder("="))
+        tensors[f"{name}.{kind}"] = torch.from_numpy(array)
+    return text
+
+
+def _build_space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tensor]) -> Space:
+    """The space that `text` describes; its arrays are removed from `tensors`."""
+    if "parts" in text:
+        inner = [_build_space(part, f"{name}.{i}", tensors) for i, part in enumerate(text["parts"])]
+        if "keys" not in text:
+            return Tuple(inner)
+        # Files of earlier versions have no "wrapped"; there a Dict of these keys was.
+        wrapped = text.get("wrapped", {*text["keys"]} == {OBS_KEY, MASK})
+        return (MaskedDict if wrapped else Dict)([*zip(text["keys"], inner)])
+    if "n" in text:
+        return Discrete(**text)
+    if "bits" in text:
+        return MultiBinary(text["bits"])
+    first, second = ("nvec", "start") if "choices" in text else ("low", "high")
+    low, high = (tensors.pop(f"{name}.{kind}").numpy() for kind in (first, second))
+    if "choices" in text:
+        return MultiDiscrete(low, np.dtype(text["choices"]), start=high)
+    dtype = np.dtype(text["dtype"])
+    if dtype == np.uint8 and "image_scale" not in text:
+        high = np.full_like(high, 255)  # by which earlier versions divided whatever the bounds
+    return Box(low.astype(dtype), high.astype(dtype), low.shape, dtype)

@@ -1,0 +1,4 @@
+"""A run in a terminal: the banner, progress lines, the live view.
+
+A chapter: imported with progress.
+"""

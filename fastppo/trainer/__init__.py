@@ -1,0 +1,1 @@
+"""From settings to a run: rules, policy, memory, environments, learner, metrics, callbacks."""

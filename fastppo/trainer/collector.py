@@ -1,0 +1,76 @@
+"""Builds the Collector of a run: its environments, and the actor that chooses their actions."""
+
+from typing import Sequence
+
+from gymnasium.vector import VectorEnv
+
+from fastppo.collect import Collector
+from fastppo.compiled.learner import policy_plan
+from fastppo.config import Config
+from fastppo.envs.source import EnvSource
+from fastppo.learner import Learner
+from fastppo.machine import limits
+from fastppo.machine.arena import Arena
+from fastppo.policy import Policy
+from fastppo.stepping.actors import CentralActor, LocalActor
+from fastppo.stepping.environments import EpisodeRules
+from fastppo.stepping.episodes import ReturnScaling, RolloutViews
+from fastppo.stepping.replay import EpisodeLog
+from fastppo.stepping.snapshots import EnvSnapshots
+from fastppo.trainer.rollout_arrays import env_groups
+from fastppo.vecenv import Serial
+
+
+def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,
+                   config: Config, ranks: limits.OneProcess) -> Collector:
+    """The Collector of a run: its environments, and the actor that chooses their actions."""
+    vector, views = source.vector, RolloutViews.of(arena, 0, config.num_envs)
+    log = EpisodeLog(views, config.replay_limit if vector is None else 0)
+    rules = EpisodeRules(config.replay_timeout, config.nan_policy == "reset_env", {})
+    snapshots = EnvSnapshots(arena, ReturnScaling(config.num_envs), log)
+    collector = Collector(arena, policy, config, snapshots)
+    groups = [range(config.num_envs)]
+    if vector is None:
+        first = ranks.first(config.num_envs)
+        groups = env_groups(ranks.last(config.num_envs) - first, first)
+    elif attached_simulator(collector, vector):
+        return collector
+    plan = policy_plan(policy, learner.flat) if config.acting == "local" else None
+    central = None if plan else central_actor(arena, policy, groups, config)
+    if config.num_workers:
+        from fastppo.trainer.worker_collector import start_workers
+        start_workers(collector, source, learner, ranks, groups, plan, central, rules)
+    else:
+        actor = central or LocalActor(arena, 0, config.num_envs, plan, policy.observer.layout,
+                                      policy.actions, config.seed)
+        if vector is not None:
+            from fastppo.vector.native_vector import NativeVector
+            collector.vec = NativeVector(vector, arena, actor, config.seed)
+        else:
+            collector.vec = Serial(source.factories, views, actor, config.seed,
+                                   groups=groups if central else (), rules=rules, log=log)
+    if central:
+        central.attach(collector)
+    return collector
+
+
+def central_actor(arena: Arena, policy: Policy, groups: Sequence[range], config: Config
+                  ) -> CentralActor:
+    """The actor of acting=central: with a mirror on a GPU, and for learner=graph."""
+    if config.device == "cpu" and config.learner != "graph":
+        return CentralActor(arena, policy, groups, config.seed)
+    from fastppo.gpu.device_actor import DeviceActor
+    return DeviceActor(arena, policy, groups, config.seed)
+
+
+def attached_simulator(collector: Collector, env: VectorEnv) -> bool:
+    """Makes `collector` step `env` if that is a simulator, whose rollout stays on its device."""
+    from fastppo.gpu.simulator import Simulator
+    if not isinstance(env, Simulator):
+        return False
+    from fastppo.gpu.device_vector import DeviceVector
+    policy, seed = collector.policy, collector.config.seed
+    collector.vec = vec = DeviceVector(env, collector.arena, policy, seed)
+    collector.rollout = collector.rollout._replace(
+        obs=policy.observer.layout.structure(vec.columns.obs), act=vec.columns.act)
+    return True

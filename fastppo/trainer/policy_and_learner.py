@@ -1,0 +1,223 @@
+"""Builds the policy of a resolved Config, if there is memory for it, and its learner."""
+
+import logging
+from functools import partial
+from itertools import pairwise
+from typing import Callable
+
+import torch
+from gymnasium.spaces import Space
+from torch import nn
+
+from fastppo.compiled.support import is_plain_mlp
+from fastppo.config import IMAGE_MODELS, Config, default_of
+from fastppo.errors import ConfigError, ModelError, NonFiniteError, user_code
+from fastppo.learner import Learner
+from fastppo.machine import kernels, limits
+from fastppo.machine.arena import Arena
+from fastppo.machine.kernels import Purpose
+from fastppo.networks.encoders import MLP, ActorCritic, make_encoder
+from fastppo.networks.heads import least_outputs, make_head
+from fastppo.networks.torch_state import default_torch, preserved_buffers, seeded_rng, torch_threads
+from fastppo.policy import Policy
+from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
+from fastppo.trainer.rules import is_user_model
+from fastppo.update.batches import Batch, PolicyOutput
+from fastppo.update.coefficients import coefficients_at
+from fastppo.update.flat_parameters import FlatParameters
+
+log = logging.getLogger("fastppo")
+
+# Bytes of a weight: itself, its gradient and Adam's two moments, in float32.
+WEIGHT_BYTES = 16
+
+
+@default_torch()
+def build_policy(obs_space: Space, act_space: Space, config: Config, model=None) -> Policy:
+    """The policy of a resolved Config; `model` replaces the Config's model if that is the user's.
+
+    Raises ModelError if a user's model does not fit the spaces.
+    """
+    generator = torch.Generator().manual_seed(kernels.word(config.seed, Purpose.INIT, 0, 0))
+    seen, features = ObservationLayout(obs_space, act_space), 0
+    own = is_user_model(config.model)
+    # One thread, so that the weights do not depend on the host's cores; a user's layers draw from
+    # torch's global generator.
+    with seeded_rng(generator.initial_seed()), torch_threads(1):
+        if own or config.norm_values or config.precision == "bf16":
+            from fastppo.trainer import user_parts
+        if own:
+            net = user_parts.make_user_network(model or config.model, seen.network_space, act_space)
+        else:
+            check_network_size(config, seen)
+            net = make_network(seen, config, generator)
+            features = net.actor_body.size * net.features
+        head = make_head(act_space, config, features)
+        policy = Policy(obs_space, act_space, net, config.norm_obs, head, config.seed,
+                        config.obs_limit).eval()
+        if own:
+            policy = user_parts.try_network(policy, config)
+        policy.observer.channels_last = not own or user_parts.takes_channels_last(policy)
+        if config.norm_values:
+            from fastppo.networks.value_normalisation import PopArt
+            policy.net = PopArt(policy.net, user_parts.ends_in_critic(policy))
+        if config.precision == "bf16":
+            from fastppo.networks.encoders import compute_in_bf16
+            user_parts.check_bf16_head(policy)
+            compute_in_bf16(net, own)
+    for part in policy.eval().modules():
+        if isinstance(part, nn.RNNBase):  # in eval cuDNN has no gradient
+            part.training, part.dropout = True, 0.0
+    return policy
+
+
+def compile_network(policy: Policy) -> None:
+    """Compiles the network with torch.compile; a warning says so if that is not possible."""
+    from fastppo.trainer.user_parts import trial_inputs
+    policy.net.compile()
+    try:
+        with torch.no_grad():
+            policy.net(*trial_inputs(policy))
+    except Exception as error:  # without a C++ compiler, or of a model of the user's
+        policy.net._compiled_call_impl = None
+        log.warning("compile=True has no effect, because torch.compile failed: %s: %s",
+                    type(error).__name__, str(error).strip().partition("\n")[0])
+
+
+def make_network(seen: ObservationLayout, config: Config, generator: torch.Generator | None
+                 ) -> ActorCritic:
+    """The built-in network of a resolved Config, with weights from `generator`."""
+    head = make_head(seen.act_space, config)  # without features, for gSDE too
+    final_tanh = head.means if config.final_tanh else None
+    if is_plain_mlp(config):
+        return MLP(ObservationEncoding(seen).size, head.size, config.hidden_sizes,
+                   config.activation, config.shared_critic, generator, config.sde, final_tanh)
+    actor_body = make_encoder(seen, config, generator, config.actor_keys)
+    critic_body = actor_body if config.shared_critic else make_encoder(
+        seen, config, generator, config.critic_keys)
+    kind = ActorCritic
+    if config.rnn != "none":
+        from fastppo.networks.recurrent import RecurrentActorCritic, RecurrentEncoder
+        bodies = [RecurrentEncoder(body, config.rnn, config.rnn_size, generator)
+                  for body in dict.fromkeys((actor_body, critic_body))]
+        kind, actor_body, critic_body = RecurrentActorCritic, bodies[0], bodies[-1]
+    return kind(actor_body, critic_body, head.size, generator, config.sde, final_tanh)
+
+
+def check_network_size(config: Config, seen: ObservationLayout) -> None:
+    """Raises ConfigError if there is too little memory to train a built-in network.
+
+    It is called before the network is built, which takes long where it is large.
+    """
+    encoding = ObservationEncoding(seen)
+    count = least_parameters(config, encoding.size if is_plain_mlp(config) else 0,
+                             least_outputs(seen.act_space))
+    if config.model in IMAGE_MODELS:
+        from fastppo.networks.encoders import dense_weights
+        count += sum(dense_weights(config.model, shape)
+                     for shape in (leaf.image_shape for leaf in encoding.leaves)
+                     if shape and min(shape[1:]) >= IMAGE_MODELS[config.model])
+    if (need := WEIGHT_BYTES * count) > (free := limits.free_memory()):
+        raise ConfigError(f"the network has at least {count:,} parameters and needs"
+                          f" {need >> 20:,} MiB to be trained, but {free >> 20:,} MiB are free",
+                          "use smaller layers, smaller observations (resize) or fewer actions")
+
+
+def least_parameters(config: Config, inputs: int, outputs: int = 0) -> int:
+    """The weights of a built-in network's hidden layers and `outputs`; it has biases, too."""
+    widths, gates = [inputs, *config.hidden_sizes], {"none": 0, "gru": 3, "lstm": 4}[config.rnn]
+    features = config.rnn_size if gates else widths[-1]
+    count = sum(a * b for a, b in pairwise(widths))
+    count += gates * config.rnn_size * (config.rnn_size + widths[-1])
+    return count * (1 if config.shared_critic else 2) + features * outputs
+
+
+@default_torch()
+def make_learner(policy: Policy, config: Config, arena: Arena, ranks: limits.OneProcess) -> Learner:
+    """The learner that a resolved Config describes, with its optional parts attached."""
+    coefficients_at(config, 1.0)  # a schedule of the user's that fails is an error now, not later
+    observer, place = policy.observer, None
+    if observer.count.device.type == "cpu":  # they and the normaliser's snapshot are the arena's
+        place = torch.from_numpy(arena["params"])
+        for name, buffer in (("mean", "shift"), ("scale", "scale")):
+            shared = torch.from_numpy(arena[name])
+            shared.copy_(getattr(observer, buffer))
+            setattr(observer, buffer, shared)
+    flat = FlatParameters(policy, place)
+    if is_user_model(config.model) or callable(config.optimizer) or callable(config.loss):
+        flat.alone = False
+        try_update(policy, config, flat)
+    if policy.memory and default_of("num_minibatches") != config.num_minibatches > config.num_envs:
+        log.warning("num_minibatches=%d, but minibatches of a network with memory are whole"
+                    " environments, so there are %d per epoch\n  fix: num_minibatches=%d",
+                    config.num_minibatches, *[config.num_envs] * 2)
+    kind = learner_class(config)
+    if ranks.size > 1:
+        from fastppo.ranks.learner import ranked_learner
+        return with_options(ranked_learner(kind, policy, config, flat, ranks))
+    return with_options(kind(policy, config, flat))
+
+
+def with_options(learner: Learner) -> Learner:
+    """`learner` with the transforms, the loss and the sequences that its Config asks for."""
+    config, policy = learner.config, learner.policy
+    if config.norm_values or config.recompute_advantages or config.rpo_alpha \
+            or config.norm_advantages == "rollout":
+        from fastppo.update.epoch_transforms import make_epoch_transforms
+        learner.transforms += make_epoch_transforms(config, policy)
+    if config.norm_values or callable(config.loss):
+        from fastppo.trainer.user_parts import configured_loss
+        learner.loss = configured_loss(config, policy, learner.loss)
+    if policy.memory:
+        from fastppo.update.batches import flatten_sequences
+        learner.flatten = flatten_sequences
+    return learner
+
+
+def try_update(policy: Policy, config: Config, flat: FlatParameters) -> None:
+    """Makes one update of two made-up samples, then puts weights and moments back.
+
+    Raises ModelError if a user's model, optimizer or loss fails in it.
+    """
+    from fastppo.trainer.user_parts import trial_rollout
+    once, weights = config.replace(epochs=1, num_minibatches=1, num_microbatches=1), flat.state
+    once = once.replace(learner="torch") if config.learner == "graph" else once
+    given = ", ".join(f"{x}={getattr(config, x)!r}" for x in ("model", "optimizer", "loss"))
+    try:
+        with preserved_buffers(policy), seeded_rng(config.seed), user_code(
+                ModelError, f"an update of two made-up samples with {given}", "correct the model,"
+                " optimizer or loss of your own where its traceback ends"):
+            learner = with_options(learner_class(once)(policy, once, flat))
+            learner.evaluate_actions = partial(_checked_output, learner.evaluate_actions)
+            learner.update(trial_rollout(policy), coefficients_at(config, 1.0), 0)
+    except NonFiniteError:
+        pass  # of made-up samples it says nothing
+    finally:
+        flat.restore(weights)
+
+
+def _checked_output(evaluate_actions: Callable, batch: Batch) -> PolicyOutput:
+    """What `evaluate_actions` returns; ModelError for other shapes, which would be broadcast."""
+    fresh = evaluate_actions(batch)
+    if any(x.shape != batch.adv.shape for x in fresh):
+        from fastppo.trainer.user_parts import describe_output
+        raise ModelError(f"evaluate_actions returned for two samples {describe_output(fresh)}",
+                         "return PolicyOutput(logp [b], ent [b], val [b])")
+    return fresh
+
+
+def learner_class(config: Config) -> type[Learner]:
+    """The class of the learner: compiled, torch's, or a subclass of the user's."""
+    if config.learner == "kernel":
+        from fastppo.compiled.learner import CompiledLearner
+        return CompiledLearner
+    if config.learner == "graph":
+        from fastppo.gpu.graphs import GraphedLearner
+        return GraphedLearner
+    if not isinstance(config.loss, type):
+        return Learner
+    if not issubclass(config.loss, Learner):
+        raise ConfigError(
+            f"the loss {config.loss!r} is a class, but no subclass of fastppo.learner.Learner",
+            "give a function (output, batch, coefficients) -> (loss, statistics)")
+    return config.loss

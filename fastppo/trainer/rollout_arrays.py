@@ -1,0 +1,137 @@
+"""The arrays of a run's shared memory, and the check of a rollout that is given to an update."""
+
+import logging
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+
+from fastppo.collect import Rollout, as_rollout
+from fastppo.config import Config
+from fastppo.errors import InputError
+from fastppo.machine.arena import Arena, Spec
+from fastppo.networks.frame_stacks import FrameStacks
+from fastppo.policy import Policy
+from fastppo.spaces.leaves import leaves, tree_map
+from fastppo.stepping.episodes import infos_spec
+from fastppo.update.flat_parameters import trained_parameters
+
+
+def make_arena(config: Config, policy: Policy) -> Arena:
+    """The shared memory of a run; ConfigError if there is too little.
+
+    It has the rollout, the parameters, a snapshot of the moments, cells and shards. Frames of
+    images that we stack are each stored once.
+    """
+    moments = ("<f4", (len(policy.observer.shift),))
+    params = sum(x.numel() for x in trained_parameters(policy))
+    once = (config.vec not in ("native", "envpool") and config.frame_stack > 1
+            and policy.observer.layout.is_box and policy.observer.encoding.images)
+    workers: Spec = {}
+    if config.num_workers:
+        from fastppo.workers.protocol import protocol_spec
+        from fastppo.workers.worker import shards_spec
+        if shares_update(config, policy):
+            workers = shards_spec(params, config.num_envs * config.num_steps)
+        workers |= protocol_spec(config.num_workers, len(env_groups(config.num_envs)))
+    arena = Arena({
+        **rollout_spec(policy, config.num_steps, config.num_envs,
+                       config.frame_stack if once else 0),
+        "params": ("<f4", (params,)), "mean": moments, "scale": moments,
+        **infos_spec(config.num_workers), **workers})
+    arena["stacks"].fill(0)  # workers check these numbers before the first rollout
+    return arena
+
+
+def rollout_spec(policy: Policy, steps: int, envs: int, stacked: int = 0) -> Spec:
+    """The arrays of a rollout and of the episodes that ended in it, by name.
+
+    With `stacked` frames, each stored once, step t has row t % 2 of obs (see FrameStore).
+    """
+    obs, act, te = policy.observer.layout.store, policy.actions.store, (steps, envs)
+    scalars = dict.fromkeys(("logp", "val", "raw", "rew", "nxt", "adv", "ret"), ("<f4", te))
+    frames, rows = (steps + stacked, steps + 1) if stacked else (0, 0)
+    return {"obs": (obs.dtype, (2 if stacked else steps + 1, envs, *obs.shape)),
+            "frames": (obs.dtype, (envs if stacked else 0, frames, *obs.shape[1:])),
+            "stacks": ("<i8", (rows, envs, stacked)),
+            "fin": (obs.dtype, (envs, *obs.shape)),
+            "act": (act.dtype, (*te, *act.shape)), **scalars,
+            **dict.fromkeys(("term", "trunc", "valid", "same_game"), ("|b1", te)),
+            "state": ("<f4", (steps + 1, envs, policy.memory)),
+            "total": ("<f8", te), "length": ("<i8", te), "times": ("<f8", (envs + 1, 3))}
+
+
+def shares_update(config: Config, policy: Policy) -> bool:
+    """True if workers compute shards of the update, which needs observations stored as they are."""
+    from fastppo.workers.worker import helper_count
+    return (config.learner == "kernel" and policy.observer.encoding.identity
+            and helper_count(config.num_workers) > 0)
+
+
+def env_groups(envs: int, first: int = 0) -> list[range]:
+    """Two halves of environments from the `first` on: inference for one overlaps with steps of the
+    other.
+    """
+    middle, end = first + envs // 2, first + envs
+    return [half for half in (range(first, middle), range(middle, end)) if half]
+
+
+log = logging.getLogger("fastppo")
+
+
+def check_rollout(ppo, rollout: Rollout) -> None:
+    """Raises InputError if `rollout` is not one of `ppo`; warns of the observations in its first.
+
+    Its fields must have the shapes and dtypes of the policy's spaces, and be on the CPU or on the
+    device of the policy.
+    """
+    policy, fix = ppo.policy, "ppo.update(ppo.collect())"
+    if not isinstance(rollout, Rollout):
+        raise InputError(f"update was given {type(rollout).__name__}, not a Rollout", fix)
+    if not ppo.progress.iteration:
+        raise InputError("update was given a rollout before this trainer has collected one", fix)
+    if rollout is ppo.rollout:
+        warn_of_observations(rollout, policy)
+        return
+    axes = getattr(rollout.raw, "shape", ())
+    spec = rollout_spec(policy, *(axes if len(axes) == 2 else (0, 0)))
+    wanted = as_rollout({name: np.empty(shape, dtype) for name, (dtype, shape) in spec.items()},
+                        policy.observer.layout)
+    describe = partial(_describe_tensor, {torch.device("cpu"), policy.observer.count.device})
+    for name, x, expected in zip(Rollout._fields, tree_map(describe, rollout),
+                                 tree_map(describe, wanted)):
+        if x != expected:
+            raise InputError(f"the {name} of this rollout is {x}, where this trainer's is"
+                             f" {expected}", fix)
+
+
+def warn_of_observations(rollout: Rollout, policy: Policy) -> None:
+    """Warns of numbers that a network sees badly; they are taken as they are.
+
+    Those are floats outside the bounds of their space, and large numbers that float32 rounds to the
+    same few.
+    """
+    for leaf in leaves(policy.observer.layout.space):
+        space = leaf.space
+        if not isinstance(space, Box) or space.dtype.itemsize == 1:  # images would take long
+            continue
+        rows = leaf.of(rollout.obs).cpu().numpy()
+        low, high = rows.min((0, 1)), rows.max((0, 1))
+        if space.dtype.kind == "f" and ((low < space.low) | (high > space.high)).any():
+            log.warning("the %s leaves the bounds of its space, %s: it has values from %g to %g"
+                        "\n  fix: declare these bounds in observation_space, or clip to its own",
+                        leaf, space, low.min(), high.max())
+        step = np.spacing(np.maximum(abs(low), abs(high)), dtype=np.float32)
+        alike = (step > 1) & (high - low < 16 * step) & (space.dtype != np.float32)
+        if alike.any():
+            log.warning("the %s has numbers near %g, of which float32 keeps multiples of %g only:"
+                        " smaller differences are not seen\n  fix: subtract a constant from it in"
+                        " the environment", leaf, high[alike].flat[0], step[alike].flat[0])
+
+
+def _describe_tensor(here: set[torch.device], x: Any) -> str:
+    if not isinstance(x, (torch.Tensor, FrameStacks)):
+        return type(x).__name__
+    return f"{x.device} " * (x.device not in here) + f"{x.dtype} {list(x.shape)}"

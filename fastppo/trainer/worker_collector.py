@@ -1,0 +1,63 @@
+"""A Collector whose environments are in worker processes, which may share the update."""
+
+from functools import partial
+from typing import Sequence
+
+from fastppo.collect import Collector
+from fastppo.compiled.learner import update_coefficients
+from fastppo.compiled.shared_minibatches import SharedMinibatches
+from fastppo.envs.source import EnvSource
+from fastppo.learner import Learner
+from fastppo.machine import kernels, limits
+from fastppo.stepping.actors import CentralActor, PolicyPlan
+from fastppo.stepping.environments import WARMUP_EPISODE, EpisodeRules
+from fastppo.stepping.replay import EpisodeLog
+from fastppo.trainer.rollout_arrays import shares_update
+from fastppo.update.coefficients import coefficients_at
+from fastppo.workers.protocol import START, WARMUP
+from fastppo.workers.team import WorkerRestarts, WorkerTeam
+from fastppo.workers.worker import (
+    HelperPlan,
+    WorkerVecEnv,
+    helper_count,
+    make_worker_serial,
+    shared_memory,
+)
+
+
+def start_workers(collector: Collector, source: EnvSource, learner: Learner,
+                  ranks: limits.OneProcess, groups: Sequence[range], plan: PolicyPlan | None,
+                  central: CentralActor | None, rules: EpisodeRules) -> None:
+    """Makes worker processes step the environments of `collector`, and share updates if they can.
+
+    They act by `plan`, or `central` acts in this process.
+    """
+    arena, policy, config = collector.arena, collector.policy, collector.config
+    helper, first = None, ranks.first(config.num_envs)
+    if shares_update(config, policy) and ranks.size == 1:
+        terms = update_coefficients(config, coefficients_at(config, 1.0))
+        helper = HelperPlan(learner.plan, terms, policy.observer.norm)
+    make = partial(make_worker_serial, groups, plan, policy.observer.layout, policy.actions,
+                   config.seed, rules, helper, helper_count(config.num_workers))
+    team = WorkerTeam(make, source.factories[first:ranks.last(config.num_envs)],
+                      config.num_workers, arena, len(groups), config.step_timeout,
+                      config.reset_timeout, main_computes=central is not None,
+                      allowed=config.worker_env or (), first=first)
+    team.episode_of = partial(_running_episode, team, collector.snapshots.log, config.seed)
+    restarts = WorkerRestarts(team, rules.cuts) if config.on_worker_failure == "restart" else None
+    collector.vec = WorkerVecEnv(team, config.num_steps, central, restarts)
+    if ranks.size > 1:
+        from fastppo.ranks.envs import RankEnvs
+        collector.vec = RankEnvs(collector.vec, arena, ranks)
+    if helper:
+        learner.shared = SharedMinibatches(team, arena, collector.rollout)
+        learner.buffers = shared_memory(learner.buffers, arena)
+
+
+def _running_episode(team: WorkerTeam, log: EpisodeLog, seed: int, env: int) -> tuple[int, int]:
+    """(seed, number) of the running episode of an environment."""
+    number = int(log.state.episodes[env, 0]) if team.posted.command == START else \
+        log.running_now(env)[0]
+    if team.posted.command == WARMUP:
+        number = WARMUP_EPISODE - number
+    return kernels.episode_seed(seed, kernels.Purpose.ENV_SEED, env, number), number

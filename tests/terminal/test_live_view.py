@@ -1,0 +1,342 @@
+"""The live view: its numbers, its lines, its snapshot, and the terminal it leaves."""
+
+import io
+import re
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from envs_for_tests import Constant
+from rich.console import Console
+
+from fastppo.machine import limits
+from fastppo.terminal import live_view, snapshot
+from fastppo.terminal.live_view import LiveView
+from fastppo.terminal.snapshot import (
+    Hints,
+    Moment,
+    RunHistory,
+    Snapshot,
+    load_of_others,
+    shares_between,
+    speed_limit,
+    thinned,
+    training_seconds,
+)
+from fastppo.trainer import run
+from fastppo.trainer.metrics import PartTimer
+
+STATS = {"charts/SPS": 2_000.0, "charts/episodic_return": 150.0, "charts/episodic_length": 80.0,
+         "charts/episodes": 1_904.0, "losses/approx_kl": 0.009, "losses/clipfrac": 0.07,
+         "losses/explained_variance": 0.83, "losses/entropy": 0.71, "losses/policy_loss": -0.004,
+         "losses/value_loss": 0.31}
+NOW = Snapshot(52_000, 100_000, 24.0, STATS, ((0, -180.0), (52_000, 148.0)),
+               171.9, None, 200.0, 9_120.0, 8_870.0, 20_000.0,
+               {"environment": 0.61, "policy": 0.12, "advantages": 0.01, "update": 0.24,
+                "other": 0.02}, 600_000_000, 1e-3, 2, 2)
+
+
+def text_of(now, columns=100, doing="collecting"):
+    return [line.plain for line in live_view.panel(now, doing, columns)]
+
+
+# ---- lines ---------------------------------------------------------------------------------------
+
+def test_the_lines_say_how_far_how_good_how_fast_and_where_the_time_goes():
+    step, mean, curve, speed, times, update, losses, now = text_of(NOW)
+    assert re.fullmatch(r"step +━+─+  52%   52,000 / 100,000   left 0:24", step)
+    assert mean.startswith("return    150.0   best 171.9   length 80   1,904 episodes")
+    assert re.fullmatch(r" +-180.0 ▁+[▁-█]+█+ 148.0", curve)
+    assert speed == ("speed     9,120 steps/s   limit 20,000 of 2 cores"
+                     "   mean 8,870, 44%")
+    assert times == "time      environment 61%   policy 12%   advantages 1%   update 24%   other 2%"
+    assert update == "update    kl 0.0090   clipped 7%   explained variance 0.83"
+    assert losses == "losses    policy -0.004   value 0.31   entropy 0.71"
+    assert now == "now       2 workers   0.6 GB   lr 0.001   collecting"
+
+
+def test_every_number_fits_into_80_columns(columns=80):
+    lines = "\n".join(text_of(NOW, columns))
+    for words in ("9,120 steps/s", "limit 20,000", "mean 8,870, 44%", "kl 0.0090", "value 0.31",
+                  "entropy 0.71", "explained variance 0.83", "update 24%"):
+        assert words in lines
+
+
+@pytest.mark.parametrize("columns", [30, 45, 60, 80, 100, 300])
+def test_no_line_is_wider_than_the_terminal_and_none_is_cut_inside_a_number(columns):
+    for line in text_of(NOW, columns):
+        assert len(line) <= columns
+    assert text_of(NOW, columns)[1].startswith("return    150.0")
+    whole, part = (next(line for line in text_of(NOW, width) if line.startswith("speed"))
+                   for width in (100, columns))
+    assert whole.startswith(part)
+
+
+def test_the_limit_is_beside_the_speed_in_a_narrow_terminal():
+    fast = NOW._replace(speed=912_000.0, limit=2_000_000.0)
+    assert text_of(fast, 60)[3] == "speed     912,000 steps/s   limit 2,000,000 of 2 cores"
+
+
+@pytest.mark.parametrize("mean, words", [(199.9, "199.9   best"),
+                                         (200.0, "200.0   solved (from 200)")])
+def test_an_environment_is_solved_from_the_threshold_of_the_registry(mean, words):
+    now = NOW._replace(stats=STATS | {"charts/episodic_return": mean})
+    assert text_of(now)[1].startswith(f"return    {words}")
+
+
+def test_what_is_not_known_is_left_out():
+    few = {name: x for name, x in STATS.items() if not name.startswith("charts/e")}
+    lines = text_of(NOW._replace(stats=few, returns=(), best_return=None, limit=None, memory=None,
+                                 threshold=None, seconds_left=None, speed=None, workers=0))
+    assert len(lines) == 7 and "no episode has ended yet" in lines[1]
+    assert "limit" not in lines[2] and lines[-1] == "now       one process   lr 0.001   collecting"
+
+
+def test_a_hopeless_critic_does_not_widen_its_column():
+    for value in (-9.999, -1234.5):
+        stats = STATS | {"losses/explained_variance": value}
+        assert text_of(NOW._replace(stats=stats))[5].endswith("explained variance < -10")
+
+
+def test_a_sparkline_goes_from_the_lowest_to_the_highest_block_over_the_steps():
+    assert live_view.sparkline([(0, 0.0), (70, 7.0)], 8) == "▁▂▃▄▅▆▇█"
+    assert live_view.sparkline([(0, 0.0), (10, 7.0), (70, 7.0)], 8) == "▁████████"[:8]
+    assert live_view.sparkline([(0, 3.0), (5, 3.0)], 4) == "▁▁▁▁"
+
+
+@pytest.mark.parametrize("value, text", [(0.0, "0"), (-0.00412, "-0.00412"), (0.0001, "1.0e-04"),
+                                         (123456.0, "1.2e+05"), (0.5, "0.5")])
+def test_a_number_has_three_digits_that_count(value, text):
+    assert live_view.number(value) == text
+
+
+# ---- numbers -------------------------------------------------------------------------------------
+
+def test_the_shares_of_the_last_seconds_add_up_to_one_without_the_evaluation():
+    before = Moment(100.0, 0, {"update": 5.0, "evaluate": 1.0, "environment": 2.0})
+    now = Moment(111.0, 9, {"update": 7.0, "evaluate": 3.0, "environment": 6.0, "policy": 1.0,
+                            "video": 1.0})
+    assert shares_between(before, now) == pytest.approx(
+        {"environment": 0.5, "policy": 0.125, "advantages": 0.0, "update": 0.25, "other": 0.125})
+    assert shares_between(now, now) == {} and training_seconds(before, now) == 8
+
+
+def test_an_evaluation_is_shown_until_the_next_one(trainer):
+    ppo, history = trainer("CartPole-v1"), RunHistory()
+    ppo.learn(64)
+    for stats, shown in ((STATS, None), ({**STATS, "eval/return_mean": 7.0}, 7.0), (STATS, 7.0)):
+        history.add(ppo.step, stats)
+        assert history.snapshot(ppo, stats).evaluation == shown
+    assert "best 171.9   evaluation 7.00   length" in text_of(NOW._replace(evaluation=7.0))[1]
+
+
+def test_a_long_run_keeps_a_bounded_curve_with_its_newest_point():
+    points = []
+    for step in range(5_000):
+        points = thinned([*points, (step, float(step))])
+        assert len(points) <= 400 and points[-1] == (step, float(step)) and points[0] == (0, 0.0)
+    assert sorted(points) == points
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("acting", ["local", "central"])
+def test_a_snapshot_is_taken_of_a_real_run(trainer, workers, acting):
+    ppo, history = trainer("CartPole-v1", num_workers=workers, acting=acting, num_envs=4,
+                           num_steps=64), RunHistory()
+    history.begin(ppo)
+
+    def take(ppo, stats):
+        history.add(ppo.step, stats)
+        history.snapshot(ppo, stats)
+
+    ppo.learn(1_024, callbacks=take)
+    now = history.snapshot(ppo, STATS)
+    assert (now.step, now.workers, now.threshold) == (1_024, workers, 475)
+    assert sum(now.shares.values()) == pytest.approx(1) and now.shares["environment"] > 0
+    assert now.limit > now.speed > 0 and now.memory > 1e7 and now.seconds_left > 0
+    assert now.best_return == max(mean for _, mean in now.returns) > 5
+
+
+def test_the_mean_speed_counts_all_seconds_of_learn_but_those_of_evaluations_and_videos(
+        monkeypatch):
+    now, history, clock = [100.0], RunHistory(), SimpleNamespace(aside=3.0)
+    ppo = SimpleNamespace(step=1_000, complete_steps=1_000, clock=clock)
+    monkeypatch.setattr("fastppo.terminal.snapshot.time.monotonic", lambda: now[0])
+    history.begin(ppo)  # such as one that is resumed
+    now[0], clock.not_training, ppo.complete_steps = 112.0, 5.0, 1_500
+    assert history.mean_speed(ppo) == 500 / (12 - 2)
+
+
+def test_the_last_view_has_the_mean_speed_of_the_commands_last_line(trainer, monkeypatch):
+    view, _ = view_on()
+    monkeypatch.setattr(RunHistory, "mean_speed", lambda history, ppo: 7.0 * ppo.complete_steps)
+    trainer(Constant).learn(64, callbacks=view)
+    assert view.now.mean_speed == 7.0 * 64
+
+
+def test_the_limit_is_all_cores_over_the_time_of_the_environments_and_the_flops(
+        trainer, monkeypatch):
+    ppo = trainer(Constant, num_envs=4, num_steps=8)
+    monkeypatch.setattr("fastppo.terminal.snapshot.measured_peak", lambda: 1e9)
+    times = ppo.arena["times"]
+    times[:] = np.nan
+    times[0], times[2] = (1.0, 10.0, 14.0), (0.5, 10.0, 12.5)  # 3 and 2 seconds of environments
+    per_step = 5.0 / (4 * 8) + 2e6 / 1e9
+    assert speed_limit(ppo, 2e6, 3) == pytest.approx(3 / per_step)
+    times[:] = np.nan
+    assert speed_limit(ppo, 2e6, 3) is None
+
+
+def test_the_limit_of_a_run_never_falls(trainer, monkeypatch):
+    ppo, history = trainer("CartPole-v1"), RunHistory()
+    found = iter([None, 200.0, 100.0, 300.0, 250.0])
+    monkeypatch.setattr("fastppo.terminal.snapshot.speed_limit", lambda *_: next(found))
+    ppo.learn(64)
+    assert [history.snapshot(ppo, STATS).limit for _ in range(5)] == [None, 200, 200, 300, 300]
+
+
+# ---- hints ---------------------------------------------------------------------------------------
+
+def looks(now, count):
+    found = Hints()
+    return [text for _ in range(count) for text in found.take(now)]
+
+
+def test_environments_as_bottleneck_are_said_once_with_what_helps():
+    assert looks(NOW, 60) == ["61% of the time is environment stepping on 2 cores: more workers"
+                              " cannot help, a faster environment can"]
+    assert looks(NOW._replace(workers=0), 60)[0].endswith("on 1 of 2 cores: --num_workers=2")
+    assert looks(NOW, snapshot.SETTLED - 1) == []
+    assert looks(NOW._replace(shares={"environment": 0.59}), 60) == []
+
+
+def test_other_programs_on_the_cores_are_said_in_place_of_the_environments():
+    text, = looks(NOW._replace(others=1.2), 60)
+    assert text.startswith("other programs use these cores") and "a limit assumes" in text
+
+
+@pytest.mark.parametrize("load, cores, others", [(5.0, 2, 1.5), (2.1, 2, 0.05), (1.0, 2, 0.0),
+                                                 (60.0, 4, 0.0)])
+def test_the_load_of_others_is_that_beyond_this_run(monkeypatch, load, cores, others):
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    config = SimpleNamespace(num_workers=2, torch_threads=1, update_threads=1)
+    assert load_of_others(config, cores) == pytest.approx(others)
+
+
+def test_a_kl_that_stays_high_is_said_with_a_lower_learning_rate():
+    high = NOW._replace(stats=STATS | {"losses/approx_kl": 0.09}, shares={}, lr=3e-4)
+    assert looks(high, 10) == ["the KL stays above 0.05, now 0.09: try --lr=1e-04"]
+    found = Hints()
+    assert [found.take(high if i % 5 else NOW._replace(shares={})) for i in range(20)] == [[]] * 20
+
+
+def test_episodes_that_never_end_are_said():
+    endless = NOW._replace(step=200_000, shares={},
+                           stats={n: x for n, x in STATS.items() if n != "charts/episodes"})
+    assert looks(endless, 3) == ["no episode has ended in 200,000 steps: --max_episode_steps=1000"
+                                 " truncates them"]
+    assert looks(endless._replace(step=199_999), 3) == looks(NOW._replace(shares={}), 3) == []
+
+
+def test_progress_as_lines_says_a_hint_once(trainer, monkeypatch, capsys):
+    monkeypatch.setattr("fastppo.terminal.progress_lines.REDRAWS", 1e9)
+    monkeypatch.setattr("fastppo.terminal.snapshot.HIGH_KL", -1.0)
+    monkeypatch.setattr("fastppo.terminal.snapshot.measured_peak", None)  # no limit is shown
+    trainer(Constant, progress="lines").learn(320)
+    said = re.findall("hint .*", capsys.readouterr().out)
+    assert len(said) == 1 and said[0].startswith("hint      the KL stays above")
+
+
+# ---- the terminal --------------------------------------------------------------------------------
+
+def view_on(columns=90, **options):
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=columns, height=30, **options)
+    return LiveView(console), out
+
+
+def test_the_view_shows_a_run_and_leaves_its_last_lines(trainer):
+    view, out = view_on()
+    ppo = trainer("CartPole-v1", num_envs=4, num_steps=64)
+    ppo.learn(512, callbacks=view)
+    last = out.getvalue().rpartition("step ")[2]
+    assert "512 / 512" in last and "steps/s" in last and "kl " in last
+    assert "\x1b[2J" not in out.getvalue()  # the screen is not cleared
+    assert out.getvalue().rfind("\x1b[?25h") > out.getvalue().rfind("\x1b[?25l")  # cursor shown
+    assert view.live is None and view.close() is None
+
+
+def test_a_hint_that_is_folded_stands_below_its_beginning(trainer, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    view, out = view_on(60)
+    monkeypatch.setattr(view.hints, "take", lambda now: ["more workers cannot help here " * 2])
+    view(trainer("CartPole-v1"), STATS)
+    assert out.getvalue().splitlines()[1].strip("\x1b[0m3;") == " " * 10 + "help here"
+
+
+def test_a_run_that_fails_ends_the_view(trainer):
+    view, _ = view_on()
+    with pytest.raises(ZeroDivisionError):
+        trainer(Constant).learn(callbacks=[view, lambda *_: 1 / 0])
+    assert view.live is None
+
+
+def test_the_view_changes_no_bit(trainer):
+    plain, watched = trainer(Constant, seed=3), trainer(Constant, seed=3)
+    plain.learn(256)
+    view, _ = view_on()
+    watched.learn(256, callbacks=view)
+    for ours, theirs in zip(plain.policy.parameters(), watched.policy.parameters()):
+        assert ours.equal(theirs)
+
+
+def test_a_part_that_takes_long_is_shown_with_its_seconds_and_a_message_in_its_place(monkeypatch):
+    view, out = view_on()
+    view.clock, view.now = SimpleNamespace(part="update", since=time.monotonic()), NOW
+    assert "   updating\n" in rendered(view) + "\n"
+    view.clock.since -= 12
+    assert "updating 12 s" in rendered(view)
+    view.say("stopping after this iteration")
+    assert "stopping after this iteration" in rendered(view) and "updating" not in rendered(view)
+
+
+def test_the_seconds_are_those_of_the_iteration_that_runs():
+    clock, begins = PartTimer(), []
+    for _ in range(2):
+        with clock("collect"):
+            begins.append(clock.since)
+    assert begins[0] < begins[1] < time.monotonic()
+
+
+def rendered(view):
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(view)
+    return captured.get()
+
+
+def test_before_the_first_iteration_the_view_says_what_is_being_done():
+    view, _ = view_on()
+    assert rendered(view).split() == ["now", "starting"]
+    view.clock = SimpleNamespace(part="collect", since=time.monotonic())
+    assert rendered(view).split() == ["now", "collecting"]
+
+
+def test_no_color_is_honoured(trainer, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    view, out = view_on(color_system="standard")
+    trainer(Constant).learn(64, callbacks=view)
+    assert "steps/s" in out.getvalue()
+    assert not re.search(r"\x1b\[(3[1-7]|9[1-7])m", out.getvalue())
+
+
+@pytest.mark.parametrize("progress, terminal, wanted", [
+    ("live", True, "LiveView"), ("live", False, "ProgressLines"), ("lines", True, "ProgressLines"),
+    ("none", True, None), ("auto", True, None)])
+def test_the_view_is_for_terminals_and_lines_for_everything_else(
+        monkeypatch, progress, terminal, wanted):
+    monkeypatch.setattr(limits, "is_terminal", lambda stream: terminal)
+    found = [type(sink).__name__ for sink in run.progress_sinks(progress)]
+    assert found == [wanted] * bool(wanted)
