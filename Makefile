@@ -25,14 +25,14 @@ OR_SAY := || { echo "  fix: see the lines above; if it is the network: $(FETCHED
     "takes PyTorch from pypi.org" >&2;) exit 1; }
 SANE := build/sanitize
 PAGES := build/pages
-TOUCH_C := $(addprefix tests/,machine workers learners core/test_rollout.py networks/test_recurrent.py \
-    networks/test_normaliser.py networks/test_mlp.py stepping/test_native_vector.py \
+TOUCH_C := $(addprefix tests/,machine workers compiled gpu core/test_rollout.py networks/test_recurrent.py \
+    networks/test_normaliser.py networks/test_mlp.py vector \
     promises/test_interrupts.py)
 # Machines that tests/pretend_machine.py knows, and the tests of what depends on the machine.
 MACHINES := "cores-1 no-bf16 no-terminal" "cores-2 no-compiler" "cores-16 bf16"
-ASK := $(addprefix tests/,build display cli machine/test_arena.py machine/test_installation.py \
-    envs/test_step_time.py envs/test_vector_source.py files/test_system_facts.py \
-    learners/test_shared_minibatches.py networks/test_precision.py workers/test_workers.py)
+ASK := $(addprefix tests/,trainer terminal cli machine/test_arena.py machine/test_installation.py \
+    envs/test_step_time.py vector/test_vector_source.py runs/test_system_facts.py \
+    compiled/test_shared_minibatches.py networks/test_precision.py workers/test_workers.py)
 
 ifeq ($(TORCH),cpu)
   INSTALL := $(PY) -m uv pip install --quiet --python $(PY) --torch-backend=cpu $(WHAT)

@@ -75,8 +75,8 @@ def steps(folder: Path) -> list[Step]:
 
     Those of a first call have 560 seconds together; pip and the build need some before.
     """
-    tests = ["tests/promises/test_devices.py", "tests/learners",
-             "tests/stepping/test_simulator.py", "tests/build"]
+    tests = ["tests/promises/test_devices.py", "tests/compiled", "tests/gpu",
+             "tests/trainer"]
     return [
         Step("machine", 10, ["sh", "-c", "nvidia-smi; ulimit -l; nproc; lscpu"], 80),
         Step("doctor", 40, [*MAIN, "doctor"], 60),

@@ -12,9 +12,9 @@ from typing import Any
 
 from fastppo import __version__
 from fastppo.benchmark import session, table
-from fastppo.benchmark.options import Bench
 from fastppo.benchmark.peers import PEERS
 from fastppo.cli import command_line
+from fastppo.cli.bench import Bench
 from fastppo.errors import ConfigError
 
 SAME = {"preset": "none", "num_envs": 16, "num_steps": 512, "norm_obs": False,

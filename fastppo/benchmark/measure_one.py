@@ -22,7 +22,7 @@ from fastppo.config import default_of
 from fastppo.errors import Error
 from fastppo.gpu.device_actor import MirroredEnvs
 from fastppo.machine import kernels, limits
-from fastppo.machine.secrets import public_config
+from fastppo.machine.child_process import public_config
 from fastppo.ppo import PPO
 from fastppo.terminal.banner import network_text
 from fastppo.update import arithmetic

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, Callable, Sequence
 
 from fastppo.benchmark.measure_one import Measurement
-from fastppo.benchmark.options import Bench
 from fastppo.benchmark.peers import ATARI_TAKES, PEERS
 from fastppo.config import default_of, having
 from fastppo.errors import ConfigError, Error, Set
 from fastppo.machine import kernels, limits
-from fastppo.machine.secrets import THREAD_LIMITS
+from fastppo.machine.child_process import THREAD_LIMITS
 from fastppo.update.coefficients import scheduled_value
 
 Round = dict[tuple[str, int], dict[str, Any]]  # results by part and number of processes
@@ -150,7 +149,7 @@ def without_output(settings: dict[str, Any]) -> dict[str, Any]:
     return {"seed": 1, **settings, "run_dir": None, "logger": "none", "progress": "none"}
 
 
-def run_session(settings: dict[str, Any], options: Bench,
+def run_session(settings: dict[str, Any], options: Any,
                 report_progress: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
     """Measures a PPO with `settings` as `options` say; calls report_progress before each part.
 
@@ -169,7 +168,7 @@ def run_session(settings: dict[str, Any], options: Bench,
                          for part, count in rounds[0]]}
 
 
-def measure_rounds(job: Measurement, options: Bench, report_progress: Callable[[str], None]
+def measure_rounds(job: Measurement, options: Any, report_progress: Callable[[str], None]
                    ) -> list[Round]:
     """The rounds of a session: as many as are asked for, or as fit into SESSION_SECONDS.
 
@@ -191,7 +190,7 @@ def measure_rounds(job: Measurement, options: Bench, report_progress: Callable[[
     return rounds
 
 
-def measure_round(job: Measurement, options: Bench, name: str,
+def measure_round(job: Measurement, options: Any, name: str,
                   report_progress: Callable[[str], None]) -> Round:
     """Measures everything once, in the round `name`."""
     report_progress(f"{name}: the limit")
@@ -211,14 +210,14 @@ def measure_round(job: Measurement, options: Bench, name: str,
     return found
 
 
-def profile_trace(settings: dict[str, Any], options: Bench) -> dict[str, Any]:
+def profile_trace(settings: dict[str, Any], options: Any) -> dict[str, Any]:
     """The trace of some iterations, with the number of workers of the settings."""
     settings = without_output(settings)
     job = Measurement("profile", settings, options.seconds, options.iterations)
     return run_jobs([job])[0]["trace"]
 
 
-def processes(options: Bench, settings: dict[str, Any], facts: dict[str, Any]) -> Sequence[int]:
+def processes(options: Any, settings: dict[str, Any], facts: dict[str, Any]) -> Sequence[int]:
     """The numbers of processes to measure: those chosen, else 1, 2, 4, ..., usable cores.
 
     At most one per environment, as in training.

@@ -4,14 +4,63 @@ import json
 import os
 import sys
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Literal, Sequence
 
-from fastppo.benchmark.options import Bench
 from fastppo.cli import command_line
 from fastppo.cli.interrupts import Interrupts, Stop
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, Omit, Set
 from fastppo.machine.stderr import status_while
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Measure environment, acting, update and the whole loop on this machine, and their limits.
+
+      {0} bench --env_name=my_module:MyEnv --num_envs=16
+
+    Takes every setting of training, too: the trainer with these settings is measured.
+    """
+
+    rounds: int | None = None
+    """Times everything is measured, in turns; shown are medians and the spread; none: 3, or fewer
+    where these take more than two minutes"""
+    seconds: float = 1.0
+    """Length of one measurement after its warm-up, s; at least one iteration"""
+    iterations: int | None = None
+    """Iterations of one measurement after its warm-up; none: as many as fit into --seconds"""
+    processes: tuple[int, ...] | None = None
+    """Numbers of worker processes to measure; 0: the main process alone. At most one per
+    environment; none: 1, 2, 4, ..., usable cores"""
+    against: tuple[Literal["sb3", "rl_games", "sample_factory", "envpool"], ...] | None = None
+    """Other systems to measure in turns with fastppo, on the same environment and sizes; settings
+    that a system lacks are an error before anything is measured"""
+    against_python: tuple[str, ...] | None = None
+    """The Python of a system in a virtual environment of its own:
+    rl_games=path/to/bin/python,sample_factory=..."""
+    json: str | None = None
+    """File for all measurements, as JSON; - prints JSON instead of the table"""
+    profile: str | None = None
+    """File for a trace of some iterations, one track per process, for ui.perfetto.dev"""
+
+    def __post_init__(self):
+        for name in ("rounds", "seconds", "iterations"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} is {value}, but must be above 0", Omit(name))
+        if self.processes is not None and (not self.processes or min(self.processes) < 0):
+            raise ConfigError("processes must be whole numbers, 0 or more", Set(processes=(1, 2)))
+        for text in self.against_python or ():
+            if text.partition("=")[0] not in (self.against or ()) or "=" not in text:
+                raise ConfigError(f'against_python has "{text}", but must be NAME=PYTHON, with the'
+                                  " name of a system in against")
+
+    @property
+    def peers(self) -> dict[str, str | None]:
+        """The Python of every system to measure against, by its name; None: this one."""
+        pythons = dict(text.split("=", 1) for text in self.against_python or ())
+        return {name: pythons.get(name) for name in self.against or ()}
 
 
 def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:

@@ -9,12 +9,34 @@ from typing import Any, Sequence
 from fastppo.cli.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import format_value
-from fastppo.evaluation.policy_options import PolicyOptions, check_episodes
-from fastppo.machine.secrets import without_secrets
+from fastppo.machine.child_process import without_secrets
 from fastppo.machine.stderr import episode_status, status_while
 from fastppo.runs.folder import check_file, policy_at
 from fastppo.settings.known_names import BEST_FILE
-from fastppo.settings.values import return_text
+from fastppo.settings.values import check_episodes, return_text
+
+
+@dataclass(frozen=True)
+class PolicyOptions:
+    """Which policy is played, in which environment."""
+
+    OPERANDS = "MODEL|RUN"
+    best: bool = False
+    """Of a run's folder take best.safetensors, the best policy of the evaluations while training,
+    not model.safetensors, the last one"""
+    model: str | None = None
+    """Class of the network in the file, as `module:Class`, if it is a network of your own"""
+    env_name: str | None = None
+    """Environment, an id or `module:callable`; none: the one in the file if that is an id of
+    Gymnasium's, because code that a file names is never imported"""
+    env_kwargs: dict[str, Any] | None = None
+    """Arguments of the environment; none: those in the file, if they are numbers"""
+    max_episode_steps: int | None = None
+    """Steps after which an episode ends; none: as in training"""
+    seed: int | None = None
+    """Seed of the episodes; none: that of the run, so they are those of its last evaluation"""
+    stochastic: bool = False
+    """Sample the actions, as in training, instead of taking the likeliest ones"""
 
 
 @dataclass(frozen=True)

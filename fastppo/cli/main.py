@@ -15,7 +15,7 @@ from fastppo import __version__
 from fastppo.cli.command_line import VERBS
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.errors import USAGE_ERRORS, ConfigError, Error, RankError, path_errors, program
-from fastppo.machine import limits, secrets
+from fastppo.machine import child_process, limits
 from fastppo.machine.stderr import note, printed_warnings, show_status
 from fastppo.settings.values import closest
 
@@ -85,8 +85,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
     # Before torch is imported: its threads must not spin where other programs need the cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    secrets.FOLDERS[:] = [os.getcwd()]
-    secrets.leave_folder(os.getcwd(), str(Path(__file__).parents[2]), sys.path)
+    child_process.FOLDERS[:] = [os.getcwd()]
+    child_process.leave_folder(os.getcwd(), str(Path(__file__).parents[2]), sys.path)
     words = sys.argv[1:] if argv is None else argv
     debug = DEBUG in words  # an error is then printed with its traceback
     if sys.stderr is not None and not faulthandler.is_enabled():
@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def reported_elsewhere(error: Error, interrupts: Interrupts) -> bool:
     """True if another process of torchrun's says why the run has failed.
 
-    The end of another one is told some seconds later than its own error would be. What was typed
+    The end of another one is reported some seconds later than its own error. What was typed
     is the same for all: a further process waits as long for torchrun, which ends it when rank 0
     has failed.
     """

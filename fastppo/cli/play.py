@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Literal, Sequence
 
 from fastppo.cli.command_line import words_and_options
-from fastppo.cli.eval import loaded, policy_file
+from fastppo.cli.eval import PolicyOptions, loaded, policy_file
 from fastppo.cli.interrupts import Interrupts, Stop, write_line
 from fastppo.errors import ConfigError, Omit
-from fastppo.evaluation.policy_options import PolicyOptions, check_episodes
 from fastppo.machine import limits
 from fastppo.machine.file_access import free_path
 from fastppo.machine.stderr import StatusLine, show_status
-from fastppo.settings.values import return_text
+from fastppo.settings.values import check_episodes, return_text
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Iterator, NamedTuple, Sequence
 from fastppo.cli.command_line import Train, flag_of_each_word
 from fastppo.config import Config
 from fastppo.errors import ConfigError, Error, Omit, Set, program
+from fastppo.machine.child_process import without_secrets
 from fastppo.machine.file_access import (
     CONTROL_CHARACTERS,
     free_path,
@@ -25,7 +26,6 @@ from fastppo.machine.file_access import (
     write_error,
 )
 from fastppo.machine.installation import check_loggers
-from fastppo.machine.secrets import without_secrets
 from fastppo.runs.facts import system_facts
 from fastppo.runs.folder import FolderLock, check_file, checkpoint_files, checkpoints_in, policy_at
 from fastppo.runs.tensor_file import write_file

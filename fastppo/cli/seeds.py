@@ -15,7 +15,7 @@ from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.cli.run_folder import check_empty, choose_run, run_folder
 from fastppo.errors import ConfigError, Omit, program
 from fastppo.machine import limits
-from fastppo.machine.child_command import start_command, stop_command
+from fastppo.machine.child_process import start_command, stop_command
 from fastppo.machine.stderr import StatusLine, note
 from fastppo.settings.known_names import (
     GLOBAL_STEP,
@@ -105,7 +105,7 @@ def parse_seeds(text: str) -> list[int]:
 
 def settings_of_each(request: Request, cores: int) -> list[str]:
     """The settings that each seed's command has for its share of the cores, unless given."""
-    from fastppo.workers.count import can_start_workers, needs_workers
+    from fastppo.trainer.rules import can_start_workers, needs_workers
     flags, given = ["--progress=lines"], request.given  # into its output.txt
     if "num_workers" not in given and request.config.vec in ("auto", "workers"):
         some = can_start_workers() and (cores > 1 or needs_workers(request.config))

@@ -20,8 +20,8 @@ from fastppo.cli.run_folder import choose_run, link_latest, run_folder
 from fastppo.cli.seeds import train_seeds
 from fastppo.errors import flag, program
 from fastppo.machine import limits
+from fastppo.machine.child_process import without_secrets
 from fastppo.machine.file_access import read_json, write_bytes
-from fastppo.machine.secrets import without_secrets
 from fastppo.machine.stderr import note, show_status, status_while
 from fastppo.runs.folder import checkpoints_in
 from fastppo.settings.known_names import ASIDE, MEAN_RETURN, MODEL_FILE, SUMMARY_FILE
@@ -40,7 +40,7 @@ def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
 
 
 def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts) -> None:
-    """Does what the `request` asks for, which `argv` are the words of."""
+    """Trains as requested; `argv` is the command line."""
     further = limits.rank_of_process() > 0
     if request.options.show_config and not further:
         choose_run(request.options, request.config, 0)  # for its errors

@@ -147,7 +147,7 @@ class AtariVector(gym.vector.VectorWrapper):
     With `lives` the end of a life ends an episode. The next step then begins the next one, in the
     same game, with `action` (FIRE or a no-op) in place of the action given; the frames that are
     stacked go on. Infos of `env` have the number of "lives" of each game. A game that its time
-    limit ends in the step that begins a life is not told of.
+    limit ends in the step that begins a life is not reported.
     """
 
     def __init__(self, env: gym.vector.VectorEnv, lives: bool, action: int):

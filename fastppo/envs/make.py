@@ -28,7 +28,7 @@ from fastppo.errors import (
     program,
     user_code,
 )
-from fastppo.machine.secrets import add_folders, without_secrets
+from fastppo.machine.child_process import add_folders, without_secrets
 from fastppo.settings.presets import full_game_id
 
 log = logging.getLogger("fastppo")

@@ -9,12 +9,11 @@ import numpy as np
 from fastppo.envs.make import Factory
 from fastppo.envs.wrappers import step_limit
 from fastppo.errors import EnvError, Set
-from fastppo.evaluation.policy_options import check_episodes
 from fastppo.machine import kernels
 from fastppo.machine.kernels import ActionNoise, Purpose
 from fastppo.networks.torch_state import isolated_rng, preserved_buffers
 from fastppo.policy import Policy
-from fastppo.settings.values import return_text
+from fastppo.settings.values import check_episodes, return_text
 from fastppo.stepping.environments import Environments, RunningEpisode
 
 MAX_ENVS = 16  # played side by side

@@ -11,7 +11,7 @@ from PIL import Image, ImageSequence
 
 from fastppo.config import Config
 from fastppo.loggers.background import BackgroundSink
-from fastppo.machine.secrets import public_config
+from fastppo.machine.child_process import public_config
 from fastppo.settings.known_names import GLOBAL_STEP
 from fastppo.trainer.metrics import Histogram
 

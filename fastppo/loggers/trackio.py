@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fastppo.config import Config
 from fastppo.loggers.background import BackgroundSink, MediaTracker
-from fastppo.machine.secrets import public_config
+from fastppo.machine.child_process import public_config
 
 
 class TrackioSink(BackgroundSink):

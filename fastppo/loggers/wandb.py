@@ -7,7 +7,7 @@ from typing import Any
 
 from fastppo.config import Config
 from fastppo.loggers.background import BackgroundSink, MediaTracker
-from fastppo.machine.secrets import public_config
+from fastppo.machine.child_process import public_config
 from fastppo.machine.stderr import error_line, note
 
 

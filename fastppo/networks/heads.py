@@ -281,8 +281,8 @@ class GSDE(Normal):
     """Generalised state-dependent exploration: noise that is a linear function of the features.
 
     Parameters [b a + f] are means and the network's last features; act = mean + features @ E, with
-    E [f a] normal of the trained std exp(log_std), the same for `noise_steps` steps. The gradient of the
-    std does not reach the features.
+    E [f a] normal of the trained std exp(log_std), the same for `noise_steps` steps. The gradient
+    of the std does not reach the features.
     Source: Raffin 2021, arXiv:2005.05719.
     """
 

@@ -1,4 +1,1 @@
-"""Tables, curves and comparisons of runs that have ended.
-
-A chapter: imported by the command.
-"""
+"""Tables, curves and comparisons of runs that have ended."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fastppo.collect import Progress
 from fastppo.errors import CheckpointError, Set, truncate_text
-from fastppo.machine.secrets import public_config
+from fastppo.machine.child_process import public_config
 from fastppo.machine.stderr import note
 from fastppo.policy import Policy
 from fastppo.runs.facts import fingerprint

@@ -13,8 +13,8 @@ from fastppo.config import Config, default_of
 from fastppo.envs.families import is_registered
 from fastppo.envs.make import WRAPPING, Factory
 from fastppo.errors import CheckpointError, FaultPlace, Set, program, truncate_text
+from fastppo.machine.child_process import public_config
 from fastppo.machine.file_access import CONTROL_CHARACTERS
-from fastppo.machine.secrets import public_config
 from fastppo.runs.facts import fingerprint
 from fastppo.runs.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
 from fastppo.spaces.observations import ObservationLayout

@@ -15,7 +15,7 @@ from fastppo import __version__
 from fastppo.envs.families import FAMILIES_KNOWN, is_installed
 from fastppo.machine import installation, kernels, limits
 from fastppo.machine.installation import needed_packages, tilde
-from fastppo.workers.count import can_start_workers
+from fastppo.trainer.rules import can_start_workers
 
 
 def fingerprint(torch_threads: int) -> dict[str, str | int]:

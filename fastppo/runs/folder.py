@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fastppo.config import Config
 from fastppo.errors import ConfigError, PathError, Set, path_errors
+from fastppo.machine.child_process import public_config
 from fastppo.machine.file_access import open_regular, write_bytes, write_error
-from fastppo.machine.secrets import public_config
 from fastppo.settings.known_names import CONFIG_FILE, MODEL_FILE
 
 CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)\.safetensors")  # with the step

@@ -13,7 +13,7 @@ from torch import Tensor
 from fastppo.config import MODELS, Config, having
 from fastppo.envs.make import import_callable
 from fastppo.errors import CheckpointError, ModelError, Omit, PathError, Set, truncate_text
-from fastppo.machine.secrets import public_config
+from fastppo.machine.child_process import public_config
 from fastppo.networks.torch_state import default_torch
 from fastppo.policy import Policy
 from fastppo.runs.facts import fingerprint

@@ -5,12 +5,14 @@ import math
 import re
 from dataclasses import Field
 from decimal import Decimal
+from numbers import Integral
 from typing import Any, Callable, Iterable, Literal, NamedTuple, get_args, get_origin
 
-# The sink of each logger in outputs/, by the package that metrics are sent to; it is made from
+from fastppo.errors import ConfigError, Set
+
+# The sink of each logger in loggers/, by the package that metrics are sent to; it is made from
 # (Config, the run's folder, the step of a resumed run).
-LOGGERS = {"tensorboard": "tensorboard_sink.TensorBoardSink",
-           "trackio": "trackio_sink.TrackioSink", "wandb": "wandb_sink.WandbSink"}
+LOGGERS = {"tensorboard": "TensorBoardSink", "trackio": "TrackioSink", "wandb": "WandbSink"}
 POWERS = {"k": 3, "m": 6, "g": 9}
 SWITCHES = {"true": True, "yes": True, "on": True, "1": True,
             "false": False, "no": False, "off": False, "0": False}
@@ -222,3 +224,10 @@ def rule_of(one: Field) -> Rule:
     own = one_of(get_args(one.type)) if get_origin(one.type) is Literal else ANYTHING
     by_type = (rule for kind, rule in BY_TYPE.items() if one.type in (kind, kind | None))
     return one.metadata.get("rule") or next(by_type, own)
+
+
+def check_episodes(episodes: Any) -> None:
+    """Raises ConfigError unless `episodes` is a whole number, 1 or more."""
+    if not isinstance(episodes, Integral) or isinstance(episodes, bool) or episodes < 1:
+        raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
+                          Set(episodes=100))

@@ -19,7 +19,8 @@ def torch_dtype(dtype: np.dtype) -> torch.dtype:
     return torch.from_numpy(np.zeros(0, np.dtype(dtype).newbyteorder("="))).dtype
 
 
-def tensor_to_env(space: Space, bounds_map: str, device: torch.device | str = "cpu") -> TensorFunction:
+def tensor_to_env(space: Space, bounds_map: str, device: torch.device | str = "cpu"
+                  ) -> TensorFunction:
     """The function from stored actions [b ...] of a space without parts to the environment's."""
     dtype, size, placing = torch_dtype(space.dtype), math.prod(space.shape), BOUNDS_MAPS[bounds_map]
     if isinstance(space, CHOICES):

@@ -9,7 +9,7 @@ from typing import Any
 from fastppo import __version__
 from fastppo.config import MODELS
 from fastppo.errors import format_value
-from fastppo.machine.secrets import without_secrets
+from fastppo.machine.child_process import without_secrets
 
 INDENT, WIDEST_LINE = 10, 120
 NO_EXTENSION = ("kernels   numba: no compiled extension, so one process only and slower; to get it:"

@@ -172,7 +172,7 @@ def speed_limit(ppo, flops_per_step: float, cores: int) -> float | None:
     """Steps per second if all cores only stepped environments and multiplied matrices.
 
     The time of the environments is that of the last rollout. None where the learner is not on the
-    CPU, or no process has told its times.
+    CPU, or no process has reported its times.
     """
     times = ppo.arena["times"]
     acting, begun, ended = times[:-1][np.isfinite(times[:-1, 0])].T

@@ -15,7 +15,7 @@ from fastppo.envs.families import check_registered, is_registered
 from fastppo.envs.make import make_factory
 from fastppo.envs.source import EnvSource, check_agreement, settings_decided_by
 from fastppo.errors import ConfigError, Omit, Set
-from fastppo.machine.secrets import without_secrets
+from fastppo.machine.child_process import without_secrets
 from fastppo.settings.presets import is_preset_file, preset_of
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.trainer.rules import check_settings

@@ -17,8 +17,14 @@ from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError, Omit, Set
 from fastppo.machine import limits
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
-from fastppo.trainer.rules import is_user_model, largest_image, models_for, normalises_rewards
-from fastppo.workers.count import worker_count, workers_are_faster
+from fastppo.trainer.rules import (
+    is_user_model,
+    largest_image,
+    models_for,
+    normalises_rewards,
+    worker_count,
+    workers_are_faster,
+)
 
 log = logging.getLogger("fastppo")
 

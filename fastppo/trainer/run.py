@@ -142,9 +142,8 @@ def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> li
                   EpisodeSink(folder / EPISODES_FILE, step, lock.hold)]
         last = [Checkpointer(folder, config.checkpoint_interval, lock, step)]
     for name in config.logger or ():
-        module, kind = LOGGERS[name].split(".")
-        sinks.append(getattr(import_module(f"fastppo.outputs.{module}"), kind)(
-            config, folder, step))
+        sink = getattr(import_module(f"fastppo.loggers.{name}"), LOGGERS[name])
+        sinks.append(sink(config, folder, step))
     return [*sinks, *progress_sinks(config.progress), *last]
 
 

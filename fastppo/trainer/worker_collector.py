@@ -47,7 +47,7 @@ def start_workers(collector: Collector, source: EnvSource, learner: Learner,
     restarts = WorkerRestarts(team, rules.cuts) if config.on_worker_failure == "restart" else None
     collector.vec = WorkerVecEnv(team, config.num_steps, central, restarts)
     if ranks.size > 1:
-        from fastppo.ranks.envs import RankEnvs
+        from fastppo.ranks.ranks import RankEnvs
         collector.vec = RankEnvs(collector.vec, arena, ranks)
     if helper:
         learner.shared = SharedMinibatches(team, arena, collector.rollout)

@@ -19,10 +19,10 @@ from fastppo.envs.source import EnvSource, check_agreement
 from fastppo.errors import ConfigError, EnvError, InputError
 from fastppo.machine.arena import Arena
 from fastppo.spaces.leaves import build_structure, leaves
+from fastppo.trainer.rules import worker_count, workers_are_faster
 from fastppo.vector import stepper
 from fastppo.vector.native_vector import parse_autoreset_mode
 from fastppo.vector.stepper import LocalBackend, StepInfos, VectorSpec, WorkerBackend, messages_spec
-from fastppo.workers.count import worker_count, workers_are_faster
 from fastppo.workers.protocol import worker_slices
 
 

@@ -15,11 +15,10 @@ from fastppo.envs.make import EnvFactory
 from fastppo.errors import ConfigError
 from fastppo.evaluation.evaluate import EvaluationEnvs, evaluation_envs
 from fastppo.evaluation.factories import FRAMES, with_render_mode
-from fastppo.evaluation.policy_options import check_episodes
 from fastppo.machine import limits
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
-from fastppo.settings.values import return_text
+from fastppo.settings.values import check_episodes, return_text
 from fastppo.video.network_view import BACKGROUND, MUTED, TEXT, Panel, fitted, network_view
 
 

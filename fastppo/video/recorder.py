@@ -1,7 +1,7 @@
 """Videos while training: a sink that records an episode at an interval.
 
 It does not change a bit of training: it has its own environment and seeds, and only reads the
-policy. The others are told of a video by on_video, see callbacks.py.
+policy. The others learn of a video by on_video, see callbacks.py.
 """
 
 import os
@@ -39,7 +39,7 @@ class VideoRecorder:
         self.failed = False
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
-        """Records, if it is due; tells the other sinks and callbacks, and updates time/... ."""
+        """Records, if it is due; calls on_video of the other sinks and callbacks, and updates time/... ."""
         if not crosses(self.interval, ppo.progress.begin, ppo.step):
             return
         with ppo.clock(VIDEO):

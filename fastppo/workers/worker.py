@@ -143,7 +143,7 @@ def helper_count(workers: int) -> int:
 
 
 class UpdateHelper:
-    """A helper's side: shards of whatever minibatch is on offer.
+    """The worker's side of the shared update: claims shards of the current minibatch.
 
     Meanwhile the cell of `worker` says UPDATING in place of an environment's step.
     """
@@ -192,7 +192,7 @@ class WorkerVecEnv:
         self._warned = False
 
     def warmup(self, steps: int) -> None:
-        """Does what Serial.warmup does."""
+        """See Serial.warmup."""
         self.team.run(WARMUP, steps)
 
     def begin(self, resumed: ResumedEpisodes | None = None) -> list[int]:
@@ -211,7 +211,7 @@ class WorkerVecEnv:
         return restarted
 
     def rollout(self, iteration: int) -> None:
-        """Does what Serial.rollout does."""
+        """See Serial.rollout."""
         if self.central:
             self.team.post(ROLLOUT, iteration)
             self.central.start(iteration)

@@ -15,7 +15,7 @@ from typing import IO, Sequence
 
 from fastppo.errors import ConfigError, Set
 from fastppo.machine.arena import above_stdio, anonymous_file
-from fastppo.machine.secrets import import_path, worker_environment
+from fastppo.machine.child_process import import_path, worker_environment
 from fastppo.workers.protocol import Mailbox
 
 BOOTSTRAP = Path(__file__).with_name("bootstrap.py")

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from fastppo.benchmark import limit, measure_one, peers, session, table
-from fastppo.benchmark.options import Bench
 from fastppo.cli import command_line, main
+from fastppo.cli.bench import Bench
 from fastppo.errors import ConfigError, EnvError, Omit, Set
 from fastppo.gpu.device_actor import ObservationMirror
 from fastppo.machine import limits

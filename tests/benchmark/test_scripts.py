@@ -12,8 +12,8 @@ import torch
 from optional_packages import NEEDS_BOX2D
 from source_tree import ROOT
 
-from fastppo.benchmark.options import Bench
 from fastppo.cli import command_line
+from fastppo.cli.bench import Bench
 from fastppo.machine import kernels
 
 pytestmark = pytest.mark.skipif(not kernels.COMPILED, reason="they measure the compiled extension")

@@ -31,7 +31,7 @@ from fastppo.errors import CheckpointError, ConfigError, EnvError, fix_text, for
 from fastppo.evaluation import evaluate
 from fastppo.learner import Learner
 from fastppo.loggers import background
-from fastppo.machine import kernels, secrets
+from fastppo.machine import child_process, kernels
 from fastppo.runs import tensor_file
 from fastppo.runs.crash_bundle import BUNDLE_FORMAT
 from fastppo.settings.known_names import name_fix
@@ -499,17 +499,17 @@ def test_the_version_is_printed(command):
 
 def test_the_working_directory_is_before_installed_packages_and_after_pythons_own(monkeypatch):
     path = ["/clone", "/usr/lib/python3.11", "/venv/lib/python3.11/site-packages", "/other"]
-    monkeypatch.setattr(secrets, "FOLDERS", ["/here"])
+    monkeypatch.setattr(child_process, "FOLDERS", ["/here"])
     for _ in range(2):
-        secrets.add_folders(path)
+        child_process.add_folders(path)
         assert path[2] == "/here" and len(path) == 5
 
 
 def test_the_folder_of_python_m_is_left_unless_the_package_is_there():
     for path, left in ((["", "/lib"], ["/lib"]), (["/here", "/lib"], ["/lib"]), (["/bin"],) * 2):
-        secrets.leave_folder("/here", "/clone", path)
+        child_process.leave_folder("/here", "/clone", path)
         assert path == left
-    secrets.leave_folder("/here", "/here", path := ["/here"])
+    child_process.leave_folder("/here", "/here", path := ["/here"])
     assert path == ["/here"]
 
 

@@ -16,7 +16,7 @@ from run_folders import RETURN, write_run
 from fastppo.cli import command_line, interrupts, seeds
 from fastppo.cli.run_folder import new_folder
 from fastppo.errors import ConfigError
-from fastppo.machine import child_command, kernels
+from fastppo.machine import child_process, kernels
 from fastppo.reports.run_table import last_row, read_table
 
 MAIN = Path(__file__).parents[2] / "main.py"
@@ -273,14 +273,14 @@ def test_the_output_of_a_process_is_not_added_to_what_a_link_names(tmp_path):
     (outside := tmp_path / "outside").write_text("mine")
     (tmp_path / "output.txt").symlink_to(outside)
     with pytest.raises(ConfigError):
-        child_command.start_command(["--version"], tmp_path / "output.txt")
+        child_process.start_command(["--version"], tmp_path / "output.txt")
     assert outside.read_text() == "mine"
 
 
 def test_a_process_that_cannot_be_started_is_an_error(command, monkeypatch):
     def broken(*_, **__):
         raise OSError(11, "Resource temporarily unavailable")
-    monkeypatch.setattr(child_command.subprocess, "Popen", broken)
+    monkeypatch.setattr(child_process.subprocess, "Popen", broken)
     code, _, err = command(*CARTPOLE, "--seeds=1,2")
     assert code == 2 and "cannot start a process: Resource temporarily unavailable" in err
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fastppo import Config
-from fastppo.benchmark.options import Bench
 from fastppo.cli import command_line
+from fastppo.cli.bench import Bench
 from fastppo.cli.command_line import Train
 from fastppo.config import having, setting
 from fastppo.errors import ConfigError, EnvError, Install, Omit, Set, fix_text, format_value

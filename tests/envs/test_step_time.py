@@ -17,7 +17,7 @@ from fastppo.errors import ConfigError, Error
 from fastppo.machine import limits
 from fastppo.settings.presets import PRESETS
 from fastppo.trainer.given_settings import config_for
-from fastppo.workers.count import workers_are_faster
+from fastppo.trainer.rules import workers_are_faster
 
 LOCAL = Config(acting="local", num_envs=64, num_steps=64, total_steps=400_000)
 CENTRAL = LOCAL.replace(acting="central")
@@ -65,9 +65,9 @@ def test_workers_pay_where_they_save_more_than_they_cost():
     assert workers_are_faster(40e-6, LOCAL, 2)
     assert workers_are_faster(40e-6, CENTRAL.replace(num_envs=256), 2)
     assert workers_are_faster(math.inf, LOCAL, 2)
-    assert not workers_are_faster(40e-6, LOCAL.replace(total_steps=4096), 2)  # over before they are up
+    assert not workers_are_faster(40e-6, LOCAL.replace(total_steps=4096), 2)  # too short
     assert workers_are_faster(40e-6, LOCAL.replace(total_steps=4096 * 100), 2)
-    assert not workers_are_faster(1e-6, CENTRAL, 2)  # they would hand over for longer than they step
+    assert not workers_are_faster(1e-6, CENTRAL, 2)  # handing over takes longer
     assert workers_are_faster(1e-6, LOCAL.replace(total_steps=4_000_000), 2)
 
 

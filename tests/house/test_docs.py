@@ -17,7 +17,6 @@ from gymnasium.spaces import Box, Discrete
 from source_tree import CORE, PACKAGE, ROOT, code_lines
 
 from fastppo import Config
-from fastppo.benchmark.options import Bench
 from fastppo.cli import (
     command_line,
     compare,
@@ -31,6 +30,7 @@ from fastppo.cli import (
     replay,
     reproduce,
 )
+from fastppo.cli.bench import Bench
 from fastppo.machine.arena import Arena
 from fastppo.settings.known_names import FOREIGN_NAMES
 from fastppo.trainer.policy_and_learner import build_policy
@@ -55,11 +55,11 @@ def test_every_link_between_pages_leads_somewhere(path):
         assert (path.parent / link).exists(), link
 
 
-def test_every_room_of_the_package_is_in_the_table_of_rooms():
-    table = ARCHITECTURE.partition("## Rooms")[2].partition("\n## ")[0]
+def test_every_package_is_in_the_table_of_packages():
+    table = ARCHITECTURE.partition("## Packages")[2].partition("\n## ")[0]
     named = re.findall(r"\]\(\.\./fastppo/(\w+)/?\)", table)
-    rooms = {path.parent.name for path in PACKAGE} - {"fastppo"}
-    assert sorted(named) == sorted(rooms)  # each once
+    packages = {path.parent.name for path in PACKAGE} - {"fastppo"}
+    assert sorted(named) == sorted(packages)  # each once
 
 
 # The options of each verb without settings.

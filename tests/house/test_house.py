@@ -24,9 +24,8 @@ ROWS = """
     benchmark
     reports
     ppo
-    trainer ranks gpu vector runs loggers video terminal
+    trainer compiled ranks gpu vector runs loggers video terminal
     evaluation
-    compiled
     learner
     workers
     update

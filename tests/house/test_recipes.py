@@ -14,7 +14,7 @@ from test_build import built
 
 # Every file that a recipe changes; NAME stands for what is added.
 CONFIG, LEARNER = "fastppo/config.py", "fastppo/learner.py"
-SINK, LOGGERS = "fastppo/outputs/NAME_sink.py", "fastppo/settings/values.py"
+SINK, LOGGERS = "fastppo/loggers/NAME.py", "fastppo/settings/values.py"
 NETWORKS, HEADS = "fastppo/networks/encoders.py", "fastppo/networks/heads.py"
 FAMILIES = "fastppo/envs/families.py"
 CHARTS, LOSSES = "fastppo/trainer/metrics.py", "fastppo/update/statistics.py"
@@ -51,8 +51,8 @@ RECIPES = {
     """Factor on the loss [this test]"""
     num_microbatches: int = 1
 '''),),
-        LEARNER: (("        return total_loss(fresh, batch, coefs)\n", '''\
-        loss, parts = total_loss(fresh, batch, coefs)
+        LEARNER: (("        return total_loss(output, batch, coefs)\n", '''\
+        loss, parts = total_loss(output, batch, coefs)
         return self.config.loss_scale * loss, parts
 '''),)}, """
 norms = [trained("CartPole-v1", loss_scale=x)[0]["losses/grad_norm"] for x in (1.0, 2.0)]
@@ -83,7 +83,7 @@ class NulltrackSink:
         """Ends the list."""
         nulltrack.rows.append(None)
 ''',
-        LOGGERS: (("LOGGERS = {", 'LOGGERS = {"nulltrack": "nulltrack_sink.NulltrackSink",\n    '),)
+        LOGGERS: (("LOGGERS = {", 'LOGGERS = {"nulltrack": "NulltrackSink",\n    '),)
     }, """
 trained("CartPole-v1", logger="nulltrack")
 import nulltrack

@@ -6,7 +6,6 @@ import sys
 import time
 
 from fastppo.machine import limits
-from fastppo.machine import stderr as stderr_module
 from fastppo.machine.stderr import note, printed_warnings
 
 

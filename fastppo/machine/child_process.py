@@ -1,18 +1,23 @@
-"""The environment variables of child processes, and where modules are imported from.
+"""Child processes: their environment variables, where modules are imported from, how they end.
 
 A command has the working directory on sys.path only from the moment on at which it imports a
 module that was typed. Until then a file beside a run that somebody else has made is never taken
 for an installed package.
 """
 
+import contextlib
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Sequence
 
 from fastppo.config import Config
+from fastppo.errors import ConfigError
+from fastppo.machine.file_access import open_regular
 
 # Whole words between other characters: GH_TOKEN and API_KEY, but not KEYMAP or MJKEY.
 SECRET = re.compile(r"(?<![A-Z])(API|ACCESS|AUTH|PRIVATE|SECRET)*(KEY|TOKEN|SECRET|CREDENTIAL)S?"
@@ -87,3 +92,44 @@ def public_config(config: Config) -> dict[str, Any]:
     """A Config as plain JSON values; what may be a password in env_kwargs becomes ***."""
     plain = json.loads(json.dumps(vars(config), default=repr))
     return plain | {"env_kwargs": without_secrets(plain["env_kwargs"])}
+
+
+# It runs in a fresh interpreter. Its stdin becomes the lifeline.
+CHILD = """\
+import json, os, sys
+sys.path[:], sys.argv[:] = json.loads(sys.argv[1])
+lifeline = os.dup(0)
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+from fastppo.workers.bootstrap import die_with_parent
+die_with_parent(lifeline)
+from fastppo.cli.main import main
+main()
+"""
+END_SECONDS = 10.0  # that a command which is stopped has for its end
+
+
+def start_command(argv: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
+    """Starts the command with the words `argv`, whose output is added to the end of a file.
+
+    It has a process group of its own, so that Ctrl-C in a terminal does not reach it. The lifeline
+    is a pipe without data: it closes when this process ends, however it does, and then Linux kills
+    the child. Raises ConfigError if it cannot be started.
+    """
+    job = json.dumps([import_path(), [str(sys.argv[0]), *argv]])
+    try:
+        with open(output, "ab", opener=open_regular) as file:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-c", CHILD, job], process_group=0, stdin=subprocess.PIPE,
+                stdout=file, stderr=subprocess.STDOUT)
+    except OSError as error:
+        raise ConfigError(f"cannot start a process: {error.strerror}", "use fewer processes"
+                          ) from error
+
+
+def stop_command(process: subprocess.Popen[bytes]) -> None:
+    """Stops a process, by SIGKILL if SIGTERM does not; a second call does nothing."""
+    process.send_signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(END_SECONDS)
+    process.kill()
+    process.communicate()  # closes the lifeline
