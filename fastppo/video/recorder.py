@@ -39,7 +39,7 @@ class VideoRecorder:
         self.failed = False
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
-        """Records, if it is due; calls on_video of the other sinks and callbacks, and updates time/... ."""
+        """Records, if it is due; then calls on_video of the others, and updates time/... ."""
         if not crosses(self.interval, ppo.progress.begin, ppo.step):
             return
         with ppo.clock(VIDEO):
