@@ -211,7 +211,7 @@ def preprocess_atari(env: gym.Env, limit: int | None, games: AtariOptions) -> gy
                           " which have frames and Discrete actions; but"
                           f" {type(env.unwrapped).__name__} has observations of the space"
                           f" {' and actions of the space '.join(map(brief_text, spaces))}",
-                          "give such a game, or preprocessing=none")
+                          ("give such a game", Set(preprocessing="none")))
     if not getattr(env.unwrapped, "preprocessed", False):
         height, width = games.size
         env = AtariPreprocessing(env, games.noops if has_noop(env) else 0, games.skip,
