@@ -707,7 +707,7 @@ def answer_after_interrupt(env):
 
 def test_an_interrupt_anywhere_in_a_step_in_workers_takes_no_silent_step(vec):
     env, files = vec(partial(Script, 10**6), num_envs=2, num_workers=2), (
-        "workers/make_vec workers/vector_messages workers/team")
+        "vector/make_vec vector/stepper workers/team")
     lines, first = inspect.getsourcelines(type(env).step_wait)
     last, taken, resets = f"make_vec.py:{first + len(lines) - 1}", 0, 0
     env.reset()
