@@ -11,11 +11,11 @@ import shlex
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Iterator, NamedTuple, Sequence
+from typing import Any, Iterator, NamedTuple, Sequence
 
 from fastppo.cli.command_line import Train, flag_of_each_word
 from fastppo.config import Config
-from fastppo.errors import ConfigError, Error, Omit, Set, program
+from fastppo.errors import ConfigError, Error, Omit, Set, format_value, program
 from fastppo.machine.child_process import without_secrets
 from fastppo.machine.file_access import (
     CONTROL_CHARACTERS,
@@ -35,39 +35,28 @@ from fastppo.settings.known_names import COMMAND_FILE, SYSTEM_FILE
 log = logging.getLogger("fastppo")
 
 
-def write_start_files(folder: Path, argv: Sequence[str], torch_threads: int) -> None:
+def write_start_files(folder: Path, argv: Sequence[str], config: Config) -> None:
     """Adds the command to command.txt, and writes the facts on the machine to system.json.
 
-    A warning says if one cannot be written.
+    The command has the words `argv`, as they are typed in a shell. A warning says if a file cannot
+    be written.
     """
     try:
-        append_command(folder / COMMAND_FILE, argv)
-        facts = json.dumps(system_facts(torch_threads), indent=1)
+        with open(folder / COMMAND_FILE, "a", encoding="utf-8", errors="surrogateescape",
+                  opener=open_regular) as file:
+            file.write(f"{program()} {shlex.join(public_words(argv, config.env_kwargs))}\n")
+        facts = json.dumps(system_facts(config.torch_threads), indent=1)
         write_file(folder / SYSTEM_FILE, f"{facts}\n".encode())
     except Exception as error:  # whatever it is, a run does not end for it
         reason = getattr(error, "strerror", None) or getattr(error, "what", error)
         log.warning("%s has no complete record of its start: %s", folder, reason)
 
 
-def append_command(path: Path, argv: Sequence[str]) -> None:
-    """Adds a line to a file: the command with the words `argv`, as it is typed in a shell."""
-    with open(path, "a", encoding="utf-8", errors="surrogateescape", opener=open_regular) as file:
-        file.write(f"{program()} {shlex.join(public_words(argv))}\n")
-
-
-def public_words(argv: Sequence[str]) -> list[str]:
-    """The words of a command; what may be a password in env_kwargs becomes ***."""
-    return [public_word(word) if name == "env_kwargs" else word
-            for name, word in flag_of_each_word(argv)]
-
-
-def public_word(word: str) -> str:
-    """A word that is, or ends with, the value of env_kwargs, without what may be a password."""
-    start, text = re.findall(r"(?s)^(--[\w-]+=?)?(.*)", word)[0]
-    try:
-        return start + json.dumps(without_secrets(json.loads(text))) if text else word
-    except ValueError:
-        return f"{start}***"
+def public_words(argv: Sequence[str], env_kwargs: dict[str, Any] | None) -> list[str]:
+    """The words of a command; its `env_kwargs` come last, with *** for what may be a password."""
+    words = [word for name, word in flag_of_each_word(argv) if name != "env_kwargs"]
+    public = f"--env_kwargs={format_value(without_secrets(env_kwargs))}"
+    return words + [public] * (len(words) < len(argv))
 
 
 LATEST = "latest"  # in runs/: a link to the folder of the last run that was started

@@ -17,13 +17,7 @@ from fastppo.errors import ConfigError, Omit, program
 from fastppo.machine import limits
 from fastppo.machine.child_process import start_command, stop_command
 from fastppo.machine.stderr import StatusLine, note
-from fastppo.settings.known_names import (
-    GLOBAL_STEP,
-    MEAN_RETURN,
-    METRICS_FILE,
-    OUTPUT_FILE,
-    SUMMARY_FILE,
-)
+from fastppo.settings.known_names import MEAN_RETURN, METRICS_FILE, OUTPUT_FILE, SUMMARY_FILE
 from fastppo.settings.values import return_text
 
 MOST_SEEDS = 1_000
@@ -139,8 +133,7 @@ def run_seeds(request: Request, words: Sequence[str], seeds: Sequence[int], at_o
                     line.clear()
                     print_seed_end(run)
                 if line.is_due and request.config.progress != "none":
-                    line("   |   ".join(state_text(one, request.config.total_steps)
-                                        for one in running))
+                    line("   |   ".join(map(state_text, running)))
         finally:
             for run in running:  # all at once, before each is waited for
                 run.process.terminate()
@@ -173,14 +166,11 @@ def started(request: Request, words: Sequence[str], seed: int) -> Iterator[SeedR
             stop_command(process)
 
 
-def state_text(run: SeedRun, total: int) -> str:
-    """The seed, share of the steps and return of a run: seed 3   42 %   return 148.3."""
-    from fastppo.reports.run_table import last_row
-    row, seconds = last_row(run.folder / METRICS_FILE), time.monotonic() - run.begun
-    if not row:
-        return f"seed {run.seed}   starting, {seconds:.0f} s"
-    shown = f"return {return_text(row[MEAN_RETURN])}" if MEAN_RETURN in row else "no episode yet"
-    return f"seed {run.seed}   {100 * row[GLOBAL_STEP] / total:.0f} %   {shown}"
+def state_text(run: SeedRun) -> str:
+    """The seed of a run, and of its last line of progress share and return: 42% return 148.3."""
+    steps = [line.split() for line in last_lines(run) if line.startswith("step ")]
+    now = " ".join(steps[-1][2:5]) if steps else f"starting, {time.monotonic() - run.begun:.0f} s"
+    return f"seed {run.seed}   {now}"
 
 
 def last_lines(run: SeedRun) -> list[str]:

@@ -64,7 +64,7 @@ def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts)
         if not ppo.ranks.share(not is_complete(ppo, folder)):
             print(f"complete  {ppo.step:,} of {ppo.total:,} steps   {folder / MODEL_FILE}")
             return
-        write_start_files(folder, argv, ppo.config.torch_threads)
+        write_start_files(folder, argv, ppo.config)
         sinks = list(ppo.sinks)
         summary = learn_and_save(ppo, folder, interrupts, request.options.video)
         if ppo.config.eval_episodes:

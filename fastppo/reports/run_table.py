@@ -16,14 +16,12 @@ import numpy as np
 
 from fastppo.config import Config, having
 from fastppo.errors import ConfigError, Set, format_value
-from fastppo.machine.file_access import check_output, open_regular, read_json, read_text
+from fastppo.machine.file_access import read_json, read_text
 from fastppo.machine.stderr import note
 from fastppo.settings.known_names import CONFIG_FILE, GLOBAL_STEP, METRICS_FILE, SUMMARY_FILE
 
-LONGEST_ROW = 65_536  # bytes
 LARGEST_TABLE = 1 << 30
 RUN_EXAMPLE = "give the folder of a run, such as runs/latest, or a folder with several runs in it"
-ENDINGS = ".png", ".svg", ".pdf"  # of pictures
 
 
 class RunTable(NamedTuple):
@@ -81,13 +79,6 @@ def read_runs(text: str) -> list[RunTable]:
     for file in empty:
         note(f"{file} has no complete row and is left out")
     return [table for table in tables if table.file not in empty]
-
-
-def check_picture_path(path: Path) -> None:
-    """Raises ConfigError unless a picture can be written to `path`, by its ending and folder."""
-    check_output(path, ENDINGS)
-    if not path.parent.is_dir():
-        raise ConfigError(f"there is no folder {path.parent}", Set(output=path.name))
 
 
 def expand(text: str) -> list[Path]:
@@ -154,20 +145,6 @@ def read_table(file: Path) -> RunTable:
     seed = known.get("seed")
     return RunTable(file, str(known.get("env_name") or ""), seed if isinstance(seed, int) else None,
                     columns, settings, summary)
-
-
-def last_row(file: Path) -> dict[str, float]:
-    """The numbers in the last complete row of a table; {} if there is none, or no such file."""
-    try:
-        with open(file, "rb", opener=open_regular) as source:
-            head, begin = source.readline(LONGEST_ROW), source.tell()
-            source.seek(max(begin, source.seek(0, io.SEEK_END) - LONGEST_ROW))
-            ends = source.read().split(b"\n")[-2:-1]
-    except OSError:
-        return {}
-    names, *rows = csv.reader(line.decode(errors="replace") for line in (head, *ends))
-    return {name: number for row in rows if len(row) == len(names)
-            for name, number in zip(names, map(number_in, row)) if np.isfinite(number)}
 
 
 def csv_rows(file: Path) -> list[list[str]]:

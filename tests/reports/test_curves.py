@@ -7,11 +7,13 @@ import pytest
 from matplotlib.image import imread
 from run_folders import KL, RETURN, write_run, write_runs
 
+from fastppo.cli.plot import PICTURE_FORMATS
 from fastppo.errors import ConfigError
+from fastppo.machine.file_access import check_output
 from fastppo.reports import curves
 from fastppo.reports.curves import draw_groups, draw_run, number_text, save_curve, save_curves
 from fastppo.reports.density import COLUMNS, density, draw_density, save_density, window
-from fastppo.reports.run_table import check_picture_path, group_runs, read_runs
+from fastppo.reports.run_table import group_runs, read_runs
 
 
 def grouped(*folders, labels=None):
@@ -155,7 +157,7 @@ def test_a_picture_is_large_enough_for_a_screen_with_small_dots(tmp_path):
 def test_a_file_that_cannot_be_is_refused(path, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=says):
-        check_picture_path(tmp_path.relative_to(tmp_path) / path)
+        check_output(tmp_path.relative_to(tmp_path) / path, PICTURE_FORMATS)
 
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
