@@ -64,13 +64,13 @@ def test_what_cannot_be_written_is_a_warning(tmp_path, monkeypatch, caplog, erro
 
 def test_a_run_that_ends_before_it_has_a_folder_leaves_the_files_of_the_one_that_has_it(tmp_path):
     folder, held = tmp_path / "run", []
-    with pytest.raises(ConfigError), folder.new_folder(folder, "run"):
-        held.append(folder.FolderLock(folder))  # another process's
+    with pytest.raises(ConfigError), run_folder.new_folder(folder, "run"):
+        held.append(run_folder.FolderLock(folder))  # another process's
         (folder / "config.json").write_text("{}")
         raise ConfigError("another run is writing into it", "wait")
     assert [path.name for path in folder.iterdir()] == ["config.json"]
     held[0].close()
-    with pytest.raises(ConfigError), folder.new_folder(folder, "run", again=True):
+    with pytest.raises(ConfigError), run_folder.new_folder(folder, "run", again=True):
         (folder / "command.txt").touch()
         raise ConfigError("the environment is wrong", "give another")
     assert [path.name for path in folder.iterdir()] == ["config.json"]
