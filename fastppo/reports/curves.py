@@ -1,9 +1,8 @@
 """Learning curves: of several runs or seeds on one picture, and the curve of one run."""
 
 import math
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import numpy as np
 from gymnasium.envs.registration import registry
@@ -39,25 +38,21 @@ AXIS_NAMES = {MEAN_RETURN: "return, mean of the last 100 episodes",
               KL: "KL divergence of an update", EXPLAINED_VARIANCE: "explained variance"}
 
 
-def house_style() -> AbstractContextManager:
-    """The settings of matplotlib in which pictures are drawn and saved; then they are as before."""
-    return rc_context(STYLE)
-
-
 def empty_figure(width: float, height: float) -> Figure:
     """A figure without axes, of a size in inches; it is no part of pyplot's state."""
     return Figure((width, height), dpi=DOTS_PER_INCH,
                   layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
 
 
-def save_figure(figure: Figure, path: Path) -> Path:
-    """Writes a figure as its ending says, png, svg or pdf, whole or not at all.
+def save_figure(path: Path, draw: Callable[..., Figure], *drawn: Any) -> Path:
+    """Writes the figure of draw(*drawn) as its ending says, png, svg or pdf, whole or not at all.
 
-    Raises ConfigError if that fails.
+    It is drawn and saved with settings of matplotlib that are then as before. Raises ConfigError if
+    the file cannot be written.
     """
     try:
-        with replaced(path) as part:
-            figure.savefig(part)
+        with rc_context(STYLE), replaced(path) as part:
+            draw(*drawn).savefig(part)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}",
                           Set(output=f"another/folder/{path.name}")) from error
@@ -109,10 +104,9 @@ def save_curve(folder: Path) -> Path:
     if there is no table of metrics with a complete row, or if the file cannot be written.
     """
     table, = read_runs(str(folder))
-    with house_style():
-        if (path := folder / CURVE_FILE).is_symlink():
-            path.unlink()  # what it names is no file of this run
-        return save_figure(draw_run(table), path)
+    if (path := folder / CURVE_FILE).is_symlink():
+        path.unlink()  # what it names is no file of this run
+    return save_figure(path, draw_run, table)
 
 
 def save_curves(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:
@@ -123,8 +117,7 @@ def save_curves(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:
     there are at most MOST_SINGLE_RUNS. Raises ConfigError for a run without the metric, or if the
     file cannot be written.
     """
-    with house_style():
-        return save_figure(draw_groups(groups, metric), path)
+    return save_figure(path, draw_groups, groups, metric)
 
 
 def draw_groups(groups: Sequence[RunGroup], metric: str) -> Figure:
