@@ -18,6 +18,7 @@ def write_run(folder: Path, returns, steps=None, env_name="CartPole-v1", seed=1,
     """
     folder.mkdir(parents=True)
     sink = CsvSink(folder / "metrics.csv")
+    sink.on_start(None)
     for i, value in enumerate(returns):
         row = {RETURN: value, KL: 0.01, VARIANCE: 0.5} | {
             name: values[i] for name, values in metrics.items()}

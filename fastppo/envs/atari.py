@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing
 
-from fastppo.errors import ConfigError, Set
+from fastppo.errors import ConfigError
 from fastppo.settings.values import image_size
 from fastppo.spaces.leaves import brief_text
 
@@ -211,8 +211,7 @@ def preprocess_atari(env: gym.Env, limit: int | None, games: AtariOptions) -> gy
                           " which have frames and Discrete actions; but"
                           f" {type(env.unwrapped).__name__} has observations of the space"
                           f" {' and actions of the space '.join(map(brief_text, spaces))}",
-                          Set(preprocessing="none", **{"end_on_life_loss": False} if games.lives
-                              else {}))
+                          ("give such a game", Set(preprocessing="none")))
     if not getattr(env.unwrapped, "preprocessed", False):
         height, width = games.size
         env = AtariPreprocessing(env, games.noops if has_noop(env) else 0, games.skip,

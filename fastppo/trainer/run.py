@@ -83,7 +83,7 @@ def _restarted(ppo, error: EnvError) -> bool:
     if restarts is None or not isinstance(error, WorkerError):
         return False
     from fastppo.workers.team import RESTARTS, SECONDS
-    ppo.collector.rewind()
+    ppo.collector.restore()
     before = len(restarts.cuts)
     if not restarts.restart(error.places):
         error.what += (f"\nthe workers are not started again, because that has happened {RESTARTS}"

@@ -10,6 +10,7 @@ from fastppo.cli import run_folder
 from fastppo.cli.run_folder import public_words, write_start_files
 from fastppo.config import Config
 from fastppo.errors import ConfigError
+from fastppo.runs.folder import FolderLock
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +66,7 @@ def test_what_cannot_be_written_is_a_warning(tmp_path, monkeypatch, caplog, erro
 def test_a_run_that_ends_before_it_has_a_folder_leaves_the_files_of_the_one_that_has_it(tmp_path):
     folder, held = tmp_path / "run", []
     with pytest.raises(ConfigError), run_folder.new_folder(folder, "run"):
-        held.append(run_folder.FolderLock(folder))  # another process's
+        held.append(FolderLock(folder))  # another process's
         (folder / "config.json").write_text("{}")
         raise ConfigError("another run is writing into it", "wait")
     assert [path.name for path in folder.iterdir()] == ["config.json"]

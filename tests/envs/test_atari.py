@@ -349,7 +349,7 @@ def test_a_policy_for_games_is_not_told_to_leave_out_what_it_was_trained_with(tr
                                                                               tmp_path):
     trainer(Quick, **SMALL).save(tmp_path / "model.safetensors")
     for env in (NoGame, Spaceless):
-        with pytest.raises(ConfigError, match=r"\n  fix: give the environment that it was trained"):
+        with pytest.raises(ConfigError, match=r"\n  fix: give such a game"):
             load(tmp_path / "model.safetensors").evaluate(env, episodes=1)
 
 

@@ -6,6 +6,7 @@ import sys
 import time
 
 from fastppo.machine import limits
+from fastppo.machine import stderr as on_stderr
 from fastppo.machine.stderr import note, printed_warnings
 
 
@@ -19,8 +20,8 @@ def stderr(monkeypatch, terminal):
 def shown(monkeypatch, terminal, seconds):
     """What a StatusLine writes if it is called at these seconds."""
     clock, stream = [0.0], stderr(monkeypatch, terminal)
-    monkeypatch.setattr(stderr.time, "monotonic", lambda: clock[0])
-    with stderr.StatusLine() as status:
+    monkeypatch.setattr(on_stderr.time, "monotonic", lambda: clock[0])
+    with on_stderr.StatusLine() as status:
         for clock[0] in seconds:
             status(f"at {clock[0]}")
     return stream.getvalue()
@@ -41,7 +42,7 @@ def test_what_is_fast_shows_nothing(monkeypatch):
 
 def test_a_warning_takes_the_place_of_the_line(monkeypatch):
     stream = stderr(monkeypatch, terminal=True)
-    stderr.show_status("loading x")
+    on_stderr.show_status("loading x")
     note("it is old", "warning")
     assert stream.getvalue() == "\r\033[Kloading x\r\033[Kwarning: it is old\n"
 
@@ -56,13 +57,13 @@ def test_the_setting_that_a_warning_proposes_is_a_flag(monkeypatch, capsys):
 def test_a_line_is_cut_at_the_width_of_the_terminal(monkeypatch):
     stream = stderr(monkeypatch, terminal=True)
     monkeypatch.setenv("COLUMNS", "20")
-    stderr.show_status("loading " + "x" * 30)
+    on_stderr.show_status("loading " + "x" * 30)
     assert stream.getvalue() == "\r\033[Kloading " + "x" * 11
 
 
 def test_a_text_is_shown_at_once_and_with_its_seconds_until_the_block_ends(monkeypatch):
     stream = stderr(monkeypatch, terminal=True)
-    with stderr.status_while("starting"):
+    with on_stderr.status_while("starting"):
         assert stream.getvalue() == "\r\033[Kstarting"
         deadline = time.monotonic() + 20
         while "starting, " not in stream.getvalue() and time.monotonic() < deadline:

@@ -570,5 +570,5 @@ def test_frames_of_vector_environments_that_are_made_already_are_not_stacked(tra
             trainer(env, frame_stack=2, num_envs=2)
     finally:
         env.close()
-    with pytest.raises(ConfigError, match="(?s)frame_stack=2, but vec=native.*vec=.workers"):
+    with pytest.raises(ConfigError, match="(?s)frame_stack=2, but vec=native.*leave frame_s"):
         trainer("CartPole-v1", frame_stack=2, vec="native")

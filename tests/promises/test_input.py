@@ -820,7 +820,7 @@ def test_predict_and_save_without_an_argument_are_errors_of_ours(trainer):
     ppo = trainer("CartPole-v1")
     with pytest.raises(InputError, match="the observation does not fit the space"):
         ppo.predict()
-    with pytest.raises(Error, match="ppo.save takes the path of a file"):
+    with pytest.raises(Error, match="cannot write"):
         ppo.save()
 
 
@@ -828,7 +828,7 @@ def test_a_zip_is_not_taken_for_a_damaged_policy(tmp_path):
     torch.save({"a": 1}, tmp_path / "theirs.zip")
     with pytest.raises(PathError, match="is not a safetensors file"):
         load(tmp_path / "theirs.zip")
-    with pytest.raises(Error, match="takes the path of a file"):
+    with pytest.raises(Error, match="is a folder"):
         load("")
 
 

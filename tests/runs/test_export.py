@@ -62,7 +62,7 @@ def written(policy, path, env=None, count=15):
     """What a file acts like, checked on `count` samples or steps of `env` only; and those."""
     steps = export_graph.play_episodes(policy, env, count) if env else \
         export_graph.sample_episodes(policy, count)
-    exporter.write_graph(policy, path, export.format_of(path, None), steps, None)
+    exporter.write_graph(policy, path, exporter.format_of(path, None), steps, None)
     return acting(path), steps
 
 
@@ -344,7 +344,7 @@ def test_what_is_no_policy_is_refused_with_the_call_that_loads_one(given):
     ("a.bin", None, "no format '.bin'"), ("a.onnx", "tflite", "no format 'tflite'"),
     ("a.onnx", None, "needs packages that are not installed: nobody_has_this")])
 def test_a_format_that_cannot_be_is_refused_before_any_work(monkeypatch, path, to, why):
-    monkeypatch.setattr(export, "ONNX_PACKAGES", ("json", "nobody_has_this"))
+    monkeypatch.setattr(exporter, "ONNX_PACKAGES", ("json", "nobody_has_this"))
     with pytest.raises(ConfigError, match=why):
         export(None, path, to)
 

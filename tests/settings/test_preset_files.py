@@ -38,10 +38,10 @@ def test_a_mark_of_the_byte_order_is_no_part_of_a_file(preset):
 @pytest.mark.parametrize("text, given, decides, fix", [
     ("resize = 84", {}, True, "give another preset"),
     ("std = 0.5\nnum_envs = 4", {}, True, "give another preset"),
-    ("vec = 'native'", {"frame_stack": 4}, True, '--vec=workers; or --frame_stack=1'),
+    ("vec = 'native'", {"frame_stack": 4}, False, "leave --frame_stack out"),
     ("num_envs = 4", {"std": 0.5}, False, "leave --std out"),
     ("carracing", {}, True, "give another preset"),
-    ("atari", {}, True, "--preprocessing=none --end_on_life_loss=False"),
+    ("atari", {}, True, "give such a game; or --preprocessing=none"),
     ("carracing", {"grayscale": True, "resize": None}, False, "leave --grayscale out")])
 def test_an_error_of_a_setting_that_a_preset_decides_is_mended_there(preset, text, given, decides,
                                                                      fix):

@@ -160,7 +160,7 @@ def test_a_snapshot_is_taken_of_a_real_run(trainer, workers, acting):
 
 def test_the_mean_speed_counts_all_seconds_of_learn_but_those_of_evaluations_and_videos(
         monkeypatch):
-    now, history, clock = [100.0], RunHistory(), SimpleNamespace(aside=3.0)
+    now, history, clock = [100.0], RunHistory(), SimpleNamespace(not_training=3.0)
     ppo = SimpleNamespace(step=1_000, complete_steps=1_000, clock=clock)
     monkeypatch.setattr("fastppo.terminal.snapshot.time.monotonic", lambda: now[0])
     history.begin(ppo)  # such as one that is resumed

@@ -25,7 +25,7 @@ from fastppo.loggers.csv_files import CsvSink, EpisodeSink
 from fastppo.loggers.wandb import WandbSink
 from fastppo.machine import file_access, limits
 from fastppo.machine.installation import check_loggers
-from fastppo.runs import folder
+from fastppo.runs.folder import FolderLock, make_run_folder
 from fastppo.terminal import progress_lines
 from fastppo.terminal.progress_lines import ProgressLines, progress_line
 from fastppo.trainer import metrics, run
@@ -184,7 +184,7 @@ def test_a_resumed_table_ends_with_the_last_whole_row_up_to_its_step(tmp_path):
 
 def test_a_table_whose_folder_was_removed_is_begun_again(tmp_path):
     sink = CsvSink(tmp_path / "run" / "metrics.csv",
-                   hold=folder.FolderLock(tmp_path / "run").hold)
+                   hold=FolderLock(tmp_path / "run").hold)
     sink(trainer_at(8), {})
     shutil.rmtree(tmp_path / "run")
     sink(trainer_at(16), {})
@@ -198,7 +198,7 @@ def test_a_folder_that_is_moved_while_it_is_written_into_has_one_writer_where_it
     def move(ppo, stats):
         if ppo.step == 2 * 32:
             folder.rename(moved)
-            seen.append(folder.FolderLock(folder))  # another run begins in its place
+            seen.append(FolderLock(folder))  # another run begins in its place
         if ppo.step == 5 * 32:
             seen.pop().close()
 
@@ -210,8 +210,8 @@ def test_a_folder_that_is_moved_while_it_is_written_into_has_one_writer_where_it
     assert [row["global_step"] for row in table(folder / "metrics.csv")] == [
         "96", "128", "160", "192"]
     with pytest.raises(ConfigError, match="another run is writing"):
-        folder.FolderLock(folder)
-    folder.FolderLock(moved).close()
+        FolderLock(folder)
+    FolderLock(moved).close()
 
 
 # episodes.csv
@@ -252,7 +252,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
 
 def test_what_looks_like_a_password_is_not_written(tmp_path):
     kwargs = {"api_key": "abc", "n_keys": 3, "level": "hard", "net": {"Token": "xyz"}}
-    folder.make_run_folder(Config(run_dir=str(tmp_path), env_kwargs=kwargs, model=dict))
+    make_run_folder(Config(run_dir=str(tmp_path), env_kwargs=kwargs, model=dict))
     written = json.loads((tmp_path / "config.json").read_text())
     assert written["env_kwargs"] == {"api_key": "***", "n_keys": 3, "level": "hard",
                                      "net": {"Token": "***"}}
@@ -263,7 +263,7 @@ def test_numbers_joined_words_and_urls_with_a_user_are_passwords_too(tmp_path):
     hidden = {"password": 4711, "pwd": "a", "passphrase": "b", "authorization": "c",
               "secretkey": "d"}
     kwargs = hidden | {"url": "https://me:mine@host/x", "port": 8080, "passes": True}
-    folder.make_run_folder(Config(run_dir=str(tmp_path), env_kwargs=kwargs))
+    make_run_folder(Config(run_dir=str(tmp_path), env_kwargs=kwargs))
     assert json.loads((tmp_path / "config.json").read_text())["env_kwargs"] == dict.fromkeys(
         hidden, "***") | {"url": "https://***@host/x", "port": 8080, "passes": True}
 
@@ -282,18 +282,18 @@ def test_files_of_a_run_are_written_whole_and_through_no_link(tmp_path):
 def test_passwords_in_lists_in_parts_and_in_camel_case_are_not_written_either(tmp_path):
     kwargs = {"api_keys": ["S1"], "credentials": {"value": "S2"}, "users": [{"password": "S3"}],
               "authToken": "S4", "secretKey": "S5", "keymap": "qwerty", "monkey": "see"}
-    folder.make_run_folder(Config(run_dir=str(tmp_path), env_kwargs=kwargs))
+    make_run_folder(Config(run_dir=str(tmp_path), env_kwargs=kwargs))
     text = (tmp_path / "config.json").read_text()
     assert not re.search(r"S\d", text) and "qwerty" in text and "see" in text
 
 
 def test_a_folder_that_is_locked_is_not_written_into(tmp_path):
-    _, lock = folder.make_run_folder(Config(run_dir=str(tmp_path), seed=1))
+    _, lock = make_run_folder(Config(run_dir=str(tmp_path), seed=1))
     with pytest.raises(ConfigError, match="another run is writing into"):
-        folder.make_run_folder(Config(run_dir=str(tmp_path), seed=2))
+        make_run_folder(Config(run_dir=str(tmp_path), seed=2))
     assert json.loads((tmp_path / "config.json").read_text())["seed"] == 1
     lock.close()
-    folder.make_run_folder(Config(run_dir=str(tmp_path), seed=2))[1].close()
+    make_run_folder(Config(run_dir=str(tmp_path), seed=2))[1].close()
 
 
 def test_nothing_is_written_or_printed_unless_asked_for(trainer, tmp_path, monkeypatch, capfd):
