@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import shlex
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Iterator, NamedTuple, Sequence
@@ -16,15 +16,9 @@ from typing import Any, Iterator, NamedTuple, Sequence
 from fastppo.cli.command_line import Train, flag_of_each_word
 from fastppo.config import Config
 from fastppo.errors import ConfigError, Error, Omit, Set, format_value, program
+from fastppo.machine import file_access
 from fastppo.machine.child_process import without_secrets
-from fastppo.machine.file_access import (
-    CONTROL_CHARACTERS,
-    free_path,
-    open_regular,
-    read_json,
-    read_text,
-    write_error,
-)
+from fastppo.machine.file_access import free_path
 from fastppo.machine.installation import check_loggers
 from fastppo.runs.facts import system_facts
 from fastppo.runs.folder import FolderLock, check_file, checkpoint_files, checkpoints_in, policy_at
@@ -43,7 +37,7 @@ def write_start_files(folder: Path, argv: Sequence[str], config: Config) -> None
     """
     try:
         with open(folder / COMMAND_FILE, "a", encoding="utf-8", errors="surrogateescape",
-                  opener=open_regular) as file:
+                  opener=file_access.open_regular) as file:
             file.write(f"{program()} {shlex.join(public_words(argv, config.env_kwargs))}\n")
         facts = json.dumps(system_facts(config.torch_threads), indent=1)
         write_file(folder / SYSTEM_FILE, f"{facts}\n".encode())
@@ -102,7 +96,7 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
         folder = place if place.is_dir() else place.parent
         check_resumed(options, folder, given or folder)
         given = folder
-    if given and str(given) != str(given).translate(CONTROL_CHARACTERS):
+    if given and str(given) != str(given).translate(file_access.CONTROL_CHARACTERS):
         raise ConfigError(f"the run's folder {str(given)!r} has control characters in its name",
                           "rename it")
     check_loggers(config.logger or ())
@@ -143,25 +137,16 @@ def last_run(env_name: str, name: str | None, seed: int | None) -> Path | None:
 def stored_seed(run_dir: Path | None) -> int | None:
     """The seed of the run in a folder, which may have ended before its first checkpoint."""
     with suppress(OSError, ValueError, LookupError, TypeError):  # none, or not ours
-        seed = run_dir and read_json(run_dir / known_names.CONFIG_FILE)["seed"]
+        seed = run_dir and file_access.read_json(run_dir / known_names.CONFIG_FILE)["seed"]
         return seed if isinstance(seed, int) else None
-
-
-def run_folder(run: ChosenRun, may_have_files: bool) -> AbstractContextManager[Path]:
-    """The folder of a run that is resumed, or a new one; see new_folder."""
-    if run.place is not None and run.folder is not None:
-        return nullcontext(run.folder)
-    return new_folder(run.folder, run.name, may_have_files)
 
 
 @contextmanager
 def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator[Path]:
-    """A new folder for a run, `run_dir` or runs/{name}__{now}; if it stays empty it is removed.
+    """The folder for a run, `run_dir` or a new runs/{name}__{now}; if it stays empty it is removed.
 
-    So it is after an Error or an interrupt before the first iteration.
-
-    Raises ConfigError if `run_dir` cannot be made, or, unless `again`, if it has files beside
-    OUTPUT_FILE.
+    So it is after an Error or an interrupt before the first iteration. Raises ConfigError if it
+    cannot be made, or, unless `again`, if it has files beside OUTPUT_FILE.
     """
     folder = Path(run_dir or f"runs/{name}__{datetime.now():%Y%m%d-%H%M%S}")
     if run_dir and not again:
@@ -172,7 +157,7 @@ def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator
         folder.mkdir(parents=True, exist_ok=bool(run_dir))
         before = {*os.listdir(folder)}
     except OSError as error:
-        raise write_error(folder, error) from error
+        raise file_access.write_error(folder, error) from error
     try:
         yield folder
     except (Error, KeyboardInterrupt):
@@ -202,7 +187,7 @@ def remove_start(folder: Path, before: set[str]) -> None:
     Those that were there `before` it stay, and OUTPUT_FILE, for who started the run.
     """
     tables = known_names.METRICS_FILE, known_names.EPISODES_FILE
-    rows = [len(read_text(folder / name).splitlines()) for name in tables
+    rows = [len(file_access.read_text(folder / name).splitlines()) for name in tables
             if (folder / name).exists()]
     files = {*os.listdir(folder)} - {known_names.OUTPUT_FILE} - before
     if files <= known_names.START_FILES and max(rows, default=0) <= 1:

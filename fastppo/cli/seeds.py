@@ -12,7 +12,7 @@ from typing import Iterator, NamedTuple, Sequence
 
 from fastppo.cli.command_line import Request, flag_of_each_word
 from fastppo.cli.interrupts import Interrupts, Stop
-from fastppo.cli.run_folder import check_empty, choose_run, run_folder
+from fastppo.cli.run_folder import check_empty, choose_run, new_folder
 from fastppo.errors import ConfigError, Omit, program
 from fastppo.machine import limits
 from fastppo.machine.child_process import start_command, stop_command
@@ -157,7 +157,7 @@ def started(request: Request, words: Sequence[str], seed: int) -> Iterator[SeedR
     if config.run_dir:
         config = config.replace(run_dir=os.path.join(config.run_dir, str(seed)))
     chosen = choose_run(options, config, seed)
-    with run_folder(chosen, options.resume == "auto") as folder:
+    with new_folder(chosen.folder, chosen.name, options.resume == "auto") as folder:
         own = [*words, f"--seed={seed}", f"--run_dir={folder}"]
         process = start_command(own, folder / OUTPUT_FILE)
         try:
