@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing
 
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, Set
 from fastppo.settings.values import image_size
 from fastppo.spaces.leaves import brief_text
 

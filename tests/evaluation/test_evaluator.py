@@ -264,7 +264,7 @@ class Needy(Counting):
 
 
 def test_an_eval_env_that_needs_arguments_is_mended_by_a_callable_that_needs_none():
-    with pytest.raises(ConfigError, match=r"eval_env is .*missing 1 required .*: 'level'\n  fix: .*,"
+    with pytest.raises(ConfigError, match=r"eval_env is .*missing 1 .*: 'level'\n  fix: .*,"
                        " or a function without arguments"):
         PPO(Needy, env_kwargs={"level": 3}, eval_env=Needy, num_workers=0)
 
