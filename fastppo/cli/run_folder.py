@@ -20,9 +20,7 @@ from fastppo.machine import file_access
 from fastppo.machine.child_process import without_secrets
 from fastppo.machine.file_access import free_path
 from fastppo.machine.installation import check_loggers
-from fastppo.runs.facts import system_facts
 from fastppo.runs.folder import FolderLock, check_file, checkpoint_files, checkpoints_in, policy_at
-from fastppo.runs.tensor_file import write_file
 from fastppo.settings import known_names
 from fastppo.settings.known_names import COMMAND_FILE, SYSTEM_FILE
 
@@ -39,8 +37,9 @@ def write_start_files(folder: Path, argv: Sequence[str], config: Config) -> None
         with open(folder / COMMAND_FILE, "a", encoding="utf-8", errors="surrogateescape",
                   opener=file_access.open_regular) as file:
             file.write(f"{program()} {shlex.join(public_words(argv, config.env_kwargs))}\n")
+        from fastppo.runs.facts import system_facts
         facts = json.dumps(system_facts(config.torch_threads), indent=1)
-        write_file(folder / SYSTEM_FILE, f"{facts}\n".encode())
+        file_access.write_bytes(folder / SYSTEM_FILE, f"{facts}\n".encode())
     except Exception as error:  # whatever it is, a run does not end for it
         reason = getattr(error, "strerror", None) or getattr(error, "what", error)
         log.warning("%s has no complete record of its start: %s", folder, reason)

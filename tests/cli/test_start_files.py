@@ -10,6 +10,7 @@ from fastppo.cli import run_folder
 from fastppo.cli.run_folder import public_words, write_start_files
 from fastppo.config import Config
 from fastppo.errors import ConfigError
+from fastppo.runs import facts
 from fastppo.runs.folder import FolderLock
 
 
@@ -34,9 +35,9 @@ def test_a_resume_adds_its_command_below(tmp_path):
 
 def test_the_machine_and_versions_are_stored(tmp_path):
     write_start_files(tmp_path, [], Config(torch_threads=3))
-    facts = json.loads((tmp_path / "system.json").read_text())
-    assert facts["fingerprint"]["torch_threads"] == 3 and facts["torch"]["version"]
-    assert facts["python"]["version"] == sys.version.split()[0]
+    found = json.loads((tmp_path / "system.json").read_text())
+    assert found["fingerprint"]["torch_threads"] == 3 and found["torch"]["version"]
+    assert found["python"]["version"] == sys.version.split()[0]
 
 
 @pytest.mark.parametrize("argv, given, shown", [
@@ -56,7 +57,7 @@ def test_passwords_in_the_command_are_hidden(argv, given, shown):
 def test_what_cannot_be_written_is_a_warning(tmp_path, monkeypatch, caplog, error):
     def broken(*_):
         raise error
-    monkeypatch.setattr(run_folder, "system_facts", broken)
+    monkeypatch.setattr(facts, "system_facts", broken)
     write_start_files(tmp_path, [], Config())
     assert caplog.messages == [
         f"{tmp_path} has no complete record of its start: {error.args[-1]}"]
