@@ -5,10 +5,10 @@ import re
 import shlex
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from subprocess import Popen
-from typing import Iterator, NamedTuple, Sequence
+from typing import NamedTuple, Sequence
 
 from fastppo.cli.command_line import Request, flag_of_each_word
 from fastppo.cli.interrupts import Interrupts, Stop
@@ -116,11 +116,11 @@ def run_seeds(request: Request, words: Sequence[str], seeds: Sequence[int], at_o
     A signal is passed on to them once. If anything fails here, they are stopped.
     """
     waiting, running, runs, sent = [*seeds], [], [], 0
-    with ExitStack() as folders, StatusLine() as line:
+    with ExitStack() as stack, StatusLine() as line:
         try:
             while running or waiting and not interrupts.signum:
                 while waiting and len(running) < at_once and not interrupts.signum:
-                    runs.append(folders.enter_context(started(request, words, waiting.pop(0))))
+                    runs.append(started(request, words, waiting.pop(0), stack))
                     running.append(runs[-1])
                 if interrupts.signum and not sent:
                     sent = interrupts.signum
@@ -150,20 +150,18 @@ def print_seed_end(run: SeedRun) -> None:
               sep="\n  ", file=sys.stderr, flush=True)
 
 
-@contextmanager
-def started(request: Request, words: Sequence[str], seed: int) -> Iterator[SeedRun]:
-    """The run of a seed, in a new folder or that of the run to resume; stopped at the end."""
+def started(request: Request, words: Sequence[str], seed: int, stack: ExitStack) -> SeedRun:
+    """The run of a seed, in a new folder or that of the run to resume; `stack` stops it at the end.
+    """
     options, config = request.options, request.config.replace(seed=seed)
     if config.run_dir:
         config = config.replace(run_dir=os.path.join(config.run_dir, str(seed)))
     chosen = choose_run(options, config, seed)
-    with new_folder(chosen.folder, chosen.name, options.resume == "auto") as folder:
-        own = [*words, f"--seed={seed}", f"--run_dir={folder}"]
-        process = start_command(own, folder / OUTPUT_FILE)
-        try:
-            yield SeedRun(seed, folder, process, time.monotonic())
-        finally:
-            stop_command(process)
+    folder = stack.enter_context(new_folder(chosen.folder, chosen.name, options.resume == "auto"))
+    process = start_command([*words, f"--seed={seed}", f"--run_dir={folder}"],
+                            folder / OUTPUT_FILE)
+    stack.callback(stop_command, process)
+    return SeedRun(seed, folder, process, time.monotonic())
 
 
 def state_text(run: SeedRun) -> str:
