@@ -38,7 +38,7 @@ def write_start_files(folder: Path, argv: Sequence[str], config: Config) -> None
                   opener=file_access.open_regular) as file:
             file.write(f"{program()} {shlex.join(public_words(argv, config.env_kwargs))}\n")
         from fastppo.runs.facts import system_facts
-        facts = json.dumps(system_facts(config.torch_threads), indent=1)
+        facts = json.dumps(system_facts(config.torch_threads or 1), indent=1)
         file_access.write_bytes(folder / SYSTEM_FILE, f"{facts}\n".encode())
     except Exception as error:  # whatever it is, a run does not end for it
         reason = getattr(error, "strerror", None) or getattr(error, "what", error)
@@ -70,7 +70,7 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
     Raises ConfigError for options that contradict each other, and for what needs no torch to be
     refused: packages and files that are missing, environments that cannot be made.
     """
-    given, seed = config.run_dir and Path(config.run_dir), config.seed
+    given, seed = Path(config.run_dir) if config.run_dir else None, config.seed
     if options.resume is not None and options.init_from is not None:
         raise ConfigError("--init_from starts a new run, and --resume continues one",
                           (Omit("resume"), Omit("init_from")))

@@ -266,7 +266,8 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
     from fastppo.video.recorder import record_episode
     from fastppo.video.video import best_format
     try:
-        announce(ppo, f"curve     {save_curve(folder)}")
+        if ppo.episodes.count:
+            announce(ppo, f"curve     {save_curve(folder)}")
         if video:
             shows = ppo.config.progress != "none"
             with status_while("recording an episode") if shows else nullcontext():

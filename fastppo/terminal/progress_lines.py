@@ -22,7 +22,7 @@ class ProgressLines:
 
     def __init__(self):
         self.due, self.line, self.first = time.monotonic() + FIRST_SECONDS, "", True
-        self.history, self.hints = RunHistory(limits=False), Hints()
+        self.history, self.hints = RunHistory(), Hints()
         self.said, self.over = 0.0, threading.Event()
 
     def on_start(self, ppo) -> None:

@@ -54,13 +54,9 @@ class Moment(NamedTuple):
 
 
 class RunHistory:
-    """What a Snapshot needs of the iterations before; it does not grow with the run.
+    """What a Snapshot needs of the iterations before; it does not grow with the run."""
 
-    Without `limits` a Snapshot has no limit, whose measurement takes 50 ms.
-    """
-
-    def __init__(self, limits: bool = True):
-        self.limits = limits
+    def __init__(self):
         self.limit: float | None = None
         self.returns: list[tuple[int, float]] = []
         self.best: float | None = None
@@ -95,35 +91,27 @@ class RunHistory:
         """The Snapshot after the last iteration, whose metrics are `stats`."""
         config = ppo.config
         if self.flops is None:
-            self.flops = flops_per_step(ppo) if self.limits else 0.0
+            self.flops = flops_per_step(ppo)
             self.threshold = getattr(gym.registry.get(config.env_name), "reward_threshold", None)
             self.cores = limits.usable_cores()
         now = Moment(time.monotonic(), ppo.step, {**ppo.clock.seconds, **ppo.clock.within})
-        before = self._keep(now)
+        self.moments.append(now)
+        while len(self.moments) > 2 and now.time - self.moments[1].time >= WINDOW_SECONDS:
+            self.moments.popleft()
+        before = self.moments[0]
         steps, seconds = now.step - before.step, now.time - before.time
         trained = training_seconds(before, now)
         speed = steps / trained if steps > 0 and trained > 0 else None
         left = max(0, ppo.total - ppo.step) * (seconds / steps if speed else
                                                1 / (stats[SPEED] or math.inf))
+        if found := speed_limit(ppo, self.flops, self.cores):
+            # Other programs lower the limit of a rollout, none raises it.
+            self.limit = max(self.limit or 0.0, found)
         return Snapshot(
             ppo.step, ppo.total, left, stats, tuple(self.returns), self.best,
-            self.evaluation, self.threshold, speed, self.mean_speed(ppo), self._highest_limit(ppo),
-            shares_between(before, now), memory_of([os.getpid(), *worker_pids(ppo)]), ppo.lr,
+            self.evaluation, self.threshold, speed, self.mean_speed(ppo), self.limit,
+            shares_between(before, now), memory_of(ppo), ppo.lr,
             config.num_workers, self.cores, load_of_others(config, self.cores * ppo.ranks.size))
-
-    def _highest_limit(self, ppo) -> float | None:
-        """The highest speed_limit so far: other programs lower that of a rollout, none raises it.
-        """
-        if self.limits and (found := speed_limit(ppo, self.flops or 0.0, self.cores)):
-            self.limit = max(self.limit or 0.0, found)
-        return self.limit
-
-    def _keep(self, moment: Moment) -> Moment:
-        """Adds a moment; returns the one before it that is WINDOW_SECONDS old, or the oldest."""
-        self.moments.append(moment)
-        while len(self.moments) > 2 and moment.time - self.moments[1].time >= WINDOW_SECONDS:
-            self.moments.popleft()
-        return self.moments[0]
 
 
 def shares_between(before: Moment, now: Moment) -> dict[str, float]:
@@ -200,22 +188,18 @@ def load_of_others(config: Any, cores: int) -> float:
     return max(0.0, (limits.system_load(cores) - own) / cores)
 
 
-def worker_pids(ppo) -> list[int]:
-    """The process ids of a trainer's workers."""
+def memory_of(ppo) -> int | None:
+    """Bytes in memory of a trainer's processes; what they share counts once. None if unknown."""
     team: Any = getattr(ppo.collector.vec, "team", None)
-    return [worker.process.pid for worker in team.workers] if team else []
-
-
-def memory_of(pids: list[int]) -> int | None:
-    """Bytes in memory of some processes; what they share counts once. None if unknown."""
-    page, private, shared = os.sysconf("SC_PAGE_SIZE"), 0, [0]
+    pids = [os.getpid(), *(worker.process.pid for worker in team.workers)] if team else ["self"]
+    page, private, shared = os.sysconf("SC_PAGE_SIZE"), 0, 0
     try:
         for pid in pids:
             _, resident, common, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
-            private, shared = private + resident - common, [*shared, common]
+            private, shared = private + resident - common, max(shared, common)
     except (OSError, ValueError):  # not Linux, or a worker that has just ended
         return None
-    return (private + max(shared)) * page
+    return (private + shared) * page
 
 
 BOTTLENECK = 0.6  # share of the time
